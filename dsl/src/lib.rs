@@ -1,1 +1,27 @@
-//! anabranch.
+//! The language of anabranch: tensors as symbols, operations, staged control flow, the graph, autodiff, and the interpreter that
+//! says what it all means.
+#![forbid(unsafe_code)]
+
+mod array;
+pub mod autodiff;
+mod diagnostic;
+mod dtype;
+pub mod ir;
+mod loc;
+pub mod ops;
+mod shape;
+mod tensor;
+pub mod trace;
+mod ty;
+pub mod var;
+
+pub use array::{Array, Buffer, HostTensor, IntoArray};
+pub use diagnostic::{Diagnostic, Result};
+pub use dtype::{DType, Element, Float, Integer, Numeric};
+pub use ir::Graph;
+pub use loc::Loc;
+pub use shape::{Dim, Shape};
+pub use tensor::{Operand, Tensor, full, scalar, tensor, zeros};
+pub use trace::Any;
+pub use ty::{TensorType, Type};
+pub use var::{AnyVar, Module, Var};
