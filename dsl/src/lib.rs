@@ -1,1 +1,36 @@
-//! anabranch.
+//! The language of anabranch: tensors as symbols, operations, staged control flow, the graph, autodiff, and the interpreter that
+//! says what it all means.
+#![forbid(unsafe_code)]
+
+mod array;
+pub mod autodiff;
+mod diagnostic;
+mod dtype;
+pub mod function;
+pub mod interp;
+pub mod ir;
+mod loc;
+pub mod ops;
+mod shape;
+mod tensor;
+pub mod trace;
+mod ty;
+pub mod var;
+
+pub use autodiff::{Wrt, gradients};
+pub use array::{Array, Buffer, HostTensor, IntoArray};
+pub use diagnostic::{Diagnostic, Result};
+pub use function::{eval, eval_with};
+pub use dtype::{DType, Element, Float, Integer, Numeric};
+pub use ir::Graph;
+pub use loc::Loc;
+pub use shape::{Dim, Shape};
+pub use tensor::{Operand, Tensor, full, scalar, tensor, zeros};
+pub use trace::Any;
+pub use ty::{TensorType, Type};
+pub use var::{AnyVar, Module, Var};
+
+/// What a model needs: `use anabranch_dsl::prelude::*`.
+pub mod prelude {
+    pub use crate::{Array, Module, Tensor, Var, eval, eval_with, full, gradients, scalar, tensor, zeros};
+}

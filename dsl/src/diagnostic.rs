@@ -1,0 +1,99 @@
+//! Errors that point at the user's source.
+
+use crate::Loc;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// What was wrong, where, and what to do about it.
+///
+/// [`Display`](fmt::Display) renders it with the source lines it points at, as far as the files can be read:
+///
+/// ```text
+/// error: matmul: inner dimensions differ, 784 and 10
+///   --> examples/mnist.rs:14:13
+///    |
+/// 14 |     let h = matmul(x, b);
+///    |             ^ f32[32, 784] times f32[10, 784]
+///    = help: transpose the second operand
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// What was wrong, in one line without a final dot.
+    pub message: String,
+    /// Places with what is to be seen there; the first one is where the error is.
+    pub labels: Vec<(Loc, String)>,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+/// The result of everything that can meet bad input.
+pub type Result<T, E = Diagnostic> = std::result::Result<T, E>;
+
+impl Diagnostic {
+    /// An error without a place.
+    pub fn new(message: impl Into<String>) -> Diagnostic {
+        Diagnostic { message: message.into(), labels: Vec::new(), help: None }
+    }
+
+    /// Adds a place; the first one added is the place of the error.
+    #[must_use]
+    pub fn at(mut self, loc: Loc, label: impl Into<String>) -> Diagnostic {
+        self.labels.push((loc, label.into()));
+        self
+    }
+
+    /// Adds what to do.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Diagnostic {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// The place of the error.
+    pub fn loc(&self) -> Option<Loc> {
+        self.labels.first().map(|(loc, _)| *loc).filter(|l| l.is_known())
+    }
+}
+
+impl std::error::Error for Diagnostic {}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "error: {}", self.message)?;
+        let labels: Vec<_> = self.labels.iter().filter(|(l, _)| l.is_known()).collect();
+        let width = labels.iter().map(|(l, _)| l.line.to_string().len()).max().unwrap_or(1);
+        for (i, (loc, label)) in labels.iter().enumerate() {
+            writeln!(f, "{:width$}{} {loc}", "", if i == 0 { "-->" } else { ":::" })?;
+            match source_line(loc) {
+                Some(line) => {
+                    let indent: String = line
+                        .chars()
+                        .take(loc.column.saturating_sub(1) as usize)
+                        .map(|c| if c == '\t' { '\t' } else { ' ' })
+                        .collect();
+                    writeln!(f, "{:width$} |", "")?;
+                    writeln!(f, "{:width$} | {line}", loc.line)?;
+                    writeln!(f, "{:width$} | {indent}^ {label}", "")?;
+                }
+                None if !label.is_empty() => writeln!(f, "{:width$} | {label}", "")?,
+                None => {}
+            }
+        }
+        if let Some(help) = &self.help {
+            writeln!(f, "{:width$} = help: {help}", "")?;
+        }
+        Ok(())
+    }
+}
+
+/// The line of source at `loc`, if its file can be found from here.
+///
+/// The compiler gives paths relative to the workspace root, while tests run in their package's folder, so the folders
+/// above are tried as well.
+fn source_line(loc: &Loc) -> Option<String> {
+    let find = |base: &Path| base.ancestors().map(|dir| dir.join(loc.file)).find(|p| p.is_file());
+    let path: PathBuf = find(&std::env::current_dir().ok()?)
+        .or_else(|| find(Path::new(&std::env::var_os("CARGO_MANIFEST_DIR")?)))?;
+    let text = std::fs::read_to_string(path).ok()?;
+    text.lines().nth(loc.line as usize - 1).map(|l| l.trim_end().to_owned())
+}

@@ -1,0 +1,142 @@
+//! Element types: what one entry of a tensor is.
+
+use crate::array::Buffer;
+
+/// The type of a tensor's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    /// 32-bit IEEE 754 floating point.
+    F32,
+    /// 64-bit IEEE 754 floating point.
+    F64,
+    /// 32-bit signed integer.
+    I32,
+    /// 64-bit signed integer.
+    I64,
+    /// 32-bit unsigned integer.
+    U32,
+    /// 8-bit unsigned integer.
+    U8,
+    /// Truth value.
+    Bool,
+}
+
+impl DType {
+    /// All element types, in the order of the enum.
+    pub const ALL: [DType; 7] =
+        [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U8, DType::Bool];
+
+    /// The name in the text form: `f32`, `i64`, `bool`.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+            DType::I32 => "i32",
+            DType::I64 => "i64",
+            DType::U32 => "u32",
+            DType::U8 => "u8",
+            DType::Bool => "bool",
+        }
+    }
+
+    /// The element type with that name.
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|d| d.name() == name)
+    }
+
+    /// Bytes of one element in memory.
+    pub fn size(self) -> usize {
+        match self {
+            DType::F64 | DType::I64 => 8,
+            DType::F32 | DType::I32 | DType::U32 => 4,
+            DType::U8 | DType::Bool => 1,
+        }
+    }
+
+    /// `f32` and `f64`: the types that have gradients.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F64)
+    }
+
+    /// The integer types, `bool` excluded.
+    pub fn is_int(self) -> bool {
+        matches!(self, DType::I32 | DType::I64 | DType::U32 | DType::U8)
+    }
+
+    /// Everything that has arithmetic: all types but `bool`.
+    pub fn is_numeric(self) -> bool {
+        self != DType::Bool
+    }
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A Rust type that can be the element type of a tensor. Sealed: the set is that of [`DType`].
+pub trait Element:
+    Copy + PartialEq + PartialOrd + std::fmt::Debug + std::fmt::Display + Default + Send + Sync + 'static + sealed::Sealed
+{
+    /// The element type as a value.
+    const DTYPE: DType;
+    /// Wraps elements in a buffer of their type.
+    fn into_buffer(data: Vec<Self>) -> Buffer;
+    /// The elements of a buffer, if it is of this type.
+    fn from_buffer(buffer: &Buffer) -> Option<&[Self]>;
+    /// The elements of a buffer for writing, if it is of this type.
+    fn from_buffer_mut(buffer: &mut Buffer) -> Option<&mut [Self]>;
+}
+
+/// Elements with arithmetic: everything but `bool`.
+pub trait Numeric: Element {}
+/// Elements with gradients: `f32` and `f64`.
+pub trait Float: Numeric {
+    /// The nearest value of this type.
+    fn from_f64(x: f64) -> Self;
+}
+/// Integer elements: valid as indices.
+pub trait Integer: Numeric {}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($t:ty => $v:ident),*) => {$(
+        impl sealed::Sealed for $t {}
+        impl Element for $t {
+            const DTYPE: DType = DType::$v;
+            fn into_buffer(data: Vec<Self>) -> Buffer { Buffer::$v(data) }
+            fn from_buffer(buffer: &Buffer) -> Option<&[Self]> {
+                if let Buffer::$v(d) = buffer { Some(d) } else { None }
+            }
+            fn from_buffer_mut(buffer: &mut Buffer) -> Option<&mut [Self]> {
+                if let Buffer::$v(d) = buffer { Some(d) } else { None }
+            }
+        }
+    )*};
+}
+elements!(f32 => F32, f64 => F64, i32 => I32, i64 => I64, u32 => U32, u8 => U8, bool => Bool);
+
+impl Numeric for f32 {}
+impl Numeric for f64 {}
+impl Numeric for i32 {}
+impl Numeric for i64 {}
+impl Numeric for u32 {}
+impl Numeric for u8 {}
+impl Float for f32 {
+    fn from_f64(x: f64) -> Self {
+        x as f32
+    }
+}
+impl Float for f64 {
+    fn from_f64(x: f64) -> Self {
+        x
+    }
+}
+impl Integer for i32 {}
+impl Integer for i64 {}
+impl Integer for u32 {}
+impl Integer for u8 {}

@@ -1,0 +1,188 @@
+//! Attributes: the static arguments of an operation.
+
+use crate::{DType, Shape};
+use std::fmt;
+
+/// What an attribute holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttrKind {
+    /// An integer.
+    Int,
+    /// A list of integers.
+    Ints,
+    /// A floating-point number.
+    Float,
+    /// A truth value.
+    Bool,
+    /// An element type.
+    DType,
+    /// A shape.
+    Shape,
+}
+
+/// A static argument of an operation. Floats are compared by their bits.
+#[derive(Clone, Debug)]
+pub enum Attr {
+    /// An integer, such as an axis that is already counted from the front.
+    Int(i64),
+    /// A list of integers.
+    Ints(Vec<i64>),
+    /// A floating-point number.
+    Float(f64),
+    /// A truth value.
+    Bool(bool),
+    /// An element type.
+    DType(DType),
+    /// A shape.
+    Shape(Shape),
+}
+
+impl Attr {
+    /// What the attribute holds.
+    pub fn kind(&self) -> AttrKind {
+        match self {
+            Attr::Int(_) => AttrKind::Int,
+            Attr::Ints(_) => AttrKind::Ints,
+            Attr::Float(_) => AttrKind::Float,
+            Attr::Bool(_) => AttrKind::Bool,
+            Attr::DType(_) => AttrKind::DType,
+            Attr::Shape(_) => AttrKind::Shape,
+        }
+    }
+}
+
+impl PartialEq for Attr {
+    fn eq(&self, other: &Attr) -> bool {
+        match (self, other) {
+            (Attr::Int(a), Attr::Int(b)) => a == b,
+            (Attr::Ints(a), Attr::Ints(b)) => a == b,
+            (Attr::Float(a), Attr::Float(b)) => a.to_bits() == b.to_bits(),
+            (Attr::Bool(a), Attr::Bool(b)) => a == b,
+            (Attr::DType(a), Attr::DType(b)) => a == b,
+            (Attr::Shape(a), Attr::Shape(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+impl Eq for Attr {}
+
+impl std::hash::Hash for Attr {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        match self {
+            Attr::Int(a) => a.hash(state),
+            Attr::Ints(a) => a.hash(state),
+            Attr::Float(a) => a.to_bits().hash(state),
+            Attr::Bool(a) => a.hash(state),
+            Attr::DType(a) => a.hash(state),
+            Attr::Shape(a) => a.hash(state),
+        }
+    }
+}
+
+impl fmt::Display for Attr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Attr::Int(a) => write!(f, "{a}"),
+            Attr::Ints(a) => write!(f, "{a:?}"),
+            Attr::Float(a) => write!(f, "{a:?}"),
+            Attr::Bool(a) => write!(f, "{a}"),
+            Attr::DType(a) => write!(f, "{a}"),
+            Attr::Shape(a) => write!(f, "{a}"),
+        }
+    }
+}
+
+/// The attributes of one node, in the order in which its operation declares them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Attrs(Vec<(&'static str, Attr)>);
+
+impl Attrs {
+    /// No attributes.
+    pub fn none() -> Attrs {
+        Attrs::default()
+    }
+
+    /// Adds an attribute.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, attr: Attr) -> Attrs {
+        self.0.push((name, attr));
+        self
+    }
+
+    /// All attributes.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Attr)> {
+        self.0.iter().map(|(n, a)| (*n, a))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The same attributes with every shape changed by `f`.
+    #[must_use]
+    pub fn map_shapes(&self, f: impl Fn(&Shape) -> Shape) -> Attrs {
+        let map = |a: &Attr| if let Attr::Shape(s) = a { Attr::Shape(f(s)) } else { a.clone() };
+        Attrs(self.0.iter().map(|(n, a)| (*n, map(a))).collect())
+    }
+
+    /// The attribute with that name.
+    pub fn get(&self, name: &str) -> Option<&Attr> {
+        self.0.iter().find(|(n, _)| *n == name).map(|(_, a)| a)
+    }
+
+    /// An integer attribute. Panics if the operation has none of that name: verified graphs have.
+    pub fn int(&self, name: &str) -> i64 {
+        let Some(Attr::Int(a)) = self.get(name) else { panic!("no integer attribute `{name}`") };
+        *a
+    }
+
+    /// An axis or extent attribute.
+    pub fn index(&self, name: &str) -> usize {
+        usize::try_from(self.int(name)).expect("a negative index attribute")
+    }
+
+    /// A list attribute.
+    pub fn ints(&self, name: &str) -> &[i64] {
+        let Some(Attr::Ints(a)) = self.get(name) else { panic!("no list attribute `{name}`") };
+        a
+    }
+
+    /// A list attribute of axes or extents.
+    pub fn indices(&self, name: &str) -> Vec<usize> {
+        self.ints(name).iter().map(|&i| usize::try_from(i).expect("a negative index attribute")).collect()
+    }
+
+    /// A float attribute.
+    pub fn float(&self, name: &str) -> f64 {
+        let Some(Attr::Float(a)) = self.get(name) else { panic!("no float attribute `{name}`") };
+        *a
+    }
+
+    /// A truth value attribute.
+    pub fn bool(&self, name: &str) -> bool {
+        let Some(Attr::Bool(a)) = self.get(name) else { panic!("no bool attribute `{name}`") };
+        *a
+    }
+
+    /// An element type attribute.
+    pub fn dtype(&self, name: &str) -> DType {
+        let Some(Attr::DType(a)) = self.get(name) else { panic!("no dtype attribute `{name}`") };
+        *a
+    }
+
+    /// A shape attribute.
+    pub fn shape(&self, name: &str) -> &Shape {
+        let Some(Attr::Shape(a)) = self.get(name) else { panic!("no shape attribute `{name}`") };
+        a
+    }
+}
+
+impl fmt::Display for Attrs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (name, attr)) in self.0.iter().enumerate() {
+            write!(f, "{}{name}={attr}", if i > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! The operations: one definition each, with everything that a device or a transformation may ask of it.
+//!
+//! An [`OpDef`] is a row of a static table. A part that is missing says why ([`Grad::Missing`]); nothing is silent.
+//! The definitions are grouped by family, one file each; [`all`] is the whole list.
+//!
+//! Operands of elementwise operations have equal shapes: broadcasting is an operation of its own, which
+//! [`Any`](crate::Any)'s methods insert. So gradients and kernels never think about it.
+
+use crate::autodiff::GradNode;
+use crate::ir::{AttrKind, Attrs};
+use crate::{Any, Diagnostic, HostTensor, Loc, TensorType, Type};
+
+mod elementwise;
+
+/// How many operands an operation takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arity {
+    /// So many.
+    Exactly(usize),
+    /// So many or more.
+    AtLeast(usize),
+}
+
+/// What an operation may do besides computing its result, weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effects {
+    /// Nothing: may be removed, repeated, merged and moved.
+    Pure,
+    /// May fail for some operands, as division of integers by zero does: may be removed, not moved to where it did
+    /// not run.
+    Fallible,
+    /// Reads a variable.
+    ReadsState,
+    /// Changes a variable: stays, in order.
+    WritesState,
+    /// Is seen from outside: stays, in order.
+    Observable,
+}
+
+/// How exactly devices and plans reproduce the reference meaning.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Exactness {
+    /// The same bits.
+    Exact,
+    /// Within so many units in the last place of every element.
+    Ulps(u32),
+    /// Within `factor * n * epsilon` of the sum of magnitudes for sums over `n` terms, whose order is free.
+    Sum(f64),
+}
+
+/// The gradient of an operation.
+#[derive(Clone, Copy)]
+pub enum Grad {
+    /// Gives for each operand its part of the gradient; `None` for an operand without one.
+    Rule(fn(&GradNode<'_>) -> Vec<Option<Any>>),
+    /// The derivative is zero almost everywhere, or the operands have no gradients; says why.
+    Zero(&'static str),
+    /// There is no rule: an error if a gradient is asked for; says why.
+    Missing(&'static str),
+}
+
+/// An operation: shape inference, meaning, gradient, and how it may be treated.
+pub struct OpDef {
+    /// Name in the text form; also the stem of the kernel's and the test cases' files.
+    pub name: &'static str,
+    /// Number of operands.
+    pub arity: Arity,
+    /// Names and kinds of the attributes, in order.
+    pub attrs: &'static [(&'static str, AttrKind)],
+    /// The type of the result, or what is wrong with the operands.
+    pub infer: fn(&InferCx<'_>) -> Result<Type, OpError>,
+    /// What the operation means: plain loops over host tensors. Every device is tested against this.
+    pub eval: fn(&EvalCx<'_>) -> Result<HostTensor, OpError>,
+    /// The gradient.
+    pub grad: Grad,
+    /// How exactly others reproduce `eval`.
+    pub exactness: Exactness,
+    /// What it may do besides computing its result.
+    pub effects: Effects,
+}
+
+impl std::fmt::Debug for OpDef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// What [`OpDef::infer`] sees.
+pub struct InferCx<'a> {
+    /// Types of the operands.
+    pub operands: &'a [&'a Type],
+    /// Static arguments.
+    pub attrs: &'a Attrs,
+}
+
+impl<'a> InferCx<'a> {
+    /// The type of an operand. Only stack operations take stacks, so it is a tensor.
+    pub fn tensor(&self, i: usize) -> Result<&'a TensorType, OpError> {
+        self.operands[i].as_tensor().ok_or_else(|| OpError::new(format!("operand {} is a stack", i + 1)))
+    }
+}
+
+/// What [`OpDef::eval`] sees. The operands fit: their types passed [`OpDef::infer`].
+pub struct EvalCx<'a> {
+    /// The operands.
+    pub operands: &'a [&'a HostTensor],
+    /// Static arguments, all shapes known.
+    pub attrs: &'a Attrs,
+    /// Type of the result as inferred from these operands.
+    pub ty: &'a TensorType,
+}
+
+impl EvalCx<'_> {
+    /// The extents of the result.
+    pub fn shape(&self) -> Vec<usize> {
+        self.ty.shape.known().expect("the type inferred from concrete operands is concrete")
+    }
+}
+
+/// What is wrong with the operands of an operation; the caller knows the place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpError {
+    /// What is wrong, in one line.
+    pub message: String,
+    /// What is to be seen at the place: usually the operands' types.
+    pub label: String,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+impl OpError {
+    /// An error without details.
+    pub fn new(message: impl Into<String>) -> OpError {
+        OpError { message: message.into(), label: String::new(), help: None }
+    }
+
+    /// Says what is to be seen at the place.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> OpError {
+        self.label = label.into();
+        self
+    }
+
+    /// Says what to do.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> OpError {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// The error at a place, of the operation `op`.
+    pub fn at(self, op: &str, loc: Loc) -> Diagnostic {
+        Diagnostic { message: format!("{op}: {}", self.message), labels: vec![(loc, self.label)], help: self.help }
+    }
+}
+
+/// All operations, in reading order.
+pub fn all() -> impl Iterator<Item = &'static OpDef> {
+    [elementwise::OPS].into_iter().flatten().copied()
+}
+
+/// The operation with that name.
+pub fn by_name(name: &str) -> Option<&'static OpDef> {
+    use std::collections::HashMap;
+    use std::sync::LazyLock;
+    static TABLE: LazyLock<HashMap<&'static str, &'static OpDef>> =
+        LazyLock::new(|| all().map(|d| (d.name, d)).collect());
+    TABLE.get(name).copied()
+}

@@ -1,0 +1,180 @@
+//! Shapes: extents that are known, named, or not known.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The extent of one dimension.
+///
+/// Two named dimensions of one graph with the same name have the same extent. An unknown dimension equals nothing,
+/// itself included, until it runs: [`Dim::compatible`] answers whether two *may* be equal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Dim {
+    /// An extent known when the graph is made.
+    Known(usize),
+    /// An extent that a parameter of the graph decides, printed as its name.
+    Named(Arc<str>),
+    /// An extent that only the data decides, printed as `?`.
+    Unknown,
+}
+
+impl Dim {
+    /// The extent, if it is known.
+    pub fn known(&self) -> Option<usize> {
+        match self {
+            Dim::Known(n) => Some(*n),
+            _ => None,
+        }
+    }
+
+    /// Whether the two may be equal at run time.
+    pub fn compatible(&self, other: &Dim) -> bool {
+        match (self, other) {
+            (Dim::Known(a), Dim::Known(b)) => a == b,
+            _ => true,
+        }
+    }
+
+    /// The more exact of two dimensions known to be equal.
+    pub fn meet(&self, other: &Dim) -> Dim {
+        match (self, other) {
+            (Dim::Known(n), _) | (_, Dim::Known(n)) => Dim::Known(*n),
+            (Dim::Named(n), _) | (_, Dim::Named(n)) => Dim::Named(n.clone()),
+            _ => Dim::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dim::Known(n) => write!(f, "{n}"),
+            Dim::Named(n) => f.write_str(n),
+            Dim::Unknown => f.write_str("?"),
+        }
+    }
+}
+
+impl From<usize> for Dim {
+    fn from(n: usize) -> Dim {
+        Dim::Known(n)
+    }
+}
+
+/// The extents of a tensor, outermost first. Rank 0 is a scalar.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Shape(pub Vec<Dim>);
+
+impl Shape {
+    /// The shape of a scalar.
+    pub fn scalar() -> Shape {
+        Shape(Vec::new())
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The dimensions.
+    pub fn dims(&self) -> &[Dim] {
+        &self.0
+    }
+
+    /// All extents, if all are known.
+    pub fn known(&self) -> Option<Vec<usize>> {
+        self.0.iter().map(Dim::known).collect()
+    }
+
+    /// Number of elements, if all extents are known.
+    pub fn size(&self) -> Option<usize> {
+        self.0.iter().map(Dim::known).product()
+    }
+
+    /// Whether the two may be equal at run time.
+    pub fn compatible(&self, other: &Shape) -> bool {
+        self.rank() == other.rank() && self.0.iter().zip(&other.0).all(|(a, b)| a.compatible(b))
+    }
+
+    /// The more exact of two shapes known to be equal.
+    pub fn meet(&self, other: &Shape) -> Shape {
+        Shape(self.0.iter().zip(&other.0).map(|(a, b)| a.meet(b)).collect())
+    }
+
+    /// The common shape that both broadcast to by NumPy's rule: shapes are aligned at their last dimension, and an
+    /// extent of 1 stretches. `None` if they do not fit.
+    pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
+        let rank = self.rank().max(other.rank());
+        let at = |s: &Shape, i: usize| {
+            let missing = rank - s.rank();
+            if i < missing { Dim::Known(1) } else { s.0[i - missing].clone() }
+        };
+        (0..rank)
+            .map(|i| match (at(self, i), at(other, i)) {
+                (Dim::Known(1), d) | (d, Dim::Known(1)) => Some(d),
+                (a, b) if a.compatible(&b) => Some(a.meet(&b)),
+                _ => None,
+            })
+            .collect::<Option<Vec<_>>>()
+            .map(Shape)
+    }
+
+    /// Whether `self` broadcasts to exactly `to`.
+    pub fn broadcasts_to(&self, to: &Shape) -> bool {
+        self.rank() <= to.rank()
+            && self.0.iter().rev().zip(to.0.iter().rev()).all(|(a, b)| *a == Dim::Known(1) || a.compatible(b))
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (i, d) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "{d}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+impl<D: Into<Dim>> FromIterator<D> for Shape {
+    fn from_iter<I: IntoIterator<Item = D>>(dims: I) -> Shape {
+        Shape(dims.into_iter().map(Into::into).collect())
+    }
+}
+impl<const N: usize> From<[usize; N]> for Shape {
+    fn from(dims: [usize; N]) -> Shape {
+        dims.into_iter().collect()
+    }
+}
+impl From<&[usize]> for Shape {
+    fn from(dims: &[usize]) -> Shape {
+        dims.iter().copied().collect()
+    }
+}
+impl From<Vec<usize>> for Shape {
+    fn from(dims: Vec<usize>) -> Shape {
+        dims.into_iter().collect()
+    }
+}
+impl From<&Vec<usize>> for Shape {
+    fn from(dims: &Vec<usize>) -> Shape {
+        dims.iter().copied().collect()
+    }
+}
+impl From<usize> for Shape {
+    fn from(dim: usize) -> Shape {
+        [dim].into()
+    }
+}
+impl From<()> for Shape {
+    fn from((): ()) -> Shape {
+        Shape::scalar()
+    }
+}
+impl From<&Shape> for Shape {
+    fn from(s: &Shape) -> Shape {
+        s.clone()
+    }
+}

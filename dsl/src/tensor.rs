@@ -1,0 +1,197 @@
+//! `Tensor<T>`: what a model is written in.
+
+use crate::ir::Attrs;
+use crate::trace::{self, Any};
+use crate::{Array, Element, HostTensor, IntoArray, Numeric, Shape};
+use std::marker::PhantomData;
+use std::ops;
+
+/// A symbol for a tensor with elements of type `T`, in the function that is being traced.
+///
+/// A handle is `Copy` and holds no data: operations on it append nodes to the graph. Its shape is inferred while tracing;
+/// shapes that do not fit are errors at the line of the operation, before anything runs.
+///
+/// ```
+/// use anabranch_dsl::prelude::*;
+///
+/// let y = eval(|| {
+///     let x = tensor([1.0, 2.0, 3.0]);
+///     (x * x + 1.0f32).sum()
+/// })?;
+/// assert_eq!(y, 17.0);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+pub struct Tensor<T: Element = f32> {
+    any: Any,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Clone for Tensor<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Element> Copy for Tensor<T> {}
+
+impl<T: Element> std::fmt::Debug for Tensor<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: ", self.any.value())?;
+        if trace::is_tracing() { write!(f, "{}", self.any.ty()) } else { write!(f, "{}", T::DTYPE) }
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    /// The tensor of an untyped handle.
+    ///
+    /// # Panics
+    /// If its elements are of another type: the caller knows the type.
+    #[track_caller]
+    pub fn from_any(any: Any) -> Tensor<T> {
+        let dtype = any.dtype();
+        assert_eq!(dtype, T::DTYPE, "a handle of a tensor of {dtype} as Tensor<{}>", T::DTYPE);
+        Tensor { any, element: PhantomData }
+    }
+
+    /// The untyped handle.
+    pub fn any(self) -> Any {
+        self.any
+    }
+
+    /// The shape, as far as it is known while tracing.
+    #[track_caller]
+    pub fn shape(self) -> Shape {
+        self.any.shape()
+    }
+
+    /// Number of dimensions.
+    #[track_caller]
+    pub fn rank(self) -> usize {
+        self.any.rank()
+    }
+
+    /// The extent of one dimension, as a host value; negative axes count from the back.
+    ///
+    /// An extent that is not known while tracing is an error.
+    #[track_caller]
+    pub fn dim(self, axis: isize) -> usize {
+        self.any.dim(axis)
+    }
+
+    /// Names the value, for messages and for printing.
+    #[must_use]
+    pub fn named(self, name: &'static str) -> Tensor<T> {
+        Tensor { any: self.any.named(name), element: PhantomData }
+    }
+}
+
+/// A constant tensor without dimensions.
+#[track_caller]
+pub fn scalar<T: Element>(x: T) -> Tensor<T> {
+    Tensor::from_any(trace::constant(HostTensor::scalar(x)))
+}
+
+/// A constant tensor from a scalar, a slice, nested arrays, or an [`Array`].
+#[track_caller]
+pub fn tensor<T: Element>(x: impl IntoArray<T>) -> Tensor<T> {
+    let array: Array<T> = x.into_array();
+    Tensor::from_any(trace::constant(array.into_host()))
+}
+
+/// A tensor with every element `x`.
+#[track_caller]
+pub fn full<T: Element>(shape: impl Into<Shape>, x: T) -> Tensor<T> {
+    Tensor::from_any(trace::constant(HostTensor::scalar(x)).broadcast_to(shape))
+}
+
+/// A tensor of zeros.
+#[track_caller]
+pub fn zeros<T: Numeric>(shape: impl Into<Shape>) -> Tensor<T> {
+    full(shape, T::default())
+}
+
+/// What stands beside a tensor in an operation: a tensor of the same element type or a host scalar of it.
+pub trait Operand<T: Element>: Copy {
+    /// The tensor.
+    fn into_tensor(self) -> Tensor<T>;
+}
+impl<T: Element> Operand<T> for Tensor<T> {
+    fn into_tensor(self) -> Tensor<T> {
+        self
+    }
+}
+impl<T: Element> Operand<T> for T {
+    #[track_caller]
+    fn into_tensor(self) -> Tensor<T> {
+        scalar(self)
+    }
+}
+
+macro_rules! operators {
+    ($($op:ident $method:ident $assign:ident $assign_method:ident: $($host:ty)*;)*) => {$(
+        impl<T: Numeric, R: Operand<T>> ops::$op<R> for Tensor<T> {
+            type Output = Tensor<T>;
+            #[track_caller]
+            fn $method(self, rhs: R) -> Tensor<T> {
+                Tensor::from_any(self.any.$method(rhs.into_tensor().any))
+            }
+        }
+        impl<T: Numeric, R: Operand<T>> ops::$assign<R> for Tensor<T> {
+            #[track_caller]
+            fn $assign_method(&mut self, rhs: R) {
+                *self = Tensor::from_any(self.any.$method(rhs.into_tensor().any));
+            }
+        }
+        $(impl ops::$op<Tensor<$host>> for $host {
+            type Output = Tensor<$host>;
+            #[track_caller]
+            fn $method(self, rhs: Tensor<$host>) -> Tensor<$host> {
+                Tensor::from_any(scalar(self).any.$method(rhs.any))
+            }
+        })*
+    )*};
+}
+operators! {
+    Add add AddAssign add_assign: f32 f64 i32 i64 u32 u8;
+    Sub sub SubAssign sub_assign: f32 f64 i32 i64 u32 u8;
+    Mul mul MulAssign mul_assign: f32 f64 i32 i64 u32 u8;
+    Div div DivAssign div_assign: f32 f64 i32 i64 u32 u8;
+    Rem rem RemAssign rem_assign: f32 f64 i32 i64 u32 u8;
+}
+
+impl<T: Numeric> ops::Neg for Tensor<T> {
+    type Output = Tensor<T>;
+    #[track_caller]
+    fn neg(self) -> Tensor<T> {
+        Tensor::from_any(self.any.neg())
+    }
+}
+
+macro_rules! logic_operators {
+    ($($op:ident $method:ident $any:ident;)*) => {$(
+        impl<R: Operand<bool>> ops::$op<R> for Tensor<bool> {
+            type Output = Tensor<bool>;
+            #[track_caller]
+            fn $method(self, rhs: R) -> Tensor<bool> {
+                Tensor::from_any(self.any.$any(rhs.into_tensor().any))
+            }
+        }
+    )*};
+}
+logic_operators! {
+    BitAnd bitand and;
+    BitOr bitor or;
+    BitXor bitxor xor;
+}
+impl ops::Not for Tensor<bool> {
+    type Output = Tensor<bool>;
+    #[track_caller]
+    fn not(self) -> Tensor<bool> {
+        Tensor::from_any(self.any.not())
+    }
+}
+
+/// Appends a node of `def` without attributes.
+#[track_caller]
+pub(crate) fn emit(def: &'static crate::ops::OpDef, operands: &[Any]) -> Any {
+    trace::emit(def, operands, Attrs::none())
+}

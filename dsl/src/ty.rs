@@ -1,0 +1,95 @@
+//! Types of values in a graph.
+
+use crate::{DType, Shape};
+use std::fmt;
+
+/// Element type and shape of a tensor, printed as `f32[4, n]`; a scalar is `f32[]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TensorType {
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Extents.
+    pub shape: Shape,
+}
+
+impl TensorType {
+    /// A tensor type.
+    pub fn new(dtype: DType, shape: impl Into<Shape>) -> TensorType {
+        TensorType { dtype, shape: shape.into() }
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape.rank()
+    }
+
+    /// Whether a value of the one type may be a value of the other.
+    pub fn compatible(&self, other: &TensorType) -> bool {
+        self.dtype == other.dtype && self.shape.compatible(&other.shape)
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.dtype, self.shape)
+    }
+}
+
+/// The type of a value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Type {
+    /// A tensor.
+    Tensor(TensorType),
+    /// A stack of tensors of one type, printed as `stack<f32[4]>`: what a loop saves for its gradient.
+    Stack(TensorType),
+}
+
+impl Type {
+    /// A tensor type.
+    pub fn tensor(dtype: DType, shape: impl Into<Shape>) -> Type {
+        Type::Tensor(TensorType::new(dtype, shape))
+    }
+
+    /// The tensor type, if the value is a tensor.
+    pub fn as_tensor(&self) -> Option<&TensorType> {
+        match self {
+            Type::Tensor(t) => Some(t),
+            Type::Stack(_) => None,
+        }
+    }
+
+    /// Type of the tensor, or of the elements of the stack.
+    pub fn element(&self) -> &TensorType {
+        match self {
+            Type::Tensor(t) | Type::Stack(t) => t,
+        }
+    }
+
+    /// Whether a value of the one type may be a value of the other.
+    pub fn compatible(&self, other: &Type) -> bool {
+        match (self, other) {
+            (Type::Tensor(a), Type::Tensor(b)) | (Type::Stack(a), Type::Stack(b)) => a.compatible(b),
+            _ => false,
+        }
+    }
+
+    /// Whether values of this type have gradients.
+    pub fn is_differentiable(&self) -> bool {
+        self.element().dtype.is_float()
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Type::Tensor(t) => write!(f, "{t}"),
+            Type::Stack(t) => write!(f, "stack<{t}>"),
+        }
+    }
+}
+
+impl From<TensorType> for Type {
+    fn from(t: TensorType) -> Type {
+        Type::Tensor(t)
+    }
+}

@@ -1,0 +1,202 @@
+//! Variables: named, typed state that outlives a step.
+//!
+//! A variable is an identity with a type and an initial value. Its present value lives in a session, on a device; the
+//! same model can so be used by several sessions, each with state of its own.
+
+use crate::trace;
+use crate::{Array, Element, HostTensor, IntoArray, Result, Tensor, TensorType};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A variable whose element type is known at run time. Cloning gives another handle of the same variable.
+#[derive(Clone, Debug)]
+pub struct AnyVar(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    id: u64,
+    name: String,
+    ty: TensorType,
+    init: HostTensor,
+}
+
+impl AnyVar {
+    /// A new variable with a name for messages, files and graphs.
+    pub fn new(name: impl Into<String>, init: HostTensor) -> AnyVar {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        AnyVar(Arc::new(Inner { id, name: name.into(), ty: init.ty(), init }))
+    }
+
+    /// The identity, unique in the process.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Name in messages and graphs; not necessarily unique.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Type of its value: the shape is always known.
+    pub fn ty(&self) -> &TensorType {
+        &self.0.ty
+    }
+
+    /// The value it has before anything was assigned.
+    pub fn init(&self) -> &HostTensor {
+        &self.0.init
+    }
+}
+
+/// A variable with elements of type `T`. Cloning gives another handle of the same variable.
+///
+/// Inside of a graph function [`get`](Var::get) and [`set`](Var::set) read and assign it, in program order. The function's
+/// assignments take effect together when its step ends, and not at all if it fails.
+#[derive(Debug)]
+pub struct Var<T: Element = f32> {
+    any: AnyVar,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Clone for Var<T> {
+    fn clone(&self) -> Self {
+        Var { any: self.any.clone(), element: PhantomData }
+    }
+}
+
+impl<T: Element> Var<T> {
+    /// A variable with a name and an initial value.
+    pub fn new(name: impl Into<String>, init: impl IntoArray<T>) -> Var<T> {
+        let init: Array<T> = init.into_array();
+        Var { any: AnyVar::new(name, init.into_host()), element: PhantomData }
+    }
+
+    /// The variable of an untyped handle, if its elements are of type `T`.
+    pub fn from_any(any: AnyVar) -> Option<Var<T>> {
+        (any.ty().dtype == T::DTYPE).then_some(Var { any, element: PhantomData })
+    }
+
+    /// The untyped handle.
+    pub fn any(&self) -> &AnyVar {
+        &self.any
+    }
+
+    /// The present value, in a graph function.
+    #[track_caller]
+    pub fn get(&self) -> Tensor<T> {
+        Tensor::from_any(trace::read_var(&self.any))
+    }
+
+    /// Gives it a new value of the same shape, in a graph function.
+    #[track_caller]
+    pub fn set(&self, value: Tensor<T>) {
+        trace::assign_var(&self.any, value.any());
+    }
+}
+
+/// A tree of variables: layers, models, optimizer states. Derive it for structs of variables and modules.
+pub trait Module {
+    /// Calls `visit` for every variable with its path from here, such as `layers.0.weight`, in the order of the fields.
+    fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar));
+
+    /// All variables with their paths; a variable that is shared appears once, under its first path.
+    fn vars(&self) -> Vec<(String, AnyVar)> {
+        let mut all: Vec<(String, AnyVar)> = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        self.visit(&mut Path::default(), &mut |path, var| {
+            if seen.insert(var.id()) {
+                all.push((path.to_owned(), var.clone()));
+            }
+        });
+        all
+    }
+}
+
+/// The path of a variable in a tree of modules.
+#[derive(Debug, Default)]
+pub struct Path(String);
+
+impl Path {
+    /// Runs `f` with `name` added to the path.
+    pub fn with<R>(&mut self, name: &str, f: impl FnOnce(&mut Path) -> R) -> R {
+        let len = self.0.len();
+        if len > 0 {
+            self.0.push('.');
+        }
+        self.0.push_str(name);
+        let r = f(self);
+        self.0.truncate(len);
+        r
+    }
+
+    /// The path as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<T: Element> Module for Var<T> {
+    fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+        visit(path.as_str(), &self.any);
+    }
+}
+
+macro_rules! module_by_items {
+    ($([$($g:tt)*] $t:ty),*) => {$(
+        impl<$($g)*> Module for $t {
+            fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+                for (i, item) in self.iter().enumerate() {
+                    path.with(&i.to_string(), |p| item.visit(p, visit));
+                }
+            }
+        }
+    )*};
+}
+module_by_items!([M: Module] Vec<M>, [M: Module, const N: usize] [M; N], [M: Module] [M]);
+
+impl<M: Module> Module for Option<M> {
+    fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+        if let Some(m) = self {
+            m.visit(path, visit);
+        }
+    }
+}
+
+macro_rules! module_by_deref {
+    ($($t:ty),*) => {$(
+        impl<M: Module + ?Sized> Module for $t {
+            fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+                (**self).visit(path, visit);
+            }
+        }
+    )*};
+}
+module_by_deref!(&M, Box<M>, Arc<M>);
+
+macro_rules! module_tuples {
+    ($($($m:ident $i:tt),+;)*) => {$(
+        impl<$($m: Module),+> Module for ($($m,)+) {
+            fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+                $(path.with(stringify!($i), |p| self.$i.visit(p, visit));)+
+            }
+        }
+    )*};
+}
+module_tuples! {
+    A 0;
+    A 0, B 1;
+    A 0, B 1, C 2;
+    A 0, B 1, C 2, D 3;
+    A 0, B 1, C 2, D 3, E 4;
+    A 0, B 1, C 2, D 3, E 4, F 5;
+}
+
+/// Checks that a value fits a variable.
+pub fn check_value(var: &AnyVar, value: &HostTensor) -> Result<()> {
+    if value.ty() == *var.ty() {
+        return Ok(());
+    }
+    Err(crate::Diagnostic::new(format!("the variable `{}` is {}, the value {}", var.name(), var.ty(), value.ty())))
+}
