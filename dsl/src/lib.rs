@@ -12,6 +12,7 @@ pub mod ir;
 mod loc;
 pub mod ops;
 mod shape;
+pub mod staged;
 mod tensor;
 pub mod trace;
 mod ty;

@@ -6,7 +6,7 @@
 use super::place::Places;
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
-use syn::{BinOp, Block, Expr, Ident, Label, Type};
+use syn::{BinOp, Block, Expr, ExprReference, Ident, Label, Token, Type};
 
 /// The hygiene of helper variables at the location of a token.
 fn helper_span(at: Span) -> Span {
@@ -203,7 +203,18 @@ pub(super) fn comparison(op: &BinOp) -> Option<(Span, &'static str)> {
 /// A comparison.
 pub(super) fn compare(at: Span, function: &str, left: &Expr, right: &Expr) -> Expr {
     let function = rt(at, function);
-    Expr::Verbatim(quote_spanned!(at=> #function(&#left, &#right)))
+    let (left, right) = (borrow(at, left), borrow(at, right));
+    Expr::Verbatim(quote_spanned!(at=> #function(#left, #right)))
+}
+
+/// `&expr`, with parentheses where they are needed.
+fn borrow(at: Span, expr: &Expr) -> Expr {
+    Expr::Reference(ExprReference {
+        attrs: Vec::new(),
+        and_token: Token![&](helper_span(at)),
+        mutability: None,
+        expr: Box::new(expr.clone()),
+    })
 }
 
 /// The checks that something may stand in each of the constructs around it.

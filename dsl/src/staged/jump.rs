@@ -51,7 +51,7 @@ pub fn allows_continue<K: Construct<Condition: AllowsContinue>>(_construct: &K) 
 #[diagnostic::on_unimplemented(
     message = "`return` under a condition that is a tensor is not staged yet",
     label = "the condition around it is a tensor",
-    note = "give the value at the end, with `if .. { .. } else { .. }`"
+    note = "give the value at the end of the function, with `if` and `else`"
 )]
 pub trait AllowsReturn {}
 impl AllowsReturn for bool {}
