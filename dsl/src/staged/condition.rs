@@ -123,13 +123,13 @@ impl<C> Refs<C> for () {
 #[diagnostic::do_not_recommend]
 impl<C, T: CarriedBy<C> + ?Sized, R: Refs<C>> Refs<C> for (&mut T, R) {
     fn save(&self, into: &mut Vec<State>) {
-        into.push(self.0.save());
+        into.push(<T as CarriedBy<C>>::save(&*self.0));
         self.1.save(into);
     }
     #[track_caller]
     fn load(&mut self, from: &[State]) {
         let (first, rest) = from.split_first().expect("one state for each place");
-        self.0.load(first);
+        <T as CarriedBy<C>>::load(&mut *self.0, first);
         self.1.load(rest);
     }
 }

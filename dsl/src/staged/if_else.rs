@@ -129,7 +129,7 @@ impl IfArms<Tensor<bool>> for StagedIf {
         let (Some(a), Some(b)) = values else {
             trace::fail(Diagnostic::new("a branch of a staged `if` does not come to its end"));
         };
-        let (a, b) = (a.take_apart(), b.take_apart());
+        let [a, b] = [a, b].map(|value| <T as ProducedBy<Tensor<bool>>>::take_apart(&value));
         if let Some((a, b)) = a.difference(&b) {
             trace::fail(
                 Diagnostic::new(format!("the branches of a staged `if` have values of different structure: {a} and {b}"))
@@ -143,6 +143,6 @@ impl IfArms<Tensor<bool>> for StagedIf {
         let mut results = condition::with_tensors(&then, results);
         let value = results.pop().expect("the value was pushed");
         refs.load(&results);
-        T::put_together(&value)
+        <T as ProducedBy<Tensor<bool>>>::put_together(&value)
     }
 }
