@@ -6,6 +6,7 @@
 use super::place::Places;
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
+use syn::spanned::Spanned;
 use syn::{BinOp, Block, Expr, ExprReference, Ident, Label, Token, Type};
 
 /// The hygiene of helper variables at the location of a token.
@@ -80,6 +81,7 @@ pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
     let IfParts { construct, if_token, condition, then_arm, else_arm, .. } = parts;
     let Carried { refs, declaration, sites } = carried;
     let new = rt(if_token, "If");
+    let condition = checked_condition(if_token, &condition);
     let new = quote_spanned!(if_token=> #new::new(#condition));
     let then_call = quote_spanned!(if_token=> #construct.then_arm(#refs, #sites));
     let else_arm = else_arm.map(|block| {
@@ -103,32 +105,52 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>)
     let Carried { refs, declaration, sites } = carried;
     let value = helper("value", index, if_token);
     let new = rt(if_token, "If");
+    let condition = checked_condition(if_token, &condition);
     let new = quote_spanned!(if_token=> #new::new(#condition));
     let then_call = quote_spanned!(if_token=> #construct.then_arm(#refs, #sites));
     let else_call = quote_spanned!(if_token=> #construct.else_arm(#refs, #sites));
     let end = quote_spanned!(if_token=> #construct.end_value(#refs, #sites, #value));
-    let ty = expected.map(|ty| {
-        quote!(: (::core::option::Option<#ty>, ::core::option::Option<#ty>))
-    });
-    let (then_arm, else_arm) = (value_block(&then_arm), value_block(&else_arm));
+    let ty = expected.map(|ty| quote!(: ::anabranch::__rt::Values<#ty>));
+    let values = quote_spanned!(helper_span(if_token)=> #construct.values());
+    let (then_arm, else_arm) = (some_block(&then_arm), some_block(&else_arm));
     Expr::Verbatim(quote! {{
         let mut #construct = #new;
         #declaration
-        let mut #value #ty = (::core::option::Option::None, ::core::option::Option::None);
+        let mut #value #ty = #values;
         #[allow(unreachable_code)]
-        if #then_call { #value.0 = ::core::option::Option::Some(#then_arm); }
+        if #then_call { #value.then = #then_arm; }
         #[allow(unreachable_code)]
-        if #else_call { #value.1 = ::core::option::Option::Some(#else_arm); }
+        if #else_call { #value.otherwise = #else_arm; }
         #end
     }})
 }
 
-/// A block as a value: its braces are no longer the user's, so that no lint finds them unneeded.
-fn value_block(block: &Block) -> TokenStream {
+/// `Some` of the value of a block. The braces are no longer the user's, so that no lint finds them unneeded.
+fn some_block(block: &Block) -> TokenStream {
     match &block.stmts[..] {
-        [syn::Stmt::Expr(e, None)] => quote!(#e),
-        stmts => quote!({ #(#stmts)* }),
+        [syn::Stmt::Expr(e, None)] => some(e),
+        stmts => quote!(::core::option::Option::Some({ #(#stmts)* })),
     }
+}
+
+/// An expression without parentheses around it: as an argument it needs none.
+fn bare(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Paren(e) if e.attrs.is_empty() => bare(&e.expr),
+        e => e,
+    }
+}
+
+/// `Some(value)`, at the value.
+fn some(value: &Expr) -> TokenStream {
+    let value = bare(value);
+    quote_spanned!(value.span()=> ::core::option::Option::Some(#value))
+}
+
+/// A condition, with the check that it is one.
+fn checked_condition(at: Span, condition: &Expr) -> TokenStream {
+    let (check, condition) = (rt(at, "condition"), bare(condition));
+    quote_spanned!(at=> #check(#condition))
 }
 
 /// The parts of a `while`.
@@ -147,6 +169,7 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
     let Carried { refs, declaration, sites } = carried;
     let test = helper("test", index, while_token);
     let new = rt(while_token, "While");
+    let condition = checked_condition(while_token, &condition);
     let new = quote_spanned!(while_token=> #new::new());
     let more = quote_spanned!(while_token=> #construct.more(#refs, #sites));
     let test_call = quote_spanned!(while_token=> #construct.test(#test, #refs, #sites));
@@ -174,6 +197,8 @@ pub(super) fn logical(construct: Ident, index: usize, op: &BinOp, sides: (Expr, 
     let function = Ident::new(function, at);
     let value = helper("right", index, at);
     let logical = rt(at, "Logical");
+    let left = checked_condition(at, &left);
+    let right = some(&Expr::Verbatim(checked_condition(at, &right)));
     let new = quote_spanned!(at=> #logical::#function(#left));
     let call = quote_spanned!(at=> #construct.right(#refs, #sites));
     let end = quote_spanned!(at=> #construct.end(#refs, #sites, #value));
@@ -182,7 +207,7 @@ pub(super) fn logical(construct: Ident, index: usize, op: &BinOp, sides: (Expr, 
         #declaration
         let mut #value = ::core::option::Option::None;
         #[allow(unreachable_code)]
-        if #call { #value = ::core::option::Option::Some(#right); }
+        if #call { #value = #right; }
         #end
     }})
 }
@@ -202,40 +227,43 @@ pub(super) fn comparison(op: &BinOp) -> Option<(Span, &'static str)> {
 
 /// A comparison.
 pub(super) fn compare(at: Span, function: &str, left: &Expr, right: &Expr) -> Expr {
-    let function = rt(at, function);
-    let (left, right) = (borrow(at, left), borrow(at, right));
-    Expr::Verbatim(quote_spanned!(at=> #function(#left, #right)))
+    let (compare, method) = (rt(at, "Compare"), Ident::new(function, at));
+    let (left, right) = (borrow(left), borrow(right));
+    Expr::Verbatim(quote_spanned!(at=> #compare(#left, #right).#method()))
 }
 
 /// `&expr`, with parentheses where they are needed.
-fn borrow(at: Span, expr: &Expr) -> Expr {
+fn borrow(expr: &Expr) -> Expr {
     Expr::Reference(ExprReference {
         attrs: Vec::new(),
-        and_token: Token![&](helper_span(at)),
+        and_token: Token![&](helper_span(expr.span())),
         mutability: None,
         expr: Box::new(expr.clone()),
     })
 }
 
 /// The checks that something may stand in each of the constructs around it.
+///
+/// The whole call has the hygiene of helpers: so the compiler reports it at the token, not at the attribute.
 pub(super) fn checks<'a>(
-    function: &'static str,
+    method: &'static str,
     at: Span,
     constructs: impl Iterator<Item = &'a Ident> + Clone,
 ) -> Option<TokenStream> {
     constructs.clone().next()?;
-    let function = rt(at, function);
+    let at = helper_span(at);
+    let method = Ident::new(method, at);
     let checks = constructs.map(|c| {
         let mut construct = c.clone();
-        construct.set_span(c.span().located_at(at));
-        quote_spanned!(at=> #function(&#construct);)
+        construct.set_span(at);
+        quote_spanned!(at=> #construct.#method();)
     });
     Some(quote!(#(#checks)*))
 }
 
 /// `for` over host values.
 pub(super) fn host_iter(at: Span, iterable: &Expr) -> Expr {
-    let function = rt(at, "host_iter");
+    let (function, iterable) = (rt(at, "host_iter"), bare(iterable));
     Expr::Verbatim(quote_spanned!(at=> #function(#iterable)))
 }
 
@@ -243,6 +271,7 @@ pub(super) fn host_iter(at: Span, iterable: &Expr) -> Expr {
 pub(super) fn assert(index: usize, at: Span, debug: bool, condition: &Expr, text: &str, message: &TokenStream) -> Expr {
     let assertion = helper("assert", index, at);
     let new = rt(at, "Assert");
+    let condition = checked_condition(at, condition);
     let new = quote_spanned!(at=> #new::new(#condition));
     let message = if message.is_empty() {
         let text = format!("assertion failed: {text}");

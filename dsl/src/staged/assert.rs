@@ -4,10 +4,6 @@ use super::Condition;
 use crate::{Tensor, trace};
 
 /// A condition that can be asserted: a `bool` at once, a `Tensor<bool>` when the graph runs.
-#[diagnostic::on_unimplemented(
-    message = "`assert!` takes a `bool` or a `Tensor<bool>`, not `{Self}`",
-    label = "not a condition"
-)]
 pub trait Assertable: Condition {
     /// Whether the message is needed.
     fn needs_message(&self) -> bool;

@@ -13,7 +13,7 @@ use std::rc::Rc;
     message = "a staged `if` or `while` cannot change the host value of type `{Self}`",
     label = "changed under a condition that is a tensor",
     note = "make it a tensor with `scalar(..)`, or decide on a host value",
-    note = "for a struct of tensors, add `#[derive(Carry)]`"
+    note = "for a struct of tensors, add `#[derive(Carry)]`; in it, mark a host field that does not change `#[carry(host)]`"
 )]
 pub trait Carry: Sized {
     /// Appends the tensors, and the structure that is needed to rebuild the value from them.

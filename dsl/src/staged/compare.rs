@@ -102,21 +102,68 @@ macro_rules! comparisons {
 }
 comparisons!(order: f32 f64 i32 i64 u32 u8; equality: f32 f64 i32 i64 u32 u8 bool);
 
-macro_rules! functions {
-    ($($name:ident $trait:ident $doc:literal;)*) => {$(
-        #[doc = $doc]
-        #[inline]
-        #[track_caller]
-        pub fn $name<A: $trait<B> + ?Sized, B: ?Sized>(a: &A, b: &B) -> A::Output {
-            a.$name(b)
-        }
-    )*};
-}
-functions! {
-    eq Equality "`a == b`";
-    ne Equality "`a != b`";
-    lt Order "`a < b`";
-    le Order "`a <= b`";
-    gt Order "`a > b`";
-    ge Order "`a >= b`";
+/// The sides of a comparison.
+#[derive(Debug)]
+pub struct Compare<'a, A: ?Sized, B: ?Sized>(pub &'a A, pub &'a B);
+
+impl<A: ?Sized, B: ?Sized> Compare<'_, A, B> {
+    /// `a == b`
+    #[inline]
+    #[track_caller]
+    pub fn eq<O>(self) -> O
+    where
+        A: Equality<B, Output = O>,
+    {
+        self.0.eq(self.1)
+    }
+
+    /// `a != b`
+    #[inline]
+    #[track_caller]
+    pub fn ne<O>(self) -> O
+    where
+        A: Equality<B, Output = O>,
+    {
+        self.0.ne(self.1)
+    }
+
+    /// `a < b`
+    #[inline]
+    #[track_caller]
+    pub fn lt<O>(self) -> O
+    where
+        A: Order<B, Output = O>,
+    {
+        self.0.lt(self.1)
+    }
+
+    /// `a <= b`
+    #[inline]
+    #[track_caller]
+    pub fn le<O>(self) -> O
+    where
+        A: Order<B, Output = O>,
+    {
+        self.0.le(self.1)
+    }
+
+    /// `a > b`
+    #[inline]
+    #[track_caller]
+    pub fn gt<O>(self) -> O
+    where
+        A: Order<B, Output = O>,
+    {
+        self.0.gt(self.1)
+    }
+
+    /// `a >= b`
+    #[inline]
+    #[track_caller]
+    pub fn ge<O>(self) -> O
+    where
+        A: Order<B, Output = O>,
+    {
+        self.0.ge(self.1)
+    }
 }

@@ -11,12 +11,23 @@ use crate::{Any, Diagnostic, Tensor};
     note = "compare it, as in `x != 0`, to get one"
 )]
 pub trait Condition: Sized {
+    /// The same type. Where the compiler cannot know it, because the type is no condition, it says so once and is quiet about
+    /// what follows.
+    type Itself: Condition;
+    /// The same value.
+    fn itself(self) -> Self::Itself;
     /// The state of an `if` on it.
     type If: IfArms<Self>;
     /// The state of a `while` on it.
     type While: WhileParts<Self> + Default;
     /// The state of an `&&` or `||` with it on the left.
     type Lazy: LazyParts<Self>;
+}
+
+/// A condition, checked to be one.
+#[inline]
+pub fn condition<C: Condition>(condition: C) -> C::Itself {
+    condition.itself()
 }
 
 /// The phases of an `if`.
@@ -28,7 +39,7 @@ pub trait IfArms<C> {
     /// Whether to run the second arm.
     fn else_arm<R: Refs<C>>(&mut self, refs: R, sites: &[Site]) -> bool;
     /// After the arms, of which each has a value or none.
-    fn end<R: Refs<C>, T: ProducedBy<C>>(self, refs: R, sites: &[Site], values: (Option<T>, Option<T>)) -> Option<T>;
+    fn end<R: Refs<C>, T>(self, refs: R, sites: &[Site], values: Values<T>) -> Option<T>;
 }
 
 /// The phases of a `while`.
@@ -47,63 +58,92 @@ pub trait LazyParts<C> {
     fn right<R: Refs<C>>(&mut self, refs: R) -> bool;
 }
 
-/// A value that a construct with a condition of type `C` may change: any value for `bool`, a [`Carry`] for a tensor.
-#[diagnostic::on_unimplemented(
-    message = "a staged `if` or `while` cannot change the host value of type `{Self}`",
-    label = "changed under a condition that is a tensor",
-    note = "make it a tensor with `scalar(..)`, or decide on a host value",
-    note = "for a struct of tensors, add `#[derive(Carry)]`"
-)]
-pub trait CarriedBy<C> {
-    /// Takes it apart.
-    fn save(&self) -> State {
+/// The values that a construct with this condition may change or have: any for `bool`, a [`Carry`] for a tensor.
+///
+/// It is a trait of the condition, not of the value, so that a condition of unknown type leaves the question open.
+pub trait Changes<T: ?Sized> {
+    /// Takes a value apart; nothing is left of it for a host condition.
+    fn save(value: &T) -> State;
+    /// Replaces a value.
+    fn load(value: &mut T, state: &State);
+}
+
+impl<T: ?Sized> Changes<T> for bool {
+    #[inline]
+    fn save(_value: &T) -> State {
         State::default()
     }
-    /// Replaces it.
-    fn load(&mut self, _state: &State) {}
+    #[inline]
+    fn load(_value: &mut T, _state: &State) {}
 }
 
-impl<T: ?Sized> CarriedBy<bool> for T {}
-
-#[diagnostic::do_not_recommend]
-impl<T: Carry> CarriedBy<Tensor<bool>> for T {
-    fn save(&self) -> State {
-        State::of(self)
+impl<T: Carry> Changes<T> for Tensor<bool> {
+    fn save(value: &T) -> State {
+        State::of(value)
     }
     #[track_caller]
-    fn load(&mut self, state: &State) {
-        *self = state.rebuild();
+    fn load(value: &mut T, state: &State) {
+        *value = state.rebuild();
     }
 }
 
-/// A value that an `if` with a condition of type `C` may have: any value for `bool`, a [`Carry`] for a tensor.
+/// A value that an `if` can have whatever its tensor condition turns out to be.
 #[diagnostic::on_unimplemented(
     message = "a staged `if` cannot produce the host value of type `{Self}`",
-    label = "the value of an `if` on a tensor",
+    label = "an `if` on a tensor has this value",
     note = "wrap it, as in `scalar(1)`, or decide on a host value",
     note = "for a struct of tensors, add `#[derive(Carry)]`"
 )]
-pub trait ProducedBy<C>: Sized {
-    /// Takes it apart.
-    fn take_apart(&self) -> State {
+pub trait Product: Carry {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Carry> Product for T {}
+
+/// Conditions under which an `if` may have a value of type `T`.
+pub trait Produces<T> {
+    /// Takes a value apart.
+    fn take_apart(value: &T) -> State;
+    /// Puts a value together; `None` for host conditions, which leave it whole.
+    fn put_together(state: &State) -> Option<T>;
+}
+
+impl<T> Produces<T> for bool {
+    #[inline]
+    fn take_apart(_value: &T) -> State {
         State::default()
     }
-    /// Puts it together; only for staged conditions.
-    fn put_together(_state: &State) -> Option<Self> {
+    #[inline]
+    fn put_together(_state: &State) -> Option<T> {
         None
     }
 }
 
-impl<T> ProducedBy<bool> for T {}
-
-#[diagnostic::do_not_recommend]
-impl<T: Carry> ProducedBy<Tensor<bool>> for T {
-    fn take_apart(&self) -> State {
-        State::of(self)
+impl<T: Product> Produces<T> for Tensor<bool> {
+    fn take_apart(value: &T) -> State {
+        State::of(value)
     }
     #[track_caller]
-    fn put_together(state: &State) -> Option<Self> {
+    fn put_together(state: &State) -> Option<T> {
         Some(state.rebuild())
+    }
+}
+
+/// The values of the arms of an `if`, each there if its arm ran to its end.
+#[derive(Debug)]
+pub struct Values<T> {
+    /// Of the first arm.
+    pub then: Option<T>,
+    /// Of the second arm.
+    pub otherwise: Option<T>,
+    pub(super) take_apart: fn(&T) -> State,
+    pub(super) put_together: fn(&State) -> Option<T>,
+}
+
+impl<T> Values<T> {
+    /// No values yet, of an `if` with a condition of type `C`.
+    #[inline]
+    pub(super) fn new<C: Produces<T>>() -> Values<T> {
+        Values { then: None, otherwise: None, take_apart: C::take_apart, put_together: C::put_together }
     }
 }
 
@@ -120,16 +160,15 @@ impl<C> Refs<C> for () {
     fn load(&mut self, _from: &[State]) {}
 }
 
-#[diagnostic::do_not_recommend]
-impl<C, T: CarriedBy<C> + ?Sized, R: Refs<C>> Refs<C> for (&mut T, R) {
+impl<C: Changes<T>, T: ?Sized, R: Refs<C>> Refs<C> for (&mut T, R) {
     fn save(&self, into: &mut Vec<State>) {
-        into.push(<T as CarriedBy<C>>::save(&*self.0));
+        into.push(C::save(self.0));
         self.1.save(into);
     }
     #[track_caller]
     fn load(&mut self, from: &[State]) {
         let (first, rest) = from.split_first().expect("one state for each place");
-        <T as CarriedBy<C>>::load(&mut *self.0, first);
+        C::load(self.0, first);
         self.1.load(rest);
     }
 }

@@ -1,6 +1,6 @@
 //! `if` and `else`.
 
-use super::condition::{self, Condition, IfArms, ProducedBy, Refs};
+use super::condition::{self, Condition, IfArms, Produces, Refs, Values};
 use super::{Lazy, State};
 use crate::trace::{self, CondTrace, Site};
 use crate::{Diagnostic, Tensor};
@@ -32,30 +32,39 @@ impl<C: Condition> If<C> {
         self.0.else_arm(refs, sites)
     }
 
+    /// A place for the values of the arms.
+    #[inline]
+    pub fn values<T>(&self) -> Values<T>
+    where
+        C: Produces<T>,
+    {
+        Values::new::<C>()
+    }
+
     /// The end of an `if` that has no value.
     #[inline]
     #[track_caller]
     pub fn end<R: Refs<C>>(self, refs: R, sites: &[Site])
     where
-        (): ProducedBy<C>,
+        C: Produces<()>,
     {
-        self.0.end(refs, sites, (Some(()), Some(())));
+        self.0.end(refs, sites, Values { then: Some(()), otherwise: Some(()), ..Values::new::<C>() });
     }
 
     /// The end of an `if` that has a value: that of the arm that ran.
     #[inline]
     #[track_caller]
-    pub fn end_value<R: Refs<C>, T: ProducedBy<C>>(
-        self,
-        refs: R,
-        sites: &[Site],
-        values: (Option<T>, Option<T>),
-    ) -> T {
+    pub fn end_value<R: Refs<C>, T>(self, refs: R, sites: &[Site], values: Values<T>) -> T {
         self.0.end(refs, sites, values).expect("one of the arms ran to its end")
     }
 }
 
 impl Condition for bool {
+    type Itself = bool;
+    #[inline]
+    fn itself(self) -> bool {
+        self
+    }
     type If = bool;
     type While = ();
     type Lazy = Lazy<bool>;
@@ -75,8 +84,8 @@ impl IfArms<bool> for bool {
         !*self
     }
     #[inline]
-    fn end<R: Refs<bool>, T>(self, _refs: R, _sites: &[Site], values: (Option<T>, Option<T>)) -> Option<T> {
-        if self { values.0 } else { values.1 }
+    fn end<R: Refs<bool>, T>(self, _refs: R, _sites: &[Site], values: Values<T>) -> Option<T> {
+        if self { values.then } else { values.otherwise }
     }
 }
 
@@ -109,12 +118,7 @@ impl IfArms<Tensor<bool>> for StagedIf {
     }
 
     #[track_caller]
-    fn end<R: Refs<Tensor<bool>>, T: ProducedBy<Tensor<bool>>>(
-        mut self,
-        mut refs: R,
-        sites: &[Site],
-        values: (Option<T>, Option<T>),
-    ) -> Option<T> {
+    fn end<R: Refs<Tensor<bool>>, T>(mut self, mut refs: R, sites: &[Site], values: Values<T>) -> Option<T> {
         if self.then.is_none() {
             self.trace.select(1);
         }
@@ -126,10 +130,10 @@ impl IfArms<Tensor<bool>> for StagedIf {
         };
         condition::check_structure(&then, &otherwise, sites, ["after the first branch", "after the second"]);
         let tensor_sites = condition::tensor_sites(&then, sites);
-        let (Some(a), Some(b)) = values else {
+        let (Some(a), Some(b)) = (values.then, values.otherwise) else {
             trace::fail(Diagnostic::new("a branch of a staged `if` does not come to its end"));
         };
-        let [a, b] = [a, b].map(|value| <T as ProducedBy<Tensor<bool>>>::take_apart(&value));
+        let (a, b) = ((values.take_apart)(&a), (values.take_apart)(&b));
         if let Some((a, b)) = a.difference(&b) {
             trace::fail(
                 Diagnostic::new(format!("the branches of a staged `if` have values of different structure: {a} and {b}"))
@@ -143,6 +147,6 @@ impl IfArms<Tensor<bool>> for StagedIf {
         let mut results = condition::with_tensors(&then, results);
         let value = results.pop().expect("the value was pushed");
         refs.load(&results);
-        <T as ProducedBy<Tensor<bool>>>::put_together(&value)
+        (values.put_together)(&value)
     }
 }

@@ -1,11 +1,8 @@
 //! `for`, which so far goes over host values only.
 
+use crate::{Element, Tensor};
+
 /// What a `for` can go over.
-#[diagnostic::on_unimplemented(
-    message = "a `for` over `{Self}` is not staged yet",
-    label = "not a host iterator",
-    note = "go over a tensor with `while` and an index, or over host values such as `0..n`"
-)]
 pub trait HostIter {
     /// The iterator.
     type Iter: Iterator;
@@ -13,7 +10,6 @@ pub trait HostIter {
     fn host_iter(self) -> Self::Iter;
 }
 
-#[diagnostic::do_not_recommend]
 impl<I: IntoIterator> HostIter for I {
     type Iter = I::IntoIter;
     #[inline]
@@ -22,8 +18,31 @@ impl<I: IntoIterator> HostIter for I {
     }
 }
 
+/// Tensors that a `for` can go over: there are none so far.
+#[diagnostic::on_unimplemented(
+    message = "a `for` over a tensor is not staged yet",
+    label = "`{Self}`",
+    note = "use `while` with an index, or go over host values such as `0..n`"
+)]
+pub trait StagedIter {
+    /// The iterator.
+    type Iter: Iterator;
+    /// Starts it.
+    fn staged_iter(self) -> Self::Iter;
+}
+
+impl<T: Element> HostIter for Tensor<T>
+where
+    Tensor<T>: StagedIter,
+{
+    type Iter = <Tensor<T> as StagedIter>::Iter;
+    fn host_iter(self) -> Self::Iter {
+        self.staged_iter()
+    }
+}
+
 /// The iterator of a `for`.
 #[inline]
-pub fn host_iter<I: HostIter>(iterable: I) -> I::Iter {
+pub fn host_iter<I: HostIter<Iter = J>, J>(iterable: I) -> J {
     iterable.host_iter()
 }

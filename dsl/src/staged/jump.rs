@@ -1,25 +1,10 @@
 //! What may not stand under a condition that is a tensor.
 //!
 //! A native `break` or `return` in a staged arm would end tracing early, and a macro of unknown meaning would run once while
-//! tracing. So `#[graph]` puts a call of one of these functions beside each, for every construct around it; the bounds hold
+//! tracing. So `#[graph]` puts a call of one of these methods beside each, for every construct around it; their bounds hold
 //! only where the condition is a `bool`.
 
 use super::{Condition, If, Logical, While};
-
-/// A construct with a condition.
-pub trait Construct {
-    /// The type of the condition.
-    type Condition;
-}
-impl<C: Condition> Construct for If<C> {
-    type Condition = C;
-}
-impl<C: Condition> Construct for While<C> {
-    type Condition = C;
-}
-impl<C: Condition> Construct for Logical<C> {
-    type Condition = C;
-}
 
 /// Conditions under which `break` may stand.
 #[diagnostic::on_unimplemented(
@@ -30,10 +15,6 @@ impl<C: Condition> Construct for Logical<C> {
 pub trait AllowsBreak {}
 impl AllowsBreak for bool {}
 
-/// Checks that `break` may stand in a construct.
-#[inline]
-pub fn allows_break<K: Construct<Condition: AllowsBreak>>(_construct: &K) {}
-
 /// Conditions under which `continue` may stand.
 #[diagnostic::on_unimplemented(
     message = "`continue` under a condition that is a tensor is not staged yet",
@@ -42,10 +23,6 @@ pub fn allows_break<K: Construct<Condition: AllowsBreak>>(_construct: &K) {}
 )]
 pub trait AllowsContinue {}
 impl AllowsContinue for bool {}
-
-/// Checks that `continue` may stand in a construct.
-#[inline]
-pub fn allows_continue<K: Construct<Condition: AllowsContinue>>(_construct: &K) {}
 
 /// Conditions under which `return` may stand.
 #[diagnostic::on_unimplemented(
@@ -56,10 +33,6 @@ pub fn allows_continue<K: Construct<Condition: AllowsContinue>>(_construct: &K) 
 pub trait AllowsReturn {}
 impl AllowsReturn for bool {}
 
-/// Checks that `return` may stand in a construct.
-#[inline]
-pub fn allows_return<K: Construct<Condition: AllowsReturn>>(_construct: &K) {}
-
 /// Conditions under which `?` may stand.
 #[diagnostic::on_unimplemented(
     message = "`?` under a condition that is a tensor is not staged yet",
@@ -68,10 +41,6 @@ pub fn allows_return<K: Construct<Condition: AllowsReturn>>(_construct: &K) {}
 )]
 pub trait AllowsQuestion {}
 impl AllowsQuestion for bool {}
-
-/// Checks that `?` may stand in a construct.
-#[inline]
-pub fn allows_question<K: Construct<Condition: AllowsQuestion>>(_construct: &K) {}
 
 /// Conditions under which `.await` may stand.
 #[diagnostic::on_unimplemented(
@@ -82,10 +51,6 @@ pub fn allows_question<K: Construct<Condition: AllowsQuestion>>(_construct: &K) 
 pub trait AllowsAwait {}
 impl AllowsAwait for bool {}
 
-/// Checks that `.await` may stand in a construct.
-#[inline]
-pub fn allows_await<K: Construct<Condition: AllowsAwait>>(_construct: &K) {}
-
 /// Conditions under which a panic may stand.
 #[diagnostic::on_unimplemented(
     message = "a panic under a condition that is a tensor is not staged yet",
@@ -94,10 +59,6 @@ pub fn allows_await<K: Construct<Condition: AllowsAwait>>(_construct: &K) {}
 )]
 pub trait AllowsPanic {}
 impl AllowsPanic for bool {}
-
-/// Checks that a panic may stand in a construct.
-#[inline]
-pub fn allows_panic<K: Construct<Condition: AllowsPanic>>(_construct: &K) {}
 
 /// Conditions under which this macro may stand.
 #[diagnostic::on_unimplemented(
@@ -108,6 +69,59 @@ pub fn allows_panic<K: Construct<Condition: AllowsPanic>>(_construct: &K) {}
 pub trait AllowsMacro {}
 impl AllowsMacro for bool {}
 
-/// Checks that this macro may stand in a construct.
-#[inline]
-pub fn allows_macro<K: Construct<Condition: AllowsMacro>>(_construct: &K) {}
+macro_rules! checks {
+    ($($construct:ident)*) => {$(
+        impl<C: Condition> $construct<C> {
+            /// Checks that `break` may stand here.
+            #[inline]
+            pub fn allows_break(&self)
+            where
+                C: AllowsBreak,
+            {
+            }
+            /// Checks that `continue` may stand here.
+            #[inline]
+            pub fn allows_continue(&self)
+            where
+                C: AllowsContinue,
+            {
+            }
+            /// Checks that `return` may stand here.
+            #[inline]
+            pub fn allows_return(&self)
+            where
+                C: AllowsReturn,
+            {
+            }
+            /// Checks that `?` may stand here.
+            #[inline]
+            pub fn allows_question(&self)
+            where
+                C: AllowsQuestion,
+            {
+            }
+            /// Checks that `.await` may stand here.
+            #[inline]
+            pub fn allows_await(&self)
+            where
+                C: AllowsAwait,
+            {
+            }
+            /// Checks that a panic may stand here.
+            #[inline]
+            pub fn allows_panic(&self)
+            where
+                C: AllowsPanic,
+            {
+            }
+            /// Checks that this macro may stand here.
+            #[inline]
+            pub fn allows_macro(&self)
+            where
+                C: AllowsMacro,
+            {
+            }
+        }
+    )*};
+}
+checks!(If While Logical);

@@ -38,7 +38,7 @@ impl<L: Condition> Logical<L> {
     /// The value, given that of the right side if it was computed.
     #[inline]
     #[track_caller]
-    pub fn end<R: Refs<L>, V>(self, refs: R, sites: &[Site], right: Option<V>) -> <L::Lazy as Join<L, V>>::Output
+    pub fn end<R: Refs<L>, V: Condition>(self, refs: R, sites: &[Site], right: Option<V>) -> <L::Lazy as Join<L, V>>::Output
     where
         L::Lazy: Join<L, V>,
     {
@@ -47,10 +47,6 @@ impl<L: Condition> Logical<L> {
 }
 
 /// How the sides of an `&&` or `||` are combined: the result is a `bool` only if both are.
-#[diagnostic::on_unimplemented(
-    message = "the right side of `&&` or `||` is a `bool` or a `Tensor<bool>`, not `{V}`",
-    label = "not a condition"
-)]
 pub trait Join<L, V> {
     /// `bool` or `Tensor<bool>`.
     type Output;

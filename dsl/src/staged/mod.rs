@@ -8,7 +8,7 @@
 //! `return`, borrows and values that are not `Copy`:
 //!
 //! ```text
-//! let mut c = If::new(CONDITION);
+//! let mut c = If::new(condition(CONDITION));
 //! if c.then_arm((&mut x, ()), sites) { .. }      // host: if it holds; staged: always, into the first region
 //! if c.else_arm((&mut x, ()), sites) { .. }      // host: if it does not; staged: always, into the second region
 //! c.end((&mut x, ()), sites);                    // host: nothing; staged: the node, and x becomes its result
@@ -36,10 +36,10 @@ pub use crate::trace::{CallGuard, Site, enter};
 pub use crate::var::{AnyVar, Module, Path};
 pub use assert::{Assert, Assertable};
 pub use carry::{Carry, HostValue, Reader, State};
-pub use compare::{Equality, Order, eq, ge, gt, le, lt, ne};
-pub use condition::{CarriedBy, Condition, ProducedBy, Refs};
+pub use compare::{Compare, Equality, Order};
+pub use condition::{Changes, Condition, Product, Produces, Refs, Values, condition};
 pub use if_else::{If, StagedIf};
-pub use iterate::{HostIter, host_iter};
+pub use iterate::{HostIter, StagedIter, host_iter};
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};
 pub use while_loop::{StagedWhile, While};

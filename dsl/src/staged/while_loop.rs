@@ -46,6 +46,10 @@ impl WhileParts<bool> for () {
 }
 
 impl Condition for Tensor<bool> {
+    type Itself = Tensor<bool>;
+    fn itself(self) -> Tensor<bool> {
+        self
+    }
     type If = StagedIf;
     type While = StagedWhile;
     type Lazy = StagedLazy;
