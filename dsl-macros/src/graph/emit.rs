@@ -42,27 +42,31 @@ pub(super) fn guard(name: &Ident) -> TokenStream {
 
 /// What a construct carries, in the forms that its calls need.
 pub(super) struct Carried {
-    /// `(&mut a, (&mut b, ()))`
-    refs: TokenStream,
+    /// `(construct.place(&mut a), (construct.place(&mut b), ()))`
+    places: TokenStream,
     /// The sites as a variable, and its name.
     declaration: TokenStream,
     sites: TokenStream,
 }
 
 impl Carried {
-    pub(super) fn new(places: &Places, index: usize, at: Span) -> Carried {
-        let refs = places.iter().rev().fold(quote!(()), |rest, place| {
-            let borrow = place.borrow();
-            quote!((#borrow, #rest))
+    pub(super) fn new(places: &Places, construct: &Ident, index: usize, at: Span) -> Carried {
+        // The whole call has the hygiene of helpers: so the compiler reports it at the user's assignment.
+        let calls = places.iter().rev().fold(quote!(()), |rest, place| {
+            let (at, borrow) = (helper_span(place.written.span), place.borrow());
+            let mut construct = construct.clone();
+            construct.set_span(at);
+            let place = quote_spanned!(at=> #construct.place(#borrow));
+            quote!((#place, #rest))
         });
         if places.is_empty() {
-            return Carried { refs, declaration: TokenStream::new(), sites: quote!(&[]) };
+            return Carried { places: calls, declaration: TokenStream::new(), sites: quote!(&[]) };
         }
         let sites = places.iter().map(|p| site(p.written.span, &p.name()));
         let name = helper("sites", index, at);
         let ty = rt(at, "Site");
         let declaration = quote!(let #name: &[#ty] = &[#(#sites),*];);
-        Carried { refs, declaration, sites: quote!(#name) }
+        Carried { places: calls, declaration, sites: quote!(#name) }
     }
 }
 
@@ -79,16 +83,16 @@ pub(super) struct IfParts {
 /// An `if` without a value.
 pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
     let IfParts { construct, if_token, condition, then_arm, else_arm, .. } = parts;
-    let Carried { refs, declaration, sites } = carried;
+    let Carried { places, declaration, sites } = carried;
     let new = rt(if_token, "If");
     let condition = checked_condition(if_token, &condition);
     let new = quote_spanned!(if_token=> #new::new(#condition));
-    let then_call = quote_spanned!(if_token=> #construct.then_arm(#refs, #sites));
+    let then_call = quote_spanned!(if_token=> #construct.then_arm(#places, #sites));
     let else_arm = else_arm.map(|block| {
-        let call = quote_spanned!(if_token=> #construct.else_arm(#refs, #sites));
+        let call = quote_spanned!(if_token=> #construct.else_arm(#places, #sites));
         quote!(if #call #block)
     });
-    let end = quote_spanned!(if_token=> #construct.end(#refs, #sites););
+    let end = quote_spanned!(if_token=> #construct.end(#places, #sites););
     Expr::Verbatim(quote! {{
         let mut #construct = #new;
         #declaration
@@ -102,14 +106,14 @@ pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
 pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>) -> Expr {
     let IfParts { construct, index, if_token, condition, then_arm, else_arm } = parts;
     let else_arm = else_arm.expect("an `if` with a value has an `else`");
-    let Carried { refs, declaration, sites } = carried;
+    let Carried { places, declaration, sites } = carried;
     let value = helper("value", index, if_token);
     let new = rt(if_token, "If");
     let condition = checked_condition(if_token, &condition);
     let new = quote_spanned!(if_token=> #new::new(#condition));
-    let then_call = quote_spanned!(if_token=> #construct.then_arm(#refs, #sites));
-    let else_call = quote_spanned!(if_token=> #construct.else_arm(#refs, #sites));
-    let end = quote_spanned!(if_token=> #construct.end_value(#refs, #sites, #value));
+    let then_call = quote_spanned!(if_token=> #construct.then_arm(#places, #sites));
+    let else_call = quote_spanned!(if_token=> #construct.else_arm(#places, #sites));
+    let end = quote_spanned!(if_token=> #construct.end_value(#places, #sites, #value));
     let ty = expected.map(|ty| quote!(: ::anabranch::__rt::Values<#ty>));
     let values = quote_spanned!(helper_span(if_token)=> #construct.values());
     let (then_arm, else_arm) = (some_block(&then_arm), some_block(&else_arm));
@@ -166,13 +170,13 @@ pub(super) struct WhileParts {
 /// A `while`.
 pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
     let WhileParts { construct, index, label, while_token, condition, body } = parts;
-    let Carried { refs, declaration, sites } = carried;
+    let Carried { places, declaration, sites } = carried;
     let test = helper("test", index, while_token);
     let new = rt(while_token, "While");
     let condition = checked_condition(while_token, &condition);
     let new = quote_spanned!(while_token=> #new::new());
-    let more = quote_spanned!(while_token=> #construct.more(#refs, #sites));
-    let test_call = quote_spanned!(while_token=> #construct.test(#test, #refs, #sites));
+    let more = quote_spanned!(while_token=> #construct.more(#places, #sites));
+    let test_call = quote_spanned!(while_token=> #construct.test(#test, #places, #sites));
     Expr::Verbatim(quote! {{
         let mut #construct = #new;
         #declaration
@@ -193,15 +197,15 @@ pub(super) fn logical(construct: Ident, index: usize, op: &BinOp, sides: (Expr, 
         _ => unreachable!("only `&&` and `||` are lazy"),
     };
     let (left, right) = sides;
-    let Carried { refs, declaration, sites } = carried;
+    let Carried { places, declaration, sites } = carried;
     let function = Ident::new(function, at);
     let value = helper("right", index, at);
     let logical = rt(at, "Logical");
     let left = checked_condition(at, &left);
     let right = some(&Expr::Verbatim(checked_condition(at, &right)));
     let new = quote_spanned!(at=> #logical::#function(#left));
-    let call = quote_spanned!(at=> #construct.right(#refs, #sites));
-    let end = quote_spanned!(at=> #construct.end(#refs, #sites, #value));
+    let call = quote_spanned!(at=> #construct.right(#places, #sites));
+    let end = quote_spanned!(at=> #construct.end(#places, #sites, #value));
     Expr::Verbatim(quote! {{
         let mut #construct = #new;
         #declaration

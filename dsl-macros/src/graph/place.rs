@@ -116,7 +116,8 @@ impl Place {
                 Projection::Deref => quote!((*#expr)),
             };
         }
-        quote_spanned!(self.written.span=> &mut #expr)
+        let at = Span::mixed_site().located_at(self.written.span);
+        quote_spanned!(at=> &mut #expr)
     }
 }
 

@@ -112,7 +112,7 @@ impl Walk<'_> {
     fn close(&mut self, index: usize, at: Span) -> Carried {
         let construct = self.constructs.pop().expect("the construct is open");
         self.carried.push(construct.carried.iter().map(Place::name).collect());
-        Carried::new(&construct.carried, index, at)
+        Carried::new(&construct.carried, &construct.name, index, at)
     }
 
     /// Notes that a place changes, in all but the `skip` innermost constructs.

@@ -191,6 +191,7 @@ impl Reader<'_> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Element> Carry for Tensor<T> {
     fn flatten(&self, state: &mut State) {
         state.tensor(self.any());
@@ -201,6 +202,7 @@ impl<T: Element> Carry for Tensor<T> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Carry> Carry for Vec<T> {
     fn flatten(&self, state: &mut State) {
         state.len(self.len());
@@ -211,6 +213,7 @@ impl<T: Carry> Carry for Vec<T> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Carry, const N: usize> Carry for [T; N] {
     fn flatten(&self, state: &mut State) {
         self.iter().for_each(|x| x.flatten(state));
@@ -220,6 +223,7 @@ impl<T: Carry, const N: usize> Carry for [T; N] {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Carry> Carry for Option<T> {
     fn flatten(&self, state: &mut State) {
         state.present(self.is_some());
@@ -232,6 +236,7 @@ impl<T: Carry> Carry for Option<T> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Carry> Carry for Box<T> {
     fn flatten(&self, state: &mut State) {
         (**self).flatten(state);
@@ -243,6 +248,7 @@ impl<T: Carry> Carry for Box<T> {
 
 macro_rules! carry_tuples {
     ($($($t:ident $i:tt),*;)*) => {$(
+        #[diagnostic::do_not_recommend]
         impl<$($t: Carry),*> Carry for ($($t,)*) {
             fn flatten(&self, _state: &mut State) {
                 $(self.$i.flatten(_state);)*

@@ -74,6 +74,7 @@ impl<A: PartialOrd<B> + ?Sized, B: ?Sized> Order<B> for A {
 
 macro_rules! comparison {
     ($trait:ident [$($g:tt)*] $a:ty, $b:ty: $($method:ident)*) => {
+        #[diagnostic::do_not_recommend]
         impl<$($g)*> $trait<$b> for $a {
             type Output = Tensor<bool>;
             $(#[track_caller]

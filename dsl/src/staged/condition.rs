@@ -26,7 +26,7 @@ pub trait Condition: Sized {
 
 /// A condition, checked to be one.
 #[inline]
-pub fn condition<C: Condition>(condition: C) -> C::Itself {
+pub fn condition<C: Condition<Itself = I>, I>(condition: C) -> I {
     condition.itself()
 }
 
@@ -35,19 +35,19 @@ pub trait IfArms<C> {
     /// After the condition.
     fn begin(condition: C) -> Self;
     /// Whether to run the first arm.
-    fn then_arm<R: Refs<C>>(&mut self, refs: R) -> bool;
+    fn then_arm<P: Places>(&mut self, places: P) -> bool;
     /// Whether to run the second arm.
-    fn else_arm<R: Refs<C>>(&mut self, refs: R, sites: &[Site]) -> bool;
+    fn else_arm<P: Places>(&mut self, places: P, sites: &[Site]) -> bool;
     /// After the arms, of which each has a value or none.
-    fn end<R: Refs<C>, T>(self, refs: R, sites: &[Site], values: Values<T>) -> Option<T>;
+    fn end<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> Option<T>;
 }
 
 /// The phases of a `while`.
 pub trait WhileParts<C> {
     /// At the head of the loop: whether to compute the condition.
-    fn more<R: Refs<C>>(&mut self, refs: R, sites: &[Site]) -> bool;
+    fn more<P: Places>(&mut self, places: P, sites: &[Site]) -> bool;
     /// Whether to run the body.
-    fn test<R: Refs<C>>(&mut self, condition: C, refs: R, sites: &[Site]) -> bool;
+    fn test<P: Places>(&mut self, condition: C, places: P, sites: &[Site]) -> bool;
 }
 
 /// The phases of `&&` and `||`.
@@ -55,7 +55,7 @@ pub trait LazyParts<C> {
     /// After the left side, which decides alone if it equals `decides`: `false` for `&&`, `true` for `||`.
     fn begin(left: C, decides: bool) -> Self;
     /// Whether to compute the right side.
-    fn right<R: Refs<C>>(&mut self, refs: R) -> bool;
+    fn right<P: Places>(&mut self, places: P) -> bool;
 }
 
 /// The values that a construct with this condition may change or have: any for `bool`, a [`Carry`] for a tensor.
@@ -81,7 +81,6 @@ impl<T: Carry> Changes<T> for Tensor<bool> {
     fn save(value: &T) -> State {
         State::of(value)
     }
-    #[track_caller]
     fn load(value: &mut T, state: &State) {
         *value = state.rebuild();
     }
@@ -122,7 +121,6 @@ impl<T: Product> Produces<T> for Tensor<bool> {
     fn take_apart(value: &T) -> State {
         State::of(value)
     }
-    #[track_caller]
     fn put_together(state: &State) -> Option<T> {
         Some(state.rebuild())
     }
@@ -147,36 +145,51 @@ impl<T> Values<T> {
     }
 }
 
-/// Mutable references to the places that a construct changes: `(&mut a, (&mut b, ()))`.
-pub trait Refs<C> {
+/// A place that a construct changes.
+#[derive(Debug)]
+pub struct Place<'a, T: ?Sized> {
+    at: &'a mut T,
+    save: fn(&T) -> State,
+    load: fn(&mut T, &State),
+}
+
+impl<'a, T: ?Sized> Place<'a, T> {
+    /// A place that a construct with a condition of type `C` changes.
+    #[inline]
+    pub(super) fn new<C: Changes<T>>(at: &'a mut T) -> Place<'a, T> {
+        Place { at, save: C::save, load: C::load }
+    }
+}
+
+/// The places that a construct changes: `(a, (b, ()))`.
+pub trait Places {
     /// Takes the values of the places apart, in order.
     fn save(&self, into: &mut Vec<State>);
     /// Replaces the values of the places.
     fn load(&mut self, from: &[State]);
 }
 
-impl<C> Refs<C> for () {
+impl Places for () {
     fn save(&self, _into: &mut Vec<State>) {}
     fn load(&mut self, _from: &[State]) {}
 }
 
-impl<C: Changes<T>, T: ?Sized, R: Refs<C>> Refs<C> for (&mut T, R) {
+impl<T: ?Sized, R: Places> Places for (Place<'_, T>, R) {
     fn save(&self, into: &mut Vec<State>) {
-        into.push(C::save(self.0));
+        into.push((self.0.save)(self.0.at));
         self.1.save(into);
     }
-    #[track_caller]
     fn load(&mut self, from: &[State]) {
         let (first, rest) = from.split_first().expect("one state for each place");
-        C::load(self.0, first);
+        (self.0.load)(self.0.at, first);
         self.1.load(rest);
     }
 }
 
 /// The states of the places.
-pub(super) fn save<C>(refs: &impl Refs<C>) -> Vec<State> {
+pub(super) fn save(places: &impl Places) -> Vec<State> {
     let mut states = Vec::new();
-    refs.save(&mut states);
+    places.save(&mut states);
     states
 }
 

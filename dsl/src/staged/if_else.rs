@@ -1,6 +1,6 @@
 //! `if` and `else`.
 
-use super::condition::{self, Condition, IfArms, Produces, Refs, Values};
+use super::condition::{self, Changes, Condition, IfArms, Place, Produces, Places, Values};
 use super::{Lazy, State};
 use crate::trace::{self, CondTrace, Site};
 use crate::{Diagnostic, Tensor};
@@ -18,18 +18,27 @@ impl<C: Condition> If<C> {
         If(C::If::begin(condition))
     }
 
+    /// A place that it changes.
+    #[inline]
+    pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> Place<'a, T>
+    where
+        C: Changes<T>,
+    {
+        Place::new::<C>(at)
+    }
+
     /// Whether to run the first arm.
     #[inline]
     #[track_caller]
-    pub fn then_arm<R: Refs<C>>(&mut self, refs: R, _sites: &[Site]) -> bool {
-        self.0.then_arm(refs)
+    pub fn then_arm<P: Places>(&mut self, places: P, _sites: &[Site]) -> bool {
+        self.0.then_arm(places)
     }
 
     /// Whether to run the second arm.
     #[inline]
     #[track_caller]
-    pub fn else_arm<R: Refs<C>>(&mut self, refs: R, sites: &[Site]) -> bool {
-        self.0.else_arm(refs, sites)
+    pub fn else_arm<P: Places>(&mut self, places: P, sites: &[Site]) -> bool {
+        self.0.else_arm(places, sites)
     }
 
     /// A place for the values of the arms.
@@ -44,18 +53,18 @@ impl<C: Condition> If<C> {
     /// The end of an `if` that has no value.
     #[inline]
     #[track_caller]
-    pub fn end<R: Refs<C>>(self, refs: R, sites: &[Site])
+    pub fn end<P: Places>(&mut self, places: P, sites: &[Site])
     where
         C: Produces<()>,
     {
-        self.0.end(refs, sites, Values { then: Some(()), otherwise: Some(()), ..Values::new::<C>() });
+        self.0.end(places, sites, Values { then: Some(()), otherwise: Some(()), ..Values::new::<C>() });
     }
 
     /// The end of an `if` that has a value: that of the arm that ran.
     #[inline]
     #[track_caller]
-    pub fn end_value<R: Refs<C>, T>(self, refs: R, sites: &[Site], values: Values<T>) -> T {
-        self.0.end(refs, sites, values).expect("one of the arms ran to its end")
+    pub fn end_value<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> T {
+        self.0.end(places, sites, values).expect("one of the arms ran to its end")
     }
 }
 
@@ -76,57 +85,66 @@ impl IfArms<bool> for bool {
         condition
     }
     #[inline]
-    fn then_arm<R: Refs<bool>>(&mut self, _refs: R) -> bool {
+    fn then_arm<P: Places>(&mut self, _places: P) -> bool {
         *self
     }
     #[inline]
-    fn else_arm<R: Refs<bool>>(&mut self, _refs: R, _sites: &[Site]) -> bool {
+    fn else_arm<P: Places>(&mut self, _places: P, _sites: &[Site]) -> bool {
         !*self
     }
     #[inline]
-    fn end<R: Refs<bool>, T>(self, _refs: R, _sites: &[Site], values: Values<T>) -> Option<T> {
-        if self { values.then } else { values.otherwise }
+    fn end<P: Places, T>(&mut self, _places: P, _sites: &[Site], values: Values<T>) -> Option<T> {
+        if *self { values.then } else { values.otherwise }
     }
 }
 
 /// The state of a staged `if`.
 #[derive(Debug)]
 pub struct StagedIf {
-    trace: CondTrace,
+    /// Until the end.
+    trace: Option<CondTrace>,
     before: Vec<State>,
     /// The values after the first arm, once the second one has begun.
     then: Option<Vec<State>>,
 }
 
+const ENDS_ONCE: &str = "an `if` ends once";
+
+impl StagedIf {
+    fn trace(&mut self) -> &mut CondTrace {
+        self.trace.as_mut().expect(ENDS_ONCE)
+    }
+}
+
 impl IfArms<Tensor<bool>> for StagedIf {
     #[track_caller]
     fn begin(condition: Tensor<bool>) -> StagedIf {
-        StagedIf { trace: CondTrace::begin(condition.any()), before: Vec::new(), then: None }
+        StagedIf { trace: Some(CondTrace::begin(condition.any())), before: Vec::new(), then: None }
     }
 
-    fn then_arm<R: Refs<Tensor<bool>>>(&mut self, refs: R) -> bool {
-        self.before = condition::save(&refs);
+    fn then_arm<P: Places>(&mut self, places: P) -> bool {
+        self.before = condition::save(&places);
         true
     }
 
     #[track_caller]
-    fn else_arm<R: Refs<Tensor<bool>>>(&mut self, mut refs: R, _sites: &[Site]) -> bool {
-        self.then = Some(condition::save(&refs));
-        refs.load(&self.before);
-        self.trace.select(1);
+    fn else_arm<P: Places>(&mut self, mut places: P, _sites: &[Site]) -> bool {
+        self.then = Some(condition::save(&places));
+        places.load(&self.before);
+        self.trace().select(1);
         true
     }
 
     #[track_caller]
-    fn end<R: Refs<Tensor<bool>>, T>(mut self, mut refs: R, sites: &[Site], values: Values<T>) -> Option<T> {
+    fn end<P: Places, T>(&mut self, mut places: P, sites: &[Site], values: Values<T>) -> Option<T> {
         if self.then.is_none() {
-            self.trace.select(1);
+            self.trace().select(1);
         }
-        let now = condition::save(&refs);
+        let now = condition::save(&places);
         // Without an `else` the second arm leaves everything as it was.
-        let (mut then, mut otherwise) = match self.then {
+        let (mut then, mut otherwise) = match self.then.take() {
             Some(then) => (then, now),
-            None => (now, self.before),
+            None => (now, std::mem::take(&mut self.before)),
         };
         condition::check_structure(&then, &otherwise, sites, ["after the first branch", "after the second"]);
         let tensor_sites = condition::tensor_sites(&then, sites);
@@ -143,10 +161,10 @@ impl IfArms<Tensor<bool>> for StagedIf {
         }
         then.push(a);
         otherwise.push(b);
-        let results = self.trace.end(&condition::tensors(&then), &condition::tensors(&otherwise), &tensor_sites);
+        let results = self.trace.take().expect(ENDS_ONCE).end(&condition::tensors(&then), &condition::tensors(&otherwise), &tensor_sites);
         let mut results = condition::with_tensors(&then, results);
         let value = results.pop().expect("the value was pushed");
-        refs.load(&results);
+        places.load(&results);
         (values.put_together)(&value)
     }
 }

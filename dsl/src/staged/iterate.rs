@@ -3,6 +3,11 @@
 use crate::{Element, Tensor};
 
 /// What a `for` can go over.
+#[diagnostic::on_unimplemented(
+    message = "a `for` goes over host iterators, not over `{Self}`",
+    label = "not a host iterator",
+    note = "a `for` over a tensor is not staged yet: use `while` with an index"
+)]
 pub trait HostIter {
     /// The iterator.
     type Iter: Iterator;
@@ -19,11 +24,6 @@ impl<I: IntoIterator> HostIter for I {
 }
 
 /// Tensors that a `for` can go over: there are none so far.
-#[diagnostic::on_unimplemented(
-    message = "a `for` over a tensor is not staged yet",
-    label = "`{Self}`",
-    note = "use `while` with an index, or go over host values such as `0..n`"
-)]
 pub trait StagedIter {
     /// The iterator.
     type Iter: Iterator;
@@ -31,6 +31,7 @@ pub trait StagedIter {
     fn staged_iter(self) -> Self::Iter;
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Element> HostIter for Tensor<T>
 where
     Tensor<T>: StagedIter,

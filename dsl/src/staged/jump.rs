@@ -13,6 +13,7 @@ use super::{Condition, If, Logical, While};
     note = "put what it depends on into the condition of the loop: `while more && ..`"
 )]
 pub trait AllowsBreak {}
+#[diagnostic::do_not_recommend]
 impl AllowsBreak for bool {}
 
 /// Conditions under which `continue` may stand.
@@ -22,6 +23,7 @@ impl AllowsBreak for bool {}
     note = "put the rest of the body into an `if`"
 )]
 pub trait AllowsContinue {}
+#[diagnostic::do_not_recommend]
 impl AllowsContinue for bool {}
 
 /// Conditions under which `return` may stand.
@@ -31,6 +33,7 @@ impl AllowsContinue for bool {}
     note = "give the value at the end of the function, with `if` and `else`"
 )]
 pub trait AllowsReturn {}
+#[diagnostic::do_not_recommend]
 impl AllowsReturn for bool {}
 
 /// Conditions under which `?` may stand.
@@ -40,6 +43,7 @@ impl AllowsReturn for bool {}
     note = "take the value out of the `Result` or `Option` before the `if` or `while`"
 )]
 pub trait AllowsQuestion {}
+#[diagnostic::do_not_recommend]
 impl AllowsQuestion for bool {}
 
 /// Conditions under which `.await` may stand.
@@ -49,6 +53,7 @@ impl AllowsQuestion for bool {}
     note = "wait before the `if` or `while`"
 )]
 pub trait AllowsAwait {}
+#[diagnostic::do_not_recommend]
 impl AllowsAwait for bool {}
 
 /// Conditions under which a panic may stand.
@@ -58,6 +63,7 @@ impl AllowsAwait for bool {}
     note = "both branches are traced, so it would always happen; use `assert!` on the tensor"
 )]
 pub trait AllowsPanic {}
+#[diagnostic::do_not_recommend]
 impl AllowsPanic for bool {}
 
 /// Conditions under which this macro may stand.
@@ -67,6 +73,7 @@ impl AllowsPanic for bool {}
     note = "it would run once, while tracing, whatever the tensor holds; call it outside of the `if` or `while`"
 )]
 pub trait AllowsMacro {}
+#[diagnostic::do_not_recommend]
 impl AllowsMacro for bool {}
 
 macro_rules! checks {

@@ -1,7 +1,7 @@
 //! `&&` and `||`, which compute their right side only if the left one does not decide.
 
 use super::State;
-use super::condition::{self, Condition, LazyParts, Refs};
+use super::condition::{self, Changes, Condition, LazyParts, Place, Places};
 use crate::trace::{self, CondTrace, Site};
 use crate::{Any, Diagnostic, HostTensor, Tensor, scalar};
 
@@ -28,21 +28,30 @@ impl<L: Condition> Logical<L> {
         Logical(L::Lazy::begin(left, true))
     }
 
+    /// A place that its right side changes.
+    #[inline]
+    pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> Place<'a, T>
+    where
+        L: Changes<T>,
+    {
+        Place::new::<L>(at)
+    }
+
     /// Whether to compute the right side.
     #[inline]
     #[track_caller]
-    pub fn right<R: Refs<L>>(&mut self, refs: R, _sites: &[Site]) -> bool {
-        self.0.right(refs)
+    pub fn right<P: Places>(&mut self, places: P, _sites: &[Site]) -> bool {
+        self.0.right(places)
     }
 
     /// The value, given that of the right side if it was computed.
     #[inline]
     #[track_caller]
-    pub fn end<R: Refs<L>, V: Condition>(self, refs: R, sites: &[Site], right: Option<V>) -> <L::Lazy as Join<L, V>>::Output
+    pub fn end<P: Places, V: Condition>(&mut self, places: P, sites: &[Site], right: Option<V>) -> <L::Lazy as Join<L, V>>::Output
     where
         L::Lazy: Join<L, V>,
     {
-        self.0.join(refs, sites, right)
+        self.0.join(places, sites, right)
     }
 }
 
@@ -51,7 +60,7 @@ pub trait Join<L, V> {
     /// `bool` or `Tensor<bool>`.
     type Output;
     /// Combines them.
-    fn join<R: Refs<L>>(self, refs: R, sites: &[Site], right: Option<V>) -> Self::Output;
+    fn join<P: Places>(&mut self, places: P, sites: &[Site], right: Option<V>) -> Self::Output;
 }
 
 /// The state of `&&` or `||` with a left side of type `L`.
@@ -67,7 +76,7 @@ impl LazyParts<bool> for Lazy<bool> {
         Lazy { left, decides }
     }
     #[inline]
-    fn right<R: Refs<bool>>(&mut self, _refs: R) -> bool {
+    fn right<P: Places>(&mut self, _places: P) -> bool {
         self.left != self.decides
     }
 }
@@ -75,7 +84,7 @@ impl LazyParts<bool> for Lazy<bool> {
 impl Join<bool, bool> for Lazy<bool> {
     type Output = bool;
     #[inline]
-    fn join<R: Refs<bool>>(self, _refs: R, _sites: &[Site], right: Option<bool>) -> bool {
+    fn join<P: Places>(&mut self, _places: P, _sites: &[Site], right: Option<bool>) -> bool {
         right.unwrap_or(self.decides)
     }
 }
@@ -83,7 +92,7 @@ impl Join<bool, bool> for Lazy<bool> {
 impl Join<bool, Tensor<bool>> for Lazy<bool> {
     type Output = Tensor<bool>;
     #[track_caller]
-    fn join<R: Refs<bool>>(self, _refs: R, _sites: &[Site], right: Option<Tensor<bool>>) -> Tensor<bool> {
+    fn join<P: Places>(&mut self, _places: P, _sites: &[Site], right: Option<Tensor<bool>>) -> Tensor<bool> {
         match right {
             Some(right) => right,
             None => scalar(self.decides),
@@ -109,8 +118,8 @@ impl LazyParts<Tensor<bool>> for StagedLazy {
     }
 
     #[track_caller]
-    fn right<R: Refs<Tensor<bool>>>(&mut self, refs: R) -> bool {
-        self.before = condition::save(&refs);
+    fn right<P: Places>(&mut self, places: P) -> bool {
+        self.before = condition::save(&places);
         if self.left.rank() == 0 {
             let mut branch = CondTrace::begin(self.left);
             branch.select(self.right_branch());
@@ -128,8 +137,8 @@ impl StagedLazy {
 
     /// `right` is in the branch of the right side, if there is one.
     #[track_caller]
-    fn join_tensor<R: Refs<Tensor<bool>>>(mut self, mut refs: R, sites: &[Site], right: Any) -> Tensor<bool> {
-        let now = condition::save(&refs);
+    fn join_tensor<P: Places>(&mut self, mut places: P, sites: &[Site], right: Any) -> Tensor<bool> {
+        let now = condition::save(&places);
         condition::check_structure(&self.before, &now, sites, ["on the left of `&&` or `||`", "on the right"]);
         let right_branch = self.right_branch();
         let Some(mut branch) = self.branch.take() else {
@@ -160,7 +169,7 @@ impl StagedLazy {
             _ => branch.end(&without, &with, &tensor_sites),
         };
         let value = results.pop().expect("the value was pushed");
-        refs.load(&condition::with_tensors(&now, results));
+        places.load(&condition::with_tensors(&now, results));
         Tensor::from_any(value)
     }
 }
@@ -170,16 +179,16 @@ const COMPUTED: &str = "a staged `&&` or `||` computes its right side";
 impl Join<Tensor<bool>, Tensor<bool>> for StagedLazy {
     type Output = Tensor<bool>;
     #[track_caller]
-    fn join<R: Refs<Tensor<bool>>>(self, refs: R, sites: &[Site], right: Option<Tensor<bool>>) -> Tensor<bool> {
-        self.join_tensor(refs, sites, right.expect(COMPUTED).any())
+    fn join<P: Places>(&mut self, places: P, sites: &[Site], right: Option<Tensor<bool>>) -> Tensor<bool> {
+        self.join_tensor(places, sites, right.expect(COMPUTED).any())
     }
 }
 
 impl Join<Tensor<bool>, bool> for StagedLazy {
     type Output = Tensor<bool>;
     #[track_caller]
-    fn join<R: Refs<Tensor<bool>>>(self, refs: R, sites: &[Site], right: Option<bool>) -> Tensor<bool> {
+    fn join<P: Places>(&mut self, places: P, sites: &[Site], right: Option<bool>) -> Tensor<bool> {
         let right = trace::constant(HostTensor::scalar(right.expect(COMPUTED)));
-        self.join_tensor(refs, sites, right)
+        self.join_tensor(places, sites, right)
     }
 }

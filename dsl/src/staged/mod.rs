@@ -9,13 +9,13 @@
 //!
 //! ```text
 //! let mut c = If::new(condition(CONDITION));
-//! if c.then_arm((&mut x, ()), sites) { .. }      // host: if it holds; staged: always, into the first region
-//! if c.else_arm((&mut x, ()), sites) { .. }      // host: if it does not; staged: always, into the second region
-//! c.end((&mut x, ()), sites);                    // host: nothing; staged: the node, and x becomes its result
+//! if c.then_arm((c.place(&mut x), ()), sites) { .. }      // host: if it holds; staged: always, into the first region
+//! if c.else_arm((c.place(&mut x), ()), sites) { .. }      // host: if it does not; staged: always, into the second region
+//! c.end((c.place(&mut x), ()), sites);                 // host: nothing; staged: the node, and x becomes its result
 //! ```
 //!
 //! Invariants:
-//! - The references of one construct are the same places in the same order in all its calls; `sites` names each of them.
+//! - The places of one construct are given the same places in the same order in all its calls; `sites` names each of them.
 //! - Whatever a staged arm assigns is among them: every arm starts from the values before the construct.
 //! - Nothing here runs twice: a staged arm or body is entered exactly once.
 //!
@@ -37,7 +37,7 @@ pub use crate::var::{AnyVar, Module, Path};
 pub use assert::{Assert, Assertable};
 pub use carry::{Carry, HostValue, Reader, State};
 pub use compare::{Compare, Equality, Order};
-pub use condition::{Changes, Condition, Product, Produces, Refs, Values, condition};
+pub use condition::{Changes, Condition, Place, Places, Product, Produces, Values, condition};
 pub use if_else::{If, StagedIf};
 pub use iterate::{HostIter, StagedIter, host_iter};
 pub use jump::*;

@@ -1,6 +1,6 @@
 //! `while`.
 
-use super::condition::{self, Condition, Refs, WhileParts};
+use super::condition::{self, Changes, Condition, Place, Places, WhileParts};
 use super::{State, StagedIf, StagedLazy};
 use crate::trace::{self, Site, WhileTrace};
 use crate::{Diagnostic, Tensor};
@@ -18,33 +18,43 @@ impl<C: Condition> While<C> {
         While(C::While::default())
     }
 
+    /// A place that it changes.
+    #[inline]
+    pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> Place<'a, T>
+    where
+        C: Changes<T>,
+    {
+        Place::new::<C>(at)
+    }
+
     /// At the head of the loop: whether to compute the condition. In a staged loop it is passed twice, before the condition and
     /// after the body.
     #[inline]
     #[track_caller]
-    pub fn more<R: Refs<C>>(&mut self, refs: R, sites: &[Site]) -> bool {
-        self.0.more(refs, sites)
+    pub fn more<P: Places>(&mut self, places: P, sites: &[Site]) -> bool {
+        self.0.more(places, sites)
     }
 
     /// Whether to run the body.
     #[inline]
     #[track_caller]
-    pub fn test<R: Refs<C>>(&mut self, condition: C, refs: R, sites: &[Site]) -> bool {
-        self.0.test(condition, refs, sites)
+    pub fn test<P: Places>(&mut self, condition: C, places: P, sites: &[Site]) -> bool {
+        self.0.test(condition, places, sites)
     }
 }
 
 impl WhileParts<bool> for () {
     #[inline]
-    fn more<R: Refs<bool>>(&mut self, _refs: R, _sites: &[Site]) -> bool {
+    fn more<P: Places>(&mut self, _places: P, _sites: &[Site]) -> bool {
         true
     }
     #[inline]
-    fn test<R: Refs<bool>>(&mut self, condition: bool, _refs: R, _sites: &[Site]) -> bool {
+    fn test<P: Places>(&mut self, condition: bool, _places: P, _sites: &[Site]) -> bool {
         condition
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Condition for Tensor<bool> {
     type Itself = Tensor<bool>;
     fn itself(self) -> Tensor<bool> {
@@ -71,23 +81,23 @@ pub enum StagedWhile {
 
 impl WhileParts<Tensor<bool>> for StagedWhile {
     #[track_caller]
-    fn more<R: Refs<Tensor<bool>>>(&mut self, mut refs: R, sites: &[Site]) -> bool {
+    fn more<P: Places>(&mut self, mut places: P, sites: &[Site]) -> bool {
         match std::mem::replace(self, StagedWhile::After) {
             StagedWhile::Before => {
-                let init = condition::save(&refs);
+                let init = condition::save(&places);
                 let sites = condition::tensor_sites(&init, sites);
                 let (trace, params) = WhileTrace::begin(&condition::tensors(&init), &sites);
                 let params = condition::with_tensors(&init, params);
-                refs.load(&params);
+                places.load(&params);
                 *self = StagedWhile::Condition(trace, params);
                 true
             }
             StagedWhile::Body(trace, params) => {
-                let next = condition::save(&refs);
+                let next = condition::save(&places);
                 condition::check_structure(&params, &next, sites, ["before the loop", "after one iteration"]);
                 let sites = condition::tensor_sites(&next, sites);
                 let results = trace.end(&condition::tensors(&next), &sites);
-                refs.load(&condition::with_tensors(&next, results));
+                places.load(&condition::with_tensors(&next, results));
                 false
             }
             StagedWhile::Condition(..) | StagedWhile::After => unreachable!("the parts of a loop follow each other"),
@@ -95,11 +105,11 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
     }
 
     #[track_caller]
-    fn test<R: Refs<Tensor<bool>>>(&mut self, condition: Tensor<bool>, mut refs: R, sites: &[Site]) -> bool {
+    fn test<P: Places>(&mut self, condition: Tensor<bool>, mut places: P, sites: &[Site]) -> bool {
         let StagedWhile::Condition(mut trace, params) = std::mem::replace(self, StagedWhile::After) else {
             unreachable!("the parts of a loop follow each other")
         };
-        let now = condition::save(&refs);
+        let now = condition::save(&places);
         condition::check_structure(&params, &now, sites, ["before the loop", "after its condition"]);
         for ((a, b), site) in params.iter().zip(&now).zip(sites) {
             if a.tensors() != b.tensors() {
@@ -111,7 +121,7 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
             }
         }
         let params = condition::with_tensors(&params, trace.begin_body(condition.any()));
-        refs.load(&params);
+        places.load(&params);
         *self = StagedWhile::Body(trace, params);
         true
     }
