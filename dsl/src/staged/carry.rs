@@ -1,6 +1,6 @@
 //! State that can cross a staged branch or loop.
 
-use crate::{Any, Element, Tensor};
+use crate::{Any, Element, Tensor, Var};
 use std::fmt;
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use std::rc::Rc;
 #[diagnostic::on_unimplemented(
     message = "a staged `if` or `while` cannot change the host value of type `{Self}`",
     label = "changed under a condition that is a tensor",
-    note = "make it a tensor with `scalar(..)`, or decide on a host value",
+    note = "make it a tensor with `scalar(..)`, or decide on a host value; a method call on a `mut` variable counts as a change",
     note = "for a struct of tensors, add `#[derive(Carry)]`; in it, mark a host field that does not change `#[carry(host)]`"
 )]
 pub trait Carry: Sized {
@@ -140,9 +140,18 @@ impl State {
 
     /// Puts the value together again.
     pub(super) fn rebuild<T: Carry>(&self) -> T {
+        self.read(T::rebuild)
+    }
+
+    /// Puts the items of a slice together again.
+    pub(super) fn rebuild_items<T: Carry>(&self, items: &mut [T]) {
+        self.read(|reader| items.iter_mut().for_each(|item| *item = T::rebuild(reader)));
+    }
+
+    fn read<R>(&self, f: impl FnOnce(&mut Reader<'_>) -> R) -> R {
         let mut reader = Reader { tensors: &self.tensors, structure: &self.structure };
-        let value = T::rebuild(&mut reader);
-        assert!(reader.structure.is_empty(), "`Carry::rebuild` takes what `Carry::flatten` appended");
+        let value = f(&mut reader);
+        assert!(reader.structure.is_empty(), "{MISUSE}");
         value
     }
 }
@@ -243,6 +252,26 @@ impl<T: Carry> Carry for Box<T> {
     }
     fn rebuild(state: &mut Reader<'_>) -> Self {
         Box::new(T::rebuild(state))
+    }
+}
+
+/// A handle of a variable as a host value: its identity must not change, what it holds is an effect of the graph.
+#[derive(Clone, Debug)]
+struct Identity<T: Element>(Var<T>);
+
+impl<T: Element> PartialEq for Identity<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.any().id() == other.0.any().id()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Element> Carry for Var<T> {
+    fn flatten(&self, state: &mut State) {
+        state.host(&Identity(self.clone()));
+    }
+    fn rebuild(state: &mut Reader<'_>) -> Self {
+        state.host::<Identity<T>>().0
     }
 }
 

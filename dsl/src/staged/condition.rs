@@ -86,6 +86,17 @@ impl<T: Carry> Changes<T> for Tensor<bool> {
     }
 }
 
+impl<T: Carry> Changes<[T]> for Tensor<bool> {
+    fn save(value: &[T]) -> State {
+        let mut state = State::default();
+        value.iter().for_each(|item| item.flatten(&mut state));
+        state
+    }
+    fn load(value: &mut [T], state: &State) {
+        state.rebuild_items(value);
+    }
+}
+
 /// A value that an `if` can have whatever its tensor condition turns out to be.
 #[diagnostic::on_unimplemented(
     message = "a staged `if` cannot produce the host value of type `{Self}`",
