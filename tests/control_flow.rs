@@ -873,3 +873,74 @@ fn nodes_have_the_users_lines() {
     }
     assert!(seen >= 2, "a comparison and a cond");
 }
+
+#[derive(Carry)]
+struct Counter {
+    seen: Var<i32>,
+    total: Tensor<i32>,
+}
+
+impl Counter {
+    fn add(&mut self, x: Tensor<i32>) {
+        self.seen.set(self.seen.get() + 1);
+        self.total += x;
+    }
+
+    #[graph]
+    fn run(&mut self, n: Tensor<i32>) -> (Tensor<i32>, Tensor<i32>) {
+        let mut i = scalar(0);
+        while i < n {
+            if i != 2 {
+                self.add(i);
+            }
+            i += 1;
+        }
+        (self.total, self.seen.get())
+    }
+}
+
+#[test]
+fn variables_are_assigned_in_branches_and_loops() {
+    let seen = Var::new("seen", 10);
+    let run = |n: Tensor<i32>| Counter { seen: seen.clone(), total: scalar(0) }.run(n);
+    let (total, seen) = eval_with(run, 5).unwrap();
+    assert_eq!((total.item(), seen.item()), (8, 14));
+}
+
+#[test]
+fn slices_and_arrays_are_carried() {
+    #[graph]
+    fn swap_first(items: &mut [Tensor<i32>], c: Tensor<bool>) {
+        if c {
+            (items[0], items[1]) = (items[1], items[0]);
+        }
+    }
+    #[graph]
+    fn f(c: Tensor<bool>) -> [Tensor<i32>; 3] {
+        let mut items = [scalar(1), scalar(2), scalar(3)];
+        swap_first(&mut items, c);
+        let mut i = scalar(0);
+        while i < 2 {
+            items[2] += items[0];
+            i += 1;
+        }
+        items
+    }
+    assert_eq!(eval_with(f, true).unwrap().map(|a| a.item()), [2, 1, 7]);
+    assert_eq!(eval_with(f, false).unwrap().map(|a| a.item()), [1, 2, 5]);
+}
+
+#[test]
+fn an_untyped_literal_takes_the_default_type() {
+    #[graph]
+    fn f() -> Tensor<i32> {
+        let mut steps = scalar(0);
+        let mut r = scalar(1);
+        while steps != 3 {
+            steps += 1;
+            r *= 2;
+        }
+        r
+    }
+    assert_eq!(eval(f).unwrap(), 8);
+}
