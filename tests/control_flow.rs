@@ -3,8 +3,8 @@
 //! Most functions are written once and made for both by a macro: the host version is the expected value of the staged one.
 #![deny(warnings)]
 
-use anabranch::prelude::*;
 use anabranch::Diagnostic;
+use anabranch::prelude::*;
 
 /// Makes the same function for tensors of `i32` and for `i32`, and one that is plain Rust; checks that all agree.
 macro_rules! agree {
@@ -126,7 +126,8 @@ agree!(and_or_not(x, y) over [(0, 0), (0, 5), (3, 0), (3, 5), (-1, 2)]; {
     if x > 0 || y > 3 {
         r += 10;
     }
-    if !(x > 0) && (y == 0 || y > 2) {
+    let positive = x > 0;
+    if !positive && (y == 0 || y > 2) {
         r += 100;
     }
     r
@@ -237,7 +238,10 @@ impl Cell {
 }
 
 fn cell(h: f32, c: f32) -> Cell {
-    Cell { h: scalar(h), c: scalar(c) }
+    Cell {
+        h: scalar(h),
+        c: scalar(c),
+    }
 }
 
 #[test]
@@ -250,7 +254,11 @@ fn a_method_with_mut_self_carries_what_it_changes() {
             h -= 3.0;
         }
     }
-    let got = eval_with(|x: Tensor, n: Tensor<i32>| cell(1.0, 0.0).run(x, n), (1.5f32, 5)).unwrap();
+    let got = eval_with(
+        |x: Tensor, n: Tensor<i32>| cell(1.0, 0.0).run(x, n),
+        (1.5f32, 5),
+    )
+    .unwrap();
     assert_eq!(got, h);
 }
 
@@ -258,7 +266,11 @@ fn a_method_with_mut_self_carries_what_it_changes() {
 fn derived_state_with_vectors_options_and_host_fields_is_carried() {
     #[graph]
     fn f(n: Tensor<i32>) -> (Tensor, Tensor<i32>) {
-        let mut s = Stack { cells: vec![cell(0.0, 1.0), cell(1.0, 2.0)], last: Some(scalar(0)), width: 2 };
+        let mut s = Stack {
+            cells: vec![cell(0.0, 1.0), cell(1.0, 2.0)],
+            last: Some(scalar(0)),
+            width: 2,
+        };
         let mut i = scalar(0);
         while i < n {
             for k in 0..s.width {
@@ -332,7 +344,13 @@ fn parameters_by_mutable_reference_are_carried() {
 fn graph_functions_call_each_other() {
     #[graph]
     fn clip(x: Tensor) -> Tensor {
-        if x > 1.0 { scalar(1.0) } else if x < -1.0 { scalar(-1.0) } else { x }
+        if x > 1.0 {
+            scalar(1.0)
+        } else if x < -1.0 {
+            scalar(-1.0)
+        } else {
+            x
+        }
     }
     #[graph]
     fn f(mut x: Tensor) -> Tensor {
@@ -368,7 +386,10 @@ fn assertions_on_tensors_are_checked_when_the_graph_runs() {
     let error = eval_with(|x| f(x, 10), 10).unwrap_err();
     assert!(error.to_string().contains("x must be below 10"), "{error}");
     let error = eval_with(|x| f(x, 10), -200).unwrap_err();
-    assert!(error.to_string().contains("x > - 100") || error.to_string().contains("x > -100"), "{error}");
+    assert!(
+        error.to_string().contains("x > - 100") || error.to_string().contains("x > -100"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -417,7 +438,10 @@ mod errors_name_variable_and_line {
             list[0]
         }
         let e = error(f);
-        assert_eq!(e.message, "`list` has 2 items after the first branch, but 1 item after the second");
+        assert_eq!(
+            e.message,
+            "`list` has 2 items after the first branch, but 1 item after the second"
+        );
         assert!(e.loc().unwrap().file.ends_with("control_flow.rs"));
         assert_eq!(source_line(&e), "list.push(scalar(2.0));");
     }
@@ -435,7 +459,10 @@ mod errors_name_variable_and_line {
             kept.map_or(scalar(0.0), |_| scalar(1.0))
         }
         let e = error(f);
-        assert_eq!(e.message, "`kept` has `None` before the loop, but `Some` after one iteration");
+        assert_eq!(
+            e.message,
+            "`kept` has `None` before the loop, but `Some` after one iteration"
+        );
         assert_eq!(source_line(&e), "kept = Some(i);");
     }
 
@@ -443,9 +470,17 @@ mod errors_name_variable_and_line {
     fn changed_host_field() {
         #[graph]
         fn f() -> Tensor<i32> {
-            let mut s = Stack { cells: vec![], last: Some(scalar(1)), width: 2 };
+            let mut s = Stack {
+                cells: vec![],
+                last: Some(scalar(1)),
+                width: 2,
+            };
             if scalar(1) > 0 {
-                s = Stack { cells: vec![], last: Some(scalar(1)), width: 3 };
+                s = Stack {
+                    cells: vec![],
+                    last: Some(scalar(1)),
+                    width: 3,
+                };
             }
             s.last.unwrap()
         }
@@ -463,13 +498,17 @@ mod errors_name_variable_and_line {
             let mut state = scalar(0.0f32);
             let mut i = scalar(0);
             while i < 3 {
-                state = state + tensor([1.0, 2.0]);
+                state += tensor([1.0, 2.0]);
                 i += 1;
             }
             state
         }
         let e = error(f);
-        assert!(e.message.starts_with("`state` has type f32[] before the loop, but f32[2]"), "{e}");
+        assert!(
+            e.message
+                .starts_with("`state` has type f32[] before the loop, but f32[2]"),
+            "{e}"
+        );
     }
 
     #[test]
@@ -493,11 +532,21 @@ mod errors_name_variable_and_line {
     fn condition_with_dimensions() {
         #[graph]
         fn f() -> Tensor<i32> {
-            if tensor([1, 2]) > 1 { scalar(1) } else { scalar(2) }
+            if tensor([1, 2]) > 1 {
+                scalar(1)
+            } else {
+                scalar(2)
+            }
         }
         let e = error(f);
-        assert!(e.message.contains("the condition of `if` is bool[2]"), "{e}");
-        assert_eq!(source_line(&e), "if tensor([1, 2]) > 1 { scalar(1) } else { scalar(2) }");
+        assert!(
+            e.message.contains("the condition of `if` is bool[2]"),
+            "{e}"
+        );
+        assert_eq!(
+            source_line(&e),
+            "if tensor([1, 2]) > 1 { scalar(1) } else { scalar(2) }"
+        );
     }
 
     #[test]
@@ -507,7 +556,10 @@ mod errors_name_variable_and_line {
             if x > 0 { forever(x - 1) } else { x }
         }
         let e = error(|| forever(scalar(3)));
-        assert!(e.message.contains("`forever` calls itself without end"), "{e}");
+        assert!(
+            e.message.contains("`forever` calls itself without end"),
+            "{e}"
+        );
     }
 
     #[test]
@@ -560,7 +612,11 @@ mod host_code {
             if x == 100 {
                 return Ok(-1);
             }
-            let parsed: i32 = if x == 42 { "x".parse().map_err(|e| format!("{e}"))? } else { x };
+            let parsed: i32 = if x == 42 {
+                "x".parse().map_err(|e| format!("{e}"))?
+            } else {
+                x
+            };
             sum += parsed;
             if x > 1000 {
                 return Err(format!("{x} is too large"));
@@ -592,7 +648,11 @@ mod host_code {
             if x == 100 {
                 return Ok(-1);
             }
-            let parsed: i32 = if x == 42 { "x".parse().map_err(|e| format!("{e}"))? } else { x };
+            let parsed: i32 = if x == 42 {
+                "x".parse().map_err(|e| format!("{e}"))?
+            } else {
+                x
+            };
             sum += parsed;
             if x > 1000 {
                 return Err(format!("{x} is too large"));
@@ -603,7 +663,15 @@ mod host_code {
 
     #[test]
     fn jumps_mean_what_they_do() {
-        for xs in [&[1, 2, 3][..], &[-1, 6, 7, 8], &[5, 42], &[3, 4, 5, 6, 1, 2], &[2000], &[0, 100], &[]] {
+        for xs in [
+            &[1, 2, 3][..],
+            &[-1, 6, 7, 8],
+            &[5, 42],
+            &[3, 4, 5, 6, 1, 2],
+            &[2000],
+            &[0, 100],
+            &[],
+        ] {
             assert_eq!(jumps(xs), jumps_plain(xs), "{xs:?}");
         }
     }
@@ -641,12 +709,19 @@ mod host_code {
             target.push(i);
             let owned = i.to_string();
             let label: &str = if i > 1 { &owned } else { "small" };
-            if label == "small" && let Some(last) = target.last_mut() && *last == 1 {
+            if label == "small"
+                && let Some(last) = target.last_mut()
+                && *last == 1
+            {
                 *last += 10;
             }
         }
-        let name: Box<dyn Fn(usize) -> usize> = if n > 3 { Box::new(|x| x + 1) } else { Box::new(move |x| x + n) };
-        even.extend(odd.iter().copied().filter(|x| *x > 1).map(|x| name(x)));
+        let name: Box<dyn Fn(usize) -> usize> = if n > 3 {
+            Box::new(|x| x + 1)
+        } else {
+            Box::new(move |x| x + n)
+        };
+        even.extend(odd.iter().copied().filter(|x| *x > 1).map(name));
         even
     }
 
@@ -673,14 +748,25 @@ mod host_code {
             (t, _) if t > 100 => 1,
             (t, c) if t == 0 || c == 0 => 2,
             (t, c) => {
-                if t > c { t } else { c }
+                if t > c {
+                    t
+                } else {
+                    c
+                }
             }
         }
     }
 
     #[test]
     fn closures_and_matches_keep_their_jumps() {
-        assert_eq!([closures_and_matches(0), closures_and_matches(4), closures_and_matches(30)], [2, 6, 1]);
+        assert_eq!(
+            [
+                closures_and_matches(0),
+                closures_and_matches(4),
+                closures_and_matches(30)
+            ],
+            [2, 6, 1]
+        );
     }
 
     #[graph]
@@ -736,7 +822,10 @@ mod host_code {
 
     #[test]
     fn break_with_a_value() {
-        assert_eq!([labelled_blocks_and_loops(3), labelled_blocks_and_loops(20)], [9, 9]);
+        assert_eq!(
+            [labelled_blocks_and_loops(3), labelled_blocks_and_loops(20)],
+            [9, 9]
+        );
     }
 
     #[graph]
@@ -764,7 +853,13 @@ mod host_code {
             }
             n += 100;
         }
-        if let Some(k) = o && k > 100 { n = 0 } else if n % 2 == 0 { n += 1000 }
+        if let Some(k) = o
+            && k > 100
+        {
+            n = 0
+        } else if n % 2 == 0 {
+            n += 1000
+        }
         n
     }
 
@@ -796,11 +891,18 @@ fn a_staged_condition_beside_a_host_condition() {
         r
     }
     let plain = |x: i32, on: bool| {
-        i32::from(on && x > 0) + 10 * i32::from(x > 0 && on) + 100 * i32::from(on || x > 0) + 1000 * i32::from(x > 0 || on)
+        i32::from(on && x > 0)
+            + 10 * i32::from(x > 0 && on)
+            + 100 * i32::from(on || x > 0)
+            + 1000 * i32::from(x > 0 || on)
     };
     for on in [false, true] {
         for x in [0, 1] {
-            assert_eq!(eval_with(|x| f(x, on), x).unwrap(), plain(x, on), "{x} {on}");
+            assert_eq!(
+                eval_with(|x| f(x, on), x).unwrap(),
+                plain(x, on),
+                "{x} {on}"
+            );
         }
     }
 }
@@ -831,7 +933,12 @@ fn the_graph_of_an_unchanged_variable_has_no_result_for_it() {
     let ty = anabranch::TensorType::new(anabranch::DType::I32, ());
     let (traced, _) = anabranch::function::trace_fn("f", &f, &[ty]).unwrap();
     let g = &traced.graph;
-    let cond = g.region(g.root()).nodes.iter().find(|&&n| !g.node(n).regions.is_empty()).unwrap();
+    let cond = g
+        .region(g.root())
+        .nodes
+        .iter()
+        .find(|&&n| !g.node(n).regions.is_empty())
+        .unwrap();
     assert_eq!(g.node(*cond).results.len(), 1);
 }
 
@@ -848,9 +955,20 @@ struct Pair(Var, Option<Var<i32>>);
 #[test]
 fn modules_visit_their_variables_in_order() {
     let v = |n: &str| Var::new(n, 1.0f32);
-    let net = Dense { weight: v("w"), inner: vec![Pair(v("a"), None), Pair(v("b"), Some(Var::new("c", 1)))], _width: 3 };
-    let paths: Vec<_> = net.vars().into_iter().map(|(p, v)| format!("{p}={}", v.name())).collect();
-    assert_eq!(paths, ["weight=w", "inner.0.0=a", "inner.1.0=b", "inner.1.1=c"]);
+    let net = Dense {
+        weight: v("w"),
+        inner: vec![Pair(v("a"), None), Pair(v("b"), Some(Var::new("c", 1)))],
+        _width: 3,
+    };
+    let paths: Vec<_> = net
+        .vars()
+        .into_iter()
+        .map(|(p, v)| format!("{p}={}", v.name()))
+        .collect();
+    assert_eq!(
+        paths,
+        ["weight=w", "inner.0.0=a", "inner.1.0=b", "inner.1.1=c"]
+    );
 }
 
 #[test]
@@ -858,7 +976,9 @@ fn nodes_have_the_users_lines() {
     #[graph]
     fn f(x: Tensor<i32>) -> Tensor<i32> {
         let mut y = x;
-        if x > 0 { y += 1; }
+        if x > 0 {
+            y += 1;
+        }
         y
     }
     let line = line!() - 3;
@@ -902,7 +1022,13 @@ impl Counter {
 #[test]
 fn variables_are_assigned_in_branches_and_loops() {
     let seen = Var::new("seen", 10);
-    let run = |n: Tensor<i32>| Counter { seen: seen.clone(), total: scalar(0) }.run(n);
+    let run = |n: Tensor<i32>| {
+        Counter {
+            seen: seen.clone(),
+            total: scalar(0),
+        }
+        .run(n)
+    };
     let (total, seen) = eval_with(run, 5).unwrap();
     assert_eq!((total.item(), seen.item()), (8, 14));
 }

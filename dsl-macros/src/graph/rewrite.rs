@@ -24,7 +24,10 @@ use syn::*;
 pub(super) struct Rewritten {
     pub(super) function: ItemFn,
     /// What each construct carries, in the order in which the constructs end.
-    #[cfg_attr(not(test), allow(dead_code, reason = "the tests of the analysis read it"))]
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "the tests of the analysis read it")
+    )]
     pub(super) carried: Vec<Vec<String>>,
 }
 
@@ -46,7 +49,13 @@ pub(super) fn rewrite(cx: &Ctxt, mut function: ItemFn) -> Rewritten {
         ReturnType::Type(_, ty) => nameable(ty),
         ReturnType::Default => None,
     };
-    walk.block(&mut function.block, Position { expected, ..Position::default() });
+    walk.block(
+        &mut function.block,
+        Position {
+            expected,
+            ..Position::default()
+        },
+    );
     let carried = walk.carried;
     Rewritten { function, carried }
 }
@@ -106,18 +115,25 @@ impl Walk<'_> {
 
     fn open(&mut self, name: Ident) {
         let first_inside = self.env.next_id();
-        self.constructs.push(Construct { name, first_inside, carried: Places::default() });
+        self.constructs.push(Construct {
+            name,
+            first_inside,
+            carried: Places::default(),
+        });
     }
 
     fn close(&mut self, index: usize, at: Span) -> Carried {
         let construct = self.constructs.pop().expect("the construct is open");
-        self.carried.push(construct.carried.iter().map(Place::name).collect());
+        self.carried
+            .push(construct.carried.iter().map(Place::name).collect());
         Carried::new(&construct.carried, &construct.name, index, at)
     }
 
     /// Notes that a place changes, in all but the `skip` innermost constructs.
     fn change(&mut self, written: Written, how: Change, skip: usize) {
-        let Some(id) = self.env.resolve(&written.root.to_string()) else { return };
+        let Some(id) = self.env.resolve(&written.root.to_string()) else {
+            return;
+        };
         let binding = self.env.binding(id).clone();
         let whole_variable = written.projections.is_empty() && !written.indexed;
         let written = match how {
@@ -132,8 +148,14 @@ impl Walk<'_> {
             return;
         }
         let open = self.constructs.len() - skip.min(self.constructs.len());
-        for construct in self.constructs[..open].iter_mut().filter(|c| id < c.first_inside) {
-            construct.carried.add(Place { written: written.clone(), binding: id });
+        for construct in self.constructs[..open]
+            .iter_mut()
+            .filter(|c| id < c.first_inside)
+        {
+            construct.carried.add(Place {
+                written: written.clone(),
+                binding: id,
+            });
         }
     }
 
@@ -177,7 +199,11 @@ impl Walk<'_> {
                 self.place(&mut e.expr);
                 self.visit_expr_mut(&mut e.index);
             }
-            Expr::Unary(ExprUnary { op: UnOp::Deref(_), expr, .. }) => self.place(expr),
+            Expr::Unary(ExprUnary {
+                op: UnOp::Deref(_),
+                expr,
+                ..
+            }) => self.place(expr),
             Expr::Paren(e) => self.place(&mut e.expr),
             other => self.visit_expr_mut(other),
         }
@@ -200,12 +226,26 @@ impl Walk<'_> {
                             None => i + 1 == count,
                             Some(_) => arms_have_values(&e),
                         };
-                    let position = if semi.is_none() { position.clone() } else { Position::default() };
-                    stmts.push(Stmt::Expr(self.if_expr(e, is_value.then_some(position)), semi));
+                    let position = if semi.is_none() {
+                        position.clone()
+                    } else {
+                        Position::default()
+                    };
+                    stmts.push(Stmt::Expr(
+                        self.if_expr(e, is_value.then_some(position)),
+                        semi,
+                    ));
                 }
                 Stmt::Expr(mut e, semi) => {
                     let is_value = semi.is_none() && i + 1 == count;
-                    self.expr(&mut e, if is_value { position.clone() } else { Position::default() });
+                    self.expr(
+                        &mut e,
+                        if is_value {
+                            position.clone()
+                        } else {
+                            Position::default()
+                        },
+                    );
                     stmts.push(Stmt::Expr(e, semi));
                 }
                 Stmt::Macro(m) => self.macro_statement(m, &mut stmts),
@@ -223,7 +263,13 @@ impl Walk<'_> {
         if let Some(init) = &mut local.init {
             self.matched(&local.pat, &init.expr);
             let borrow = init.expr.clone();
-            self.expr(&mut init.expr, Position { expected, ..Position::default() });
+            self.expr(
+                &mut init.expr,
+                Position {
+                    expected,
+                    ..Position::default()
+                },
+            );
             if let Some((_, diverge)) = &mut init.diverge {
                 self.visit_expr_mut(diverge);
             }
@@ -257,7 +303,10 @@ impl Walk<'_> {
     fn expr(&mut self, e: &mut Expr, position: Position) {
         match e {
             Expr::If(_) => {
-                let Expr::If(e_if) = std::mem::replace(e, Expr::Verbatim(TokenStream::new())) else { unreachable!() };
+                let Expr::If(e_if) = std::mem::replace(e, Expr::Verbatim(TokenStream::new()))
+                else {
+                    unreachable!()
+                };
                 let position = e_if.else_branch.is_some().then_some(position);
                 *e = self.if_expr(e_if, position);
             }
@@ -289,7 +338,10 @@ impl Walk<'_> {
                 }
             }
             Expr::While(_) => {
-                let Expr::While(w) = std::mem::replace(e, Expr::Verbatim(TokenStream::new())) else { unreachable!() };
+                let Expr::While(w) = std::mem::replace(e, Expr::Verbatim(TokenStream::new()))
+                else {
+                    unreachable!()
+                };
                 *e = self.while_expr(w);
             }
             Expr::ForLoop(f) => {
@@ -300,7 +352,7 @@ impl Walk<'_> {
                 self.block(&mut f.body, Position::default());
                 self.targets.pop();
                 self.env.leave(scope);
-                f.expr = Box::new(emit::host_iter(f.expr.span(), &f.expr));
+                *f.expr = emit::host_iter(f.expr.span(), &f.expr);
             }
             Expr::Loop(l) => {
                 self.target(l.label.as_ref(), true);
@@ -313,8 +365,13 @@ impl Walk<'_> {
                 self.in_function(|walk| walk.visit_expr_mut(&mut c.body));
                 self.env.leave(scope);
             }
-            Expr::Async(a) => self.in_function(|walk| walk.block(&mut a.block, Position::default())),
-            Expr::Unsafe(u) => self.cx.error(u.unsafe_token, "a graph function cannot have an `unsafe` block"),
+            Expr::Async(a) => {
+                self.in_function(|walk| walk.block(&mut a.block, Position::default()))
+            }
+            Expr::Unsafe(u) => self.cx.error(
+                u.unsafe_token,
+                "a graph function cannot have an `unsafe` block",
+            ),
             Expr::Const(_) => {}
             Expr::Repeat(r) => self.visit_expr_mut(&mut r.expr),
             Expr::Binary(b) => {
@@ -323,7 +380,8 @@ impl Walk<'_> {
                     self.visit_expr_mut(&mut b.right);
                     *e = emit::compare(at, function, &b.left, &b.right);
                 } else if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) {
-                    let Expr::Binary(b) = std::mem::replace(e, Expr::Verbatim(TokenStream::new())) else {
+                    let Expr::Binary(b) = std::mem::replace(e, Expr::Verbatim(TokenStream::new()))
+                    else {
                         unreachable!()
                     };
                     *e = self.logical(b);
@@ -357,7 +415,11 @@ impl Walk<'_> {
                     && let Some(written) = Written::of(&m.receiver)
                 {
                     // A borrow that is the value of an arm lives on; carrying its owner would end it.
-                    let skip = if m.method.to_string().ends_with("_mut") { position.value_of } else { 0 };
+                    let skip = if m.method.to_string().ends_with("_mut") {
+                        position.value_of
+                    } else {
+                        0
+                    };
                     self.change(written, Change::Perhaps, skip);
                 }
                 m.args.iter().for_each(|arg| self.passed(arg));
@@ -430,7 +492,11 @@ impl Walk<'_> {
 
     fn target(&mut self, label: Option<&Label>, is_loop: bool) {
         let label = label.map(|l| l.name.ident.to_string());
-        self.targets.push(Target { label, is_loop, first_inside: self.constructs.len() });
+        self.targets.push(Target {
+            label,
+            is_loop,
+            first_inside: self.constructs.len(),
+        });
     }
 
     /// The first construct that a `break` or `continue` leaves.
@@ -445,7 +511,11 @@ impl Walk<'_> {
 
     /// The checks for something that leaves, or must not be in, the constructs from `from` on.
     fn checks(&self, function: &'static str, at: Span, from: usize) -> Option<TokenStream> {
-        emit::checks(function, at, self.constructs[from..].iter().rev().map(|c| &c.name))
+        emit::checks(
+            function,
+            at,
+            self.constructs[from..].iter().rev().map(|c| &c.name),
+        )
     }
 
     /// Puts checks before a jump.
@@ -472,12 +542,21 @@ impl Walk<'_> {
         if has_let(&e.cond) || is_host(&e.cond) {
             return self.native_if(e, position);
         }
-        let ExprIf { attrs, if_token, mut cond, mut then_branch, else_branch } = e;
+        let ExprIf {
+            attrs,
+            if_token,
+            mut cond,
+            mut then_branch,
+            else_branch,
+        } = e;
         self.visit_expr_mut(&mut cond);
         let index = self.index();
         let construct = emit::helper("if", index, if_token.span);
         let arm_position = match &position {
-            Some(p) => Position { expected: p.expected.clone(), value_of: p.value_of + 1 },
+            Some(p) => Position {
+                expected: p.expected.clone(),
+                value_of: p.value_of + 1,
+            },
             None => Position::default(),
         };
         self.open(construct.clone());
@@ -490,12 +569,25 @@ impl Walk<'_> {
             Expr::If(inner) => {
                 let span = inner.if_token.span;
                 let inner = self.if_expr(inner, position.is_some().then_some(arm_position));
-                Block { brace_token: token::Brace(span), stmts: vec![Stmt::Expr(inner, None)] }
+                Block {
+                    brace_token: token::Brace(span),
+                    stmts: vec![Stmt::Expr(inner, None)],
+                }
             }
-            other => unreachable!("an `else` is followed by a block or an `if`, not {}", other.to_token_stream()),
+            other => unreachable!(
+                "an `else` is followed by a block or an `if`, not {}",
+                other.to_token_stream()
+            ),
         });
         let carried = self.close(index, if_token.span);
-        let parts = IfParts { construct, index, if_token: if_token.span, condition: *cond, then_arm: then_branch, else_arm };
+        let parts = IfParts {
+            construct,
+            index,
+            if_token: if_token.span,
+            condition: *cond,
+            then_arm: then_branch,
+            else_arm,
+        };
         let expansion = match position {
             Some(p) => emit::if_value(parts, carried, p.expected),
             None => emit::if_statement(parts, carried),
@@ -511,7 +603,9 @@ impl Walk<'_> {
         self.env.leave(scope);
         if let Some((_, branch)) = &mut e.else_branch {
             if let Expr::If(_) = **branch {
-                let Expr::If(inner) = std::mem::replace(&mut **branch, Expr::Verbatim(TokenStream::new())) else {
+                let Expr::If(inner) =
+                    std::mem::replace(&mut **branch, Expr::Verbatim(TokenStream::new()))
+                else {
                     unreachable!()
                 };
                 let inner = self.if_expr(inner, position);
@@ -534,7 +628,9 @@ impl Walk<'_> {
                 self.visit_expr_mut(&mut l.expr);
                 self.env.declare_pat(&l.pat);
             }
-            Expr::Binary(b) if matches!(b.op, BinOp::And(_)) && (has_let(&b.left) || has_let(&b.right)) => {
+            Expr::Binary(b)
+                if matches!(b.op, BinOp::And(_)) && (has_let(&b.left) || has_let(&b.right)) =>
+            {
                 self.host_condition(&mut b.left);
                 self.host_condition(&mut b.right);
             }
@@ -562,12 +658,27 @@ impl Walk<'_> {
         let carried = self.close(index, while_token);
         self.targets.pop();
         let (label, condition, body) = (w.label, *w.cond, w.body);
-        let expansion = emit::while_loop(WhileParts { construct, index, label, while_token, condition, body }, carried);
+        let expansion = emit::while_loop(
+            WhileParts {
+                construct,
+                index,
+                label,
+                while_token,
+                condition,
+                body,
+            },
+            carried,
+        );
         with_attributes(&w.attrs, expansion)
     }
 
     fn logical(&mut self, b: ExprBinary) -> Expr {
-        let ExprBinary { mut left, op, mut right, .. } = b;
+        let ExprBinary {
+            mut left,
+            op,
+            mut right,
+            ..
+        } = b;
         let at = op.span();
         self.visit_expr_mut(&mut left);
         let index = self.index();
@@ -579,7 +690,9 @@ impl Walk<'_> {
     }
 
     fn macro_call(&mut self, mac: &mut Macro) -> MacroResult {
-        let Some(name) = mac.path.segments.last().map(|s| s.ident.clone()) else { return MacroResult::Kept };
+        let Some(name) = mac.path.segments.last().map(|s| s.ident.clone()) else {
+            return MacroResult::Kept;
+        };
         match known::macro_kind(&name.to_string()) {
             MacroKind::Constant => MacroResult::Kept,
             MacroKind::Elements => {
@@ -587,7 +700,9 @@ impl Walk<'_> {
                 MacroResult::Kept
             }
             MacroKind::Matches => {
-                let parser = |input: parse::ParseStream<'_>| Ok((input.parse::<Expr>()?, input.parse::<TokenStream>()?));
+                let parser = |input: parse::ParseStream<'_>| {
+                    Ok((input.parse::<Expr>()?, input.parse::<TokenStream>()?))
+                };
                 if let Ok((mut scrutinee, rest)) = parser.parse2(mac.tokens.clone()) {
                     self.visit_expr_mut(&mut scrutinee);
                     mac.tokens = quote!(#scrutinee #rest);
@@ -610,13 +725,19 @@ impl Walk<'_> {
     /// `vec![a, b]` or `vec![a; n]`.
     fn elements(&mut self, mac: &mut Macro) {
         let repeat = |input: parse::ParseStream<'_>| {
-            Ok((input.parse::<Expr>()?, input.parse::<Token![;]>()?, input.parse::<Expr>()?))
+            Ok((
+                input.parse::<Expr>()?,
+                input.parse::<Token![;]>()?,
+                input.parse::<Expr>()?,
+            ))
         };
         if let Ok((mut value, semi, mut count)) = repeat.parse2(mac.tokens.clone()) {
             self.visit_expr_mut(&mut value);
             self.visit_expr_mut(&mut count);
             mac.tokens = quote!(#value #semi #count);
-        } else if let Ok(mut list) = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(mac.tokens.clone()) {
+        } else if let Ok(mut list) =
+            Punctuated::<Expr, Token![,]>::parse_terminated.parse2(mac.tokens.clone())
+        {
             list.iter_mut().for_each(|e| self.visit_expr_mut(e));
             mac.tokens = list.to_token_stream();
         }
@@ -664,12 +785,20 @@ impl VisitMut for Walk<'_> {
     fn visit_pat_mut(&mut self, _: &mut Pat) {}
     fn visit_path_mut(&mut self, _: &mut Path) {}
     fn visit_attribute_mut(&mut self, _: &mut Attribute) {}
-    fn visit_angle_bracketed_generic_arguments_mut(&mut self, _: &mut AngleBracketedGenericArguments) {}
+    fn visit_angle_bracketed_generic_arguments_mut(
+        &mut self,
+        _: &mut AngleBracketedGenericArguments,
+    ) {
+    }
 }
 
 /// An expansion with the attributes of what it replaces.
 fn with_attributes(attrs: &[Attribute], expansion: Expr) -> Expr {
-    if attrs.is_empty() { expansion } else { Expr::Verbatim(quote!(#(#attrs)* #expansion)) }
+    if attrs.is_empty() {
+        expansion
+    } else {
+        Expr::Verbatim(quote!(#(#attrs)* #expansion))
+    }
 }
 
 /// `{ checks; expr }`
@@ -712,9 +841,15 @@ fn has_let(cond: &Expr) -> bool {
 /// Whether a condition is a `bool` for certain.
 fn is_host(cond: &Expr) -> bool {
     match cond {
-        Expr::Lit(ExprLit { lit: Lit::Bool(_), .. }) => true,
+        Expr::Lit(ExprLit {
+            lit: Lit::Bool(_), ..
+        }) => true,
         Expr::Macro(m) => m.mac.path.is_ident("cfg") || m.mac.path.is_ident("matches"),
-        Expr::Unary(ExprUnary { op: UnOp::Not(_), expr, .. }) => is_host(expr),
+        Expr::Unary(ExprUnary {
+            op: UnOp::Not(_),
+            expr,
+            ..
+        }) => is_host(expr),
         Expr::Paren(e) => is_host(&e.expr),
         _ => false,
     }
@@ -757,7 +892,12 @@ mod tests {
         let cx = Ctxt::new();
         let rewritten = rewrite(&cx, parse_str(function).unwrap());
         cx.finish().unwrap();
-        rewritten.carried.into_iter().filter(|c| !c.is_empty()).map(|c| c.join(" ")).collect()
+        rewritten
+            .carried
+            .into_iter()
+            .filter(|c| !c.is_empty())
+            .map(|c| c.join(" "))
+            .collect()
     }
 
     /// The errors of a body.
@@ -777,8 +917,14 @@ mod tests {
 
     #[test]
     fn assignments_to_outer_variables_are_carried() {
-        assert_eq!(carried("fn f() { let mut x = 0; let mut y = 0; if c { x = 1; } else { y += 2; } }"), ["x y"]);
-        assert_eq!(carried("fn f(mut x: T) { while x > 0 { x = x - 1; } }"), ["x"]);
+        assert_eq!(
+            carried("fn f() { let mut x = 0; let mut y = 0; if c { x = 1; } else { y += 2; } }"),
+            ["x y"]
+        );
+        assert_eq!(
+            carried("fn f(mut x: T) { while x > 0 { x = x - 1; } }"),
+            ["x"]
+        );
         assert!(carried("fn f(x: T) { if c { g(x); x.h(); } }").is_empty());
     }
 
@@ -786,8 +932,16 @@ mod tests {
     fn variables_of_the_block_are_not_carried() {
         assert!(carried("fn f() { if c { let mut x = 0; x = 1; } }").is_empty());
         assert!(carried("fn f() { let mut x = 0; if c { let mut x = 1; x = 2; } }").is_empty());
-        assert_eq!(carried("fn f() { let mut x = 0; if c { { let mut x = 1; x = 2; } x = 3; } }"), ["x"]);
-        assert_eq!(carried("fn f() { let mut x = 0; if c { let x2 = x; x = { let mut x = 1; x += x2; x }; } }"), ["x"]);
+        assert_eq!(
+            carried("fn f() { let mut x = 0; if c { { let mut x = 1; x = 2; } x = 3; } }"),
+            ["x"]
+        );
+        assert_eq!(
+            carried(
+                "fn f() { let mut x = 0; if c { let x2 = x; x = { let mut x = 1; x += x2; x }; } }"
+            ),
+            ["x"]
+        );
     }
 
     #[test]
@@ -798,29 +952,64 @@ mod tests {
 
     #[test]
     fn fields_are_carried_by_their_path() {
-        assert_eq!(carried("fn f(s: &mut S) { if c { s.a.0 = 1; s.b = 2; s.a.0 = 3; } }"), ["s.a.0 s.b"]);
-        assert_eq!(carried("fn f(s: &mut S) { if c { s.a.x = 1; s.a = 2; } }"), ["s.a"]);
-        assert_eq!(carried("fn f(&mut self) { if c { self.layers[i].w = 1; } }"), ["self.layers"]);
-        assert_eq!(carried("fn f(&mut self) { if c { self.a = 1; self.step(); } }"), ["self"]);
+        assert_eq!(
+            carried("fn f(s: &mut S) { if c { s.a.0 = 1; s.b = 2; s.a.0 = 3; } }"),
+            ["s.a.0 s.b"]
+        );
+        assert_eq!(
+            carried("fn f(s: &mut S) { if c { s.a.x = 1; s.a = 2; } }"),
+            ["s.a"]
+        );
+        assert_eq!(
+            carried("fn f(&mut self) { if c { self.layers[i].w = 1; } }"),
+            ["self.layers"]
+        );
+        assert_eq!(
+            carried("fn f(&mut self) { if c { self.a = 1; self.step(); } }"),
+            ["self"]
+        );
     }
 
     #[test]
     fn receivers_count_if_they_may_change() {
-        assert_eq!(carried("fn f() { let mut v = vec![]; if c { v.push(1); } }"), ["v"]);
-        assert!(carried("fn f() { let mut v = vec![]; if c { v.len(); v.iter().count(); } }").is_empty());
+        assert_eq!(
+            carried("fn f() { let mut v = vec![]; if c { v.push(1); } }"),
+            ["v"]
+        );
+        assert!(
+            carried("fn f() { let mut v = vec![]; if c { v.len(); v.iter().count(); } }")
+                .is_empty()
+        );
         assert!(carried("fn f(v: V) { if c { v.push(1); } }").is_empty());
         assert_eq!(carried("fn f(v: &mut V) { if c { v.push(1); } }"), ["v"]);
-        assert_eq!(carried("fn f() { let mut v = vec![]; if c { v.iter_mut().for_each(|x| *x += 1); } }"), ["v"]);
-        assert_eq!(carried("fn f() { let mut g = |x| x; if c { g(1); } }"), ["g"]);
+        assert_eq!(
+            carried("fn f() { let mut v = vec![]; if c { v.iter_mut().for_each(|x| *x += 1); } }"),
+            ["v"]
+        );
+        assert_eq!(
+            carried("fn f() { let mut g = |x| x; if c { g(1); } }"),
+            ["g"]
+        );
     }
 
     #[test]
     fn borrows_and_passed_references_count() {
-        assert_eq!(carried("fn f() { let mut x = 0; if c { g(&mut x); } }"), ["x"]);
+        assert_eq!(
+            carried("fn f() { let mut x = 0; if c { g(&mut x); } }"),
+            ["x"]
+        );
         assert_eq!(carried("fn f(x: &mut T) { if c { g(x); } }"), ["x"]);
         assert_eq!(carried("fn f(&mut self) { if c { g(self); } }"), ["self"]);
-        assert_eq!(carried("fn f() { let mut o = None; if c { if let Some(ref mut x) = o { *x = 1; } } }"), ["o"]);
-        assert_eq!(carried("fn f() { let mut o = None; if c { match &mut o { Some(x) => *x = 1, None => {} } } }"), ["o"]);
+        assert_eq!(
+            carried("fn f() { let mut o = None; if c { if let Some(ref mut x) = o { *x = 1; } } }"),
+            ["o"]
+        );
+        assert_eq!(
+            carried(
+                "fn f() { let mut o = None; if c { match &mut o { Some(x) => *x = 1, None => {} } } }"
+            ),
+            ["o"]
+        );
     }
 
     #[test]
@@ -841,31 +1030,54 @@ mod tests {
     fn patterns_closures_and_arms_have_scopes() {
         let f = "fn f() { let mut x = 0; if c { for x in v { x = 1; } g(|mut x| x += 1); match m { Some(mut x) => x = 1, _ => {} } } }";
         assert!(carried(f).is_empty());
-        assert_eq!(carried("fn f() { let mut x = 0; if c { let g = || x = 1; } }"), ["x"]);
-        assert_eq!(carried("fn f() { let mut x = 0; if c { let Some(x) = o else { x = 1; return }; } }"), ["x"]);
-        assert_eq!(carried("fn f() { let mut x = 0; while c { if let Some(x) = o { x = 1; } else { x = 2; } } }"), ["x"]);
+        assert_eq!(
+            carried("fn f() { let mut x = 0; if c { let g = || x = 1; } }"),
+            ["x"]
+        );
+        assert_eq!(
+            carried("fn f() { let mut x = 0; if c { let Some(x) = o else { x = 1; return }; } }"),
+            ["x"]
+        );
+        assert_eq!(
+            carried(
+                "fn f() { let mut x = 0; while c { if let Some(x) = o { x = 1; } else { x = 2; } } }"
+            ),
+            ["x"]
+        );
     }
 
     #[test]
     fn a_right_side_of_and_carries_too() {
-        assert_eq!(carried("fn f() { let mut x = 0; let y = a && { x = 1; b }; }"), ["x"]);
+        assert_eq!(
+            carried("fn f() { let mut x = 0; let y = a && { x = 1; b }; }"),
+            ["x"]
+        );
     }
 
     #[test]
     fn items_and_constants_stay_as_they_are() {
-        let body = rewritten("fn f() { fn g(a: u8) -> bool { if a > 1 { true } else { false } } const { 1 < 2 } }");
-        assert!(body.contains("if a > 1") && body.contains("1 < 2"), "{body}");
+        let body = rewritten(
+            "fn f() { fn g(a: u8) -> bool { if a > 1 { true } else { false } } const { 1 < 2 } }",
+        );
+        assert!(
+            body.contains("if a > 1") && body.contains("1 < 2"),
+            "{body}"
+        );
     }
 
     #[test]
     fn let_chains_and_literal_conditions_stay_native() {
-        let body = rewritten("fn f() { if let Some(x) = o && x.ok() { a() } if matches!(o, None) { b() } while let Some(y) = p { c() } }");
+        let body = rewritten(
+            "fn f() { if let Some(x) = o && x.ok() { a() } if matches!(o, None) { b() } while let Some(y) = p { c() } }",
+        );
         assert!(!body.contains("__rt"), "{body}");
     }
 
     #[test]
     fn every_block_is_emitted_once() {
-        let body = rewritten("fn f() { if a { if b { m1() } else { m2() } } else if c { while d { m3() } } else { m4() } }");
+        let body = rewritten(
+            "fn f() { if a { if b { m1() } else { m2() } } else if c { while d { m3() } } else { m4() } }",
+        );
         for call in ["m1 ()", "m2 ()", "m3 ()", "m4 ()"] {
             assert_eq!(body.matches(call).count(), 1, "{call} in {body}");
         }
@@ -874,19 +1086,37 @@ mod tests {
     #[test]
     fn jumps_are_checked_by_the_constructs_that_they_leave() {
         let checks = |f: &str| rewritten(f).matches(". allows_").count();
-        assert_eq!(checks("fn f() { for x in v { if a { if b { break; } } } }"), 2);
+        assert_eq!(
+            checks("fn f() { for x in v { if a { if b { break; } } } }"),
+            2
+        );
         assert_eq!(checks("fn f() { while a { if b { continue; } } }"), 2);
         assert_eq!(checks("fn f() { if a { loop { break; } } }"), 0);
-        assert_eq!(checks("fn f() { 'o: while a { if b { for x in v { break 'o; } } } }"), 2);
-        assert_eq!(checks("fn f() { if a { for x in v { if b { return; } } } }"), 2);
-        assert_eq!(checks("fn f() { if a { let g = || { if b { return 1; } 2 }; g()?; } }"), 2);
+        assert_eq!(
+            checks("fn f() { 'o: while a { if b { for x in v { break 'o; } } } }"),
+            2
+        );
+        assert_eq!(
+            checks("fn f() { if a { for x in v { if b { return; } } } }"),
+            2
+        );
+        assert_eq!(
+            checks("fn f() { if a { let g = || { if b { return 1; } 2 }; g()?; } }"),
+            2
+        );
         assert_eq!(checks("fn f() { if a { 'b: { if c { break 'b; } } } }"), 1);
-        assert_eq!(checks("fn f() { if a { vec![1]; concat!(1); println!(); panic!(); } println!(); }"), 2);
+        assert_eq!(
+            checks("fn f() { if a { vec![1]; concat!(1); println!(); panic!(); } println!(); }"),
+            2
+        );
     }
 
     #[test]
     fn deferred_variables_are_named() {
-        assert!(errors("fn f() { let x; if c { x = 1; } else { x = 2; } }").contains("`x` is used in an `if`"));
+        assert!(
+            errors("fn f() { let x; if c { x = 1; } else { x = 2; } }")
+                .contains("`x` is used in an `if`")
+        );
         assert!(carried("fn f() { let mut x; x = 1; if c { x = 2; } }") == ["x"]);
         assert!(carried("fn f() { let x; match m { A => x = 1, B => x = 2 } }").is_empty());
         assert!(carried("fn f() { if c { let x; x = 1; } }").is_empty());
@@ -895,6 +1125,9 @@ mod tests {
     #[test]
     fn attributes_of_statements_stay() {
         let body = rewritten("fn f() { #[cfg(a)] if b { x() } #[cfg(c)] while d { y() } }");
-        assert!(body.contains("# [cfg (a)] {") && body.contains("# [cfg (c)] {"), "{body}");
+        assert!(
+            body.contains("# [cfg (a)] {") && body.contains("# [cfg (c)] {"),
+            "{body}"
+        );
     }
 }

@@ -56,7 +56,11 @@ impl Env {
 
     /// The variable that a name means, if it is one of this function.
     pub(super) fn resolve(&self, name: &str) -> Option<BindingId> {
-        self.names.iter().rev().find(|(n, _)| n == name).map(|&(_, id)| id)
+        self.names
+            .iter()
+            .rev()
+            .find(|(n, _)| n == name)
+            .map(|&(_, id)| id)
     }
 
     /// What is known of a variable.
@@ -85,7 +89,14 @@ impl Env {
             Pat::Type(p) => (&*p.pat, Some(&*p.ty)),
             p => (p, None),
         };
-        if let Pat::Ident(PatIdent { by_ref: None, ident, mutability, subpat: None, .. }) = inner {
+        if let Pat::Ident(PatIdent {
+            by_ref: None,
+            ident,
+            mutability,
+            subpat: None,
+            ..
+        }) = inner
+        {
             let borrowed = matches!(init, Some(Expr::Reference(r)) if r.mutability.is_some());
             let access = if borrowed || ty.is_some_and(is_mut_ref) {
                 Access::MutRef
@@ -198,8 +209,14 @@ mod tests {
     #[test]
     fn patterns_bind_names() {
         let plain = |n: &str| (n.to_owned(), Access::Plain);
-        assert_eq!(names("(a, mut b)"), [plain("a"), ("b".to_owned(), Access::Mut)]);
-        assert_eq!(names("S { x, y: [p, .., q], .. }"), [plain("x"), plain("p"), plain("q")]);
+        assert_eq!(
+            names("(a, mut b)"),
+            [plain("a"), ("b".to_owned(), Access::Mut)]
+        );
+        assert_eq!(
+            names("S { x, y: [p, .., q], .. }"),
+            [plain("x"), plain("p"), plain("q")]
+        );
         assert_eq!(names("Some(x) | Other(x)"), [plain("x")]);
         assert_eq!(names("n @ 1..=3"), [plain("n")]);
         assert_eq!(names("Some(ref mut r)"), [("r".to_owned(), Access::MutRef)]);
@@ -222,7 +239,9 @@ mod tests {
         let mut env = Env::default();
         let arg: FnArg = parse_quote!(p: &mut Vec<u8>);
         env.declare_parameter(&arg);
-        let syn::Stmt::Local(local) = parse_quote!(let r = &mut v;) else { unreachable!() };
+        let syn::Stmt::Local(local) = parse_quote!(let r = &mut v;) else {
+            unreachable!()
+        };
         env.declare_let(&local.pat, local.init.as_ref().map(|i| &*i.expr));
         for name in ["p", "r"] {
             let id = env.resolve(name).unwrap();

@@ -1,6 +1,6 @@
 //! `if` and `else`.
 
-use super::condition::{self, Changes, Condition, IfArms, Place, Produces, Places, Values};
+use super::condition::{self, Changes, Condition, IfArms, Place, Places, Produces, Values};
 use super::{Lazy, State};
 use crate::trace::{self, CondTrace, Site};
 use crate::{Diagnostic, Tensor};
@@ -57,14 +57,24 @@ impl<C: Condition> If<C> {
     where
         C: Produces<()>,
     {
-        self.0.end(places, sites, Values { then: Some(()), otherwise: Some(()), ..Values::new::<C>() });
+        self.0.end(
+            places,
+            sites,
+            Values {
+                then: Some(()),
+                otherwise: Some(()),
+                ..Values::new::<C>()
+            },
+        );
     }
 
     /// The end of an `if` that has a value: that of the arm that ran.
     #[inline]
     #[track_caller]
     pub fn end_value<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> T {
-        self.0.end(places, sites, values).expect("one of the arms ran to its end")
+        self.0
+            .end(places, sites, values)
+            .expect("one of the arms ran to its end")
     }
 }
 
@@ -119,7 +129,11 @@ impl StagedIf {
 impl IfArms<Tensor<bool>> for StagedIf {
     #[track_caller]
     fn begin(condition: Tensor<bool>) -> StagedIf {
-        StagedIf { trace: Some(CondTrace::begin(condition.any())), before: Vec::new(), then: None }
+        StagedIf {
+            trace: Some(CondTrace::begin(condition.any())),
+            before: Vec::new(),
+            then: None,
+        }
     }
 
     fn then_arm<P: Places>(&mut self, places: P) -> bool {
@@ -146,10 +160,17 @@ impl IfArms<Tensor<bool>> for StagedIf {
             Some(then) => (then, now),
             None => (now, std::mem::take(&mut self.before)),
         };
-        condition::check_structure(&then, &otherwise, sites, ["after the first branch", "after the second"]);
+        condition::check_structure(
+            &then,
+            &otherwise,
+            sites,
+            ["after the first branch", "after the second"],
+        );
         let tensor_sites = condition::tensor_sites(&then, sites);
         let (Some(a), Some(b)) = (values.then, values.otherwise) else {
-            trace::fail(Diagnostic::new("a branch of a staged `if` does not come to its end"));
+            trace::fail(Diagnostic::new(
+                "a branch of a staged `if` does not come to its end",
+            ));
         };
         let (a, b) = ((values.take_apart)(&a), (values.take_apart)(&b));
         if let Some((a, b)) = a.difference(&b) {
@@ -161,7 +182,11 @@ impl IfArms<Tensor<bool>> for StagedIf {
         }
         then.push(a);
         otherwise.push(b);
-        let results = self.trace.take().expect(ENDS_ONCE).end(&condition::tensors(&then), &condition::tensors(&otherwise), &tensor_sites);
+        let results = self.trace.take().expect(ENDS_ONCE).end(
+            &condition::tensors(&then),
+            &condition::tensors(&otherwise),
+            &tensor_sites,
+        );
         let mut results = condition::with_tensors(&then, results);
         let value = results.pop().expect("the value was pushed");
         places.load(&results);

@@ -47,7 +47,12 @@ impl<L: Condition> Logical<L> {
     /// The value, given that of the right side if it was computed.
     #[inline]
     #[track_caller]
-    pub fn end<P: Places, V: Condition>(&mut self, places: P, sites: &[Site], right: Option<V>) -> <L::Lazy as Join<L, V>>::Output
+    pub fn end<P: Places, V: Condition>(
+        &mut self,
+        places: P,
+        sites: &[Site],
+        right: Option<V>,
+    ) -> <L::Lazy as Join<L, V>>::Output
     where
         L::Lazy: Join<L, V>,
     {
@@ -92,7 +97,12 @@ impl Join<bool, bool> for Lazy<bool> {
 impl Join<bool, Tensor<bool>> for Lazy<bool> {
     type Output = Tensor<bool>;
     #[track_caller]
-    fn join<P: Places>(&mut self, _places: P, _sites: &[Site], right: Option<Tensor<bool>>) -> Tensor<bool> {
+    fn join<P: Places>(
+        &mut self,
+        _places: P,
+        _sites: &[Site],
+        right: Option<Tensor<bool>>,
+    ) -> Tensor<bool> {
         match right {
             Some(right) => right,
             None => scalar(self.decides),
@@ -114,7 +124,12 @@ impl LazyParts<Tensor<bool>> for StagedLazy {
     #[track_caller]
     fn begin(left: Tensor<bool>, decides: bool) -> Self {
         let left = left.any();
-        StagedLazy { left, decides, before: Vec::new(), branch: None }
+        StagedLazy {
+            left,
+            decides,
+            before: Vec::new(),
+            branch: None,
+        }
     }
 
     #[track_caller]
@@ -137,9 +152,19 @@ impl StagedLazy {
 
     /// `right` is in the branch of the right side, if there is one.
     #[track_caller]
-    fn join_tensor<P: Places>(&mut self, mut places: P, sites: &[Site], right: Any) -> Tensor<bool> {
+    fn join_tensor<P: Places>(
+        &mut self,
+        mut places: P,
+        sites: &[Site],
+        right: Any,
+    ) -> Tensor<bool> {
         let now = condition::save(&places);
-        condition::check_structure(&self.before, &now, sites, ["on the left of `&&` or `||`", "on the right"]);
+        condition::check_structure(
+            &self.before,
+            &now,
+            sites,
+            ["on the left of `&&` or `||`", "on the right"],
+        );
         let right_branch = self.right_branch();
         let Some(mut branch) = self.branch.take() else {
             for ((a, b), site) in self.before.iter().zip(&now).zip(sites) {
@@ -151,7 +176,11 @@ impl StagedLazy {
                     );
                 }
             }
-            let value = if self.decides { self.left.or(right) } else { self.left.and(right) };
+            let value = if self.decides {
+                self.left.or(right)
+            } else {
+                self.left.and(right)
+            };
             return Tensor::from_any(value);
         };
         let shape = right.shape();
@@ -179,7 +208,12 @@ const COMPUTED: &str = "a staged `&&` or `||` computes its right side";
 impl Join<Tensor<bool>, Tensor<bool>> for StagedLazy {
     type Output = Tensor<bool>;
     #[track_caller]
-    fn join<P: Places>(&mut self, places: P, sites: &[Site], right: Option<Tensor<bool>>) -> Tensor<bool> {
+    fn join<P: Places>(
+        &mut self,
+        places: P,
+        sites: &[Site],
+        right: Option<Tensor<bool>>,
+    ) -> Tensor<bool> {
         self.join_tensor(places, sites, right.expect(COMPUTED).any())
     }
 }
