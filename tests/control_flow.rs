@@ -417,7 +417,7 @@ fn an_assertion_in_a_branch_not_taken_does_not_fail() {
 
 /// What tracing says about a function.
 #[track_caller]
-fn error<O: anabranch::function::Output>(f: impl Fn() -> O) -> Diagnostic {
+fn error<O: anabranch::dsl::function::Output>(f: impl Fn() -> O) -> Diagnostic {
     match eval(f) {
         Ok(_) => panic!("no error"),
         Err(e) => e,
@@ -545,7 +545,7 @@ mod errors_name_variable_and_line {
         );
         assert_eq!(
             source_line(&e),
-            "if tensor([1, 2]) > 1 { scalar(1) } else { scalar(2) }"
+            "if tensor([1, 2]) > 1 {"
         );
     }
 
@@ -931,7 +931,7 @@ fn the_graph_of_an_unchanged_variable_has_no_result_for_it() {
         list[1] + y
     }
     let ty = anabranch::TensorType::new(anabranch::DType::I32, ());
-    let (traced, _) = anabranch::function::trace_fn("f", &f, &[ty]).unwrap();
+    let (traced, _) = anabranch::dsl::function::trace_fn("f", &f, &[ty]).unwrap();
     let g = &traced.graph;
     let cond = g
         .region(g.root())
@@ -981,9 +981,9 @@ fn nodes_have_the_users_lines() {
         }
         y
     }
-    let line = line!() - 3;
+    let line = line!() - 5;
     let ty = anabranch::TensorType::new(anabranch::DType::I32, ());
-    let (traced, _) = anabranch::function::trace_fn("f", &f, &[ty]).unwrap();
+    let (traced, _) = anabranch::dsl::function::trace_fn("f", &f, &[ty]).unwrap();
     let g = &traced.graph;
     let mut seen = 0;
     for &node in &g.region(g.root()).nodes {
