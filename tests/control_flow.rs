@@ -543,10 +543,7 @@ mod errors_name_variable_and_line {
             e.message.contains("the condition of `if` is bool[2]"),
             "{e}"
         );
-        assert_eq!(
-            source_line(&e),
-            "if tensor([1, 2]) > 1 {"
-        );
+        assert_eq!(source_line(&e), "if tensor([1, 2]) > 1 {");
     }
 
     #[test]
@@ -1069,4 +1066,30 @@ fn an_untyped_literal_takes_the_default_type() {
         r
     }
     assert_eq!(eval(f).unwrap(), 8);
+}
+
+#[test]
+fn a_comparison_is_one_of_tensors_before_the_element_type_is_known() {
+    #[graph]
+    fn f() -> Tensor {
+        let mut x = zeros([]);
+        let mut n = scalar(0);
+        while (x < 3.0) & (n < 10) {
+            x += 1.0;
+            n += 1;
+        }
+        x
+    }
+    assert_eq!(eval(f).unwrap(), 3.0);
+}
+
+#[test]
+fn a_scalar_compared_with_an_unknown_type_makes_it_a_scalar() {
+    #[graph]
+    fn f(n: i32, text: &str) -> Result<bool, std::num::ParseIntError> {
+        Ok(n == text.parse()? || n < Default::default())
+    }
+    assert_eq!(f(3, "3"), Ok(true));
+    assert_eq!(f(3, "4"), Ok(false));
+    assert!(f(3, "x").is_err());
 }

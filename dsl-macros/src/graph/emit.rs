@@ -282,7 +282,7 @@ pub(super) fn comparison(op: &BinOp) -> Option<(Span, &'static str)> {
 
 /// A comparison.
 pub(super) fn compare(at: Span, function: &str, left: &Expr, right: &Expr) -> Expr {
-    let (compare, method) = (rt(at, "Compare"), Ident::new(function, at));
+    let (compare, method) = (rt(at, "compare"), Ident::new(function, at));
     let (left, right) = (borrow(left), borrow(right));
     Expr::Verbatim(quote_spanned!(at=> #compare(#left, #right).#method()))
 }
