@@ -825,6 +825,170 @@ mod host_code {
         );
     }
 
+    /// Makes a function twice, plain and as a graph function, and compares what they give.
+    macro_rules! same {
+        ($name:ident($($arg:ident: $ty:ty),*) -> $out:ty, $($input:expr),+; $body:block) => {
+            #[test]
+            fn $name() {
+                #[graph]
+                fn graph_function($($arg: $ty),*) -> $out $body
+                fn plain($($arg: $ty),*) -> $out $body
+                for input in [$($input),+] {
+                    let call = |f: fn($($ty),*) -> $out| { let ($($arg,)*) = input; f($($arg),*) };
+                    assert_eq!(call(graph_function), call(plain));
+                }
+            }
+        };
+    }
+
+    same!(comparisons_of_all_kinds(a: i64, s: &str, v: &[f64]) -> u32,
+        (3, "abc", &[1.0, f64::NAN][..]), (-1, "", &[]), (100, "x", &[0.5]); {
+        let mut bits = 0u32;
+        let mut bit = 1;
+        let mut note = |b: bool| { if b { bits |= bit } bit <<= 1; };
+        note(-1 < a);
+        note(a as u8 as char == 'd');
+        note((a, s) < (3, "b"));
+        note(s[..] == *"abc");
+        note(s == "abc" && s != String::from("abd"));
+        note(v == [0.5]);
+        note(v.to_vec() == vec![0.5]);
+        note(v.first() == Some(&0.5));
+        note(v.iter().copied().fold(0.0, |m, x| if x > m { x } else { m }) >= 1.0);
+        note(v.first().map(|x| x.partial_cmp(&0.7)) == Some(Some(std::cmp::Ordering::Less)));
+        note(&a == &3 || *&a <= 2);
+        note(!(a == 3) == (a != 3));
+        note(v.iter().all(|x| *x == *x));
+        note(v.len() == 1 && v[0] < 1.0);
+        note((1..10).contains(&a) == (1 <= a && a < 10));
+        note(s.chars().next() > Some('a') || None == s.chars().last());
+        note(s.as_bytes() <= &b"abc"[..]);
+        note(Box::new(a) > Box::new(2));
+        bits
+    });
+
+    same!(inference_of_literals(n: usize) -> Vec<u16>, (0,), (1,), (7,); {
+        let mut out = Vec::new();
+        let mut i = 0;
+        let step = if n > 3 { 2 } else { 1 };
+        while i < n {
+            let x = if i == 4 { 300 } else { i as u16 };
+            out.push(x);
+            i += step;
+        }
+        let total = out.iter().fold(0, |a, b| a + b);
+        if total > 5 { out.push(total) };
+        out
+    });
+
+    same!(question_marks_everywhere(text: &'static str) -> Option<u32>, ("12 7",), ("x",), ("5",), ("",); {
+        let mut words = text.split(' ');
+        let mut sum = 0;
+        while words.clone().next()?.len() > sum as usize {
+            let n: u32 = words.next()?.parse().ok()?;
+            sum += if n > 10 { n - words.clone().next()?.parse::<u32>().ok()? } else { n };
+        }
+        if sum == 0 { None } else { Some(sum) }
+    });
+
+    same!(nested_values(a: i32, b: i32) -> String, (1, 2), (2, 1), (0, 0); {
+        let label = match a.cmp(&b) {
+            std::cmp::Ordering::Less => if b > 1 { "less" } else { "just less" },
+            std::cmp::Ordering::Equal if a == 0 => "zero",
+            _ => { if a < 5 { "more" } else { "much more" } }
+        };
+        let mut text = format!("{label}{}", if a > b { a } else { b });
+        let tail = loop {
+            if text.len() > 8 { break text.pop(); }
+            text.push(if a == b { '=' } else { '.' });
+        };
+        text + &tail.map_or(String::new(), |c| if c == '.' { "!".into() } else { c.to_string() })
+    });
+
+    same!(linked_list(n: u32) -> Vec<u32>, (0,), (3,), (6,); {
+        struct Node { value: u32, next: Option<Box<Node>> }
+        let mut head: Option<Box<Node>> = None;
+        for value in 0..n {
+            if value != 4 {
+                head = Some(Box::new(Node { value, next: head.take() }));
+            }
+        }
+        let mut out = vec![];
+        let mut cursor = &mut head;
+        while let Some(node) = cursor {
+            if node.value > 1 {
+                node.value *= 10;
+            }
+            out.push(node.value);
+            cursor = &mut node.next;
+        }
+        out
+    });
+
+    same!(swaps_and_slices(n: usize) -> Vec<usize>, (1,), (5,), (8,); {
+        let mut v: Vec<usize> = (0..n).map(|i| (i * 7 + 3) % n).collect();
+        let mut sorted = false;
+        while !sorted {
+            sorted = true;
+            for i in 1..v.len() {
+                let (left, right) = v.split_at_mut(i);
+                if left[i - 1] > right[0] {
+                    std::mem::swap(&mut left[i - 1], &mut right[0]);
+                    sorted = false;
+                }
+            }
+        }
+        if let [first, .., last] = &mut v[..] && *first < *last {
+            (*first, *last) = (*last, *first);
+        }
+        v
+    });
+
+    /// A trait with graph functions as methods.
+    trait Area {
+        fn area(&self) -> f64;
+        #[graph]
+        fn larger<'a>(&'a self, other: &'a Self) -> &'a Self
+        where
+            Self: Sized,
+        {
+            if self.area() > other.area() {
+                self
+            } else {
+                other
+            }
+        }
+    }
+    impl Area for (f64, f64) {
+        #[graph]
+        fn area(&self) -> f64 {
+            if self.0 < 0.0 { 0.0 } else { self.0 * self.1 }
+        }
+    }
+
+    #[test]
+    fn methods_of_traits() {
+        assert_eq!((1.0, 2.0).larger(&(3.0, 1.0)), &(3.0, 1.0));
+        assert_eq!((-1.0, 2.0).area(), 0.0);
+    }
+
+    #[graph]
+    fn counting(limit: u32) -> impl Iterator<Item = u32> + use<> {
+        let mut n = 0;
+        std::iter::from_fn(move || {
+            n += 1;
+            if n > limit {
+                return None;
+            }
+            Some(if n % 2 == 0 { n } else { 0 })
+        })
+    }
+
+    #[test]
+    fn closures_that_leave() {
+        assert_eq!(counting(4).collect::<Vec<_>>(), [0, 2, 0, 4]);
+    }
+
     #[graph]
     fn conditions(o: Option<i32>, s: &str, r: &i32) -> i32 {
         let mut n = 0;
