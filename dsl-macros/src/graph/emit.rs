@@ -165,9 +165,9 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>)
         let mut #construct = #new;
         #declaration
         let mut #value #ty = #values;
-        #[allow(unreachable_code)]
+        #[allow(unreachable_code, reason = "an arm of the user may leave")]
         if #then_call { #value.then = #then_arm; }
-        #[allow(unreachable_code)]
+        #[allow(unreachable_code, reason = "an arm of the user may leave")]
         if #else_call { #value.otherwise = #else_arm; }
         #end
     }})
@@ -275,7 +275,7 @@ pub(super) fn logical(
         let mut #construct = #new;
         #declaration
         let mut #value = ::core::option::Option::None;
-        #[allow(unreachable_code)]
+        #[allow(unreachable_code, reason = "an arm of the user may leave")]
         if #call { #value = #right; }
         #end
     }})
