@@ -1257,3 +1257,35 @@ fn a_scalar_compared_with_an_unknown_type_makes_it_a_scalar() {
     assert_eq!(f(3, "4"), Ok(false));
     assert!(f(3, "x").is_err());
 }
+
+#[test]
+fn layers_lent_by_an_iterator_are_carried() {
+    #[graph]
+    fn f(c: Tensor<bool>) -> Vec<Tensor> {
+        let mut cells = [cell(0.0, 2.0), cell(1.0, 4.0)];
+        for (i, cell) in cells.iter_mut().enumerate() {
+            if c && i > 0 {
+                cell.step(scalar(1.0));
+            }
+        }
+        cells.iter().map(|cell| cell.h).collect()
+    }
+    let h = |c: bool| eval_with(f, c).unwrap().iter().map(|h| h.item()).collect::<Vec<_>>();
+    assert_eq!(h(true), [0.0, 4.0]);
+    assert_eq!(h(false), [0.0, 1.0]);
+}
+
+#[test]
+fn a_function_can_be_generic_over_what_it_carries() {
+    #[graph]
+    fn twice<S: Carry>(mut state: S, again: Tensor<bool>, step: impl Fn(&mut S)) -> S {
+        step(&mut state);
+        if again {
+            step(&mut state);
+        }
+        state
+    }
+    let run = |again: bool| eval_with(|c: Tensor<bool>| twice((scalar(1), scalar(2)), c, |s| s.0 += s.1), again);
+    assert_eq!(run(true).unwrap().0, 5);
+    assert_eq!(run(false).unwrap().0, 3);
+}

@@ -28,6 +28,7 @@ pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use ir::Graph;
 pub use loc::Loc;
 pub use shape::{Dim, Shape};
+pub use staged::Carry;
 pub use tensor::{Operand, Tensor, full, scalar, tensor, zeros};
 pub use trace::Any;
 pub use ty::{TensorType, Type};
