@@ -24,7 +24,7 @@ macro_rules! match_numeric {
         $crate::ops::number::match_types!($buffer, $data: F32 F64 I32 I64 U32 U8 => $body)
     };
 }
-pub(super) use {match_float, match_numeric};
+pub(super) use {match_float, match_numeric, match_types};
 
 /// Arithmetic of all types but `bool`.
 pub(super) trait Number: Numeric {
