@@ -80,7 +80,7 @@ macro_rules! comparison {
             $(#[track_caller]
             fn $method(&self, other: &$b) -> Tensor<bool> {
                 let (a, b) = (crate::Operand::into_tensor(*self), crate::Operand::into_tensor(*other));
-                Tensor::from_any(a.any().$method(b.any()))
+                Tensor::from_any(a.untyped().$method(b.untyped()))
             })*
         }
     };
