@@ -13,6 +13,8 @@
 //! | `cond` | predicate, captures | `then(captures)`, `else(captures)`, both yield the results |
 //! | `while` | initial values, captures | `cond(carried, captures)` yields a `bool[]`; `body(carried, captures)` yields the next carried values, which are also the results |
 //!
+//! Graphs print and parse as text ([`Graph::parse`], `docs/ir.md`), and what holds of them is checked by [`verify()`].
+//!
 //! The order of the nodes in a region is their program order; nodes with effects happen in that order.
 
 mod attrs;
