@@ -18,6 +18,7 @@
 //! The order of the nodes in a region is their program order; nodes with effects happen in that order.
 
 mod attrs;
+mod edit;
 mod graph;
 mod infer;
 mod lex;
@@ -27,6 +28,7 @@ mod print;
 mod verify;
 
 pub use attrs::{Attr, AttrKind, Attrs};
+pub(crate) use edit::Replacements;
 pub(crate) use infer::{Broken, result_types};
 pub(crate) use literal::Quoted;
 pub use graph::{Graph, Node, NodeData, Op, Region, RegionData, StackOp, Value, ValueData, ValueDef, VarDecl, VarId};
