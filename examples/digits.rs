@@ -15,21 +15,21 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
 const UNITS: usize = 64;
-const BATCH: usize = 48;
+pub const BATCH: usize = 48;
 /// Longest time to think about one row.
 const MAX_STEPS: i32 = 6;
 /// Price of a thinking step, against the cross entropy.
 const PONDER_PRICE: f32 = 0.01;
 
 #[derive(Module)]
-struct Reader {
+pub struct Reader {
     cell: Gru,
     halt: Linear,
     digit: Linear,
 }
 
 impl Reader {
-    fn new(seed: u64) -> Reader {
+    pub fn new(seed: u64) -> Reader {
         let init = Init::new(seed);
         Reader {
             // 8 pixels, and a flag that says whether the row is new.
@@ -85,7 +85,7 @@ impl Reader {
 
 /// One training step: loss and share of right answers.
 #[graph]
-fn train_step(model: &Reader, adam: &Adam, rate: Tensor, images: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
+pub fn train_step(model: &Reader, adam: &Adam, rate: Tensor, images: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
     let (logits, _, cost) = model.read(images);
     let loss = logits.cross_entropy(labels).mean() + PONDER_PRICE * cost.mean();
     let mut gradients = model_gradients(loss, model);
@@ -102,14 +102,14 @@ fn evaluate(model: &Reader, images: Tensor, labels: Tensor<i32>) -> (Tensor, Ten
     (logits.argmax(-1).equal(labels).cast().mean(), steps.mean() / 8.0)
 }
 
-struct Data {
+pub struct Data {
     images: Vec<f32>,
     labels: Vec<i32>,
 }
 
 impl Data {
     /// The embedded images in a random order, a fifth of them apart.
-    fn load(rng: &mut Rng) -> (Data, Data) {
+    pub fn load(rng: &mut Rng) -> (Data, Data) {
         let records: Vec<&[u8]> = include_bytes!("data/digits.bin").chunks_exact(65).collect();
         let mut order: Vec<usize> = (0..records.len()).collect();
         rng.shuffle(&mut order);
@@ -121,7 +121,7 @@ impl Data {
         (select(train), select(test))
     }
 
-    fn batch(&self, ids: &[usize]) -> (Array<f32>, Array<i32>) {
+    pub fn batch(&self, ids: &[usize]) -> (Array<f32>, Array<i32>) {
         let images = ids.iter().flat_map(|&i| &self.images[i * 64..(i + 1) * 64]).copied().collect();
         (Array::new([ids.len(), 8, 8], images), Array::new([ids.len()], ids.iter().map(|&i| self.labels[i]).collect()))
     }
@@ -132,7 +132,7 @@ impl Data {
 }
 
 /// A small generator for the order of the data (xorshift64*, Vigna 2016).
-struct Rng(u64);
+pub struct Rng(pub u64);
 
 impl Rng {
     fn shuffle<T>(&mut self, items: &mut [T]) {
