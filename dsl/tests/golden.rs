@@ -5,11 +5,14 @@
 //! | `text` | a graph that is its own printed form, or has its errors behind the lines, as `; error: message` |
 //! | `verify` | a graph that breaks the invariant its name begins with, with all errors behind the lines |
 //! | `passes/<pass>` | a graph, and after the line `; ---- after <pass>` what the pass makes of it |
+//! | `passes/specialize` | the same, with the types of the inputs in the first line, as `; inputs: f32[2]` |
 //!
 //! Lines that begin with `;` at the start of a file say what it is about. `BLESS=1 cargo test -p anabranch-dsl --test golden`
 //! writes what the library says now into the files; read the difference before it is committed.
 
-use anabranch_dsl::{Diagnostic, Graph};
+use anabranch_dsl::ir::verify;
+use anabranch_dsl::passes::{Cse, Dce, Fold, Pass, specialize};
+use anabranch_dsl::{Diagnostic, Graph, TensorType};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -102,6 +105,66 @@ fn text_is_its_own_printed_form_or_says_what_is_wrong() {
             continue;
         }
         check(path, &expected, &mut failures);
+    }
+    finish(&failures);
+}
+
+#[test]
+fn the_example_of_the_page_on_the_text_form_is_its_own_printed_form() {
+    let page = include_str!("../../docs/ir.md");
+    let example = page.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).expect("the page has an example");
+    let graph = Graph::parse(example, "docs/ir.md").unwrap_or_else(|e| panic!("{}", e[0]));
+    assert_eq!(graph.to_string(), example);
+}
+
+/// What a pass makes of a graph, verified; the text of the error if it gives one.
+fn apply(pass: &str, source: &str, path: &Path) -> String {
+    let parse = |text: &str| Graph::parse(text, &path.display().to_string());
+    let mut graph = parse(source).unwrap_or_else(|e| panic!("{}: {}", path.display(), e[0]));
+    let passes: Box<dyn Pass> = match pass {
+        "cse" => Box::new(Cse),
+        "dce" => Box::new(Dce),
+        "fold" => Box::new(Fold),
+        "specialize" => {
+            return match specialize(&graph, &input_types(source)) {
+                Ok(special) => printed(&special, path),
+                Err(error) => format!("; error: {}\n", error.message),
+            };
+        }
+        _ => panic!("{}: there is no pass `{pass}`", path.display()),
+    };
+    let before = graph.clone();
+    let changed = passes.run(&mut graph);
+    assert!(changed || before.same_structure(&graph), "{}: a change that is not said", path.display());
+    printed(&graph.compact(), path)
+}
+
+fn printed(graph: &Graph, path: &Path) -> String {
+    verify(graph).unwrap_or_else(|e| panic!("{}: {}\n{graph}", path.display(), e[0]));
+    graph.to_string()
+}
+
+/// The types in the header line `; inputs: ..`, read as the parameters of a graph.
+fn input_types(source: &str) -> Vec<TensorType> {
+    let types = source.lines().find_map(|l| l.strip_prefix("; inputs: ")).expect("a line `; inputs: f32[2]`");
+    let params: Vec<String> =
+        types.split("; ").enumerate().map(|(i, ty)| format!("%{i}: {ty}")).collect();
+    let graph = Graph::parse(&format!("graph @g({}) {{ return }}", params.join(", ")), "inputs").unwrap();
+    graph.inputs().iter().map(|&v| graph.ty(v).element().clone()).collect()
+}
+
+#[test]
+fn passes_do_what_their_files_say() {
+    let mut failures = Vec::new();
+    for pass in ["cse", "dce", "fold", "specialize"] {
+        let files = files(&format!("passes/{pass}"));
+        assert!(files.len() >= 3, "only {} files of {pass} were found", files.len());
+        for path in &files {
+            let text = fs::read_to_string(path).unwrap();
+            let source = text.split("; ----").next().unwrap_or_default().trim_end();
+            let expected = format!("{source}\n\n; ---- after {pass}\n{}", apply(pass, source, path));
+            check(path, &expected, &mut failures);
+        }
     }
     finish(&failures);
 }
