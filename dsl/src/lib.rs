@@ -13,6 +13,7 @@ mod loc;
 pub mod nn;
 pub mod optim;
 pub mod ops;
+pub mod passes;
 mod shape;
 pub mod staged;
 mod tensor;
