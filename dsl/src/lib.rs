@@ -6,6 +6,8 @@ mod array;
 pub mod autodiff;
 mod diagnostic;
 mod dtype;
+pub mod function;
+pub mod interp;
 pub mod ir;
 mod loc;
 pub mod ops;
@@ -15,8 +17,10 @@ pub mod trace;
 mod ty;
 pub mod var;
 
+pub use autodiff::{Wrt, gradients};
 pub use array::{Array, Buffer, HostTensor, IntoArray};
 pub use diagnostic::{Diagnostic, Result};
+pub use function::{eval, eval_with};
 pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use ir::Graph;
 pub use loc::Loc;
@@ -25,3 +29,8 @@ pub use tensor::{Operand, Tensor, full, scalar, tensor, zeros};
 pub use trace::Any;
 pub use ty::{TensorType, Type};
 pub use var::{AnyVar, Module, Var};
+
+/// What a model needs: `use anabranch_dsl::prelude::*`.
+pub mod prelude {
+    pub use crate::{Array, Module, Tensor, Var, eval, eval_with, full, gradients, scalar, tensor, zeros};
+}

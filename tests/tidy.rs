@@ -1,0 +1,395 @@
+//! Tidiness: what the repository promises about itself and no compiler checks.
+//!
+//! Each rule is a function from the tree, or from texts, to a [`Report`]: what it looked at, and what is wrong there. A rule
+//! that found nothing to look at fails, since a check of nothing always passes. Each rule is also broken on purpose by a test
+//! of its own, on a small text.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[path = "tidy/text.rs"]
+mod text;
+
+use text::{cargo_command, code_of, code_spans, fenced_lines, path_of, words};
+
+/// Crates that would bring a device, a thread pool or a network into the language.
+const NOT_IN_DSL: &[&str] = &["rayon", "wgpu", "tokio", "quinn", "faer"];
+
+/// A file longer than this has more than one subject.
+const LONGEST_SOURCE: usize = 1_200;
+
+// The rules, applied to this repository.
+
+#[test]
+fn no_source_is_unfinished() {
+    check(unfinished(&sources()));
+}
+
+#[test]
+fn only_the_runtime_is_unsafe() {
+    check(unsafe_outside_runtime(&sources()));
+}
+
+#[test]
+fn the_language_depends_on_no_device_thread_or_network() {
+    check(heavy_dependencies(&read("dsl/Cargo.toml")));
+}
+
+#[test]
+fn every_source_is_short() {
+    check(too_long(&sources()));
+}
+
+#[test]
+fn paths_named_in_documents_exist() {
+    check(missing_paths(&read("CONTRIBUTING.md"), exists));
+}
+
+// What a rule returns.
+
+/// What a rule looked at, and what it found wrong.
+#[derive(Debug, Default)]
+struct Report {
+    looked_at: usize,
+    wrong: Vec<String>,
+}
+
+impl Report {
+    /// Counts one thing looked at, and notes `wrong` unless it is fine.
+    fn look(&mut self, fine: bool, wrong: impl FnOnce() -> String) {
+        self.looked_at += 1;
+        if !fine {
+            self.wrong.push(wrong());
+        }
+    }
+}
+
+#[track_caller]
+fn check(report: Report) {
+    assert!(
+        report.looked_at > 0,
+        "the rule found nothing to look at: it checks nothing"
+    );
+    assert!(report.wrong.is_empty(), "\n{}\n", report.wrong.join("\n"));
+}
+
+// The rules.
+
+/// No source contains a marker of unfinished work.
+fn unfinished(sources: &[Source]) -> Report {
+    // Split, so that this file does not contain them.
+    let markers = [
+        concat!("todo", "!("),
+        concat!("unimplemented", "!("),
+        concat!("FIX", "ME"),
+    ];
+    let mut report = Report::default();
+    for source in sources {
+        for (number, line) in (1..).zip(source.text.lines()) {
+            let found = markers.iter().find(|&&marker| line.contains(marker));
+            report.look(found.is_none(), || {
+                format!("{}:{number}: {}", source.path, line.trim())
+            });
+        }
+    }
+    report
+}
+
+/// `unsafe` is written as code under `runtime/` only. Comments, strings and the programs of compile-fail tests may name it.
+fn unsafe_outside_runtime(sources: &[Source]) -> Report {
+    let mut report = Report::default();
+    for source in sources {
+        if source.path.starts_with("runtime/") || source.path.contains("tests/ui/") {
+            continue;
+        }
+        for (number, line) in (1..).zip(code_of(&source.text).lines()) {
+            report.look(!words(line).any(|word| word == "unsafe"), || {
+                format!("{}:{number}: unsafe outside runtime/", source.path)
+            });
+        }
+    }
+    report
+}
+
+/// The language's manifest names none of the crates in [`NOT_IN_DSL`], nor a part of one (`quinn-proto`).
+fn heavy_dependencies(manifest: &str) -> Report {
+    let mut report = Report::default();
+    let mut in_dependencies = false;
+    for line in manifest.lines() {
+        let line = line.split('#').next().unwrap_or_default();
+        if line.starts_with('[') {
+            in_dependencies = line.contains("dependencies");
+        }
+        if in_dependencies {
+            let heavy = words(line).find(|word| {
+                NOT_IN_DSL.iter().any(|name| {
+                    word.strip_prefix(name)
+                        .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+                })
+            });
+            report.look(heavy.is_none(), || {
+                format!("dsl/Cargo.toml: `{}` belongs to runtime", line.trim())
+            });
+        }
+    }
+    report
+}
+
+/// No source is longer than [`LONGEST_SOURCE`] lines, except data of tests.
+fn too_long(sources: &[Source]) -> Report {
+    let mut report = Report::default();
+    for source in sources {
+        if source.path.contains("tests/data/") {
+            continue;
+        }
+        let lines = source.text.lines().count();
+        report.look(lines <= LONGEST_SOURCE, || {
+            format!(
+                "{}: {lines} lines, more than {LONGEST_SOURCE}: split it by subject",
+                source.path
+            )
+        });
+    }
+    report
+}
+
+/// Every path that `document` names in backticks exists.
+fn missing_paths(document: &str, exists: impl Fn(&str) -> bool) -> Report {
+    let mut report = Report::default();
+    let spans: BTreeSet<&str> = code_spans(document).collect();
+    for path in spans.iter().filter_map(|span| path_of(span, &exists)) {
+        report.look(exists(path), || format!("`{path}` does not exist"));
+    }
+    report
+}
+
+/// `document` names the folder of every crate of the workspace in backticks, with or without a `/` at its end.
+fn unnamed_members(document: &str, members: &[String]) -> Report {
+    let folders: BTreeSet<&str> = code_spans(document)
+        .map(|span| span.trim_end_matches('/'))
+        .collect();
+    let mut report = Report::default();
+    for member in members {
+        report.look(folders.contains(member.as_str()), || {
+            format!("the workspace crate `{member}/` is not named")
+        });
+    }
+    report
+}
+
+/// What CI runs is what a newcomer is told to run: every `cargo test` and `cargo run` of the README is a line of `.ci/run`.
+/// Both kinds must be there. Arguments after `--` belong to the program and may differ.
+fn commands(readme: &str, ci: &str) -> Report {
+    let run_by_ci = ci_commands(ci);
+    let told: BTreeSet<String> = code_spans(readme)
+        .chain(fenced_lines(readme))
+        .filter_map(cargo_command)
+        .collect();
+    let mut report = Report::default();
+    for kind in ["cargo test", "cargo run"] {
+        report.look(told.iter().any(|command| command.starts_with(kind)), || {
+            format!("README.md gives no `{kind}` command")
+        });
+    }
+    for command in &told {
+        report.look(run_by_ci.contains(command), || {
+            format!("README.md tells to run `{command}`, .ci/run does not")
+        });
+    }
+    report
+}
+
+/// Every example is a line of `.ci/run`.
+fn examples_in_ci(examples: &[String], ci: &str) -> Report {
+    let run_by_ci = ci_commands(ci);
+    let mut report = Report::default();
+    for example in examples {
+        let command = format!("cargo run --release --example {example}");
+        report.look(run_by_ci.contains(&command), || {
+            format!(".ci/run does not run `{command}`")
+        });
+    }
+    report
+}
+
+/// The `cargo test` and `cargo run` commands of a script.
+fn ci_commands(script: &str) -> BTreeSet<String> {
+    let lines = script
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'));
+    lines.filter_map(cargo_command).collect()
+}
+
+// Reading the tree.
+
+/// A Rust source with its path from the root, with `/` on every system.
+struct Source {
+    path: String,
+    text: String,
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn exists(path: &str) -> bool {
+    root().join(path).exists()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// All Rust sources of the repository, in the order of their paths.
+fn sources() -> Vec<Source> {
+    let mut sources = Vec::new();
+    let mut folders = vec![root().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for path in entries(&folder) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    folders.push(path);
+                }
+            } else if name.ends_with(".rs") {
+                let path = from_root(&path);
+                let text = read(&path);
+                sources.push(Source { path, text });
+            }
+        }
+    }
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+    sources
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder)
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        .map(|entry| entry.expect("an entry of a readable folder").path());
+    entries.collect()
+}
+
+fn from_root(path: &Path) -> String {
+    let path = path.strip_prefix(root()).expect("a path under the root");
+    let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
+    parts.join("/")
+}
+
+/// The folders that `members = [..]` of the root manifest names.
+fn workspace_members(manifest: &str) -> Vec<String> {
+    let list = manifest
+        .split_once("members = [")
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or("", |(list, _)| list);
+    list.split('"')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
+}
+
+// Each rule, broken on purpose.
+
+#[track_caller]
+fn check_wrong(report: &Report, expected: &[&str]) {
+    assert!(report.looked_at > 0);
+    assert_eq!(report.wrong, expected);
+}
+
+fn source(path: &str, text: &str) -> Source {
+    Source {
+        path: path.to_owned(),
+        text: text.to_owned(),
+    }
+}
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|&text| text.to_owned()).collect()
+}
+
+#[test]
+fn a_rule_that_finds_nothing_to_look_at_fails() {
+    let outcome = std::panic::catch_unwind(|| check(unfinished(&[])));
+    assert!(outcome.is_err());
+}
+
+#[test]
+fn a_marker_of_unfinished_work_is_found() {
+    let text = ["fn f() {", concat!("    todo", "!()"), "}"].join("\n");
+    let expected = concat!("dsl/src/lib.rs:2: todo", "!()");
+    check_wrong(&unfinished(&[source("dsl/src/lib.rs", &text)]), &[expected]);
+}
+
+#[test]
+fn unsafe_code_outside_the_runtime_is_found() {
+    let text = "//! No unsafe.\n#![forbid(unsafe_code)]\nconst S: &str = \"unsafe\";\nunsafe impl Send for X {}\n";
+    let report = unsafe_outside_runtime(&[
+        source("dsl/src/a.rs", text),
+        source("runtime/src/a.rs", text),
+        source("dsl-macros/tests/ui/a.rs", text),
+    ]);
+    check_wrong(&report, &["dsl/src/a.rs:4: unsafe outside runtime/"]);
+}
+
+#[test]
+fn a_heavy_dependency_is_found_in_every_form() {
+    let manifest = "[package]\ndescription = \"no tokio\"\n[dependencies]\n# rayon\nserde = \"1\"\nquinn-proto.workspace = true\n\
+                    tokio-like = { package = \"rayon\" }\n[target.x.dev-dependencies.faer]\n";
+    let expected = [
+        "dsl/Cargo.toml: `quinn-proto.workspace = true` belongs to runtime",
+        "dsl/Cargo.toml: `tokio-like = { package = \"rayon\" }` belongs to runtime",
+        "dsl/Cargo.toml: `[target.x.dev-dependencies.faer]` belongs to runtime",
+    ];
+    check_wrong(&heavy_dependencies(manifest), &expected);
+}
+
+#[test]
+fn a_long_source_is_found() {
+    let report = too_long(&[
+        source("dsl/src/a.rs", &"\n".repeat(LONGEST_SOURCE)),
+        source("dsl/src/b.rs", &"\n".repeat(LONGEST_SOURCE + 1)),
+        source("tests/data/c.rs", &"\n".repeat(LONGEST_SOURCE + 1)),
+    ]);
+    let expected = "dsl/src/b.rs: 1201 lines, more than 1200: split it by subject";
+    check_wrong(&report, &[expected]);
+}
+
+#[test]
+fn a_path_that_is_gone_is_found() {
+    let document = "The graph is in `dsl/src/graph/`, its text in `dsl/src/print.rs`.\n```\n`dsl/gone.rs`\n```";
+    let report = missing_paths(document, |path| ["dsl", "dsl/src/print.rs"].contains(&path));
+    check_wrong(&report, &["`dsl/src/graph/` does not exist"]);
+}
+
+#[test]
+fn a_crate_without_a_name_in_the_map_is_found() {
+    let members = workspace_members(
+        "[workspace]\nmembers = [\n  \"dsl\", \"dsl-macros\",\n  \"runtime\",\n]\n",
+    );
+    assert_eq!(members, ["dsl", "dsl-macros", "runtime"]);
+    let report = unnamed_members(
+        "`dsl/` and `runtime`, not `dsl-macros/src/lib.rs`",
+        &members,
+    );
+    check_wrong(&report, &["the workspace crate `dsl-macros/` is not named"]);
+}
+
+#[test]
+fn a_command_that_ci_does_not_run_is_found() {
+    let readme =
+        "Run `cargo test --workspace`, then\n```sh\n$ cargo run --release --example digits\n```\n";
+    let ci = "# cargo test --workspace\nstage x cargo run --release --example digits -- --small\n";
+    let expected = "README.md tells to run `cargo test --workspace`, .ci/run does not";
+    check_wrong(&commands(readme, ci), &[expected]);
+    let expected = ["README.md gives no `cargo test` command"];
+    check_wrong(&commands(&readme.replace("test", "bench"), ci), &expected);
+}
+
+#[test]
+fn an_example_that_ci_does_not_run_is_found() {
+    let ci = "stage x cargo run --release --example digits -- --small\n";
+    let report = examples_in_ci(&strings(&["digits", "newton"]), ci);
+    let expected = ".ci/run does not run `cargo run --release --example newton`";
+    check_wrong(&report, &[expected]);
+}
