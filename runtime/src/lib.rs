@@ -1,1 +1,4 @@
-//! anabranch.
+//! The runtime of anabranch: sessions, variables, plans, kernels.
+
+mod cpu;
+mod plan;

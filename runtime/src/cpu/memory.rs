@@ -59,6 +59,11 @@ pub(crate) struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
+    /// Everything, when nothing is written.
+    pub(crate) fn new(arena: &'a [u8], regs: &'a [u64], regions: &'a [Range<usize>], foreign: Foreign<'a>) -> Self {
+        Sources { before: arena, after: &[], after_start: arena.len(), regions, regs, foreign }
+    }
+
     /// All bytes of what a view lies in.
     pub(crate) fn bytes(&self, base: Base) -> &'a [u8] {
         match base {
@@ -132,18 +137,6 @@ impl Memory<'_> {
             foreign: self.foreign,
         };
         (out, sources)
-    }
-
-    /// Everything for reading.
-    pub(crate) fn sources(&self) -> Sources<'_> {
-        Sources {
-            before: self.arena,
-            after: &[],
-            after_start: self.arena.len(),
-            regions: self.regions,
-            regs: self.regs,
-            foreign: self.foreign,
-        }
     }
 }
 

@@ -3,3 +3,4 @@
 pub(crate) mod element;
 pub(crate) mod kernels;
 pub(crate) mod memory;
+pub(crate) mod stack;
