@@ -1,1 +1,21 @@
-//! anabranch.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub use anabranch_dsl as dsl;
+pub use anabranch_dsl::{
+    Any, AnyVar, Array, DType, Diagnostic, Dim, Element, Float, Graph, HostTensor, Integer, IntoArray, Loc, Module,
+    Numeric, Operand, Result, Shape, Tensor, TensorType, Type, Var, Wrt, eval, eval_with, full, gradients, nn, optim,
+    scalar, tensor, zeros,
+};
+pub use anabranch_dsl::ops::random;
+pub use anabranch_macros::{Carry, Module, graph};
+pub use anabranch_runtime::{Function, Session};
+
+#[doc(hidden)]
+pub use anabranch_dsl::staged as __rt;
+
+/// What a program needs: `use anabranch::prelude::*`.
+pub mod prelude {
+    pub use crate::{Carry, Function, Module, Session, graph};
+    pub use anabranch_dsl::prelude::*;
+}

@@ -399,8 +399,8 @@ impl Sweep {
     }
 
     /// Which values of `region` get a cotangent if `seeds` do.
-    fn reached(&self, graph: &crate::Graph, region: Region, seeds: impl IntoIterator<Item = Value>) -> HashSet<Value> {
-        let mut reached: HashSet<Value> = seeds.into_iter().filter(|&v| self.is_active(v)).collect();
+    fn reached(&self, graph: &crate::Graph, region: Region, seeds: &mut dyn Iterator<Item = Value>) -> HashSet<Value> {
+        let mut reached: HashSet<Value> = seeds.filter(|&v| self.is_active(v)).collect();
         for &node in graph.region(region).nodes.iter().rev() {
             let data = graph.node(node);
             if !data.results.iter().any(|r| reached.contains(r)) {
@@ -413,8 +413,8 @@ impl Sweep {
                     let mut operands = Vec::new();
                     for &arm in &data.regions {
                         let arm_data = graph.region(arm);
-                        let seeds = arm_data.yields.iter().enumerate().filter(|&(i, _)| hit(i)).map(|(_, &v)| v);
-                        let inner = self.reached(graph, arm, seeds);
+                        let mut seeds = arm_data.yields.iter().enumerate().filter(|&(i, _)| hit(i)).map(|(_, &v)| v);
+                        let inner = self.reached(graph, arm, &mut seeds);
                         let pairs = arm_data.params.iter().zip(&data.operands[1..]);
                         operands.extend(pairs.filter(|(p, _)| inner.contains(p)).map(|(_, &v)| v));
                     }
@@ -439,8 +439,8 @@ impl Sweep {
         let n = data.results.len();
         let mut hit: HashSet<usize> = seeds.into_iter().filter(|&i| self.is_active(body.params[i])).collect();
         loop {
-            let seeds = hit.iter().filter(|&&i| i < n).map(|&i| body.yields[i]);
-            let inner = self.reached(graph, data.regions[1], seeds);
+            let mut seeds = hit.iter().filter(|&&i| i < n).map(|&i| body.yields[i]);
+            let inner = self.reached(graph, data.regions[1], &mut seeds);
             let before = hit.len();
             hit.extend((0..body.params.len()).filter(|&i| inner.contains(&body.params[i])));
             if hit.len() == before {
@@ -605,6 +605,7 @@ impl Sweep {
         let body_region = data.regions[1];
         let seeds: Vec<usize> = (0..n).filter(|&i| cot.contains_key(&data.results[i])).collect();
         let reached = graph(|g| self.reached_params(g, data, seeds));
+        // Positions of captures are those of now: counting the trips adds a loop variable before them.
         let body = graph(|g| g.region(body_region).clone());
         let trips = trace::with(|t| t.count_trips(node));
         let trips = self.map(level, trips);

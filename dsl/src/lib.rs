@@ -10,6 +10,8 @@ pub mod function;
 pub mod interp;
 pub mod ir;
 mod loc;
+pub mod nn;
+pub mod optim;
 pub mod ops;
 mod shape;
 mod tensor;

@@ -1,0 +1,79 @@
+//! Training steps of whole models.
+//!
+//! `cargo bench --bench training`
+
+#[path = "../examples/digits.rs"]
+#[allow(dead_code, reason = "the example's main program is not used here")]
+mod digits;
+
+use anabranch::nn::{Init, Linear, Lstm};
+use anabranch::optim::{Adam, Optimizer, Sgd};
+use anabranch::prelude::*;
+use divan::Bencher;
+
+fn main() {
+    divan::main();
+}
+
+/// The training step of the example `digits`: batch 48, both loops and their gradients, Adam.
+#[divan::bench]
+fn digits_step(bencher: Bencher<'_, '_>) {
+    let (train, _) = digits::Data::load(&mut digits::Rng(3));
+    let (model, adam) = (digits::Reader::new(1), Adam::new(0.004));
+    let session = Session::new().unwrap();
+    let step = session
+        .function(|rate, images, labels| digits::train_step(&model, &adam, rate, images, labels))
+        .unwrap();
+    let (images, labels) = train.batch(&(0..digits::BATCH).collect::<Vec<_>>());
+    bencher.bench(|| step.call((0.001, &images, &labels)).unwrap());
+}
+
+#[graph]
+fn lstm_step(cell: &Lstm, sgd: &Sgd, x: Tensor) -> Tensor {
+    let mut state = cell.zero_state(x.dim(1));
+    let mut total = scalar(0.0);
+    let mut t = scalar(0);
+    while t < x.dim(0) as i32 {
+        let (y, next) = cell.step(x.index(t, 0), state);
+        state = next;
+        total += (y * y).mean();
+        t += 1;
+    }
+    let loss = total / x.dim(0) as f32;
+    sgd.minimize(loss, cell);
+    loss
+}
+
+/// An LSTM of 512 units over 50 steps, batch 32, written as a `while` over the cell; forward, backward and SGD.
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn lstm_512_batch_32_steps_50(bencher: Bencher<'_, '_>) {
+    let init = Init::new(1);
+    let (cell, sgd) = (Lstm::new(&init, 512, 512), Sgd::new(0.01));
+    let session = Session::new().unwrap();
+    let step = session.function(|x| lstm_step(&cell, &sgd, x)).unwrap();
+    let x = init.normal([50, 32, 512], 1.0);
+    bencher.bench_local(|| step.call(&x).unwrap());
+}
+
+#[graph]
+fn mlp_step(layers: &[Linear; 3], adam: &Adam, x: Tensor, labels: Tensor<i32>) -> Tensor {
+    let h = layers[0].apply(x).relu();
+    let h = layers[1].apply(h).relu();
+    let loss = layers[2].apply(h).cross_entropy(labels).mean();
+    adam.minimize(loss, layers);
+    loss
+}
+
+/// A perceptron 784-1024-1024-10, batch 128, Adam.
+#[divan::bench(sample_count = 20, sample_size = 1)]
+fn mlp_784_1024_1024_10_batch_128(bencher: Bencher<'_, '_>) {
+    let init = Init::new(1);
+    let layers =
+        [Linear::new(&init, 784, 1024), Linear::new(&init, 1024, 1024), Linear::new(&init, 1024, 10)];
+    let adam = Adam::new(0.001);
+    let session = Session::new().unwrap();
+    let step = session.function(|x, labels| mlp_step(&layers, &adam, x, labels)).unwrap();
+    let x = init.normal([128, 784], 1.0);
+    let labels: Vec<i32> = (0..128).map(|i| i % 10).collect();
+    bencher.bench_local(|| step.call((&x, &labels)).unwrap());
+}

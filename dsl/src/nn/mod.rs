@@ -1,0 +1,28 @@
+//! Layers: structs of variables with functions over tensors.
+//!
+//! A layer is ordinary code: what it does to a tensor is traced like anything else, and a user's own layer is a struct with
+//! `#[derive(Module)]`.
+
+mod embedding;
+mod init;
+mod linear;
+mod norm;
+mod recurrent;
+
+pub use embedding::Embedding;
+pub use init::Init;
+pub use linear::Linear;
+pub use norm::LayerNorm;
+pub use recurrent::{Gru, Lstm, LstmState};
+
+/// Implements `Module` for a struct of this crate, field by field.
+macro_rules! module {
+    ($name:ident: $($field:ident),*) => {
+        impl $crate::Module for $name {
+            fn visit(&self, path: &mut $crate::var::Path, visit: &mut dyn FnMut(&str, &$crate::AnyVar)) {
+                $(path.with(stringify!($field), |p| self.$field.visit(p, visit));)*
+            }
+        }
+    };
+}
+pub(crate) use module;

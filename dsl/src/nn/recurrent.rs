@@ -1,0 +1,96 @@
+//! Recurrent cells: one step at a time, to be called in a `while`.
+
+use super::{Init, module};
+use crate::{Tensor, Var, zeros};
+
+/// A cell of long short-term memory (Hochreiter and Schmidhuber 1997), with a forget gate and without peepholes.
+#[derive(Debug)]
+pub struct Lstm {
+    /// `[inputs, 4 * units]`: input, forget, candidate and output gate side by side.
+    pub weight_input: Var,
+    /// `[units, 4 * units]`
+    pub weight_state: Var,
+    /// `[4 * units]`; initially 1 for the forget gate (Jozefowicz et al. 2015), else 0.
+    pub bias: Var,
+    units: usize,
+}
+module!(Lstm: weight_input, weight_state, bias);
+
+/// The state of an [`Lstm`]: output and memory, both `[batch, units]`.
+pub type LstmState = (Tensor, Tensor);
+
+impl Lstm {
+    /// A cell with weights uniform within `1 / sqrt(units)`.
+    pub fn new(init: &Init, inputs: usize, units: usize) -> Lstm {
+        let mut bias = vec![0.0; 4 * units];
+        bias[units..2 * units].fill(1.0);
+        Lstm {
+            weight_input: Var::new("weight_input", init.fan_in([inputs, 4 * units], units)),
+            weight_state: Var::new("weight_state", init.fan_in([units, 4 * units], units)),
+            bias: Var::new("bias", bias),
+            units,
+        }
+    }
+
+    /// Zeros for a batch.
+    #[track_caller]
+    pub fn zero_state(&self, batch: usize) -> LstmState {
+        (zeros([batch, self.units]), zeros([batch, self.units]))
+    }
+
+    /// One step: `x` of shape `[batch, inputs]`; gives the output `[batch, units]` and the next state.
+    #[track_caller]
+    pub fn step(&self, x: Tensor, (h, c): LstmState) -> (Tensor, LstmState) {
+        let gates = x.matmul(self.weight_input.get()) + h.matmul(self.weight_state.get()) + self.bias.get();
+        let gate = |i: usize| gates.slice(-1, i * self.units, (i + 1) * self.units);
+        let c = gate(1).sigmoid() * c + gate(0).sigmoid() * gate(2).tanh();
+        let h = gate(3).sigmoid() * c.tanh();
+        (h, (h, c))
+    }
+}
+
+/// A gated recurrent unit (Cho et al. 2014), with the reset gate applied after the product as in cuDNN.
+#[derive(Debug)]
+pub struct Gru {
+    /// `[inputs, 3 * units]`: reset, update and candidate side by side.
+    pub weight_input: Var,
+    /// `[units, 3 * units]`
+    pub weight_state: Var,
+    /// `[3 * units]`
+    pub bias_input: Var,
+    /// `[3 * units]`
+    pub bias_state: Var,
+    units: usize,
+}
+module!(Gru: weight_input, weight_state, bias_input, bias_state);
+
+impl Gru {
+    /// A cell with weights and biases uniform within `1 / sqrt(units)`.
+    pub fn new(init: &Init, inputs: usize, units: usize) -> Gru {
+        Gru {
+            weight_input: Var::new("weight_input", init.fan_in([inputs, 3 * units], units)),
+            weight_state: Var::new("weight_state", init.fan_in([units, 3 * units], units)),
+            bias_input: Var::new("bias_input", init.fan_in([3 * units], units)),
+            bias_state: Var::new("bias_state", init.fan_in([3 * units], units)),
+            units,
+        }
+    }
+
+    /// Zeros for a batch: `[batch, units]`.
+    #[track_caller]
+    pub fn zero_state(&self, batch: usize) -> Tensor {
+        zeros([batch, self.units])
+    }
+
+    /// One step: `x` of shape `[batch, inputs]`, `h` of shape `[batch, units]`; gives the next `h`.
+    #[track_caller]
+    pub fn step(&self, x: Tensor, h: Tensor) -> Tensor {
+        let from_input = x.matmul(self.weight_input.get()) + self.bias_input.get();
+        let from_state = h.matmul(self.weight_state.get()) + self.bias_state.get();
+        let part = |t: Tensor, i: usize| t.slice(-1, i * self.units, (i + 1) * self.units);
+        let reset = (part(from_input, 0) + part(from_state, 0)).sigmoid();
+        let update = (part(from_input, 1) + part(from_state, 1)).sigmoid();
+        let candidate = (part(from_input, 2) + reset * part(from_state, 2)).tanh();
+        candidate + update * (h - candidate)
+    }
+}

@@ -1,0 +1,197 @@
+//! Reads handwritten digits row by row, and thinks about each row for as long as it needs.
+//!
+//! A recurrent network goes over the 8 rows of an image with a staged `while`. On every row it takes thinking steps until its
+//! halting probabilities add up to one: adaptive computation time (Graves 2016, <https://arxiv.org/abs/1603.08983>), a second
+//! `while` whose length depends on the data. Both loops are differentiated; the thinking time is part of the loss.
+//!
+//! `cargo run --release --example digits [-- --small] [--seed N]`
+//!
+//! The data are 1,797 images of the UCI repository, embedded in the program: see `examples/data/README.md`.
+
+use anabranch::nn::{Gru, Init, Linear};
+use anabranch::optim::{Adam, Optimizer, clip_global_norm, model_gradients};
+use anabranch::prelude::*;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+
+const UNITS: usize = 64;
+pub const BATCH: usize = 48;
+/// Longest time to think about one row.
+const MAX_STEPS: i32 = 6;
+/// Price of a thinking step, against the cross entropy.
+const PONDER_PRICE: f32 = 0.01;
+
+#[derive(Module)]
+pub struct Reader {
+    cell: Gru,
+    halt: Linear,
+    digit: Linear,
+}
+
+impl Reader {
+    pub fn new(seed: u64) -> Reader {
+        let init = Init::new(seed);
+        Reader {
+            // 8 pixels, and a flag that says whether the row is new.
+            cell: Gru::new(&init, 9, UNITS),
+            halt: Linear::new(&init, UNITS, 1),
+            digit: Linear::new(&init, UNITS, 10),
+        }
+    }
+
+    /// Thinks about one row `[batch, 8]`: the next state, the steps taken and the remainder, which makes the time differentiable.
+    #[graph]
+    fn think(&self, row: Tensor, state: Tensor) -> (Tensor, Tensor, Tensor) {
+        let batch = row.dim(0);
+        let (mut s, mut mean) = (state, zeros([batch, UNITS]));
+        let (mut halted, mut steps, mut remainder) = (zeros([batch, 1]), zeros([batch, 1]), zeros([batch, 1]));
+        let mut is_new = full([batch, 1], 1.0);
+        let mut n = scalar(0);
+        while n < MAX_STEPS && (halted < 1.0).any() {
+            s = self.cell.step(concat(&[row, is_new], -1), s);
+            let p = self.halt.apply(s).sigmoid();
+            let running = halted < 1.0;
+            let mut last = running & (halted + p > 0.99);
+            if n == MAX_STEPS - 1 {
+                last = running;
+            }
+            let weight = last.select(1.0 - halted, p) * running.cast();
+            remainder += last.select(1.0 - halted, 0.0);
+            mean += weight * s;
+            steps += running.cast();
+            halted = last.select(1.0, halted + weight);
+            is_new = zeros([batch, 1]);
+            n += 1;
+        }
+        (mean, steps, remainder)
+    }
+
+    /// Logits `[batch, 10]` of images `[batch, 8, 8]`, thinking steps and ponder cost per image.
+    #[graph]
+    fn read(&self, images: Tensor) -> (Tensor, Tensor, Tensor) {
+        let mut state = self.cell.zero_state(images.dim(0));
+        let (mut steps, mut cost) = (zeros([images.dim(0), 1]), zeros([images.dim(0), 1]));
+        let mut row = scalar(0);
+        while row < 8 {
+            let (next, n, remainder) = self.think(images.index(row, 1), state);
+            state = next;
+            steps += n;
+            cost += n + remainder;
+            row += 1;
+        }
+        (self.digit.apply(state), steps, cost)
+    }
+}
+
+/// One training step: loss and share of right answers.
+#[graph]
+pub fn train_step(model: &Reader, adam: &Adam, rate: Tensor, images: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
+    let (logits, _, cost) = model.read(images);
+    let loss = logits.cross_entropy(labels).mean() + PONDER_PRICE * cost.mean();
+    let mut gradients = model_gradients(loss, model);
+    clip_global_norm(&mut gradients, 1.0);
+    adam.apply(rate, &gradients);
+    let right = logits.argmax(-1).equal(labels);
+    (loss, right.cast().mean())
+}
+
+/// Share of right answers, and mean number of thinking steps per row.
+#[graph]
+fn evaluate(model: &Reader, images: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
+    let (logits, steps, _) = model.read(images);
+    (logits.argmax(-1).equal(labels).cast().mean(), steps.mean() / 8.0)
+}
+
+pub struct Data {
+    images: Vec<f32>,
+    labels: Vec<i32>,
+}
+
+impl Data {
+    /// The embedded images in a random order, a fifth of them apart.
+    pub fn load(rng: &mut Rng) -> (Data, Data) {
+        let records: Vec<&[u8]> = include_bytes!("data/digits.bin").chunks_exact(65).collect();
+        let mut order: Vec<usize> = (0..records.len()).collect();
+        rng.shuffle(&mut order);
+        let select = |ids: &[usize]| Data {
+            images: ids.iter().flat_map(|&i| records[i][..64].iter().map(|&p| f32::from(p) / 16.0)).collect(),
+            labels: ids.iter().map(|&i| i32::from(records[i][64])).collect(),
+        };
+        let (test, train) = order.split_at(records.len() / 5);
+        (select(train), select(test))
+    }
+
+    pub fn batch(&self, ids: &[usize]) -> (Array<f32>, Array<i32>) {
+        let images = ids.iter().flat_map(|&i| &self.images[i * 64..(i + 1) * 64]).copied().collect();
+        (Array::new([ids.len(), 8, 8], images), Array::new([ids.len()], ids.iter().map(|&i| self.labels[i]).collect()))
+    }
+
+    fn all(&self) -> (Array<f32>, Array<i32>) {
+        self.batch(&(0..self.labels.len()).collect::<Vec<_>>())
+    }
+}
+
+/// A small generator for the order of the data (xorshift64*, Vigna 2016).
+pub struct Rng(pub u64);
+
+impl Rng {
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            items.swap(i, (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % (i + 1));
+        }
+    }
+}
+
+fn main() -> anabranch::Result<()> {
+    let args: Vec<String> = std::env::args().collect();
+    let small = args.iter().any(|a| a == "--small");
+    let seed = args.iter().position(|a| a == "--seed").and_then(|i| args.get(i + 1)?.parse().ok()).unwrap_or(1);
+    let epochs = if small { 2 } else { 24 };
+
+    let mut rng = Rng(seed * 2 + 1);
+    let (train, test) = Data::load(&mut rng);
+    let (model, adam) = (Reader::new(seed), Adam::new(0.004));
+    let session = Session::new()?;
+    let step = session.function(|rate, images, labels| train_step(&model, &adam, rate, images, labels))?;
+    let check = session.function(|images, labels| evaluate(&model, images, labels))?;
+
+    let started = std::time::Instant::now();
+    let mut order: Vec<usize> = (0..train.labels.len()).collect();
+    let per_epoch = order.len() / BATCH;
+    let bar = ProgressBar::new((epochs * per_epoch) as u64);
+    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}").expect("the template is right"));
+    let (test_images, test_labels) = test.all();
+    for epoch in 0..epochs {
+        rng.shuffle(&mut order);
+        let (mut loss, mut accuracy) = (0.0, 0.0);
+        for (i, ids) in order.chunks_exact(BATCH).enumerate() {
+            let progress = (epoch * per_epoch + i) as f32 / (epochs * per_epoch) as f32;
+            let rate = 0.004 * 0.5 * (1.0 + (std::f32::consts::PI * progress).cos());
+            let (images, labels) = train.batch(ids);
+            let (l, a) = step.call((rate, images, labels))?;
+            (loss, accuracy) = (loss + l.item() / per_epoch as f32, accuracy + a.item() / per_epoch as f32);
+            bar.set_message(format!("loss {:.3}, accuracy {:.3}", l.item(), a.item()));
+            bar.inc(1);
+        }
+        let (held_out, steps) = check.call((&test_images, &test_labels))?;
+        let (held_out, steps) = (held_out.item(), steps.item());
+        let line = format!(
+            "epoch {:>2}: loss {loss:.4}, accuracy {accuracy:.4}, held out {held_out:.4}, {steps:.2} thinking steps a row",
+            epoch + 1
+        );
+        if std::io::stderr().is_terminal() { bar.println(line) } else { println!("{line}") }
+    }
+    bar.finish_and_clear();
+    let (accuracy, steps) = check.call((&test_images, &test_labels))?;
+    println!(
+        "held-out accuracy {:.2} % on {} images, {:.2} thinking steps a row, {:.1} s",
+        accuracy.item() * 100.0,
+        test.labels.len(),
+        steps.item(),
+        started.elapsed().as_secs_f32()
+    );
+    Ok(())
+}

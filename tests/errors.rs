@@ -1,0 +1,248 @@
+//! What bad input gets: an error that says what was wrong, shows the user's line, and loses nothing.
+
+mod support;
+
+use anabranch::dsl::{HostTensor, function::trace_fn};
+use anabranch::prelude::*;
+use support::error_of;
+
+type S = Tensor<f64>;
+
+/// The rendered error must hold all of `parts`, among them the place in this file.
+#[track_caller]
+fn shows(error: &anabranch::Diagnostic, parts: &[&str]) {
+    let text = error.to_string();
+    for part in parts.iter().chain(&["tests/errors.rs:", "^"]) {
+        assert!(text.contains(part), "no `{part}` in:\n{text}");
+    }
+}
+
+#[test]
+fn shapes_that_do_not_fit_show_both_and_the_line() {
+    #[graph]
+    fn f(x: Tensor, w: Tensor) -> Tensor {
+        x.matmul(w)
+    }
+    let error = error_of(f, ([[1.0; 3]; 2], [[1.0; 5]; 4]));
+    shows(&error, &["matmul", "f32[2, 3]", "f32[4, 5]", "x.matmul(w)", "help:"]);
+
+    #[graph]
+    fn g(x: Tensor, y: Tensor) -> Tensor {
+        x + y
+    }
+    let error = error_of(g, ([1.0; 3], [1.0; 4]));
+    shows(&error, &["add", "f32[3]", "f32[4]", "x + y"]);
+}
+
+#[test]
+fn an_axis_that_is_not_there() {
+    #[graph]
+    fn f(x: Tensor) -> Tensor {
+        x.sum_axis(2)
+    }
+    shows(&error_of(f, [[1.0; 3]; 2]), &["sum", "axis 2", "x.sum_axis(2)"]);
+}
+
+#[test]
+fn a_branch_that_changes_the_rank_names_the_variable_and_both_lines() {
+    #[graph]
+    fn f(x: S, c: S) -> S {
+        let mut y = x.sum();
+        if c > 0.0 {
+            y = x * 2.0;
+        }
+        y
+    }
+    let error = error_of(f, ([1.0, 2.0], 1.0));
+    shows(&error, &["`y`", "f64[2]", "f64[]", "y = x * 2.0", "let mut y = x.sum()"]);
+    assert!(error.labels.len() >= 2, "both places: {error}");
+}
+
+#[test]
+fn a_loop_that_changes_the_rank_names_the_variable_and_both_lines() {
+    #[graph]
+    fn f(x: S) -> S {
+        let mut total = scalar(0.0);
+        let mut i = scalar(0);
+        while i < 3 {
+            total += x;
+            i += 1;
+        }
+        total
+    }
+    let error = error_of(f, [1.0, 2.0]);
+    shows(&error, &["`total`", "f64[]", "before the loop", "f64[2]", "after one iteration", "total += x"]);
+}
+
+#[test]
+fn a_condition_that_is_not_scalar() {
+    #[graph]
+    fn f(x: S) -> S {
+        let mut y = x;
+        while y < 3.0 {
+            y += 1.0;
+        }
+        y
+    }
+    shows(&error_of(f, [1.0, 2.0]), &["bool[2]", ".any()"]);
+}
+
+#[test]
+fn an_index_out_of_range_is_found_at_run_time() {
+    #[graph]
+    fn f(x: S, i: Tensor<i32>) -> S {
+        x.take(i, 0)
+    }
+    let error = error_of(f, ([1.0, 2.0, 3.0], [0, 5]));
+    shows(&error, &["take", "5", "3", "x.take(i, 0)"]);
+    let error = error_of(f, ([1.0, 2.0, 3.0], [0, -1]));
+    shows(&error, &["take", "-1"]);
+}
+
+#[test]
+fn integer_division_by_zero_is_found_at_run_time() {
+    #[graph]
+    fn f(x: Tensor<i32>, y: Tensor<i32>) -> Tensor<i32> {
+        x / y
+    }
+    shows(&error_of(f, ([1, 2], [1, 0])), &["div", "zero", "x / y"]);
+}
+
+#[test]
+fn an_assertion_reports_its_line_and_message() {
+    #[graph]
+    fn f(x: S) -> S {
+        let mut i = scalar(0.0);
+        while i < x {
+            assert!(i < 2.0, "only two trips");
+            i += 1.0;
+        }
+        i
+    }
+    shows(&error_of(f, 5.0), &["only two trips", "assert!"]);
+}
+
+#[test]
+fn an_assertion_in_the_branch_not_taken_does_not_fire() {
+    #[graph]
+    fn f(x: S) -> S {
+        let mut y = x;
+        if x > 0.0 {
+            assert!(x < 0.0);
+            y = -x;
+        }
+        y
+    }
+    support::check(f, -1.0, &[-1.0]);
+    shows(&error_of(f, 1.0), &["assertion failed"]);
+}
+
+#[test]
+fn nan_passes_and_the_check_names_the_first_node_that_made_one() -> anabranch::Result<()> {
+    #[graph]
+    fn f(x: S) -> S {
+        let a = x * 2.0;
+        let b = a.log();
+        let c = b + 1.0;
+        c.sqrt()
+    }
+    let session = Session::new()?;
+    assert!(session.function(f)?.call(-1.0)?.item().is_nan());
+    let checked = session.function(f)?.check_finite(true);
+    shows(&checked.call(-1.0).unwrap_err(), &["log", "not finite", "a.log()"]);
+    assert!(checked.call(f64::NAN)?.item().is_nan(), "what comes in as NaN was not made here");
+    assert_eq!(checked.call(1.0)?.item(), ((2.0f64).ln() + 1.0).sqrt());
+    Ok(())
+}
+
+#[test]
+fn wrong_inputs_name_the_parameter_what_was_expected_and_what_was_given() -> anabranch::Result<()> {
+    #[graph]
+    fn f(x: Tensor, steps: Tensor<i32>) -> Tensor {
+        x * steps.cast()
+    }
+    let f = Session::new()?.function(f)?;
+    let floats = HostTensor::scalar(1.0f32);
+    let error = f.call_host(&[floats.clone(), floats.clone()]).unwrap_err().to_string();
+    assert!(error.contains("i32") && error.contains("f32[]") && error.contains("input 1"), "{error}");
+    let error = f.call_host(&[floats]).unwrap_err().to_string();
+    assert!(error.contains('2') && error.contains('1'), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_tensor_that_leaves_its_branch_is_an_error() {
+    let leak = std::cell::Cell::new(None);
+    let f = |x: S| {
+        let y = leaky(x, &leak);
+        y + leak.get().expect("the branch was traced")
+    };
+    #[graph]
+    fn leaky(x: S, leak: &std::cell::Cell<Option<S>>) -> S {
+        let mut y = x;
+        if x > 0.0 {
+            y = 2.0 * x;
+            leak.set(Some(y));
+        }
+        y
+    }
+    let error = error_of(f, 1.0);
+    shows(&error, &["outside of it", "declared before"]);
+}
+
+#[test]
+fn a_tensor_of_another_trace_is_an_error() {
+    let kept = std::cell::Cell::new(None);
+    trace_fn("first", &|x: S| { kept.set(Some(x)); x }, &[HostTensor::scalar(1.0).ty()]).unwrap();
+    let error = error_of(|x: S| x + kept.get().unwrap(), 1.0);
+    shows(&error, &["another trace"]);
+}
+
+#[test]
+#[should_panic(expected = "a tensor operation outside of a graph function")]
+fn a_tensor_outside_of_a_function_panics_with_the_place() {
+    let _ = scalar(1.0f32);
+}
+
+#[test]
+fn recursion_is_an_error_that_shows_the_chain() {
+    #[graph]
+    fn down(x: S) -> S {
+        if x > 0.0 { up(x - 1.0) } else { x }
+    }
+    #[graph]
+    fn up(x: S) -> S {
+        down(x) + 1.0
+    }
+    let error = error_of(down, 1.0);
+    shows(&error, &["`down`", "`up`", "no recursion"]);
+}
+
+#[test]
+fn a_missing_gradient_names_the_operation_the_line_and_the_way() {
+    use anabranch::dsl::ops::{Grad, all};
+    // Whatever operation says that it has none.
+    for def in all() {
+        if let Grad::Missing(why) = def.grad {
+            assert!(!why.is_empty(), "{}: a reason is missing", def.name);
+        }
+    }
+}
+
+#[test]
+fn a_failing_step_leaves_the_variables_as_they_were() -> anabranch::Result<()> {
+    #[graph]
+    fn count(n: &Var<f64>, x: S) -> S {
+        n.set(n.get() + 1.0);
+        assert!(x > 0.0, "x must be positive");
+        n.get()
+    }
+    let n = Var::<f64>::new("n", 0.0);
+    let session = Session::new()?;
+    let count = session.function(|x| count(&n, x))?;
+    assert_eq!(count.call(1.0)?, 1.0);
+    assert!(count.call(-1.0).is_err());
+    assert_eq!(session.get(&n)?.item(), 1.0);
+    assert_eq!(count.call(1.0)?, 2.0);
+    Ok(())
+}
