@@ -43,7 +43,7 @@ impl Plan {
         let mut pc = 0;
         while pc < code.len() {
             match &code[pc] {
-                Instr::Scalar { f, dst, a, b, c } => {
+                Instr::Scalar { f, dst, a, b, c, .. } => {
                     let regs = &mut cx.regs[..];
                     regs[dst.index()] = f(regs[a.index()], regs[b.index()], regs[c.index()]);
                 }

@@ -168,8 +168,8 @@ impl Finish<'_> {
             Item::Moves(moves) => self.moves(p, moves),
             Item::Instr(instr) => {
                 let instr = match instr.clone() {
-                    Instr::Scalar { f, dst, a, b, c } => {
-                        Instr::Scalar { f, dst: self.reg(dst), a: self.reg(a), b: self.reg(b), c: self.reg(c) }
+                    Instr::Scalar { f, dst, a, b, c, name } => {
+                        Instr::Scalar { f, dst: self.reg(dst), a: self.reg(a), b: self.reg(b), c: self.reg(c), name }
                     }
                     Instr::Checked { f, valid, dst, a, b, step } => {
                         Instr::Checked { f, valid, dst: self.reg(dst), a: self.reg(a), b: self.reg(b), step }

@@ -143,7 +143,7 @@ pub(crate) struct Step {
 #[derive(Clone, Debug)]
 pub(crate) enum Instr {
     /// `dst = f(a, b, c)` on registers.
-    Scalar { f: ScalarFn, dst: Reg, a: Reg, b: Reg, c: Reg },
+    Scalar { f: ScalarFn, dst: Reg, a: Reg, b: Reg, c: Reg, name: &'static str },
     /// `dst = f(a, b)` on registers if `b` is valid; the meaning of the step says how it fails otherwise.
     Checked { f: ScalarFn, valid: fn(u64) -> bool, dst: Reg, a: Reg, b: Reg, step: StepId },
     /// `dst = src`

@@ -103,15 +103,20 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
         "abs" => float1!(d, |x| x.abs()).or_else(|| match d {
             DType::I32 => Some(unary!(i32 => i32, |x| x.wrapping_abs())),
             DType::I64 => Some(unary!(i64 => i64, |x| x.wrapping_abs())),
-            DType::U32 => Some(unary!(u32 => u32, |x| x)),
-            DType::U8 => Some(unary!(u8 => u8, |x| x)),
-            _ => None,
+            _ => int1!(d, |x| x),
+        }),
+        "sign" => float1!(d, |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x }).or_else(|| match d {
+            DType::I32 => Some(unary!(i32 => i32, |x| x.signum())),
+            DType::I64 => Some(unary!(i64 => i64, |x| x.signum())),
+            _ => int1!(d, |x| x.min(1)),
         }),
         "exp" => float1!(d, |x| x.exp()),
         "exp_m1" => float1!(d, |x| x.exp_m1()),
         "log" => float1!(d, |x| x.ln()),
         "log_1p" => float1!(d, |x| x.ln_1p()),
         "sqrt" => float1!(d, |x| x.sqrt()),
+        "rsqrt" => float1!(d, |x| 1.0 / x.sqrt()),
+        "recip" => float1!(d, |x| 1.0 / x),
         "sin" => float1!(d, |x| x.sin()),
         "cos" => float1!(d, |x| x.cos()),
         "tan" => float1!(d, |x| x.tan()),
@@ -121,11 +126,15 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
         "sinh" => float1!(d, |x| x.sinh()),
         "cosh" => float1!(d, |x| x.cosh()),
         "tanh" => float1!(d, |x| x.tanh()),
+        "sigmoid" => float1!(d, |x| x.sigmoid()),
+        "relu" => float1!(d, |x| x.larger(0.0)).or_else(|| int1!(d, |x| x.max(0))),
+        "softplus" => float1!(d, |x| x.larger(0.0) + (-x.abs()).exp().ln_1p()),
+        "erf" => float1!(d, |x| x.erf()),
+        "gelu" => float1!(d, |x| x.gelu()),
+        "silu" => float1!(d, |x| x * x.sigmoid()),
         "floor" => float1!(d, |x| x.floor()),
         "ceil" => float1!(d, |x| x.ceil()),
         "round" => float1!(d, |x| x.round_ties_even()),
-        "recip" => float1!(d, |x| x.recip()),
-        "square" => float1!(d, |x| x * x).or_else(|| int1!(d, |x| x.wrapping_mul(x))),
         "is_finite" => dispatch!(d, T in [F32 f32, F64 f64] => unary!(T => bool, |x| x.is_finite())),
         "is_nan" => dispatch!(d, T in [F32 f32, F64 f64] => unary!(T => bool, |x| x.is_nan())),
         "add" => float2!(d, |x, y| x + y).or_else(|| int2!(d, |x, y| x.wrapping_add(y))),
@@ -133,6 +142,10 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
         "mul" => float2!(d, |x, y| x * y).or_else(|| int2!(d, |x, y| x.wrapping_mul(y))),
         "div" => float2!(d, |x, y| x / y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_div(y)), d)),
         "rem" => float2!(d, |x, y| x % y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_rem(y)), d)),
+        "pow" => float2!(d, |x, y| x.powf(y)),
+        "atan2" => float2!(d, |y, x| y.atan2(x)),
+        "maximum" => float2!(d, |x, y| x.larger(y)).or_else(|| int2!(d, |x, y| x.max(y))),
+        "minimum" => float2!(d, |x, y| x.smaller(y)).or_else(|| int2!(d, |x, y| x.min(y))),
         "eq" => compare!(d, |x, y| x == y),
         "ne" => compare!(d, |x, y| x != y),
         "lt" => compare!(d, |x, y| x < y),
@@ -154,6 +167,46 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
         _ => None,
     }
 }
+
+/// Functions of floats that the standard library lacks, by the formulas of the reference.
+trait Real {
+    /// The larger number; `NaN` if one of them is.
+    fn larger(self, other: Self) -> Self;
+    /// The smaller number; `NaN` if one of them is.
+    fn smaller(self, other: Self) -> Self;
+    fn sigmoid(self) -> Self;
+    fn erf(self) -> Self;
+    fn gelu(self) -> Self;
+}
+macro_rules! real {
+    ($t:ident $erf:path, $erfc:path) => {
+        impl Real for $t {
+            #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                if self.is_nan() || self > other { self } else { other }
+            }
+            #[inline(always)]
+            fn smaller(self, other: Self) -> Self {
+                if self.is_nan() || self < other { self } else { other }
+            }
+            #[inline(always)]
+            fn sigmoid(self) -> Self {
+                // The exponential of a negative number does not overflow.
+                let e = (-self.abs()).exp();
+                if self >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }
+            }
+            fn erf(self) -> Self {
+                $erf(self)
+            }
+            fn gelu(self) -> Self {
+                // The complement keeps the digits that 1 + erf loses for negative numbers.
+                0.5 * self * $erfc(-self * std::f64::consts::FRAC_1_SQRT_2 as $t)
+            }
+        }
+    };
+}
+real!(f32 libm::erff, libm::erfcf);
+real!(f64 libm::erf, libm::erfc);
 
 /// `a ? b : c`. Elements are moved as they are, so their size is all that matters.
 fn select<T: Cell>() -> Function {

@@ -142,7 +142,7 @@ impl Lower<'_> {
             (Some(check), Some(step)) => {
                 self.emit(Instr::Checked { f: function.scalar, valid: check.scalar, dst, a, b, step });
             }
-            _ => self.emit(Instr::Scalar { f: function.scalar, dst, a, b, c }),
+            _ => self.emit(Instr::Scalar { f: function.scalar, dst, a, b, c, name: def.name }),
         }
         if let (true, Some(step)) = (self.options.check_finite, step) {
             self.emit(Instr::CheckFinite(step));
