@@ -1,1 +1,44 @@
-//! anabranch.
+//! The macros of anabranch: `#[graph]`, `#[derive(Carry)]`, `#[derive(Module)]`.
+//!
+//! They see tokens and know neither tensors nor types: what they emit are calls into `anabranch::__rt`, whose traits let the
+//! types decide. Every stage is a plain function from tokens to tokens, tested without a compiler. Whatever is wrong is
+//! reported at once, together with the item as the user wrote it, so that an editor keeps understanding it.
+#![forbid(unsafe_code)]
+
+mod carry;
+mod ctxt;
+mod graph;
+mod module;
+
+use proc_macro::TokenStream;
+
+/// Makes an ordinary function stageable: control flow on tensors becomes part of the graph.
+///
+/// In the function's body, `if`, `while`, `&&`, `||` and `assert!` on a `Tensor<bool>` are recorded as dataflow, and comparisons
+/// of tensors give tensors; on a `bool` they are ordinary Rust, executed while tracing. The signature, documentation and
+/// visibility stay. What is assigned in a branch or a loop on a tensor must be a `Carry`: tensors, and tuples, arrays,
+/// options, vectors and derived structs of them.
+///
+/// What cannot be staged yet (`break`, `continue`, `return`, `?` and unknown macros under a tensor condition) is a
+/// compile error at its token.
+#[proc_macro_attribute]
+pub fn graph(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    graph::expand(arguments.into(), item.into()).into()
+}
+
+/// Implements `Carry` for a struct, so that branches and loops on tensors can change it.
+///
+/// Every field must be a `Carry`, or a host value marked `#[carry(host)]`, which may not change.
+#[proc_macro_derive(Carry, attributes(carry))]
+pub fn derive_carry(item: TokenStream) -> TokenStream {
+    carry::derive(item.into()).into()
+}
+
+/// Implements `Module` for a struct of variables and modules.
+///
+/// Its variables are visited in the order of the fields; the path of a variable is made of field names. Fields marked
+/// `#[module(skip)]` are left out.
+#[proc_macro_derive(Module, attributes(module))]
+pub fn derive_module(item: TokenStream) -> TokenStream {
+    module::derive(item.into()).into()
+}

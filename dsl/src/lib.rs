@@ -14,6 +14,7 @@ pub mod nn;
 pub mod optim;
 pub mod ops;
 mod shape;
+pub mod staged;
 mod tensor;
 pub mod trace;
 mod ty;

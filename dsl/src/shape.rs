@@ -1,5 +1,6 @@
 //! Shapes: extents that are known, named, or not known.
 
+use crate::ir::Quoted;
 use std::fmt;
 use std::sync::Arc;
 
@@ -34,6 +35,17 @@ impl Dim {
         }
     }
 
+    /// Whether every extent that `self` may stand for is one that `general` may stand for: the two are equal, or `general` is
+    /// unknown.
+    pub fn fits(&self, general: &Dim) -> bool {
+        self == general || *general == Dim::Unknown
+    }
+
+    /// The most exact dimension that both fit.
+    pub fn join(&self, other: &Dim) -> Dim {
+        if self == other { self.clone() } else { Dim::Unknown }
+    }
+
     /// The more exact of two dimensions known to be equal.
     pub fn meet(&self, other: &Dim) -> Dim {
         match (self, other) {
@@ -48,7 +60,7 @@ impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Dim::Known(n) => write!(f, "{n}"),
-            Dim::Named(n) => f.write_str(n),
+            Dim::Named(n) => write!(f, "{}", Quoted(n)),
             Dim::Unknown => f.write_str("?"),
         }
     }
@@ -93,6 +105,16 @@ impl Shape {
     /// Whether the two may be equal at run time.
     pub fn compatible(&self, other: &Shape) -> bool {
         self.rank() == other.rank() && self.0.iter().zip(&other.0).all(|(a, b)| a.compatible(b))
+    }
+
+    /// Whether each dimension [fits](Dim::fits) that of `general`.
+    pub fn fits(&self, general: &Shape) -> bool {
+        self.rank() == general.rank() && self.0.iter().zip(&general.0).all(|(a, b)| a.fits(b))
+    }
+
+    /// The most exact shape that both fit, if they have the same rank.
+    pub fn join(&self, other: &Shape) -> Option<Shape> {
+        (self.rank() == other.rank()).then(|| Shape(self.0.iter().zip(&other.0).map(|(a, b)| a.join(b)).collect()))
     }
 
     /// The more exact of two shapes known to be equal.

@@ -27,6 +27,17 @@ impl TensorType {
     pub fn compatible(&self, other: &TensorType) -> bool {
         self.dtype == other.dtype && self.shape.compatible(&other.shape)
     }
+
+    /// Whether every value of this type is a value of `general`, which is equal or has unknown extents.
+    pub fn fits(&self, general: &TensorType) -> bool {
+        self.dtype == general.dtype && self.shape.fits(&general.shape)
+    }
+
+    /// The most exact type that both fit, if there is one.
+    pub fn join(&self, other: &TensorType) -> Option<TensorType> {
+        let shape = self.shape.join(&other.shape)?;
+        (self.dtype == other.dtype).then_some(TensorType { dtype: self.dtype, shape })
+    }
 }
 
 impl fmt::Display for TensorType {
@@ -70,6 +81,23 @@ impl Type {
         match (self, other) {
             (Type::Tensor(a), Type::Tensor(b)) | (Type::Stack(a), Type::Stack(b)) => a.compatible(b),
             _ => false,
+        }
+    }
+
+    /// Whether every value of this type is a value of `general`, which is equal or has unknown extents.
+    pub fn fits(&self, general: &Type) -> bool {
+        match (self, general) {
+            (Type::Tensor(a), Type::Tensor(b)) | (Type::Stack(a), Type::Stack(b)) => a.fits(b),
+            _ => false,
+        }
+    }
+
+    /// The most exact type that both fit, if there is one.
+    pub fn join(&self, other: &Type) -> Option<Type> {
+        match (self, other) {
+            (Type::Tensor(a), Type::Tensor(b)) => a.join(b).map(Type::Tensor),
+            (Type::Stack(a), Type::Stack(b)) => a.join(b).map(Type::Stack),
+            _ => None,
         }
     }
 

@@ -272,6 +272,11 @@ impl Graph {
         self.values.len()
     }
 
+    /// Number of regions ever made: one more than the largest index.
+    pub fn n_regions(&self) -> usize {
+        self.regions.len()
+    }
+
     /// The inputs.
     pub fn inputs(&self) -> &[Value] {
         &self.regions[0].params

@@ -1,0 +1,170 @@
+//! `#[derive(Carry)]`.
+
+use crate::ctxt::Ctxt;
+use proc_macro2::TokenStream;
+use quote::{quote, quote_spanned};
+use syn::spanned::Spanned;
+use syn::{Data, DeriveInput, Fields, parse_quote};
+
+/// The whole derive.
+pub(crate) fn derive(item: TokenStream) -> TokenStream {
+    let cx = Ctxt::new();
+    let tokens = syn::parse2(item)
+        .map(|input| implement(&cx, &input))
+        .unwrap_or_else(|error| {
+            cx.push(error);
+            TokenStream::new()
+        });
+    cx.finish().map_or_else(|errors| errors, |()| tokens)
+}
+
+/// Whether a field has `#[attribute(word)]`, which is the only argument that the attribute takes.
+pub(crate) fn marked(cx: &Ctxt, field: &syn::Field, attribute: &str, word: &str) -> bool {
+    let mut found = false;
+    for attr in field.attrs.iter().filter(|a| a.path().is_ident(attribute)) {
+        let parsed = attr.parse_nested_meta(|meta| {
+            if meta.path.is_ident(word) {
+                found = true;
+                Ok(())
+            } else {
+                Err(meta.error(format!("the only argument of `#[{attribute}]` is `{word}`")))
+            }
+        });
+        if let Err(error) = parsed {
+            cx.push(error);
+        }
+    }
+    found
+}
+
+/// The fields of a struct; an error for anything else.
+pub(crate) fn struct_fields<'a>(
+    cx: &Ctxt,
+    input: &'a DeriveInput,
+    derive: &str,
+) -> Option<&'a Fields> {
+    let (token, kind): (&dyn quote::ToTokens, _) = match &input.data {
+        Data::Struct(data) => return Some(&data.fields),
+        Data::Enum(data) => (&data.enum_token, "an enum"),
+        Data::Union(data) => (&data.union_token, "a union"),
+    };
+    let why = match derive {
+        "Carry" => {
+            "which variant it is would have to be decided while tracing: use a struct, or `Option`"
+        }
+        _ => "its variables must be the same whatever it holds: use a struct",
+    };
+    cx.error(
+        quote!(#token),
+        format!("`#[derive({derive})]` is for structs, not {kind}: {why}"),
+    );
+    None
+}
+
+/// The member that a field is reached by.
+pub(crate) fn member(index: usize, field: &syn::Field) -> syn::Member {
+    field
+        .ident
+        .clone()
+        .map_or_else(|| syn::Member::from(index), syn::Member::from)
+}
+
+fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
+    let Some(fields) = struct_fields(cx, input, "Carry") else {
+        return TokenStream::new();
+    };
+    let name = &input.ident;
+    let (mut flatten, mut rebuild) = (Vec::new(), Vec::new());
+    let mut generics = input.generics.clone();
+    for (i, field) in fields.iter().enumerate() {
+        let (member, ty) = (member(i, field), &field.ty);
+        if marked(cx, field, "carry", "host") {
+            flatten.push(quote!(__state.host(&self.#member);));
+            rebuild.push(quote!(#member: __state.host()));
+        } else {
+            // At the type of the field, so that a type that cannot be carried is reported there.
+            let carry = quote_spanned!(ty.span()=> <#ty as ::anabranch::__rt::Carry>);
+            flatten.push(quote!(#carry::flatten(&self.#member, __state);));
+            rebuild.push(quote!(#member: #carry::rebuild(__state)));
+            if mentions_parameter(ty, &input.generics) {
+                generics
+                    .make_where_clause()
+                    .predicates
+                    .push(parse_quote!(#ty: ::anabranch::__rt::Carry));
+            }
+        }
+    }
+    let (impl_generics, _, where_clause) = generics.split_for_impl();
+    let (_, ty_generics, _) = input.generics.split_for_impl();
+    quote! {
+        #[automatically_derived]
+        impl #impl_generics ::anabranch::__rt::Carry for #name #ty_generics #where_clause {
+            fn flatten(&self, __state: &mut ::anabranch::__rt::State) {
+                #(#flatten)*
+                let _ = __state;
+            }
+            fn rebuild(__state: &mut ::anabranch::__rt::Reader<'_>) -> Self {
+                let _ = &__state;
+                Self { #(#rebuild),* }
+            }
+        }
+    }
+}
+
+/// Whether a type depends on a type parameter.
+pub(crate) fn mentions_parameter(ty: &syn::Type, generics: &syn::Generics) -> bool {
+    struct Find<'a>(&'a syn::Generics, bool);
+    impl<'a> syn::visit::Visit<'a> for Find<'_> {
+        fn visit_path(&mut self, path: &'a syn::Path) {
+            self.1 |= self
+                .0
+                .type_params()
+                .any(|p| path.segments.first().is_some_and(|s| s.ident == p.ident));
+            syn::visit::visit_path(self, path);
+        }
+    }
+    let mut find = Find(generics, false);
+    syn::visit::Visit::visit_type(&mut find, ty);
+    find.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn derived(text: &str) -> String {
+        derive(text.parse().unwrap()).to_string()
+    }
+
+    #[test]
+    fn fields_are_carried_in_order_and_host_fields_are_checked() {
+        let out =
+            derived("struct S<T: Element> { a: Tensor<T>, #[carry(host)] n: usize, b: Tensor }");
+        let order: Vec<_> = ["self . a", "host (& self . n)", "self . b"]
+            .iter()
+            .map(|s| out.find(s).unwrap())
+            .collect();
+        assert!(order.is_sorted(), "{out}");
+        assert!(
+            out.contains("where Tensor < T > : :: anabranch :: __rt :: Carry {"),
+            "{out}"
+        );
+    }
+
+    #[test]
+    fn tuple_and_unit_structs_are_built_by_their_members() {
+        assert!(
+            derived("struct P(Tensor, Tensor);").contains("Self { 0 : < Tensor as :: anabranch")
+        );
+        assert!(derived("struct U;").contains("Self { }"));
+    }
+
+    #[test]
+    fn enums_and_unknown_arguments_are_errors() {
+        assert!(derived("enum E { A }").contains("is for structs, not an enum"));
+        assert!(
+            derived("struct S { #[carry(skip)] a: u8 }")
+                .contains("the only argument of `#[carry]` is `host`")
+        );
+    }
+}

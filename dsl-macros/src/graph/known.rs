@@ -1,0 +1,194 @@
+//! What is known of methods and macros by their names alone.
+
+/// Methods that change nothing, whatever declares them in the standard library or in anabranch: a `mut` variable is not
+/// carried because it is the receiver of one of them.
+///
+/// Sorted. A method with such a name that does change its receiver would be missed, so names that are used for both are not
+/// here.
+const PURE_METHODS: &[&str] = &[
+    "abs",
+    "argmax",
+    "argmin",
+    "as_bytes",
+    "as_deref",
+    "as_ptr",
+    "as_ref",
+    "as_slice",
+    "as_str",
+    "binary_search",
+    "borrow",
+    "bytes",
+    "capacity",
+    "cast",
+    "ceil",
+    "chars",
+    "checked_add",
+    "checked_div",
+    "checked_mul",
+    "checked_sub",
+    "chunks",
+    "chunks_exact",
+    "clamp",
+    "clone",
+    "cloned",
+    "cmp",
+    "concat",
+    "contains",
+    "contains_key",
+    "copied",
+    "cos",
+    "count_ones",
+    "deref",
+    "dim",
+    "div_ceil",
+    "dtype",
+    "ends_with",
+    "enumerate",
+    "eq",
+    "exp",
+    "find",
+    "first",
+    "floor",
+    "fract",
+    "ge",
+    "get",
+    "gt",
+    "hash",
+    "is_alphabetic",
+    "is_empty",
+    "is_err",
+    "is_finite",
+    "is_infinite",
+    "is_nan",
+    "is_negative",
+    "is_none",
+    "is_none_or",
+    "is_ok",
+    "is_ok_and",
+    "is_positive",
+    "is_power_of_two",
+    "is_some",
+    "is_some_and",
+    "iter",
+    "join",
+    "keys",
+    "last",
+    "le",
+    "leading_zeros",
+    "len",
+    "lines",
+    "ln",
+    "log",
+    "log10",
+    "log2",
+    "lt",
+    "map",
+    "matmul",
+    "max",
+    "max_by",
+    "mean",
+    "min",
+    "mul_add",
+    "ne",
+    "neg",
+    "next_power_of_two",
+    "not",
+    "ok_or",
+    "ok_or_else",
+    "partial_cmp",
+    "pow",
+    "powf",
+    "powi",
+    "product",
+    "rank",
+    "recip",
+    "relu",
+    "rem_euclid",
+    "repeat",
+    "reshape",
+    "rev",
+    "round",
+    "rsqrt",
+    "saturating_sub",
+    "select",
+    "shape",
+    "sigmoid",
+    "signum",
+    "sin",
+    "softmax",
+    "split_at",
+    "sqrt",
+    "starts_with",
+    "sum",
+    "t",
+    "tan",
+    "tanh",
+    "to_lowercase",
+    "to_owned",
+    "to_string",
+    "to_uppercase",
+    "to_vec",
+    "total_cmp",
+    "trailing_zeros",
+    "transpose",
+    "trim",
+    "trunc",
+    "unwrap",
+    "unwrap_or",
+    "unwrap_or_default",
+    "unwrap_or_else",
+    "values",
+    "windows",
+    "wrapping_add",
+    "wrapping_mul",
+    "wrapping_sub",
+    "zip",
+];
+
+/// Whether a method of this name leaves its receiver as it is.
+pub(super) fn is_pure_method(name: &str) -> bool {
+    PURE_METHODS.binary_search(&name).is_ok()
+}
+
+/// How a macro is treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MacroKind {
+    /// `vec!`: its elements are rewritten.
+    Elements,
+    /// `matches!`: its first argument is rewritten; always a host value.
+    Matches,
+    /// `assert!` and, if true, `debug_assert!`.
+    Assert(bool),
+    /// Panics when it is reached.
+    Panic,
+    /// A constant: nothing happens in it.
+    Constant,
+    /// Anything else: runs once, while tracing.
+    Opaque,
+}
+
+/// The kind of a macro by the last segment of its path.
+pub(super) fn macro_kind(name: &str) -> MacroKind {
+    match name {
+        "vec" => MacroKind::Elements,
+        "matches" => MacroKind::Matches,
+        "assert" => MacroKind::Assert(false),
+        "debug_assert" => MacroKind::Assert(true),
+        "panic" | "todo" | "unimplemented" | "unreachable" => MacroKind::Panic,
+        "cfg" | "column" | "concat" | "env" | "file" | "include_bytes" | "include_str" | "line"
+        | "module_path" | "option_env" | "stringify" => MacroKind::Constant,
+        _ => MacroKind::Opaque,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted() {
+        assert!(PURE_METHODS.is_sorted());
+        assert!(is_pure_method("len") && is_pure_method("abs") && is_pure_method("zip"));
+        assert!(!is_pure_method("push") && !is_pure_method("next") && !is_pure_method("any"));
+    }
+}

@@ -1,0 +1,134 @@
+//! `#[graph]`: parse, check, rewrite, expand.
+//!
+//! [`parse`] reads the function, [`check_signature`] refuses kinds of functions that cannot be traced, [`rewrite`](rewrite::rewrite)
+//! resolves scopes, finds what every construct carries and replaces the constructs, and [`expand`] puts the function together
+//! again. The templates of the emitted code are in [`emit`].
+
+mod emit;
+mod known;
+mod place;
+mod rewrite;
+mod scope;
+
+use crate::ctxt::Ctxt;
+use proc_macro2::TokenStream;
+use quote::{ToTokens, quote};
+use syn::{ItemFn, Safety, Signature};
+
+/// The whole macro: tokens of its arguments and of the function to tokens.
+pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    let cx = Ctxt::new();
+    if !arguments.is_empty() {
+        cx.error(&arguments, "`#[graph]` takes no arguments");
+    }
+    let function = match parse(item.clone()) {
+        Ok(function) => function,
+        Err(error) => {
+            cx.push(error);
+            let errors = cx.finish().expect_err("an error was added");
+            return quote!(#errors #item);
+        }
+    };
+    check_signature(&cx, &function.sig);
+    let rewritten = rewrite::rewrite(&cx, function).function;
+    match cx.finish() {
+        Ok(()) => {
+            let guard = emit::guard(&rewritten.sig.ident);
+            let ItemFn {
+                attrs,
+                vis,
+                sig,
+                block,
+                ..
+            } = rewritten;
+            let stmts = &block.stmts;
+            quote! {
+                #(#attrs)*
+                #vis #sig {
+                    #guard
+                    #(#stmts)*
+                }
+            }
+        }
+        // The function as the user wrote it keeps editors and later errors sensible.
+        Err(errors) => quote!(#errors #item),
+    }
+}
+
+/// Reads the function.
+fn parse(item: TokenStream) -> syn::Result<ItemFn> {
+    syn::parse2(item).map_err(|error| {
+        syn::Error::new(
+            error.span(),
+            format!("`#[graph]` is for functions and methods with a body: {error}"),
+        )
+    })
+}
+
+/// Refuses functions whose calls tracing cannot follow.
+fn check_signature(cx: &Ctxt, sig: &Signature) {
+    let refuse = |token: &dyn ToTokens, kind: &str| {
+        cx.error(
+            token.to_token_stream(),
+            format!("a graph function is an ordinary function, it cannot be {kind}"),
+        );
+    };
+    if let Some(token) = &sig.constness {
+        refuse(token, "`const`");
+    }
+    if let Some(token) = &sig.asyncness {
+        refuse(token, "`async`");
+    }
+    if let Safety::Unsafe(token) = &sig.safety {
+        refuse(token, "`unsafe`");
+    }
+    if let Some(token) = &sig.abi {
+        refuse(token, "`extern`");
+    }
+    if let Some(token) = &sig.variadic {
+        refuse(token, "variadic");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(text: &str) -> String {
+        expand(TokenStream::new(), text.parse().unwrap()).to_string()
+    }
+
+    #[test]
+    fn an_ordinary_function_keeps_everything_but_its_body() {
+        let out = expanded(
+            "/// Doc.\n#[inline] pub(crate) fn f<T: Copy>(x: T) -> T where T: Sized { x }",
+        );
+        let sig = "# [inline] pub (crate) fn f < T : Copy > (x : T) -> T where T : Sized {";
+        assert!(out.contains(sig), "{out}");
+        assert!(out.contains("Doc."), "{out}");
+        assert!(
+            out.contains(":: anabranch :: __rt :: enter (\"f\""),
+            "{out}"
+        );
+    }
+
+    #[test]
+    fn all_errors_are_reported_and_the_function_stays() {
+        let out = expanded("async unsafe fn f() { unsafe { g() } }");
+        assert_eq!(out.matches("compile_error").count(), 3, "{out}");
+        assert!(
+            out.ends_with("async unsafe fn f () { unsafe { g () } }"),
+            "{out}"
+        );
+    }
+
+    #[test]
+    fn what_is_not_a_function_is_an_error() {
+        let out = expanded("struct S;");
+        assert!(
+            out.contains("`#[graph]` is for functions and methods with a body"),
+            "{out}"
+        );
+        assert!(out.ends_with("struct S ;"), "{out}");
+    }
+}

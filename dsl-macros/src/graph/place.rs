@@ -1,0 +1,221 @@
+//! Places: what an assignment changes.
+
+use super::scope::{Access, BindingId};
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::spanned::Spanned;
+use syn::{Expr, Ident, Member, UnOp};
+
+/// A step from a place to a part of it.
+#[derive(Clone, Debug)]
+pub(super) enum Projection {
+    /// `.name` or `.0`
+    Field(Member),
+    /// `*`
+    Deref,
+}
+
+/// A place as it is written: a variable and the way to a part of it.
+#[derive(Clone, Debug)]
+pub(super) struct Written {
+    pub(super) root: Ident,
+    pub(super) projections: Vec<Projection>,
+    /// Whether an index follows, so that the place is a part of what the projections lead to.
+    pub(super) indexed: bool,
+    pub(super) span: Span,
+}
+
+impl Written {
+    /// The place that an expression names, if it is one.
+    pub(super) fn of(expr: &Expr) -> Option<Written> {
+        let span = expr.span();
+        let mut place = match expr {
+            Expr::Path(p) if p.qself.is_none() => {
+                let root = p.path.get_ident()?.clone();
+                Written {
+                    root,
+                    projections: Vec::new(),
+                    indexed: false,
+                    span,
+                }
+            }
+            Expr::Field(e) => {
+                let mut base = Written::of(&e.base)?;
+                if !base.indexed {
+                    base.projections.push(Projection::Field(e.member.clone()));
+                }
+                base
+            }
+            Expr::Index(e) => Written {
+                indexed: true,
+                ..Written::of(&e.expr)?
+            },
+            Expr::Unary(e) if matches!(e.op, UnOp::Deref(_)) => {
+                let mut base = Written::of(&e.expr)?;
+                if !base.indexed {
+                    base.projections.push(Projection::Deref);
+                }
+                base
+            }
+            Expr::Paren(e) => Written::of(&e.expr)?,
+            Expr::Group(e) => Written::of(&e.expr)?,
+            _ => return None,
+        };
+        place.span = span;
+        Some(place)
+    }
+
+    /// The place to be carried if the whole of this may change, given what its variable is.
+    pub(super) fn whole(mut self, access: Access) -> Written {
+        let through_reference = match access {
+            Access::MutRef => true,
+            Access::Plain => self.indexed,
+            Access::Mut => false,
+        };
+        if self.projections.is_empty() && through_reference {
+            self.projections.push(Projection::Deref);
+        }
+        self
+    }
+}
+
+/// A place that a construct carries.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) written: Written,
+    pub(super) binding: BindingId,
+}
+
+impl Place {
+    /// The fields on the way; a dereference leads to the same place as far as covering is concerned.
+    fn fields(&self) -> Vec<String> {
+        let field = |p: &Projection| match p {
+            Projection::Field(m) => Some(m.to_token_stream().to_string()),
+            Projection::Deref => None,
+        };
+        self.written.projections.iter().filter_map(field).collect()
+    }
+
+    fn derefs(&self) -> usize {
+        self.written
+            .projections
+            .iter()
+            .filter(|p| matches!(p, Projection::Deref))
+            .count()
+    }
+
+    /// Whether `other` is this place or a part of it.
+    fn covers(&self, other: &Place) -> bool {
+        let (a, b) = (self.fields(), other.fields());
+        self.binding == other.binding
+            && b.starts_with(&a)
+            && (b.len() > a.len() || self.derefs() <= other.derefs())
+    }
+
+    /// `a.b.0`, for messages.
+    pub(super) fn name(&self) -> String {
+        std::iter::once(self.written.root.to_string())
+            .chain(self.fields())
+            .collect::<Vec<_>>()
+            .join(".")
+    }
+
+    /// `&mut a.b.0`, at the user's assignment.
+    pub(super) fn borrow(&self) -> TokenStream {
+        let mut expr = self.written.root.to_token_stream();
+        let last = self.written.projections.len().wrapping_sub(1);
+        for (i, projection) in self.written.projections.iter().enumerate() {
+            expr = match projection {
+                Projection::Field(member) => quote!(#expr.#member),
+                Projection::Deref if i == last => quote!(*#expr),
+                Projection::Deref => quote!((*#expr)),
+            };
+        }
+        let at = Span::mixed_site().located_at(self.written.span);
+        quote_spanned!(at=> &mut #expr)
+    }
+}
+
+/// The places that a construct carries: none is a part of another.
+#[derive(Debug, Default)]
+pub(super) struct Places(Vec<Place>);
+
+impl Places {
+    /// Adds a place, unless one that covers it is there.
+    pub(super) fn add(&mut self, place: Place) {
+        if self.0.iter().any(|p| p.covers(&place)) {
+            return;
+        }
+        self.0.retain(|p| !place.covers(p));
+        self.0.push(place);
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Place> {
+        self.0.iter()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use syn::parse_str;
+
+    fn place(text: &str) -> Place {
+        Place {
+            written: Written::of(&parse_str(text).unwrap()).unwrap(),
+            binding: 0,
+        }
+    }
+
+    fn after(texts: &[&str]) -> Vec<String> {
+        let mut places = Places::default();
+        texts.iter().for_each(|t| places.add(place(t)));
+        places.iter().map(|p| p.borrow().to_string()).collect()
+    }
+
+    #[test]
+    fn a_place_is_a_path_of_fields_up_to_the_first_index() {
+        assert_eq!(place("a.b.0").name(), "a.b.0");
+        assert_eq!(place("a.b[3].c").name(), "a.b");
+        assert_eq!(place("(*a).b").borrow().to_string(), "& mut (* a) . b");
+        assert!(Written::of(&parse_str("f().x").unwrap()).is_none());
+    }
+
+    #[test]
+    fn a_place_covers_its_parts() {
+        assert_eq!(after(&["a.b", "a.b.c"]), ["& mut a . b"]);
+        assert_eq!(
+            after(&["a.b.c", "a.d", "a.b"]),
+            ["& mut a . d", "& mut a . b"]
+        );
+        assert_eq!(after(&["*r", "r.x"]), ["& mut * r"]);
+        assert_eq!(after(&["*r", "r"]), ["& mut r"]);
+        assert_eq!(after(&["a.x", "a.xy"]), ["& mut a . x", "& mut a . xy"]);
+    }
+
+    #[test]
+    fn what_is_behind_a_reference_is_carried_by_its_target() {
+        let whole = |text: &str, access| {
+            let written = Written::of(&parse_str(text).unwrap())
+                .unwrap()
+                .whole(access);
+            Place {
+                written,
+                binding: 0,
+            }
+            .borrow()
+            .to_string()
+        };
+        assert_eq!(whole("p", Access::MutRef), "& mut * p");
+        assert_eq!(whole("v[i]", Access::Mut), "& mut v");
+        assert_eq!(whole("v[i]", Access::Plain), "& mut * v");
+        assert_eq!(
+            whole("self.layers[i]", Access::MutRef),
+            "& mut self . layers"
+        );
+    }
+}

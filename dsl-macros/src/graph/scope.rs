@@ -1,0 +1,251 @@
+//! Which variable a name means: lexical scopes.
+
+use syn::visit::{self, Visit};
+use syn::{Expr, FnArg, Pat, PatIdent, ReceiverKind, Type};
+
+/// What is known from tokens about the value behind a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Neither `mut` nor known to be a mutable reference.
+    Plain,
+    /// Declared `mut`.
+    Mut,
+    /// A mutable reference, so that `*name` can change.
+    MutRef,
+}
+
+/// A variable.
+#[derive(Clone, Debug)]
+pub(super) struct Binding {
+    pub(super) access: Access,
+    /// Declared by `let name;` and without a value so far.
+    pub(super) deferred: bool,
+}
+
+/// Identifies a variable. Ids grow in the order of declaration, so that a variable declared inside of a block has a larger
+/// one than each that was declared before the block.
+pub(super) type BindingId = usize;
+
+/// The names that are in scope.
+#[derive(Debug, Default)]
+pub(super) struct Env {
+    bindings: Vec<Binding>,
+    names: Vec<(String, BindingId)>,
+}
+
+/// The end of a scope: the names declared since [`Env::enter`].
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Scope(usize);
+
+impl Env {
+    /// Opens a scope.
+    pub(super) fn enter(&mut self) -> Scope {
+        Scope(self.names.len())
+    }
+
+    /// Closes a scope: the names in it are forgotten.
+    pub(super) fn leave(&mut self, scope: Scope) {
+        self.names.truncate(scope.0);
+    }
+
+    /// The id that the next variable will have.
+    pub(super) fn next_id(&self) -> BindingId {
+        self.bindings.len()
+    }
+
+    /// The variable that a name means, if it is one of this function.
+    pub(super) fn resolve(&self, name: &str) -> Option<BindingId> {
+        self.names
+            .iter()
+            .rev()
+            .find(|(n, _)| n == name)
+            .map(|&(_, id)| id)
+    }
+
+    /// What is known of a variable.
+    pub(super) fn binding(&mut self, id: BindingId) -> &mut Binding {
+        &mut self.bindings[id]
+    }
+
+    /// Declares one variable.
+    pub(super) fn declare(&mut self, name: String, access: Access, deferred: bool) {
+        self.names.push((name, self.bindings.len()));
+        self.bindings.push(Binding { access, deferred });
+    }
+
+    /// Declares the variables of a pattern.
+    pub(super) fn declare_pat(&mut self, pat: &Pat) {
+        let mut found = Names(Vec::new());
+        found.visit_pat(pat);
+        for (name, access) in found.0 {
+            self.declare(name, access, false);
+        }
+    }
+
+    /// Declares the variables of a `let`.
+    pub(super) fn declare_let(&mut self, pat: &Pat, init: Option<&Expr>) {
+        let (inner, ty) = match pat {
+            Pat::Type(p) => (&*p.pat, Some(&*p.ty)),
+            p => (p, None),
+        };
+        if let Pat::Ident(PatIdent {
+            by_ref: None,
+            ident,
+            mutability,
+            subpat: None,
+            ..
+        }) = inner
+        {
+            let borrowed = matches!(init, Some(Expr::Reference(r)) if r.mutability.is_some());
+            let access = if borrowed || ty.is_some_and(is_mut_ref) {
+                Access::MutRef
+            } else if mutability.is_some() {
+                Access::Mut
+            } else {
+                Access::Plain
+            };
+            self.declare(ident.to_string(), access, init.is_none());
+        } else {
+            self.declare_pat(pat);
+        }
+    }
+
+    /// Declares a parameter of a function.
+    pub(super) fn declare_parameter(&mut self, parameter: &FnArg) {
+        match parameter {
+            FnArg::Receiver(r) => {
+                let by_mut_ref = match &r.kind {
+                    ReceiverKind::Reference(_, _, mutability) => mutability.is_some(),
+                    ReceiverKind::Typed(_, ty) => is_mut_ref(ty),
+                    _ => false,
+                };
+                let access = match (by_mut_ref, r.mutability) {
+                    (true, _) => Access::MutRef,
+                    (false, Some(_)) => Access::Mut,
+                    (false, None) => Access::Plain,
+                };
+                self.declare("self".to_owned(), access, false);
+            }
+            FnArg::Typed(p) => self.declare_pat(&Pat::Type(p.clone())),
+        }
+    }
+}
+
+/// Whether a type is written as `&mut T`.
+fn is_mut_ref(ty: &Type) -> bool {
+    matches!(ty, Type::Reference(r) if r.mutability.is_some())
+}
+
+/// The names that a pattern binds.
+struct Names(Vec<(String, Access)>);
+
+impl<'a> Visit<'a> for Names {
+    fn visit_pat(&mut self, pat: &'a Pat) {
+        if let Pat::Type(p) = pat
+            && let Pat::Ident(i) = &*p.pat
+            && is_mut_ref(&p.ty)
+        {
+            self.0.push((i.ident.to_string(), Access::MutRef));
+            return;
+        }
+        // The cases of `A(x) | B(x)` bind the same names.
+        if let Pat::Or(or) = pat {
+            if let Some(first) = or.cases.first() {
+                self.visit_pat(first);
+            }
+            return;
+        }
+        visit::visit_pat(self, pat);
+    }
+    fn visit_pat_ident(&mut self, p: &'a PatIdent) {
+        let access = match (p.by_ref, p.mutability) {
+            (Some(_), Some(_)) => Access::MutRef,
+            (None, Some(_)) => Access::Mut,
+            _ => Access::Plain,
+        };
+        self.0.push((p.ident.to_string(), access));
+        if let Some((_, subpat)) = &p.subpat {
+            self.visit_pat(subpat);
+        }
+    }
+    // The guard of a match arm, constants and types bind nothing.
+    fn visit_expr(&mut self, _: &'a Expr) {}
+    fn visit_type(&mut self, _: &'a Type) {}
+}
+
+/// Whether a pattern borrows mutably from what it matches.
+pub(super) fn has_ref_mut(pat: &Pat) -> bool {
+    let mut found = Names(Vec::new());
+    found.visit_pat(pat);
+    let mut by_ref = RefMut(false);
+    by_ref.visit_pat(pat);
+    by_ref.0
+}
+
+struct RefMut(bool);
+
+impl<'a> Visit<'a> for RefMut {
+    fn visit_pat_ident(&mut self, p: &'a PatIdent) {
+        self.0 |= p.by_ref.is_some() && p.mutability.is_some();
+        visit::visit_pat_ident(self, p);
+    }
+    fn visit_expr(&mut self, _: &'a Expr) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use syn::parse::Parser;
+    use syn::parse_quote;
+
+    fn names(pat: &str) -> Vec<(String, Access)> {
+        let pat = Pat::parse_multi_with_leading_vert.parse_str(pat).unwrap();
+        let mut found = Names(Vec::new());
+        found.visit_pat(&pat);
+        found.0
+    }
+
+    #[test]
+    fn patterns_bind_names() {
+        let plain = |n: &str| (n.to_owned(), Access::Plain);
+        assert_eq!(
+            names("(a, mut b)"),
+            [plain("a"), ("b".to_owned(), Access::Mut)]
+        );
+        assert_eq!(
+            names("S { x, y: [p, .., q], .. }"),
+            [plain("x"), plain("p"), plain("q")]
+        );
+        assert_eq!(names("Some(x) | Other(x)"), [plain("x")]);
+        assert_eq!(names("n @ 1..=3"), [plain("n")]);
+        assert_eq!(names("Some(ref mut r)"), [("r".to_owned(), Access::MutRef)]);
+    }
+
+    #[test]
+    fn inner_declarations_shadow_until_their_scope_ends() {
+        let mut env = Env::default();
+        env.declare("x".into(), Access::Mut, false);
+        let outer = env.resolve("x");
+        let scope = env.enter();
+        env.declare("x".into(), Access::Plain, false);
+        assert_ne!(env.resolve("x"), outer);
+        env.leave(scope);
+        assert_eq!(env.resolve("x"), outer);
+    }
+
+    #[test]
+    fn mutable_references_are_seen_in_types_and_initial_values() {
+        let mut env = Env::default();
+        let arg: FnArg = parse_quote!(p: &mut Vec<u8>);
+        env.declare_parameter(&arg);
+        let syn::Stmt::Local(local) = parse_quote!(let r = &mut v;) else {
+            unreachable!()
+        };
+        env.declare_let(&local.pat, local.init.as_ref().map(|i| &*i.expr));
+        for name in ["p", "r"] {
+            let id = env.resolve(name).unwrap();
+            assert_eq!(env.binding(id).access, Access::MutRef, "{name}");
+        }
+    }
+}

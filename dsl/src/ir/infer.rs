@@ -1,0 +1,175 @@
+//! The types of a node's results, from its operands: for the verifier, the parser and passes.
+
+use super::{Attr, AttrKind, Attrs, Graph, Node, Op, StackOp};
+use crate::ops::{Arity, InferCx, OpDef, OpError};
+use crate::{DType, Shape, TensorType, Type};
+
+/// The largest number of elements of a tensor whose extents are known; so sizes and sums of sizes cannot overflow.
+pub(crate) const MAX_ELEMENTS: usize = 1 << 40;
+
+/// What is wrong with a node, and the invariant of [`verify`](super::verify) that it breaks.
+#[derive(Clone, Debug)]
+pub(crate) struct Broken {
+    pub(crate) invariant: u8,
+    pub(crate) error: OpError,
+}
+
+/// A broken invariant with a message.
+pub(crate) fn broken(invariant: u8, message: impl Into<String>) -> Broken {
+    Broken { invariant, error: OpError::new(message) }
+}
+
+/// Whether the extents of a shape that are known have a product that can be counted.
+pub(crate) fn is_countable(shape: &Shape) -> bool {
+    let known = shape.dims().iter().filter_map(crate::Dim::known).filter(|&n| n > 0);
+    known.map(|n| n as u128).try_fold(1u128, |p, n| p.checked_mul(n)).is_some_and(|n| n <= MAX_ELEMENTS as u128)
+}
+
+/// Checks attributes against the row of their operation.
+pub(crate) fn check_attrs(def: &OpDef, attrs: &Attrs) -> Result<(), Broken> {
+    let names: Vec<&str> = attrs.iter().map(|(name, _)| name).collect();
+    let expected: Vec<&str> = def.attrs.iter().map(|(name, _)| *name).collect();
+    if names != expected {
+        let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let message = format!("the attributes are {}, expected {}", list(&names), list(&expected));
+        return Err(broken(4, message));
+    }
+    for ((name, attr), (_, kind)) in attrs.iter().zip(def.attrs) {
+        if attr.kind() != *kind {
+            return Err(broken(4, format!("the attribute `{name}` is {attr}, expected {}", kind_name(*kind))));
+        }
+        check_size(name, attr)?;
+    }
+    Ok(())
+}
+
+fn check_size(name: &str, attr: &Attr) -> Result<(), Broken> {
+    let fits = |i: &i64| i.unsigned_abs() <= MAX_ELEMENTS as u64;
+    let ok = match attr {
+        Attr::Int(i) => fits(i),
+        Attr::Ints(list) => list.iter().all(fits),
+        Attr::Shape(shape) => is_countable(shape),
+        Attr::Float(_) | Attr::Bool(_) | Attr::DType(_) => true,
+    };
+    if ok { Ok(()) } else { Err(broken(4, format!("the attribute `{name}` is too large"))) }
+}
+
+/// What an attribute holds, in words.
+pub(crate) fn kind_name(kind: AttrKind) -> &'static str {
+    match kind {
+        AttrKind::Int => "an integer",
+        AttrKind::Ints => "a list of integers",
+        AttrKind::Float => "a float",
+        AttrKind::Bool => "true or false",
+        AttrKind::DType => "an element type",
+        AttrKind::Shape => "a shape",
+    }
+}
+
+fn arity(op: &Op) -> Arity {
+    match op {
+        Op::Prim(def, _) => def.arity,
+        Op::Constant(_) | Op::Read(_) | Op::Stack(StackOp::New(_)) => Arity::Exactly(0),
+        Op::Assign(_) | Op::Assert { .. } | Op::Stack(StackOp::Pop | StackOp::ZerosLike) => Arity::Exactly(1),
+        Op::Stack(StackOp::Push | StackOp::Add) => Arity::Exactly(2),
+        Op::Cond => Arity::AtLeast(1),
+        Op::While => Arity::AtLeast(0),
+    }
+}
+
+/// Checks the number of operands.
+pub(crate) fn check_arity(op: &Op, given: usize) -> Result<(), Broken> {
+    let operands = |n: usize| if n == 1 { "1 operand".to_owned() } else { format!("{n} operands") };
+    match arity(op) {
+        Arity::Exactly(n) if n != given => Err(broken(4, format!("takes {}, given {given}", operands(n)))),
+        Arity::AtLeast(n) if n > given => Err(broken(4, format!("takes {} or more, given {given}", operands(n)))),
+        _ => Ok(()),
+    }
+}
+
+/// The types of a node's results, as exactly as its operands allow; those of a `cond` and a `while` from their regions.
+pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
+    let data = graph.node(node);
+    check_arity(&data.op, data.operands.len())?;
+    let operands: Vec<&Type> = data.operands.iter().map(|&v| graph.ty(v)).collect();
+    match &data.op {
+        Op::Prim(def, attrs) => {
+            check_attrs(def, attrs)?;
+            if let Some(i) = operands.iter().position(|t| t.as_tensor().is_none()) {
+                return Err(broken(10, format!("operand {} is a stack", i + 1)));
+            }
+            let ty = (def.infer)(&InferCx { operands: &operands, attrs }).map_err(|error| {
+                let types: Vec<String> = operands.iter().map(|t| t.to_string()).collect();
+                let error = if error.label.is_empty() { error.label(types.join(", ")) } else { error };
+                Broken { invariant: 3, error }
+            })?;
+            if is_countable(&ty.element().shape) { Ok(vec![ty]) } else { Err(broken(3, format!("{ty} is too large"))) }
+        }
+        Op::Constant(tensor) => Ok(vec![tensor.ty().into()]),
+        Op::Read(var) => match graph.vars.get(var.index()) {
+            Some(var) => Ok(vec![var.ty.clone().into()]),
+            None => Err(broken(8, "the variable is not declared")),
+        },
+        Op::Assign(_) | Op::Assert { .. } => Ok(vec![]),
+        Op::Stack(op) => stack_types(op, &operands),
+        Op::Cond => cond_types(graph, node),
+        Op::While => {
+            let body = data.regions.get(1).map(|&r| graph.region(r));
+            let body = body.ok_or_else(|| broken(5, "a loop has two regions"))?;
+            let carried = body.params.get(..body.yields.len());
+            let carried = carried.ok_or_else(|| broken(5, "the body yields more values than it has parameters"))?;
+            Ok(carried.iter().map(|&p| graph.ty(p).clone()).collect())
+        }
+    }
+}
+
+fn stack_types(op: &StackOp, operands: &[&Type]) -> Result<Vec<Type>, Broken> {
+    let stack = |i: usize| match operands[i] {
+        Type::Stack(element) => Ok(element),
+        Type::Tensor(t) => Err(broken(10, format!("operand {} is {t}, not a stack", i + 1))),
+    };
+    match op {
+        StackOp::New(element) => Ok(vec![Type::Stack(element.clone())]),
+        StackOp::Push => {
+            let element = stack(0)?;
+            match operands[1] {
+                Type::Tensor(t) if t.fits(element) => Ok(vec![operands[0].clone()]),
+                other => Err(broken(10, format!("{other} on a stack of {element}"))),
+            }
+        }
+        StackOp::Pop => {
+            let element = stack(0)?;
+            Ok(vec![operands[0].clone(), Type::Tensor(element.clone())])
+        }
+        StackOp::ZerosLike => stack(0).map(|_| vec![operands[0].clone()]),
+        StackOp::Add => {
+            let (a, b) = (stack(0)?, stack(1)?);
+            if !a.dtype.is_numeric() {
+                return Err(broken(10, format!("{} cannot be added", a.dtype)));
+            }
+            match a.join(b) {
+                Some(element) if a.compatible(b) => Ok(vec![Type::Stack(element)]),
+                _ => Err(broken(10, format!("a stack of {a} plus a stack of {b}"))),
+            }
+        }
+    }
+}
+
+fn cond_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
+    let [then, otherwise] = graph.node(node).regions[..] else { return Err(broken(6, "a cond has two regions")) };
+    let (a, b) = (&graph.region(then).yields, &graph.region(otherwise).yields);
+    if a.len() != b.len() {
+        return Err(broken(6, format!("one branch yields {} values, the other {}", a.len(), b.len())));
+    }
+    let join = |(i, (&x, &y)): (usize, (&super::Value, &super::Value))| {
+        let (x, y) = (graph.ty(x), graph.ty(y));
+        let differ = || broken(6, format!("value {} is {x} in one branch, {y} in the other", i + 1));
+        x.join(y).filter(|_| x.compatible(y)).ok_or_else(differ)
+    };
+    a.iter().zip(b).enumerate().map(join).collect()
+}
+
+/// Whether a type is `bool[]`.
+pub(crate) fn is_predicate(ty: &Type) -> bool {
+    matches!(ty, Type::Tensor(TensorType { dtype: DType::Bool, shape }) if shape.rank() == 0)
+}

@@ -1,0 +1,240 @@
+//! The text form of a graph: its words.
+
+use super::literal::is_word_char;
+use crate::{Diagnostic, Loc};
+use std::collections::HashSet;
+use std::sync::{LazyLock, Mutex};
+
+/// What stands at one place of the text.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Tok<'a> {
+    /// `%x`: a value.
+    Value(&'a str),
+    /// `@x` or `@"x y"`: a variable or a graph.
+    At(String),
+    /// A word that does not begin with a digit.
+    Word(&'a str),
+    /// A word that begins with a digit or with `-`.
+    Number(&'a str),
+    /// `"text"`.
+    Str(String),
+    /// One of `( ) { } [ ] < > , : = | ?`.
+    Punct(char),
+    /// `->`.
+    Arrow,
+    /// The end of the text.
+    End,
+}
+
+impl Tok<'_> {
+    /// The token in the words of a message.
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Tok::Value(x) => format!("`%{x}`"),
+            Tok::At(x) => format!("`@{x}`"),
+            Tok::Word(x) | Tok::Number(x) => format!("`{x}`"),
+            Tok::Str(x) => format!("{x:?}"),
+            Tok::Punct(c) => format!("`{c}`"),
+            Tok::Arrow => "`->`".to_owned(),
+            Tok::End => "the end of the text".to_owned(),
+        }
+    }
+}
+
+/// A token and its place.
+#[derive(Clone, Debug)]
+pub(super) struct Token<'a> {
+    pub(super) tok: Tok<'a>,
+    pub(super) loc: Loc,
+    /// Whether it is the first one of its line.
+    pub(super) first: bool,
+}
+
+/// The one copy of a string that lives as long as the program: names of files and values, which are `Copy` everywhere else.
+pub(super) fn intern(text: &str) -> &'static str {
+    static ALL: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
+    let mut all = ALL.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(known) = all.get(text) {
+        return known;
+    }
+    let new: &'static str = Box::leak(text.into());
+    all.insert(new);
+    new
+}
+
+/// The tokens of a text, the last one [`Tok::End`], and what is no token.
+pub(super) fn lex<'a>(text: &'a str, file: &'static str) -> (Vec<Token<'a>>, Vec<Diagnostic>) {
+    let mut lexer = Lexer { text, at: 0, loc: Loc { file, line: 1, column: 1 }, errors: Vec::new() };
+    let mut tokens = Vec::new();
+    let mut line = 0;
+    loop {
+        lexer.skip_blanks();
+        let loc = lexer.loc;
+        if let Some(tok) = lexer.token() {
+            let end = tok == Tok::End;
+            tokens.push(Token { tok, loc, first: loc.line != line });
+            line = loc.line;
+            if end {
+                return (tokens, lexer.errors);
+            }
+        }
+    }
+}
+
+struct Lexer<'a> {
+    text: &'a str,
+    at: usize,
+    loc: Loc,
+    errors: Vec<Diagnostic>,
+}
+
+impl<'a> Lexer<'a> {
+    fn peek(&self) -> Option<char> {
+        self.text[self.at..].chars().next()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let c = self.peek()?;
+        self.at += c.len_utf8();
+        if c == '\n' {
+            self.loc.line = self.loc.line.saturating_add(1);
+            self.loc.column = 1;
+        } else {
+            self.loc.column = self.loc.column.saturating_add(1);
+        }
+        Some(c)
+    }
+
+    fn skip_blanks(&mut self) {
+        while let Some(c) = self.peek() {
+            if c == ';' {
+                while self.peek().is_some_and(|c| c != '\n') {
+                    self.next();
+                }
+            } else if c.is_whitespace() {
+                self.next();
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn word(&mut self) -> &'a str {
+        let start = self.at;
+        let mut before = '\0';
+        let number = self.peek().is_some_and(|c| c.is_ascii_digit());
+        // The sign of an exponent belongs to a number: `1e-7`.
+        while let Some(c) = self.peek()
+            && (is_word_char(c) || (number && before == 'e' && (c == '-' || c == '+')))
+        {
+            before = c;
+            self.next();
+        }
+        &self.text[start..self.at]
+    }
+
+    /// The next token; `None` if something there was none and was skipped.
+    fn token(&mut self) -> Option<Tok<'a>> {
+        let loc = self.loc;
+        let Some(c) = self.peek() else { return Some(Tok::End) };
+        match c {
+            '%' | '@' => {
+                self.next();
+                if c == '@' && self.peek() == Some('"') {
+                    return self.string().map(Tok::At);
+                }
+                let name = self.word();
+                if name.is_empty() {
+                    self.error(loc, format!("`{c}` without a name"));
+                    return None;
+                }
+                Some(if c == '%' { Tok::Value(name) } else { Tok::At(name.to_owned()) })
+            }
+            '"' => self.string().map(Tok::Str),
+            '-' => {
+                let start = self.at;
+                self.next();
+                if self.peek() == Some('>') {
+                    self.next();
+                    return Some(Tok::Arrow);
+                }
+                if self.word().is_empty() {
+                    self.error(loc, "`-` without a number");
+                    return None;
+                }
+                Some(Tok::Number(&self.text[start..self.at]))
+            }
+            '(' | ')' | '{' | '}' | '[' | ']' | '<' | '>' | ',' | ':' | '=' | '|' | '?' => {
+                self.next();
+                Some(Tok::Punct(c))
+            }
+            c if c.is_ascii_digit() => Some(Tok::Number(self.word())),
+            c if is_word_char(c) => Some(Tok::Word(self.word())),
+            c => {
+                self.next();
+                self.error(loc, format!("the character {c:?} has no meaning here"));
+                None
+            }
+        }
+    }
+
+    /// A string in quotes, with the escapes that Rust's `Debug` writes.
+    fn string(&mut self) -> Option<String> {
+        let start = self.loc;
+        self.next();
+        let mut text = String::new();
+        loop {
+            let loc = self.loc;
+            match self.peek() {
+                None | Some('\n') => {
+                    self.error(start, "a string without its closing quote");
+                    return None;
+                }
+                Some('"') => {
+                    self.next();
+                    return Some(text);
+                }
+                Some('\\') => {
+                    self.next();
+                    match self.escape() {
+                        Some(c) => text.push(c),
+                        None => self.error(loc, "an unknown escape in a string"),
+                    }
+                }
+                Some(c) => {
+                    self.next();
+                    text.push(c);
+                }
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Option<char> {
+        let c = self.peek().filter(|&c| c != '\n')?;
+        self.next();
+        match c {
+            'n' => Some('\n'),
+            'r' => Some('\r'),
+            't' => Some('\t'),
+            '0' => Some('\0'),
+            '\\' | '"' | '\'' => Some(c),
+            'u' => {
+                let rest = &self.text[self.at..];
+                let digits = rest.strip_prefix('{')?.split_once('}')?.0;
+                let code = (digits.len() <= 6 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
+                    .then(|| u32::from_str_radix(digits, 16).ok())
+                    .flatten()?;
+                let c = char::from_u32(code)?;
+                for _ in 0..digits.len() + 2 {
+                    self.next();
+                }
+                Some(c)
+            }
+            _ => None,
+        }
+    }
+
+    fn error(&mut self, loc: Loc, message: impl Into<String>) {
+        self.errors.push(Diagnostic::new(message).at(loc, ""));
+    }
+}

@@ -1,0 +1,152 @@
+//! Words and numbers of the text form: what the printer writes, the parser reads back bit by bit.
+//!
+//! Floats are written in the shortest form that reads back as the same bits. `nan` is the quiet NaN without payload; another
+//! NaN is written with its bits, as `nan0xffc00000`.
+
+use crate::{Buffer, DType};
+use std::fmt::{self, Write};
+
+/// An element as a word of the text form.
+pub(super) trait Literal: Sized {
+    fn write(&self, to: &mut impl Write) -> fmt::Result;
+    /// The element that a word stands for; `None` if it is not one of this type.
+    fn read(word: &str) -> Option<Self>;
+}
+
+macro_rules! float_literal {
+    ($t:ident, $quiet_nan:expr) => {
+        impl Literal for $t {
+            fn write(&self, to: &mut impl Write) -> fmt::Result {
+                match self.to_bits() {
+                    $quiet_nan => to.write_str("nan"),
+                    bits if self.is_nan() => write!(to, "nan{bits:#x}"),
+                    _ => write!(to, "{self:?}"),
+                }
+            }
+
+            fn read(word: &str) -> Option<$t> {
+                match word {
+                    "nan" => return Some($t::from_bits($quiet_nan)),
+                    "inf" => return Some($t::INFINITY),
+                    "-inf" => return Some($t::NEG_INFINITY),
+                    _ => {}
+                }
+                if let Some(hex) = word.strip_prefix("nan0x") {
+                    return is_hex(hex).then(|| hex_value(hex).map($t::from_bits)).flatten().filter(|x| x.is_nan());
+                }
+                let digits = word.strip_prefix('-').unwrap_or(word);
+                let is_number = digits.starts_with(|c: char| c.is_ascii_digit());
+                is_number.then(|| word.parse().ok()).flatten().filter(|x: &$t| x.is_finite())
+            }
+        }
+    };
+}
+
+fn is_hex(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// The value of hexadecimal digits, if the target type can hold it.
+fn hex_value<T: TryFrom<u64>>(hex: &str) -> Option<T> {
+    u64::from_str_radix(hex, 16).ok().and_then(|bits| bits.try_into().ok())
+}
+
+float_literal!(f32, 0x7fc0_0000);
+float_literal!(f64, 0x7ff8_0000_0000_0000);
+
+macro_rules! plain_literal {
+    ($($t:ident)*) => {$(
+        impl Literal for $t {
+            fn write(&self, to: &mut impl Write) -> fmt::Result {
+                write!(to, "{self}")
+            }
+
+            fn read(word: &str) -> Option<$t> {
+                word.parse().ok()
+            }
+        }
+    )*};
+}
+plain_literal!(i32 i64 u32 u8 bool);
+
+/// The buffer of elements of one type that words stand for, or the first word that is not one.
+pub(super) fn read_elements<W: AsRef<str>>(dtype: DType, words: &[W]) -> Result<Buffer, usize> {
+    crate::match_dtype!(dtype, T => {
+        let mut data = Vec::with_capacity(words.len());
+        for (i, word) in words.iter().enumerate() {
+            data.push(<T as Literal>::read(word.as_ref()).ok_or(i)?);
+        }
+        Ok(crate::Element::into_buffer(data))
+    })
+}
+
+/// Whether a character may stand in a word: a name, a number.
+pub(super) fn is_word_char(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == '.'
+}
+
+/// Whether a word is a name that needs no quotes.
+pub(super) fn is_plain_name(word: &str) -> bool {
+    word.starts_with(|c: char| is_word_char(c) && !c.is_ascii_digit()) && word.chars().all(is_word_char)
+}
+
+/// A name as the text form has it: quoted if it is not a plain one.
+pub(crate) struct Quoted<'a>(pub &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if is_plain_name(self.0) { f.write_str(self.0) } else { write!(f, "{:?}", self.0) }
+    }
+}
+
+/// A float as the text form has it.
+pub(super) struct Float(pub f64);
+
+impl fmt::Display for Float {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.write(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn round_trip(x: f32, text: &str) {
+        let mut written = String::new();
+        x.write(&mut written).unwrap();
+        assert_eq!(written, text);
+        assert_eq!(f32::read(text).map(f32::to_bits), Some(x.to_bits()), "{text}");
+    }
+
+    #[test]
+    fn floats_keep_their_bits() {
+        round_trip(1.0, "1.0");
+        round_trip(-0.0, "-0.0");
+        round_trip(0.1, "0.1");
+        round_trip(f32::MIN_POSITIVE / 2.0, "5.877472e-39");
+        round_trip(f32::MAX, "3.4028235e38");
+        round_trip(f32::INFINITY, "inf");
+        round_trip(f32::NEG_INFINITY, "-inf");
+        round_trip(f32::from_bits(0x7fc0_0000), "nan");
+        round_trip(f32::from_bits(0xffc0_0001), "nan0xffc00001");
+    }
+
+    #[test]
+    fn words_that_are_no_elements_are_refused() {
+        for word in ["", "-", "NaN", "infinity", "nan0x", "nan0x0", "nan0x+7fc00001", "1e999", "1.0.0", ".5"] {
+            assert_eq!(f32::read(word), None, "{word}");
+        }
+        assert_eq!(u8::read("256"), None);
+        assert_eq!(bool::read("1"), None);
+    }
+
+    #[test]
+    fn names_are_quoted_where_needed() {
+        assert_eq!(Quoted("layer.0.weight").to_string(), "layer.0.weight");
+        assert_eq!(Quoted("0").to_string(), "\"0\"");
+        assert_eq!(Quoted("a b\n").to_string(), "\"a b\\n\"");
+        assert_eq!(Quoted("").to_string(), "\"\"");
+    }
+}

@@ -1,0 +1,372 @@
+//! The text form of a graph: the printer. `docs/ir.md` has the grammar.
+//!
+//! A name is looked up from the inside out, and regions are closed, so each region names its values by itself: the user's name
+//! where there is one, with a number added where two values of a region share it; otherwise a number, counted through the graph.
+//! Printing what was parsed from this text gives the same text.
+
+use super::literal::{Literal, Quoted, is_word_char};
+use super::{Graph, Node, Op, Region, StackOp, Value};
+use crate::{HostTensor, Type, match_buffer};
+use std::collections::{HashMap, HashSet};
+use std::fmt::{self, Display, Write};
+
+/// The largest tensor of equal elements that is written as one element.
+pub(super) const MAX_FILL: usize = 1 << 24;
+
+impl Graph {
+    /// The text form, with options.
+    pub fn text(&self) -> GraphText<'_> {
+        GraphText { graph: self, locs: false }
+    }
+}
+
+impl Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text().fmt(f)
+    }
+}
+
+/// The text form of a graph: see [`Graph::text`].
+#[derive(Clone, Copy, Debug)]
+pub struct GraphText<'a> {
+    graph: &'a Graph,
+    locs: bool,
+}
+
+impl GraphText<'_> {
+    /// Adds to every node the place of the source that made it, as a comment.
+    #[must_use]
+    pub fn with_locs(mut self) -> Self {
+        self.locs = true;
+        self
+    }
+}
+
+impl Display for GraphText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = vec![String::new(); self.graph.n_values()];
+        let mut printer = Printer { graph: self.graph, locs: self.locs, out: String::new(), names, next: 0 };
+        printer.graph()?;
+        f.write_str(&printer.out)
+    }
+}
+
+/// The names given in one region.
+#[derive(Clone, Default)]
+struct Scope<'a> {
+    taken: HashSet<String>,
+    /// The next number to try for a name that is taken.
+    suffix: HashMap<&'a str, usize>,
+}
+
+struct Printer<'a> {
+    graph: &'a Graph,
+    locs: bool,
+    out: String,
+    /// The printed name of each value; empty until it is defined.
+    names: Vec<String>,
+    /// The next number for a value without a name.
+    next: usize,
+}
+
+impl<'a> Printer<'a> {
+    fn graph(&mut self) -> fmt::Result {
+        let g = self.graph;
+        write!(self.out, "graph @{}(", Quoted(&g.name))?;
+        let mut scope = Scope::default();
+        for (i, &p) in g.inputs().iter().enumerate() {
+            self.define(&mut scope, &[p]);
+            write!(self.out, "{}%{}: {}", comma(i), self.name(p), g.ty(p))?;
+        }
+        self.out.push_str(") -> ");
+        let outputs: Vec<&Type> = g.outputs().iter().filter(|v| v.index() < g.n_values()).map(|&v| g.ty(v)).collect();
+        self.types(&outputs)?;
+        self.out.push_str(" {\n");
+        for var in &g.vars {
+            writeln!(self.out, "    var @{}: {}", Quoted(&var.name), var.ty)?;
+        }
+        self.body(g.root(), scope, 1, "return")?;
+        self.out.push_str("}\n");
+        Ok(())
+    }
+
+    /// Gives values that stand for one another (the parameters of the two regions of a loop) their name.
+    fn define(&mut self, scope: &mut Scope<'a>, values: &[Value]) {
+        let user = values.iter().rev().find_map(|v| self.graph.value(*v).name);
+        let name = match user {
+            None => {
+                self.next += 1;
+                (self.next - 1).to_string()
+            }
+            Some(user) => {
+                let plain = plain(user);
+                if scope.taken.insert(plain.clone()) {
+                    plain
+                } else {
+                    let n = scope.suffix.entry(user).or_insert(2);
+                    loop {
+                        let numbered = format!("{plain}_{n}");
+                        *n += 1;
+                        if scope.taken.insert(numbered.clone()) {
+                            break numbered;
+                        }
+                    }
+                }
+            }
+        };
+        for v in values {
+            self.names[v.index()].clone_from(&name);
+        }
+    }
+
+    /// The name of a value; one that is not defined is marked, so that a broken graph can be looked at.
+    fn name(&self, value: Value) -> String {
+        match self.names.get(value.index()) {
+            Some(name) if !name.is_empty() => name.clone(),
+            _ => format!("undefined.{}", value.index()),
+        }
+    }
+
+    fn list(&mut self, values: &[Value]) {
+        for (i, &v) in values.iter().enumerate() {
+            self.out.push_str(if i > 0 { ", %" } else { "%" });
+            let name = self.name(v);
+            self.out.push_str(&name);
+        }
+    }
+
+    fn types(&mut self, types: &[&Type]) -> fmt::Result {
+        if let [ty] = types {
+            return write!(self.out, "{ty}");
+        }
+        self.out.push('(');
+        for (i, ty) in types.iter().enumerate() {
+            write!(self.out, "{}{ty}", comma(i))?;
+        }
+        self.out.push(')');
+        Ok(())
+    }
+
+    fn indent(&mut self, depth: usize) {
+        self.out.extend(std::iter::repeat_n("    ", depth));
+    }
+
+    /// The nodes of a region and what it yields, one line each.
+    fn body(&mut self, region: Region, mut scope: Scope<'a>, depth: usize, end: &str) -> fmt::Result {
+        let g = self.graph;
+        for &node in &g.region(region).nodes {
+            self.indent(depth);
+            self.node(node, &mut scope, depth)?;
+            self.out.push('\n');
+        }
+        let yields = &g.region(region).yields;
+        self.indent(depth);
+        self.out.push_str(end);
+        if !yields.is_empty() {
+            self.out.push(' ');
+        }
+        self.list(yields);
+        self.out.push('\n');
+        Ok(())
+    }
+
+    fn node(&mut self, node: Node, scope: &mut Scope<'a>, depth: usize) -> fmt::Result {
+        let g = self.graph;
+        let data = g.node(node);
+        for &r in &data.results {
+            self.define(scope, &[r]);
+        }
+        self.list(&data.results);
+        if !data.results.is_empty() {
+            self.out.push_str(" = ");
+        }
+        self.operation(node)?;
+        match &data.op {
+            Op::While => self.loop_params(node, depth),
+            Op::Cond => {
+                self.result_types(node)?;
+                for (i, &region) in data.regions.iter().enumerate() {
+                    self.out.push_str(if i == 0 { " then (" } else { " else (" });
+                    let captured = data.operands.get(1..).unwrap_or_default();
+                    let mut inner = Scope::default();
+                    for (i, &p) in g.region(region).params.iter().enumerate() {
+                        self.define(&mut inner, &[p]);
+                        self.out.push_str(comma(i));
+                        self.param(p, captured.get(i).copied())?;
+                    }
+                    self.out.push_str(") {");
+                    self.loc(node, i == 0);
+                    self.out.push('\n');
+                    self.close(region, inner, depth)?;
+                }
+                Ok(())
+            }
+            _ => {
+                self.result_types(node)?;
+                self.loc(node, true);
+                Ok(())
+            }
+        }
+    }
+
+    fn close(&mut self, region: Region, scope: Scope<'a>, depth: usize) -> fmt::Result {
+        self.body(region, scope, depth + 1, "yield")?;
+        self.indent(depth);
+        self.out.push('}');
+        Ok(())
+    }
+
+    /// The name of an operation with its operands and static arguments.
+    fn operation(&mut self, node: Node) -> fmt::Result {
+        let data = self.graph.node(node);
+        self.out.push_str(data.op.name());
+        if !data.operands.is_empty() && data.op != Op::While && !matches!(data.op, Op::Assign(_)) {
+            self.out.push(' ');
+            self.list(&data.operands);
+        }
+        match &data.op {
+            Op::Prim(_, attrs) if !attrs.is_empty() => write!(self.out, " {{{attrs}}}")?,
+            Op::Constant(tensor) => {
+                self.out.push(' ');
+                elements(&mut self.out, tensor)?;
+            }
+            Op::Read(var) => self.var(var.index())?,
+            Op::Assign(var) => {
+                self.var(var.index())?;
+                self.out.push_str(", ");
+                self.list(&data.operands);
+            }
+            Op::Assert { message } => write!(self.out, ", {message:?}")?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn var(&mut self, index: usize) -> fmt::Result {
+        match self.graph.vars.get(index) {
+            Some(var) => write!(self.out, " @{}", Quoted(&var.name)),
+            None => write!(self.out, " @undeclared.{index}"),
+        }
+    }
+
+    fn result_types(&mut self, node: Node) -> fmt::Result {
+        let g = self.graph;
+        let types: Vec<&Type> = g.node(node).results.iter().map(|&r| g.ty(r)).collect();
+        if types.is_empty() {
+            return Ok(());
+        }
+        self.out.push_str(" : ");
+        self.types(&types)
+    }
+
+    /// A parameter, with its type if that is not the type of what is given for it.
+    fn param(&mut self, param: Value, given: Option<Value>) -> fmt::Result {
+        let g = self.graph;
+        write!(self.out, "%{}", self.name(param))?;
+        match given {
+            Some(v) if v.index() < g.n_values() && g.ty(v) == g.ty(param) => Ok(()),
+            _ => write!(self.out, ": {}", g.ty(param)),
+        }
+    }
+
+    /// The rest of a loop from its parameters on. Both regions have the same ones, so they stand there once.
+    fn loop_params(&mut self, node: Node, depth: usize) -> fmt::Result {
+        let g = self.graph;
+        let data = g.node(node);
+        let empty: &[Value] = &[];
+        let params = |i: usize| data.regions.get(i).map_or(empty, |&r| &g.region(r).params[..]);
+        let (of_cond, of_body) = (params(0), params(1));
+        let mut inner = Scope::default();
+        self.out.push_str(" (");
+        for (i, &p) in of_body.iter().enumerate() {
+            self.define(&mut inner, &of_cond.get(i).map_or(vec![p], |&q| vec![q, p]));
+            let captures_begin = i == data.results.len();
+            self.out.push_str(match (i, captures_begin) {
+                (0, false) => "",
+                (0, true) => "| ",
+                (_, false) => ", ",
+                (_, true) => " | ",
+            });
+            let given = data.operands.get(i).copied();
+            self.param(p, given)?;
+            if let Some(given) = given {
+                write!(self.out, " = %{}", self.name(given))?;
+            }
+        }
+        self.out.push(')');
+        self.result_types(node)?;
+        for (i, &region) in data.regions.iter().enumerate() {
+            self.out.push_str(if i == 0 { " cond {" } else { " body {" });
+            self.loc(node, i == 0);
+            self.out.push('\n');
+            self.close(region, inner.clone(), depth)?;
+        }
+        Ok(())
+    }
+
+    fn loc(&mut self, node: Node, wanted: bool) {
+        let loc = self.graph.node(node).loc;
+        if self.locs && wanted && loc.is_known() {
+            self.out.push_str(&format!(" ; loc {loc}"));
+        }
+    }
+}
+
+fn comma(i: usize) -> &'static str {
+    if i > 0 { ", " } else { "" }
+}
+
+/// A user's name without characters that the text form has other uses for.
+fn plain(user: &str) -> String {
+    let mut plain: String = user.chars().map(|c| if is_word_char(c) { c } else { '_' }).collect();
+    if plain.is_empty() || plain.starts_with(|c: char| c.is_ascii_digit()) {
+        plain.insert(0, '_');
+    }
+    plain
+}
+
+/// The elements of a constant: nested lists, or one element if all are equal.
+fn elements(out: &mut String, tensor: &HostTensor) -> fmt::Result {
+    fn nested<T: Literal>(out: &mut String, shape: &[usize], data: &[T]) -> fmt::Result {
+        let Some((&n, inner)) = shape.split_first() else { return data[0].write(out) };
+        let stride: usize = inner.iter().product();
+        out.push('[');
+        for i in 0..n {
+            out.push_str(comma(i));
+            nested(out, inner, &data[i * stride..(i + 1) * stride])?;
+        }
+        out.push(']');
+        Ok(())
+    }
+    if (1..=MAX_FILL).contains(&tensor.len()) && is_uniform(tensor) {
+        return match_buffer!(tensor.buffer(), d => d[0].write(out));
+    }
+    match_buffer!(tensor.buffer(), d => nested(out, tensor.shape(), d))
+}
+
+/// Whether all elements are the same bits.
+fn is_uniform(tensor: &HostTensor) -> bool {
+    use crate::Buffer::*;
+    fn all_equal<K: PartialEq>(mut keys: impl Iterator<Item = K>) -> bool {
+        let first = keys.next();
+        keys.all(|k| Some(&k) == first.as_ref())
+    }
+    match tensor.buffer() {
+        F32(d) => all_equal(d.iter().map(|x| x.to_bits())),
+        F64(d) => all_equal(d.iter().map(|x| x.to_bits())),
+        I32(d) => all_equal(d.iter()),
+        I64(d) => all_equal(d.iter()),
+        U32(d) => all_equal(d.iter()),
+        U8(d) => all_equal(d.iter()),
+        Bool(d) => all_equal(d.iter()),
+    }
+}
+
+impl StackOp {
+    /// The stack operations that need no type, by their names in the text form.
+    pub(super) fn by_name(name: &str) -> Option<StackOp> {
+        [StackOp::Push, StackOp::Pop, StackOp::ZerosLike, StackOp::Add]
+            .into_iter()
+            .find(|op| Op::Stack(op.clone()).name() == name)
+    }
+}

@@ -1,0 +1,365 @@
+//! The verifier: what holds of every graph between two steps of the way from a function to a result.
+//!
+//! After [`verify`] returned `Ok`, whoever works on the graph may rely on all of this and panic where it does not hold: that would be
+//! an error of ours. Passes keep it; each message begins with the number of the invariant.
+//!
+//! - **V1** Every operand of a node, and every value that a region yields, is a parameter of the same region or a result of
+//!   an earlier node of it.
+//! - **V2** The tables agree: what a value says of its definition, a node of its region and a region of its owner is what is
+//!   found there; regions contain one another as a tree below the root.
+//! - **V3** A node has the results that its operation gives, each of the type that follows from the operands or of one that is
+//!   less exact (an extent is unknown instead).
+//! - **V4** Number of operands, names, order and kinds of the attributes are those of the operation.
+//! - **V5** The operands of a `while` are the parameters of both of its regions, in number and type. `cond` yields one `bool[]`.
+//!   `body` yields a value for each loop variable; the first parameters and the results are of the same types.
+//! - **V6** The first operand of a `cond` is a `bool[]`, the others are the parameters of both of its regions, in number and
+//!   type. Both yield a value for each result. Other nodes have no regions.
+//! - **V7** A node stands at most once, in one region, and a value is defined once.
+//! - **V8** Variables have different names, and types whose extents are known. What is read, or assigned, is of the variable's
+//!   type.
+//! - **V9** Variables are read and assigned in the root only, so that a step which fails leaves all as they were: each
+//!   is assigned at most once, and not read after that. What is asserted is a `bool[]`.
+//! - **V10** What is pushed on a stack, popped and added is of the type of its elements. Other operations take tensors.
+//! - **V11** Inputs and outputs of the graph are tensors.
+//!
+//! "Of the type" means: equal, or of a type that [fits](crate::Type::fits) a less exact one.
+
+use super::infer::{broken, check_arity, is_countable, is_predicate, result_types};
+use super::{Broken, Graph, Node, Op, Region, Value, ValueDef};
+use crate::{Diagnostic, Loc, Type};
+use std::collections::HashSet;
+
+/// Checks the invariants of the [module](self); all that are broken are reported.
+pub fn verify(graph: &Graph) -> Result<(), Vec<Diagnostic>> {
+    let mut v = Verifier { graph, errors: Vec::new() };
+    v.tables();
+    // The rest follows ids, which are good from here on.
+    if v.errors.is_empty() {
+        v.interface();
+        v.region(graph.root(), &mut vec![false; graph.n_values()]);
+        v.effects();
+    }
+    if v.errors.is_empty() {
+        return Ok(());
+    }
+    v.errors.sort_by_key(|e| e.loc().map(|l| (l.line, l.column)));
+    Err(v.errors)
+}
+
+struct Verifier<'a> {
+    graph: &'a Graph,
+    errors: Vec<Diagnostic>,
+}
+
+impl<'a> Verifier<'a> {
+    fn error(&mut self, invariant: u8, loc: Loc, message: impl std::fmt::Display) {
+        self.errors.push(Diagnostic::new(format!("V{invariant}: {message}")).at(loc, ""));
+    }
+
+    fn broken(&mut self, node: Node, broken: Broken) {
+        let data = self.graph.node(node);
+        let mut error = broken.error.at(data.op.name(), data.loc);
+        error.message = format!("V{}: {}", broken.invariant, error.message);
+        self.errors.push(error);
+    }
+
+    /// A value in the words of a message.
+    fn describe(&self, value: Value) -> String {
+        match self.graph.value(value).name {
+            Some(name) => format!("`%{name}`"),
+            None => format!("a value of type {}", self.graph.ty(value)),
+        }
+    }
+
+    // V2 and V7.
+
+    fn tables(&mut self) {
+        let g = self.graph;
+        let (mut nodes, mut regions) = (vec![false; g.n_nodes()], vec![false; g.n_regions()]);
+        let mut defined = vec![false; g.n_values()];
+        if g.region(g.root()).owner.is_some() {
+            self.error(2, Loc::UNKNOWN, "the root has an owner");
+        }
+        let mut todo = vec![g.root()];
+        regions[g.root().index()] = true;
+        while let Some(region) = todo.pop() {
+            let loc = g.region(region).owner.map_or(Loc::UNKNOWN, |n| g.node(n).loc);
+            for (i, &p) in g.region(region).params.iter().enumerate() {
+                self.definition(p, ValueDef::Param(region, i as u32), loc, &mut defined);
+            }
+            self.ids(&g.region(region).yields, loc);
+            for &node in &g.region(region).nodes {
+                let Some(seen) = nodes.get_mut(node.index()) else {
+                    self.error(2, loc, format_args!("{region} holds {node}, which does not exist"));
+                    continue;
+                };
+                let data = g.node(node);
+                if std::mem::replace(seen, true) {
+                    self.error(7, data.loc, format_args!("{}: the node stands twice in the graph", data.op.name()));
+                    continue;
+                }
+                if data.region != region {
+                    self.error(2, data.loc, format_args!("{node} stands in {region} and says {}", data.region));
+                }
+                self.ids(&data.operands, data.loc);
+                for (i, &r) in data.results.iter().enumerate() {
+                    self.definition(r, ValueDef::Result(node, i as u32), data.loc, &mut defined);
+                }
+                for &inner in &data.regions {
+                    let Some(seen) = regions.get_mut(inner.index()) else {
+                        self.error(2, data.loc, format_args!("{node} owns {inner}, which does not exist"));
+                        continue;
+                    };
+                    if std::mem::replace(seen, true) {
+                        self.error(7, data.loc, format_args!("{inner} has two owners, or contains itself"));
+                        continue;
+                    }
+                    if g.region(inner).owner != Some(node) {
+                        self.error(2, data.loc, format_args!("{node} owns {inner}, which does not say so"));
+                    }
+                    todo.push(inner);
+                }
+            }
+        }
+    }
+
+    fn definition(&mut self, value: Value, def: ValueDef, loc: Loc, defined: &mut [bool]) {
+        let Some(seen) = defined.get_mut(value.index()) else {
+            self.error(2, loc, format_args!("{value} does not exist"));
+            return;
+        };
+        if std::mem::replace(seen, true) {
+            self.error(7, loc, format_args!("{value} is defined twice"));
+        } else if self.graph.value(value).def != def {
+            let says = self.graph.value(value).def;
+            self.error(2, loc, format_args!("{value} is {def:?} and says {says:?}"));
+        }
+    }
+
+    fn ids(&mut self, values: &[Value], loc: Loc) {
+        for v in values {
+            if v.index() >= self.graph.n_values() {
+                self.error(2, loc, format_args!("{v} does not exist"));
+            }
+        }
+    }
+
+    // V8 and V11: what the graph shows to the outside.
+
+    fn interface(&mut self) {
+        let g = self.graph;
+        let mut names = HashSet::new();
+        for var in &g.vars {
+            if !names.insert(&var.name) {
+                self.error(8, Loc::UNKNOWN, format_args!("the variable `{}` is declared twice", var.name));
+            }
+            if var.ty.shape.known().is_none() || !is_countable(&var.ty.shape) {
+                let message = format_args!("the variable `{}` is {}: its extents must be known", var.name, var.ty);
+                self.error(8, Loc::UNKNOWN, message);
+            }
+        }
+        for (what, values) in [("input", g.inputs()), ("output", g.outputs())] {
+            for (i, &v) in values.iter().enumerate() {
+                if g.ty(v).as_tensor().is_none() {
+                    self.error(11, g.loc(v), format_args!("{what} {i} is {}, not a tensor", g.ty(v)));
+                }
+            }
+        }
+    }
+
+    // V1, and V3 to V10 node by node.
+
+    fn region(&mut self, region: Region, defined: &mut Vec<bool>) {
+        let g = self.graph;
+        let data = g.region(region);
+        for &p in &data.params {
+            defined[p.index()] = true;
+        }
+        for &node in &data.nodes {
+            let mut closed = true;
+            for &v in &g.node(node).operands {
+                closed &= self.is_defined(v, region, g.node(node).loc, g.node(node).op.name(), defined);
+            }
+            for &inner in &g.node(node).regions {
+                self.region(inner, defined);
+            }
+            if closed {
+                self.node(node);
+            }
+            for &r in &g.node(node).results {
+                defined[r.index()] = true;
+            }
+        }
+        let loc = data.owner.map(|n| g.node(n).loc).unwrap_or(Loc::UNKNOWN);
+        let end = if data.owner.is_some() { "yield" } else { "return" };
+        for &v in &data.yields {
+            self.is_defined(v, region, loc, end, defined);
+        }
+    }
+
+    fn is_defined(&mut self, value: Value, region: Region, loc: Loc, user: &str, defined: &[bool]) -> bool {
+        let g = self.graph;
+        let place = if g.region_of(value) != region {
+            "in another region: what a region uses is an operand of its owner and a parameter"
+        } else if !defined[value.index()] {
+            "later"
+        } else {
+            return true;
+        };
+        let message = format!("V1: {user}: {} is defined {place}", self.describe(value));
+        let mut error = Diagnostic::new(message).at(loc, "");
+        if g.loc(value).is_known() {
+            error = error.at(g.loc(value), "defined here");
+        }
+        self.errors.push(error);
+        false
+    }
+
+    fn node(&mut self, node: Node) {
+        let checked = match self.graph.node(node).op {
+            Op::Cond => self.cond(node),
+            Op::While => self.while_loop(node),
+            _ => self.simple(node),
+        };
+        match checked.and_then(|()| result_types(self.graph, node)) {
+            Ok(types) => self.results(node, &types),
+            Err(broken) => self.broken(node, broken),
+        }
+    }
+
+    /// V3: the results against the types that follow from the operands.
+    fn results(&mut self, node: Node, types: &[Type]) {
+        let g = self.graph;
+        let data = g.node(node);
+        // The types of loop variables are decided by the parameters, and those of a branch by what it yields.
+        let invariant = match data.op {
+            Op::Cond => 6,
+            Op::While => 5,
+            Op::Read(_) => 8,
+            Op::Stack(_) => 10,
+            _ => 3,
+        };
+        if types.len() != data.results.len() {
+            let message = format!("gives {} values, has {} results", types.len(), data.results.len());
+            self.broken(node, broken(invariant, message));
+            return;
+        }
+        for (i, (&r, ty)) in data.results.iter().zip(types).enumerate() {
+            let has = g.ty(r);
+            let exact = matches!(data.op, Op::Constant(_) | Op::Read(_) | Op::While);
+            if !(if exact { ty == has } else { ty.fits(has) }) {
+                let which = if types.len() > 1 { format!("result {}", i + 1) } else { "the result".to_owned() };
+                self.broken(node, broken(invariant, format!("{which} is {ty}, the graph says {has}")));
+            }
+        }
+    }
+
+    fn simple(&self, node: Node) -> Result<(), Broken> {
+        let g = self.graph;
+        let data = g.node(node);
+        if !data.regions.is_empty() {
+            return Err(broken(6, "the operation has no regions"));
+        }
+        check_arity(&data.op, data.operands.len())?;
+        let operand = data.operands.first().map(|&v| g.ty(v));
+        match (&data.op, operand) {
+            (Op::Assign(var), Some(ty)) => match g.vars.get(var.index()) {
+                None => Err(broken(8, "the variable is not declared")),
+                Some(var) if *ty != Type::Tensor(var.ty.clone()) => {
+                    Err(broken(8, format!("the variable `{}` is {}, the value {ty}", var.name, var.ty)))
+                }
+                Some(_) => Ok(()),
+            },
+            (Op::Assert { .. }, Some(ty)) if !is_predicate(ty) => {
+                Err(broken(9, format!("the assertion is {ty}, not bool[]")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether what is given for the parameters of a region fits them.
+    fn params(&self, invariant: u8, region: Region, given: &[Value], name: &str) -> Result<(), Broken> {
+        let g = self.graph;
+        let params = &g.region(region).params;
+        if params.len() != given.len() {
+            let message = format!("`{name}` has {} parameters, given {}", params.len(), given.len());
+            return Err(broken(invariant, message));
+        }
+        for (i, (&p, &v)) in params.iter().zip(given).enumerate() {
+            let (takes, given) = (g.ty(p), g.ty(v));
+            if !given.fits(takes) {
+                let message = format!("parameter {} of `{name}` is {takes}, given {given}", i + 1);
+                return Err(broken(invariant, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn cond(&self, node: Node) -> Result<(), Broken> {
+        let g = self.graph;
+        let data = g.node(node);
+        check_arity(&data.op, data.operands.len())?;
+        let [then, otherwise] = data.regions[..] else { return Err(broken(6, "has two regions")) };
+        let predicate = g.ty(data.operands[0]);
+        if !is_predicate(predicate) {
+            return Err(broken(6, format!("the predicate is {predicate}, not bool[]")));
+        }
+        self.params(6, then, &data.operands[1..], "then")?;
+        self.params(6, otherwise, &data.operands[1..], "else")
+    }
+
+    fn while_loop(&self, node: Node) -> Result<(), Broken> {
+        let g = self.graph;
+        let data = g.node(node);
+        let [cond, body] = data.regions[..] else { return Err(broken(5, "has two regions")) };
+        self.params(5, cond, &data.operands, "cond")?;
+        self.params(5, body, &data.operands, "body")?;
+        match g.region(cond).yields[..] {
+            [p] if is_predicate(g.ty(p)) => {}
+            [p] => return Err(broken(5, format!("`cond` yields {}, not bool[]", g.ty(p)))),
+            ref yields => return Err(broken(5, format!("`cond` yields {} values, not one bool[]", yields.len()))),
+        }
+        let (yields, n) = (&g.region(body).yields, g.n_carried(node));
+        if yields.len() != n || n > data.operands.len() {
+            let message = format!("`body` yields {} values for {n} results", yields.len());
+            return Err(broken(5, message));
+        }
+        for (i, (&next, &p)) in yields.iter().zip(&g.region(body).params).enumerate() {
+            let (next, takes) = (g.ty(next), g.ty(p));
+            if !next.fits(takes) {
+                let message = format!("loop variable {} is {takes}, `body` yields {next}", i + 1);
+                return Err(broken(5, message));
+            }
+            let of_cond = g.ty(g.region(cond).params[i]);
+            if of_cond != takes {
+                return Err(broken(5, format!("loop variable {} is {takes} in `body`, {of_cond} in `cond`", i + 1)));
+            }
+        }
+        Ok(())
+    }
+
+    // V9, over the whole graph.
+
+    fn effects(&mut self) {
+        let g = self.graph;
+        let mut assigned = HashSet::new();
+        let mut errors = Vec::new();
+        g.visit_nodes(g.root(), &mut |node| {
+            let data = g.node(node);
+            let (Op::Read(var) | Op::Assign(var)) = data.op else { return };
+            let name = || format!("{} @{}", data.op.name(), g.vars.get(var.index()).map_or("?", |v| &v.name));
+            if data.region != g.root() {
+                errors.push((data.loc, format!("{}: in a branch or loop", name())));
+            }
+            if assigned.contains(&var) {
+                errors.push((data.loc, format!("{}: after it was assigned", name())));
+            }
+            if matches!(data.op, Op::Assign(_)) {
+                assigned.insert(var);
+            }
+        });
+        for (loc, message) in errors {
+            self.error(9, loc, message);
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! State that can cross a staged branch or loop.
+
+use crate::{Any, Element, Tensor, Var};
+use std::fmt;
+use std::rc::Rc;
+
+/// State that may be changed by a staged `if` or `while`: tensors, and whatever is made of them.
+///
+/// Implemented for [`Tensor`], `()`, tuples, arrays, `Vec`, `Option` and `Box`; derive it for structs. The tensors in it become
+/// results of the branch and variables of the loop. Its structure (lengths, which options are there) is known while
+/// tracing, so it must come out of both branches, and of one iteration, in the same way.
+#[diagnostic::on_unimplemented(
+    message = "a staged `if` or `while` cannot change the host value of type `{Self}`",
+    label = "changed under a condition that is a tensor",
+    note = "make it a tensor with `scalar(..)`, or decide on a host value; a method call on a `mut` variable counts as a change",
+    note = "for a struct of tensors, add `#[derive(Carry)]`; in it, mark a host field that does not change `#[carry(host)]`"
+)]
+pub trait Carry: Sized {
+    /// Appends the tensors, and the structure that is needed to rebuild the value from them.
+    fn flatten(&self, state: &mut State);
+
+    /// Takes from `state` what [`flatten`](Self::flatten) appended, with other tensors in place of the first ones.
+    fn rebuild(state: &mut Reader<'_>) -> Self;
+}
+
+/// A host value inside of carried state: it may be there, but not change.
+///
+/// A field of a struct with `#[derive(Carry)]` is one if it is marked `#[carry(host)]`.
+pub trait HostValue: Clone + PartialEq + fmt::Debug + 'static {}
+impl<T: Clone + PartialEq + fmt::Debug + 'static> HostValue for T {}
+
+/// A host value of any type.
+trait AnyHost: fmt::Debug {
+    fn same(&self, other: &dyn AnyHost) -> bool;
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+impl<T: HostValue> AnyHost for T {
+    fn same(&self, other: &dyn AnyHost) -> bool {
+        other.as_any().downcast_ref::<T>() == Some(self)
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+/// One piece of structure.
+#[derive(Clone, Debug)]
+enum Entry {
+    Tensor,
+    Len(usize),
+    Present(bool),
+    Host(Rc<dyn AnyHost>),
+}
+
+impl Entry {
+    fn same(&self, other: &Entry) -> bool {
+        match (self, other) {
+            (Entry::Tensor, Entry::Tensor) => true,
+            (Entry::Len(a), Entry::Len(b)) => a == b,
+            (Entry::Present(a), Entry::Present(b)) => a == b,
+            (Entry::Host(a), Entry::Host(b)) => a.same(&**b),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entry::Tensor => f.write_str("a tensor"),
+            Entry::Len(1) => f.write_str("1 item"),
+            Entry::Len(n) => write!(f, "{n} items"),
+            Entry::Present(true) => f.write_str("`Some`"),
+            Entry::Present(false) => f.write_str("`None`"),
+            Entry::Host(value) => write!(f, "the host value {value:?}"),
+        }
+    }
+}
+
+/// A value taken apart: its tensors and its structure.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    tensors: Vec<Any>,
+    structure: Vec<Entry>,
+}
+
+impl State {
+    /// Takes a value apart.
+    pub fn of(value: &impl Carry) -> State {
+        let mut state = State::default();
+        value.flatten(&mut state);
+        state
+    }
+
+    /// Appends a tensor.
+    pub fn tensor(&mut self, tensor: Any) {
+        self.structure.push(Entry::Tensor);
+        self.tensors.push(tensor);
+    }
+
+    /// Appends a length.
+    pub fn len(&mut self, len: usize) {
+        self.structure.push(Entry::Len(len));
+    }
+
+    /// Appends whether an optional part is there.
+    pub fn present(&mut self, present: bool) {
+        self.structure.push(Entry::Present(present));
+    }
+
+    /// Appends a host value that must not change.
+    pub fn host(&mut self, value: &impl HostValue) {
+        self.structure.push(Entry::Host(Rc::new(value.clone())));
+    }
+
+    /// The tensors, in order.
+    pub(super) fn tensors(&self) -> &[Any] {
+        &self.tensors
+    }
+
+    /// The same structure with other tensors: as many as it needs are taken from `tensors`.
+    pub(super) fn with_tensors(&self, tensors: &mut impl Iterator<Item = Any>) -> State {
+        let tensors: Vec<Any> = tensors.take(self.tensors.len()).collect();
+        assert_eq!(
+            tensors.len(),
+            self.tensors.len(),
+            "one tensor for each one in the structure"
+        );
+        State {
+            tensors,
+            structure: self.structure.clone(),
+        }
+    }
+
+    /// What is different in the structure of two states, if anything, as words for each.
+    pub(super) fn difference(&self, other: &State) -> Option<(String, String)> {
+        let pairs = self.structure.iter().zip(&other.structure);
+        for (a, b) in pairs {
+            if !a.same(b) {
+                return Some((a.to_string(), b.to_string()));
+            }
+        }
+        let count = |s: &State| format!("{} parts", s.structure.len());
+        (self.structure.len() != other.structure.len()).then(|| (count(self), count(other)))
+    }
+
+    /// Puts the value together again.
+    pub(super) fn rebuild<T: Carry>(&self) -> T {
+        self.read(T::rebuild)
+    }
+
+    /// Puts the items of a slice together again.
+    pub(super) fn rebuild_items<T: Carry>(&self, items: &mut [T]) {
+        self.read(|reader| items.iter_mut().for_each(|item| *item = T::rebuild(reader)));
+    }
+
+    fn read<R>(&self, f: impl FnOnce(&mut Reader<'_>) -> R) -> R {
+        let mut reader = Reader {
+            tensors: &self.tensors,
+            structure: &self.structure,
+        };
+        let value = f(&mut reader);
+        assert!(reader.structure.is_empty(), "{MISUSE}");
+        value
+    }
+}
+
+/// A [`State`] that is being read.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    tensors: &'a [Any],
+    structure: &'a [Entry],
+}
+
+const MISUSE: &str = "`Carry::rebuild` reads what `Carry::flatten` appended, in the same order";
+
+impl Reader<'_> {
+    fn next(&mut self) -> &Entry {
+        let (first, rest) = self.structure.split_first().expect(MISUSE);
+        self.structure = rest;
+        first
+    }
+
+    /// The next tensor.
+    pub fn tensor(&mut self) -> Any {
+        assert!(matches!(self.next(), Entry::Tensor), "{MISUSE}");
+        let (&first, rest) = self.tensors.split_first().expect(MISUSE);
+        self.tensors = rest;
+        first
+    }
+
+    /// The next length.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "it takes a length that was appended"
+    )]
+    pub fn len(&mut self) -> usize {
+        let Entry::Len(len) = self.next() else {
+            panic!("{MISUSE}")
+        };
+        *len
+    }
+
+    /// Whether the next optional part is there.
+    pub fn present(&mut self) -> bool {
+        let Entry::Present(present) = self.next() else {
+            panic!("{MISUSE}")
+        };
+        *present
+    }
+
+    /// The next host value.
+    pub fn host<T: HostValue>(&mut self) -> T {
+        let Entry::Host(value) = self.next() else {
+            panic!("{MISUSE}")
+        };
+        value.as_any().downcast_ref::<T>().expect(MISUSE).clone()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Element> Carry for Tensor<T> {
+    fn flatten(&self, state: &mut State) {
+        state.tensor(self.any());
+    }
+    #[track_caller]
+    fn rebuild(state: &mut Reader<'_>) -> Self {
+        Tensor::from_any(state.tensor())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Carry> Carry for Vec<T> {
+    fn flatten(&self, state: &mut State) {
+        state.len(self.len());
+        self.iter().for_each(|x| x.flatten(state));
+    }
+    fn rebuild(state: &mut Reader<'_>) -> Self {
+        (0..state.len()).map(|_| T::rebuild(state)).collect()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Carry, const N: usize> Carry for [T; N] {
+    fn flatten(&self, state: &mut State) {
+        self.iter().for_each(|x| x.flatten(state));
+    }
+    fn rebuild(state: &mut Reader<'_>) -> Self {
+        std::array::from_fn(|_| T::rebuild(state))
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Carry> Carry for Option<T> {
+    fn flatten(&self, state: &mut State) {
+        state.present(self.is_some());
+        if let Some(x) = self {
+            x.flatten(state);
+        }
+    }
+    fn rebuild(state: &mut Reader<'_>) -> Self {
+        state.present().then(|| T::rebuild(state))
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Carry> Carry for Box<T> {
+    fn flatten(&self, state: &mut State) {
+        (**self).flatten(state);
+    }
+    fn rebuild(state: &mut Reader<'_>) -> Self {
+        Box::new(T::rebuild(state))
+    }
+}
+
+/// A handle of a variable as a host value: its identity must not change, what it holds is an effect of the graph.
+#[derive(Clone, Debug)]
+struct Identity<T: Element>(Var<T>);
+
+impl<T: Element> PartialEq for Identity<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.any().id() == other.0.any().id()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Element> Carry for Var<T> {
+    fn flatten(&self, state: &mut State) {
+        state.host(&Identity(self.clone()));
+    }
+    fn rebuild(state: &mut Reader<'_>) -> Self {
+        state.host::<Identity<T>>().0
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Carry for () {
+    fn flatten(&self, _state: &mut State) {}
+    fn rebuild(_state: &mut Reader<'_>) -> Self {}
+}
+
+macro_rules! carry_tuples {
+    ($($($t:ident $i:tt),+;)*) => {$(
+        #[diagnostic::do_not_recommend]
+        impl<$($t: Carry),+> Carry for ($($t,)+) {
+            fn flatten(&self, state: &mut State) {
+                $(self.$i.flatten(state);)+
+            }
+            fn rebuild(state: &mut Reader<'_>) -> Self {
+                ($($t::rebuild(state),)+)
+            }
+        }
+    )*};
+}
+carry_tuples! {
+    A 0;
+    A 0, B 1;
+    A 0, B 1, C 2;
+    A 0, B 1, C 2, D 3;
+    A 0, B 1, C 2, D 3, E 4;
+    A 0, B 1, C 2, D 3, E 4, F 5;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11;
+}

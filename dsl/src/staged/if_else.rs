@@ -1,0 +1,195 @@
+//! `if` and `else`.
+
+use super::condition::{self, Changes, Condition, IfArms, Place, Places, Produces, Values};
+use super::{Lazy, State};
+use crate::trace::{self, CondTrace, Site};
+use crate::{Diagnostic, Tensor};
+
+/// An `if` between its condition and its end.
+#[must_use]
+#[derive(Debug)]
+pub struct If<C: Condition>(C::If);
+
+impl<C: Condition> If<C> {
+    /// After the condition.
+    #[inline]
+    #[track_caller]
+    pub fn new(condition: C) -> If<C> {
+        If(C::If::begin(condition))
+    }
+
+    /// A place that it changes.
+    #[inline]
+    pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> Place<'a, T>
+    where
+        C: Changes<T>,
+    {
+        Place::new::<C>(at)
+    }
+
+    /// Whether to run the first arm.
+    #[inline]
+    #[track_caller]
+    pub fn then_arm<P: Places>(&mut self, places: P, _sites: &[Site]) -> bool {
+        self.0.then_arm(places)
+    }
+
+    /// Whether to run the second arm.
+    #[inline]
+    #[track_caller]
+    pub fn else_arm<P: Places>(&mut self, places: P, sites: &[Site]) -> bool {
+        self.0.else_arm(places, sites)
+    }
+
+    /// A place for the values of the arms.
+    #[inline]
+    pub fn values<T>(&self) -> Values<T>
+    where
+        C: Produces<T>,
+    {
+        Values::new::<C>()
+    }
+
+    /// The end of an `if` that has no value.
+    #[inline]
+    #[track_caller]
+    pub fn end<P: Places>(&mut self, places: P, sites: &[Site])
+    where
+        C: Produces<()>,
+    {
+        self.0.end(
+            places,
+            sites,
+            Values {
+                then: Some(()),
+                otherwise: Some(()),
+                ..Values::new::<C>()
+            },
+        );
+    }
+
+    /// The end of an `if` that has a value: that of the arm that ran.
+    #[inline]
+    #[track_caller]
+    pub fn end_value<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> T {
+        self.0
+            .end(places, sites, values)
+            .expect("one of the arms ran to its end")
+    }
+}
+
+impl Condition for bool {
+    type Itself = bool;
+    #[inline]
+    fn itself(self) -> bool {
+        self
+    }
+    type If = bool;
+    type While = ();
+    type Lazy = Lazy<bool>;
+}
+
+impl IfArms<bool> for bool {
+    #[inline]
+    fn begin(condition: bool) -> bool {
+        condition
+    }
+    #[inline]
+    fn then_arm<P: Places>(&mut self, _places: P) -> bool {
+        *self
+    }
+    #[inline]
+    fn else_arm<P: Places>(&mut self, _places: P, _sites: &[Site]) -> bool {
+        !*self
+    }
+    #[inline]
+    fn end<P: Places, T>(&mut self, _places: P, _sites: &[Site], values: Values<T>) -> Option<T> {
+        if *self { values.then } else { values.otherwise }
+    }
+}
+
+/// The state of a staged `if`.
+#[derive(Debug)]
+pub struct StagedIf {
+    /// Until the end.
+    trace: Option<CondTrace>,
+    before: Vec<State>,
+    /// The values after the first arm, once the second one has begun.
+    then: Option<Vec<State>>,
+}
+
+const ENDS_ONCE: &str = "an `if` ends once";
+
+impl StagedIf {
+    fn trace(&mut self) -> &mut CondTrace {
+        self.trace.as_mut().expect(ENDS_ONCE)
+    }
+}
+
+impl IfArms<Tensor<bool>> for StagedIf {
+    #[track_caller]
+    fn begin(condition: Tensor<bool>) -> StagedIf {
+        StagedIf {
+            trace: Some(CondTrace::begin(condition.any())),
+            before: Vec::new(),
+            then: None,
+        }
+    }
+
+    fn then_arm<P: Places>(&mut self, places: P) -> bool {
+        self.before = condition::save(&places);
+        true
+    }
+
+    #[track_caller]
+    fn else_arm<P: Places>(&mut self, mut places: P, _sites: &[Site]) -> bool {
+        self.then = Some(condition::save(&places));
+        places.load(&self.before);
+        self.trace().select(1);
+        true
+    }
+
+    #[track_caller]
+    fn end<P: Places, T>(&mut self, mut places: P, sites: &[Site], values: Values<T>) -> Option<T> {
+        if self.then.is_none() {
+            self.trace().select(1);
+        }
+        let now = condition::save(&places);
+        // Without an `else` the second arm leaves everything as it was.
+        let (mut then, mut otherwise) = match self.then.take() {
+            Some(then) => (then, now),
+            None => (now, std::mem::take(&mut self.before)),
+        };
+        condition::check_structure(
+            &then,
+            &otherwise,
+            sites,
+            ["after the first branch", "after the second"],
+        );
+        let tensor_sites = condition::tensor_sites(&then, sites);
+        let (Some(a), Some(b)) = (values.then, values.otherwise) else {
+            trace::fail(Diagnostic::new(
+                "a branch of a staged `if` does not come to its end",
+            ));
+        };
+        let (a, b) = ((values.take_apart)(&a), (values.take_apart)(&b));
+        if let Some((a, b)) = a.difference(&b) {
+            trace::fail(
+                Diagnostic::new(format!("the branches of a staged `if` have values of different structure: {a} and {b}"))
+                    .at(crate::Loc::caller(), "the value of this `if`")
+                    .help("lengths, options and host values are fixed in the graph; let only tensors differ"),
+            );
+        }
+        then.push(a);
+        otherwise.push(b);
+        let results = self.trace.take().expect(ENDS_ONCE).end(
+            &condition::tensors(&then),
+            &condition::tensors(&otherwise),
+            &tensor_sites,
+        );
+        let mut results = condition::with_tensors(&then, results);
+        let value = results.pop().expect("the value was pushed");
+        places.load(&results);
+        (values.put_together)(&value)
+    }
+}

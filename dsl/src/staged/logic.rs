@@ -1,0 +1,228 @@
+//! `&&` and `||`, which compute their right side only if the left one does not decide.
+
+use super::State;
+use super::condition::{self, Changes, Condition, LazyParts, Place, Places};
+use crate::trace::{self, CondTrace, Site};
+use crate::{Any, Diagnostic, HostTensor, Tensor, scalar};
+
+/// An `&&` or `||` between its sides.
+///
+/// A left side that is a tensor without dimensions stages a branch around the right side; one with dimensions is combined
+/// with the right side elementwise.
+#[must_use]
+#[derive(Debug)]
+pub struct Logical<L: Condition>(L::Lazy);
+
+impl<L: Condition> Logical<L> {
+    /// After the left side of `&&`.
+    #[inline]
+    #[track_caller]
+    pub fn and(left: L) -> Logical<L> {
+        Logical(L::Lazy::begin(left, false))
+    }
+
+    /// After the left side of `||`.
+    #[inline]
+    #[track_caller]
+    pub fn or(left: L) -> Logical<L> {
+        Logical(L::Lazy::begin(left, true))
+    }
+
+    /// A place that its right side changes.
+    #[inline]
+    pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> Place<'a, T>
+    where
+        L: Changes<T>,
+    {
+        Place::new::<L>(at)
+    }
+
+    /// Whether to compute the right side.
+    #[inline]
+    #[track_caller]
+    pub fn right<P: Places>(&mut self, places: P, _sites: &[Site]) -> bool {
+        self.0.right(places)
+    }
+
+    /// The value, given that of the right side if it was computed.
+    #[inline]
+    #[track_caller]
+    pub fn end<P: Places, V: Condition>(
+        &mut self,
+        places: P,
+        sites: &[Site],
+        right: Option<V>,
+    ) -> <L::Lazy as Join<L, V>>::Output
+    where
+        L::Lazy: Join<L, V>,
+    {
+        self.0.join(places, sites, right)
+    }
+}
+
+/// How the sides of an `&&` or `||` are combined: the result is a `bool` only if both are.
+pub trait Join<L, V> {
+    /// `bool` or `Tensor<bool>`.
+    type Output;
+    /// Combines them.
+    fn join<P: Places>(&mut self, places: P, sites: &[Site], right: Option<V>) -> Self::Output;
+}
+
+/// The state of `&&` or `||` with a left side of type `L`.
+#[derive(Debug)]
+pub struct Lazy<L> {
+    left: L,
+    decides: bool,
+}
+
+impl LazyParts<bool> for Lazy<bool> {
+    #[inline]
+    fn begin(left: bool, decides: bool) -> Self {
+        Lazy { left, decides }
+    }
+    #[inline]
+    fn right<P: Places>(&mut self, _places: P) -> bool {
+        self.left != self.decides
+    }
+}
+
+impl Join<bool, bool> for Lazy<bool> {
+    type Output = bool;
+    #[inline]
+    fn join<P: Places>(&mut self, _places: P, _sites: &[Site], right: Option<bool>) -> bool {
+        right.unwrap_or(self.decides)
+    }
+}
+
+impl Join<bool, Tensor<bool>> for Lazy<bool> {
+    type Output = Tensor<bool>;
+    #[track_caller]
+    fn join<P: Places>(
+        &mut self,
+        _places: P,
+        _sites: &[Site],
+        right: Option<Tensor<bool>>,
+    ) -> Tensor<bool> {
+        match right {
+            Some(right) => right,
+            None => scalar(self.decides),
+        }
+    }
+}
+
+/// The state of `&&` or `||` with a tensor on the left.
+#[derive(Debug)]
+pub struct StagedLazy {
+    left: Any,
+    decides: bool,
+    before: Vec<State>,
+    /// The branch around the right side, if the left side has no dimensions.
+    branch: Option<CondTrace>,
+}
+
+impl LazyParts<Tensor<bool>> for StagedLazy {
+    #[track_caller]
+    fn begin(left: Tensor<bool>, decides: bool) -> Self {
+        let left = left.any();
+        StagedLazy {
+            left,
+            decides,
+            before: Vec::new(),
+            branch: None,
+        }
+    }
+
+    #[track_caller]
+    fn right<P: Places>(&mut self, places: P) -> bool {
+        self.before = condition::save(&places);
+        if self.left.rank() == 0 {
+            let mut branch = CondTrace::begin(self.left);
+            branch.select(self.right_branch());
+            self.branch = Some(branch);
+        }
+        true
+    }
+}
+
+impl StagedLazy {
+    /// `&&` computes its right side where the left one holds, `||` where it does not.
+    fn right_branch(&self) -> usize {
+        usize::from(self.decides)
+    }
+
+    /// `right` is in the branch of the right side, if there is one.
+    #[track_caller]
+    fn join_tensor<P: Places>(
+        &mut self,
+        mut places: P,
+        sites: &[Site],
+        right: Any,
+    ) -> Tensor<bool> {
+        let now = condition::save(&places);
+        condition::check_structure(
+            &self.before,
+            &now,
+            sites,
+            ["on the left of `&&` or `||`", "on the right"],
+        );
+        let right_branch = self.right_branch();
+        let Some(mut branch) = self.branch.take() else {
+            for ((a, b), site) in self.before.iter().zip(&now).zip(sites) {
+                if a.tensors() != b.tensors() {
+                    trace::fail(
+                        Diagnostic::new(format!("the right side of an elementwise `&&` or `||` changes `{}`", site.name))
+                            .at(site.loc(), "changed here")
+                            .help("the left side has dimensions, so both sides are always computed: change it before"),
+                    );
+                }
+            }
+            let value = if self.decides {
+                self.left.or(right)
+            } else {
+                self.left.and(right)
+            };
+            return Tensor::from_any(value);
+        };
+        let shape = right.shape();
+        branch.select(1 - right_branch);
+        let mut decided = trace::constant(HostTensor::scalar(self.decides));
+        if shape.rank() > 0 {
+            decided = decided.broadcast_to(shape);
+        }
+        let tensor_sites = condition::tensor_sites(&now, sites);
+        let (mut with, mut without) = (condition::tensors(&now), condition::tensors(&self.before));
+        with.push(right);
+        without.push(decided);
+        let mut results = match right_branch {
+            0 => branch.end(&with, &without, &tensor_sites),
+            _ => branch.end(&without, &with, &tensor_sites),
+        };
+        let value = results.pop().expect("the value was pushed");
+        places.load(&condition::with_tensors(&now, results));
+        Tensor::from_any(value)
+    }
+}
+
+const COMPUTED: &str = "a staged `&&` or `||` computes its right side";
+
+impl Join<Tensor<bool>, Tensor<bool>> for StagedLazy {
+    type Output = Tensor<bool>;
+    #[track_caller]
+    fn join<P: Places>(
+        &mut self,
+        places: P,
+        sites: &[Site],
+        right: Option<Tensor<bool>>,
+    ) -> Tensor<bool> {
+        self.join_tensor(places, sites, right.expect(COMPUTED).any())
+    }
+}
+
+impl Join<Tensor<bool>, bool> for StagedLazy {
+    type Output = Tensor<bool>;
+    #[track_caller]
+    fn join<P: Places>(&mut self, places: P, sites: &[Site], right: Option<bool>) -> Tensor<bool> {
+        let right = trace::constant(HostTensor::scalar(right.expect(COMPUTED)));
+        self.join_tensor(places, sites, right)
+    }
+}

@@ -1,0 +1,45 @@
+//! What `#[graph]` expands to: one set of calls for host and staged control flow.
+//!
+//! The macro sees tokens, not types. It turns every `if`, `while`, `&&`, `||`, comparison and assertion into calls of this
+//! module, and the *type of the condition* picks the meaning: `bool` is ordinary Rust at trace time, `Tensor<bool>` records
+//! a `cond` or a `while` node. [`Condition`] is the trait with these two implementations.
+//!
+//! The expansion is straight-line code, so every block of the user appears once, and host code keeps its `?`, `break`,
+//! `return`, borrows and values that are not `Copy`:
+//!
+//! ```text
+//! let mut c = If::new(condition(CONDITION));
+//! if c.then_arm((c.place(&mut x), ()), sites) { .. }      // host: if it holds; staged: always, into the first region
+//! if c.else_arm((c.place(&mut x), ()), sites) { .. }      // host: if it does not; staged: always, into the second region
+//! c.end((c.place(&mut x), ()), sites);                 // host: nothing; staged: the node, and x becomes its result
+//! ```
+//!
+//! Invariants:
+//! - The places of one construct are given the same places in the same order in all its calls; `sites` names each of them.
+//! - Whatever a staged arm assigns is among them: every arm starts from the values before the construct.
+//! - Nothing here runs twice: a staged arm or body is entered exactly once.
+//!
+//! This module is the interface between the macro and the tracer. It is public for the expansion only and may change at
+//! any time.
+
+mod assert;
+mod carry;
+mod compare;
+mod condition;
+mod if_else;
+mod iterate;
+mod jump;
+mod logic;
+mod while_loop;
+
+pub use crate::trace::{CallGuard, Site, enter};
+pub use crate::var::{AnyVar, Module, Path};
+pub use assert::{Assert, Assertable};
+pub use carry::{Carry, HostValue, Reader, State};
+pub use compare::{Compare, Equality, Order};
+pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values, condition};
+pub use if_else::{If, StagedIf};
+pub use iterate::{HostIter, StagedIter, host_iter};
+pub use jump::*;
+pub use logic::{Lazy, Logical, StagedLazy};
+pub use while_loop::{StagedWhile, While};

@@ -1,0 +1,144 @@
+//! `while`.
+
+use super::condition::{self, Changes, Condition, Place, Places, WhileParts};
+use super::{StagedIf, StagedLazy, State};
+use crate::trace::{self, Site, WhileTrace};
+use crate::{Diagnostic, Tensor};
+
+/// A `while`. The type of its condition is found out when it is tested.
+#[must_use]
+#[derive(Debug)]
+pub struct While<C: Condition>(C::While);
+
+impl<C: Condition> While<C> {
+    /// Before the loop.
+    #[inline]
+    #[expect(clippy::new_without_default, reason = "only the expansion makes one")]
+    pub fn new() -> While<C> {
+        While(C::While::default())
+    }
+
+    /// A place that it changes.
+    #[inline]
+    pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> Place<'a, T>
+    where
+        C: Changes<T>,
+    {
+        Place::new::<C>(at)
+    }
+
+    /// At the head of the loop: whether to compute the condition. In a staged loop it is passed twice, before the condition and
+    /// after the body.
+    #[inline]
+    #[track_caller]
+    pub fn more<P: Places>(&mut self, places: P, sites: &[Site]) -> bool {
+        self.0.more(places, sites)
+    }
+
+    /// Whether to run the body.
+    #[inline]
+    #[track_caller]
+    pub fn test<P: Places>(&mut self, condition: C, places: P, sites: &[Site]) -> bool {
+        self.0.test(condition, places, sites)
+    }
+}
+
+impl WhileParts<bool> for () {
+    #[inline]
+    fn more<P: Places>(&mut self, _places: P, _sites: &[Site]) -> bool {
+        true
+    }
+    #[inline]
+    fn test<P: Places>(&mut self, condition: bool, _places: P, _sites: &[Site]) -> bool {
+        condition
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Condition for Tensor<bool> {
+    type Itself = Tensor<bool>;
+    fn itself(self) -> Tensor<bool> {
+        self
+    }
+    type If = StagedIf;
+    type While = StagedWhile;
+    type Lazy = StagedLazy;
+}
+
+/// The state of a staged `while`: which part is being traced, with the loop variables at its start.
+#[derive(Debug, Default)]
+pub enum StagedWhile {
+    /// Before the loop.
+    #[default]
+    Before,
+    /// In the condition.
+    Condition(WhileTrace, Vec<State>),
+    /// In the body.
+    Body(WhileTrace, Vec<State>),
+    /// After the loop.
+    After,
+}
+
+impl WhileParts<Tensor<bool>> for StagedWhile {
+    #[track_caller]
+    fn more<P: Places>(&mut self, mut places: P, sites: &[Site]) -> bool {
+        match std::mem::replace(self, StagedWhile::After) {
+            StagedWhile::Before => {
+                let init = condition::save(&places);
+                let sites = condition::tensor_sites(&init, sites);
+                let (trace, params) = WhileTrace::begin(&condition::tensors(&init), &sites);
+                let params = condition::with_tensors(&init, params);
+                places.load(&params);
+                *self = StagedWhile::Condition(trace, params);
+                true
+            }
+            StagedWhile::Body(trace, params) => {
+                let next = condition::save(&places);
+                condition::check_structure(
+                    &params,
+                    &next,
+                    sites,
+                    ["before the loop", "after one iteration"],
+                );
+                let sites = condition::tensor_sites(&next, sites);
+                let results = trace.end(&condition::tensors(&next), &sites);
+                places.load(&condition::with_tensors(&next, results));
+                false
+            }
+            StagedWhile::Condition(..) | StagedWhile::After => {
+                unreachable!("the parts of a loop follow each other")
+            }
+        }
+    }
+
+    #[track_caller]
+    fn test<P: Places>(&mut self, condition: Tensor<bool>, mut places: P, sites: &[Site]) -> bool {
+        let StagedWhile::Condition(mut trace, params) = std::mem::replace(self, StagedWhile::After)
+        else {
+            unreachable!("the parts of a loop follow each other")
+        };
+        let now = condition::save(&places);
+        condition::check_structure(
+            &params,
+            &now,
+            sites,
+            ["before the loop", "after its condition"],
+        );
+        for ((a, b), site) in params.iter().zip(&now).zip(sites) {
+            if a.tensors() != b.tensors() {
+                trace::fail(
+                    Diagnostic::new(format!(
+                        "the condition of a staged `while` changes `{}`",
+                        site.name
+                    ))
+                    .at(site.loc(), "changed here")
+                    .help("change it in the body, and once more before the loop"),
+                );
+            }
+        }
+        let params = condition::with_tensors(&params, trace.begin_body(condition.any()));
+        places.load(&params);
+        *self = StagedWhile::Body(trace, params);
+        true
+    }
+}

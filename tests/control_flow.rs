@@ -1,0 +1,1072 @@
+//! What `#[graph]` makes of control flow, on tensors and on host values, compared with plain Rust.
+//!
+//! Most functions are written once and made for both by a macro: the host version is the expected value of the staged one.
+#![deny(warnings)]
+
+use anabranch::Diagnostic;
+use anabranch::prelude::*;
+
+/// Makes the same function for tensors of `i32` and for `i32`, and one that is plain Rust; checks that all agree.
+macro_rules! agree {
+    ($name:ident($($arg:ident),*) over $inputs:expr; $body:block) => {
+        mod $name {
+            use super::*;
+            mod staged {
+                use super::*;
+                type Int = Tensor<i32>;
+                #[allow(dead_code, reason = "not every body needs a constant")]
+                fn int(x: i32) -> Int { scalar(x) }
+                #[graph]
+                pub(super) fn f($(mut $arg: Int),*) -> Int { $(let _ = &mut $arg;)* $body }
+            }
+            mod host {
+                type Int = i32;
+                #[allow(dead_code, reason = "not every body needs a constant")]
+                fn int(x: i32) -> Int { x }
+                use anabranch::prelude::graph;
+                #[graph]
+                pub(super) fn f($(mut $arg: Int),*) -> Int { $(let _ = &mut $arg;)* $body }
+            }
+            mod plain {
+                type Int = i32;
+                #[allow(dead_code, reason = "not every body needs a constant")]
+                fn int(x: i32) -> Int { x }
+                pub(super) fn f($(mut $arg: Int),*) -> Int { $(let _ = &mut $arg;)* $body }
+            }
+            #[test]
+            #[allow(unused_parens, reason = "a list of one argument")]
+            fn staged_host_and_plain_agree() {
+                for ($($arg),*) in $inputs {
+                    let expected = plain::f($($arg),*);
+                    assert_eq!(host::f($($arg),*), expected, "host, {:?}", ($($arg),*));
+                    let staged = eval_with(staged::f, ($($arg),*)).unwrap_or_else(|e| panic!("{e}"));
+                    assert_eq!(staged.item(), expected, "staged, {:?}", ($($arg),*));
+                }
+            }
+        }
+    };
+}
+
+agree!(collatz(n) over [1, 2, 3, 7, 27]; {
+    let mut steps = int(0);
+    while n != 1 {
+        n = if n % 2 == 0 { n / 2 } else { 3 * n + 1 };
+        steps += 1;
+    }
+    steps
+});
+
+agree!(chain(x) over [-5, 0, 3, 30]; {
+    let mut kind = int(0);
+    if x < 0 {
+        kind = int(-1);
+        x = 0 - x;
+    } else if x == 0 {
+        kind = int(7);
+    } else if x > 10 {
+        kind += 100;
+        if x % 2 == 0 {
+            kind += 1;
+        }
+    }
+    kind * 1000 + x
+});
+
+agree!(value_chain(x) over [-5, 0, 3, 30]; {
+    let y = 1 + if x < 0 { int(1) } else if x == 0 { int(2) } else { let z = x * 2; z + 1 };
+    (if y > 3 { y } else { x }) + y
+});
+
+agree!(nested_loops(n, m) over [(0, 3), (3, 0), (4, 5), (1, 1)]; {
+    let (mut i, mut total) = (int(0), int(0));
+    while i < n {
+        let mut j = int(0);
+        while j < m {
+            if (i + j) % 2 == 0 {
+                total += i * j;
+            } else {
+                total -= 1;
+            }
+            j += 1;
+        }
+        i += 1;
+    }
+    total
+});
+
+agree!(loop_in_untaken_branch(x, n) over [(0, 3), (1, 3), (1, 0)]; {
+    if x == 1 {
+        let mut i = int(0);
+        while i < n {
+            x += i * 2;
+            i += 1;
+        }
+    }
+    x
+});
+
+agree!(tuples_and_destructuring(n) over [0, 1, 2, 9]; {
+    let mut pair = (int(0), int(1));
+    let (mut a, mut b) = (int(0), int(1));
+    let mut i = int(0);
+    while i < n {
+        (a, b) = (b, a + b);
+        pair.0 += a;
+        pair.1 = pair.0 - pair.1;
+        i += 1;
+    }
+    a * 10000 + pair.0 * 10 + pair.1
+});
+
+agree!(and_or_not(x, y) over [(0, 0), (0, 5), (3, 0), (3, 5), (-1, 2)]; {
+    let mut r = int(0);
+    if x > 0 && y > 0 {
+        r += 1;
+    }
+    if x > 0 || y > 3 {
+        r += 10;
+    }
+    let positive = x > 0;
+    if !positive && (y == 0 || y > 2) {
+        r += 100;
+    }
+    r
+});
+
+agree!(right_side_is_lazy(x, y) over [(0, 0), (0, 5), (3, 0), (3, 5)]; {
+    let mut evaluated = int(0);
+    let both = x > 0 && { evaluated += 1; y > 0 };
+    let either = x > 0 || { evaluated += 10; y > 0 };
+    if both { evaluated += 100; }
+    if either { evaluated += 1000; }
+    evaluated
+});
+
+agree!(division_guarded_by_and(x, y) over [(6, 3), (6, 0), (7, 2)]; {
+    let mut r = int(0);
+    if y != 0 && x / y > 2 {
+        r = int(1);
+    }
+    r
+});
+
+agree!(shadowing(x) over [0, 1, 5]; {
+    let mut y = int(3);
+    if x > 0 {
+        let mut y = x;
+        y += 1;
+        x = y;
+    } else {
+        y = int(4);
+    }
+    {
+        let x = y;
+        y = x + 1;
+    }
+    x * 10 + y
+});
+
+agree!(literal_on_the_left(x) over [-1, 0, 1]; {
+    if 0 < x { int(1) } else if 0 == x { int(2) } else { int(3) }
+});
+
+agree!(loop_with_a_condition_block(n) over [0, 1, 6]; {
+    let mut i = int(0);
+    while { let j = i * i; j < n } {
+        i += 1;
+    }
+    i
+});
+
+agree!(comparison_as_value(x, y) over [(1, 2), (2, 2), (3, 2)]; {
+    let less = x < y;
+    let same = x == y;
+    let mut r = int(0);
+    if less { r = int(1); }
+    if same { r = int(2); }
+    if x >= y { r += 10; }
+    if x <= y { r += 20; }
+    if x != y { r += 40; }
+    r
+});
+
+agree!(host_loop_around_staged_if(x) over [0, 4, 9]; {
+    let mut r = int(0);
+    for i in 0..4 {
+        if i == 2 {
+            continue;
+        }
+        if x > i {
+            r += x * i + 1;
+        }
+    }
+    r
+});
+
+#[derive(Carry, Clone)]
+struct Cell {
+    h: Tensor,
+    c: Tensor,
+}
+
+#[derive(Carry)]
+struct Stack<T: anabranch::Element> {
+    cells: Vec<Cell>,
+    last: Option<Tensor<T>>,
+    #[carry(host)]
+    width: usize,
+}
+
+impl Cell {
+    fn step(&mut self, x: Tensor) {
+        self.c = self.c * 0.5f32 + x;
+        self.h += self.c;
+    }
+
+    #[graph]
+    fn run(&mut self, x: Tensor, n: Tensor<i32>) -> Tensor {
+        let mut i = scalar(0);
+        while i < n {
+            self.step(x);
+            if self.h > 3.0 {
+                self.h -= 3.0f32;
+            }
+            i += 1;
+        }
+        self.h
+    }
+}
+
+fn cell(h: f32, c: f32) -> Cell {
+    Cell {
+        h: scalar(h),
+        c: scalar(c),
+    }
+}
+
+#[test]
+fn a_method_with_mut_self_carries_what_it_changes() {
+    let (mut h, mut c) = (1.0f32, 0.0f32);
+    for _ in 0..5 {
+        c = c * 0.5 + 1.5;
+        h += c;
+        if h > 3.0 {
+            h -= 3.0;
+        }
+    }
+    let got = eval_with(
+        |x: Tensor, n: Tensor<i32>| cell(1.0, 0.0).run(x, n),
+        (1.5f32, 5),
+    )
+    .unwrap();
+    assert_eq!(got, h);
+}
+
+#[test]
+fn derived_state_with_vectors_options_and_host_fields_is_carried() {
+    #[graph]
+    fn f(n: Tensor<i32>) -> (Tensor, Tensor<i32>) {
+        let mut s = Stack {
+            cells: vec![cell(0.0, 1.0), cell(1.0, 2.0)],
+            last: Some(scalar(0)),
+            width: 2,
+        };
+        let mut i = scalar(0);
+        while i < n {
+            for k in 0..s.width {
+                let c = s.cells[k].c;
+                s.cells[k].h += c;
+            }
+            s.last = Some(i);
+            i += 1;
+        }
+        (s.cells[0].h * 100.0f32 + s.cells[1].h, s.last.unwrap())
+    }
+    let (h, last) = eval_with(f, 3).unwrap();
+    assert_eq!(h, 307.0);
+    assert_eq!(last, 2);
+    let (h, last) = eval_with(f, 0).unwrap();
+    assert_eq!(h, 1.0);
+    assert_eq!(last, 0);
+}
+
+#[test]
+fn an_option_may_be_filled_by_both_branches() {
+    #[graph]
+    fn f(x: Tensor<i32>) -> Tensor<i32> {
+        let mut cache: Option<Tensor<i32>> = None;
+        if x > 0 {
+            cache = Some(x + 1);
+        } else {
+            cache = Some(x - 1);
+        }
+        cache.unwrap()
+    }
+    assert_eq!(eval_with(f, 5).unwrap(), 6);
+    assert_eq!(eval_with(f, -5).unwrap(), -6);
+}
+
+#[test]
+fn parameters_by_mutable_reference_are_carried() {
+    fn bump(x: &mut Tensor<i32>) {
+        *x += 1;
+    }
+    #[graph]
+    fn f(x: &mut Tensor<i32>, list: &mut Vec<Tensor<i32>>, c: Tensor<bool>) {
+        if c {
+            *x += 5;
+            bump(x);
+            list[0] = *x;
+        }
+        let r = &mut list[1];
+        if c {
+            *r *= 2;
+        }
+    }
+    let run = |c: bool| {
+        eval_with(
+            |c: Tensor<bool>| {
+                let (mut x, mut list) = (scalar(1), vec![scalar(2), scalar(3)]);
+                f(&mut x, &mut list, c);
+                (x, list)
+            },
+            c,
+        )
+        .unwrap()
+    };
+    let (x, list) = run(true);
+    assert_eq!((x.item(), list[0].item(), list[1].item()), (7, 7, 6));
+    let (x, list) = run(false);
+    assert_eq!((x.item(), list[0].item(), list[1].item()), (1, 2, 3));
+}
+
+#[test]
+fn graph_functions_call_each_other() {
+    #[graph]
+    fn clip(x: Tensor) -> Tensor {
+        if x > 1.0 {
+            scalar(1.0)
+        } else if x < -1.0 {
+            scalar(-1.0)
+        } else {
+            x
+        }
+    }
+    #[graph]
+    fn f(mut x: Tensor) -> Tensor {
+        while 0.25 < clip(x) {
+            x = clip(x * 0.5f32);
+        }
+        x
+    }
+    assert_eq!(eval_with(f, 100.0f32).unwrap(), 0.25);
+    assert_eq!(eval_with(f, -100.0f32).unwrap(), -100.0);
+}
+
+#[test]
+fn generic_functions_are_staged_by_their_type() {
+    #[graph]
+    fn larger<T: anabranch::Element>(a: Tensor<T>, b: Tensor<T>) -> Tensor<T> {
+        if a > b { a } else { b }
+    }
+    assert_eq!(eval_with(larger::<i32>, (3, 4)).unwrap(), 4);
+    assert_eq!(eval_with(larger::<f32>, (3.0f32, 1.0f32)).unwrap(), 3.0);
+}
+
+#[test]
+fn assertions_on_tensors_are_checked_when_the_graph_runs() {
+    #[graph]
+    fn f(x: Tensor<i32>, limit: i32) -> Tensor<i32> {
+        assert!(limit > 0, "the limit is {limit}");
+        assert!(x < limit, "x must be below {limit}");
+        debug_assert!(x > -100);
+        x + 1
+    }
+    assert_eq!(eval_with(|x| f(x, 10), 9).unwrap(), 10);
+    let error = eval_with(|x| f(x, 10), 10).unwrap_err();
+    assert!(error.to_string().contains("x must be below 10"), "{error}");
+    let error = eval_with(|x| f(x, 10), -200).unwrap_err();
+    assert!(
+        error.to_string().contains("x > - 100") || error.to_string().contains("x > -100"),
+        "{error}"
+    );
+}
+
+#[test]
+#[should_panic(expected = "the limit is 0")]
+fn assertions_on_host_values_are_checked_at_once() {
+    #[graph]
+    fn f(limit: i32) {
+        assert!(limit > 0, "the limit is {limit}");
+    }
+    f(0);
+}
+
+#[test]
+fn an_assertion_in_a_branch_not_taken_does_not_fail() {
+    #[graph]
+    fn f(x: Tensor<i32>) -> Tensor<i32> {
+        if x > 0 {
+            assert!(x == 1);
+        }
+        x
+    }
+    assert_eq!(eval_with(f, 0).unwrap(), 0);
+    assert!(eval_with(f, 2).is_err());
+}
+
+/// What tracing says about a function.
+#[track_caller]
+fn error<O: anabranch::function::Output>(f: impl Fn() -> O) -> Diagnostic {
+    match eval(f) {
+        Ok(_) => panic!("no error"),
+        Err(e) => e,
+    }
+}
+
+mod errors_name_variable_and_line {
+    use super::*;
+
+    #[test]
+    fn changed_length() {
+        #[graph]
+        fn f() -> Tensor {
+            let mut list = vec![scalar(1.0f32)];
+            if scalar(1) > 0 {
+                list.push(scalar(2.0));
+            }
+            list[0]
+        }
+        let e = error(f);
+        assert_eq!(
+            e.message,
+            "`list` has 2 items after the first branch, but 1 item after the second"
+        );
+        assert!(e.loc().unwrap().file.ends_with("control_flow.rs"));
+        assert_eq!(source_line(&e), "list.push(scalar(2.0));");
+    }
+
+    #[test]
+    fn changed_option() {
+        #[graph]
+        fn f() -> Tensor {
+            let mut kept = None;
+            let mut i = scalar(0);
+            while i < 3 {
+                kept = Some(i);
+                i += 1;
+            }
+            kept.map_or(scalar(0.0), |_| scalar(1.0))
+        }
+        let e = error(f);
+        assert_eq!(
+            e.message,
+            "`kept` has `None` before the loop, but `Some` after one iteration"
+        );
+        assert_eq!(source_line(&e), "kept = Some(i);");
+    }
+
+    #[test]
+    fn changed_host_field() {
+        #[graph]
+        fn f() -> Tensor<i32> {
+            let mut s = Stack {
+                cells: vec![],
+                last: Some(scalar(1)),
+                width: 2,
+            };
+            if scalar(1) > 0 {
+                s = Stack {
+                    cells: vec![],
+                    last: Some(scalar(1)),
+                    width: 3,
+                };
+            }
+            s.last.unwrap()
+        }
+        let e = error(f);
+        assert_eq!(
+            e.message,
+            "`s` has the host value 3 after the first branch, but the host value 2 after the second"
+        );
+    }
+
+    #[test]
+    fn changed_shape() {
+        #[graph]
+        fn f() -> Tensor {
+            let mut state = scalar(0.0f32);
+            let mut i = scalar(0);
+            while i < 3 {
+                state += tensor([1.0, 2.0]);
+                i += 1;
+            }
+            state
+        }
+        let e = error(f);
+        assert!(
+            e.message
+                .starts_with("`state` has type f32[] before the loop, but f32[2]"),
+            "{e}"
+        );
+    }
+
+    #[test]
+    fn condition_that_changes_a_variable() {
+        #[graph]
+        fn f() -> Tensor<i32> {
+            let mut i = scalar(0);
+            while {
+                i += 1;
+                i < 3
+            } {
+                i += 1;
+            }
+            i
+        }
+        let e = error(f);
+        assert_eq!(e.message, "the condition of a staged `while` changes `i`");
+    }
+
+    #[test]
+    fn condition_with_dimensions() {
+        #[graph]
+        fn f() -> Tensor<i32> {
+            if tensor([1, 2]) > 1 {
+                scalar(1)
+            } else {
+                scalar(2)
+            }
+        }
+        let e = error(f);
+        assert!(
+            e.message.contains("the condition of `if` is bool[2]"),
+            "{e}"
+        );
+        assert_eq!(
+            source_line(&e),
+            "if tensor([1, 2]) > 1 { scalar(1) } else { scalar(2) }"
+        );
+    }
+
+    #[test]
+    fn recursion() {
+        #[graph]
+        fn forever(x: Tensor<i32>) -> Tensor<i32> {
+            if x > 0 { forever(x - 1) } else { x }
+        }
+        let e = error(|| forever(scalar(3)));
+        assert!(
+            e.message.contains("`forever` calls itself without end"),
+            "{e}"
+        );
+    }
+
+    #[test]
+    fn tensor_that_leaves_its_branch_unseen() {
+        #[graph]
+        fn f() -> Tensor<i32> {
+            let hidden = std::cell::Cell::new(scalar(0));
+            if scalar(1) > 0 {
+                hidden.set(scalar(1) + 1);
+            }
+            hidden.get()
+        }
+        let e = error(f);
+        assert!(e.message.contains("is used outside of it"), "{e}");
+    }
+
+    fn source_line(e: &Diagnostic) -> String {
+        let line = e.loc().expect("a place").line as usize;
+        let file = include_str!("control_flow.rs");
+        file.lines().nth(line - 1).unwrap().trim().to_owned()
+    }
+}
+
+/// Host code keeps everything that Rust can do.
+mod host_code {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[graph]
+    fn jumps(xs: &[i32]) -> Result<i32, String> {
+        let mut sum = 0;
+        'rows: for (i, &x) in xs.iter().enumerate() {
+            if x < 0 {
+                continue;
+            }
+            let mut k = 0;
+            while k < x {
+                k += 1;
+                if k == 7 {
+                    continue 'rows;
+                }
+                if k > 9 && i > 2 {
+                    break 'rows;
+                }
+                if k == 5 {
+                    continue;
+                }
+                sum += k;
+            }
+            if x == 100 {
+                return Ok(-1);
+            }
+            let parsed: i32 = if x == 42 {
+                "x".parse().map_err(|e| format!("{e}"))?
+            } else {
+                x
+            };
+            sum += parsed;
+            if x > 1000 {
+                return Err(format!("{x} is too large"));
+            }
+        }
+        Ok(sum)
+    }
+
+    fn jumps_plain(xs: &[i32]) -> Result<i32, String> {
+        let mut sum = 0;
+        'rows: for (i, &x) in xs.iter().enumerate() {
+            if x < 0 {
+                continue;
+            }
+            let mut k = 0;
+            while k < x {
+                k += 1;
+                if k == 7 {
+                    continue 'rows;
+                }
+                if k > 9 && i > 2 {
+                    break 'rows;
+                }
+                if k == 5 {
+                    continue;
+                }
+                sum += k;
+            }
+            if x == 100 {
+                return Ok(-1);
+            }
+            let parsed: i32 = if x == 42 {
+                "x".parse().map_err(|e| format!("{e}"))?
+            } else {
+                x
+            };
+            sum += parsed;
+            if x > 1000 {
+                return Err(format!("{x} is too large"));
+            }
+        }
+        Ok(sum)
+    }
+
+    #[test]
+    fn jumps_mean_what_they_do() {
+        for xs in [
+            &[1, 2, 3][..],
+            &[-1, 6, 7, 8],
+            &[5, 42],
+            &[3, 4, 5, 6, 1, 2],
+            &[2000],
+            &[0, 100],
+            &[],
+        ] {
+            assert_eq!(jumps(xs), jumps_plain(xs), "{xs:?}");
+        }
+    }
+
+    #[graph]
+    fn collections(words: &[&str]) -> (Vec<String>, HashMap<String, usize>) {
+        let mut seen: HashMap<String, usize> = HashMap::new();
+        let mut order = Vec::new();
+        let mut i = 0;
+        while i < words.len() {
+            let word = words[i].to_string();
+            if let Some(n) = seen.get_mut(&word) {
+                *n += 1;
+            } else if word != "" && !word.starts_with('#') {
+                seen.insert(word.clone(), 1);
+                order.push(word);
+            }
+            i += 1;
+        }
+        (order, seen)
+    }
+
+    #[test]
+    fn collections_strings_and_options() {
+        let (order, seen) = collections(&["a", "b", "", "#c", "a"]);
+        assert_eq!(order, ["a", "b"]);
+        assert_eq!((seen["a"], seen["b"]), (2, 1));
+    }
+
+    #[graph]
+    fn borrows(n: usize) -> Vec<usize> {
+        let (mut even, mut odd) = (vec![], vec![]);
+        for i in 0..n {
+            let target = if i % 2 == 0 { &mut even } else { &mut odd };
+            target.push(i);
+            let owned = i.to_string();
+            let label: &str = if i > 1 { &owned } else { "small" };
+            if label == "small"
+                && let Some(last) = target.last_mut()
+                && *last == 1
+            {
+                *last += 10;
+            }
+        }
+        let name: Box<dyn Fn(usize) -> usize> = if n > 3 {
+            Box::new(|x| x + 1)
+        } else {
+            Box::new(move |x| x + n)
+        };
+        even.extend(odd.iter().copied().filter(|x| *x > 1).map(name));
+        even
+    }
+
+    #[test]
+    fn borrows_and_coercions() {
+        assert_eq!(borrows(5), [0, 2, 4, 12, 4]);
+    }
+
+    #[graph]
+    fn closures_and_matches(n: i32) -> i32 {
+        let mut calls = 0;
+        let mut add = |x: i32| {
+            if x < 0 {
+                return 0;
+            }
+            calls += 1;
+            x
+        };
+        let mut total = 0;
+        for i in -1..n {
+            total += add(i);
+        }
+        match (total, calls) {
+            (t, _) if t > 100 => 1,
+            (t, c) if t == 0 || c == 0 => 2,
+            (t, c) => {
+                if t > c {
+                    t
+                } else {
+                    c
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn closures_and_matches_keep_their_jumps() {
+        assert_eq!(
+            [
+                closures_and_matches(0),
+                closures_and_matches(4),
+                closures_and_matches(30)
+            ],
+            [2, 6, 1]
+        );
+    }
+
+    #[graph]
+    fn moves(flag: bool, text: String) -> String {
+        let mut out = String::from("<");
+        if flag {
+            out.push_str(&text);
+            out += ">";
+        }
+        let kept = if flag { out } else { text + "." };
+        if kept.is_empty() { String::new() } else { kept }
+    }
+
+    #[test]
+    fn values_that_are_not_copy_move() {
+        assert_eq!(moves(true, "a".into()), "<a>");
+        assert_eq!(moves(false, "a".into()), "a.");
+    }
+
+    #[graph]
+    fn diverging(x: i32) -> i32 {
+        let y = if x > 3 { x } else { return -1 };
+        if y > 10 {
+            return 10;
+        } else {
+            return y;
+        }
+    }
+
+    #[test]
+    fn arms_that_do_not_end() {
+        assert_eq!([diverging(1), diverging(5), diverging(50)], [-1, 5, 10]);
+    }
+
+    #[graph]
+    fn labelled_blocks_and_loops(n: i32) -> i32 {
+        let found = 'search: {
+            for i in 0..n {
+                if i * i > 20 {
+                    break 'search i;
+                }
+            }
+            -1
+        };
+        let mut k = found;
+        loop {
+            k += 1;
+            if k > 8 {
+                break k;
+            }
+        }
+    }
+
+    #[test]
+    fn break_with_a_value() {
+        assert_eq!(
+            [labelled_blocks_and_loops(3), labelled_blocks_and_loops(20)],
+            [9, 9]
+        );
+    }
+
+    #[graph]
+    fn conditions(o: Option<i32>, s: &str, r: &i32) -> i32 {
+        let mut n = 0;
+        if o == Some(3) {
+            n += 1;
+        }
+        if s == "x" || s == String::from("y") {
+            n += 2;
+        }
+        if r > &3 {
+            n += 4;
+        }
+        if matches!(o, Some(k) if k > 2) {
+            n += 8;
+        }
+        let small = 3u8;
+        if small as i32 == *r {
+            n += 16;
+        }
+        while let Some(k) = o {
+            if k == 0 || n > 100 {
+                break;
+            }
+            n += 100;
+        }
+        if let Some(k) = o
+            && k > 100
+        {
+            n = 0
+        } else if n % 2 == 0 {
+            n += 1000
+        }
+        n
+    }
+
+    #[test]
+    fn comparisons_of_host_values() {
+        assert_eq!(conditions(Some(3), "x", &4), 115);
+        assert_eq!(conditions(None, "y", &3), 1018);
+        assert_eq!(conditions(Some(101), "", &0), 0);
+    }
+}
+
+#[test]
+fn a_staged_condition_beside_a_host_condition() {
+    #[graph]
+    fn f(x: Tensor<i32>, on: bool) -> Tensor<i32> {
+        let mut r = scalar(0);
+        if on && x > 0 {
+            r += 1;
+        }
+        if x > 0 && on {
+            r += 10;
+        }
+        if on || x > 0 {
+            r += 100;
+        }
+        if x > 0 || on {
+            r += 1000;
+        }
+        r
+    }
+    let plain = |x: i32, on: bool| {
+        i32::from(on && x > 0)
+            + 10 * i32::from(x > 0 && on)
+            + 100 * i32::from(on || x > 0)
+            + 1000 * i32::from(x > 0 || on)
+    };
+    for on in [false, true] {
+        for x in [0, 1] {
+            assert_eq!(
+                eval_with(|x| f(x, on), x).unwrap(),
+                plain(x, on),
+                "{x} {on}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_elementwise_left_side_is_combined_elementwise() {
+    #[graph]
+    fn f(x: Tensor<i32>) -> (Tensor<bool>, Tensor<bool>) {
+        (x > 0 && x < 3, x < 1 || x == 3)
+    }
+    let (and, or) = eval_with(f, [0, 1, 2, 3]).unwrap();
+    assert_eq!(and.to_vec(), [false, true, true, false]);
+    assert_eq!(or.to_vec(), [true, false, false, true]);
+}
+
+#[test]
+fn the_graph_of_an_unchanged_variable_has_no_result_for_it() {
+    #[graph]
+    fn f(x: Tensor<i32>) -> Tensor<i32> {
+        let mut list = vec![x, x + 1];
+        let mut y = x;
+        if x > 0 {
+            let _first = list.first_mut();
+            y += 1;
+        }
+        list[1] + y
+    }
+    let ty = anabranch::TensorType::new(anabranch::DType::I32, ());
+    let (traced, _) = anabranch::function::trace_fn("f", &f, &[ty]).unwrap();
+    let g = &traced.graph;
+    let cond = g
+        .region(g.root())
+        .nodes
+        .iter()
+        .find(|&&n| !g.node(n).regions.is_empty())
+        .unwrap();
+    assert_eq!(g.node(*cond).results.len(), 1);
+}
+
+#[derive(Module)]
+struct Dense<X> {
+    weight: Var,
+    inner: Vec<X>,
+    #[module(skip)]
+    _width: usize,
+}
+#[derive(Module)]
+struct Pair(Var, Option<Var<i32>>);
+
+#[test]
+fn modules_visit_their_variables_in_order() {
+    let v = |n: &str| Var::new(n, 1.0f32);
+    let net = Dense {
+        weight: v("w"),
+        inner: vec![Pair(v("a"), None), Pair(v("b"), Some(Var::new("c", 1)))],
+        _width: 3,
+    };
+    let paths: Vec<_> = net
+        .vars()
+        .into_iter()
+        .map(|(p, v)| format!("{p}={}", v.name()))
+        .collect();
+    assert_eq!(
+        paths,
+        ["weight=w", "inner.0.0=a", "inner.1.0=b", "inner.1.1=c"]
+    );
+}
+
+#[test]
+fn nodes_have_the_users_lines() {
+    #[graph]
+    fn f(x: Tensor<i32>) -> Tensor<i32> {
+        let mut y = x;
+        if x > 0 {
+            y += 1;
+        }
+        y
+    }
+    let line = line!() - 3;
+    let ty = anabranch::TensorType::new(anabranch::DType::I32, ());
+    let (traced, _) = anabranch::function::trace_fn("f", &f, &[ty]).unwrap();
+    let g = &traced.graph;
+    let mut seen = 0;
+    for &node in &g.region(g.root()).nodes {
+        let loc = g.node(node).loc;
+        assert_eq!(loc.line, line, "{node:?}");
+        seen += 1;
+    }
+    assert!(seen >= 2, "a comparison and a cond");
+}
+
+#[derive(Carry)]
+struct Counter {
+    seen: Var<i32>,
+    total: Tensor<i32>,
+}
+
+impl Counter {
+    fn add(&mut self, x: Tensor<i32>) {
+        self.seen.set(self.seen.get() + 1);
+        self.total += x;
+    }
+
+    #[graph]
+    fn run(&mut self, n: Tensor<i32>) -> (Tensor<i32>, Tensor<i32>) {
+        let mut i = scalar(0);
+        while i < n {
+            if i != 2 {
+                self.add(i);
+            }
+            i += 1;
+        }
+        (self.total, self.seen.get())
+    }
+}
+
+#[test]
+fn variables_are_assigned_in_branches_and_loops() {
+    let seen = Var::new("seen", 10);
+    let run = |n: Tensor<i32>| {
+        Counter {
+            seen: seen.clone(),
+            total: scalar(0),
+        }
+        .run(n)
+    };
+    let (total, seen) = eval_with(run, 5).unwrap();
+    assert_eq!((total.item(), seen.item()), (8, 14));
+}
+
+#[test]
+fn slices_and_arrays_are_carried() {
+    #[graph]
+    fn swap_first(items: &mut [Tensor<i32>], c: Tensor<bool>) {
+        if c {
+            (items[0], items[1]) = (items[1], items[0]);
+        }
+    }
+    #[graph]
+    fn f(c: Tensor<bool>) -> [Tensor<i32>; 3] {
+        let mut items = [scalar(1), scalar(2), scalar(3)];
+        swap_first(&mut items, c);
+        let mut i = scalar(0);
+        while i < 2 {
+            items[2] += items[0];
+            i += 1;
+        }
+        items
+    }
+    assert_eq!(eval_with(f, true).unwrap().map(|a| a.item()), [2, 1, 7]);
+    assert_eq!(eval_with(f, false).unwrap().map(|a| a.item()), [1, 2, 5]);
+}
+
+#[test]
+fn an_untyped_literal_takes_the_default_type() {
+    #[graph]
+    fn f() -> Tensor<i32> {
+        let mut steps = scalar(0);
+        let mut r = scalar(1);
+        while steps != 3 {
+            steps += 1;
+            r *= 2;
+        }
+        r
+    }
+    assert_eq!(eval(f).unwrap(), 8);
+}

@@ -1,0 +1,9 @@
+use anabranch::prelude::*;
+
+#[derive(Carry)]
+enum State {
+    Empty,
+    Full(Tensor),
+}
+
+fn main() {}

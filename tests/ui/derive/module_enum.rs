@@ -1,0 +1,8 @@
+use anabranch::prelude::*;
+
+#[derive(Module)]
+enum Layer {
+    Linear(Var),
+}
+
+fn main() {}

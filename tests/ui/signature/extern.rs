@@ -1,0 +1,8 @@
+use anabranch::prelude::*;
+
+#[graph]
+extern "C" fn f(x: u32) -> u32 {
+    x
+}
+
+fn main() {}

@@ -1,0 +1,6 @@
+use anabranch::prelude::*;
+
+#[graph]
+struct Model;
+
+fn main() {}
