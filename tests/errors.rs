@@ -171,6 +171,19 @@ fn wrong_inputs_name_the_parameter_what_was_expected_and_what_was_given() -> ana
 }
 
 #[test]
+fn a_declared_shape_names_the_parameter() {
+    #[graph]
+    fn f(#[shape(batch, 3)] x: Tensor, #[shape(batch)] y: Tensor) -> Tensor {
+        x.sum_axis(1) + y
+    }
+    support::check(f, ([[1.0; 3]; 2], [1.0; 2]), &[4.0, 4.0]);
+    let error = error_of(f, ([[1.0; 4]; 2], [1.0; 2]));
+    shows(&error, &["the parameter `x` is f32[batch, 3], given f32[2, 4]"]);
+    let error = error_of(f, ([[1.0; 3]; 2], [1.0; 5]));
+    shows(&error, &["the parameter `y` is f32[batch], given f32[5]", "`batch` is 2 in `x`"]);
+}
+
+#[test]
 fn a_tensor_that_leaves_its_branch_is_an_error() {
     let leak = std::cell::Cell::new(None);
     let f = |x: S| {

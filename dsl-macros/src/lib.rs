@@ -19,6 +19,9 @@ use proc_macro::TokenStream;
 /// visibility stay. What is assigned in a branch or a loop on a tensor must be a `Carry`: tensors, and tuples, arrays,
 /// options, vectors and derived structs of them.
 ///
+/// A parameter may declare its shape: `#[shape(batch, 784, _)] x: Tensor`. A call with another shape is an error that names the
+/// parameter; a name stands for one extent wherever the parameters of a call use it.
+///
 /// What cannot be staged yet (`break`, `continue`, `return`, `?` and unknown macros under a tensor condition) is a
 /// compile error at its token.
 #[proc_macro_attribute]

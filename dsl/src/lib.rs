@@ -28,6 +28,7 @@ pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use ir::Graph;
 pub use loc::Loc;
 pub use shape::{Dim, Shape};
+pub use ops::{IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
 pub use tensor::{Operand, Tensor, full, scalar, tensor, zeros};
 pub use trace::Any;
 pub use ty::{TensorType, Type};
@@ -35,5 +36,7 @@ pub use var::{AnyVar, Module, Var};
 
 /// What a model needs: `use anabranch_dsl::prelude::*`.
 pub mod prelude {
-    pub use crate::{Array, Module, Tensor, Var, eval, eval_with, full, gradients, scalar, tensor, zeros};
+    pub use crate::{
+        Array, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, scalar, stack, tensor, zeros,
+    };
 }

@@ -1,6 +1,5 @@
 //! `Tensor<T>`: what a model is written in.
 
-use crate::ir::Attrs;
 use crate::trace::{self, Any};
 use crate::{Array, Element, HostTensor, IntoArray, Numeric, Shape};
 use std::marker::PhantomData;
@@ -54,6 +53,11 @@ impl<T: Element> Tensor<T> {
 
     /// The untyped handle.
     pub fn any(self) -> Any {
+        self.any
+    }
+
+    /// The untyped handle.
+    pub fn untyped(self) -> Any {
         self.any
     }
 
@@ -188,10 +192,4 @@ impl ops::Not for Tensor<bool> {
     fn not(self) -> Tensor<bool> {
         Tensor::from_any(self.any.not())
     }
-}
-
-/// Appends a node of `def` without attributes.
-#[track_caller]
-pub(crate) fn emit(def: &'static crate::ops::OpDef, operands: &[Any]) -> Any {
-    trace::emit(def, operands, Attrs::none())
 }

@@ -6,6 +6,7 @@
 
 mod emit;
 mod known;
+mod params;
 mod place;
 mod rewrite;
 mod scope;
@@ -21,7 +22,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     if !arguments.is_empty() {
         cx.error(&arguments, "`#[graph]` takes no arguments");
     }
-    let function = match parse(item.clone()) {
+    let mut function = match parse(item.clone()) {
         Ok(function) => function,
         Err(error) => {
             cx.push(error);
@@ -30,6 +31,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
         }
     };
     check_signature(&cx, &function.sig);
+    let params = params::take(&cx, &mut function.sig);
     let rewritten = rewrite::rewrite(&cx, function).function;
     match cx.finish() {
         Ok(()) => {
@@ -46,6 +48,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
                 #(#attrs)*
                 #vis #sig {
                     #guard
+                    #(#params)*
                     #(#stmts)*
                 }
             }

@@ -32,7 +32,7 @@ mod jump;
 mod logic;
 mod while_loop;
 
-pub use crate::trace::{CallGuard, Site, enter};
+pub use crate::trace::{CallGuard, Extent, Site, enter, expect_shape, name_param};
 pub use crate::var::{AnyVar, Module, Path};
 pub use assert::{Assert, Assertable};
 pub use carry::{Carry, HostValue, Reader, State};
