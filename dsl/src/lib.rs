@@ -13,6 +13,7 @@ mod loc;
 pub mod nn;
 pub mod optim;
 pub mod ops;
+pub mod passes;
 mod shape;
 pub mod staged;
 mod tensor;
@@ -28,6 +29,7 @@ pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use ir::Graph;
 pub use loc::Loc;
 pub use shape::{Dim, Shape};
+pub use ops::{IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
 pub use staged::Carry;
 pub use tensor::{Operand, Tensor, full, scalar, tensor, zeros};
 pub use trace::Any;
@@ -36,5 +38,7 @@ pub use var::{AnyVar, Module, Var};
 
 /// What a model needs: `use anabranch_dsl::prelude::*`.
 pub mod prelude {
-    pub use crate::{Array, Module, Tensor, Var, eval, eval_with, full, gradients, scalar, tensor, zeros};
+    pub use crate::{
+        Array, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, scalar, stack, tensor, zeros,
+    };
 }

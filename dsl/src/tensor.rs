@@ -1,6 +1,5 @@
 //! `Tensor<T>`: what a model is written in.
 
-use crate::ir::Attrs;
 use crate::trace::{self, Any};
 use crate::{Array, Element, HostTensor, IntoArray, Numeric, Shape};
 use std::marker::PhantomData;
@@ -36,7 +35,11 @@ impl<T: Element> Copy for Tensor<T> {}
 impl<T: Element> std::fmt::Debug for Tensor<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: ", self.any.value())?;
-        if trace::is_tracing() { write!(f, "{}", self.any.ty()) } else { write!(f, "{}", T::DTYPE) }
+        if trace::is_tracing() {
+            write!(f, "{}", self.any.ty())
+        } else {
+            write!(f, "{}", T::DTYPE)
+        }
     }
 }
 
@@ -48,12 +51,20 @@ impl<T: Element> Tensor<T> {
     #[track_caller]
     pub fn from_any(any: Any) -> Tensor<T> {
         let dtype = any.dtype();
-        assert_eq!(dtype, T::DTYPE, "a handle of a tensor of {dtype} as Tensor<{}>", T::DTYPE);
-        Tensor { any, element: PhantomData }
+        assert_eq!(
+            dtype,
+            T::DTYPE,
+            "a handle of a tensor of {dtype} as Tensor<{}>",
+            T::DTYPE
+        );
+        Tensor {
+            any,
+            element: PhantomData,
+        }
     }
 
     /// The untyped handle.
-    pub fn any(self) -> Any {
+    pub fn untyped(self) -> Any {
         self.any
     }
 
@@ -80,7 +91,10 @@ impl<T: Element> Tensor<T> {
     /// Names the value, for messages and for printing.
     #[must_use]
     pub fn named(self, name: &'static str) -> Tensor<T> {
-        Tensor { any: self.any.named(name), element: PhantomData }
+        Tensor {
+            any: self.any.named(name),
+            element: PhantomData,
+        }
     }
 }
 
@@ -188,10 +202,4 @@ impl ops::Not for Tensor<bool> {
     fn not(self) -> Tensor<bool> {
         Tensor::from_any(self.any.not())
     }
-}
-
-/// Appends a node of `def` without attributes.
-#[track_caller]
-pub(crate) fn emit(def: &'static crate::ops::OpDef, operands: &[Any]) -> Any {
-    trace::emit(def, operands, Attrs::none())
 }

@@ -44,14 +44,14 @@ pub(super) fn guard(name: &Ident) -> TokenStream {
 pub(super) fn name_param(param: &Ident) -> TokenStream {
     let (at, text) = (param.span(), param.to_string());
     let name_param = rt(at, "name_param");
-    quote_spanned!(helper_span(at)=> #name_param(::anabranch::Tensor::any(#param), #text);)
+    quote_spanned!(helper_span(at)=> #name_param(::anabranch::Tensor::untyped(#param), #text);)
 }
 
 /// Checks the shape of a parameter.
 pub(super) fn expect_shape(param: &Ident, extents: &[TokenStream]) -> TokenStream {
     let (at, text) = (param.span(), param.to_string());
     let (expect, site) = (rt(at, "expect_shape"), site(at, &text));
-    quote_spanned!(helper_span(at)=> #expect(::anabranch::Tensor::any(#param), #text, &[#(#extents),*], #site);)
+    quote_spanned!(helper_span(at)=> #expect(::anabranch::Tensor::untyped(#param), #text, &[#(#extents),*], #site);)
 }
 
 /// What a construct carries, in the forms that its calls need.

@@ -8,9 +8,30 @@
 
 use crate::autodiff::GradNode;
 use crate::ir::{AttrKind, Attrs};
-use crate::{Any, Diagnostic, HostTensor, Loc, TensorType, Type};
+use crate::{Any, Diagnostic, Element, HostTensor, Loc, TensorType, Type, trace};
 
-mod elementwise;
+mod axes;
+mod cast;
+mod compare;
+mod elementwise_binary;
+mod elementwise_unary;
+mod index;
+mod infer;
+mod join;
+mod layout;
+mod matmul;
+mod norm;
+mod number;
+pub mod random;
+mod reduce;
+mod reduce_index;
+mod shape;
+mod softmax;
+
+pub use axes::{IntoAxes, IntoExtents};
+pub use index::ScalarIndex;
+pub use join::{concat, stack};
+pub use shape::iota;
 
 /// How many operands an operation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +80,11 @@ pub enum Grad {
     Missing(&'static str),
 }
 
+/// See [`OpDef::infer`].
+pub type Infer = fn(&InferCx<'_>) -> Result<Type, OpError>;
+/// See [`OpDef::eval`].
+pub type Eval = fn(&EvalCx<'_>) -> Result<HostTensor, OpError>;
+
 /// An operation: shape inference, meaning, gradient, and how it may be treated.
 pub struct OpDef {
     /// Name in the text form; also the stem of the kernel's and the test cases' files.
@@ -68,9 +94,9 @@ pub struct OpDef {
     /// Names and kinds of the attributes, in order.
     pub attrs: &'static [(&'static str, AttrKind)],
     /// The type of the result, or what is wrong with the operands.
-    pub infer: fn(&InferCx<'_>) -> Result<Type, OpError>,
+    pub infer: Infer,
     /// What the operation means: plain loops over host tensors. Every device is tested against this.
-    pub eval: fn(&EvalCx<'_>) -> Result<HostTensor, OpError>,
+    pub eval: Eval,
     /// The gradient.
     pub grad: Grad,
     /// How exactly others reproduce `eval`.
@@ -96,7 +122,9 @@ pub struct InferCx<'a> {
 impl<'a> InferCx<'a> {
     /// The type of an operand. Only stack operations take stacks, so it is a tensor.
     pub fn tensor(&self, i: usize) -> Result<&'a TensorType, OpError> {
-        self.operands[i].as_tensor().ok_or_else(|| OpError::new(format!("operand {} is a stack", i + 1)))
+        self.operands[i]
+            .as_tensor()
+            .ok_or_else(|| OpError::new(format!("operand {} is a stack", i + 1)))
     }
 }
 
@@ -113,7 +141,15 @@ pub struct EvalCx<'a> {
 impl EvalCx<'_> {
     /// The extents of the result.
     pub fn shape(&self) -> Vec<usize> {
-        self.ty.shape.known().expect("the type inferred from concrete operands is concrete")
+        self.ty
+            .shape
+            .known()
+            .expect("the type inferred from concrete operands is concrete")
+    }
+
+    /// The result with these elements.
+    fn result<T: Element>(&self, data: Vec<T>) -> HostTensor {
+        HostTensor::new(self.shape(), data)
     }
 }
 
@@ -131,7 +167,11 @@ pub struct OpError {
 impl OpError {
     /// An error without details.
     pub fn new(message: impl Into<String>) -> OpError {
-        OpError { message: message.into(), label: String::new(), help: None }
+        OpError {
+            message: message.into(),
+            label: String::new(),
+            help: None,
+        }
     }
 
     /// Says what is to be seen at the place.
@@ -150,13 +190,39 @@ impl OpError {
 
     /// The error at a place, of the operation `op`.
     pub fn at(self, op: &str, loc: Loc) -> Diagnostic {
-        Diagnostic { message: format!("{op}: {}", self.message), labels: vec![(loc, self.label)], help: self.help }
+        Diagnostic {
+            message: format!("{op}: {}", self.message),
+            labels: vec![(loc, self.label)],
+            help: self.help,
+        }
     }
+}
+
+/// Ends the trace with an error of the operation `op` at the caller's place.
+#[track_caller]
+fn refuse(op: &str, error: OpError) -> ! {
+    trace::fail(error.at(op, Loc::caller()))
 }
 
 /// All operations, in reading order.
 pub fn all() -> impl Iterator<Item = &'static OpDef> {
-    [elementwise::OPS].into_iter().flatten().copied()
+    [
+        elementwise_unary::OPS,
+        elementwise_binary::OPS,
+        compare::OPS,
+        cast::OPS,
+        shape::OPS,
+        join::OPS,
+        index::OPS,
+        reduce::OPS,
+        reduce_index::OPS,
+        matmul::OPS,
+        softmax::OPS,
+        random::OPS,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
 }
 
 /// The operation with that name.

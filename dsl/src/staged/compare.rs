@@ -114,7 +114,7 @@ impl<T: Element, R> CompareTensors<'_, Tensor<T>, R> {
     where
         R: Comparand<T>,
     {
-        Tensor::from_any(self.0.0.any().eq(self.0.1.comparand().any()))
+        Tensor::from_any(self.0.0.untyped().eq(self.0.1.comparand().untyped()))
     }
 
     /// `a != b` for a tensor and what it can be compared with.
@@ -123,7 +123,7 @@ impl<T: Element, R> CompareTensors<'_, Tensor<T>, R> {
     where
         R: Comparand<T>,
     {
-        Tensor::from_any(self.0.0.any().ne(self.0.1.comparand().any()))
+        Tensor::from_any(self.0.0.untyped().ne(self.0.1.comparand().untyped()))
     }
 
     /// `a < b` for a tensor and what it can be compared with.
@@ -132,7 +132,7 @@ impl<T: Element, R> CompareTensors<'_, Tensor<T>, R> {
     where
         R: Comparand<T>,
     {
-        Tensor::from_any(self.0.0.any().lt(self.0.1.comparand().any()))
+        Tensor::from_any(self.0.0.untyped().lt(self.0.1.comparand().untyped()))
     }
 
     /// `a <= b` for a tensor and what it can be compared with.
@@ -141,7 +141,7 @@ impl<T: Element, R> CompareTensors<'_, Tensor<T>, R> {
     where
         R: Comparand<T>,
     {
-        Tensor::from_any(self.0.0.any().le(self.0.1.comparand().any()))
+        Tensor::from_any(self.0.0.untyped().le(self.0.1.comparand().untyped()))
     }
 
     /// `a > b` for a tensor and what it can be compared with.
@@ -150,7 +150,7 @@ impl<T: Element, R> CompareTensors<'_, Tensor<T>, R> {
     where
         R: Comparand<T>,
     {
-        Tensor::from_any(self.0.0.any().gt(self.0.1.comparand().any()))
+        Tensor::from_any(self.0.0.untyped().gt(self.0.1.comparand().untyped()))
     }
 
     /// `a >= b` for a tensor and what it can be compared with.
@@ -159,7 +159,7 @@ impl<T: Element, R> CompareTensors<'_, Tensor<T>, R> {
     where
         R: Comparand<T>,
     {
-        Tensor::from_any(self.0.0.any().ge(self.0.1.comparand().any()))
+        Tensor::from_any(self.0.0.untyped().ge(self.0.1.comparand().untyped()))
     }
 }
 
@@ -167,37 +167,37 @@ impl<T: Element> CompareTensors<'_, T, Tensor<T>> {
     /// `a == b` for a scalar and a tensor.
     #[track_caller]
     pub fn eq(&self) -> Tensor<bool> {
-        Tensor::from_any(scalar(*self.0.0).any().eq(self.0.1.any()))
+        Tensor::from_any(scalar(*self.0.0).untyped().eq(self.0.1.untyped()))
     }
 
     /// `a != b` for a scalar and a tensor.
     #[track_caller]
     pub fn ne(&self) -> Tensor<bool> {
-        Tensor::from_any(scalar(*self.0.0).any().ne(self.0.1.any()))
+        Tensor::from_any(scalar(*self.0.0).untyped().ne(self.0.1.untyped()))
     }
 
     /// `a < b` for a scalar and a tensor.
     #[track_caller]
     pub fn lt(&self) -> Tensor<bool> {
-        Tensor::from_any(scalar(*self.0.0).any().lt(self.0.1.any()))
+        Tensor::from_any(scalar(*self.0.0).untyped().lt(self.0.1.untyped()))
     }
 
     /// `a <= b` for a scalar and a tensor.
     #[track_caller]
     pub fn le(&self) -> Tensor<bool> {
-        Tensor::from_any(scalar(*self.0.0).any().le(self.0.1.any()))
+        Tensor::from_any(scalar(*self.0.0).untyped().le(self.0.1.untyped()))
     }
 
     /// `a > b` for a scalar and a tensor.
     #[track_caller]
     pub fn gt(&self) -> Tensor<bool> {
-        Tensor::from_any(scalar(*self.0.0).any().gt(self.0.1.any()))
+        Tensor::from_any(scalar(*self.0.0).untyped().gt(self.0.1.untyped()))
     }
 
     /// `a >= b` for a scalar and a tensor.
     #[track_caller]
     pub fn ge(&self) -> Tensor<bool> {
-        Tensor::from_any(scalar(*self.0.0).any().ge(self.0.1.any()))
+        Tensor::from_any(scalar(*self.0.0).untyped().ge(self.0.1.untyped()))
     }
 }
 

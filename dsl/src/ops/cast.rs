@@ -1,0 +1,133 @@
+//! Conversion between element types, and the identity that cuts gradients.
+
+use super::infer::{Class, like_operand};
+use super::*;
+use crate::ir::{Attr, AttrKind, Attrs};
+use crate::{Buffer, DType, Element, Float, HostTensor, Tensor, match_dtype};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[&CAST, &STOP_GRADIENT];
+
+/// Conversion to a type, from each type: that of Rust's `as`, and for `bool` whether the number is not 0.
+trait Convert: Element {
+    fn convert(from: &Buffer) -> Vec<Self>;
+}
+macro_rules! convert {
+    ($($t:ident)*) => {$(
+        impl Convert for $t {
+            fn convert(from: &Buffer) -> Vec<$t> {
+                match from {
+                    Buffer::F32(d) => d.iter().map(|&x| x as $t).collect(),
+                    Buffer::F64(d) => d.iter().map(|&x| x as $t).collect(),
+                    Buffer::I32(d) => d.iter().map(|&x| x as $t).collect(),
+                    Buffer::I64(d) => d.iter().map(|&x| x as $t).collect(),
+                    Buffer::U32(d) => d.iter().map(|&x| x as $t).collect(),
+                    Buffer::U8(d) => d.iter().map(|&x| x as $t).collect(),
+                    Buffer::Bool(d) => d.iter().map(|&x| u8::from(x) as $t).collect(),
+                }
+            }
+        }
+    )*};
+}
+convert!(f32 f64 i32 i64 u32 u8);
+impl Convert for bool {
+    fn convert(from: &Buffer) -> Vec<bool> {
+        match from {
+            Buffer::F32(d) => d.iter().map(|&x| x != 0.0).collect(),
+            Buffer::F64(d) => d.iter().map(|&x| x != 0.0).collect(),
+            Buffer::I32(d) => d.iter().map(|&x| x != 0).collect(),
+            Buffer::I64(d) => d.iter().map(|&x| x != 0).collect(),
+            Buffer::U32(d) => d.iter().map(|&x| x != 0).collect(),
+            Buffer::U8(d) => d.iter().map(|&x| x != 0).collect(),
+            Buffer::Bool(d) => d.clone(),
+        }
+    }
+}
+
+/// A tensor with its elements converted.
+pub(super) fn converted(x: &HostTensor, to: DType) -> HostTensor {
+    match_dtype!(to, T => HostTensor::new(x.shape(), T::convert(x.buffer())))
+}
+
+/// A scalar of a type, from a number.
+pub(super) fn scalar_of(dtype: DType, x: f64) -> HostTensor {
+    converted(&HostTensor::scalar(x), dtype)
+}
+
+static CAST: OpDef = OpDef {
+    name: "cast",
+    arity: Arity::Exactly(1),
+    attrs: &[("dtype", AttrKind::DType)],
+    infer: |cx| Ok(Type::tensor(cx.attrs.dtype("dtype"), &cx.tensor(0)?.shape)),
+    eval: |cx| Ok(converted(cx.operands[0], cx.attrs.dtype("dtype"))),
+    grad: Grad::Rule(|n| vec![n.ty(0).dtype.is_float().then(|| n.dy().cast(n.ty(0).dtype))]),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+static STOP_GRADIENT: OpDef = OpDef {
+    name: "stop_gradient",
+    arity: Arity::Exactly(1),
+    attrs: &[],
+    infer: |cx| like_operand(cx, Class::Every),
+    eval: |cx| Ok(cx.operands[0].clone()),
+    grad: Grad::Zero("it was asked for"),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+impl Any {
+    /// See [`Tensor::cast`]. A tensor that is of the type already comes back as it is.
+    #[track_caller]
+    pub fn cast(self, dtype: DType) -> Any {
+        if self.dtype() == dtype {
+            return self;
+        }
+        trace::emit(
+            &CAST,
+            &[self],
+            Attrs::none().with("dtype", Attr::DType(dtype)),
+        )
+    }
+
+    /// See [`Tensor::stop_gradient`].
+    #[track_caller]
+    pub fn stop_gradient(self) -> Any {
+        trace::emit(&STOP_GRADIENT, &[self], Attrs::none())
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    /// The same values as elements of another type, converted like Rust's `as`: floats are cut to integers towards zero and stay
+    /// within the range of the type, `NaN` becomes 0; integers wrap; `true` is 1. A number is `true` if it is not 0.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([2.7f32, -1.0, 300.0]).cast::<u8>())?.as_slice(), [2, 0, 255]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn cast<U: Element>(self) -> Tensor<U> {
+        Tensor::from_any(self.untyped().cast(U::DTYPE))
+    }
+}
+
+impl<T: Float> Tensor<T> {
+    /// The same values, which gradients take for constants.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let dx = eval(|| {
+    ///     let x = scalar(3.0f32);
+    ///     gradients(x * x.stop_gradient(), x)
+    /// })?;
+    /// assert_eq!(dx, 3.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn stop_gradient(self) -> Tensor<T> {
+        Tensor::from_any(self.untyped().stop_gradient())
+    }
+}

@@ -1,0 +1,325 @@
+//! Comparisons, logic, and the choice between two tensors.
+//!
+//! Comparisons with `NaN` are false, but for `ne`. The methods of [`Tensor`] have long names (`less`, `equal`), since the short ones
+//! are those of the standard traits; inside of `#[graph]` the operators do.
+
+use super::elementwise_binary::{broadcast_pair, stretch};
+use super::infer::{Class, common, shapes_differ};
+use super::number::{match_float, match_numeric};
+use super::*;
+use crate::ir::Attrs;
+use crate::{DType, Element, Float, HostTensor, Numeric, Operand, Tensor, match_buffer};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[
+    &EQ, &NE, &LT, &LE, &GT, &GE, &AND, &OR, &XOR, &NOT, &IS_NAN, &IS_FINITE, &SELECT,
+];
+
+fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(&T, &T) -> bool) -> HostTensor {
+    cx.result(
+        a.iter()
+            .zip(cx.operands[1].data::<T>())
+            .map(|(a, b)| f(a, b))
+            .collect(),
+    )
+}
+
+/// A row for two tensors of a class, giving truth values.
+const fn row(name: &'static str, infer: Infer, eval: Eval) -> OpDef {
+    OpDef {
+        name,
+        arity: Arity::Exactly(2),
+        attrs: &[],
+        infer,
+        eval,
+        grad: Grad::Zero("the result is not a number"),
+        exactness: Exactness::Exact,
+        effects: Effects::Pure,
+    }
+}
+
+fn of_any(cx: &InferCx<'_>) -> Result<Type, OpError> {
+    Ok(Type::tensor(DType::Bool, common(cx, Class::Every)?.shape))
+}
+fn of_numbers(cx: &InferCx<'_>) -> Result<Type, OpError> {
+    Ok(Type::tensor(DType::Bool, common(cx, Class::Numeric)?.shape))
+}
+fn of_floats(cx: &InferCx<'_>) -> Result<Type, OpError> {
+    Ok(Type::tensor(DType::Bool, common(cx, Class::Float)?.shape))
+}
+fn of_bools(cx: &InferCx<'_>) -> Result<Type, OpError> {
+    Ok(common(cx, Class::Bool)?.into())
+}
+
+static EQ: OpDef = row("eq", of_any, |cx| {
+    Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, PartialEq::eq)))
+});
+static NE: OpDef = row("ne", of_any, |cx| {
+    Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, PartialEq::ne)))
+});
+static LT: OpDef = row("lt", of_numbers, |cx| {
+    Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::lt)))
+});
+static LE: OpDef = row("le", of_numbers, |cx| {
+    Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::le)))
+});
+static GT: OpDef = row("gt", of_numbers, |cx| {
+    Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::gt)))
+});
+static GE: OpDef = row("ge", of_numbers, |cx| {
+    Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::ge)))
+});
+static AND: OpDef = row("and", of_bools, |cx| {
+    Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a & b))
+});
+static OR: OpDef = row("or", of_bools, |cx| {
+    Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a | b))
+});
+static XOR: OpDef = row("xor", of_bools, |cx| {
+    Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a ^ b))
+});
+static NOT: OpDef = OpDef {
+    arity: Arity::Exactly(1),
+    ..row("not", of_bools, |cx| {
+        Ok(cx.result(cx.operands[0].data::<bool>().iter().map(|x| !x).collect()))
+    })
+};
+static IS_NAN: OpDef = OpDef {
+    arity: Arity::Exactly(1),
+    ..row("is_nan", of_floats, |cx| {
+        Ok(
+            match_float!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|x| x.is_nan()).collect())),
+        )
+    })
+};
+static IS_FINITE: OpDef = OpDef {
+    arity: Arity::Exactly(1),
+    ..row("is_finite", of_floats, |cx| {
+        Ok(
+            match_float!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|x| x.is_finite()).collect())),
+        )
+    })
+};
+
+static SELECT: OpDef = OpDef {
+    name: "select",
+    arity: Arity::Exactly(3),
+    attrs: &[],
+    infer: |cx| {
+        let cond = cx.tensor(0)?;
+        Class::Bool.check(cond)?;
+        let values = common(
+            &InferCx {
+                operands: &cx.operands[1..],
+                attrs: cx.attrs,
+            },
+            Class::Every,
+        )?;
+        if !cond.shape.compatible(&values.shape) {
+            return Err(shapes_differ(cond, &values));
+        }
+        Ok(Type::tensor(values.dtype, values.shape.meet(&cond.shape)))
+    },
+    eval: |cx| {
+        fn choose<T: Element>(cx: &EvalCx<'_>, a: &[T]) -> HostTensor {
+            let (cond, b) = (cx.operands[0].data::<bool>(), cx.operands[2].data::<T>());
+            cx.result(
+                cond.iter()
+                    .zip(a.iter().zip(b))
+                    .map(|(&c, (&a, &b))| if c { a } else { b })
+                    .collect(),
+            )
+        }
+        Ok(match_buffer!(cx.operands[1].buffer(), a => choose(cx, a)))
+    },
+    grad: Grad::Rule(|n| {
+        let zero = n.dy().number(0.0);
+        let first = || n.x(0).select(n.dy(), zero);
+        let second = || n.x(0).select(zero, n.dy());
+        vec![None, n.needs(1).then(first), n.needs(2).then(second)]
+    }),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+macro_rules! any_methods {
+    ($($name:ident $op:ident;)*) => {
+        impl Any {
+            $(
+                #[doc = concat!("The operation `", stringify!($name), "` on both operands, broadcast to their common shape.")]
+                #[track_caller]
+                pub fn $name(self, other: Any) -> Any {
+                    let (a, b) = broadcast_pair(stringify!($name), self, other);
+                    trace::emit(&$op, &[a, b], Attrs::none())
+                }
+            )*
+        }
+    };
+}
+any_methods! {
+    eq EQ;
+    ne NE;
+    lt LT;
+    le LE;
+    gt GT;
+    ge GE;
+    and AND;
+    or OR;
+    xor XOR;
+}
+
+impl Any {
+    /// The opposite truth values.
+    #[track_caller]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a graph operation, not the operator of the host"
+    )]
+    pub fn not(self) -> Any {
+        trace::emit(&NOT, &[self], Attrs::none())
+    }
+
+    /// See [`Tensor::is_nan`].
+    #[track_caller]
+    pub fn is_nan(self) -> Any {
+        trace::emit(&IS_NAN, &[self], Attrs::none())
+    }
+
+    /// See [`Tensor::is_finite`].
+    #[track_caller]
+    pub fn is_finite(self) -> Any {
+        trace::emit(&IS_FINITE, &[self], Attrs::none())
+    }
+
+    /// `a` where this is true, `b` elsewhere, all three broadcast to their common shape.
+    #[track_caller]
+    pub fn select(self, a: Any, b: Any) -> Any {
+        let (a, b) = broadcast_pair("select", a, b);
+        let (tc, ta) = (self.tensor_type(), a.tensor_type());
+        let Some(shape) = tc.shape.broadcast(&ta.shape) else {
+            refuse("select", shapes_differ(&tc, &ta))
+        };
+        let b = stretch(b, &b.shape(), &shape, self);
+        let cond = stretch(self, &tc.shape, &shape, a);
+        let a = stretch(a, &ta.shape, &shape, self);
+        trace::emit(&SELECT, &[cond, a, b], Attrs::none())
+    }
+}
+
+macro_rules! comparisons {
+    ($($bound:ident: $(#[$doc:meta])* $name:ident $any:ident;)*) => {$(
+        impl<T: $bound> Tensor<T> {
+            $(#[$doc])*
+            #[track_caller]
+            #[must_use]
+            pub fn $name(self, other: impl Operand<T>) -> Tensor<bool> {
+                Tensor::from_any(self.untyped().$any(other.into_tensor().untyped()))
+            }
+        }
+    )*};
+}
+comparisons! {
+    Element:
+    /// Whether elements are equal; in `#[graph]`, `a == b`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1, 2]).equal(2))?.as_slice(), [false, true]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    equal eq;
+    Element:
+    /// Whether elements differ; true of `NaN`. In `#[graph]`, `a != b`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1.0f32, f32::NAN]).not_equal(1.0))?.as_slice(), [false, true]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    not_equal ne;
+    Numeric:
+    /// Whether elements are less; in `#[graph]`, `a < b`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1, 2]).less(2))?.as_slice(), [true, false]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    less lt;
+    Numeric:
+    /// Whether elements are less or equal; in `#[graph]`, `a <= b`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([2, 3]).less_equal(2))?.as_slice(), [true, false]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    less_equal le;
+    Numeric:
+    /// Whether elements are greater; in `#[graph]`, `a > b`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([2, 3]).greater(2))?.as_slice(), [false, true]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    greater gt;
+    Numeric:
+    /// Whether elements are greater or equal; in `#[graph]`, `a >= b`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1, 2]).greater_equal(2))?.as_slice(), [false, true]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    greater_equal ge;
+}
+
+impl<T: Float> Tensor<T> {
+    /// Whether elements are `NaN`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([0.0f32, f32::NAN]).is_nan())?.as_slice(), [false, true]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn is_nan(self) -> Tensor<bool> {
+        Tensor::from_any(self.untyped().is_nan())
+    }
+
+    /// Whether elements are neither infinite nor `NaN`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([0.0f32, f32::INFINITY]).is_finite())?.as_slice(), [true, false]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn is_finite(self) -> Tensor<bool> {
+        Tensor::from_any(self.untyped().is_finite())
+    }
+}
+
+impl Tensor<bool> {
+    /// `a` where this is true, `b` elsewhere; all three are broadcast to their common shape.
+    ///
+    /// Both sides are computed; an `if` in `#[graph]` on a scalar condition runs only one.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| tensor([true, false]).select(tensor([1, 2]), -1))?;
+    /// assert_eq!(y.as_slice(), [1, -1]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn select<T: Element>(self, a: impl Operand<T>, b: impl Operand<T>) -> Tensor<T> {
+        Tensor::from_any(
+            self.untyped()
+                .select(a.into_tensor().untyped(), b.into_tensor().untyped()),
+        )
+    }
+}

@@ -1,0 +1,415 @@
+//! Arithmetic and functions of two numbers, applied elementwise.
+//!
+//! The operations take operands of equal type; the methods of [`Any`] broadcast them to a common shape first, by NumPy's rule.
+//! Integer arithmetic wraps. Division of integers by zero fails the step and names the element.
+
+use super::infer::{Class, common, shapes_differ};
+use super::number::{Number, match_float, match_numeric};
+use super::*;
+use crate::ir::Attrs;
+use crate::{Element, Float, HostTensor, Numeric, Operand, Shape, Tensor};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[
+    &ADD, &SUB, &MUL, &DIV, &REM, &NEG, &POW, &MAXIMUM, &MINIMUM, &ATAN2,
+];
+
+/// Applies a function to pairs of elements.
+fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(T, T) -> T) -> HostTensor {
+    cx.result(
+        a.iter()
+            .zip(cx.operands[1].data::<T>())
+            .map(|(&a, &b)| f(a, b))
+            .collect(),
+    )
+}
+
+/// Applies a function that fails for a zero divisor.
+fn try_zip<T: Element>(
+    cx: &EvalCx<'_>,
+    a: &[T],
+    f: impl Fn(T, T) -> Option<T>,
+) -> Result<HostTensor, OpError> {
+    let b = cx.operands[1].data::<T>();
+    let mut data = Vec::with_capacity(a.len());
+    for (i, (&a, &b)) in a.iter().zip(b).enumerate() {
+        let Some(y) = f(a, b) else {
+            let at = index_of(cx.operands[0].shape(), i);
+            let place = if at.is_empty() {
+                String::new()
+            } else {
+                format!(" at {at:?}")
+            };
+            return Err(OpError::new(format!("division of {a} by zero{place}"))
+                .help("choose another divisor there, as with `(d == 0).select(1, d)`"));
+        };
+        data.push(y);
+    }
+    Ok(cx.result(data))
+}
+
+/// The index of the element at an offset.
+pub(super) fn index_of(shape: &[usize], mut offset: usize) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (i, &n) in index.iter_mut().zip(shape).rev() {
+        *i = offset % n;
+        offset /= n;
+    }
+    index
+}
+
+/// A row for numbers, exact and pure.
+const fn row(name: &'static str, eval: Eval, grad: Grad) -> OpDef {
+    OpDef {
+        name,
+        arity: Arity::Exactly(2),
+        attrs: &[],
+        infer: |cx| Ok(common(cx, Class::Numeric)?.into()),
+        eval,
+        grad,
+        exactness: Exactness::Exact,
+        effects: Effects::Pure,
+    }
+}
+
+static ADD: OpDef = row(
+    "add",
+    |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::plus))),
+    Grad::Rule(|n| vec![Some(n.dy()), Some(n.dy())]),
+);
+
+static SUB: OpDef = row(
+    "sub",
+    |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::minus))),
+    Grad::Rule(|n| vec![Some(n.dy()), n.needs(1).then(|| -n.dy())]),
+);
+
+static MUL: OpDef = row(
+    "mul",
+    |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::times))),
+    Grad::Rule(|n| {
+        vec![
+            n.needs(0).then(|| n.dy() * n.x(1)),
+            n.needs(1).then(|| n.dy() * n.x(0)),
+        ]
+    }),
+);
+
+static DIV: OpDef = OpDef {
+    exactness: Exactness::Ulps(1),
+    effects: Effects::Fallible,
+    ..row(
+        "div",
+        |cx| match_numeric!(cx.operands[0].buffer(), a => try_zip(cx, a, Number::over)),
+        Grad::Rule(|n| {
+            let d = n.dy() / n.x(1);
+            vec![Some(d), n.needs(1).then(|| -(d * n.y()))]
+        }),
+    )
+};
+
+static REM: OpDef = OpDef {
+    effects: Effects::Fallible,
+    ..row(
+        "rem",
+        |cx| match_numeric!(cx.operands[0].buffer(), a => try_zip(cx, a, Number::modulo)),
+        Grad::Rule(|n| {
+            // x % d = x - q d with the quotient q rounded towards zero, which is constant almost everywhere.
+            let quotient = || ((n.x(0) - n.y()) / n.x(1)).round();
+            vec![Some(n.dy()), n.needs(1).then(|| -(n.dy() * quotient()))]
+        }),
+    )
+};
+
+static NEG: OpDef = OpDef {
+    arity: Arity::Exactly(1),
+    ..row(
+        "neg",
+        |cx| {
+            Ok(
+                match_numeric!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|&x| x.negated()).collect())),
+            )
+        },
+        Grad::Rule(|n| vec![Some(-n.dy())]),
+    )
+};
+
+static POW: OpDef = OpDef {
+    infer: |cx| Ok(common(cx, Class::Float)?.into()),
+    exactness: Exactness::Ulps(16),
+    ..row(
+        "pow",
+        |cx| Ok(match_float!(cx.operands[0].buffer(), a => zip(cx, a, |x, y| x.powf(y)))),
+        Grad::Rule(|n| {
+            let base = || {
+                // Where the exponent is 0 the result is constant, also at 0, where x^-1 is infinite.
+                let p = n.x(1);
+                let less = p.eq(p.number(0.0)).select(p.number(1.0), p - 1.0);
+                n.dy() * (p * n.x(0).pow(less))
+            };
+            let exponent = || {
+                let x = n.x(0);
+                let not_zero = x.eq(x.number(0.0)).select(x.number(1.0), x);
+                n.dy() * (n.y() * not_zero.log())
+            };
+            vec![n.needs(0).then(base), n.needs(1).then(exponent)]
+        }),
+    )
+};
+
+static MAXIMUM: OpDef = row(
+    "maximum",
+    |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::larger))),
+    Grad::Rule(|n| split(n, n.x(0), n.x(1))),
+);
+
+static MINIMUM: OpDef = row(
+    "minimum",
+    |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::smaller))),
+    Grad::Rule(|n| split(n, n.x(1), n.x(0))),
+);
+
+/// The gradient goes to the operand that was taken, half to each if they are equal.
+fn split(n: &GradNode<'_>, high: Any, low: Any) -> Vec<Option<Any>> {
+    let (zero, half, one) = (high.number(0.0), high.number(0.5), high.number(1.0));
+    let first = high.gt(low).select(one, high.eq(low).select(half, zero));
+    vec![Some(n.dy() * first), Some(n.dy() * (1.0 - first))]
+}
+
+static ATAN2: OpDef = OpDef {
+    infer: |cx| Ok(common(cx, Class::Float)?.into()),
+    exactness: Exactness::Ulps(8),
+    ..row(
+        "atan2",
+        |cx| Ok(match_float!(cx.operands[0].buffer(), a => zip(cx, a, |y, x| y.atan2(x)))),
+        Grad::Rule(|n| {
+            let (y, x) = (n.x(0), n.x(1));
+            let d = n.dy() / (y.square() + x.square());
+            vec![Some(d * x), Some(-(d * y))]
+        }),
+    )
+};
+
+/// Two operands broadcast to their common shape; the error names `op`.
+#[track_caller]
+pub(super) fn broadcast_pair(op: &str, a: Any, b: Any) -> (Any, Any) {
+    let (ta, tb) = (a.tensor_type(), b.tensor_type());
+    if ta.shape == tb.shape {
+        return (a, b);
+    }
+    let Some(shape) = ta.shape.broadcast(&tb.shape) else {
+        super::refuse(op, shapes_differ(&ta, &tb))
+    };
+    (
+        stretch(a, &ta.shape, &shape, b),
+        stretch(b, &tb.shape, &shape, a),
+    )
+}
+
+/// Broadcasts `x` to `shape`, which it has in common with `other`.
+#[track_caller]
+pub(super) fn stretch(x: Any, from: &Shape, shape: &Shape, other: Any) -> Any {
+    if from.rank() == shape.rank()
+        && from
+            .dims()
+            .iter()
+            .zip(shape.dims())
+            .all(|(a, b)| stays(a, b))
+    {
+        x
+    } else if super::infer::is_static(shape) {
+        x.broadcast_to(shape)
+    } else {
+        x.broadcast_like(other)
+    }
+}
+
+/// Whether an extent is taken to be that of the common shape already.
+fn stays(a: &crate::Dim, b: &crate::Dim) -> bool {
+    a == b || a.known() != Some(1)
+}
+
+macro_rules! any_methods {
+    ($($(#[$lint:meta])* $name:ident $op:ident;)*) => {
+        impl Any {
+            $(
+                #[doc = concat!("The operation `", stringify!($name), "` on both operands, broadcast to their common shape.")]
+                #[track_caller]
+                $(#[$lint])*
+                pub fn $name(self, other: Any) -> Any {
+                    let (a, b) = broadcast_pair(stringify!($name), self, other);
+                    trace::emit(&$op, &[a, b], Attrs::none())
+                }
+            )*
+        }
+    };
+}
+any_methods! {
+    #[expect(clippy::should_implement_trait, reason = "the trait is implemented with it")]
+    add ADD;
+    #[expect(clippy::should_implement_trait, reason = "the trait is implemented with it")]
+    sub SUB;
+    #[expect(clippy::should_implement_trait, reason = "the trait is implemented with it")]
+    mul MUL;
+    #[expect(clippy::should_implement_trait, reason = "the trait is implemented with it")]
+    div DIV;
+    #[expect(clippy::should_implement_trait, reason = "the trait is implemented with it")]
+    rem REM;
+    pow POW;
+    maximum MAXIMUM;
+    minimum MINIMUM;
+    atan2 ATAN2;
+}
+
+impl Any {
+    /// `-x`.
+    #[track_caller]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "the trait is implemented with it"
+    )]
+    pub fn neg(self) -> Any {
+        trace::emit(&NEG, &[self], Attrs::none())
+    }
+
+    /// A scalar constant of the element type of this tensor.
+    #[track_caller]
+    pub fn number(self, x: f64) -> Any {
+        trace::constant(super::cast::scalar_of(self.dtype(), x))
+    }
+}
+
+macro_rules! operators {
+    ($($op:ident $method:ident;)*) => {$(
+        impl std::ops::$op for Any {
+            type Output = Any;
+            #[track_caller]
+            fn $method(self, other: Any) -> Any {
+                Any::$method(self, other)
+            }
+        }
+        impl std::ops::$op<f64> for Any {
+            type Output = Any;
+            #[track_caller]
+            fn $method(self, other: f64) -> Any {
+                Any::$method(self, self.number(other))
+            }
+        }
+        impl std::ops::$op<Any> for f64 {
+            type Output = Any;
+            #[track_caller]
+            fn $method(self, other: Any) -> Any {
+                Any::$method(other.number(self), other)
+            }
+        }
+    )*};
+}
+operators! {
+    Add add;
+    Sub sub;
+    Mul mul;
+    Div div;
+    Rem rem;
+}
+impl std::ops::Neg for Any {
+    type Output = Any;
+    #[track_caller]
+    fn neg(self) -> Any {
+        Any::neg(self)
+    }
+}
+
+impl<T: Numeric> Tensor<T> {
+    /// The larger of both elements; `NaN` if one of them is. The gradient goes to the larger one, half to each if they are equal.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1.0, 5.0]).maximum(3.0))?.as_slice(), [3.0f32, 5.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn maximum(self, other: impl Operand<T>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().maximum(other.into_tensor().untyped()))
+    }
+
+    /// The smaller of both elements; `NaN` if one of them is. The gradient goes to the smaller one, half to each if they are equal.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1.0, 5.0]).minimum(3.0))?.as_slice(), [1.0f32, 3.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn minimum(self, other: impl Operand<T>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().minimum(other.into_tensor().untyped()))
+    }
+
+    /// At least `min` and at most `max`: `minimum(maximum(x, min), max)`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([-3, 4, 9]).clamp(0, 5))?.as_slice(), [0, 4, 5]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn clamp(self, min: impl Operand<T>, max: impl Operand<T>) -> Tensor<T> {
+        self.maximum(min).minimum(max)
+    }
+
+    /// A whole power, by repeated squaring. `x^0` is 1.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([2, -3]).powi(5))?.as_slice(), [32, -243]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn powi(self, exponent: u32) -> Tensor<T> {
+        let x = self.untyped();
+        let (mut square, mut left, mut product) = (x, exponent, None::<Any>);
+        while left > 0 {
+            if left % 2 == 1 {
+                product = Some(product.map_or(square, |p| p.mul(square)));
+            }
+            left /= 2;
+            if left > 0 {
+                square = square.mul(square);
+            }
+        }
+        Tensor::from_any(product.unwrap_or_else(|| x.number(1.0).broadcast_like(x)))
+    }
+}
+
+impl<T: Float> Tensor<T> {
+    /// `x^y`: `NaN` for a negative `x` unless `y` is whole.
+    ///
+    /// The gradients are `y * x^(y - 1)` and `x^y * log(x)`; the latter is 0 at `x = 0` and `NaN` for a negative `x`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([4.0f32, 9.0]).pow(0.5))?.as_slice(), [2.0, 3.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn pow(self, exponent: impl Operand<T>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().pow(exponent.into_tensor().untyped()))
+    }
+
+    /// The angle in `(-pi, pi]` of the point with ordinate `self` and abscissa `x`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(1.0f32).atan2(0.0))?, std::f32::consts::FRAC_PI_2);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn atan2(self, x: impl Operand<T>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().atan2(x.into_tensor().untyped()))
+    }
+}

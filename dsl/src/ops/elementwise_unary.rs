@@ -1,0 +1,356 @@
+//! Functions of one number, applied to every element: one row each.
+//!
+//! Every row gives the operation, the method of [`Any`] and that of [`Tensor`]. Gradients ask for the result rather than for the
+//! operand where either will do.
+
+use super::infer::{Class, like_operand};
+use super::number::{Number, match_float, match_numeric};
+use super::*;
+use crate::{Float, Numeric, Tensor};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
+
+/// Functions of floats that the standard library lacks.
+trait Real: Float {
+    fn error_function(self) -> Self;
+    /// Half to even.
+    fn rounded(self) -> Self;
+    fn sigmoid(self) -> Self;
+    fn softplus(self) -> Self;
+    fn gelu(self) -> Self;
+}
+macro_rules! real {
+    ($t:ident $erf:path, $erfc:path) => {
+        impl Real for $t {
+            fn error_function(self) -> Self {
+                $erf(self)
+            }
+            fn rounded(self) -> Self {
+                self.round_ties_even()
+            }
+            fn sigmoid(self) -> Self {
+                // The exponential of a negative number does not overflow.
+                let e = (-self.abs()).exp();
+                if self >= 0.0 {
+                    1.0 / (1.0 + e)
+                } else {
+                    e / (1.0 + e)
+                }
+            }
+            fn softplus(self) -> Self {
+                self.larger(0.0) + (-self.abs()).exp().ln_1p()
+            }
+            fn gelu(self) -> Self {
+                // erfc keeps the digits that 1 + erf loses for negative numbers.
+                0.5 * self * $erfc(-self * FRAC_1_SQRT_2 as $t)
+            }
+        }
+    };
+}
+real!(f32 libm::erff, libm::erfcf);
+real!(f64 libm::erf, libm::erfc);
+
+macro_rules! rows {
+    ($($(#[$doc:meta])* $name:ident $op:ident $bound:ident $exactness:expr, |$x:ident| $e:expr, $grad:expr;)*) => {
+        /// The operations of this file.
+        pub(super) const OPS: &[&OpDef] = &[$(&$op),*];
+        $(
+            static $op: OpDef = OpDef {
+                name: stringify!($name),
+                arity: Arity::Exactly(1),
+                attrs: &[],
+                infer: |cx| like_operand(cx, Class::$bound),
+                eval: |cx| Ok(rows!($bound cx, |$x| $e)),
+                grad: $grad,
+                exactness: $exactness,
+                effects: Effects::Pure,
+            };
+        )*
+        impl Any {
+            $(
+                #[doc = concat!("See [`Tensor::", stringify!($name), "`].")]
+                #[track_caller]
+                pub fn $name(self) -> Any {
+                    trace::emit(&$op, &[self], Attrs::none())
+                }
+            )*
+        }
+        $(
+            impl<T: $bound> Tensor<T> {
+                $(#[$doc])*
+                #[track_caller]
+                #[must_use]
+                pub fn $name(self) -> Tensor<T> {
+                    Tensor::from_any(self.untyped().$name())
+                }
+            }
+        )*
+    };
+    (Float $cx:ident, |$x:ident| $e:expr) => {
+        match_float!($cx.operands[0].buffer(), d => $cx.result(d.iter().map(|&$x| $e).collect()))
+    };
+    (Numeric $cx:ident, |$x:ident| $e:expr) => {
+        match_numeric!($cx.operands[0].buffer(), d => $cx.result(d.iter().map(|&$x| $e).collect()))
+    };
+}
+
+/// A rule with one operand.
+macro_rules! d {
+    (|$n:ident| $e:expr) => {
+        Grad::Rule(|$n| vec![Some($e)])
+    };
+}
+
+rows! {
+    /// The absolute value; the derivative at 0 is 0. The absolute value of the least signed integer is that integer.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([-1.5, 2.0]).abs())?.as_slice(), [1.5, 2.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    abs ABS Numeric Exactness::Exact, |x| x.magnitude(), d!(|n| n.dy() * n.x(0).sign());
+    /// -1, 0 or 1; `NaN` stays `NaN`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([-3, 0, 7]).sign())?.as_slice(), [-1, 0, 1]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    sign SIGN Numeric Exactness::Exact, |x| x.sign(), Grad::Zero("piecewise constant");
+    /// `e^x`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(0.0f32).exp())?, 1.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    exp EXP Float Exactness::Ulps(4), |x| x.exp(), d!(|n| n.dy() * n.y());
+    /// `e^x - 1`, exact also near 0.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(1e-10).exp_m1())?, 1e-10f32);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    exp_m1 EXP_M1 Float Exactness::Ulps(4), |x| x.exp_m1(), d!(|n| n.dy() * (n.y() + 1.0));
+    /// The natural logarithm: `-inf` at 0, `NaN` below.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1.0, 0.0]).log())?.as_slice(), [0.0, f32::NEG_INFINITY]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    log LOG Float Exactness::Ulps(4), |x| x.ln(), d!(|n| n.dy() / n.x(0));
+    /// `log(1 + x)`, exact also near 0.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(1e-10).log_1p())?, 1e-10f32);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    log_1p LOG_1P Float Exactness::Ulps(4), |x| x.ln_1p(), d!(|n| n.dy() / (n.x(0) + 1.0));
+    /// The square root: `NaN` below 0. The derivative at 0 is infinite.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([4.0, 2.25]).sqrt())?.as_slice(), [2.0, 1.5]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    sqrt SQRT Float Exactness::Ulps(1), |x| x.sqrt(), d!(|n| n.dy() * 0.5 / n.y());
+    /// `1 / sqrt(x)`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(4.0f32).rsqrt())?, 0.5);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    rsqrt RSQRT Float Exactness::Ulps(4), |x| 1.0 / x.sqrt(), d!(|n| n.dy() * -0.5 * (n.y() * n.y() * n.y()));
+    /// `1 / x`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(4.0f32).recip())?, 0.25);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    recip RECIP Float Exactness::Ulps(1), |x| 1.0 / x, d!(|n| -(n.dy() * (n.y() * n.y())));
+    /// The sine of an angle in radians.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(0.0f32).sin())?, 0.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    sin SIN Float Exactness::Ulps(4), |x| x.sin(), d!(|n| n.dy() * n.x(0).cos());
+    /// The cosine of an angle in radians.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(0.0f32).cos())?, 1.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    cos COS Float Exactness::Ulps(4), |x| x.cos(), d!(|n| -(n.dy() * n.x(0).sin()));
+    /// The tangent of an angle in radians.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(0.0f32).tan())?, 0.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    tan TAN Float Exactness::Ulps(8), |x| x.tan(), d!(|n| n.dy() * (n.y() * n.y() + 1.0));
+    /// The angle in `[-pi/2, pi/2]` with that sine; `NaN` outside of `[-1, 1]`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(1.0f32).asin())?, std::f32::consts::FRAC_PI_2);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    asin ASIN Float Exactness::Ulps(8), |x| x.asin(), d!(|n| n.dy() * (1.0 - n.x(0).square()).rsqrt());
+    /// The angle in `[0, pi]` with that cosine; `NaN` outside of `[-1, 1]`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(1.0f32).acos())?, 0.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    acos ACOS Float Exactness::Ulps(8), |x| x.acos(), d!(|n| -(n.dy() * (1.0 - n.x(0).square()).rsqrt()));
+    /// The angle in `(-pi/2, pi/2)` with that tangent.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(1.0f32).atan())?, std::f32::consts::FRAC_PI_4);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    atan ATAN Float Exactness::Ulps(8), |x| x.atan(), d!(|n| n.dy() / (n.x(0).square() + 1.0));
+    /// The hyperbolic sine.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(0.0f32).sinh())?, 0.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    sinh SINH Float Exactness::Ulps(8), |x| x.sinh(), d!(|n| n.dy() * n.x(0).cosh());
+    /// The hyperbolic cosine.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| scalar(0.0f32).cosh())?, 1.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    cosh COSH Float Exactness::Ulps(8), |x| x.cosh(), d!(|n| n.dy() * n.x(0).sinh());
+    /// The hyperbolic tangent.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([0.0, 100.0]).tanh())?.as_slice(), [0.0, 1.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    tanh TANH Float Exactness::Ulps(8), |x| x.tanh(), d!(|n| n.dy() * (1.0 - n.y() * n.y()));
+    /// The logistic function `1 / (1 + e^-x)`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([0.0, -1000.0]).sigmoid())?.as_slice(), [0.5, 0.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    sigmoid SIGMOID Float Exactness::Ulps(8), |x| x.sigmoid(), d!(|n| n.dy() * (n.y() * (1.0 - n.y())));
+    /// `max(x, 0)`; the derivative at 0 is 0. `NaN` stays `NaN`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([-1.0, 2.0]).relu())?.as_slice(), [0.0, 2.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    relu RELU Numeric Exactness::Exact, |x| x.larger(Number::ZERO),
+        d!(|n| n.y().gt(n.y().number(0.0)).select(n.dy(), n.dy().number(0.0)));
+    /// `log(1 + e^x)`, without overflow.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1000.0, -1000.0]).softplus())?.as_slice(), [1000.0, 0.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    softplus SOFTPLUS Float Exactness::Ulps(8), |x| x.softplus(), d!(|n| n.dy() * n.x(0).sigmoid());
+    /// The error function, `2 / sqrt(pi)` times the integral of `e^(-t^2)` from 0 to `x`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([0.0, 10.0]).erf())?.as_slice(), [0.0, 1.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    erf ERF Float Exactness::Ulps(8), |x| x.error_function(), d!(|n| n.dy() * ((-n.x(0).square()).exp() * FRAC_2_SQRT_PI));
+    /// `x` times the probability that a standard normal number is below `x`: `x/2 * (1 + erf(x / sqrt(2)))`
+    /// (Hendrycks and Gimpel 2016, the exact form).
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([0.0, 20.0]).gelu())?.as_slice(), [0.0, 20.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    gelu GELU Float Exactness::Ulps(16), |x| x.gelu(), d!(|n| n.dy() * gelu_slope(n.x(0)));
+    /// `x * sigmoid(x)`, also called swish (Elfwing et al. 2017).
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([0.0, 100.0]).silu())?.as_slice(), [0.0, 100.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    silu SILU Float Exactness::Ulps(8), |x| x * x.sigmoid(), d!(|n| n.dy() * silu_slope(n.x(0)));
+    /// The largest integer that is not larger.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1.5, -1.5]).floor())?.as_slice(), [1.0, -2.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    floor FLOOR Float Exactness::Exact, |x| x.floor(), Grad::Zero("piecewise constant");
+    /// The smallest integer that is not smaller.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1.5, -1.5]).ceil())?.as_slice(), [2.0, -1.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    ceil CEIL Float Exactness::Exact, |x| x.ceil(), Grad::Zero("piecewise constant");
+    /// The nearest integer, the even one of two that are equally near.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([0.5, 1.5, -1.2]).round())?.as_slice(), [0.0, 2.0, -1.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    round ROUND Float Exactness::Exact, |x| x.rounded(), Grad::Zero("piecewise constant");
+}
+
+/// The probability below `x`, and `x` times the density at `x`, of the standard normal distribution.
+fn gelu_slope(x: Any) -> Any {
+    let below = ((x * FRAC_1_SQRT_2).erf() + 1.0) * 0.5;
+    below + x * ((x.square() * -0.5).exp() * (1.0 / (2.0 * PI).sqrt()))
+}
+
+fn silu_slope(x: Any) -> Any {
+    let s = x.sigmoid();
+    s * (1.0 + x * (1.0 - s))
+}
+
+impl Any {
+    /// See [`Tensor::square`].
+    #[track_caller]
+    pub fn square(self) -> Any {
+        self.mul(self)
+    }
+}
+
+impl<T: Numeric> Tensor<T> {
+    /// `x * x`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([3, -4]).square())?.as_slice(), [9, 16]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn square(self) -> Tensor<T> {
+        self * self
+    }
+}

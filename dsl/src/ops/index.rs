@@ -1,0 +1,899 @@
+//! Parts of tensors, by ranges and by numbers in tensors; and the adjoints, which put parts back.
+//!
+//! Indices count from 0 and are checked: one that is out of range fails the step with the index and the extent. Every operation that
+//! reads has one that writes or adds in the same place, and they are each other's gradients.
+//!
+//! | reads | puts back |
+//! |---|---|
+//! | `slice` | `update_slice` |
+//! | `dynamic_slice` | `dynamic_update_slice` |
+//! | `take` | `scatter_add` |
+//! | `take_along_axis` | `scatter_add_along_axis` |
+
+use super::infer::{Class, axis_attr, check_scalar, with_extent, zeros};
+use super::layout::{offsets, strides};
+use super::number::{Number, match_numeric};
+use super::*;
+use crate::ir::{Attr, AttrKind, Attrs};
+use crate::{DType, Dim, Element, HostTensor, Integer, Numeric, Shape, Tensor, match_buffer};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[
+    &SLICE,
+    &UPDATE_SLICE,
+    &DYNAMIC_SLICE,
+    &DYNAMIC_UPDATE_SLICE,
+    &TAKE,
+    &SCATTER_ADD,
+    &TAKE_ALONG_AXIS,
+    &SCATTER_ADD_ALONG_AXIS,
+];
+
+// Slices.
+
+/// The offsets in a tensor of shape `whole` of the elements of a part of it.
+fn part_offsets(
+    whole: &[usize],
+    part: &[usize],
+    axis: usize,
+    start: usize,
+    step: usize,
+) -> impl Iterator<Item = usize> {
+    let mut to = strides(whole);
+    let first = to[axis] * start;
+    to[axis] *= step;
+    offsets(part, to).map(move |o| first + o)
+}
+
+fn read_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
+    let (x, shape) = (cx.operands[0], cx.shape());
+    let from = part_offsets(x.shape(), &shape, cx.attrs.index("axis"), start, step);
+    match_buffer!(x.buffer(), d => cx.result(from.map(|o| d[o]).collect()))
+}
+
+fn write_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
+    fn write<T: Element>(part: &[T], whole: &[T], to: impl Iterator<Item = usize>) -> Vec<T> {
+        let mut whole = whole.to_vec();
+        to.zip(part).for_each(|(o, &x)| whole[o] = x);
+        whole
+    }
+    let (x, part) = (cx.operands[0], cx.operands[1]);
+    let to = part_offsets(x.shape(), part.shape(), cx.attrs.index("axis"), start, step);
+    match_buffer!(part.buffer(), d => cx.result(write(d, x.data(), to)))
+}
+
+static SLICE: OpDef = OpDef {
+    name: "slice",
+    arity: Arity::Exactly(1),
+    attrs: &[
+        ("axis", AttrKind::Int),
+        ("start", AttrKind::Int),
+        ("end", AttrKind::Int),
+        ("step", AttrKind::Int),
+    ],
+    infer: |cx| {
+        let x = cx.tensor(0)?;
+        let axis = axis_attr(cx, x)?;
+        let (start, end, step) = (
+            cx.attrs.int("start"),
+            cx.attrs.int("end"),
+            cx.attrs.int("step"),
+        );
+        let error = |message: String| OpError::new(message).label(x.to_string());
+        if step < 1 {
+            return Err(error(format!("the step is {step}"))
+                .help("steps are at least 1; `.flip(axis)` turns an axis around"));
+        }
+        if start < 0 || end < start {
+            return Err(error(format!(
+                "the range {start}..{end} is not one of indices"
+            )));
+        }
+        if let Some(n) = x.shape.dims()[axis].known()
+            && end > n as i64
+        {
+            return Err(error(format!(
+                "the range {start}..{end} leaves axis {axis} of extent {n}"
+            )));
+        }
+        let n = ((end - start) as usize).div_ceil(step as usize);
+        Ok(Type::tensor(
+            x.dtype,
+            with_extent(&x.shape, axis, Dim::Known(n)),
+        ))
+    },
+    eval: |cx| {
+        Ok(read_part(
+            cx,
+            cx.attrs.index("start"),
+            cx.attrs.index("step"),
+        ))
+    },
+    grad: Grad::Rule(|n| {
+        let a = n.attrs();
+        vec![Some(zeros(n, 0).written(
+            n.dy(),
+            a.index("axis"),
+            a.index("start"),
+            a.index("step"),
+        ))]
+    }),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+/// What the whole and the part of it must have in common.
+fn infer_update(cx: &InferCx<'_>) -> Result<(TensorType, usize), OpError> {
+    let (x, part) = (cx.tensor(0)?, cx.tensor(1)?);
+    let axis = axis_attr(cx, x)?;
+    let error = |message: String| OpError::new(message).label(format!("{part} into {x}"));
+    if x.dtype != part.dtype {
+        return Err(error(format!(
+            "element types differ, {} and {}",
+            x.dtype, part.dtype
+        )));
+    }
+    let fits = x.rank() == part.rank()
+        && with_extent(&part.shape, axis, Dim::Unknown).compatible(&x.shape);
+    if !fits {
+        return Err(error(format!(
+            "shapes {} and {} differ in more than axis {axis}",
+            x.shape, part.shape
+        )));
+    }
+    if let (Some(n), Some(m)) = (
+        x.shape.dims()[axis].known(),
+        part.shape.dims()[axis].known(),
+    ) && m > n
+    {
+        return Err(error(format!(
+            "a part of extent {m} does not fit into axis {axis} of extent {n}"
+        )));
+    }
+    let shape = x.shape.meet(&with_extent(&part.shape, axis, Dim::Unknown));
+    Ok((
+        TensorType {
+            dtype: x.dtype,
+            shape,
+        },
+        axis,
+    ))
+}
+
+static UPDATE_SLICE: OpDef = OpDef {
+    name: "update_slice",
+    arity: Arity::Exactly(2),
+    attrs: &[
+        ("axis", AttrKind::Int),
+        ("start", AttrKind::Int),
+        ("step", AttrKind::Int),
+    ],
+    infer: |cx| {
+        let (ty, axis) = infer_update(cx)?;
+        let (start, step) = (cx.attrs.int("start"), cx.attrs.int("step"));
+        let part = cx.tensor(1)?;
+        let label = format!("{part} into {ty}");
+        if step < 1 || start < 0 {
+            return Err(
+                OpError::new(format!("the start is {start} and the step {step}")).label(label),
+            );
+        }
+        if let (Some(n), Some(m)) = (
+            ty.shape.dims()[axis].known(),
+            part.shape.dims()[axis].known(),
+        ) && m > 0
+            && start as usize + (m - 1) * step as usize >= n
+        {
+            let message = format!(
+                "{m} elements from {start} with step {step} leave axis {axis} of extent {n}"
+            );
+            return Err(OpError::new(message).label(label));
+        }
+        Ok(ty.into())
+    },
+    eval: |cx| {
+        Ok(write_part(
+            cx,
+            cx.attrs.index("start"),
+            cx.attrs.index("step"),
+        ))
+    },
+    grad: Grad::Rule(|n| {
+        let a = n.attrs();
+        let (axis, start, step) = (a.index("axis"), a.index("start"), a.index("step"));
+        let whole = || n.dy().written(zeros(n, 1), axis, start, step);
+        let part = || {
+            let m = extent_for_gradient("update_slice", n.ty(1), axis);
+            n.dy().ranged(
+                axis,
+                start,
+                if m == 0 {
+                    start
+                } else {
+                    start + (m - 1) * step + 1
+                },
+                step,
+            )
+        };
+        vec![n.needs(0).then(whole), n.needs(1).then(part)]
+    }),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+/// The extent of an axis, which a gradient has to know while tracing.
+fn extent_for_gradient(op: &str, ty: &TensorType, axis: usize) -> usize {
+    ty.shape.dims()[axis].known().unwrap_or_else(|| {
+        let error = OpError::new(format!("the gradient needs the extent of axis {axis}"))
+            .label(ty.to_string());
+        refuse(op, error.help("give the function a concrete signature"))
+    })
+}
+
+/// The start of a part of extent `size`, if that lies in the axis.
+fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usize, OpError> {
+    let axis = cx.attrs.index("axis");
+    let (extent, start) = (cx.operands[0].shape()[axis], numbers(start)[0]);
+    match usize::try_from(start) {
+        Ok(s) if s + size <= extent => Ok(s),
+        _ if size == 1 => Err(OpError::new(format!(
+            "index {start} is out of range for axis {axis} of extent {extent}"
+        ))),
+        _ => {
+            let end = start.saturating_add(size as i64);
+            Err(OpError::new(format!(
+                "the range {start}..{end} leaves axis {axis} of extent {extent}"
+            )))
+        }
+    }
+}
+
+static DYNAMIC_SLICE: OpDef = OpDef {
+    name: "dynamic_slice",
+    arity: Arity::Exactly(2),
+    attrs: &[("axis", AttrKind::Int), ("size", AttrKind::Int)],
+    infer: |cx| {
+        let x = cx.tensor(0)?;
+        check_scalar(cx, 1, Class::Int, "start")?;
+        let (axis, size) = (axis_attr(cx, x)?, cx.attrs.int("size"));
+        let n = x.shape.dims()[axis].known();
+        if size < 0 || n.is_some_and(|n| size > n as i64) {
+            let extent = &x.shape.dims()[axis];
+            let message =
+                format!("a part of extent {size} does not fit into axis {axis} of extent {extent}");
+            return Err(OpError::new(message).label(x.to_string()));
+        }
+        Ok(Type::tensor(
+            x.dtype,
+            with_extent(&x.shape, axis, Dim::Known(size as usize)),
+        ))
+    },
+    eval: |cx| {
+        Ok(read_part(
+            cx,
+            dynamic_start(cx, cx.operands[1], cx.attrs.index("size"))?,
+            1,
+        ))
+    },
+    grad: Grad::Rule(|n| {
+        let axis = n.attrs().index("axis");
+        vec![
+            Some(zeros(n, 0).update_slice_at(n.dy(), n.x(1), axis as isize)),
+            None,
+        ]
+    }),
+    exactness: Exactness::Exact,
+    effects: Effects::Fallible,
+};
+
+static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
+    name: "dynamic_update_slice",
+    arity: Arity::Exactly(3),
+    attrs: &[("axis", AttrKind::Int)],
+    infer: |cx| {
+        check_scalar(cx, 2, Class::Int, "start")?;
+        Ok(infer_update(cx)?.0.into())
+    },
+    eval: |cx| {
+        let size = cx.operands[1].shape()[cx.attrs.index("axis")];
+        Ok(write_part(cx, dynamic_start(cx, cx.operands[2], size)?, 1))
+    },
+    grad: Grad::Rule(|n| {
+        let axis = n.attrs().index("axis");
+        let whole = || n.dy().update_slice_at(zeros(n, 1), n.x(2), axis as isize);
+        let part = || {
+            let size = extent_for_gradient("dynamic_update_slice", n.ty(1), axis);
+            n.dy().slice_at(n.x(2), axis as isize, size)
+        };
+        vec![n.needs(0).then(whole), n.needs(1).then(part), None]
+    }),
+    exactness: Exactness::Exact,
+    effects: Effects::Fallible,
+};
+
+// By numbers.
+
+/// Integers of any type.
+fn numbers(ids: &HostTensor) -> Vec<i64> {
+    super::cast::converted(ids, DType::I64).data().to_vec()
+}
+
+/// The indices in `ids`, if they all lie in an axis.
+fn checked(ids: &HostTensor, axis: usize, extent: usize) -> Result<Vec<usize>, OpError> {
+    let check = |(i, &id): (usize, &i64)| match usize::try_from(id) {
+        Ok(id) if id < extent => Ok(id),
+        _ => {
+            let at = super::elementwise_binary::index_of(ids.shape(), i);
+            let place = if at.is_empty() {
+                String::new()
+            } else {
+                format!(" at {at:?}")
+            };
+            let message =
+                format!("index {id}{place} is out of range for axis {axis} of extent {extent}");
+            Err(OpError::new(message))
+        }
+    };
+    numbers(ids).iter().enumerate().map(check).collect()
+}
+
+/// The shape of `take`: the axis is replaced by the axes of the indices.
+fn taken_shape(x: &Shape, ids: &Shape, axis: usize) -> Shape {
+    let dims = x.dims();
+    Shape([&dims[..axis], ids.dims(), &dims[axis + 1..]].concat())
+}
+
+/// The offsets in a tensor of shape `x` of the elements that `take` with these indices gives.
+fn taken_offsets(x: &[usize], ids: &[usize], axis: usize) -> Vec<usize> {
+    let inner: usize = x[axis + 1..].iter().product();
+    let outer: usize = x[..axis].iter().product();
+    let mut at = Vec::with_capacity(outer * ids.len() * inner);
+    for o in 0..outer {
+        for &id in ids {
+            let row = (o * x[axis] + id) * inner;
+            at.extend(row..row + inner);
+        }
+    }
+    at
+}
+
+/// The offsets in a tensor of shape `x` of the elements that `take_along_axis` with these indices gives.
+fn along_offsets(x: &[usize], ids: &[usize], ids_shape: &[usize], axis: usize) -> Vec<usize> {
+    let mut from = strides(x);
+    let stride = std::mem::replace(&mut from[axis], 0);
+    offsets(ids_shape, from)
+        .zip(ids)
+        .map(|(o, &id)| o + id * stride)
+        .collect()
+}
+
+fn read_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
+    match_buffer!(cx.operands[0].buffer(), d => cx.result(at.iter().map(|&o| d[o]).collect()))
+}
+
+fn add_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
+    fn add<T: Number>(into: &[T], updates: &[T], at: &[usize]) -> Vec<T> {
+        let mut sums = into.to_vec();
+        at.iter()
+            .zip(updates)
+            .for_each(|(&o, &x)| sums[o] = sums[o].plus(x));
+        sums
+    }
+    match_numeric!(cx.operands[0].buffer(), d => cx.result(add(d, cx.operands[2].data(), at)))
+}
+
+static TAKE: OpDef = OpDef {
+    name: "take",
+    arity: Arity::Exactly(2),
+    attrs: &[("axis", AttrKind::Int)],
+    infer: |cx| {
+        let (x, ids) = (cx.tensor(0)?, cx.tensor(1)?);
+        Class::Int.check(ids)?;
+        let axis = axis_attr(cx, x)?;
+        Ok(Type::tensor(
+            x.dtype,
+            taken_shape(&x.shape, &ids.shape, axis),
+        ))
+    },
+    eval: |cx| {
+        let (x, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
+        let ids = checked(cx.operands[1], axis, x[axis])?;
+        Ok(read_at(cx, &taken_offsets(x, &ids, axis)))
+    },
+    grad: Grad::Rule(|n| {
+        let axis = n.attrs().index("axis") as isize;
+        vec![Some(zeros(n, 0).scatter_add(n.x(1), n.dy(), axis)), None]
+    }),
+    exactness: Exactness::Exact,
+    effects: Effects::Fallible,
+};
+
+static SCATTER_ADD: OpDef = OpDef {
+    name: "scatter_add",
+    arity: Arity::Exactly(3),
+    attrs: &[("axis", AttrKind::Int)],
+    infer: |cx| {
+        let (x, ids, updates) = (cx.tensor(0)?, cx.tensor(1)?, cx.tensor(2)?);
+        Class::Numeric.check(x)?;
+        Class::Int.check(ids)?;
+        let axis = axis_attr(cx, x)?;
+        check_updates(x, &taken_shape(&x.shape, &ids.shape, axis), updates)?;
+        Ok(x.clone().into())
+    },
+    eval: |cx| {
+        let (x, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
+        let ids = checked(cx.operands[1], axis, x[axis])?;
+        Ok(add_at(cx, &taken_offsets(x, &ids, axis)))
+    },
+    grad: Grad::Rule(|n| {
+        let axis = n.attrs().index("axis") as isize;
+        vec![
+            Some(n.dy()),
+            None,
+            n.needs(2).then(|| n.dy().take(n.x(1), axis)),
+        ]
+    }),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Fallible,
+};
+
+/// Updates have the element type of what they are added to, and the shape of what would be read.
+fn check_updates(x: &TensorType, read: &Shape, updates: &TensorType) -> Result<(), OpError> {
+    if updates.dtype != x.dtype {
+        let error = OpError::new(format!(
+            "element types differ, {} and {}",
+            x.dtype, updates.dtype
+        ));
+        return Err(error
+            .label(format!("{updates} into {x}"))
+            .help("convert the updates with `.cast()`"));
+    }
+    if !updates.shape.compatible(read) {
+        let error = OpError::new(format!(
+            "the updates have shape {}, not {read}",
+            updates.shape
+        ));
+        return Err(error.label(format!("{updates} into {x}")));
+    }
+    Ok(())
+}
+
+/// Checks indices that have the rank of the tensor and its extents but for the axis.
+fn infer_along(cx: &InferCx<'_>) -> Result<(), OpError> {
+    let (x, ids) = (cx.tensor(0)?, cx.tensor(1)?);
+    Class::Int.check(ids)?;
+    let axis = axis_attr(cx, x)?;
+    if x.rank() != ids.rank() || !with_extent(&ids.shape, axis, Dim::Unknown).compatible(&x.shape) {
+        let error = OpError::new(format!(
+            "shapes {} and {} differ in more than axis {axis}",
+            x.shape, ids.shape
+        ));
+        let help = "there is one index for each element of the result; `take` uses the same indices everywhere";
+        return Err(error.label(format!("{x} at {ids}")).help(help));
+    }
+    Ok(())
+}
+
+static TAKE_ALONG_AXIS: OpDef = OpDef {
+    name: "take_along_axis",
+    arity: Arity::Exactly(2),
+    attrs: &[("axis", AttrKind::Int)],
+    infer: |cx| {
+        infer_along(cx)?;
+        let (x, ids, axis) = (cx.tensor(0)?, cx.tensor(1)?, cx.attrs.index("axis"));
+        let shape = ids.shape.meet(&with_extent(&x.shape, axis, Dim::Unknown));
+        Ok(Type::tensor(x.dtype, shape))
+    },
+    eval: |cx| {
+        let (x, ids, axis) = (
+            cx.operands[0].shape(),
+            cx.operands[1],
+            cx.attrs.index("axis"),
+        );
+        Ok(read_at(
+            cx,
+            &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis),
+        ))
+    },
+    grad: Grad::Rule(|n| {
+        let axis = n.attrs().index("axis") as isize;
+        vec![
+            Some(zeros(n, 0).scatter_add_along_axis(n.x(1), n.dy(), axis)),
+            None,
+        ]
+    }),
+    exactness: Exactness::Exact,
+    effects: Effects::Fallible,
+};
+
+static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
+    name: "scatter_add_along_axis",
+    arity: Arity::Exactly(3),
+    attrs: &[("axis", AttrKind::Int)],
+    infer: |cx| {
+        infer_along(cx)?;
+        let (x, ids, updates) = (cx.tensor(0)?, cx.tensor(1)?, cx.tensor(2)?);
+        Class::Numeric.check(x)?;
+        check_updates(x, &ids.shape, updates)?;
+        Ok(x.clone().into())
+    },
+    eval: |cx| {
+        let (x, ids, axis) = (
+            cx.operands[0].shape(),
+            cx.operands[1],
+            cx.attrs.index("axis"),
+        );
+        Ok(add_at(
+            cx,
+            &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis),
+        ))
+    },
+    grad: Grad::Rule(|n| {
+        let axis = n.attrs().index("axis") as isize;
+        vec![
+            Some(n.dy()),
+            None,
+            n.needs(2).then(|| n.dy().take_along_axis(n.x(1), axis)),
+        ]
+    }),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Fallible,
+};
+
+// Methods.
+
+fn axis_only(axis: usize) -> Attrs {
+    Attrs::none().with("axis", Attr::Int(axis as i64))
+}
+
+impl Any {
+    /// See [`Tensor::slice`].
+    #[track_caller]
+    pub fn slice(self, axis: isize, start: usize, end: usize) -> Any {
+        self.slice_step(axis, start, end, 1)
+    }
+
+    /// See [`Tensor::slice_step`].
+    #[track_caller]
+    pub fn slice_step(self, axis: isize, start: usize, end: usize, step: usize) -> Any {
+        let axis = self.axis("slice", axis);
+        self.ranged(axis, start, end, step)
+    }
+
+    #[track_caller]
+    fn ranged(self, axis: usize, start: usize, end: usize, step: usize) -> Any {
+        let attrs = axis_only(axis)
+            .with("start", Attr::Int(start as i64))
+            .with("end", Attr::Int(end as i64));
+        trace::emit(&SLICE, &[self], attrs.with("step", Attr::Int(step as i64)))
+    }
+
+    /// See [`Tensor::update_slice`].
+    #[track_caller]
+    pub fn update_slice(self, part: Any, axis: isize, start: usize) -> Any {
+        let axis = self.axis("update_slice", axis);
+        self.written(part, axis, start, 1)
+    }
+
+    #[track_caller]
+    fn written(self, part: Any, axis: usize, start: usize, step: usize) -> Any {
+        let attrs = axis_only(axis)
+            .with("start", Attr::Int(start as i64))
+            .with("step", Attr::Int(step as i64));
+        trace::emit(&UPDATE_SLICE, &[self, part], attrs)
+    }
+
+    /// See [`Tensor::slice_at`].
+    #[track_caller]
+    pub fn slice_at(self, start: Any, axis: isize, size: usize) -> Any {
+        let axis = self.axis("dynamic_slice", axis);
+        trace::emit(
+            &DYNAMIC_SLICE,
+            &[self, start],
+            axis_only(axis).with("size", Attr::Int(size as i64)),
+        )
+    }
+
+    /// See [`Tensor::update_slice_at`].
+    #[track_caller]
+    pub fn update_slice_at(self, part: Any, start: Any, axis: isize) -> Any {
+        let axis = self.axis("dynamic_update_slice", axis);
+        trace::emit(&DYNAMIC_UPDATE_SLICE, &[self, part, start], axis_only(axis))
+    }
+
+    /// See [`Tensor::take`].
+    #[track_caller]
+    pub fn take(self, ids: Any, axis: isize) -> Any {
+        let axis = self.axis("take", axis);
+        trace::emit(&TAKE, &[self, ids], axis_only(axis))
+    }
+
+    /// See [`Tensor::scatter_add`].
+    #[track_caller]
+    pub fn scatter_add(self, ids: Any, updates: Any, axis: isize) -> Any {
+        let axis = self.axis("scatter_add", axis);
+        trace::emit(&SCATTER_ADD, &[self, ids, updates], axis_only(axis))
+    }
+
+    /// See [`Tensor::take_along_axis`].
+    #[track_caller]
+    pub fn take_along_axis(self, ids: Any, axis: isize) -> Any {
+        let axis = self.axis("take_along_axis", axis);
+        trace::emit(&TAKE_ALONG_AXIS, &[self, ids], axis_only(axis))
+    }
+
+    /// See [`Tensor::scatter_add_along_axis`].
+    #[track_caller]
+    pub fn scatter_add_along_axis(self, ids: Any, updates: Any, axis: isize) -> Any {
+        let axis = self.axis("scatter_add_along_axis", axis);
+        trace::emit(
+            &SCATTER_ADD_ALONG_AXIS,
+            &[self, ids, updates],
+            axis_only(axis),
+        )
+    }
+
+    /// See [`Tensor::one_hot`].
+    #[track_caller]
+    pub fn one_hot(self, n: usize, dtype: DType) -> Any {
+        let places = Tensor::<i64>::iota([n], 0).untyped().cast(self.dtype());
+        self.unsqueeze(-1).eq(places).cast(dtype)
+    }
+}
+
+/// What chooses one index along an axis: a number of the host, negative ones counted from the back, or a scalar tensor.
+pub trait ScalarIndex {
+    /// The elements of `x` at this index; the axis is not in the result.
+    #[track_caller]
+    fn choose(self, x: Any, axis: isize) -> Any;
+}
+
+impl<I: Integer> ScalarIndex for Tensor<I> {
+    #[track_caller]
+    fn choose(self, x: Any, axis: isize) -> Any {
+        x.slice_at(self.untyped(), axis, 1).squeeze(axis)
+    }
+}
+impl ScalarIndex for usize {
+    #[track_caller]
+    fn choose(self, x: Any, axis: isize) -> Any {
+        if let Some(n) = x.shape().dims()[x.axis("index", axis)].known()
+            && self >= n
+        {
+            let error = OpError::new(format!(
+                "index {self} is out of range for axis {axis} of extent {n}"
+            ));
+            refuse("index", error.label(x.ty().to_string()));
+        }
+        x.slice(axis, self, self + 1).squeeze(axis)
+    }
+}
+impl ScalarIndex for i32 {
+    #[track_caller]
+    fn choose(self, x: Any, axis: isize) -> Any {
+        if let Ok(index) = usize::try_from(self) {
+            return index.choose(x, axis);
+        }
+        let n = x.dim(axis);
+        n.checked_sub(self.unsigned_abs() as usize)
+            .unwrap_or_else(|| {
+                let error = OpError::new(format!(
+                    "index {self} is out of range for axis {axis} of extent {n}"
+                ));
+                refuse("index", error.label(x.ty().to_string()))
+            })
+            .choose(x, axis)
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    /// The elements `start` to `end - 1` along an axis.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1, 2, 3, 4]).slice(0, 1, 3))?.as_slice(), [2, 3]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn slice(self, axis: isize, start: usize, end: usize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().slice(axis, start, end))
+    }
+
+    /// Every `step`-th of the elements `start` to `end - 1` along an axis, beginning with `start`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([0, 1, 2, 3, 4]).slice_step(0, 0, 5, 2))?.as_slice(), [0, 2, 4]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn slice_step(self, axis: isize, start: usize, end: usize, step: usize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().slice_step(axis, start, end, step))
+    }
+
+    /// This tensor with the elements from `start` on along an axis replaced by `part`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1, 2, 3, 4]).update_slice(tensor([0, 0]), 0, 1))?.as_slice(), [1, 0, 0, 4]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn update_slice(self, part: Tensor<T>, axis: isize, start: usize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().update_slice(part.untyped(), axis, start))
+    }
+
+    /// `size` elements along an axis, from a start that the graph computes. A range that leaves the axis fails the step.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1, 2, 3, 4]).slice_at(scalar(1), 0, 2))?.as_slice(), [2, 3]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn slice_at<I: Integer>(self, start: Tensor<I>, axis: isize, size: usize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().slice_at(start.untyped(), axis, size))
+    }
+
+    /// This tensor with the elements along an axis, from a start that the graph computes, replaced by `part`. A range that leaves the
+    /// axis fails the step.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| tensor([1, 2, 3]).update_slice_at(tensor([0]), scalar(2), 0))?;
+    /// assert_eq!(y.as_slice(), [1, 2, 0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn update_slice_at<I: Integer>(
+        self,
+        part: Tensor<T>,
+        start: Tensor<I>,
+        axis: isize,
+    ) -> Tensor<T> {
+        Tensor::from_any(
+            self.untyped()
+                .update_slice_at(part.untyped(), start.untyped(), axis),
+        )
+    }
+
+    /// The elements at one index along an axis, which is not in the result. The index is a number, counted from the back if
+    /// negative, or a scalar tensor, which fails the step if it is out of range.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).index(-1, 1))?.as_slice(), [2, 4]);
+    /// let out = eval(|| tensor([1, 2, 3]).index(scalar(7), 0)).unwrap_err();
+    /// assert_eq!(out.message, "dynamic_slice: index 7 is out of range for axis 0 of extent 3");
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn index(self, index: impl ScalarIndex, axis: isize) -> Tensor<T> {
+        Tensor::from_any(index.choose(self.untyped(), axis))
+    }
+
+    /// The elements at one index along the first axis.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).row(1))?.as_slice(), [3, 4]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn row(self, index: impl ScalarIndex) -> Tensor<T> {
+        self.index(index, 0)
+    }
+
+    /// The elements at one index along the last axis.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).column(1))?.as_slice(), [2, 4]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn column(self, index: impl ScalarIndex) -> Tensor<T> {
+        self.index(index, -1)
+    }
+
+    /// The elements at several indices along an axis, which is replaced by the axes of `ids`. An index that is out of range fails the
+    /// step.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| tensor([[1, 2], [3, 4]]).take(tensor([1, 0, 1]), 0))?;
+    /// assert_eq!(y.as_slice(), [3, 4, 1, 2, 3, 4]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn take<I: Integer>(self, ids: Tensor<I>, axis: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().take(ids.untyped(), axis))
+    }
+
+    /// For every element of `ids`, which has the shape of this tensor but for one axis, the element at that index of the axis.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| tensor([[1, 2], [3, 4]]).take_along_axis(tensor([[1], [0]]), 1))?;
+    /// assert_eq!(y.as_slice(), [2, 3]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn take_along_axis<I: Integer>(self, ids: Tensor<I>, axis: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().take_along_axis(ids.untyped(), axis))
+    }
+}
+
+impl<T: Numeric> Tensor<T> {
+    /// This tensor with `updates` added at indices along an axis: to index `ids[i]` goes `updates[i]`. An index may occur several
+    /// times; one that is out of range fails the step.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| zeros::<i32>([3]).scatter_add(tensor([2, 0, 2]), tensor([1, 10, 100]), 0))?;
+    /// assert_eq!(y.as_slice(), [10, 0, 101]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn scatter_add<I: Integer>(
+        self,
+        ids: Tensor<I>,
+        updates: Tensor<T>,
+        axis: isize,
+    ) -> Tensor<T> {
+        Tensor::from_any(
+            self.untyped()
+                .scatter_add(ids.untyped(), updates.untyped(), axis),
+        )
+    }
+
+    /// This tensor with every element of `updates` added where [`take_along_axis`](Tensor::take_along_axis) would read it.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| zeros::<i32>([2, 2]).scatter_add_along_axis(tensor([[1], [0]]), tensor([[5], [6]]), 1))?;
+    /// assert_eq!(y.as_slice(), [0, 5, 6, 0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn scatter_add_along_axis<I: Integer>(
+        self,
+        ids: Tensor<I>,
+        updates: Tensor<T>,
+        axis: isize,
+    ) -> Tensor<T> {
+        Tensor::from_any(self.untyped().scatter_add_along_axis(
+            ids.untyped(),
+            updates.untyped(),
+            axis,
+        ))
+    }
+}
+
+impl<I: Integer> Tensor<I> {
+    /// For every number `i` a vector of `n` elements along a new last axis: 1 at `i`, 0 elsewhere, also for an `i` that is out of
+    /// range.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([2, 0]).one_hot::<f32>(3))?.as_slice(), [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn one_hot<U: Numeric>(self, n: usize) -> Tensor<U> {
+        Tensor::from_any(self.untyped().one_hot(n, U::DTYPE))
+    }
+}

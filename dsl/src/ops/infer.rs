@@ -1,0 +1,129 @@
+//! Shape rules that several families share.
+
+use super::{GradNode, InferCx, OpError};
+use crate::{Any, DType, Dim, HostTensor, Shape, TensorType, Type, trace};
+
+/// Which element types an operation takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Float,
+    Numeric,
+    Int,
+    Bool,
+    Every,
+}
+
+impl Class {
+    pub(super) fn check(self, ty: &TensorType) -> Result<(), OpError> {
+        let (ok, what) = match self {
+            Class::Float => (ty.dtype.is_float(), "f32 or f64"),
+            Class::Numeric => (ty.dtype.is_numeric(), "numbers"),
+            Class::Int => (ty.dtype.is_int(), "integers"),
+            Class::Bool => (ty.dtype == DType::Bool, "bool"),
+            Class::Every => (true, "anything"),
+        };
+        if ok {
+            return Ok(());
+        }
+        let error = OpError::new(format!("takes {what}, not {}", ty.dtype)).label(ty.to_string());
+        Err(error.help("convert it with `.cast()`"))
+    }
+}
+
+/// The result has the type of the operand, whose elements are of the class.
+pub(super) fn like_operand(cx: &InferCx<'_>, class: Class) -> Result<Type, OpError> {
+    let ty = cx.tensor(0)?;
+    class.check(ty)?;
+    Ok(ty.clone().into())
+}
+
+/// The common type of all operands: equal element types and shapes that may be equal.
+pub(super) fn common(cx: &InferCx<'_>, class: Class) -> Result<TensorType, OpError> {
+    let first = cx.tensor(0)?;
+    class.check(first)?;
+    let mut common = first.clone();
+    for i in 1..cx.operands.len() {
+        let ty = cx.tensor(i)?;
+        if ty.dtype != common.dtype {
+            let error = OpError::new(format!(
+                "element types differ, {} and {}",
+                common.dtype, ty.dtype
+            ));
+            return Err(error
+                .label(format!("{common} with {ty}"))
+                .help("convert one of them with `.cast()`"));
+        }
+        if !ty.shape.compatible(&common.shape) {
+            return Err(shapes_differ(&common, ty));
+        }
+        common.shape = common.shape.meet(&ty.shape);
+    }
+    Ok(common)
+}
+
+/// The error of shapes that do not fit elementwise.
+pub(super) fn shapes_differ(a: &TensorType, b: &TensorType) -> OpError {
+    let error = OpError::new(format!("shapes {} and {} do not fit", a.shape, b.shape))
+        .label(format!("{a} with {b}"));
+    error.help("shapes are aligned at their last axis, where extents are equal or one of them is 1")
+}
+
+/// A scalar operand of a class.
+pub(super) fn check_scalar(
+    cx: &InferCx<'_>,
+    i: usize,
+    class: Class,
+    what: &str,
+) -> Result<(), OpError> {
+    let ty = cx.tensor(i)?;
+    class.check(ty)?;
+    if ty.rank() == 0 {
+        Ok(())
+    } else {
+        Err(OpError::new(format!("the {what} is {ty}, not a scalar")))
+    }
+}
+
+/// An attribute that is an axis of a tensor.
+pub(super) fn axis_attr(cx: &InferCx<'_>, ty: &TensorType) -> Result<usize, OpError> {
+    super::axes::axis(cx.attrs.int("axis") as isize, ty.rank()).map_err(|e| e.label(ty.to_string()))
+}
+
+/// An attribute that is a list of axes of a tensor.
+pub(super) fn axes_attr(cx: &InferCx<'_>, ty: &TensorType) -> Result<Vec<usize>, OpError> {
+    let given: Vec<isize> = cx.attrs.ints("axes").iter().map(|&a| a as isize).collect();
+    super::axes::axes(&given, ty.rank()).map_err(|e| e.label(ty.to_string()))
+}
+
+/// The shape with axes removed, or of extent 1.
+pub(super) fn reduced(shape: &Shape, axes: &[usize], keepdim: bool) -> Shape {
+    let dims = shape.dims().iter().enumerate();
+    dims.filter_map(|(i, d)| match axes.contains(&i) {
+        false => Some(d.clone()),
+        true => keepdim.then_some(Dim::Known(1)),
+    })
+    .collect()
+}
+
+/// The shape with another extent along an axis.
+pub(super) fn with_extent(shape: &Shape, axis: usize, extent: Dim) -> Shape {
+    let mut shape = shape.clone();
+    shape.0[axis] = extent;
+    shape
+}
+
+/// Whether the extents can be written down in a graph: they are known, or named.
+pub(super) fn is_static(shape: &Shape) -> bool {
+    !shape.dims().contains(&Dim::Unknown)
+}
+
+/// Zeros of the type of an operand, which is asked for only if its extents are not known.
+pub(super) fn zeros(n: &GradNode<'_>, i: usize) -> Any {
+    let ty = n.ty(i);
+    let zero = trace::constant(HostTensor::zeros(ty.dtype, vec![]));
+    if is_static(&ty.shape) {
+        zero.broadcast_to(&ty.shape)
+    } else {
+        zero.broadcast_like(n.x(i))
+    }
+}

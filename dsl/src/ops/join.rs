@@ -1,0 +1,203 @@
+//! Tensors put side by side.
+
+use super::infer::with_extent;
+use super::*;
+use crate::ir::{Attr, AttrKind, Attrs};
+use crate::{Dim, Element, HostTensor, Operand, Tensor, match_buffer};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[&CONCAT];
+
+static CONCAT: OpDef = OpDef {
+    name: "concat",
+    arity: Arity::AtLeast(1),
+    attrs: &[("axis", AttrKind::Int)],
+    infer: |cx| {
+        let first = cx.tensor(0)?;
+        let axis = super::infer::axis_attr(cx, first)?;
+        let (mut common, mut extent) = (first.clone(), Some(0));
+        for i in 0..cx.operands.len() {
+            let part = cx.tensor(i)?;
+            let label = || format!("{first} beside {part}");
+            if part.dtype != first.dtype {
+                let error = OpError::new(format!(
+                    "element types differ, {} and {}",
+                    first.dtype, part.dtype
+                ));
+                return Err(error
+                    .label(label())
+                    .help("convert them to one type with `.cast()`"));
+            }
+            if part.rank() != first.rank() {
+                let error = OpError::new(format!(
+                    "ranks differ, {} and {}",
+                    first.rank(),
+                    part.rank()
+                ));
+                return Err(error
+                    .label(label())
+                    .help("`stack` puts tensors along a new axis"));
+            }
+            let aligned = with_extent(&part.shape, axis, Dim::Unknown);
+            if !aligned.compatible(&common.shape) {
+                let message = format!(
+                    "shapes {} and {} differ in more than axis {axis}",
+                    first.shape, part.shape
+                );
+                return Err(OpError::new(message).label(label()));
+            }
+            common.shape = with_extent(&common.shape, axis, Dim::Unknown).meet(&aligned);
+            extent = extent.and_then(|n| Some(n + part.shape.dims()[axis].known()?));
+        }
+        let extent = match (extent, cx.operands.len()) {
+            (Some(n), _) => Dim::Known(n),
+            (None, 1) => first.shape.dims()[axis].clone(),
+            (None, _) => Dim::Unknown,
+        };
+        Ok(Type::tensor(
+            first.dtype,
+            with_extent(&common.shape, axis, extent),
+        ))
+    },
+    eval: |cx| {
+        fn joined<T: Element>(cx: &EvalCx<'_>, _: &[T]) -> HostTensor {
+            let (shape, axis) = (cx.shape(), cx.attrs.index("axis"));
+            let outer: usize = shape[..axis].iter().product();
+            let mut data = Vec::with_capacity(shape.iter().product());
+            for o in 0..outer {
+                for part in cx.operands {
+                    let block: usize = part.shape()[axis..].iter().product();
+                    data.extend_from_slice(&part.data::<T>()[o * block..(o + 1) * block]);
+                }
+            }
+            cx.result(data)
+        }
+        Ok(match_buffer!(cx.operands[0].buffer(), d => joined(cx, d)))
+    },
+    grad: Grad::Rule(|n| {
+        let axis = n.attrs().index("axis");
+        let mut from = 0;
+        (0..n.n_operands())
+            .map(|i| {
+                let Some(extent) = n.ty(i).shape.dims()[axis].known() else {
+                    let error =
+                        OpError::new(format!("the gradient needs the extents along axis {axis}"));
+                    refuse(
+                        "concat",
+                        error
+                            .label(n.ty(i).to_string())
+                            .help("give the function a concrete signature"),
+                    );
+                };
+                from += extent;
+                n.needs(i)
+                    .then(|| n.dy().slice(axis as isize, from - extent, from))
+            })
+            .collect()
+    }),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+impl Any {
+    /// See [`concat`].
+    #[track_caller]
+    pub fn concat(parts: &[Any], axis: isize) -> Any {
+        let Some(first) = parts.first() else {
+            refuse(
+                "concat",
+                OpError::new("there is nothing to put side by side"),
+            )
+        };
+        let axis = first.axis("concat", axis);
+        trace::emit(
+            &CONCAT,
+            parts,
+            Attrs::none().with("axis", Attr::Int(axis as i64)),
+        )
+    }
+
+    /// See [`stack`].
+    #[track_caller]
+    pub fn stack(parts: &[Any], axis: isize) -> Any {
+        let Some(first) = parts.first() else {
+            refuse("stack", OpError::new("there is nothing to stack"))
+        };
+        let rank = first.rank() + 1;
+        let axis = super::axes::axis(axis, rank).unwrap_or_else(|e| refuse("stack", e));
+        let parts: Vec<Any> = parts.iter().map(|p| p.unsqueeze(axis as isize)).collect();
+        Any::concat(&parts, axis as isize)
+    }
+
+    /// See [`Tensor::pad`].
+    #[track_caller]
+    pub fn pad(self, axis: isize, before: usize, after: usize, value: Any) -> Any {
+        let axis = self.axis("pad", axis);
+        let shape = self.shape();
+        let fill = |n: usize| value.broadcast_to(with_extent(&shape, axis, Dim::Known(n)));
+        let mut parts = vec![self];
+        if before > 0 {
+            parts.insert(0, fill(before));
+        }
+        if after > 0 {
+            parts.push(fill(after));
+        }
+        if parts.len() == 1 {
+            self
+        } else {
+            Any::concat(&parts, axis as isize)
+        }
+    }
+}
+
+/// Tensors side by side along an axis; their other extents are equal.
+///
+/// ```
+/// # use anabranch_dsl::prelude::*;
+/// let y = eval(|| concat(&[tensor([[1], [2]]), tensor([[3, 4], [5, 6]])], 1))?;
+/// assert_eq!(y.as_slice(), [1, 3, 4, 2, 5, 6]);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn concat<T: Element>(parts: &[Tensor<T>], axis: isize) -> Tensor<T> {
+    let parts: Vec<Any> = parts.iter().map(|p| p.untyped()).collect();
+    Tensor::from_any(Any::concat(&parts, axis))
+}
+
+/// Tensors of one shape along a new axis.
+///
+/// ```
+/// # use anabranch_dsl::prelude::*;
+/// let y = eval(|| stack(&[tensor([1, 2]), tensor([3, 4])], -1))?;
+/// assert_eq!(y.as_slice(), [1, 3, 2, 4]);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn stack<T: Element>(parts: &[Tensor<T>], axis: isize) -> Tensor<T> {
+    let parts: Vec<Any> = parts.iter().map(|p| p.untyped()).collect();
+    Tensor::from_any(Any::stack(&parts, axis))
+}
+
+impl<T: Element> Tensor<T> {
+    /// `value` added `before` and `after` times along an axis.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1, 2]).pad(0, 1, 2, 0))?.as_slice(), [0, 1, 2, 0, 0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn pad(
+        self,
+        axis: isize,
+        before: usize,
+        after: usize,
+        value: impl Operand<T>,
+    ) -> Tensor<T> {
+        Tensor::from_any(
+            self.untyped()
+                .pad(axis, before, after, value.into_tensor().untyped()),
+        )
+    }
+}

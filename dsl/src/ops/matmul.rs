@@ -1,0 +1,184 @@
+//! Matrix products.
+//!
+//! The operation multiplies matrices in the last two axes; the axes before them are equal in both operands. The method does the
+//! rest: vectors become matrices, leading axes are broadcast, and one matrix for a whole batch makes one large product.
+
+use super::infer::Class;
+use super::number::{Number, match_numeric};
+use super::*;
+use crate::{Dim, Numeric, Shape, Tensor};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[&MATMUL];
+
+static MATMUL: OpDef = OpDef {
+    name: "matmul",
+    arity: Arity::Exactly(2),
+    attrs: &[],
+    infer: |cx| {
+        let (a, b) = (cx.tensor(0)?, cx.tensor(1)?);
+        Class::Numeric.check(a)?;
+        let label = || format!("{a} times {b}");
+        if a.dtype != b.dtype {
+            let error = OpError::new(format!("element types differ, {} and {}", a.dtype, b.dtype));
+            return Err(error
+                .label(label())
+                .help("convert one of them with `.cast()`"));
+        }
+        if a.rank() < 2 || a.rank() != b.rank() {
+            return Err(OpError::new(format!(
+                "ranks {} and {}, not equal and at least 2",
+                a.rank(),
+                b.rank()
+            ))
+            .label(label()));
+        }
+        let batch = a.rank() - 2;
+        let (da, db) = (a.shape.dims(), b.shape.dims());
+        if !da[batch + 1].compatible(&db[batch]) {
+            let error = OpError::new(format!(
+                "inner dimensions differ, {} and {}",
+                da[batch + 1],
+                db[batch]
+            ))
+            .label(label());
+            return Err(if da[batch + 1].compatible(&db[batch + 1]) {
+                error.help("transpose the second operand with `.t()`")
+            } else if da[batch].compatible(&db[batch]) {
+                error.help("transpose the first operand with `.t()`")
+            } else {
+                error.help("the last axis of the first operand meets the one before the last of the second")
+            });
+        }
+        let (ba, bb) = (Shape(da[..batch].to_vec()), Shape(db[..batch].to_vec()));
+        if !ba.compatible(&bb) {
+            return Err(
+                OpError::new(format!("batch dimensions differ, {ba} and {bb}")).label(label()),
+            );
+        }
+        let mut shape = ba.meet(&bb);
+        shape.0.extend([da[batch].clone(), db[batch + 1].clone()]);
+        Ok(Type::tensor(a.dtype, shape))
+    },
+    eval: |cx| {
+        fn product<T: Number>(a: &[T], b: &[T], [batch, m, k, n]: [usize; 4]) -> Vec<T> {
+            let mut y = vec![T::ZERO; batch * m * n];
+            for i in 0..batch {
+                let b = &b[i * k * n..(i + 1) * k * n];
+                for row in i * m..(i + 1) * m {
+                    let sums = &mut y[row * n..(row + 1) * n];
+                    for (j, &x) in a[row * k..(row + 1) * k].iter().enumerate() {
+                        for (sum, &w) in sums.iter_mut().zip(&b[j * n..(j + 1) * n]) {
+                            *sum = sum.plus(x.times(w));
+                        }
+                    }
+                }
+            }
+            y
+        }
+        let (a, b) = (cx.operands[0], cx.operands[1]);
+        let batch = a.rank() - 2;
+        let extents = [
+            a.shape()[..batch].iter().product(),
+            a.shape()[batch],
+            a.shape()[batch + 1],
+            b.shape()[batch + 1],
+        ];
+        Ok(match_numeric!(a.buffer(), d => cx.result(product(d, b.data(), extents))))
+    },
+    grad: Grad::Rule(|n| {
+        vec![
+            n.needs(0).then(|| n.dy().matmul(n.x(1).transpose(-2, -1))),
+            n.needs(1).then(|| n.x(0).transpose(-2, -1).matmul(n.dy())),
+        ]
+    }),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Pure,
+};
+
+impl Any {
+    /// See [`Tensor::matmul`].
+    #[track_caller]
+    pub fn matmul(self, other: Any) -> Any {
+        let (ta, tb) = (self.tensor_type(), other.tensor_type());
+        if ta.rank() == 0 || tb.rank() == 0 {
+            let error =
+                OpError::new("a scalar has no matrix product").label(format!("{ta} times {tb}"));
+            refuse("matmul", error.help("multiply with `*`"));
+        }
+        let (row, column) = (ta.rank() == 1, tb.rank() == 1);
+        let a = if row { self.unsqueeze(0) } else { self };
+        let b = if column { other.unsqueeze(-1) } else { other };
+        let mut y = matrices(a, b);
+        if row {
+            y = y.squeeze(-2);
+        }
+        if column { y.squeeze(-1) } else { y }
+    }
+}
+
+#[track_caller]
+fn matrices(a: Any, b: Any) -> Any {
+    let (ta, tb) = (a.tensor_type(), b.tensor_type());
+    let (sa, sb) = (&ta.shape, &tb.shape);
+    if sa.rank() == 2 && sb.rank() == 2 {
+        return trace::emit(&MATMUL, &[a, b], Attrs::none());
+    }
+    let rows = &sa.dims()[..sa.rank() - 1];
+    let n_unknown = rows.iter().filter(|d| **d == Dim::Unknown).count();
+    if sb.rank() == 2 && n_unknown <= 1 {
+        // One matrix for all: the leading axes are rows of one large matrix.
+        let all_rows = rows
+            .iter()
+            .map(Dim::known)
+            .product::<Option<usize>>()
+            .map_or(Dim::Unknown, Dim::Known);
+        let flat = a.reshape(Shape(vec![all_rows, sa.dims()[sa.rank() - 1].clone()]));
+        let y = trace::emit(&MATMUL, &[flat, b], Attrs::none());
+        let mut shape = Shape(rows.to_vec());
+        shape.0.push(sb.dims()[1].clone());
+        return y.reshape(shape);
+    }
+    let batch = |s: &Shape| Shape(s.dims()[..s.rank() - 2].to_vec());
+    let (ba, bb) = (batch(sa), batch(sb));
+    let Some(common) = ba.broadcast(&bb) else {
+        let error = OpError::new(format!("batch dimensions {ba} and {bb} do not fit"));
+        refuse("matmul", error.label(format!("{ta} times {tb}")));
+    };
+    let stretch = |x: Any, own: &Shape, matrix: &Shape, other: Any| {
+        if *own == common {
+            x
+        } else if super::infer::is_static(&common) {
+            let matrix = &matrix.dims()[matrix.rank() - 2..];
+            x.broadcast_to(Shape(common.dims().iter().chain(matrix).cloned().collect()))
+        } else {
+            // Only the batch axes of the other operand count: its matrices are reduced to one element.
+            x.broadcast_like(other.sum([-2, -1], true))
+        }
+    };
+    trace::emit(
+        &MATMUL,
+        &[stretch(a, &ba, sa, b), stretch(b, &bb, sb, a)],
+        Attrs::none(),
+    )
+}
+
+impl<T: Numeric> Tensor<T> {
+    /// The matrix product: `[.., m, k]` times `[.., k, n]` is `[.., m, n]`. Leading axes are broadcast; a vector is a row on the
+    /// left and a column on the right, and its axis is not in the result.
+    ///
+    /// Sums are over products in order of `k`; devices may add in another order.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| tensor([[1, 2], [3, 4]]).matmul(tensor([[0, 1], [1, 0]])))?;
+    /// assert_eq!(y.as_slice(), [2, 1, 4, 3]);
+    /// assert_eq!(eval(|| tensor([1, 2]).matmul(tensor([3, 4])))?, 11);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn matmul(self, other: Tensor<T>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().matmul(other.untyped()))
+    }
+}

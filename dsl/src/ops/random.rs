@@ -1,0 +1,305 @@
+//! Random numbers from counters: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3").
+//!
+//! A [`Key`] names a stream; what a stream holds at a place is a function of the two, so it does not matter when, in what order, on
+//! which device or how often it is computed. The same key gives the same numbers: take a new one for each use with
+//! [`Key::fold_in`] or [`Key::split`].
+//!
+//! Element `i` of a tensor of 32-bit numbers is word `i % 4` of the block with counter `i / 4`; the upper half of the 128-bit
+//! counter is 0 for numbers and 1 for new keys, so that keys and numbers do not meet.
+
+use super::infer::{Class, check_scalar};
+use super::*;
+use crate::ir::{Attr, AttrKind, Attrs};
+use crate::staged::{Carry, Reader, State};
+use crate::{DType, Float, Integer, Operand, Shape, Tensor};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[&RANDOM_BITS, &RANDOM_UNIFORM, &RANDOM_FOLD_IN];
+
+/// One block of Philox 4x32 with ten rounds.
+pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    let product = |a: u32, b: u32| {
+        let p = u64::from(a) * u64::from(b);
+        ((p >> 32) as u32, p as u32)
+    };
+    for round in 0..10 {
+        if round > 0 {
+            key = [
+                key[0].wrapping_add(0x9E37_79B9),
+                key[1].wrapping_add(0xBB67_AE85),
+            ];
+        }
+        let (high0, low0) = product(0xD251_1F53, counter[0]);
+        let (high1, low1) = product(0xCD9E_8D57, counter[2]);
+        counter = [
+            high1 ^ counter[1] ^ key[0],
+            low1,
+            high0 ^ counter[3] ^ key[1],
+            low0,
+        ];
+    }
+    counter
+}
+
+/// The first `n` words of the stream of a key.
+pub fn words(key: [u32; 2], n: usize) -> impl Iterator<Item = u32> {
+    let block = move |i: u64| philox([i as u32, (i >> 32) as u32, 0, 0], key);
+    (0..n.div_ceil(4) as u64).flat_map(block).take(n)
+}
+
+/// The key that a number makes of a key.
+pub fn folded(key: [u32; 2], number: u64) -> [u32; 2] {
+    let block = philox([number as u32, (number >> 32) as u32, 0, 1], key);
+    [block[0], block[1]]
+}
+
+/// A number in `[0, 1)` of 24 random bits.
+pub fn unit_f32(word: u32) -> f32 {
+    (word >> 8) as f32 * (1.0 / (1u32 << 24) as f32)
+}
+
+/// A number in `[0, 1)` of 53 random bits.
+pub fn unit_f64(high: u32, low: u32) -> f64 {
+    let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
+    bits as f64 * (1.0 / (1u64 << 53) as f64)
+}
+
+fn check_key(cx: &InferCx<'_>) -> Result<(), OpError> {
+    let key = cx.tensor(0)?;
+    if key.compatible(&TensorType::new(DType::U32, [2])) {
+        return Ok(());
+    }
+    Err(OpError::new(format!("a key is u32[2], not {key}")).help("make keys with `Key::new(seed)`"))
+}
+
+fn key_of(cx: &EvalCx<'_>) -> [u32; 2] {
+    let key = cx.operands[0].data::<u32>();
+    [key[0], key[1]]
+}
+
+static RANDOM_BITS: OpDef = OpDef {
+    name: "random_bits",
+    arity: Arity::Exactly(1),
+    attrs: &[("shape", AttrKind::Shape)],
+    infer: |cx| {
+        check_key(cx)?;
+        Ok(Type::tensor(DType::U32, cx.attrs.shape("shape")))
+    },
+    eval: |cx| Ok(cx.result(words(key_of(cx), cx.shape().iter().product()).collect())),
+    grad: Grad::Zero("a key has no gradient"),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+static RANDOM_UNIFORM: OpDef = OpDef {
+    name: "random_uniform",
+    arity: Arity::Exactly(1),
+    attrs: &[("shape", AttrKind::Shape), ("dtype", AttrKind::DType)],
+    infer: |cx| {
+        check_key(cx)?;
+        let ty = TensorType::new(cx.attrs.dtype("dtype"), cx.attrs.shape("shape"));
+        Class::Float.check(&ty)?;
+        Ok(ty.into())
+    },
+    eval: |cx| {
+        let n = cx.shape().iter().product();
+        Ok(match cx.attrs.dtype("dtype") {
+            DType::F32 => cx.result(words(key_of(cx), n).map(unit_f32).collect()),
+            _ => {
+                let words: Vec<u32> = words(key_of(cx), 2 * n).collect();
+                cx.result(
+                    words
+                        .chunks_exact(2)
+                        .map(|w| unit_f64(w[0], w[1]))
+                        .collect(),
+                )
+            }
+        })
+    },
+    grad: Grad::Zero("a key has no gradient"),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+static RANDOM_FOLD_IN: OpDef = OpDef {
+    name: "random_fold_in",
+    arity: Arity::Exactly(2),
+    attrs: &[],
+    infer: |cx| {
+        check_key(cx)?;
+        check_scalar(cx, 1, Class::Int, "number")?;
+        Ok(Type::tensor(DType::U32, [2]))
+    },
+    eval: |cx| {
+        let number = super::cast::converted(cx.operands[1], DType::I64).data::<i64>()[0];
+        Ok(cx.result(folded(key_of(cx), number as u64).to_vec()))
+    },
+    grad: Grad::Zero("a key has no gradient"),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+/// Names a stream of random numbers. It is a tensor `u32[2]`, so it can be an argument and loops can carry it.
+///
+/// ```
+/// use anabranch_dsl::{ops::random::Key, prelude::*};
+///
+/// let (a, b, c) = eval(|| {
+///     let key = Key::new(7);
+///     (key.uniform::<f32>([3]), key.uniform::<f32>([3]), key.fold_in(1).uniform::<f32>([3]))
+/// })?;
+/// assert_eq!(a, b);
+/// assert_ne!(a, c);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    tensor: Tensor<u32>,
+}
+
+impl Key {
+    /// The key of a seed.
+    #[track_caller]
+    pub fn new(seed: u64) -> Key {
+        Key {
+            tensor: crate::tensor([seed as u32, (seed >> 32) as u32]),
+        }
+    }
+
+    /// A key that was a tensor; it has the shape `[2]`.
+    pub fn from_tensor(tensor: Tensor<u32>) -> Key {
+        Key { tensor }
+    }
+
+    /// The key as a tensor.
+    pub fn into_tensor(self) -> Tensor<u32> {
+        self.tensor
+    }
+
+    /// Another key for each number, which may be a tensor: that of a step, of an example, of a layer.
+    #[track_caller]
+    #[must_use]
+    pub fn fold_in<I: Integer>(self, number: impl Operand<I>) -> Key {
+        let operands = [self.tensor.untyped(), number.into_tensor().untyped()];
+        Key {
+            tensor: Tensor::from_any(trace::emit(&RANDOM_FOLD_IN, &operands, Attrs::none())),
+        }
+    }
+
+    /// `n` other keys: those of the numbers 0 to `n - 1`.
+    #[track_caller]
+    #[must_use]
+    pub fn split(self, n: usize) -> Vec<Key> {
+        (0..n).map(|i| self.fold_in(i as i64)).collect()
+    }
+
+    /// Uniform 32-bit numbers.
+    ///
+    /// ```
+    /// # use anabranch_dsl::{ops::random::Key, prelude::*};
+    /// assert_eq!(eval(|| Key::new(0).bits([4]))?.as_slice(), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    pub fn bits(self, shape: impl Into<Shape>) -> Tensor<u32> {
+        let attrs = Attrs::none().with("shape", Attr::Shape(shape.into()));
+        Tensor::from_any(trace::emit(&RANDOM_BITS, &[self.tensor.untyped()], attrs))
+    }
+
+    /// Uniform in `[0, 1)`: multiples of 2^-24 as `f32`, of 2^-53 as `f64`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::{ops::random::Key, prelude::*};
+    /// let x = eval(|| Key::new(0).uniform::<f32>([1000]).mean())?.item();
+    /// assert!((0.47..0.53).contains(&x));
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    pub fn uniform<T: Float>(self, shape: impl Into<Shape>) -> Tensor<T> {
+        let attrs = Attrs::none()
+            .with("shape", Attr::Shape(shape.into()))
+            .with("dtype", Attr::DType(T::DTYPE));
+        Tensor::from_any(trace::emit(
+            &RANDOM_UNIFORM,
+            &[self.tensor.untyped()],
+            attrs,
+        ))
+    }
+
+    /// Normal with mean 0 and variance 1: `sqrt(-2 log(1 - u)) cos(2 pi v)` of two uniform numbers (Box and Muller 1958).
+    ///
+    /// ```
+    /// # use anabranch_dsl::{ops::random::Key, prelude::*};
+    /// let x = eval(|| Key::new(0).normal::<f64>([1000]).square().mean())?.item();
+    /// assert!((0.9..1.1).contains(&x));
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    pub fn normal<T: Float>(self, shape: impl Into<Shape>) -> Tensor<T> {
+        let shape = shape.into();
+        let uniform = |i: i32| self.fold_in(i).uniform::<T>(shape.clone()).untyped();
+        let radius = ((1.0 - uniform(0)).log() * -2.0).sqrt();
+        Tensor::from_any(radius * (uniform(1) * std::f64::consts::TAU).cos())
+    }
+
+    /// `true` with probability `p`, which broadcasts to the shape.
+    ///
+    /// ```
+    /// # use anabranch_dsl::{ops::random::Key, prelude::*};
+    /// assert_eq!(eval(|| Key::new(0).bernoulli(1.0f32, [3]).all())?, true);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    pub fn bernoulli<T: Float>(self, p: impl Operand<T>, shape: impl Into<Shape>) -> Tensor<bool> {
+        self.uniform::<T>(shape).less(p)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Carry for Key {
+    fn flatten(&self, state: &mut State) {
+        Carry::flatten(&self.tensor, state);
+    }
+    fn rebuild(state: &mut Reader<'_>) -> Self {
+        Key {
+            tensor: Carry::rebuild(state),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The known answers that the authors publish with their implementation (Random123, `kat_vectors`).
+    #[test]
+    fn philox_gives_the_published_answers() {
+        let ones = u32::MAX;
+        assert_eq!(
+            philox([0; 4], [0; 2]),
+            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+        );
+        assert_eq!(
+            philox([ones; 4], [ones; 2]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
+        let pi = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];
+        assert_eq!(
+            philox(pi, [0xa409_3822, 0x299f_31d0]),
+            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
+        );
+    }
+
+    #[test]
+    fn units_are_below_one_and_reach_zero() {
+        assert_eq!((unit_f32(0), unit_f64(0, 0)), (0.0, 0.0));
+        assert_eq!(unit_f32(u32::MAX), 1.0 - f32::EPSILON / 2.0);
+        assert_eq!(unit_f64(u32::MAX, u32::MAX), 1.0 - f64::EPSILON / 2.0);
+    }
+
+    #[test]
+    fn a_stream_is_the_same_whatever_its_length() {
+        let long: Vec<u32> = words([1, 2], 11).collect();
+        assert_eq!(words([1, 2], 5).collect::<Vec<_>>(), long[..5]);
+    }
+}

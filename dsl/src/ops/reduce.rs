@@ -1,0 +1,592 @@
+//! Reductions over axes: sum, product, largest and smallest element, logic, and what is made of them.
+//!
+//! A reduction over nothing gives the neutral element: 0 for sums, 1 for products, `true` for `all`, `false` for `any`; there is
+//! no largest element of nothing, so `max` and `min` refuse it. Elements are taken in row-major order.
+
+use super::infer::{Class, axes_attr, is_static, reduced};
+use super::layout::{lanes, offsets, strides};
+use super::number::{Number, match_numeric};
+use super::*;
+use crate::ir::{Attr, AttrKind, Attrs};
+use crate::{Dim, Element, Float, HostTensor, Numeric, Tensor};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[&SUM, &PROD, &MAX, &MIN, &ALL, &ANY, &CUMSUM];
+
+/// Combines the elements of `data` into those of `into`: the element at every index of `shape` goes to its offset under `strides`.
+pub(super) fn fold<T: Element>(
+    shape: &[usize],
+    strides: Vec<usize>,
+    mut into: Vec<T>,
+    data: &[T],
+    f: impl Fn(T, T) -> T,
+) -> Vec<T> {
+    for (o, &x) in offsets(shape, strides).zip(data) {
+        into[o] = f(into[o], x);
+    }
+    into
+}
+
+fn reduce<T: Element>(cx: &EvalCx<'_>, data: &[T], start: T, f: impl Fn(T, T) -> T) -> HostTensor {
+    let (shape, axes) = (cx.operands[0].shape(), cx.attrs.indices("axes"));
+    let mut kept = shape.to_vec();
+    axes.iter().for_each(|&a| kept[a] = 1);
+    let mut to = strides(&kept);
+    axes.iter().for_each(|&a| to[a] = 0);
+    cx.result(fold(shape, to, vec![start; kept.iter().product()], data, f))
+}
+
+const ATTRS: &[(&str, AttrKind)] = &[("axes", AttrKind::Ints), ("keepdim", AttrKind::Bool)];
+
+fn infer(cx: &InferCx<'_>, class: Class) -> Result<Type, OpError> {
+    let x = cx.tensor(0)?;
+    class.check(x)?;
+    let axes = axes_attr(cx, x)?;
+    Ok(Type::Tensor(TensorType {
+        dtype: x.dtype,
+        shape: reduced(&x.shape, &axes, cx.attrs.bool("keepdim")),
+    }))
+}
+
+/// Refuses reductions over nothing.
+fn infer_not_empty(cx: &InferCx<'_>) -> Result<Type, OpError> {
+    let x = cx.tensor(0)?;
+    for axis in axes_attr(cx, x)? {
+        if x.shape.dims()[axis] == Dim::Known(0) {
+            let error = OpError::new(format!("there are no elements along axis {axis}"))
+                .label(x.to_string());
+            return Err(
+                error.help("a reduction over nothing has a value for sums and products only")
+            );
+        }
+    }
+    infer(cx, Class::Numeric)
+}
+
+/// A row of this file; those of numbers are right for others with another `infer`.
+const fn row(name: &'static str, infer: Infer, eval: Eval, grad: Grad) -> OpDef {
+    OpDef {
+        name,
+        arity: Arity::Exactly(1),
+        attrs: ATTRS,
+        infer,
+        eval,
+        grad,
+        exactness: Exactness::Exact,
+        effects: Effects::Pure,
+    }
+}
+
+static SUM: OpDef = OpDef {
+    exactness: Exactness::Sum(1.0),
+    ..row(
+        "sum",
+        |cx| infer(cx, Class::Numeric),
+        |cx| {
+            Ok(
+                match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ZERO, Number::plus)),
+            )
+        },
+        Grad::Rule(|n| vec![Some(spread(n, kept(n, n.dy())))]),
+    )
+};
+
+static PROD: OpDef = OpDef {
+    exactness: Exactness::Ulps(64),
+    ..row(
+        "prod",
+        |cx| infer(cx, Class::Numeric),
+        |cx| {
+            Ok(
+                match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ONE, Number::times)),
+            )
+        },
+        Grad::Rule(|n| vec![Some(prod_gradient(n))]),
+    )
+};
+
+static MAX: OpDef = row(
+    "max",
+    infer_not_empty,
+    |cx| {
+        Ok(
+            match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::LOWEST, Number::larger)),
+        )
+    },
+    Grad::Rule(|n| vec![Some(share(n))]),
+);
+
+static MIN: OpDef = row(
+    "min",
+    infer_not_empty,
+    |cx| {
+        Ok(
+            match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::HIGHEST, Number::smaller)),
+        )
+    },
+    Grad::Rule(|n| vec![Some(share(n))]),
+);
+
+static ALL: OpDef = row(
+    "all",
+    |cx| infer(cx, Class::Bool),
+    |cx| Ok(reduce(cx, cx.operands[0].data(), true, |a, b| a & b)),
+    Grad::Zero("truth values have no gradients"),
+);
+
+static ANY: OpDef = row(
+    "any",
+    |cx| infer(cx, Class::Bool),
+    |cx| Ok(reduce(cx, cx.operands[0].data(), false, |a, b| a | b)),
+    Grad::Zero("truth values have no gradients"),
+);
+
+/// A tensor of the type of the result, with the reduced axes kept.
+fn kept(n: &GradNode<'_>, of: Any) -> Any {
+    let axes = n.attrs().indices("axes");
+    if n.attrs().bool("keepdim") {
+        of
+    } else {
+        of.reshape(reduced(&n.ty(0).shape, &axes, true))
+    }
+}
+
+/// A tensor with the reduced axes kept, broadcast to the operand.
+fn spread(n: &GradNode<'_>, kept: Any) -> Any {
+    let shape = &n.ty(0).shape;
+    if is_static(shape) {
+        kept.broadcast_to(shape)
+    } else {
+        kept.broadcast_like(n.x(0))
+    }
+}
+
+/// The gradient of the largest or smallest element goes to the elements that are equal to it, in equal parts.
+fn share(n: &GradNode<'_>) -> Any {
+    let taken = n.x(0).eq(kept(n, n.y()));
+    let count = taken
+        .cast(n.ty(0).dtype)
+        .sum(n.attrs().indices("axes"), true);
+    taken.select(kept(n, n.dy()) / count, n.dy().number(0.0))
+}
+
+/// The gradient of a product: for every element the product of all others, without dividing, so that zeros do no harm.
+///
+/// Halves are multiplied until one is left; the gradient goes down this tree.
+fn prod_gradient(n: &GradNode<'_>) -> Any {
+    let axes = n.attrs().indices("axes");
+    let mut levels: Vec<(Any, usize, usize)> = Vec::new();
+    let mut x = n.x(0);
+    for &axis in &axes {
+        let mut length = x.dim(axis as isize);
+        while length > 1 {
+            levels.push((x, axis, length));
+            let half = length / 2;
+            let at = |from: usize, to: usize| x.slice(axis as isize, from, to);
+            let product = at(0, half) * at(half, 2 * half);
+            x = if length.is_multiple_of(2) {
+                product
+            } else {
+                Any::concat(&[product, at(2 * half, length)], axis as isize)
+            };
+            length -= half;
+        }
+    }
+    let mut d = kept(n, n.dy());
+    for (x, axis, length) in levels.into_iter().rev() {
+        let (axis, half) = (axis as isize, length / 2);
+        let first = d.slice(axis, 0, half);
+        let mut parts = vec![
+            first * x.slice(axis, half, 2 * half),
+            first * x.slice(axis, 0, half),
+        ];
+        if length % 2 == 1 {
+            parts.push(d.slice(axis, half, half + 1));
+        }
+        d = Any::concat(&parts, axis);
+    }
+    // An axis without elements has not been undone: there is nothing there to have a gradient.
+    spread(n, d)
+}
+
+static CUMSUM: OpDef = OpDef {
+    name: "cumsum",
+    arity: Arity::Exactly(1),
+    attrs: &[("axis", AttrKind::Int), ("reverse", AttrKind::Bool)],
+    infer: |cx| {
+        let x = cx.tensor(0)?;
+        Class::Numeric.check(x)?;
+        super::infer::axis_attr(cx, x)?;
+        Ok(x.clone().into())
+    },
+    eval: |cx| {
+        fn sums<T: Number>(data: &[T], shape: &[usize], axis: usize, reverse: bool) -> Vec<T> {
+            let mut sums = data.to_vec();
+            let (starts, stride) = lanes(shape, axis);
+            let n = shape[axis];
+            for start in starts {
+                let mut sum = T::ZERO;
+                for i in 0..n {
+                    let at = start + stride * if reverse { n - 1 - i } else { i };
+                    sum = sum.plus(data[at]);
+                    sums[at] = sum;
+                }
+            }
+            sums
+        }
+        let (shape, axis, reverse) = (cx.shape(), cx.attrs.index("axis"), cx.attrs.bool("reverse"));
+        Ok(match_numeric!(cx.operands[0].buffer(), d => cx.result(sums(d, &shape, axis, reverse))))
+    },
+    grad: Grad::Rule(|n| {
+        vec![Some(n.dy().running_sum(
+            n.attrs().index("axis"),
+            !n.attrs().bool("reverse"),
+        ))]
+    }),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Pure,
+};
+
+macro_rules! any_methods {
+    ($($name:ident $all:ident $op:ident;)*) => {
+        impl Any {
+            $(
+                #[doc = concat!("The operation `", stringify!($name), "` over axes, which stay with extent 1 if `keepdim`.")]
+                #[track_caller]
+                pub fn $name(self, axes: impl IntoAxes, keepdim: bool) -> Any {
+                    let axes = self.axes(stringify!($name), axes);
+                    self.over(&$op, &axes, keepdim)
+                }
+
+                #[doc = concat!("The operation `", stringify!($name), "` over all axes.")]
+                #[track_caller]
+                pub fn $all(self) -> Any {
+                    let axes: Vec<usize> = (0..self.rank()).collect();
+                    self.over(&$op, &axes, false)
+                }
+            )*
+        }
+    };
+}
+any_methods! {
+    sum sum_all SUM;
+    prod prod_all PROD;
+    max max_all MAX;
+    min min_all MIN;
+    all_axes all ALL;
+    any_axes any ANY;
+}
+
+impl Any {
+    #[track_caller]
+    fn over(self, def: &'static OpDef, axes: &[usize], keepdim: bool) -> Any {
+        let axes = Attr::Ints(axes.iter().map(|&a| a as i64).collect());
+        trace::emit(
+            def,
+            &[self],
+            Attrs::none()
+                .with("axes", axes)
+                .with("keepdim", Attr::Bool(keepdim)),
+        )
+    }
+
+    /// The mean over axes.
+    #[track_caller]
+    pub fn mean(self, axes: impl IntoAxes, keepdim: bool) -> Any {
+        let axes = self.axes("mean", axes);
+        let shape = self.shape();
+        let n: Option<usize> = axes.iter().map(|&a| shape.dims()[a].known()).product();
+        let sum = self.over(&SUM, &axes, keepdim);
+        match n {
+            Some(n) => sum / n as f64,
+            None => {
+                sum / self
+                    .number(1.0)
+                    .broadcast_like(self)
+                    .over(&SUM, &axes, keepdim)
+            }
+        }
+    }
+
+    /// The mean of all elements.
+    #[track_caller]
+    pub fn mean_all(self) -> Any {
+        self.mean((0..self.rank()).collect::<Vec<_>>(), false)
+    }
+
+    /// The mean of squared differences from the mean, over axes.
+    #[track_caller]
+    pub fn var(self, axes: impl IntoAxes, keepdim: bool) -> Any {
+        let axes = self.axes("var", axes);
+        let difference = self - self.mean(axes.clone(), true);
+        difference.square().mean(axes, keepdim)
+    }
+
+    /// See [`Tensor::cumsum`].
+    #[track_caller]
+    pub fn cumsum(self, axis: isize) -> Any {
+        let axis = self.axis("cumsum", axis);
+        self.running_sum(axis, false)
+    }
+
+    #[track_caller]
+    fn running_sum(self, axis: usize, reverse: bool) -> Any {
+        let attrs = Attrs::none()
+            .with("axis", Attr::Int(axis as i64))
+            .with("reverse", Attr::Bool(reverse));
+        trace::emit(&CUMSUM, &[self], attrs)
+    }
+}
+
+macro_rules! tensor_methods {
+    ($($bound:ident $any:ident $any_all:ident: $(#[$all_doc:meta])* $all:ident; $(#[$axis_doc:meta])* $axis:ident; $(#[$kept_doc:meta])* $kept:ident;)*) => {$(
+        impl<T: $bound> Tensor<T> {
+            $(#[$all_doc])*
+            #[track_caller]
+            #[must_use]
+            pub fn $all(self) -> Tensor<T> {
+                Tensor::from_any(self.untyped().$any_all())
+            }
+
+            $(#[$axis_doc])*
+            #[track_caller]
+            #[must_use]
+            pub fn $axis(self, axes: impl IntoAxes) -> Tensor<T> {
+                Tensor::from_any(self.untyped().$any(axes, false))
+            }
+
+            $(#[$kept_doc])*
+            #[track_caller]
+            #[must_use]
+            pub fn $kept(self, axes: impl IntoAxes) -> Tensor<T> {
+                Tensor::from_any(self.untyped().$any(axes, true))
+            }
+        }
+    )*};
+}
+tensor_methods! {
+    Numeric sum sum_all:
+    /// The sum of all elements.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).sum())?, 10);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    sum;
+    /// Sums over axes.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).sum_axis(0))?.as_slice(), [4, 6]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    sum_axis;
+    /// Sums over axes, which stay with extent 1.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).sum_keepdim(-1))?.shape(), [2, 1]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    sum_keepdim;
+    Numeric prod prod_all:
+    /// The product of all elements.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([2, 3, 4]).prod())?, 24);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    prod;
+    /// Products over axes. Their gradient needs the extents of the axes while tracing.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).prod_axis(0))?.as_slice(), [3, 8]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    prod_axis;
+    /// Products over axes, which stay with extent 1.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).prod_keepdim(0))?.shape(), [1, 2]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    prod_keepdim;
+    Numeric max max_all:
+    /// The largest element; `NaN` if there is one. The gradient goes to all elements equal to it, in equal parts.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1, 7, 3]).max())?, 7);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    max;
+    /// The largest elements along axes.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 5], [3, 4]]).max_axis(1))?.as_slice(), [5, 4]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    max_axis;
+    /// The largest elements along axes, which stay with extent 1.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 5], [3, 4]]).max_keepdim(1))?.shape(), [2, 1]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    max_keepdim;
+    Numeric min min_all:
+    /// The smallest element; `NaN` if there is one. The gradient goes to all elements equal to it, in equal parts.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([4, 1, 3]).min())?, 1);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    min;
+    /// The smallest elements along axes.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 5], [3, 4]]).min_axis(1))?.as_slice(), [1, 3]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    min_axis;
+    /// The smallest elements along axes, which stay with extent 1.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 5], [3, 4]]).min_keepdim(1))?.shape(), [2, 1]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    min_keepdim;
+    Float mean mean_all:
+    /// The mean of all elements.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1.0f32, 2.0, 6.0]).mean())?, 3.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    mean;
+    /// Means over axes.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1.0f32, 2.0], [3.0, 4.0]]).mean_axis(0))?.as_slice(), [2.0, 3.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    mean_axis;
+    /// Means over axes, which stay with extent 1.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1.0f32, 2.0], [3.0, 4.0]]).mean_keepdim(0))?.shape(), [1, 2]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    mean_keepdim;
+}
+
+impl<T: Numeric> Tensor<T> {
+    /// Running sums along an axis: element `i` is the sum of elements 0 to `i`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1, 2, 3]).cumsum(0))?.as_slice(), [1, 3, 6]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn cumsum(self, axis: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().cumsum(axis))
+    }
+}
+
+impl<T: Float> Tensor<T> {
+    /// Variances over axes: means of squared differences from the mean, divided by the number of elements (not one less).
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1.0f32, 3.0]).var_axis(0))?, 1.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn var_axis(self, axes: impl IntoAxes) -> Tensor<T> {
+        Tensor::from_any(self.untyped().var(axes, false))
+    }
+
+    /// Standard deviations over axes: roots of [`var_axis`](Tensor::var_axis).
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1.0f32, 5.0]).std_axis(0))?, 2.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn std_axis(self, axes: impl IntoAxes) -> Tensor<T> {
+        self.var_axis(axes).sqrt()
+    }
+}
+
+impl Tensor<bool> {
+    /// Whether all elements are true.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([true, false]).all())?, false);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn all(self) -> Tensor<bool> {
+        Tensor::from_any(self.untyped().all())
+    }
+
+    /// Whether all elements along axes are true.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| tensor([[true, false], [true, true]]).all_axis(1))?;
+    /// assert_eq!(y.as_slice(), [false, true]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn all_axis(self, axes: impl IntoAxes) -> Tensor<bool> {
+        Tensor::from_any(self.untyped().all_axes(axes, false))
+    }
+
+    /// Whether some element is true.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([true, false]).any())?, true);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn any(self) -> Tensor<bool> {
+        Tensor::from_any(self.untyped().any())
+    }
+
+    /// Whether some element along axes is true.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| tensor([[true, false], [false, false]]).any_axis(1))?;
+    /// assert_eq!(y.as_slice(), [true, false]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn any_axis(self, axes: impl IntoAxes) -> Tensor<bool> {
+        Tensor::from_any(self.untyped().any_axes(axes, false))
+    }
+}

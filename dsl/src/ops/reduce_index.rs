@@ -1,0 +1,111 @@
+//! Where the largest and the smallest elements are.
+
+use super::infer::{Class, axis_attr, reduced};
+use super::layout::lanes;
+use super::number::{Number, match_numeric};
+use super::*;
+use crate::ir::{Attr, AttrKind, Attrs};
+use crate::{DType, Dim, HostTensor, Numeric, Tensor};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[&ARGMAX, &ARGMIN];
+
+const fn row(name: &'static str, eval: Eval) -> OpDef {
+    OpDef {
+        name,
+        arity: Arity::Exactly(1),
+        attrs: &[("axis", AttrKind::Int)],
+        infer: |cx| {
+            let x = cx.tensor(0)?;
+            Class::Numeric.check(x)?;
+            let axis = axis_attr(cx, x)?;
+            if x.shape.dims()[axis] == Dim::Known(0) {
+                return Err(
+                    OpError::new(format!("there are no elements along axis {axis}"))
+                        .label(x.to_string()),
+                );
+            }
+            Ok(Type::tensor(DType::I32, reduced(&x.shape, &[axis], false)))
+        },
+        eval,
+        grad: Grad::Zero("an index is no number with a gradient"),
+        exactness: Exactness::Exact,
+        effects: Effects::Pure,
+    }
+}
+
+static ARGMAX: OpDef = row("argmax", |cx| {
+    Ok(match_numeric!(cx.operands[0].buffer(), d => first(cx, d, |x, best| x > best)))
+});
+static ARGMIN: OpDef = row("argmin", |cx| {
+    Ok(match_numeric!(cx.operands[0].buffer(), d => first(cx, d, |x, best| x < best)))
+});
+
+/// The index of the first element that no later one beats; that of the first `NaN` if there is one.
+fn first<T: Number>(cx: &EvalCx<'_>, data: &[T], beats: impl Fn(T, T) -> bool) -> HostTensor {
+    let (shape, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
+    let (starts, stride) = lanes(shape, axis);
+    let best_of = |start: usize| {
+        let mut best = 0;
+        for i in 0..shape[axis] {
+            let (x, so_far) = (data[start + i * stride], data[start + best * stride]);
+            if !so_far.is_nan() && (x.is_nan() || beats(x, so_far)) {
+                best = i;
+            }
+        }
+        i32::try_from(best).expect("an extent fits into i32")
+    };
+    cx.result(starts.map(best_of).collect())
+}
+
+impl Any {
+    /// See [`Tensor::argmax`].
+    #[track_caller]
+    pub fn argmax(self, axis: isize) -> Any {
+        let axis = self.axis("argmax", axis);
+        trace::emit(
+            &ARGMAX,
+            &[self],
+            Attrs::none().with("axis", Attr::Int(axis as i64)),
+        )
+    }
+
+    /// See [`Tensor::argmin`].
+    #[track_caller]
+    pub fn argmin(self, axis: isize) -> Any {
+        let axis = self.axis("argmin", axis);
+        trace::emit(
+            &ARGMIN,
+            &[self],
+            Attrs::none().with("axis", Attr::Int(axis as i64)),
+        )
+    }
+}
+
+impl<T: Numeric> Tensor<T> {
+    /// Index of the largest element along an axis: the first of several, that of the first `NaN` if there is one.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 5, 5], [7, 0, 2]]).argmax(-1))?.as_slice(), [1, 0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn argmax(self, axis: isize) -> Tensor<i32> {
+        Tensor::from_any(self.untyped().argmax(axis))
+    }
+
+    /// Index of the smallest element along an axis: the first of several, that of the first `NaN` if there is one.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([3, 1, 2]).argmin(0))?, 1);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn argmin(self, axis: isize) -> Tensor<i32> {
+        Tensor::from_any(self.untyped().argmin(axis))
+    }
+}

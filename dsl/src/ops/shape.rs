@@ -1,0 +1,662 @@
+//! Other shapes for the same elements: broadcasting, reshaping, permuting, flipping; and tensors that count.
+
+use super::infer::{axes_attr, axis_attr, is_static, reduced};
+use super::layout::{broadcast_strides, offsets, strides};
+use super::number::{Number, match_numeric};
+use super::*;
+use crate::ir::{Attr, AttrKind, Attrs};
+use crate::{Dim, Element, HostTensor, Numeric, Shape, Tensor, match_buffer};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[
+    &BROADCAST_TO,
+    &BROADCAST_LIKE,
+    &SUM_LIKE,
+    &RESHAPE,
+    &RESHAPE_LIKE,
+    &PERMUTE,
+    &FLIP,
+    &IOTA,
+];
+
+/// Reads the elements of the first operand at offsets, one for each element of the result.
+fn pick(cx: &EvalCx<'_>, strides: Vec<usize>) -> HostTensor {
+    let shape = cx.shape();
+    match_buffer!(cx.operands[0].buffer(), d => cx.result(offsets(&shape, strides).map(|o| d[o]).collect()))
+}
+
+fn broadcast(cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
+    Ok(pick(
+        cx,
+        broadcast_strides(cx.operands[0].shape(), &cx.shape()),
+    ))
+}
+
+static BROADCAST_TO: OpDef = OpDef {
+    name: "broadcast_to",
+    arity: Arity::Exactly(1),
+    attrs: &[("shape", AttrKind::Shape)],
+    infer: |cx| {
+        let (x, to) = (cx.tensor(0)?, cx.attrs.shape("shape"));
+        if !x.shape.broadcasts_to(to) {
+            let error = OpError::new(format!("{} does not broadcast to {to}", x.shape))
+                .label(format!("{x} to {to}"));
+            return Err(
+                error.help("shapes are aligned at their last axis; only an extent of 1 stretches")
+            );
+        }
+        if !is_static(to) {
+            return Err(
+                OpError::new(format!("the target {to} has an unknown extent"))
+                    .help("use `broadcast_like`"),
+            );
+        }
+        Ok(Type::tensor(x.dtype, to))
+    },
+    eval: broadcast,
+    grad: Grad::Rule(|n| vec![Some(gather_stretched(n))]),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+static BROADCAST_LIKE: OpDef = OpDef {
+    name: "broadcast_like",
+    arity: Arity::Exactly(2),
+    attrs: &[],
+    infer: |cx| {
+        let (x, like) = (cx.tensor(0)?, cx.tensor(1)?);
+        match x.shape.broadcast(&like.shape) {
+            Some(shape) => Ok(Type::tensor(x.dtype, shape)),
+            None => Err(super::infer::shapes_differ(x, like)),
+        }
+    },
+    eval: broadcast,
+    grad: Grad::Rule(|n| vec![Some(gather_stretched(n)), None]),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+/// The gradient of broadcasting: the sum over the copies of every element.
+fn gather_stretched(n: &GradNode<'_>) -> Any {
+    let (from, to) = (&n.ty(0).shape, &n.result_ty().shape);
+    let missing = to.rank() - from.rank();
+    let pairs = || from.dims().iter().zip(&to.dims()[missing..]);
+    // An extent that turns out to be 1 only when it runs may have been stretched.
+    if pairs().any(|(a, b)| a.known().is_none() && a != b) {
+        return n.dy().sum_like(n.x(0));
+    }
+    let leading: Vec<usize> = (0..missing).collect();
+    let stretched: Vec<usize> = pairs()
+        .enumerate()
+        .filter(|(_, (a, b))| a != b)
+        .map(|(i, _)| i)
+        .collect();
+    let dy = if leading.is_empty() {
+        n.dy()
+    } else {
+        n.dy().sum(leading, false)
+    };
+    if stretched.is_empty() {
+        dy
+    } else {
+        dy.sum(stretched, true)
+    }
+}
+
+static SUM_LIKE: OpDef = OpDef {
+    name: "sum_like",
+    arity: Arity::Exactly(2),
+    attrs: &[],
+    infer: |cx| {
+        let (x, like) = (cx.tensor(0)?, cx.tensor(1)?);
+        super::infer::Class::Numeric.check(x)?;
+        if !like.shape.broadcasts_to(&x.shape) {
+            let label = format!("{x} to the shape of {like}");
+            return Err(
+                OpError::new(format!("{} does not broadcast to {}", like.shape, x.shape))
+                    .label(label),
+            );
+        }
+        Ok(Type::tensor(x.dtype, &like.shape))
+    },
+    eval: |cx| {
+        let x = cx.operands[0];
+        let to = broadcast_strides(&cx.shape(), x.shape());
+        Ok(match_numeric!(x.buffer(), d => {
+            cx.result(super::reduce::fold(x.shape(), to, vec![Number::ZERO; cx.ty.shape.size().unwrap_or(0)], d, Number::plus))
+        }))
+    },
+    grad: Grad::Rule(|n| {
+        let dx = if is_static(&n.ty(0).shape) {
+            n.dy().broadcast_to(&n.ty(0).shape)
+        } else {
+            n.dy().broadcast_like(n.x(0))
+        };
+        vec![Some(dx), None]
+    }),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Pure,
+};
+
+static RESHAPE: OpDef = OpDef {
+    name: "reshape",
+    arity: Arity::Exactly(1),
+    attrs: &[("shape", AttrKind::Shape)],
+    infer: |cx| {
+        let x = cx.tensor(0)?;
+        let shape =
+            reshaped(&x.shape, cx.attrs.shape("shape")).map_err(|e| e.label(x.to_string()))?;
+        Ok(Type::tensor(x.dtype, shape))
+    },
+    eval: |cx| Ok(cx.operands[0].reshaped(cx.shape())),
+    grad: Grad::Rule(|n| {
+        let from = &n.ty(0).shape;
+        let unknown = from.dims().iter().filter(|d| **d == Dim::Unknown).count();
+        vec![Some(if unknown <= 1 {
+            n.dy().reshape(from)
+        } else {
+            n.dy().reshape_like(n.x(0))
+        })]
+    }),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+/// The product of the known extents, and the names of the others, sorted.
+fn factors(shape: &Shape) -> (usize, Vec<&Dim>) {
+    let known = shape.dims().iter().filter_map(Dim::known).product();
+    let mut others: Vec<&Dim> = shape
+        .dims()
+        .iter()
+        .filter(|d| d.known().is_none())
+        .collect();
+    others.sort();
+    (known, others)
+}
+
+/// The shape `to` with its unknown extent replaced by what the size of `from` leaves for it.
+fn reshaped(from: &Shape, to: &Shape) -> Result<Shape, OpError> {
+    let n_unknown = to.dims().iter().filter(|d| **d == Dim::Unknown).count();
+    if n_unknown > 1 {
+        let error = OpError::new(format!("{n_unknown} unknown extents in the new shape {to}"));
+        return Err(error.help("at most one extent can follow from the others"));
+    }
+    let differ = || {
+        let error = OpError::new(format!("{from} does not have the elements of {to}"));
+        error.help("the products of the extents must be equal; -1 stands for the extent that makes them so")
+    };
+    let ((known, others), (to_known, to_others)) = (factors(from), factors(to));
+    if n_unknown == 0 {
+        // What is not certainly wrong is checked when it runs.
+        return if others == to_others && known != to_known {
+            Err(differ())
+        } else {
+            Ok(to.clone())
+        };
+    }
+    let mut left = others.clone();
+    for dim in to_others.iter().filter(|d| ***d != Dim::Unknown) {
+        match left.iter().position(|d| d == dim) {
+            Some(i) => drop(left.remove(i)),
+            None => return Ok(to.clone()),
+        }
+    }
+    let rest = match left[..] {
+        [] if to_known == 0 || known % to_known != 0 => return Err(differ()),
+        [] => Dim::Known(known / to_known),
+        [dim] if known == to_known => dim.clone(),
+        _ => Dim::Unknown,
+    };
+    let resolve = |d: &Dim| {
+        if *d == Dim::Unknown {
+            rest.clone()
+        } else {
+            d.clone()
+        }
+    };
+    Ok(to.dims().iter().map(resolve).collect())
+}
+
+static RESHAPE_LIKE: OpDef = OpDef {
+    name: "reshape_like",
+    arity: Arity::Exactly(2),
+    attrs: &[],
+    infer: |cx| {
+        let (x, like) = (cx.tensor(0)?, cx.tensor(1)?);
+        if let (Some(a), Some(b)) = (x.shape.size(), like.shape.size())
+            && a != b
+        {
+            let error = OpError::new(format!(
+                "{} does not have the elements of {}",
+                x.shape, like.shape
+            ));
+            return Err(error.label(format!("{x} to the shape of {like}")));
+        }
+        Ok(Type::tensor(x.dtype, &like.shape))
+    },
+    eval: |cx| Ok(cx.operands[0].reshaped(cx.shape())),
+    grad: Grad::Rule(|n| vec![Some(n.dy().reshape_like(n.x(0))), None]),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+static PERMUTE: OpDef = OpDef {
+    name: "permute",
+    arity: Arity::Exactly(1),
+    attrs: &[("axes", AttrKind::Ints)],
+    infer: |cx| {
+        let x = cx.tensor(0)?;
+        let axes = cx.attrs.ints("axes");
+        let mut sorted = axes.to_vec();
+        sorted.sort_unstable();
+        if !sorted.iter().copied().eq(0..x.rank() as i64) {
+            let error = OpError::new(format!("{axes:?} is not an order of the {} axes", x.rank()));
+            return Err(error.label(x.to_string()).help("name every axis once"));
+        }
+        Ok(Type::Tensor(TensorType {
+            dtype: x.dtype,
+            shape: axes
+                .iter()
+                .map(|&a| x.shape.dims()[a as usize].clone())
+                .collect(),
+        }))
+    },
+    eval: |cx| {
+        let own = strides(cx.operands[0].shape());
+        Ok(pick(
+            cx,
+            cx.attrs
+                .indices("axes")
+                .into_iter()
+                .map(|a| own[a])
+                .collect(),
+        ))
+    },
+    grad: Grad::Rule(|n| {
+        let axes = n.attrs().indices("axes");
+        let mut inverse = vec![0; axes.len()];
+        for (i, &a) in axes.iter().enumerate() {
+            inverse[a] = i;
+        }
+        vec![Some(n.dy().permute(inverse))]
+    }),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+static FLIP: OpDef = OpDef {
+    name: "flip",
+    arity: Arity::Exactly(1),
+    attrs: &[("axes", AttrKind::Ints)],
+    infer: |cx| {
+        let x = cx.tensor(0)?;
+        axes_attr(cx, x)?;
+        Ok(x.clone().into())
+    },
+    eval: |cx| {
+        let (shape, axes) = (cx.shape(), cx.attrs.indices("axes"));
+        let own = strides(&shape);
+        // Counting an axis from its end is the offset of the end less that of the index.
+        let part = |flipped: bool| {
+            (0..shape.len())
+                .map(|i| {
+                    if axes.contains(&i) == flipped {
+                        own[i]
+                    } else {
+                        0
+                    }
+                })
+                .collect()
+        };
+        let end: usize = axes
+            .iter()
+            .map(|&a| own[a] * shape[a].saturating_sub(1))
+            .sum();
+        let pairs = offsets(&shape, part(false)).zip(offsets(&shape, part(true)));
+        Ok(
+            match_buffer!(cx.operands[0].buffer(), d => cx.result(pairs.map(|(o, f)| d[o + end - f]).collect())),
+        )
+    },
+    grad: Grad::Rule(|n| vec![Some(n.dy().flip(n.attrs().indices("axes")))]),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+static IOTA: OpDef = OpDef {
+    name: "iota",
+    arity: Arity::Exactly(0),
+    attrs: &[
+        ("shape", AttrKind::Shape),
+        ("axis", AttrKind::Int),
+        ("dtype", AttrKind::DType),
+    ],
+    infer: |cx| {
+        let ty = TensorType::new(cx.attrs.dtype("dtype"), cx.attrs.shape("shape"));
+        super::infer::Class::Numeric.check(&ty)?;
+        axis_attr(cx, &ty)?;
+        Ok(ty.into())
+    },
+    eval: |cx| {
+        let (shape, axis) = (cx.shape(), cx.attrs.index("axis"));
+        let mut only = vec![0; shape.len()];
+        only[axis] = 1;
+        let numbers = HostTensor::new(
+            shape.clone(),
+            offsets(&shape, only).map(|i| i as i64).collect(),
+        );
+        Ok(super::cast::converted(&numbers, cx.attrs.dtype("dtype")))
+    },
+    grad: Grad::Zero("there are no operands"),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+fn axes_list(axes: &[usize]) -> Attrs {
+    Attrs::none().with("axes", Attr::Ints(axes.iter().map(|&a| a as i64).collect()))
+}
+
+impl Any {
+    /// See [`Tensor::broadcast_to`].
+    #[track_caller]
+    pub fn broadcast_to(self, shape: impl Into<Shape>) -> Any {
+        let shape = shape.into();
+        if self.shape() == shape && is_static(&shape) {
+            return self;
+        }
+        trace::emit(
+            &BROADCAST_TO,
+            &[self],
+            Attrs::none().with("shape", Attr::Shape(shape)),
+        )
+    }
+
+    /// Broadcasts to the common shape of this tensor and another one, whose elements do not matter.
+    #[track_caller]
+    pub fn broadcast_like(self, like: Any) -> Any {
+        let (own, other) = (self.shape(), like.shape());
+        if own == other && is_static(&own) {
+            return self;
+        }
+        match own.broadcast(&other) {
+            Some(shape) if is_static(&shape) => self.broadcast_to(shape),
+            _ => trace::emit(&BROADCAST_LIKE, &[self, like], Attrs::none()),
+        }
+    }
+
+    /// Sums over the axes along which a tensor of the shape of `like` would be stretched to that of this one.
+    #[track_caller]
+    pub fn sum_like(self, like: Any) -> Any {
+        trace::emit(&SUM_LIKE, &[self, like], Attrs::none())
+    }
+
+    /// See [`Tensor::reshape`]. An unknown extent of the shape follows from the others.
+    #[track_caller]
+    pub fn reshape(self, shape: impl IntoExtents) -> Any {
+        let shape = shape.to_shape();
+        if self.shape() == shape && is_static(&shape) {
+            return self;
+        }
+        // The extent that follows is written down if it is known already.
+        let shape = reshaped(&self.shape(), &shape).unwrap_or(shape);
+        trace::emit(
+            &RESHAPE,
+            &[self],
+            Attrs::none().with("shape", Attr::Shape(shape)),
+        )
+    }
+
+    /// The elements under the shape of another tensor of the same size.
+    #[track_caller]
+    pub fn reshape_like(self, like: Any) -> Any {
+        trace::emit(&RESHAPE_LIKE, &[self, like], Attrs::none())
+    }
+
+    /// See [`Tensor::permute`].
+    #[track_caller]
+    pub fn permute(self, axes: impl IntoAxes) -> Any {
+        let rank = self.rank();
+        let counted: Result<Vec<usize>, OpError> = axes
+            .to_axes()
+            .into_iter()
+            .map(|a| super::axes::axis(a, rank))
+            .collect();
+        let counted = counted.unwrap_or_else(|e| refuse("permute", e.label(self.ty().to_string())));
+        trace::emit(&PERMUTE, &[self], axes_list(&counted))
+    }
+
+    /// See [`Tensor::transpose`].
+    #[track_caller]
+    pub fn transpose(self, a: isize, b: isize) -> Any {
+        let mut order: Vec<usize> = (0..self.rank()).collect();
+        let (a, b) = (self.axis("transpose", a), self.axis("transpose", b));
+        order.swap(a, b);
+        if a == b { self } else { self.permute(order) }
+    }
+
+    /// See [`Tensor::flip`].
+    #[track_caller]
+    pub fn flip(self, axes: impl IntoAxes) -> Any {
+        let axes = self.axes("flip", axes);
+        trace::emit(&FLIP, &[self], axes_list(&axes))
+    }
+
+    /// See [`Tensor::unsqueeze`].
+    #[track_caller]
+    pub fn unsqueeze(self, axis: isize) -> Any {
+        let mut shape = self.shape();
+        let at = super::axes::axis(axis, shape.rank() + 1);
+        let at = at.unwrap_or_else(|e| refuse("unsqueeze", e.label(self.ty().to_string())));
+        shape.0.insert(at, Dim::Known(1));
+        self.reshape(shape)
+    }
+
+    /// See [`Tensor::squeeze`].
+    #[track_caller]
+    pub fn squeeze(self, axis: isize) -> Any {
+        let shape = self.shape();
+        let at = self.axis("squeeze", axis);
+        if !shape.dims()[at].compatible(&Dim::Known(1)) {
+            let error = OpError::new(format!(
+                "the extent of axis {at} is {}, not 1",
+                shape.dims()[at]
+            ));
+            refuse(
+                "squeeze",
+                error
+                    .label(self.ty().to_string())
+                    .help("choose one element with `.index(i, axis)`"),
+            );
+        }
+        self.reshape(reduced(&shape, &[at], false))
+    }
+
+    /// See [`Tensor::dim`].
+    #[track_caller]
+    pub fn dim(self, axis: isize) -> usize {
+        let shape = self.shape();
+        let at = self.axis("dim", axis);
+        shape.dims()[at].known().unwrap_or_else(|| {
+            let error = OpError::new(format!(
+                "the extent of axis {at} is not known while tracing"
+            ));
+            refuse(
+                "dim",
+                error
+                    .label(self.ty().to_string())
+                    .help("give the function a concrete signature"),
+            )
+        })
+    }
+
+    /// An axis counted from the front; the error names `op`.
+    #[track_caller]
+    pub(super) fn axis(self, op: &str, axis: isize) -> usize {
+        super::axes::axis(axis, self.rank())
+            .unwrap_or_else(|e| refuse(op, e.label(self.ty().to_string())))
+    }
+
+    /// Axes counted from the front; the error names `op`.
+    #[track_caller]
+    pub(super) fn axes(self, op: &str, axes: impl IntoAxes) -> Vec<usize> {
+        let axes = super::axes::axes(&axes.to_axes(), self.rank());
+        axes.unwrap_or_else(|e| refuse(op, e.label(self.ty().to_string())))
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    /// Repeats elements along axes of extent 1 and along new leading axes. Operators do this by themselves.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| tensor([1, 2]).broadcast_to([2, 2]))?;
+    /// assert_eq!(y.as_slice(), [1, 2, 1, 2]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn broadcast_to(self, shape: impl Into<Shape>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().broadcast_to(shape))
+    }
+
+    /// The same elements in row-major order under another shape; one extent may be -1 and follows from the others.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| tensor([1, 2, 3, 4, 5, 6]).reshape([2, -1]))?;
+    /// assert_eq!(y.shape(), [2, 3]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn reshape(self, shape: impl IntoExtents) -> Tensor<T> {
+        Tensor::from_any(self.untyped().reshape(shape))
+    }
+
+    /// All elements along one axis.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).flatten())?.as_slice(), [1, 2, 3, 4]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn flatten(self) -> Tensor<T> {
+        self.reshape([-1])
+    }
+
+    /// The axes in another order: axis `i` of the result is axis `axes[i]` of this tensor.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| zeros::<f32>([2, 3, 4]).permute([2, 0, 1]))?;
+    /// assert_eq!(y.shape(), [4, 2, 3]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn permute(self, axes: impl IntoAxes) -> Tensor<T> {
+        Tensor::from_any(self.untyped().permute(axes))
+    }
+
+    /// Two axes exchanged.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let y = eval(|| tensor([[1, 2], [3, 4]]).transpose(0, 1))?;
+    /// assert_eq!(y.as_slice(), [1, 3, 2, 4]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn transpose(self, a: isize, b: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().transpose(a, b))
+    }
+
+    /// The last two axes exchanged: matrices transposed.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 2, 3]]).t())?.shape(), [3, 1]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn t(self) -> Tensor<T> {
+        self.transpose(-2, -1)
+    }
+
+    /// The order reversed along axes.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1, 2, 3]).flip(0))?.as_slice(), [3, 2, 1]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn flip(self, axes: impl IntoAxes) -> Tensor<T> {
+        Tensor::from_any(self.untyped().flip(axes))
+    }
+
+    /// A new axis of extent 1; -1 puts it last.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1, 2]).unsqueeze(-1))?.shape(), [2, 1]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn unsqueeze(self, axis: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().unsqueeze(axis))
+    }
+
+    /// Removes an axis of extent 1.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1, 2]]).squeeze(0))?.shape(), [2]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn squeeze(self, axis: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().squeeze(axis))
+    }
+}
+
+impl<T: Numeric> Tensor<T> {
+    /// Counts along one axis of a shape: 0, 1, 2, ...
+    ///
+    /// ```
+    /// # use anabranch_dsl::{Tensor, prelude::*};
+    /// assert_eq!(eval(|| Tensor::<i32>::iota([2, 2], 0))?.as_slice(), [0, 0, 1, 1]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    pub fn iota(shape: impl Into<Shape>, axis: isize) -> Tensor<T> {
+        let shape = shape.into();
+        let axis = super::axes::axis(axis, shape.rank()).unwrap_or_else(|e| refuse("iota", e));
+        let attrs = Attrs::none()
+            .with("shape", Attr::Shape(shape))
+            .with("axis", Attr::Int(axis as i64));
+        Tensor::from_any(trace::emit(
+            &IOTA,
+            &[],
+            attrs.with("dtype", Attr::DType(T::DTYPE)),
+        ))
+    }
+}
+
+/// The numbers 0 to `n - 1`.
+///
+/// ```
+/// # use anabranch_dsl::prelude::*;
+/// assert_eq!(eval(|| iota::<i64>(3))?.as_slice(), [0, 1, 2]);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn iota<T: Numeric>(n: usize) -> Tensor<T> {
+    Tensor::iota([n], 0)
+}

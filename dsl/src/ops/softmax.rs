@@ -1,0 +1,263 @@
+//! Softmax, its logarithm, and the logarithm of the sum of exponentials, along one axis.
+//!
+//! The largest element is subtracted before exponentials are taken, so that nothing overflows. Along an axis without elements
+//! the sum of exponentials is 0.
+
+use super::infer::{Class, axis_attr, reduced};
+use super::layout::lanes;
+use super::number::{Number, match_float};
+use super::*;
+use crate::ir::{Attr, AttrKind, Attrs};
+use crate::{Float, HostTensor, Integer, Tensor};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[&SOFTMAX, &LOG_SOFTMAX, &LOGSUMEXP];
+
+/// What these operations need of a float.
+trait Exponential: Float + Number {
+    fn exp(self) -> Self;
+    fn ln(self) -> Self;
+    fn is_finite(self) -> bool;
+}
+macro_rules! exponential {
+    ($($t:ident)*) => {$(
+        impl Exponential for $t {
+            fn exp(self) -> $t {
+                $t::exp(self)
+            }
+            fn ln(self) -> $t {
+                $t::ln(self)
+            }
+            fn is_finite(self) -> bool {
+                $t::is_finite(self)
+            }
+        }
+    )*};
+}
+exponential!(f32 f64);
+
+/// For one lane: what is subtracted from its elements, and the sum of the exponentials of what is left.
+fn shifted_sum<T: Exponential>(lane: impl Iterator<Item = T> + Clone) -> (T, T) {
+    let max = lane.clone().fold(T::LOWEST, T::larger);
+    // With an infinite largest element differences would be NaN; infinities then come out of the exponentials.
+    let shift = if max.is_finite() { max } else { T::ZERO };
+    (
+        shift,
+        lane.fold(T::ZERO, |sum, x| sum.plus(x.minus(shift).exp())),
+    )
+}
+
+/// Applies a function of an element, the shift and the sum of its lane.
+fn normalize<T: Exponential>(cx: &EvalCx<'_>, data: &[T], f: impl Fn(T, T, T) -> T) -> HostTensor {
+    let (shape, axis) = (cx.shape(), cx.attrs.index("axis"));
+    let (starts, stride) = lanes(&shape, axis);
+    let mut y = data.to_vec();
+    for start in starts {
+        let (shift, sum) = shifted_sum((0..shape[axis]).map(|i| data[start + i * stride]));
+        for i in 0..shape[axis] {
+            let at = start + i * stride;
+            y[at] = f(data[at], shift, sum);
+        }
+    }
+    cx.result(y)
+}
+
+fn infer(cx: &InferCx<'_>) -> Result<Type, OpError> {
+    let x = cx.tensor(0)?;
+    Class::Float.check(x)?;
+    axis_attr(cx, x)?;
+    Ok(x.clone().into())
+}
+
+static SOFTMAX: OpDef = OpDef {
+    name: "softmax",
+    arity: Arity::Exactly(1),
+    attrs: &[("axis", AttrKind::Int)],
+    infer,
+    eval: |cx| {
+        Ok(
+            match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift).exp() / sum)),
+        )
+    },
+    grad: Grad::Rule(|n| {
+        let (y, dy) = (n.y(), n.dy());
+        vec![Some(y * (dy - (dy * y).sum(n.attrs().index("axis"), true)))]
+    }),
+    exactness: Exactness::Ulps(32),
+    effects: Effects::Pure,
+};
+
+static LOG_SOFTMAX: OpDef = OpDef {
+    name: "log_softmax",
+    arity: Arity::Exactly(1),
+    attrs: &[("axis", AttrKind::Int)],
+    infer,
+    eval: |cx| {
+        Ok(
+            match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift) - sum.ln())),
+        )
+    },
+    grad: Grad::Rule(|n| {
+        let dy = n.dy();
+        vec![Some(
+            dy - n.y().exp() * dy.sum(n.attrs().index("axis"), true),
+        )]
+    }),
+    exactness: Exactness::Ulps(32),
+    effects: Effects::Pure,
+};
+
+static LOGSUMEXP: OpDef = OpDef {
+    name: "logsumexp",
+    arity: Arity::Exactly(1),
+    attrs: &[("axis", AttrKind::Int), ("keepdim", AttrKind::Bool)],
+    infer: |cx| {
+        let x = cx.tensor(0)?;
+        Class::Float.check(x)?;
+        let axis = axis_attr(cx, x)?;
+        Ok(Type::tensor(
+            x.dtype,
+            reduced(&x.shape, &[axis], cx.attrs.bool("keepdim")),
+        ))
+    },
+    eval: |cx| {
+        fn sums<T: Exponential>(cx: &EvalCx<'_>, data: &[T]) -> HostTensor {
+            let (shape, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
+            let (starts, stride) = lanes(shape, axis);
+            let sum = |start: usize| {
+                let (shift, sum) = shifted_sum((0..shape[axis]).map(|i| data[start + i * stride]));
+                shift.plus(sum.ln())
+            };
+            cx.result(starts.map(sum).collect())
+        }
+        Ok(match_float!(cx.operands[0].buffer(), d => sums(cx, d)))
+    },
+    grad: Grad::Rule(|n| {
+        let axis = n.attrs().index("axis");
+        let kept = if n.attrs().bool("keepdim") {
+            n.dy()
+        } else {
+            n.dy().unsqueeze(axis as isize)
+        };
+        vec![Some(kept * n.x(0).softmax(axis as isize))]
+    }),
+    exactness: Exactness::Ulps(32),
+    effects: Effects::Pure,
+};
+
+impl Any {
+    /// See [`Tensor::softmax`].
+    #[track_caller]
+    pub fn softmax(self, axis: isize) -> Any {
+        let axis = self.axis("softmax", axis);
+        trace::emit(
+            &SOFTMAX,
+            &[self],
+            Attrs::none().with("axis", Attr::Int(axis as i64)),
+        )
+    }
+
+    /// See [`Tensor::log_softmax`].
+    #[track_caller]
+    pub fn log_softmax(self, axis: isize) -> Any {
+        let axis = self.axis("log_softmax", axis);
+        trace::emit(
+            &LOG_SOFTMAX,
+            &[self],
+            Attrs::none().with("axis", Attr::Int(axis as i64)),
+        )
+    }
+
+    /// See [`Tensor::logsumexp`]; the axis stays with extent 1 if `keepdim`.
+    #[track_caller]
+    pub fn logsumexp(self, axis: isize, keepdim: bool) -> Any {
+        let axis = Attr::Int(self.axis("logsumexp", axis) as i64);
+        trace::emit(
+            &LOGSUMEXP,
+            &[self],
+            Attrs::none()
+                .with("axis", axis)
+                .with("keepdim", Attr::Bool(keepdim)),
+        )
+    }
+
+    /// See [`Tensor::cross_entropy`].
+    #[track_caller]
+    pub fn cross_entropy(self, ids: Any) -> Any {
+        let (logits, labels) = (self.tensor_type(), ids.tensor_type());
+        let examples = logits
+            .shape
+            .dims()
+            .split_last()
+            .map(|(_, rest)| crate::Shape(rest.to_vec()));
+        if !examples.is_some_and(|s| s.compatible(&labels.shape)) {
+            let error = OpError::new("one label is needed for each row of logits");
+            let help = "logits have one axis more than labels: [.., classes] and [..]";
+            refuse(
+                "cross_entropy",
+                error.label(format!("{logits} with {labels}")).help(help),
+            );
+        }
+        self.log_softmax(-1)
+            .take_along_axis(ids.unsqueeze(-1), -1)
+            .squeeze(-1)
+            .neg()
+    }
+}
+
+impl<T: Float> Tensor<T> {
+    /// Exponentials scaled to sum to 1 along an axis.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[0.0f32, 0.0], [1000.0, 0.0]]).softmax(-1))?.as_slice(), [0.5, 0.5, 1.0, 0.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn softmax(self, axis: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().softmax(axis))
+    }
+
+    /// The logarithm of [`softmax`](Tensor::softmax), exact also where that is almost 0.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1000.0f32, 0.0]).log_softmax(0))?.as_slice(), [0.0, -1000.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn log_softmax(self, axis: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().log_softmax(axis))
+    }
+
+    /// The logarithm of the sum of exponentials along an axis.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([1000.0f32, 0.0]).logsumexp(0))?, 1000.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn logsumexp(self, axis: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().logsumexp(axis, false))
+    }
+
+    /// For logits `[.., classes]` and labels `[..]` the loss of each example: minus the log-probability of its label.
+    ///
+    /// A label that is not a class fails the step.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let loss = eval(|| tensor([[1000.0f32, 0.0], [1000.0, 0.0]]).cross_entropy(tensor([0, 1])))?;
+    /// assert_eq!(loss.as_slice(), [0.0, 1000.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn cross_entropy<I: Integer>(self, labels: Tensor<I>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().cross_entropy(labels.untyped()))
+    }
+}
