@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 pub struct Diagnostic {
     /// What was wrong, in one line without a final dot.
     pub message: String,
-    /// Places with what is to be seen there; the first one is where the error is.
+    /// Places with what is to be seen there; the first one is where the error is. A label without a place is a note.
     pub labels: Vec<(Loc, String)>,
     /// What to do.
     pub help: Option<String>,
@@ -78,6 +78,9 @@ impl fmt::Display for Diagnostic {
                 None if !label.is_empty() => writeln!(f, "{:width$} | {label}", "")?,
                 None => {}
             }
+        }
+        for (_, note) in self.labels.iter().filter(|(l, note)| !l.is_known() && !note.is_empty()) {
+            writeln!(f, "{:width$} = note: {note}", "")?;
         }
         if let Some(help) = &self.help {
             writeln!(f, "{:width$} = help: {help}", "")?;

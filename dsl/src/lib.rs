@@ -30,6 +30,7 @@ pub use ir::Graph;
 pub use loc::Loc;
 pub use shape::{Dim, Shape};
 pub use ops::{IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
+pub use staged::Carry;
 pub use tensor::{Operand, Tensor, full, scalar, tensor, zeros};
 pub use trace::Any;
 pub use ty::{TensorType, Type};

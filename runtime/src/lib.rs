@@ -1,1 +1,27 @@
-//! anabranch.
+//! The runtime of anabranch: sessions, variables, plans, kernels.
+//!
+//! ```
+//! use anabranch_dsl::prelude::*;
+//! use anabranch_runtime::Session;
+//!
+//! let session = Session::new()?;
+//! let length = session.function(|x: Tensor| (x * x).sum().sqrt())?;
+//! assert_eq!(length.call([3.0, 4.0])?, 5.0);
+//! # Ok::<(), anabranch_dsl::Diagnostic>(())
+//! ```
+//!
+//! A [`Session`] compiles [`Function`]s and owns the values of variables. A call traces the function if its argument types
+//! are new, optimizes the graph, lowers it to a plan (`plan`), and runs the plan's instructions with the kernels of the
+//! CPU (`cpu`). A [`Program`] is a graph that was compiled without a function.
+
+mod cpu;
+mod function;
+mod optimize;
+mod plan;
+mod program;
+mod session;
+mod state;
+
+pub use function::Function;
+pub use program::Program;
+pub use session::{Builder, Session};

@@ -20,7 +20,17 @@ const MAX_DEPTH: usize = 128;
 
 /// The operations of the text form that are not in the table.
 const BUILTINS: &[&str] = &[
-    "constant", "read", "assign", "assert", "stack_new", "push", "pop", "stack_zeros_like", "stack_add", "cond", "while",
+    "constant",
+    "read",
+    "assign",
+    "assert",
+    "stack_new",
+    "push",
+    "pop",
+    "stack_zeros_like",
+    "stack_add",
+    "cond",
+    "while",
 ];
 
 impl Graph {
@@ -50,10 +60,15 @@ impl Graph {
         };
         if parser.graph().is_ok() && parser.peek() != &Tok::End {
             let found = parser.peek().describe();
-            parser.error(parser.loc(), format!("expected the end of the text after the graph, found {found}"));
+            parser.error(
+                parser.loc(),
+                format!("expected the end of the text after the graph, found {found}"),
+            );
         }
         if !parser.errors.is_empty() {
-            parser.errors.sort_by_key(|e| e.loc().map(|l| (l.line, l.column)));
+            parser
+                .errors
+                .sort_by_key(|e| e.loc().map(|l| (l.line, l.column)));
             return Err(parser.errors);
         }
         super::verify(&parser.graph)?;
@@ -140,7 +155,11 @@ impl<'a> Parser<'a> {
     }
 
     fn expect(&mut self, c: char) -> Parse<()> {
-        if self.eat(c) { Ok(()) } else { Err(self.unexpected(&format!("`{c}`"))) }
+        if self.eat(c) {
+            Ok(())
+        } else {
+            Err(self.unexpected(&format!("`{c}`")))
+        }
     }
 
     fn eat_word(&mut self, word: &str) -> bool {
@@ -152,11 +171,19 @@ impl<'a> Parser<'a> {
     }
 
     fn expect_word(&mut self, word: &str) -> Parse<()> {
-        if self.eat_word(word) { Ok(()) } else { Err(self.unexpected(&format!("`{word}`"))) }
+        if self.eat_word(word) {
+            Ok(())
+        } else {
+            Err(self.unexpected(&format!("`{word}`")))
+        }
     }
 
     /// Items separated by commas up to a closing character, which is taken.
-    fn list<T>(&mut self, close: char, mut item: impl FnMut(&mut Self) -> Parse<T>) -> Parse<Vec<T>> {
+    fn list<T>(
+        &mut self,
+        close: char,
+        mut item: impl FnMut(&mut Self) -> Parse<T>,
+    ) -> Parse<Vec<T>> {
         let mut items = Vec::new();
         if self.eat(close) {
             return Ok(items);
@@ -242,7 +269,8 @@ impl<'a> Parser<'a> {
     fn dtype(&mut self) -> Parse<DType> {
         let loc = self.loc();
         let word = self.word("an element type")?;
-        DType::from_name(word).ok_or_else(|| self.error(loc, format!("there is no element type `{word}`")))
+        DType::from_name(word)
+            .ok_or_else(|| self.error(loc, format!("there is no element type `{word}`")))
     }
 
     fn dim(&mut self) -> Parse<Dim> {
@@ -256,7 +284,10 @@ impl<'a> Parser<'a> {
                 Err(_) => Err(self.error(loc, format!("`{n}` is not an extent"))),
             },
             other => {
-                let message = format!("expected an extent, a name or `?`, found {}", other.describe());
+                let message = format!(
+                    "expected an extent, a name or `?`, found {}",
+                    other.describe()
+                );
                 Err(self.error(loc, message))
             }
         }
@@ -266,12 +297,19 @@ impl<'a> Parser<'a> {
         let loc = self.loc();
         self.expect('[')?;
         let shape = Shape(self.list(']', Self::dim)?);
-        if is_countable(&shape) { Ok(shape) } else { Err(self.error(loc, format!("the shape {shape} is too large"))) }
+        if is_countable(&shape) {
+            Ok(shape)
+        } else {
+            Err(self.error(loc, format!("the shape {shape} is too large")))
+        }
     }
 
     fn tensor_type(&mut self) -> Parse<TensorType> {
         let dtype = self.dtype()?;
-        Ok(TensorType { dtype, shape: self.shape()? })
+        Ok(TensorType {
+            dtype,
+            shape: self.shape()?,
+        })
     }
 
     fn ty(&mut self) -> Parse<Type> {
@@ -286,11 +324,19 @@ impl<'a> Parser<'a> {
 
     /// One type, or several in parentheses.
     fn types(&mut self) -> Parse<Vec<Type>> {
-        if self.eat('(') { self.list(')', Self::ty) } else { Ok(vec![self.ty()?]) }
+        if self.eat('(') {
+            self.list(')', Self::ty)
+        } else {
+            Ok(vec![self.ty()?])
+        }
     }
 
     fn annotation(&mut self) -> Parse<Option<Vec<Type>>> {
-        if self.eat(':') { self.types().map(Some) } else { Ok(None) }
+        if self.eat(':') {
+            self.types().map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     // The graph.
@@ -326,13 +372,28 @@ impl<'a> Parser<'a> {
         self.expect('{')?;
         let root = self.graph.root();
         self.region_body(root, "return")?;
-        let given: Vec<Type> = self.graph.outputs().iter().map(|&v| self.graph.ty(v).clone()).collect();
+        let given: Vec<Type> = self
+            .graph
+            .outputs()
+            .iter()
+            .map(|&v| self.graph.ty(v).clone())
+            .collect();
         if let Some(declared) = declared
             && declared != given
             && self.errors.is_empty()
         {
-            let list = |types: &[Type]| types.iter().map(Type::to_string).collect::<Vec<_>>().join(", ");
-            let message = format!("the graph returns ({}), its head says ({})", list(&given), list(&declared));
+            let list = |types: &[Type]| {
+                types
+                    .iter()
+                    .map(Type::to_string)
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            };
+            let message = format!(
+                "the graph returns ({}), its head says ({})",
+                list(&given),
+                list(&declared)
+            );
             self.error(loc, message);
         }
         Ok(())
@@ -340,9 +401,15 @@ impl<'a> Parser<'a> {
 
     fn param(&mut self) -> Parse<Param<'a>> {
         let loc = self.loc();
-        let Tok::Value(name) = *self.peek() else { return Err(self.unexpected("a parameter, as `%x`")) };
+        let Tok::Value(name) = *self.peek() else {
+            return Err(self.unexpected("a parameter, as `%x`"));
+        };
         self.next();
-        let ty = if self.eat(':') { Some(self.ty()?) } else { None };
+        let ty = if self.eat(':') {
+            Some(self.ty()?)
+        } else {
+            None
+        };
         Ok(Param { name, loc, ty })
     }
 
@@ -388,7 +455,9 @@ impl<'a> Parser<'a> {
     fn var_decl(&mut self) -> Parse<()> {
         self.next();
         let loc = self.loc();
-        let Tok::At(name) = self.peek().clone() else { return Err(self.unexpected("a variable, as `@w`")) };
+        let Tok::At(name) = self.peek().clone() else {
+            return Err(self.unexpected("a variable, as `@w`"));
+        };
         self.next();
         if self.scopes.len() > 1 {
             self.error(loc, "variables are declared at the start of the graph");
@@ -406,7 +475,9 @@ impl<'a> Parser<'a> {
 
     fn var(&mut self) -> Parse<VarId> {
         let loc = self.loc();
-        let Tok::At(name) = self.peek().clone() else { return Err(self.unexpected("a variable, as `@w`")) };
+        let Tok::At(name) = self.peek().clone() else {
+            return Err(self.unexpected("a variable, as `@w`"));
+        };
         self.next();
         let id = self.vars.get(&name).copied();
         id.ok_or_else(|| self.error(loc, format!("V8: the variable `{name}` is not declared")))
@@ -414,7 +485,9 @@ impl<'a> Parser<'a> {
 
     fn operand(&mut self) -> Parse<Value> {
         let loc = self.loc();
-        let Tok::Value(name) = *self.peek() else { return Err(self.unexpected("a value, as `%x`")) };
+        let Tok::Value(name) = *self.peek() else {
+            return Err(self.unexpected("a value, as `%x`"));
+        };
         self.next();
         self.lookup(name, loc).ok_or(Failed)
     }
@@ -451,7 +524,11 @@ impl<'a> Parser<'a> {
                 break;
             }
         }
-        let node = if names.is_empty() { Ok(()) } else { self.expect('=') };
+        let node = if names.is_empty() {
+            Ok(())
+        } else {
+            self.expect('=')
+        };
         let node = node.and_then(|()| self.operation(region, loc, names.len()));
         match node {
             Ok(node) => {
@@ -481,7 +558,11 @@ impl<'a> Parser<'a> {
         };
         let n = self.graph.node(node).results.len();
         if n != n_names {
-            let message = format!("`{name}` gives {}, {} named", count(n, "value"), count(n_names, "value"));
+            let message = format!(
+                "`{name}` gives {}, {} named",
+                count(n, "value"),
+                count(n_names, "value")
+            );
             return Err(self.error(op_loc, message));
         }
         Ok(node)
@@ -495,17 +576,34 @@ impl<'a> Parser<'a> {
                 let Some([Type::Tensor(ty)]) = types.as_deref() else {
                     return Err(self.error(op_loc, "a constant needs its type, as `: f32[2]`"));
                 };
-                let tensor = elements.tensor(ty).map_err(|(loc, message)| self.error(loc, message))?;
-                let node = self.graph.make_node(region, Op::Constant(tensor), vec![], [ty.clone().into()], loc);
+                let tensor = elements
+                    .tensor(ty)
+                    .map_err(|(loc, message)| self.error(loc, message))?;
+                let node = self.graph.make_node(
+                    region,
+                    Op::Constant(tensor),
+                    vec![],
+                    [ty.clone().into()],
+                    loc,
+                );
                 return Ok(node);
             }
             "stack_new" => {
                 let types = self.annotation()?;
                 let Some([Type::Stack(element)]) = types.as_deref() else {
-                    return Err(self.error(op_loc, "an empty stack needs its type, as `: stack<f32[2]>`"));
+                    return Err(self.error(
+                        op_loc,
+                        "an empty stack needs its type, as `: stack<f32[2]>`",
+                    ));
                 };
                 let op = Op::Stack(StackOp::New(element.clone()));
-                return Ok(self.graph.make_node(region, op, vec![], [Type::Stack(element.clone())], loc));
+                return Ok(self.graph.make_node(
+                    region,
+                    op,
+                    vec![],
+                    [Type::Stack(element.clone())],
+                    loc,
+                ));
             }
             "read" => (Op::Read(self.var()?), vec![]),
             "assign" => {
@@ -529,7 +627,8 @@ impl<'a> Parser<'a> {
                     (Op::Prim(def, attrs), operands?)
                 }
                 (None, None) => {
-                    let mut error = Diagnostic::new(format!("there is no operation `{name}`")).at(op_loc, "");
+                    let mut error =
+                        Diagnostic::new(format!("there is no operation `{name}`")).at(op_loc, "");
                     let all = ops::all().map(|d| d.name).chain(BUILTINS.iter().copied());
                     if let Some(near) = nearest(name, all) {
                         error = error.help(format!("there is `{near}`"));
@@ -572,7 +671,9 @@ impl<'a> Parser<'a> {
                 let loc = p.loc();
                 let word = p.word("the name of an attribute")?;
                 let Some(&(name, kind)) = def.attrs.iter().find(|(name, _)| *name == word) else {
-                    let mut error = Diagnostic::new(format!("V4: {} has no attribute `{word}`", def.name)).at(loc, "");
+                    let mut error =
+                        Diagnostic::new(format!("V4: {} has no attribute `{word}`", def.name))
+                            .at(loc, "");
                     let names: Vec<&str> = def.attrs.iter().map(|(name, _)| *name).collect();
                     if !names.is_empty() {
                         error = error.help(format!("it has {}", names.join(", ")));
@@ -600,10 +701,16 @@ impl<'a> Parser<'a> {
         for &(name, _) in def.attrs {
             match given.iter().find(|(n, _)| *n == name) {
                 Some((_, attr)) => attrs = attrs.with(name, attr.clone()),
-                None => return Err(self.error(op_loc, format!("V4: {} needs the attribute `{name}`", def.name))),
+                None => {
+                    return Err(self.error(
+                        op_loc,
+                        format!("V4: {} needs the attribute `{name}`", def.name),
+                    ));
+                }
             }
         }
-        check_attrs(def, &attrs).map_err(|b| self.error(op_loc, format!("V4: {}: {}", def.name, b.error.message)))?;
+        check_attrs(def, &attrs)
+            .map_err(|b| self.error(op_loc, format!("V4: {}: {}", def.name, b.error.message)))?;
         Ok(attrs)
     }
 
@@ -612,15 +719,27 @@ impl<'a> Parser<'a> {
         let start = self.errors.len();
         let attr = match kind {
             AttrKind::Int => self.int().map(Attr::Int),
-            AttrKind::Ints => self.expect('[').and_then(|()| self.list(']', Self::int)).map(Attr::Ints),
-            AttrKind::Float => self.element_word().and_then(|w| Literal::read(w).ok_or(Failed)).map(Attr::Float),
-            AttrKind::Bool => self.element_word().and_then(|w| Literal::read(w).ok_or(Failed)).map(Attr::Bool),
+            AttrKind::Ints => self
+                .expect('[')
+                .and_then(|()| self.list(']', Self::int))
+                .map(Attr::Ints),
+            AttrKind::Float => self
+                .element_word()
+                .and_then(|w| Literal::read(w).ok_or(Failed))
+                .map(Attr::Float),
+            AttrKind::Bool => self
+                .element_word()
+                .and_then(|w| Literal::read(w).ok_or(Failed))
+                .map(Attr::Bool),
             AttrKind::DType => self.dtype().map(Attr::DType),
             AttrKind::Shape => self.shape().map(Attr::Shape),
         };
         attr.map_err(|Failed| {
             self.errors.truncate(start);
-            self.error(loc, format!("V4: the attribute `{name}` is {}", kind_name(kind)))
+            self.error(
+                loc,
+                format!("V4: the attribute `{name}` is {}", kind_name(kind)),
+            )
         })
     }
 
@@ -642,7 +761,13 @@ impl<'a> Parser<'a> {
     // Constants.
 
     fn elements(&mut self) -> Parse<Elements<'a>> {
-        let mut e = Elements { loc: self.loc(), words: vec![], places: vec![], extents: vec![], rank: None };
+        let mut e = Elements {
+            loc: self.loc(),
+            words: vec![],
+            places: vec![],
+            extents: vec![],
+            rank: None,
+        };
         // The number of items so far in each list that is open.
         let mut open: Vec<usize> = Vec::new();
         loop {
@@ -694,7 +819,10 @@ impl<'a> Parser<'a> {
     /// Parses a region with its parameters defined. `types` are those of what is given for the parameters.
     fn region(&mut self, params: &[Param<'a>], types: &[Type]) -> Parse<Region> {
         if self.scopes.len() > MAX_DEPTH {
-            return Err(self.error(self.loc(), format!("regions are nested more than {MAX_DEPTH} deep")));
+            return Err(self.error(
+                self.loc(),
+                format!("regions are nested more than {MAX_DEPTH} deep"),
+            ));
         }
         self.expect('{')?;
         let region = self.graph.add_region();
@@ -706,7 +834,10 @@ impl<'a> Parser<'a> {
                     self.define(p.name, p.loc, Symbol::Value(value, p.loc));
                 }
                 None => {
-                    self.error(p.loc, format!("V6: nothing is given for the parameter `%{}`", p.name));
+                    self.error(
+                        p.loc,
+                        format!("V6: nothing is given for the parameter `%{}`", p.name),
+                    );
                     self.define(p.name, p.loc, Symbol::Broken);
                 }
             }
@@ -720,7 +851,11 @@ impl<'a> Parser<'a> {
         let operands = self.operands();
         let annotation = self.annotation()?;
         let given: Vec<Type> = match &operands {
-            Ok(values) => values.iter().skip(1).map(|&v| self.graph.ty(v).clone()).collect(),
+            Ok(values) => values
+                .iter()
+                .skip(1)
+                .map(|&v| self.graph.ty(v).clone())
+                .collect(),
             Err(Failed) => vec![],
         };
         let mut regions = Vec::new();
@@ -776,7 +911,9 @@ impl<'a> Parser<'a> {
             params.push(self.param()?);
             self.expect('=')?;
             let value_loc = self.loc();
-            let Tok::Value(name) = *self.peek() else { return Err(self.unexpected("a value, as `%x`")) };
+            let Tok::Value(name) = *self.peek() else {
+                return Err(self.unexpected("a value, as `%x`"));
+            };
             self.next();
             match (self.lookup(name, value_loc), &mut operands) {
                 (Some(v), Ok(list)) => list.push(v),
@@ -805,11 +942,16 @@ impl<'a> Parser<'a> {
             let params = &self.graph.region(regions[1]).params[..n_carried];
             params.iter().map(|&p| self.graph.ty(p).clone()).collect()
         });
-        let node = self.graph.make_node(region, Op::While, operands, types, loc);
+        let node = self
+            .graph
+            .make_node(region, Op::While, operands, types, loc);
         self.graph.set_regions(node, regions);
         if self.graph.n_carried(node) != n_carried {
             let n = self.graph.n_carried(node);
-            return Err(self.error(loc, format!("V5: while: {n_carried} loop variables, {n} results")));
+            return Err(self.error(
+                loc,
+                format!("V5: while: {n_carried} loop variables, {n} results"),
+            ));
         }
         Ok(node)
     }
@@ -830,11 +972,19 @@ impl Elements<'_> {
     /// The tensor of a type: the elements in order, or the only one everywhere.
     fn tensor(&self, ty: &TensorType) -> Result<HostTensor, (Loc, String)> {
         let Some(shape) = ty.shape.known() else {
-            return Err((self.loc, format!("a constant of type {ty}: its extents must be known")));
+            return Err((
+                self.loc,
+                format!("a constant of type {ty}: its extents must be known"),
+            ));
         };
         let size: usize = ty.shape.size().expect("all extents are known");
         let read = read_elements(ty.dtype, &self.words);
-        let data = read.map_err(|i| (self.places[i], format!("`{}` is not an element of type {}", self.words[i], ty.dtype)))?;
+        let data = read.map_err(|i| {
+            (
+                self.places[i],
+                format!("`{}` is not an element of type {}", self.words[i], ty.dtype),
+            )
+        })?;
         if self.rank == Some(0) {
             if size > MAX_FILL {
                 return Err((self.loc, format!("{ty} is too large for a constant")));
@@ -860,7 +1010,11 @@ fn fill(one: &Buffer, n: usize) -> Buffer {
 /// The name most like `word`, if one is alike.
 fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let limit = word.chars().count().div_ceil(3);
-    names.map(|n| (distance(word, n), n)).filter(|(d, _)| *d <= limit).min().map(|(_, n)| n)
+    names
+        .map(|n| (distance(word, n), n))
+        .filter(|(d, _)| *d <= limit)
+        .min()
+        .map(|(_, n)| n)
 }
 
 /// How many letters must be added, removed or replaced to make one word the other (Levenshtein).

@@ -1,0 +1,110 @@
+//! How elements lie in memory and in registers.
+//!
+//! In the arena an element lies as its plain bytes; a truth value is a byte 0 or 1. In a register an element is a
+//! `u64` whose first bytes in memory are those of the element, so that a register can be read as a tensor of one element.
+
+use anabranch_dsl::{Buffer, DType, Element, HostTensor, match_buffer};
+use bytemuck::Pod;
+
+/// An element type with its form in memory.
+pub(crate) trait Cell: Element {
+    /// The form in memory.
+    type Mem: Pod + Send + Sync + PartialEq;
+    /// The element of what lies in memory.
+    fn load(mem: Self::Mem) -> Self;
+    /// What lies in memory for an element.
+    fn store(self) -> Self::Mem;
+
+    /// The element in a register.
+    #[inline(always)]
+    fn from_reg(reg: u64) -> Self {
+        let n = size_of::<Self::Mem>();
+        Self::load(bytemuck::pod_read_unaligned(&reg.to_ne_bytes()[..n]))
+    }
+
+    /// The element as a register.
+    #[inline(always)]
+    fn to_reg(self) -> u64 {
+        let mut bytes = [0; 8];
+        bytes[..size_of::<Self::Mem>()].copy_from_slice(bytemuck::bytes_of(&self.store()));
+        u64::from_ne_bytes(bytes)
+    }
+}
+
+macro_rules! plain_cells {
+    ($($t:ty)*) => {$(
+        impl Cell for $t {
+            type Mem = $t;
+            #[inline(always)]
+            fn load(mem: $t) -> $t { mem }
+            #[inline(always)]
+            fn store(self) -> $t { self }
+        }
+    )*};
+}
+plain_cells!(f32 f64 i32 i64 u32 u8);
+
+impl Cell for bool {
+    type Mem = u8;
+    #[inline(always)]
+    fn load(mem: u8) -> bool {
+        mem != 0
+    }
+    #[inline(always)]
+    fn store(self) -> u8 {
+        u8::from(self)
+    }
+}
+
+/// The bytes of a host buffer.
+pub(crate) fn bytes_of(buffer: &Buffer) -> &[u8] {
+    match_buffer!(buffer, d => bytemuck::cast_slice(d.as_slice()))
+}
+
+/// Elements of the type `dtype` that lie in `bytes`, as a host buffer.
+pub(crate) fn to_buffer(dtype: DType, bytes: &[u8]) -> Buffer {
+    let mut buffer = Buffer::zeros(dtype, bytes.len() / dtype.size());
+    write_buffer(&mut buffer, bytes);
+    buffer
+}
+
+/// Overwrites a host buffer with as many elements that lie in `bytes`.
+pub(crate) fn write_buffer(buffer: &mut Buffer, bytes: &[u8]) {
+    match buffer {
+        Buffer::F32(d) => d.copy_from_slice(bytemuck::cast_slice(bytes)),
+        Buffer::F64(d) => d.copy_from_slice(bytemuck::cast_slice(bytes)),
+        Buffer::I32(d) => d.copy_from_slice(bytemuck::cast_slice(bytes)),
+        Buffer::I64(d) => d.copy_from_slice(bytemuck::cast_slice(bytes)),
+        Buffer::U32(d) => d.copy_from_slice(bytemuck::cast_slice(bytes)),
+        Buffer::U8(d) => d.copy_from_slice(bytes),
+        Buffer::Bool(d) => d.iter_mut().zip(bytes).for_each(|(d, &b)| *d = b != 0),
+    }
+}
+
+/// A scalar host tensor as a register.
+pub(crate) fn scalar_to_reg(tensor: &HostTensor) -> u64 {
+    match tensor.buffer() {
+        Buffer::F32(d) => d[0].to_reg(),
+        Buffer::F64(d) => d[0].to_reg(),
+        Buffer::I32(d) => d[0].to_reg(),
+        Buffer::I64(d) => d[0].to_reg(),
+        Buffer::U32(d) => d[0].to_reg(),
+        Buffer::U8(d) => d[0].to_reg(),
+        Buffer::Bool(d) => d[0].to_reg(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_register_reads_as_a_tensor_of_one_element() {
+        let reg = (-2.5f32).to_reg();
+        let bytes: &[u8] = bytemuck::bytes_of(&reg);
+        assert_eq!(bytemuck::pod_read_unaligned::<f32>(&bytes[..4]), -2.5);
+        assert_eq!(f32::from_reg(reg), -2.5);
+        assert!(bool::from_reg(true.to_reg()));
+        assert_eq!(i64::from_reg((-7i64).to_reg()), -7);
+    }
+}

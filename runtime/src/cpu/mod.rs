@@ -1,0 +1,6 @@
+//! The CPU: typed access to the memory of a plan, and kernels.
+
+pub(crate) mod element;
+pub(crate) mod kernels;
+pub(crate) mod memory;
+pub(crate) mod stack;

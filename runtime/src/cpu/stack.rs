@@ -1,0 +1,157 @@
+//! Stacks: what a loop saves, one growing block of memory each.
+
+use super::element::Cell;
+use super::memory::Sources;
+use crate::plan::View;
+use anabranch_dsl::{DType, HostTensor, TensorType, match_dtype};
+
+/// A stack of tensors. Its memory stays when it is emptied.
+#[derive(Debug, Default)]
+pub(crate) struct Stack {
+    /// Bytes of one element, of which `words` holds `len` one behind the other; `None` if shapes are not known.
+    element: Option<Element>,
+    words: Vec<u64>,
+    len: usize,
+    /// The elements, if their shapes are not known.
+    tensors: Vec<HostTensor>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Element {
+    dtype: DType,
+    bytes: usize,
+}
+
+impl Stack {
+    /// An empty stack.
+    pub(crate) fn new(ty: &TensorType) -> Stack {
+        let element = ty.shape.size().map(|n| Element { dtype: ty.dtype, bytes: n * ty.dtype.size() });
+        Stack { element, ..Stack::default() }
+    }
+
+    /// Whether the elements are host tensors of any shape.
+    pub(crate) fn is_dynamic(&self) -> bool {
+        self.element.is_none()
+    }
+
+    /// Number of elements.
+    pub(crate) fn len(&self) -> usize {
+        if self.is_dynamic() { self.tensors.len() } else { self.len }
+    }
+
+    /// Removes all elements.
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+        self.tensors.clear();
+    }
+
+    fn element_bytes(&self) -> usize {
+        self.element.expect("the shapes are known").bytes
+    }
+
+    fn used(&self) -> usize {
+        self.len * self.element_bytes()
+    }
+
+    /// Makes room for one more element and gives its bytes.
+    fn grow(&mut self) -> &mut [u8] {
+        let (start, n) = (self.used(), self.element_bytes());
+        self.len += 1;
+        let words = (start + n).div_ceil(8);
+        if words > self.words.len() {
+            // Growth by doubling, so that pushing takes constant time on average.
+            let words = words.max(2 * self.words.len()).max(8);
+            self.words.resize(words, 0);
+        }
+        &mut bytemuck::cast_slice_mut(&mut self.words)[start..start + n]
+    }
+
+    /// Pushes the elements of a view.
+    pub(crate) fn push(&mut self, view: &View, sources: &Sources<'_>) {
+        let size = view.dtype.size();
+        let bytes = sources.bytes(view.base);
+        let to = self.grow();
+        if view.is_contiguous() {
+            to.copy_from_slice(&bytes[view.offset * size..][..to.len()]);
+        } else {
+            for (to, at) in to.chunks_exact_mut(size).zip(view.offsets()) {
+                to.copy_from_slice(&bytes[at * size..][..size]);
+            }
+        }
+    }
+
+    /// Pops into memory for one element. The stack is not empty.
+    pub(crate) fn pop(&mut self, to: &mut [u8]) {
+        self.len -= 1;
+        let (start, n) = (self.used(), self.element_bytes());
+        to.copy_from_slice(&bytemuck::cast_slice(&self.words)[start..start + n]);
+    }
+
+    /// Pushes a tensor.
+    pub(crate) fn push_host(&mut self, tensor: HostTensor) {
+        if self.is_dynamic() {
+            self.tensors.push(tensor);
+        } else {
+            self.grow().copy_from_slice(super::element::bytes_of(tensor.buffer()));
+        }
+    }
+
+    /// Pops a tensor of a stack whose shapes are not known. The stack is not empty.
+    pub(crate) fn pop_host(&mut self) -> HostTensor {
+        self.tensors.pop().expect("the stack is not empty")
+    }
+
+    /// Sets all elements to zero.
+    pub(crate) fn zero(&mut self) {
+        if self.is_dynamic() {
+            self.tensors.iter_mut().for_each(|t| *t = HostTensor::zeros(t.dtype(), t.shape()));
+        } else {
+            let used = self.used();
+            bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..used].fill(0);
+        }
+    }
+
+    /// Adds the elements of a stack of the same length.
+    pub(crate) fn add(&mut self, other: &Stack) {
+        let Some(Element { dtype, .. }) = self.element else {
+            for (a, b) in self.tensors.iter_mut().zip(&other.tensors) {
+                let (dtype, shape) = (a.dtype(), a.shape().to_vec());
+                let mut sum = super::element::bytes_of(a.buffer()).to_vec();
+                add_bytes(dtype, &mut sum, super::element::bytes_of(b.buffer()));
+                *a = HostTensor::from_buffer(shape, super::element::to_buffer(dtype, &sum));
+            }
+            return;
+        };
+        let used = self.used();
+        let to = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..used];
+        add_bytes(dtype, to, &bytemuck::cast_slice(&other.words)[..used]);
+    }
+
+    /// Becomes a copy of a stack of the same type.
+    pub(crate) fn copy_from(&mut self, other: &Stack) {
+        self.clear();
+        self.tensors.extend_from_slice(&other.tensors);
+        self.len = other.len;
+        if self.element.is_some() {
+            let words = other.used().div_ceil(8);
+            if self.words.len() < words {
+                self.words.resize(words, 0);
+            }
+            self.words[..words].copy_from_slice(&other.words[..words]);
+        }
+    }
+}
+
+/// Adds elements that lie in bytes, in any alignment.
+fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
+    use super::kernels::elementwise::function;
+    let add = function("add", dtype, dtype).expect("a sum of stacks is one of numbers");
+    match_dtype!(dtype, T => {
+        let n = size_of::<<T as Cell>::Mem>();
+        for (a, b) in to.chunks_exact_mut(n).zip(from.chunks_exact(n)) {
+            let load = |bytes: &[u8]| T::load(bytemuck::pod_read_unaligned(bytes)).to_reg();
+            let sum = T::from_reg((add.scalar)(load(a), load(b), 0)).store();
+            a.copy_from_slice(bytemuck::bytes_of(&sum));
+        }
+    });
+}

@@ -1,0 +1,223 @@
+//! Functions of a session: traced and compiled once for each combination of argument types, then run.
+
+use crate::program::{Options, Program};
+use crate::session::{Builder, Session};
+use crate::state::{self, Cell};
+use anabranch_dsl::function::{CallArgs, GraphFn, Output, Rebuild, trace_fn};
+use anabranch_dsl::trace::{self, Traced};
+use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType};
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a function returns to the host.
+type HostOf<F, Args> = <<F as GraphFn<Args>>::Output as Output>::Host;
+
+/// A function that runs in a session; made by [`Session::function`].
+///
+/// The first call with arguments of given types traces and compiles it; further calls with such types run what was compiled. At
+/// most 64 combinations of types are kept, those used last.
+pub struct Function<F, Args>
+where
+    F: GraphFn<Args>,
+{
+    f: F,
+    session: Session,
+    name: String,
+    options: Options,
+    /// Compiled signatures, used last first.
+    cache: Mutex<Vec<Arc<Compiled<HostOf<F, Args>>>>>,
+    /// Held while a signature is traced and compiled, so that no other thread does the same.
+    compiling: Mutex<()>,
+    args: PhantomData<fn(Args)>,
+}
+
+/// Signatures that are kept.
+const MAX_CACHED: usize = 64;
+
+/// A function compiled for one signature.
+struct Compiled<H> {
+    program: Program,
+    signature: Vec<TensorType>,
+    cells: Vec<Arc<Cell>>,
+    lock_order: Vec<usize>,
+    assigned: Vec<bool>,
+    rebuild: Rebuild<H>,
+}
+
+impl<F, Args> Function<F, Args>
+where
+    F: GraphFn<Args>,
+{
+    pub(crate) fn new(session: Session, f: F, settings: Builder) -> Self {
+        Function {
+            name: name_of::<F>(),
+            f,
+            session,
+            options: Options { check_finite: settings.check_finite, interpreted: settings.interpreted },
+            cache: Mutex::default(),
+            compiling: Mutex::default(),
+            args: PhantomData,
+        }
+    }
+
+    /// Whether every result is checked: the first operation that makes a value which is not finite, out of operands that
+    /// are, fails the call with an error at its line. Slower.
+    #[must_use]
+    pub fn check_finite(mut self, check_finite: bool) -> Self {
+        self.options.check_finite = check_finite;
+        self.cache = Mutex::default();
+        self
+    }
+
+    /// Whether calls run by the interpreter, which defines what a graph means: much slower, for comparisons.
+    #[must_use]
+    pub fn interpreted(mut self, interpreted: bool) -> Self {
+        self.options.interpreted = interpreted;
+        self.cache = Mutex::default();
+        self
+    }
+
+    /// Calls the function: a value for one parameter, a tuple for several, `()` for none.
+    ///
+    /// ```
+    /// use anabranch_dsl::prelude::*;
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::new()?;
+    /// let f = session.function(|x: Tensor, y: Tensor| (x + y, x * y))?;
+    /// let (sum, product) = f.call(([1.0, 2.0], 3.0))?;
+    /// assert_eq!((sum.to_vec(), product.to_vec()), (vec![4.0, 5.0], vec![3.0, 6.0]));
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn call(&self, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
+        let mut inputs = Vec::new();
+        args.feed_all(&mut inputs);
+        let compiled = self.compiled(&inputs)?;
+        let outputs = compiled.step(&inputs)?;
+        Ok((compiled.rebuild)(&mut outputs.into_iter()))
+    }
+
+    /// Calls the function with tensors whose types are checked now, in the order of the parameters; gives all
+    /// output tensors in order.
+    pub fn call_host(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
+        self.compiled(inputs)?.step(inputs)
+    }
+
+    /// Traces and compiles the function for arguments of the given types, if that was not done before.
+    pub fn compile(&self, signature: &[TensorType]) -> Result<()> {
+        self.compiled_for(signature).map(|_| ())
+    }
+
+    /// What the trace of the function gives for arguments of the given types, before it is optimized.
+    pub fn trace_for(&self, signature: &[TensorType]) -> Result<Traced> {
+        self.trace(signature).map(|(traced, _)| traced)
+    }
+
+    /// The graph that is compiled for arguments of the given types.
+    pub fn graph(&self, signature: &[TensorType]) -> Result<Graph> {
+        Ok(self.compiled_for(signature)?.program.graph().clone())
+    }
+
+    /// What runs for arguments of the given types, as text: instructions and memory.
+    pub fn explain(&self, signature: &[TensorType]) -> Result<String> {
+        Ok(self.compiled_for(signature)?.program.explain())
+    }
+
+    fn compiled(&self, inputs: &[HostTensor]) -> Result<Arc<Compiled<HostOf<F, Args>>>> {
+        if let Some(found) = self.cached(|c| c.accepts(inputs)) {
+            return Ok(found);
+        }
+        let signature: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
+        self.compiled_for(&signature)
+    }
+
+    fn cached(&self, fits: impl Fn(&Compiled<HostOf<F, Args>>) -> bool) -> Option<Arc<Compiled<HostOf<F, Args>>>> {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let i = cache.iter().position(|c| fits(c))?;
+        cache[..=i].rotate_right(1);
+        Some(cache[0].clone())
+    }
+
+    fn compiled_for(&self, signature: &[TensorType]) -> Result<Arc<Compiled<HostOf<F, Args>>>> {
+        if trace::is_tracing() {
+            let message = format!("`{}` was called in its session while a function is being traced", self.name);
+            return Err(Diagnostic::new(message)
+                .help("call the Rust function itself: inside of a graph function it is an ordinary function"));
+        }
+        let _compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = self.cached(|c| c.signature == signature) {
+            return Ok(found);
+        }
+        let (traced, rebuild) = self.trace(signature)?;
+        let cells: Vec<_> = traced.vars.iter().map(|v| self.session.state.cell(v)).collect();
+        let graph = crate::optimize::optimize(traced.graph, signature)?;
+        let program = Program::with_options(graph, self.options)?;
+        let compiled = Arc::new(Compiled {
+            signature: signature.to_vec(),
+            lock_order: state::lock_order(&cells),
+            assigned: program.assigned(),
+            cells,
+            rebuild,
+            program,
+        });
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.insert(0, compiled.clone());
+        cache.truncate(MAX_CACHED);
+        Ok(compiled)
+    }
+
+    fn trace(&self, signature: &[TensorType]) -> Result<(Traced, Rebuild<HostOf<F, Args>>)> {
+        trace_fn(&self.name, &self.f, signature).map_err(|e| {
+            let types: Vec<String> = signature.iter().map(ToString::to_string).collect();
+            e.at(Loc::UNKNOWN, format!("while tracing `{}` for ({})", self.name, types.join(", ")))
+        })
+    }
+}
+
+impl<H> Compiled<H> {
+    fn accepts(&self, inputs: &[HostTensor]) -> bool {
+        self.signature.len() == inputs.len()
+            && self.signature.iter().zip(inputs).all(|(ty, t)| {
+                ty.dtype == t.dtype()
+                    && ty.rank() == t.rank()
+                    && ty.shape.dims().iter().zip(t.shape()).all(|(d, &n)| *d == Dim::Known(n))
+            })
+    }
+
+    fn step(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
+        let mut guards = state::lock(&self.cells, &self.lock_order, &self.assigned);
+        self.program.step(inputs, &mut guards)
+    }
+}
+
+impl<F, Args> std::fmt::Debug for Function<F, Args>
+where
+    F: GraphFn<Args>,
+{
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Function").field("name", &self.name).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// The name of a function in messages and graphs: the last part of its path, or of the function that a closure is in.
+fn name_of<F>() -> String {
+    let path = std::any::type_name::<F>();
+    let path = path.split('<').next().unwrap_or(path);
+    path.split("::").filter(|part| !part.contains('{')).last().unwrap_or("main").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name_of_value<F>(_: &F) -> String {
+        name_of::<F>()
+    }
+
+    #[test]
+    fn functions_are_named_by_their_path() {
+        fn inner() {}
+        assert_eq!(name_of_value(&inner), "inner");
+        assert_eq!(name_of_value(&|| ()), "functions_are_named_by_their_path");
+    }
+}

@@ -1,0 +1,197 @@
+//! The draft of a plan: what lowering makes, before anything has its final place.
+//!
+//! A draft has as many registers, buffers and stacks as there are values. Moves that happen at one point, such as the
+//! loop variables getting their next values, stand together as one item and happen at once. Jumps go to labels.
+
+use super::{BufferId, Instr, Reg, SlotId, StackId, Step, StepId, View};
+use anabranch_dsl::{HostTensor, TensorType};
+
+/// One piece of storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Storage {
+    Reg(Reg),
+    Buffer(BufferId),
+    Stack(StackId),
+    Slot(SlotId),
+}
+
+/// One of several moves that happen at once.
+#[derive(Clone, Debug)]
+pub(crate) enum Move {
+    Reg { dst: Reg, src: Reg },
+    /// The destination is a whole buffer.
+    Tensor { dst: View, src: View },
+    Stack { dst: StackId, src: StackId },
+    Slot { dst: SlotId, src: SlotId },
+}
+
+/// One item of code.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    /// An instruction; its jump target is a label.
+    Instr(Instr),
+    /// Moves that happen at once: all sources are read before any destination is written.
+    Moves(Vec<Move>),
+}
+
+/// A loop: the items from the first of its body to the jump back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loop {
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+    pub(crate) parent: Option<u32>,
+    /// The item that gives the loop variables their next values.
+    pub(crate) back_edge: u32,
+}
+
+/// The draft of a plan.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    pub(crate) items: Vec<Item>,
+    /// For each item the innermost loop around it.
+    pub(crate) item_loops: Vec<Option<u32>>,
+    pub(crate) loops: Vec<Loop>,
+    /// For each label the item it stands before.
+    pub(crate) labels: Vec<u32>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) n_regs: u32,
+    /// Registers that hold constants.
+    pub(crate) constant_regs: Vec<(Reg, u64)>,
+    /// Bytes of each buffer.
+    pub(crate) buffers: Vec<usize>,
+    pub(crate) stacks: Vec<TensorType>,
+    pub(crate) n_slots: u32,
+    pub(crate) constants: Vec<HostTensor>,
+    /// Storage of loop variables, with their loop.
+    pub(crate) carried: Vec<(Storage, u32)>,
+}
+
+/// How an item touches storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Touch {
+    Read,
+    Write,
+}
+
+impl Draft {
+    pub(crate) fn step(&self, id: StepId) -> &Step {
+        &self.steps[id.index()]
+    }
+
+    /// Calls `f` for all storage that an item reads, then for what it writes.
+    pub(crate) fn touches(&self, item: &Item, f: &mut dyn FnMut(Storage, Touch)) {
+        match item {
+            Item::Moves(moves) => {
+                for m in moves {
+                    match m {
+                        Move::Reg { src, .. } => f(Storage::Reg(*src), Touch::Read),
+                        Move::Tensor { src, .. } => src.storage().into_iter().for_each(|s| f(s, Touch::Read)),
+                        Move::Stack { src, .. } => f(Storage::Stack(*src), Touch::Read),
+                        Move::Slot { src, .. } => f(Storage::Slot(*src), Touch::Read),
+                    }
+                }
+                for m in moves {
+                    f(m.destination(), Touch::Write);
+                }
+            }
+            Item::Instr(instr) => self.instr_touches(instr, f),
+        }
+    }
+
+    fn instr_touches(&self, instr: &Instr, f: &mut dyn FnMut(Storage, Touch)) {
+        use Touch::{Read, Write};
+        match instr {
+            Instr::Scalar { dst, a, b, c, .. } => {
+                [a, b, c].into_iter().for_each(|r| f(Storage::Reg(*r), Read));
+                f(Storage::Reg(*dst), Write);
+            }
+            Instr::Checked { dst, a, b, .. } => {
+                [a, b].into_iter().for_each(|r| f(Storage::Reg(*r), Read));
+                f(Storage::Reg(*dst), Write);
+            }
+            Instr::Move { dst, src } => {
+                f(Storage::Reg(*src), Read);
+                f(Storage::Reg(*dst), Write);
+            }
+            Instr::Jump { .. } => {}
+            Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } | Instr::Assert { cond, .. } => {
+                f(Storage::Reg(*cond), Read);
+            }
+            Instr::Run(step) => self.step_touches(*step, f, Write),
+            Instr::CheckFinite(step) => self.step_touches(*step, f, Read),
+            Instr::StackNew(s) => f(Storage::Stack(*s), Write),
+            Instr::StackMove { dst, src, .. } => {
+                f(Storage::Stack(*src), Read);
+                f(Storage::Stack(*dst), Write);
+            }
+            Instr::StackPush { stack, step } | Instr::StackPop { stack, step } => {
+                f(Storage::Stack(*stack), Read);
+                self.step_touches(*step, f, Write);
+                f(Storage::Stack(*stack), Write);
+            }
+            Instr::StackZero(s) => {
+                f(Storage::Stack(*s), Read);
+                f(Storage::Stack(*s), Write);
+            }
+            Instr::StackAdd { dst, src, .. } => {
+                f(Storage::Stack(*dst), Read);
+                f(Storage::Stack(*src), Read);
+                f(Storage::Stack(*dst), Write);
+            }
+            Instr::SlotMove { dst, src } => {
+                f(Storage::Slot(*src), Read);
+                f(Storage::Slot(*dst), Write);
+            }
+        }
+    }
+
+    fn step_touches(&self, step: StepId, f: &mut dyn FnMut(Storage, Touch), out: Touch) {
+        let step = self.step(step);
+        step.operands.iter().filter_map(super::Operand::storage).for_each(|s| f(s, Touch::Read));
+        if let Some(s) = step.out.storage() {
+            f(s, out);
+        }
+    }
+}
+
+impl Move {
+    pub(crate) fn destination(&self) -> Storage {
+        match self {
+            Move::Reg { dst, .. } => Storage::Reg(*dst),
+            Move::Tensor { dst, .. } => dst.storage().expect("tensors move to buffers"),
+            Move::Stack { dst, .. } => Storage::Stack(*dst),
+            Move::Slot { dst, .. } => Storage::Slot(*dst),
+        }
+    }
+}
+
+impl View {
+    /// The storage it lies in, if the plan writes it.
+    pub(crate) fn storage(&self) -> Option<Storage> {
+        match self.base {
+            super::Base::Buffer(b) => Some(Storage::Buffer(b)),
+            super::Base::Reg(r) => Some(Storage::Reg(r)),
+            _ => None,
+        }
+    }
+}
+
+impl super::Operand {
+    pub(crate) fn storage(&self) -> Option<Storage> {
+        match self {
+            super::Operand::View(v) => v.storage(),
+            super::Operand::Slot(s) => Some(Storage::Slot(*s)),
+        }
+    }
+}
+
+impl super::Out {
+    pub(crate) fn storage(&self) -> Option<Storage> {
+        match self {
+            super::Out::View(v) => v.storage(),
+            super::Out::Reg(r, _) => Some(Storage::Reg(*r)),
+            super::Out::Slot(s) => Some(Storage::Slot(*s)),
+            super::Out::Nothing => None,
+        }
+    }
+}

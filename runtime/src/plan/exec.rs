@@ -1,0 +1,323 @@
+//! The executor: one loop over the instructions of a plan.
+
+use super::{Base, BufferId, Instr, Operand, Out, Plan, SlotId, StackId, Step, reg_view};
+use crate::cpu::element::{Cell, bytes_of, scalar_to_reg, to_buffer, write_buffer};
+use crate::cpu::kernels::{self, Kernel, reference};
+use crate::cpu::memory::{Arena, Foreign, Memory, Sources};
+use crate::cpu::stack::Stack;
+use anabranch_dsl::{Diagnostic, HostTensor, Result, TensorType, interp};
+
+/// The memory of one running step; used again by later steps of the same plan.
+pub(crate) struct Context {
+    arena: Arena,
+    regs: Vec<u64>,
+    stacks: Vec<Stack>,
+    slots: Vec<Option<HostTensor>>,
+}
+
+impl Context {
+    /// Memory for a plan.
+    pub(crate) fn new(plan: &Plan) -> Context {
+        Context {
+            arena: Arena::new(plan.arena_bytes),
+            regs: plan.registers.clone(),
+            stacks: plan.stacks.iter().map(Stack::new).collect(),
+            slots: vec![None; plan.n_slots],
+        }
+    }
+
+    fn memory<'a>(&'a mut self, plan: &'a Plan, foreign: Foreign<'a>) -> Memory<'a> {
+        Memory { arena: self.arena.bytes_mut(), regs: &mut self.regs, regions: &plan.regions, foreign }
+    }
+
+    fn sources<'a>(&'a self, plan: &'a Plan, foreign: Foreign<'a>) -> Sources<'a> {
+        Sources::new(self.arena.bytes(), &self.regs, &plan.regions, foreign)
+    }
+}
+
+impl Plan {
+    /// Runs the instructions. The outputs and the new values of variables are in the context afterwards.
+    pub(crate) fn run(&self, cx: &mut Context, inputs: &[HostTensor], vars: &[&HostTensor]) -> Result<()> {
+        let foreign = Foreign { inputs, constants: &self.constants, vars };
+        let code = &self.code[..];
+        let mut pc = 0;
+        while pc < code.len() {
+            match &code[pc] {
+                Instr::Scalar { f, dst, a, b, c, .. } => {
+                    let regs = &mut cx.regs[..];
+                    regs[dst.index()] = f(regs[a.index()], regs[b.index()], regs[c.index()]);
+                }
+                Instr::Checked { f, valid, dst, a, b, step } => {
+                    let (x, y) = (cx.regs[a.index()], cx.regs[b.index()]);
+                    if !valid(y) {
+                        return Err(self.failure(cx, &self.steps[step.index()], foreign));
+                    }
+                    cx.regs[dst.index()] = f(x, y, 0);
+                }
+                Instr::Move { dst, src } => cx.regs[dst.index()] = cx.regs[src.index()],
+                Instr::Jump { to } => {
+                    pc = *to as usize;
+                    continue;
+                }
+                Instr::JumpIf { cond, to } => {
+                    if bool::from_reg(cx.regs[cond.index()]) {
+                        pc = *to as usize;
+                        continue;
+                    }
+                }
+                Instr::JumpUnless { cond, to } => {
+                    if !bool::from_reg(cx.regs[cond.index()]) {
+                        pc = *to as usize;
+                        continue;
+                    }
+                }
+                Instr::Run(step) => self.step(cx, &self.steps[step.index()], foreign)?,
+                Instr::Assert { cond, step } => {
+                    if !bool::from_reg(cx.regs[cond.index()]) {
+                        let step = &self.steps[step.index()];
+                        let Kernel::Assert(message) = &step.kernel else { panic!("an assertion without a message") };
+                        return Err(interp::assertion_failed(message, step.loc));
+                    }
+                }
+                Instr::CheckFinite(step) => self.check_finite(cx, &self.steps[step.index()], foreign)?,
+                Instr::StackNew(s) => cx.stacks[s.index()].clear(),
+                Instr::StackMove { dst, src, take } => move_stack(&mut cx.stacks, *dst, *src, *take),
+                Instr::StackPush { stack, step } => self.push(cx, *stack, &self.steps[step.index()], foreign)?,
+                Instr::StackPop { stack, step } => self.pop(cx, *stack, &self.steps[step.index()])?,
+                Instr::StackZero(s) => cx.stacks[s.index()].zero(),
+                Instr::StackAdd { dst, src, step } => {
+                    let [dst, src] = cx
+                        .stacks
+                        .get_disjoint_mut([dst.index(), src.index()])
+                        .expect("a stack is not added to itself in place");
+                    if dst.len() != src.len() {
+                        let message = format!("sum of stacks of {} and {} elements", dst.len(), src.len());
+                        return Err(Diagnostic::new(message).at(self.steps[step.index()].loc, ""));
+                    }
+                    dst.add(src);
+                }
+                Instr::SlotMove { dst, src } => cx.slots[dst.index()] = cx.slots[src.index()].clone(),
+            }
+            pc += 1;
+        }
+        Ok(())
+    }
+
+    fn step(&self, cx: &mut Context, step: &Step, foreign: Foreign<'_>) -> Result<()> {
+        match step.kernel {
+            Kernel::Reference => {
+                let operands = self.operands(cx, step, foreign);
+                let result = reference::eval(step, &operands)?;
+                self.store(cx, step, result)
+            }
+            Kernel::ToSlot | Kernel::FromSlot => {
+                let tensor = self.host(cx, &step.operands[0], foreign);
+                self.store(cx, step, tensor)
+            }
+            _ => {
+                let outcome = match &step.out {
+                    Out::View(out) => {
+                        let Base::Buffer(b) = out.base else { panic!("a step writes {:?}", out.base) };
+                        let mut memory = cx.memory(self, foreign);
+                        let (out, sources) = memory.split(b);
+                        kernels::run(step, out, &sources)
+                    }
+                    Out::Reg(r, dtype) => {
+                        let mut element = [0u64];
+                        let out = &mut bytemuck::cast_slice_mut(&mut element)[..dtype.size()];
+                        let outcome = kernels::run(step, out, &cx.sources(self, foreign));
+                        cx.regs[r.index()] = element[0];
+                        outcome
+                    }
+                    Out::Slot(_) | Out::Nothing => panic!("`{}` writes no bytes", step.name),
+                };
+                outcome.map_err(|kernels::Failed| self.failure(cx, step, foreign))
+            }
+        }
+    }
+
+    /// A tensor of its own with the value of an operand.
+    fn host(&self, cx: &Context, operand: &Operand, foreign: Foreign<'_>) -> HostTensor {
+        match operand {
+            Operand::View(v) => cx.sources(self, foreign).to_host(v),
+            Operand::Slot(s) => slot(cx, *s).clone(),
+        }
+    }
+
+    fn operands(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Vec<HostTensor> {
+        step.operands.iter().map(|o| self.host(cx, o, foreign)).collect()
+    }
+
+    /// The error of a step whose kernel failed, in the words of the reference.
+    fn failure(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Diagnostic {
+        match reference::eval(step, &self.operands(cx, step, foreign)) {
+            Err(error) => error,
+            Ok(_) => panic!("the kernel of `{}` failed where its reference does not", step.name),
+        }
+    }
+
+    /// Writes a host tensor where a step's result goes.
+    fn store(&self, cx: &mut Context, step: &Step, tensor: HostTensor) -> Result<()> {
+        match &step.out {
+            Out::Slot(s) => cx.slots[s.index()] = Some(tensor),
+            Out::Reg(r, _) => {
+                fits(step, &tensor, &[])?;
+                cx.regs[r.index()] = scalar_to_reg(&tensor);
+            }
+            Out::View(v) => {
+                fits(step, &tensor, &v.shape)?;
+                let Base::Buffer(b) = v.base else { panic!("a step writes {:?}", v.base) };
+                self.buffer_mut(cx, b).copy_from_slice(bytes_of(tensor.buffer()));
+            }
+            Out::Nothing => panic!("`{}` has no result", step.name),
+        }
+        Ok(())
+    }
+
+    fn buffer_mut<'a>(&self, cx: &'a mut Context, b: BufferId) -> &'a mut [u8] {
+        &mut cx.arena.bytes_mut()[self.regions[b.index()].clone()]
+    }
+
+    fn check_finite(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Result<()> {
+        let result = match &step.out {
+            Out::View(v) => cx.sources(self, foreign).to_host(v),
+            Out::Slot(s) => slot(cx, *s).clone(),
+            Out::Reg(r, dtype) => cx.sources(self, foreign).to_host(&reg_view(*r, *dtype)),
+            Out::Nothing => return Ok(()),
+        };
+        if interp::is_finite(&result) {
+            return Ok(());
+        }
+        reference::check_finite(step, &self.operands(cx, step, foreign), &result)
+    }
+
+    fn push(&self, cx: &mut Context, stack: StackId, step: &Step, foreign: Foreign<'_>) -> Result<()> {
+        let mut to = std::mem::take(&mut cx.stacks[stack.index()]);
+        match &step.operands[0] {
+            Operand::View(v) if !to.is_dynamic() => to.push(v, &cx.sources(self, foreign)),
+            operand => {
+                let tensor = self.host(cx, operand, foreign);
+                if !self.stacks[stack.index()].compatible(&tensor.ty()) {
+                    let message = format!("push of {} to a stack of {}", tensor.ty(), self.stacks[stack.index()]);
+                    return Err(Diagnostic::new(message).at(step.loc, ""));
+                }
+                to.push_host(tensor);
+            }
+        }
+        cx.stacks[stack.index()] = to;
+        Ok(())
+    }
+
+    fn pop(&self, cx: &mut Context, stack: StackId, step: &Step) -> Result<()> {
+        if cx.stacks[stack.index()].len() == 0 {
+            return Err(Diagnostic::new("pop of an empty stack").at(step.loc, ""));
+        }
+        if cx.stacks[stack.index()].is_dynamic() {
+            let tensor = cx.stacks[stack.index()].pop_host();
+            return self.store(cx, step, tensor);
+        }
+        match &step.out {
+            Out::View(v) => {
+                let Base::Buffer(b) = v.base else { panic!("a step writes {:?}", v.base) };
+                let region = self.regions[b.index()].clone();
+                let Context { arena, stacks, .. } = cx;
+                stacks[stack.index()].pop(&mut arena.bytes_mut()[region]);
+            }
+            Out::Reg(r, dtype) => {
+                let mut element = [0u64];
+                let size = dtype.size();
+                cx.stacks[stack.index()].pop(&mut bytemuck::cast_slice_mut(&mut element)[..size]);
+                cx.regs[r.index()] = element[0];
+            }
+            Out::Slot(_) | Out::Nothing => panic!("the element of a stack of known shapes has a known place"),
+        }
+        Ok(())
+    }
+
+    /// The outputs after a run, as tensors of their own.
+    pub(crate) fn outputs(&self, cx: &Context, inputs: &[HostTensor], vars: &[&HostTensor]) -> Vec<HostTensor> {
+        let foreign = Foreign { inputs, constants: &self.constants, vars };
+        self.outputs.iter().map(|(o, _)| self.host(cx, o, foreign)).collect()
+    }
+
+    /// The outputs after a run, into tensors that an earlier call returned, whose memory is used again where it fits.
+    pub(crate) fn outputs_into(
+        &self,
+        cx: &Context,
+        inputs: &[HostTensor],
+        vars: &[&HostTensor],
+        to: &mut Vec<HostTensor>,
+    ) {
+        let foreign = Foreign { inputs, constants: &self.constants, vars };
+        to.truncate(self.outputs.len());
+        for (i, (operand, _)) in self.outputs.iter().enumerate() {
+            match (operand, to.get_mut(i)) {
+                (Operand::View(v), Some(t)) if t.dtype() == v.dtype && t.shape() == v.shape && v.is_contiguous() => {
+                    let size = v.dtype.size();
+                    let bytes = &cx.sources(self, foreign).bytes(v.base)[v.offset * size..][..v.n_bytes()];
+                    write_buffer(t.buffer_mut(), bytes);
+                }
+                (_, Some(t)) => *t = self.host(cx, operand, foreign),
+                (_, None) => to.push(self.host(cx, operand, foreign)),
+            }
+        }
+    }
+
+    /// Gives variables their new values; `var` gives the variable's tensor for writing.
+    pub(crate) fn commit(&self, cx: &Context, inputs: &[HostTensor], mut var: impl FnMut(usize, Change<'_>)) {
+        let foreign = Foreign { inputs, constants: &self.constants, vars: &[] };
+        for assign in &self.assigns {
+            match &assign.value {
+                Operand::View(v) if v.is_contiguous() => {
+                    let size = v.dtype.size();
+                    let bytes = &cx.sources(self, foreign).bytes(v.base)[v.offset * size..][..v.n_bytes()];
+                    var(assign.var, Change::Bytes(bytes));
+                }
+                other => var(assign.var, Change::Tensor(self.host(cx, other, foreign))),
+            }
+        }
+    }
+}
+
+/// The new value of a variable.
+pub(crate) enum Change<'a> {
+    /// Its elements.
+    Bytes(&'a [u8]),
+    /// A tensor.
+    Tensor(HostTensor),
+}
+
+impl Change<'_> {
+    /// Makes a variable's tensor the new value.
+    pub(crate) fn apply(self, tensor: &mut HostTensor) {
+        match self {
+            Change::Bytes(bytes) => write_buffer(tensor.buffer_mut(), bytes),
+            Change::Tensor(t) => {
+                let same = HostTensor::from_buffer(tensor.shape().to_vec(), to_buffer(t.dtype(), bytes_of(t.buffer())));
+                *tensor = same;
+            }
+        }
+    }
+}
+
+fn slot(cx: &Context, s: SlotId) -> &HostTensor {
+    cx.slots[s.index()].as_ref().unwrap_or_else(|| panic!("{s:?} is read before it is written"))
+}
+
+/// The error of a result whose shape is not the one that was inferred.
+fn fits(step: &Step, tensor: &HostTensor, shape: &[usize]) -> Result<()> {
+    if tensor.shape() == shape {
+        return Ok(());
+    }
+    let expected = TensorType::new(tensor.dtype(), shape);
+    Err(Diagnostic::new(format!("{}: the result is {}, not {expected}", step.name, tensor.ty())).at(step.loc, ""))
+}
+
+fn move_stack(stacks: &mut [Stack], dst: StackId, src: StackId, take: bool) {
+    let Ok([dst, src]) = stacks.get_disjoint_mut([dst.index(), src.index()]) else { return };
+    if take {
+        std::mem::swap(dst, src);
+    } else {
+        dst.copy_from(src);
+    }
+}

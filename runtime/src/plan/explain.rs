@@ -1,0 +1,126 @@
+//! A plan as text: what it needs and what it does, one line for each instruction.
+
+use super::{Base, Instr, Operand, Out, Plan, Step, StepId, View};
+use crate::cpu::kernels::Kernel;
+use std::fmt;
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "plan of `{}`", self.name)?;
+        let buffers: usize = self.regions.iter().map(ExactSizeIterator::len).sum();
+        writeln!(
+            f,
+            "  {} registers, {} of them constant; {} buffers of {buffers} bytes in an arena of {} bytes",
+            self.registers.len(),
+            self.n_constant_registers,
+            self.regions.len(),
+            self.arena_bytes,
+        )?;
+        if !self.stacks.is_empty() {
+            let stacks: Vec<String> = self.stacks.iter().enumerate().map(|(i, t)| format!("s{i}: {t}")).collect();
+            writeln!(f, "  stacks {}", stacks.join(", "))?;
+        }
+        if self.is_dynamic() {
+            writeln!(f, "  {} slots for tensors whose shapes only the data decides", self.n_slots)?;
+        }
+        let inputs: Vec<String> = self.inputs.iter().map(ToString::to_string).collect();
+        writeln!(f, "  inputs ({})", inputs.join(", "))?;
+        for (i, instr) in self.code.iter().enumerate() {
+            write!(f, "{i:>5}  ")?;
+            self.instr(f, instr)?;
+            writeln!(f)?;
+        }
+        for (i, (operand, ty)) in self.outputs.iter().enumerate() {
+            writeln!(f, "  output {i}: {ty} = {}", Shown(operand))?;
+        }
+        for assign in &self.assigns {
+            writeln!(f, "  variable {} = {}", assign.var, Shown(&assign.value))?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    fn instr(&self, f: &mut fmt::Formatter<'_>, instr: &Instr) -> fmt::Result {
+        match instr {
+            Instr::Scalar { dst, a, b, c, name, .. } => write!(f, "{dst:?} = {name}({a:?}, {b:?}, {c:?})"),
+            Instr::Checked { dst, a, b, step, .. } => {
+                write!(f, "{dst:?} = {}({a:?}, {b:?})", self.steps[step.index()].name)
+            }
+            Instr::Move { dst, src } => write!(f, "{dst:?} = {src:?}"),
+            Instr::Jump { to } => write!(f, "jump {to}"),
+            Instr::JumpIf { cond, to } => write!(f, "if {cond:?} jump {to}"),
+            Instr::JumpUnless { cond, to } => write!(f, "unless {cond:?} jump {to}"),
+            Instr::Run(step) => self.step_text(f, *step),
+            Instr::Assert { cond, .. } => write!(f, "assert {cond:?}"),
+            Instr::CheckFinite(step) => write!(f, "check {}", ShownOut(&self.steps[step.index()].out)),
+            Instr::StackNew(s) => write!(f, "{s:?} = empty"),
+            Instr::StackMove { dst, src, take } => write!(f, "{dst:?} = {} {src:?}", if *take { "take" } else { "copy" }),
+            Instr::StackPush { stack, step } => {
+                write!(f, "push {stack:?}, {}", Shown(&self.steps[step.index()].operands[0]))
+            }
+            Instr::StackPop { stack, step } => {
+                write!(f, "{} = pop {stack:?}", ShownOut(&self.steps[step.index()].out))
+            }
+            Instr::StackZero(s) => write!(f, "{s:?} = zeros"),
+            Instr::StackAdd { dst, src, .. } => write!(f, "{dst:?} += {src:?}"),
+            Instr::SlotMove { dst, src } => write!(f, "{dst:?} = {src:?}"),
+        }
+    }
+
+    fn step_text(&self, f: &mut fmt::Formatter<'_>, id: StepId) -> fmt::Result {
+        let Step { kernel, operands, out, name, loc, .. } = &self.steps[id.index()];
+        write!(f, "{} = ", ShownOut(out))?;
+        match kernel {
+            Kernel::Map(map) => {
+                for (i, name) in map.names().enumerate() {
+                    write!(f, "{}{name}", if i > 0 { "." } else { "" })?;
+                }
+            }
+            Kernel::Reference => write!(f, "reference {name}")?,
+            _ => write!(f, "{name}")?,
+        }
+        for (i, operand) in operands.iter().enumerate() {
+            write!(f, "{} {}", if i > 0 { "," } else { "" }, Shown(operand))?;
+        }
+        if loc.is_known() { write!(f, "  ; {loc}") } else { Ok(()) }
+    }
+}
+
+struct ShownView<'a>(&'a View);
+impl fmt::Display for ShownView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v = self.0;
+        match v.base {
+            Base::Buffer(b) => write!(f, "{b:?}")?,
+            Base::Reg(r) => write!(f, "{r:?}")?,
+            Base::Input(i) => write!(f, "input{i}")?,
+            Base::Constant(i) => write!(f, "constant{i}")?,
+            Base::Var(i) => write!(f, "variable{i}")?,
+        }
+        write!(f, ": {}{:?}", v.dtype, v.shape)?;
+        if v.offset > 0 || !v.is_contiguous() { write!(f, " at {} by {:?}", v.offset, v.strides) } else { Ok(()) }
+    }
+}
+
+struct Shown<'a>(&'a Operand);
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Operand::View(v) => ShownView(v).fmt(f),
+            Operand::Slot(s) => write!(f, "{s:?}"),
+        }
+    }
+}
+
+struct ShownOut<'a>(&'a Out);
+impl fmt::Display for ShownOut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Out::View(v) => ShownView(v).fmt(f),
+            Out::Reg(r, dtype) => write!(f, "{r:?}: {dtype}"),
+            Out::Slot(s) => write!(f, "{s:?}"),
+            Out::Nothing => write!(f, "nothing"),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! From the draft to the plan: storage gets its final place, moves an order, labels their instructions.
+
+use super::allocate::{Request, allocate};
+use super::draft::{Draft, Item, Move, Storage};
+use super::liveness::Liveness;
+use super::moves::{Ordered, in_order};
+use super::{Assign, Base, BufferId, Instr, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View};
+use crate::cpu::kernels::Kernel;
+use crate::cpu::kernels::copy::Copy;
+use anabranch_dsl::{Loc, Result, TensorType};
+use std::collections::HashMap;
+
+/// Numbers for the classes of one kind of storage, in the order in which they are met.
+#[derive(Default)]
+struct Numbers {
+    of: HashMap<Storage, u32>,
+}
+
+impl Numbers {
+    fn get(&mut self, class: Storage) -> u32 {
+        let next = self.of.len() as u32;
+        *self.of.entry(class).or_insert(next)
+    }
+}
+
+struct Finish<'a> {
+    draft: &'a Draft,
+    live: Liveness,
+    regs: Numbers,
+    buffers: Numbers,
+    stacks: Numbers,
+    slots: Numbers,
+    requests: Vec<Request>,
+    stack_types: Vec<TensorType>,
+    steps: Vec<Step>,
+    code: Vec<Instr>,
+}
+
+/// Makes the plan of a draft.
+pub(super) fn finish(
+    mut draft: Draft,
+    name: String,
+    inputs: Vec<TensorType>,
+    outputs: Vec<(Operand, TensorType)>,
+    assigns: Vec<Assign>,
+) -> Result<Plan> {
+    let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value));
+    let mut live = Liveness::new(&draft, last);
+    live.coalesce(&draft);
+
+    let steps = std::mem::take(&mut draft.steps);
+    let constants = std::mem::take(&mut draft.constants);
+    let mut finish = Finish {
+        draft: &draft,
+        live,
+        regs: Numbers::default(),
+        buffers: Numbers::default(),
+        stacks: Numbers::default(),
+        slots: Numbers::default(),
+        requests: Vec::new(),
+        stack_types: Vec::new(),
+        steps: Vec::new(),
+        code: Vec::new(),
+    };
+    // The registers of constants come first.
+    for &(r, _) in &draft.constant_regs {
+        finish.reg(r);
+    }
+    finish.steps = steps.into_iter().map(|s| finish.step(s)).collect();
+
+    // Where each item's instructions begin.
+    let mut starts = Vec::with_capacity(draft.items.len() + 1);
+    for p in 0..draft.items.len() {
+        starts.push(finish.code.len() as u32);
+        finish.item(p);
+    }
+    starts.push(finish.code.len() as u32);
+    for instr in &mut finish.code {
+        if let Instr::Jump { to } | Instr::JumpIf { to, .. } | Instr::JumpUnless { to, .. } = instr {
+            *to = starts[draft.labels[*to as usize] as usize];
+        }
+    }
+
+    let outputs = outputs.into_iter().map(|(o, ty)| (finish.operand(o), ty)).collect();
+    let assigns = assigns.into_iter().map(|a| Assign { value: finish.operand(a.value), ..a }).collect();
+    let (regions, arena_bytes) = allocate(&finish.requests);
+    let mut registers = vec![0; finish.regs.of.len()];
+    for &(r, bits) in &draft.constant_regs {
+        registers[finish.reg(r).index()] = bits;
+    }
+    Ok(Plan {
+        code: finish.code,
+        steps: finish.steps,
+        regions,
+        arena_bytes,
+        registers,
+        n_constant_registers: draft.constant_regs.len(),
+        stacks: finish.stack_types,
+        n_slots: finish.slots.of.len(),
+        constants,
+        inputs,
+        outputs,
+        assigns,
+        name,
+    })
+}
+
+impl Finish<'_> {
+    fn reg(&mut self, r: Reg) -> Reg {
+        Reg(self.regs.get(self.live.representative(Storage::Reg(r))))
+    }
+
+    fn slot(&mut self, s: SlotId) -> SlotId {
+        SlotId(self.slots.get(self.live.representative(Storage::Slot(s))))
+    }
+
+    fn stack(&mut self, s: StackId) -> StackId {
+        let id = self.stacks.get(self.live.representative(Storage::Stack(s)));
+        if id as usize == self.stack_types.len() {
+            self.stack_types.push(self.draft.stacks[s.index()].clone());
+        }
+        StackId(id)
+    }
+
+    fn buffer(&mut self, b: BufferId) -> BufferId {
+        let storage = Storage::Buffer(b);
+        let id = self.buffers.get(self.live.representative(storage));
+        if id as usize == self.requests.len() {
+            let live = self.live.hull(storage).unwrap_or((0, 0));
+            self.requests.push(Request { bytes: self.draft.buffers[b.index()], live });
+        }
+        BufferId(id)
+    }
+
+    fn view(&mut self, view: View) -> View {
+        let base = match view.base {
+            Base::Buffer(b) => Base::Buffer(self.buffer(b)),
+            Base::Reg(r) => Base::Reg(self.reg(r)),
+            other => other,
+        };
+        View { base, ..view }
+    }
+
+    fn operand(&mut self, operand: Operand) -> Operand {
+        match operand {
+            Operand::View(v) => Operand::View(self.view(v)),
+            Operand::Slot(s) => Operand::Slot(self.slot(s)),
+        }
+    }
+
+    fn step(&mut self, mut step: Step) -> Step {
+        step.operands = step.operands.into_iter().map(|o| self.operand(o)).collect();
+        step.out = match step.out {
+            Out::View(v) => Out::View(self.view(v)),
+            Out::Reg(r, dtype) => Out::Reg(self.reg(r), dtype),
+            Out::Slot(s) => Out::Slot(self.slot(s)),
+            Out::Nothing => Out::Nothing,
+        };
+        if let (Kernel::Map(map), Out::View(out)) = (&step.kernel, &step.out) {
+            step.kernel = Kernel::Map(map.placed(&step.operands, out));
+        }
+        step
+    }
+
+    fn item(&mut self, p: usize) {
+        let draft = self.draft;
+        match &draft.items[p] {
+            Item::Moves(moves) => self.moves(p, moves),
+            Item::Instr(instr) => {
+                let instr = match instr.clone() {
+                    Instr::Scalar { f, dst, a, b, c, name } => {
+                        Instr::Scalar { f, dst: self.reg(dst), a: self.reg(a), b: self.reg(b), c: self.reg(c), name }
+                    }
+                    Instr::Checked { f, valid, dst, a, b, step } => {
+                        Instr::Checked { f, valid, dst: self.reg(dst), a: self.reg(a), b: self.reg(b), step }
+                    }
+                    Instr::Move { dst, src } => Instr::Move { dst: self.reg(dst), src: self.reg(src) },
+                    Instr::JumpIf { cond, to } => Instr::JumpIf { cond: self.reg(cond), to },
+                    Instr::JumpUnless { cond, to } => Instr::JumpUnless { cond: self.reg(cond), to },
+                    Instr::Assert { cond, step } => Instr::Assert { cond: self.reg(cond), step },
+                    Instr::StackNew(s) => Instr::StackNew(self.stack(s)),
+                    Instr::StackMove { dst, src, take } => {
+                        Instr::StackMove { dst: self.stack(dst), src: self.stack(src), take }
+                    }
+                    Instr::StackPush { stack, step } => Instr::StackPush { stack: self.stack(stack), step },
+                    Instr::StackPop { stack, step } => Instr::StackPop { stack: self.stack(stack), step },
+                    Instr::StackZero(s) => Instr::StackZero(self.stack(s)),
+                    Instr::StackAdd { dst, src, step } => {
+                        Instr::StackAdd { dst: self.stack(dst), src: self.stack(src), step }
+                    }
+                    Instr::SlotMove { dst, src } => Instr::SlotMove { dst: self.slot(dst), src: self.slot(src) },
+                    other @ (Instr::Jump { .. } | Instr::Run(_) | Instr::CheckFinite(_)) => other,
+                };
+                self.code.push(instr);
+            }
+        }
+    }
+
+    /// Moves that are left after coalescing, in an order in which each reads what it should.
+    fn moves(&mut self, p: usize, moves: &[Move]) {
+        let left: Vec<&Move> = moves.iter().filter(|m| !self.is_nothing(m)).collect();
+        let pairs: Vec<(Storage, Option<Storage>)> = left
+            .iter()
+            .map(|m| {
+                let src = match m {
+                    Move::Reg { src, .. } => Some(Storage::Reg(*src)),
+                    Move::Tensor { src, .. } => src.storage(),
+                    Move::Stack { src, .. } => Some(Storage::Stack(*src)),
+                    Move::Slot { src, .. } => Some(Storage::Slot(*src)),
+                };
+                (self.live.representative(m.destination()), src.map(|s| self.live.representative(s)))
+            })
+            .collect();
+        let mut saved: HashMap<usize, Saved> = HashMap::new();
+        for order in in_order(&pairs) {
+            match order {
+                Ordered::Save(i) => {
+                    let s = self.save(left[i], p);
+                    saved.insert(i, s);
+                }
+                Ordered::Do(i) => {
+                    let readers = pairs.iter().filter(|(_, src)| *src == pairs[i].1).count();
+                    let take = readers == 1 && pairs[i].1.is_some_and(|src| !self.live.is_live_after(src, p));
+                    self.do_move(left[i], saved.get(&i), take);
+                }
+            }
+        }
+    }
+
+    /// Whether a move copies something to itself.
+    fn is_nothing(&self, m: &Move) -> bool {
+        match m {
+            Move::Reg { dst, src } => self.live.same(Storage::Reg(*dst), Storage::Reg(*src)),
+            Move::Stack { dst, src } => self.live.same(Storage::Stack(*dst), Storage::Stack(*src)),
+            Move::Slot { dst, src } => self.live.same(Storage::Slot(*dst), Storage::Slot(*src)),
+            Move::Tensor { dst, src } => match (dst.storage(), src.storage()) {
+                (Some(d), Some(s)) => {
+                    let same_base = matches!(src.base, Base::Buffer(_)) && self.live.same(d, s);
+                    same_base && View { base: dst.base, ..src.clone() }.same_places(dst)
+                }
+                _ => false,
+            },
+        }
+    }
+
+    fn save(&mut self, m: &Move, p: usize) -> Saved {
+        match m {
+            Move::Reg { src, .. } => {
+                let dst = Reg(self.new_number(NumberOf::Regs));
+                let src = self.reg(*src);
+                self.code.push(Instr::Move { dst, src });
+                Saved::Reg(dst)
+            }
+            Move::Tensor { src, .. } => {
+                let id = BufferId(self.new_number(NumberOf::Buffers));
+                let view = View::whole(Base::Buffer(id), src.dtype, src.shape.clone());
+                self.requests.push(Request { bytes: view.n_bytes(), live: (2 * p as u32, 2 * p as u32 + 1) });
+                let src = self.view(src.clone());
+                self.copy(src, view.clone());
+                Saved::View(view)
+            }
+            Move::Stack { src, .. } => {
+                let dst = StackId(self.new_number(NumberOf::Stacks));
+                self.stack_types.push(self.draft.stacks[src.index()].clone());
+                let src = self.stack(*src);
+                self.code.push(Instr::StackMove { dst, src, take: false });
+                Saved::Stack(dst)
+            }
+            Move::Slot { src, .. } => {
+                let dst = SlotId(self.new_number(NumberOf::Slots));
+                let src = self.slot(*src);
+                self.code.push(Instr::SlotMove { dst, src });
+                Saved::Slot(dst)
+            }
+        }
+    }
+
+    fn do_move(&mut self, m: &Move, saved: Option<&Saved>, take: bool) {
+        match m {
+            Move::Reg { dst, src } => {
+                let src = if let Some(Saved::Reg(r)) = saved { *r } else { self.reg(*src) };
+                let dst = self.reg(*dst);
+                self.code.push(Instr::Move { dst, src });
+            }
+            Move::Tensor { dst, src } => {
+                let src = if let Some(Saved::View(v)) = saved { v.clone() } else { self.view(src.clone()) };
+                let dst = self.view(dst.clone());
+                self.copy(src, dst);
+            }
+            Move::Stack { dst, src } => {
+                let (src, take) = match saved {
+                    Some(Saved::Stack(s)) => (*s, true),
+                    _ => (self.stack(*src), take),
+                };
+                let dst = self.stack(*dst);
+                self.code.push(Instr::StackMove { dst, src, take });
+            }
+            Move::Slot { dst, src } => {
+                let src = if let Some(Saved::Slot(s)) = saved { *s } else { self.slot(*src) };
+                let dst = self.slot(*dst);
+                self.code.push(Instr::SlotMove { dst, src });
+            }
+        }
+    }
+
+    fn copy(&mut self, src: View, dst: View) {
+        let kernel = Kernel::Copy(Copy::new(&src, &dst));
+        let (operands, out) = (vec![Operand::View(src)], Out::View(dst));
+        self.steps.push(Step { kernel, operands, out, meaning: None, name: "move", loc: Loc::UNKNOWN });
+        self.code.push(Instr::Run(StepId(self.steps.len() as u32 - 1)));
+    }
+
+    /// A number that stands for no class of the draft: the key is storage beyond the draft's.
+    fn new_number(&mut self, of: NumberOf) -> u32 {
+        let fresh = |numbers: &Numbers| u32::MAX - numbers.of.len() as u32;
+        match of {
+            NumberOf::Regs => {
+                let key = Storage::Reg(Reg(fresh(&self.regs)));
+                self.regs.get(key)
+            }
+            NumberOf::Buffers => {
+                let key = Storage::Buffer(BufferId(fresh(&self.buffers)));
+                self.buffers.get(key)
+            }
+            NumberOf::Stacks => {
+                let key = Storage::Stack(StackId(fresh(&self.stacks)));
+                self.stacks.get(key)
+            }
+            NumberOf::Slots => {
+                let key = Storage::Slot(SlotId(fresh(&self.slots)));
+                self.slots.get(key)
+            }
+        }
+    }
+}
+
+/// A saved source of a move.
+enum Saved {
+    Reg(Reg),
+    View(View),
+    Stack(StackId),
+    Slot(SlotId),
+}
+
+#[derive(Clone, Copy)]
+enum NumberOf {
+    Regs,
+    Buffers,
+    Stacks,
+    Slots,
+}

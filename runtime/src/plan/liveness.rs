@@ -1,0 +1,310 @@
+//! When storage is live, and which storage may be one.
+//!
+//! Points in time are twice the index of an item: an item reads at `2 p`. It writes registers, stacks and slots at
+//! `2 p + 1`, for a scalar instruction has read everything before it writes; it writes buffers at `2 p`, for a kernel reads
+//! while it writes. Storage is live in a sorted list of closed ranges of points.
+//!
+//! Ranges follow the order of the items with two additions. What is written before a loop and read inside it is live to the
+//! loop's end, because the loop reads it again. And two kinds of storage have holes: a loop variable between its
+//! last use in the body and the back edge, and the result of a branch while the other branch runs.
+//!
+//! **Coalescing** makes two pieces of storage one if they are never live together; they may touch where a move copies the
+//! one to the other, or where an elementwise map computes the one from the very places of the other. So loop variables are
+//! updated in place, branches write their results directly, and maps overwrite operands that die.
+
+use super::draft::{Draft, Item, Move, Storage, Touch};
+use super::{Base, BufferId, Instr, Operand, Out, Reg, SlotId, StackId, View};
+use crate::cpu::kernels::Kernel;
+use std::collections::HashMap;
+
+/// The index of a piece of storage, or of the class it belongs to.
+type Id = usize;
+
+/// What liveness knows.
+pub(crate) struct Liveness {
+    n_regs: usize,
+    n_buffers: usize,
+    n_stacks: usize,
+    class: Vec<u32>,
+    /// Of each class: where it is live, as closed ranges in order.
+    ranges: Vec<Vec<(u32, u32)>>,
+    /// Storage that is live always and takes no part in coalescing.
+    pinned: Vec<bool>,
+}
+
+/// The two places where the result of a `cond` is written.
+#[derive(Clone, Copy, Debug)]
+struct Branches {
+    then: u32,
+    otherwise: u32,
+}
+
+impl Liveness {
+    /// Finds out when everything is live; `last` is read after all items.
+    pub(crate) fn new<'a>(draft: &Draft, last: impl Iterator<Item = &'a Operand>) -> Liveness {
+        let n = draft.n_regs as usize + draft.buffers.len() + draft.stacks.len() + draft.n_slots as usize;
+        let mut live = Liveness {
+            n_regs: draft.n_regs as usize,
+            n_buffers: draft.buffers.len(),
+            n_stacks: draft.stacks.len(),
+            class: (0..n as u32).collect(),
+            ranges: vec![Vec::new(); n],
+            pinned: vec![false; n],
+        };
+        for &(r, _) in &draft.constant_regs {
+            live.pinned[r.index()] = true;
+        }
+        let carried: HashMap<Id, u32> = draft.carried.iter().map(|&(s, l)| (live.id(s), l)).collect();
+
+        // First write and all moves into each piece; then every read, extended to the ends of the loops around it.
+        let mut first = vec![u32::MAX; n];
+        let mut end = vec![0u32; n];
+        let mut written = vec![Vec::new(); n];
+        let mut last_in_body = vec![None::<u32>; n];
+        for (p, item) in draft.items.iter().enumerate() {
+            let p = p as u32;
+            draft.touches(item, &mut |storage, touch| {
+                let id = live.id(storage);
+                if touch == Touch::Write {
+                    first[id] = first[id].min(p);
+                    end[id] = end[id].max(2 * p + live.write_offset(id));
+                    if matches!(item, Item::Moves(_)) {
+                        written[id].push(p);
+                    }
+                    return;
+                }
+                let mut until = p;
+                let mut at = draft.item_loops[p as usize];
+                while let Some(l) = at {
+                    let range = draft.loops[l as usize];
+                    if carried.get(&id) == Some(&l) && p <= range.back_edge {
+                        last_in_body[id] = Some(last_in_body[id].unwrap_or(0).max(until));
+                    }
+                    if range.start <= first[id] && first[id] <= range.end {
+                        break;
+                    }
+                    until = range.end;
+                    at = range.parent;
+                }
+                end[id] = end[id].max(2 * until);
+            });
+        }
+        for operand in last {
+            if let Some(s) = operand.storage() {
+                let id = live.id(s);
+                end[id] = 2 * draft.items.len() as u32;
+            }
+        }
+        for id in 0..n {
+            if first[id] == u32::MAX || live.pinned[id] {
+                continue;
+            }
+            let offset = live.write_offset(id);
+            let start = 2 * first[id] + offset;
+            live.ranges[id] = match (carried.get(&id), &written[id][..]) {
+                (Some(&l), _) => {
+                    let l = draft.loops[l as usize];
+                    let pause = last_in_body[id].map_or(2 * l.start - 1, |p| 2 * p);
+                    let resume = 2 * l.back_edge + offset;
+                    let end = end[id].max(2 * l.end);
+                    if pause < resume { vec![(start, pause), (resume, end)] } else { vec![(start, end)] }
+                }
+                (None, &[then, otherwise]) => {
+                    let b = Branches { then, otherwise };
+                    // The jump behind the first branch is the last point before the second one.
+                    vec![(start, 2 * b.then + 2), (2 * b.otherwise + offset, end[id])]
+                }
+                _ => vec![(start, end[id])],
+            };
+        }
+        live
+    }
+
+    fn write_offset(&self, id: Id) -> u32 {
+        u32::from(!(self.n_regs..self.n_regs + self.n_buffers).contains(&id))
+    }
+
+    fn id(&self, storage: Storage) -> Id {
+        match storage {
+            Storage::Reg(r) => r.index(),
+            Storage::Buffer(b) => self.n_regs + b.index(),
+            Storage::Stack(s) => self.n_regs + self.n_buffers + s.index(),
+            Storage::Slot(s) => self.n_regs + self.n_buffers + self.n_stacks + s.index(),
+        }
+    }
+
+    fn find(&self, mut id: Id) -> Id {
+        while self.class[id] as usize != id {
+            id = self.class[id] as usize;
+        }
+        id
+    }
+
+    fn class_of(&self, storage: Storage) -> Id {
+        self.find(self.id(storage))
+    }
+
+    /// Whether the two are the same storage now.
+    pub(crate) fn same(&self, a: Storage, b: Storage) -> bool {
+        self.class_of(a) == self.class_of(b)
+    }
+
+    /// Whether storage is needed after item `p`.
+    pub(crate) fn is_live_after(&self, storage: Storage, p: usize) -> bool {
+        let (id, point) = (self.class_of(storage), 2 * p as u32 + 1);
+        self.pinned[id] || self.ranges[id].iter().any(|&(a, b)| a <= point && point <= b)
+    }
+
+    /// The first and last point at which a class is live, for classes that are live at all.
+    pub(crate) fn hull(&self, storage: Storage) -> Option<(u32, u32)> {
+        let ranges = &self.ranges[self.class_of(storage)];
+        Some((ranges.first()?.0, ranges.last()?.1))
+    }
+
+    /// The representative of a class, as storage.
+    pub(crate) fn representative(&self, storage: Storage) -> Storage {
+        let id = self.class_of(storage);
+        match storage {
+            Storage::Reg(_) => Storage::Reg(Reg(id as u32)),
+            Storage::Buffer(_) => Storage::Buffer(BufferId((id - self.n_regs) as u32)),
+            Storage::Stack(_) => Storage::Stack(StackId((id - self.n_regs - self.n_buffers) as u32)),
+            Storage::Slot(_) => Storage::Slot(SlotId((id - self.n_regs - self.n_buffers - self.n_stacks) as u32)),
+        }
+    }
+
+    /// Makes storage one where that saves a move or memory: loop variables first, then other moves, then maps in place.
+    pub(crate) fn coalesce(&mut self, draft: &Draft) {
+        let back_edges: Vec<usize> = draft.loops.iter().map(|l| l.back_edge as usize).collect();
+        for &p in &back_edges {
+            self.coalesce_moves(draft, p);
+        }
+        for p in 0..draft.items.len() {
+            self.coalesce_moves(draft, p);
+        }
+        for item in &draft.items {
+            let Item::Instr(Instr::Run(step)) = item else { continue };
+            let step = draft.step(*step);
+            let (Kernel::Map(_), Out::View(out)) = (&step.kernel, &step.out) else { continue };
+            for operand in &step.operands {
+                if let Operand::View(v) = operand
+                    && matches!(v.base, Base::Buffer(_))
+                    && self.union(draft, v.storage().expect("a buffer"), out.storage().expect("a buffer"))
+                {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn coalesce_moves(&mut self, draft: &Draft, p: usize) {
+        let Item::Moves(moves) = &draft.items[p] else { return };
+        for m in moves {
+            match m {
+                Move::Reg { dst, src } => self.union(draft, Storage::Reg(*src), Storage::Reg(*dst)),
+                Move::Tensor { dst, src } if is_all_of(src, dst) => {
+                    self.union(draft, src.storage().expect("a buffer"), dst.storage().expect("a buffer"))
+                }
+                Move::Tensor { .. } => false,
+                Move::Stack { dst, src } => self.union(draft, Storage::Stack(*src), Storage::Stack(*dst)),
+                Move::Slot { dst, src } => self.union(draft, Storage::Slot(*src), Storage::Slot(*dst)),
+            };
+        }
+    }
+
+    /// Makes two classes one if they are never live together; says whether they are one now.
+    fn union(&mut self, draft: &Draft, a: Storage, b: Storage) -> bool {
+        let (x, y) = (self.class_of(a), self.class_of(b));
+        if x == y {
+            return true;
+        }
+        if self.pinned[x] || self.pinned[y] || !self.alike(draft, a, b) {
+            return false;
+        }
+        // Overlaps are points where the one ends, the other begins, and the item there allows it.
+        let (mut i, mut j) = (0, 0);
+        let (rx, ry) = (&self.ranges[x], &self.ranges[y]);
+        while i < rx.len() && j < ry.len() {
+            let (from, to) = (rx[i].0.max(ry[j].0), rx[i].1.min(ry[j].1));
+            if from < to {
+                return false;
+            }
+            if from == to {
+                let ok = if rx[i].1 == from && ry[j].0 == from {
+                    self.may_touch(draft, from, x, y)
+                } else if ry[j].1 == from && rx[i].0 == from {
+                    self.may_touch(draft, from, y, x)
+                } else {
+                    false
+                };
+                if !ok {
+                    return false;
+                }
+            }
+            if rx[i].1 <= ry[j].1 {
+                i += 1;
+            } else {
+                j += 1;
+            }
+        }
+        let mut all = std::mem::take(&mut self.ranges[x]);
+        all.append(&mut self.ranges[y]);
+        all.sort_unstable();
+        let mut merged: Vec<(u32, u32)> = Vec::with_capacity(all.len());
+        for (a, b) in all {
+            match merged.last_mut() {
+                Some(last) if a <= last.1 + 1 => last.1 = last.1.max(b),
+                _ => merged.push((a, b)),
+            }
+        }
+        self.ranges[x] = merged;
+        self.class[y] = x as u32;
+        true
+    }
+
+    /// Whether the item at a point may read `ends` and write `begins` in one place.
+    fn may_touch(&self, draft: &Draft, point: u32, ends: Id, begins: Id) -> bool {
+        if point % 2 == 1 {
+            return false;
+        }
+        let class = |v: &View| v.storage().map(|s| self.class_of(s));
+        match draft.items.get(point as usize / 2) {
+            Some(Item::Moves(moves)) => moves.iter().any(|m| match m {
+                Move::Tensor { dst, src } => {
+                    class(dst) == Some(begins) && class(src) == Some(ends) && is_all_of(src, dst)
+                }
+                _ => false,
+            }),
+            Some(Item::Instr(Instr::Run(step))) => {
+                let step = draft.step(*step);
+                let (Kernel::Map(_), Out::View(out)) = (&step.kernel, &step.out) else { return false };
+                class(out) == Some(begins)
+                    && step.operands.iter().all(|operand| match operand {
+                        Operand::View(v) => class(v) != Some(ends) || is_all_of(v, out),
+                        Operand::Slot(_) => false,
+                    })
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether two pieces of storage are of one kind and size.
+    fn alike(&self, draft: &Draft, a: Storage, b: Storage) -> bool {
+        match (a, b) {
+            (Storage::Buffer(a), Storage::Buffer(b)) => draft.buffers[a.index()] == draft.buffers[b.index()],
+            (Storage::Stack(a), Storage::Stack(b)) => draft.stacks[a.index()] == draft.stacks[b.index()],
+            (Storage::Reg(_), Storage::Reg(_)) | (Storage::Slot(_), Storage::Slot(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Whether a view shows all of a buffer's elements in the order in which `dst`, a whole buffer, has them.
+fn is_all_of(view: &View, dst: &View) -> bool {
+    matches!(view.base, Base::Buffer(_))
+        && view.offset == 0
+        && dst.offset == 0
+        && view.n_bytes() == dst.n_bytes()
+        && view.dtype.size() == dst.dtype.size()
+        && view.is_contiguous()
+        && dst.is_contiguous()
+}

@@ -1,0 +1,176 @@
+//! Control flow and stacks.
+
+use super::{Instr, Item, Kernel, Lower, Move, Operand, Out, Place};
+use crate::plan::draft::Storage;
+use anabranch_dsl::ir::{Node, StackOp, Value};
+use anabranch_dsl::{Loc, Result};
+
+impl Lower<'_> {
+    /// ```text
+    ///     jump unless pred, L1
+    ///     then; results = yields; jump L2
+    /// L1: else; results = yields
+    /// L2:
+    /// ```
+    pub(super) fn cond(&mut self, node: Node) -> Result<()> {
+        let graph = self.graph;
+        let data = graph.node(node);
+        // Expressions are computed before the branches: both may use them.
+        let captures = data.operands[1..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
+        let cond = self.reg(data.operands[0])?;
+        let results: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
+        let (otherwise, end) = (self.new_label(), self.new_label());
+        self.emit(Instr::JumpUnless { cond, to: otherwise });
+        for (side, &region) in data.regions.iter().enumerate() {
+            for (&param, place) in graph.region(region).params.iter().zip(&captures) {
+                self.places[param.index()] = Some(place.clone());
+            }
+            self.region(region)?;
+            self.move_all(&results, &graph.region(region).yields, data.loc)?;
+            if side == 0 {
+                self.emit(Instr::Jump { to: end });
+                self.set_label(otherwise);
+            }
+        }
+        self.set_label(end);
+        self.bind(&data.results, results);
+        Ok(())
+    }
+
+    /// ```text
+    ///     carried = initial values; jump L2
+    /// L1: body; carried = yields
+    /// L2: cond; jump if pred, L1
+    /// ```
+    pub(super) fn while_loop(&mut self, node: Node) -> Result<()> {
+        let graph = self.graph;
+        let data = graph.node(node);
+        let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
+        let n = data.results.len();
+        let carried: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
+        let captures = data.operands[n..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
+        self.move_all(&carried, &data.operands[..n], data.loc)?;
+        for region in [cond, body] {
+            let places = carried.iter().chain(&captures);
+            for (&param, place) in graph.region(region).params.iter().zip(places) {
+                self.places[param.index()] = Some(place.clone());
+            }
+        }
+        let (again, test) = (self.new_label(), self.new_label());
+        self.emit(Instr::Jump { to: test });
+        let id = self.open_loop();
+        for place in &carried {
+            let storage = match place {
+                Place::Reg(r) => Storage::Reg(*r),
+                Place::View(v) => v.storage().expect("loop variables lie in buffers"),
+                Place::Slot(s) => Storage::Slot(*s),
+                Place::Stack(s) => Storage::Stack(*s),
+                Place::Expr(_) => unreachable!("new places are storage"),
+            };
+            self.draft.carried.push((storage, id));
+        }
+        self.set_label(again);
+        self.region(body)?;
+        self.move_all(&carried, &graph.region(body).yields, data.loc)?;
+        // Without loop variables that move, the edge is the point before the condition.
+        self.draft.loops[id as usize].back_edge = self.here().saturating_sub(1).max(self.draft.loops[id as usize].start);
+        self.set_label(test);
+        self.region(cond)?;
+        let pred = self.reg(graph.region(cond).yields[0])?;
+        self.emit(Instr::JumpIf { cond: pred, to: again });
+        self.draft.loops[id as usize].end = self.here() - 1;
+        self.current_loop = self.draft.loops[id as usize].parent;
+        self.bind(&data.results, carried);
+        Ok(())
+    }
+
+    fn bind(&mut self, results: &[Value], places: Vec<Place>) {
+        for (&r, place) in results.iter().zip(places) {
+            self.places[r.index()] = Some(place);
+        }
+    }
+
+    /// Gives places the values of others, all at once.
+    fn move_all(&mut self, to: &[Place], from: &[Value], loc: Loc) -> Result<()> {
+        let sources = from.iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
+        let mut moves = Vec::new();
+        for ((dst, src), &value) in to.iter().zip(sources).zip(from) {
+            moves.push(match (dst.clone(), src) {
+                (Place::Reg(dst), Place::Reg(src)) => Move::Reg { dst, src },
+                (Place::Stack(dst), Place::Stack(src)) => Move::Stack { dst, src },
+                (Place::Slot(dst), Place::Slot(src)) => Move::Slot { dst, src },
+                (Place::View(dst), Place::View(src)) => Move::Tensor { dst, src },
+                (Place::Slot(dst), Place::View(_) | Place::Reg(_)) => {
+                    let operand = self.operand(value)?;
+                    let src = self.new_slot();
+                    let step = self.add_step(Kernel::ToSlot, vec![operand], Out::Slot(src), None, "copy", loc);
+                    self.emit(Instr::Run(step));
+                    Move::Slot { dst, src }
+                }
+                (Place::View(dst), Place::Slot(src)) => {
+                    let view = self.new_buffer(dst.dtype, dst.shape.clone());
+                    self.from_slot(Operand::Slot(src), Out::View(view.clone()), loc);
+                    Move::Tensor { dst, src: view }
+                }
+                (dst, src) => panic!("a move from {src:?} to {dst:?}: types differ"),
+            });
+        }
+        self.emit_moves(moves);
+        Ok(())
+    }
+
+    /// Writes the tensor of a slot where its shape is known; another shape is an error when it runs.
+    fn from_slot(&mut self, operand: Operand, out: Out, loc: Loc) {
+        let step = self.add_step(Kernel::FromSlot, vec![operand], out, None, "copy", loc);
+        self.emit(Instr::Run(step));
+    }
+
+    pub(super) fn stack_op(&mut self, node: Node, op: &StackOp) -> Result<()> {
+        let graph = self.graph;
+        let data = graph.node(node);
+        if let StackOp::New(element) = op {
+            let stack = self.new_stack(element.clone());
+            self.emit(Instr::StackNew(stack));
+            self.places[data.results[0].index()] = Some(Place::Stack(stack));
+            return Ok(());
+        }
+        // A stack is a value: the operation works on a copy, which liveness turns into the stack itself at its last use.
+        let others = data.operands[1..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
+        let Place::Stack(src) = self.place(data.operands[0])? else { panic!("the operand of {} is no stack", op_name(op)) };
+        let stack = self.new_stack(graph.ty(data.results[0]).element().clone());
+        self.emit_item(Item::Moves(vec![Move::Stack { dst: stack, src }]));
+        let name = op_name(op);
+        match op {
+            StackOp::New(_) => unreachable!("handled above"),
+            StackOp::Push => {
+                let operand = self.operand(data.operands[1])?;
+                let step = self.add_step(Kernel::Data, vec![operand], Out::Nothing, None, name, data.loc);
+                self.emit(Instr::StackPush { stack, step });
+            }
+            StackOp::Pop => {
+                let top = self.new_place(graph.ty(data.results[1]));
+                let out = match &top {
+                    Place::Reg(r) => Out::Reg(*r, graph.ty(data.results[1]).element().dtype),
+                    Place::View(v) => Out::View(v.clone()),
+                    Place::Slot(s) => Out::Slot(*s),
+                    Place::Stack(_) | Place::Expr(_) => panic!("an element of a stack is a tensor"),
+                };
+                let step = self.add_step(Kernel::Data, vec![], out, None, name, data.loc);
+                self.emit(Instr::StackPop { stack, step });
+                self.places[data.results[1].index()] = Some(top);
+            }
+            StackOp::ZerosLike => self.emit(Instr::StackZero(stack)),
+            StackOp::Add => {
+                let Place::Stack(src) = others[0] else { panic!("the second operand of {name} is no stack") };
+                let step = self.add_step(Kernel::Data, vec![], Out::Nothing, None, name, data.loc);
+                self.emit(Instr::StackAdd { dst: stack, src, step });
+            }
+        }
+        self.places[data.results[0].index()] = Some(Place::Stack(stack));
+        Ok(())
+    }
+}
+
+fn op_name(op: &StackOp) -> &'static str {
+    anabranch_dsl::ir::Op::Stack(op.clone()).name()
+}

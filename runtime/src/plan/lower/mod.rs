@@ -1,0 +1,352 @@
+//! Lowering: from a graph to the draft of a plan, in one walk in program order.
+//!
+//! Structural operations (broadcast, reshape, permute, slice, ..) become views and cost nothing. Elementwise operations
+//! whose only user is another elementwise operation of the same region and shape are fused with it. Captures of
+//! regions are the outer places themselves.
+
+mod control;
+mod elementwise;
+mod prim;
+
+use super::draft::{Draft, Item, Loop, Move};
+use super::{Assign, Base, BufferId, Instr, Meaning, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View, reg_view};
+use crate::cpu::element::scalar_to_reg;
+use crate::cpu::kernels::Kernel;
+use crate::cpu::kernels::copy::Copy;
+use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
+use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType, Type};
+use elementwise::Expr;
+use std::collections::HashMap;
+
+/// How to make a plan.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Options {
+    /// Fail at the first operation that makes a value which is not finite out of finite operands.
+    pub(crate) check_finite: bool,
+}
+
+/// Where a value is.
+#[derive(Clone, Debug)]
+enum Place {
+    /// An element in a register.
+    Reg(Reg),
+    /// A tensor of known shape.
+    View(View),
+    /// A tensor of unknown shape.
+    Slot(SlotId),
+    /// A stack.
+    Stack(StackId),
+    /// An elementwise expression that its only user will compute.
+    Expr(Box<Expr>),
+}
+
+struct Lower<'g> {
+    graph: &'g Graph,
+    options: Options,
+    draft: Draft,
+    places: Vec<Option<Place>>,
+    /// The node that is the only user of a value, if there is one. Yielding a value is using it by no node.
+    only_user: Vec<Users>,
+    /// Registers of constants by their content.
+    constant_regs: HashMap<u64, Reg>,
+    /// The present value of each variable, where it was assigned.
+    assigned: Vec<Option<Value>>,
+    current_loop: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Users {
+    None,
+    Only(Node),
+    Several,
+}
+
+/// Makes the plan of a graph. Shapes that are not known become slots.
+pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
+    let mut lower = Lower {
+        graph,
+        options,
+        draft: Draft::default(),
+        places: vec![None; graph.n_values()],
+        only_user: users(graph),
+        constant_regs: HashMap::new(),
+        assigned: vec![None; graph.vars.len()],
+        current_loop: None,
+    };
+    let inputs = lower.inputs();
+    lower.region(graph.root())?;
+    let outputs = graph.outputs().iter().map(|&v| Ok((lower.operand(v)?, graph.ty(v).element().clone()))).collect::<Result<Vec<_>>>()?;
+    let assigns = lower.assigns()?;
+    super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns)
+}
+
+/// Who uses each value.
+fn users(graph: &Graph) -> Vec<Users> {
+    let mut users = vec![Users::None; graph.n_values()];
+    let mut regions = vec![graph.root()];
+    while let Some(region) = regions.pop() {
+        let data = graph.region(region);
+        for &node in &data.nodes {
+            for v in &graph.node(node).operands {
+                let user = &mut users[v.index()];
+                *user = match *user {
+                    Users::None => Users::Only(node),
+                    Users::Only(other) if other == node => Users::Only(node),
+                    _ => Users::Several,
+                };
+            }
+            regions.extend(&graph.node(node).regions);
+        }
+        data.yields.iter().for_each(|v| users[v.index()] = Users::Several);
+    }
+    users
+}
+
+impl Lower<'_> {
+    fn inputs(&mut self) -> Vec<TensorType> {
+        let graph = self.graph;
+        let types = graph.inputs().iter().map(|&v| graph.ty(v).element().clone()).collect();
+        for (i, &v) in graph.inputs().iter().enumerate() {
+            let ty = graph.ty(v).element();
+            let base = Base::Input(i as u32);
+            let place = match ty.shape.known() {
+                Some(shape) => self.tensor_place(View::whole(base, ty.dtype, shape), "input", Loc::UNKNOWN),
+                None => panic!("the plan of `{}` was asked for before its inputs were known: {ty}", graph.name),
+            };
+            self.places[v.index()] = Some(place);
+        }
+        types
+    }
+
+    /// What becomes of the variables. A value that lies in a variable is copied: it may be assigned itself.
+    fn assigns(&mut self) -> Result<Vec<Assign>> {
+        let mut assigns = Vec::new();
+        for (var, value) in self.assigned.clone().into_iter().enumerate() {
+            let Some(value) = value else { continue };
+            let value = match self.operand(value)? {
+                Operand::View(v) if matches!(v.base, Base::Var(_)) => Operand::View(self.copied(&v, "assign", Loc::UNKNOWN)),
+                other => other,
+            };
+            assigns.push(Assign { var, value });
+        }
+        Ok(assigns)
+    }
+
+    fn region(&mut self, region: Region) -> Result<()> {
+        let graph = self.graph;
+        graph.region(region).nodes.iter().try_for_each(|&n| self.node(n))
+    }
+
+    fn node(&mut self, node: Node) -> Result<()> {
+        let graph = self.graph;
+        let data = graph.node(node);
+        match &data.op {
+            Op::Prim(def, attrs) => {
+                let place = self.prim(node, def, attrs)?;
+                self.places[data.results[0].index()] = Some(place);
+            }
+            Op::Constant(tensor) => {
+                let place = self.constant(tensor);
+                self.places[data.results[0].index()] = Some(place);
+            }
+            Op::Read(var) => {
+                let place = match self.assigned[var.index()] {
+                    Some(v) => self.place(v)?,
+                    None => {
+                        let ty = &graph.vars[var.index()].ty;
+                        let shape = ty.shape.known().expect("the shape of a variable is known");
+                        let view = View::whole(Base::Var(var.index() as u32), ty.dtype, shape);
+                        self.tensor_place(view, "read", data.loc)
+                    }
+                };
+                self.places[data.results[0].index()] = Some(place);
+            }
+            Op::Assign(var) => {
+                if data.region != graph.root() {
+                    let name = &graph.vars[var.index()].name;
+                    let message = format!("the variable `{name}` is assigned inside of a branch or loop body of the graph");
+                    return Err(Diagnostic::new(message).at(data.loc, "carry its value out, and assign it in the root region"));
+                }
+                self.place(data.operands[0])?;
+                self.assigned[var.index()] = Some(data.operands[0]);
+            }
+            Op::Assert { message } => {
+                let cond = self.reg(data.operands[0])?;
+                let step = self.add_step(Kernel::Assert(message.clone()), vec![], Out::Nothing, None, "assert", data.loc);
+                self.emit(Instr::Assert { cond, step });
+            }
+            Op::Stack(op) => self.stack_op(node, op)?,
+            Op::Cond => self.cond(node)?,
+            Op::While => self.while_loop(node)?,
+        }
+        Ok(())
+    }
+
+    // Places.
+
+    /// Where a value is; an expression is computed first.
+    fn place(&mut self, value: Value) -> Result<Place> {
+        let place = self.places[value.index()].clone();
+        let place = place.unwrap_or_else(|| panic!("{value} of `{}` is used before it is defined", self.graph.name));
+        let Place::Expr(expr) = place else { return Ok(place) };
+        let place = Place::View(self.materialize(*expr));
+        self.places[value.index()] = Some(place.clone());
+        Ok(place)
+    }
+
+    /// The value as an operand of a step.
+    fn operand(&mut self, value: Value) -> Result<Operand> {
+        Ok(match self.place(value)? {
+            Place::Reg(r) => Operand::View(reg_view(r, self.graph.ty(value).element().dtype)),
+            Place::View(v) => Operand::View(v),
+            Place::Slot(s) => Operand::Slot(s),
+            Place::Stack(_) | Place::Expr(_) => panic!("{value} of `{}` is no tensor", self.graph.name),
+        })
+    }
+
+    /// The register of a value of rank 0.
+    fn reg(&mut self, value: Value) -> Result<Reg> {
+        match self.place(value)? {
+            Place::Reg(r) => Ok(r),
+            other => panic!("{value} of `{}` is not in a register but {other:?}", self.graph.name),
+        }
+    }
+
+    /// A view as a place: an element goes to a register.
+    fn tensor_place(&mut self, view: View, name: &'static str, loc: Loc) -> Place {
+        if !view.shape.is_empty() {
+            return Place::View(view);
+        }
+        if let Base::Reg(r) = view.base {
+            return Place::Reg(r);
+        }
+        let (dst, dtype) = (self.new_reg(), view.dtype);
+        let step = self.add_step(Kernel::Load, vec![Operand::View(view)], Out::Reg(dst, dtype), None, name, loc);
+        self.emit(Instr::Run(step));
+        Place::Reg(dst)
+    }
+
+    fn constant(&mut self, tensor: &HostTensor) -> Place {
+        if tensor.rank() == 0 {
+            return Place::Reg(self.constant_reg(scalar_to_reg(tensor)));
+        }
+        let i = self.draft.constants.len() as u32;
+        self.draft.constants.push(tensor.clone());
+        Place::View(View::whole(Base::Constant(i), tensor.dtype(), tensor.shape().to_vec()))
+    }
+
+    fn constant_reg(&mut self, bits: u64) -> Reg {
+        if let Some(&r) = self.constant_regs.get(&bits) {
+            return r;
+        }
+        let r = self.new_reg();
+        self.draft.constant_regs.push((r, bits));
+        self.constant_regs.insert(bits, r);
+        r
+    }
+
+    /// A new place for a value of a type.
+    fn new_place(&mut self, ty: &Type) -> Place {
+        match ty {
+            Type::Stack(element) => Place::Stack(self.new_stack(element.clone())),
+            Type::Tensor(t) if t.rank() == 0 => Place::Reg(self.new_reg()),
+            Type::Tensor(t) => match t.shape.known() {
+                Some(shape) => Place::View(self.new_buffer(t.dtype, shape)),
+                None => Place::Slot(self.new_slot()),
+            },
+        }
+    }
+
+    fn new_reg(&mut self) -> Reg {
+        self.draft.n_regs += 1;
+        Reg(self.draft.n_regs - 1)
+    }
+
+    fn new_slot(&mut self) -> SlotId {
+        self.draft.n_slots += 1;
+        SlotId(self.draft.n_slots - 1)
+    }
+
+    fn new_stack(&mut self, element: TensorType) -> StackId {
+        self.draft.stacks.push(element);
+        StackId(self.draft.stacks.len() as u32 - 1)
+    }
+
+    fn new_buffer(&mut self, dtype: DType, shape: Vec<usize>) -> View {
+        let b = BufferId(self.draft.buffers.len() as u32);
+        let view = View::whole(Base::Buffer(b), dtype, shape);
+        self.draft.buffers.push(view.n_bytes());
+        view
+    }
+
+    // Code.
+
+    fn emit(&mut self, instr: Instr) {
+        self.emit_item(Item::Instr(instr));
+    }
+
+    fn emit_item(&mut self, item: Item) {
+        self.draft.items.push(item);
+        self.draft.item_loops.push(self.current_loop);
+    }
+
+    fn emit_moves(&mut self, moves: Vec<Move>) {
+        if !moves.is_empty() {
+            self.emit_item(Item::Moves(moves));
+        }
+    }
+
+    /// The index of the next item.
+    fn here(&self) -> u32 {
+        self.draft.items.len() as u32
+    }
+
+    fn new_label(&mut self) -> u32 {
+        self.draft.labels.push(u32::MAX);
+        self.draft.labels.len() as u32 - 1
+    }
+
+    fn set_label(&mut self, label: u32) {
+        self.draft.labels[label as usize] = self.here();
+    }
+
+    fn open_loop(&mut self) -> u32 {
+        let id = self.draft.loops.len() as u32;
+        self.draft.loops.push(Loop { start: self.here(), end: 0, parent: self.current_loop, back_edge: 0 });
+        self.current_loop = Some(id);
+        id
+    }
+
+    fn add_step(
+        &mut self,
+        kernel: Kernel,
+        operands: Vec<Operand>,
+        out: Out,
+        meaning: Option<Meaning>,
+        name: &'static str,
+        loc: Loc,
+    ) -> StepId {
+        let meaning = meaning.map(Box::new);
+        self.draft.steps.push(Step { kernel, operands, out, meaning, name, loc });
+        StepId(self.draft.steps.len() as u32 - 1)
+    }
+
+    /// Copies a view to a new buffer.
+    fn copied(&mut self, view: &View, name: &'static str, loc: Loc) -> View {
+        let out = self.new_buffer(view.dtype, view.shape.clone());
+        self.copy_to(view, out.clone(), name, loc);
+        out
+    }
+
+    /// Copies a view to a part of a buffer.
+    fn copy_to(&mut self, from: &View, to: View, name: &'static str, loc: Loc) {
+        let kernel = Kernel::Copy(Copy::new(from, &to));
+        let step = self.add_step(kernel, vec![Operand::View(from.clone())], Out::View(to), None, name, loc);
+        self.emit(Instr::Run(step));
+    }
+
+    /// The view itself if it is contiguous, a copy if not.
+    fn contiguous(&mut self, view: View, name: &'static str, loc: Loc) -> View {
+        if view.is_contiguous() { view } else { self.copied(&view, name, loc) }
+    }
+}

@@ -1,0 +1,221 @@
+//! The plan: what a graph becomes for one CPU. A flat list of instructions over registers, buffers, stacks and slots, with
+//! control flow as jumps.
+//!
+//! ```text
+//! Graph (optimized, shapes known) --lower--> Draft --liveness--> coalesced Draft --finish--> Plan --execute--> outputs
+//! ```
+//!
+//! Where a value lives follows from its type alone:
+//!
+//! | type | place |
+//! |---|---|
+//! | tensor of rank 0 | a **register** of 64 bits |
+//! | tensor of known shape | a **view** of a buffer of the arena, an input, a constant, a variable or a register |
+//! | stack of tensors of known shape | a **stack**: one growing block of memory |
+//! | anything whose shape only the data decides | a **slot**: a host tensor of its own, or a list of them |
+//!
+//! Invariants. The executor relies on them and panics where one is broken:
+//!
+//! - P1. Jump targets are indices of instructions or the end; the last instruction is followed by the end.
+//! - P2. A register, buffer, stack or slot is written before it is read on every way through the code.
+//! - P3. Storage that is live at the same time does not overlap; what is read after a loop began and was written before
+//!   stays untouched through all its iterations.
+//! - P4. A kernel never reads the buffer it writes, except an elementwise kernel at the very places it writes (in place).
+//! - P5. Inputs, constants and variables are never written while the instructions run: variables change at the end,
+//!   together, and only if no instruction failed.
+//! - P6. The constants of rank 0 lie in registers that no instruction writes.
+//! - P7. No instruction of a plan without slots takes memory from the allocator, except stacks that grow beyond what
+//!   any earlier step needed.
+
+mod allocate;
+mod draft;
+mod exec;
+mod explain;
+mod finish;
+mod liveness;
+mod lower;
+mod moves;
+mod view;
+
+use crate::cpu::kernels::Kernel;
+use crate::cpu::kernels::elementwise::ScalarFn;
+use anabranch_dsl::ir::Attrs;
+use anabranch_dsl::ops::OpDef;
+use anabranch_dsl::{DType, HostTensor, Loc, TensorType};
+use std::ops::Range;
+
+pub(crate) use exec::Context;
+pub(crate) use lower::{Options, lower};
+pub(crate) use view::{Base, View, row_major};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub(crate) struct $name(pub(crate) u32);
+
+        impl $name {
+            pub(crate) fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+    };
+}
+id! {
+    /// A register: one element of any type.
+    Reg, "r"
+}
+id! {
+    /// A buffer: a region of the arena.
+    BufferId, "b"
+}
+id! {
+    /// A stack of tensors.
+    StackId, "s"
+}
+id! {
+    /// A slot: a tensor whose shape is not known before it runs.
+    SlotId, "d"
+}
+id! {
+    /// A tensor instruction, by index into [`Plan::steps`].
+    StepId, "step"
+}
+
+/// An operand of a tensor instruction.
+#[derive(Clone, Debug)]
+pub(crate) enum Operand {
+    /// A tensor of known shape.
+    View(View),
+    /// A tensor of unknown shape.
+    Slot(SlotId),
+}
+
+impl Operand {
+    /// The view. Only the reference kernel takes slots.
+    pub(crate) fn view(&self) -> &View {
+        match self {
+            Operand::View(v) => v,
+            Operand::Slot(s) => panic!("{s:?} given to a kernel that needs known shapes"),
+        }
+    }
+}
+
+/// Where a tensor instruction writes.
+#[derive(Clone, Debug)]
+pub(crate) enum Out {
+    /// A view of a buffer. Contiguous, except for copies.
+    View(View),
+    /// One element.
+    Reg(Reg, DType),
+    /// A tensor of unknown shape.
+    Slot(SlotId),
+    /// Nowhere: the instruction that names the step knows.
+    Nothing,
+}
+
+/// The operation that a step computes from its operands: for errors, and for the reference kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Meaning {
+    pub(crate) def: &'static OpDef,
+    pub(crate) attrs: Attrs,
+}
+
+/// A tensor instruction, or what another instruction needs beside its registers.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) kernel: Kernel,
+    pub(crate) operands: Vec<Operand>,
+    pub(crate) out: Out,
+    /// What it computes, for kernels that can fail.
+    pub(crate) meaning: Option<Box<Meaning>>,
+    /// The name of the node's operation.
+    pub(crate) name: &'static str,
+    pub(crate) loc: Loc,
+}
+
+/// An instruction.
+#[derive(Clone, Debug)]
+pub(crate) enum Instr {
+    /// `dst = f(a, b, c)` on registers.
+    Scalar { f: ScalarFn, dst: Reg, a: Reg, b: Reg, c: Reg, name: &'static str },
+    /// `dst = f(a, b)` on registers if `b` is valid; the meaning of the step says how it fails otherwise.
+    Checked { f: ScalarFn, valid: fn(u64) -> bool, dst: Reg, a: Reg, b: Reg, step: StepId },
+    /// `dst = src`
+    Move { dst: Reg, src: Reg },
+    /// Goes on at another instruction.
+    Jump { to: u32 },
+    /// Goes on at another instruction if the register holds true.
+    JumpIf { cond: Reg, to: u32 },
+    /// Goes on at another instruction if the register holds false.
+    JumpUnless { cond: Reg, to: u32 },
+    /// Runs a tensor instruction.
+    Run(StepId),
+    /// Fails unless the register holds true.
+    Assert { cond: Reg, step: StepId },
+    /// Fails if the value is not finite while those it was made of are.
+    CheckFinite(StepId),
+    /// Empties a stack.
+    StackNew(StackId),
+    /// Copies a stack; takes its content if the source is not used any more.
+    StackMove { dst: StackId, src: StackId, take: bool },
+    /// Pushes the operand of a step.
+    StackPush { stack: StackId, step: StepId },
+    /// Pops into the output of a step; fails if the stack is empty.
+    StackPop { stack: StackId, step: StepId },
+    /// Zeros the elements of a stack.
+    StackZero(StackId),
+    /// Adds another stack of the same length.
+    StackAdd { dst: StackId, src: StackId, step: StepId },
+    /// Shares the tensor of a slot.
+    SlotMove { dst: SlotId, src: SlotId },
+}
+
+/// A change of a variable at the end of a step.
+#[derive(Clone, Debug)]
+pub(crate) struct Assign {
+    /// Index of the variable in the graph.
+    pub(crate) var: usize,
+    /// What it becomes; lies in no variable.
+    pub(crate) value: Operand,
+}
+
+/// A plan: see the [module](self).
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) code: Vec<Instr>,
+    pub(crate) steps: Vec<Step>,
+    /// Where each buffer lies in the arena.
+    pub(crate) regions: Vec<Range<usize>>,
+    pub(crate) arena_bytes: usize,
+    /// What the registers hold when a step begins: the constants, then nothing of meaning.
+    pub(crate) registers: Vec<u64>,
+    /// Number of registers that hold constants; they come first.
+    pub(crate) n_constant_registers: usize,
+    /// Element type of each stack.
+    pub(crate) stacks: Vec<TensorType>,
+    pub(crate) n_slots: usize,
+    pub(crate) constants: Vec<HostTensor>,
+    pub(crate) inputs: Vec<TensorType>,
+    pub(crate) outputs: Vec<(Operand, TensorType)>,
+    pub(crate) assigns: Vec<Assign>,
+    /// The name of the graph.
+    pub(crate) name: String,
+}
+
+impl Plan {
+    /// Whether memory of unknown size may be taken while it runs.
+    pub(crate) fn is_dynamic(&self) -> bool {
+        self.n_slots > 0
+    }
+}
+
+/// The view of a register as a tensor without dimensions.
+pub(crate) fn reg_view(reg: Reg, dtype: DType) -> View {
+    View { base: Base::Reg(reg), dtype, offset: 0, shape: Vec::new(), strides: Vec::new() }
+}

@@ -1,0 +1,116 @@
+//! Moves that happen at once, put into an order.
+//!
+//! A move may come when no other one still has to read what it overwrites. Where all that are left wait for each other, as in
+//! `(a, b) = (b, a)`, one source is saved first.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// One step of the order, by index of the move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ordered {
+    /// Saves the source of the move; the move itself reads what was saved.
+    Save(usize),
+    /// The move.
+    Do(usize),
+}
+
+/// An order for moves given as pairs of destination and source; `None` is a source that nothing here overwrites.
+/// Destinations are different from each other; a source equal to its destination is read while it is overwritten, and is
+/// saved.
+pub(crate) fn in_order<S: Copy + Eq + Hash>(moves: &[(S, Option<S>)]) -> Vec<Ordered> {
+    let by_destination: HashMap<S, usize> = moves.iter().enumerate().map(|(i, m)| (m.0, i)).collect();
+    // How many moves that are not done read the destination of each.
+    let mut readers = vec![0; moves.len()];
+    let target = |i: usize| moves[i].1.and_then(|src| by_destination.get(&src).copied());
+    for i in 0..moves.len() {
+        if let Some(t) = target(i) {
+            readers[t] += 1;
+        }
+    }
+    let mut order = Vec::with_capacity(moves.len());
+    let mut done = vec![false; moves.len()];
+    let mut ready: Vec<usize> = (0..moves.len()).rev().filter(|&i| readers[i] == 0).collect();
+    let mut next = 0;
+    loop {
+        while let Some(i) = ready.pop() {
+            order.push(Ordered::Do(i));
+            if !std::mem::replace(&mut done[i], true)
+                && let Some(t) = target(i)
+                && readers[t] > 0
+            {
+                readers[t] -= 1;
+                if readers[t] == 0 && !done[t] {
+                    ready.push(t);
+                }
+            }
+        }
+        while next < moves.len() && done[next] {
+            next += 1;
+        }
+        if next == moves.len() {
+            return order;
+        }
+        // Everything left is in a cycle: after saving what this move reads, the move that overwrites it may come.
+        order.push(Ordered::Save(next));
+        let mut rest: Vec<(S, Option<S>)> = Vec::new();
+        let mut index = Vec::new();
+        for i in 0..moves.len() {
+            if !done[i] {
+                rest.push((moves[i].0, if i == next { None } else { moves[i].1 }));
+                index.push(i);
+            }
+        }
+        order.extend(in_order(&rest).into_iter().map(|o| match o {
+            Ordered::Save(i) => Ordered::Save(index[i]),
+            Ordered::Do(i) => Ordered::Do(index[i]),
+        }));
+        return order;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs the moves in the order found, and all at once; both must agree.
+    fn check(moves: &[(usize, usize)]) {
+        let start: Vec<usize> = (0..8).collect();
+        let mut expected = start.clone();
+        moves.iter().for_each(|&(d, s)| expected[d] = start[s]);
+
+        let pairs: Vec<_> = moves.iter().map(|&(d, s)| (d, Some(s))).collect();
+        let mut state = start.clone();
+        let mut saved = vec![None; moves.len()];
+        for o in in_order(&pairs) {
+            match o {
+                Ordered::Save(i) => saved[i] = Some(state[moves[i].1]),
+                Ordered::Do(i) => state[moves[i].0] = saved[i].unwrap_or(state[moves[i].1]),
+            }
+        }
+        assert_eq!(state, expected, "{moves:?}");
+    }
+
+    #[test]
+    fn swaps_cycles_and_chains_keep_their_values() {
+        check(&[(0, 1), (1, 0)]);
+        check(&[(0, 1), (1, 2), (2, 0), (3, 0)]);
+        check(&[(0, 1), (1, 0), (2, 3), (3, 2), (4, 4)]);
+        check(&[(1, 0), (2, 1), (3, 2)]);
+        check(&[(0, 5), (1, 5), (5, 0)]);
+    }
+
+    #[test]
+    fn all_moves_between_four_places() {
+        for code in 0..256 {
+            let moves: Vec<(usize, usize)> = (0..4).map(|i| (i, code >> (2 * i) & 3)).collect();
+            check(&moves);
+        }
+    }
+
+    #[test]
+    fn a_chain_needs_no_saving() {
+        let order = in_order(&[(1, Some(0)), (2, Some(1)), (3, Some(2))]);
+        assert_eq!(order, [Ordered::Do(2), Ordered::Do(1), Ordered::Do(0)]);
+    }
+}

@@ -1,0 +1,230 @@
+//! Views: strided windows into buffers, registers and host tensors.
+
+use super::{BufferId, Reg};
+use anabranch_dsl::DType;
+
+/// What a view lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Base {
+    /// A buffer of the arena.
+    Buffer(BufferId),
+    /// A register, read as one element.
+    Reg(Reg),
+    /// An input of the call.
+    Input(u32),
+    /// A constant of the plan.
+    Constant(u32),
+    /// The value that a variable had when the step began.
+    Var(u32),
+}
+
+/// A strided window. Element `[i, j, ..]` is element `offset + i * strides[0] + j * strides[1] + ..` of its base.
+///
+/// Invariant: every element lies inside of the base. Strides may be 0 (broadcast) and negative (flip).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) base: Base,
+    pub(crate) dtype: DType,
+    pub(crate) offset: usize,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) strides: Vec<isize>,
+}
+
+/// Strides of a row-major tensor.
+pub(crate) fn row_major(shape: &[usize]) -> Vec<isize> {
+    let mut strides = vec![1; shape.len()];
+    for i in (1..shape.len()).rev() {
+        strides[i - 1] = strides[i] * shape[i].max(1) as isize;
+    }
+    strides
+}
+
+impl View {
+    /// All of a base, row-major.
+    pub(crate) fn whole(base: Base, dtype: DType, shape: Vec<usize>) -> View {
+        View { base, dtype, offset: 0, strides: row_major(&shape), shape }
+    }
+
+    /// Number of elements.
+    pub(crate) fn size(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Bytes of its elements.
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.size() * self.dtype.size()
+    }
+
+    /// Whether the elements lie one behind the other in row-major order.
+    pub(crate) fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        for (&n, &s) in self.shape.iter().zip(&self.strides).rev() {
+            if n != 1 {
+                if s != expected && n != 0 {
+                    return false;
+                }
+                expected *= n as isize;
+            }
+        }
+        true
+    }
+
+    /// The same elements broadcast to `shape`.
+    pub(crate) fn broadcast_to(&self, shape: &[usize]) -> View {
+        let missing = shape.len() - self.shape.len();
+        let strides = (0..shape.len())
+            .map(|i| match i.checked_sub(missing) {
+                Some(j) if self.shape[j] == shape[i] => self.strides[j],
+                _ => 0,
+            })
+            .collect();
+        View { shape: shape.to_vec(), strides, ..self.clone() }
+    }
+
+    /// The axes in another order.
+    pub(crate) fn permute(&self, axes: &[usize]) -> View {
+        View {
+            shape: axes.iter().map(|&a| self.shape[a]).collect(),
+            strides: axes.iter().map(|&a| self.strides[a]).collect(),
+            ..self.clone()
+        }
+    }
+
+    /// Elements `start`, `start + step`, .. of one axis, `n` of them.
+    pub(crate) fn slice(&self, axis: usize, start: usize, n: usize, step: isize) -> View {
+        let mut view = self.clone();
+        if n > 0 {
+            view.offset = (view.offset as isize + start as isize * view.strides[axis]) as usize;
+        }
+        view.shape[axis] = n;
+        view.strides[axis] *= step;
+        view
+    }
+
+    /// One axis backwards.
+    pub(crate) fn flip(&self, axis: usize) -> View {
+        match self.shape[axis] {
+            0 => self.clone(),
+            n => self.slice(axis, n - 1, n, -1),
+        }
+    }
+
+    /// The same elements in row-major order under another shape, if strides can say it.
+    pub(crate) fn reshape(&self, shape: &[usize]) -> Option<View> {
+        if self.size() == 0 || self.is_contiguous() {
+            return Some(View { shape: shape.to_vec(), strides: row_major(shape), ..self.clone() });
+        }
+        // Axes of extent 1 have no say; then each group of old axes must be one run for a group of new ones.
+        let old: Vec<(usize, isize)> =
+            self.shape.iter().copied().zip(self.strides.iter().copied()).filter(|&(n, _)| n != 1).collect();
+        let mut strides = vec![0; shape.len()];
+        let (mut i, mut j) = (0, 0);
+        while i < old.len() {
+            let (first_new, first_old) = (j, i);
+            let mut n_old = old[i].0;
+            i += 1;
+            let mut n_new = 1;
+            while n_new != n_old {
+                if n_new < n_old {
+                    n_new *= shape[j];
+                    j += 1;
+                } else {
+                    n_old *= old[i].0;
+                    i += 1;
+                }
+            }
+            if old[first_old..i].windows(2).any(|w| w[0].1 != w[1].1 * w[1].0 as isize) {
+                return None;
+            }
+            let mut stride = old[i - 1].1;
+            for k in (first_new..j).rev() {
+                strides[k] = stride;
+                stride *= shape[k] as isize;
+            }
+        }
+        Some(View { shape: shape.to_vec(), strides, ..self.clone() })
+    }
+
+    /// The index in the base of every element, in row-major order.
+    pub(crate) fn offsets(&self) -> Offsets<'_> {
+        Offsets { view: self, index: vec![0; self.shape.len()], next: self.offset as isize, left: self.size() }
+    }
+
+    /// Whether the other view shows the same elements at the same places.
+    pub(crate) fn same_places(&self, other: &View) -> bool {
+        let steps = |v: &View| {
+            v.shape.iter().zip(&v.strides).filter(|&(&n, _)| n != 1).map(|(&n, &s)| (n, s)).collect::<Vec<_>>()
+        };
+        self.base == other.base
+            && self.offset == other.offset
+            && self.dtype.size() == other.dtype.size()
+            && steps(self) == steps(other)
+    }
+}
+
+/// See [`View::offsets`].
+pub(crate) struct Offsets<'a> {
+    view: &'a View,
+    index: Vec<usize>,
+    next: isize,
+    left: usize,
+}
+
+impl Iterator for Offsets<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        self.left = self.left.checked_sub(1)?;
+        let this = self.next;
+        for axis in (0..self.index.len()).rev() {
+            self.index[axis] += 1;
+            self.next += self.view.strides[axis];
+            if self.index[axis] < self.view.shape[axis] {
+                break;
+            }
+            self.next -= self.view.strides[axis] * self.view.shape[axis] as isize;
+            self.index[axis] = 0;
+        }
+        Some(this as usize)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(shape: &[usize]) -> View {
+        View::whole(Base::Input(0), DType::F32, shape.to_vec())
+    }
+    fn offsets(v: &View) -> Vec<usize> {
+        v.offsets().collect()
+    }
+
+    #[test]
+    fn views_compose() {
+        let v = view(&[2, 3]);
+        assert_eq!(offsets(&v.permute(&[1, 0])), [0, 3, 1, 4, 2, 5]);
+        assert_eq!(offsets(&v.flip(1)), [2, 1, 0, 5, 4, 3]);
+        assert_eq!(offsets(&v.slice(1, 1, 2, 1)), [1, 2, 4, 5]);
+        assert_eq!(offsets(&v.slice(0, 1, 1, 1).broadcast_to(&[2, 2, 3])), [3, 4, 5, 3, 4, 5, 3, 4, 5, 3, 4, 5]);
+        assert!(v.is_contiguous() && !v.flip(0).is_contiguous());
+        assert!(v.slice(0, 1, 1, 1).is_contiguous());
+    }
+
+    #[test]
+    fn reshape_is_a_view_where_strides_can_say_it() {
+        let v = view(&[4, 6]);
+        let t = v.slice(1, 0, 4, 1);
+        assert_eq!(offsets(&t.reshape(&[2, 2, 2, 2]).expect("splits axes")), offsets(&t));
+        assert_eq!(offsets(&t.reshape(&[4, 1, 4]).expect("adds an axis")), offsets(&t));
+        assert!(t.reshape(&[16]).is_none(), "rows are apart");
+        assert!(v.permute(&[1, 0]).reshape(&[24]).is_none());
+        let b = view(&[3]).broadcast_to(&[2, 3]);
+        assert_eq!(offsets(&b.reshape(&[2, 3, 1]).expect("keeps the broadcast")), offsets(&b));
+        assert_eq!(view(&[0, 3]).reshape(&[3, 0]).map(|v| v.size()), Some(0));
+    }
+}

@@ -1,0 +1,194 @@
+//! A graph that can be run: its plan, and the memory of steps that run it.
+
+use crate::plan::{self, Context, Plan};
+use crate::state::Guard;
+use anabranch_dsl::ir::Op;
+use anabranch_dsl::{Dim, Diagnostic, Graph, HostTensor, Result, TensorType, interp};
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+/// How a graph is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Fail at the first operation that makes a value which is not finite out of finite operands.
+    pub(crate) check_finite: bool,
+    /// Run by the interpreter.
+    pub(crate) interpreted: bool,
+}
+
+/// A graph compiled for the concrete types of its inputs.
+///
+/// It may run several times at once: every running step has memory of its own, which later steps use again.
+pub struct Program {
+    graph: Graph,
+    plan: Option<Plan>,
+    options: Options,
+    free: Mutex<Vec<Context>>,
+}
+
+/// Memory of steps that is kept for later ones.
+const MAX_FREE: usize = 64;
+
+impl Program {
+    /// Compiles a graph whose inputs have known shapes.
+    ///
+    /// ```
+    /// use anabranch_dsl::{Graph, HostTensor};
+    /// use anabranch_runtime::Program;
+    ///
+    /// let graph = Graph::parse("graph @f(%x: f32[]) -> (f32[]) { %y = mul %x, %x : f32[] return %y }", "f.ir");
+    /// let program = Program::new(graph.expect("the text is right"))?;
+    /// let outputs = program.run(&[HostTensor::scalar(3.0f32)], &mut vec![])?;
+    /// assert_eq!(outputs, [HostTensor::scalar(9.0f32)]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn new(graph: Graph) -> Result<Program> {
+        Program::with_options(graph, Options::default())
+    }
+
+    pub(crate) fn with_options(graph: Graph, options: Options) -> Result<Program> {
+        for &v in graph.inputs() {
+            let ty = graph.ty(v).element();
+            if ty.shape.known().is_none() {
+                let message = format!("`{}`: the shape of an input is not known: {ty}", graph.name);
+                return Err(Diagnostic::new(message).help("specialize the graph to the types of the call"));
+            }
+        }
+        let plan = match options.interpreted {
+            true => None,
+            false => Some(plan::lower(&graph, plan::Options { check_finite: options.check_finite })?),
+        };
+        Ok(Program { graph, plan, options, free: Mutex::default() })
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The types of the inputs.
+    pub(crate) fn input_types(&self) -> impl Iterator<Item = &TensorType> {
+        self.graph.inputs().iter().map(|&v| self.graph.ty(v).element())
+    }
+
+    /// For each variable of the graph whether it is assigned.
+    pub(crate) fn assigned(&self) -> Vec<bool> {
+        let mut assigned = vec![false; self.graph.vars.len()];
+        self.graph.visit_nodes(self.graph.root(), &mut |node| {
+            if let Op::Assign(var) = self.graph.node(node).op {
+                assigned[var.index()] = true;
+            }
+        });
+        assigned
+    }
+
+    /// Runs the graph. `vars` are the values of its variables in the order of [`Graph::vars`]; they are changed only if the
+    /// run succeeds.
+    pub fn run(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
+        self.check_inputs(inputs)?;
+        let Some(plan) = &self.plan else { return self.interpret(inputs, vars) };
+        let mut cx = self.context(plan);
+        let before: Vec<&HostTensor> = vars.iter().collect();
+        let outcome = plan.run(&mut cx, inputs, &before);
+        let outputs = outcome.map(|()| plan.outputs(&cx, inputs, &before));
+        if outputs.is_ok() {
+            plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
+        }
+        self.give_back(cx);
+        outputs
+    }
+
+    /// Runs the graph on locked variables.
+    pub(crate) fn step(&self, inputs: &[HostTensor], vars: &mut [Guard<'_>]) -> Result<Vec<HostTensor>> {
+        self.check_inputs(inputs)?;
+        let Some(plan) = &self.plan else {
+            let mut values: Vec<HostTensor> = vars.iter().map(|g| g.tensor().clone()).collect();
+            let outputs = self.interpret(inputs, &mut values)?;
+            for (guard, value) in vars.iter_mut().zip(values) {
+                if let Guard::Write(tensor) = guard {
+                    **tensor = value;
+                }
+            }
+            return Ok(outputs);
+        };
+        let mut cx = self.context(plan);
+        let before: Vec<&HostTensor> = vars.iter().map(Guard::tensor).collect();
+        let outcome = plan.run(&mut cx, inputs, &before);
+        let outputs = outcome.map(|()| plan.outputs(&cx, inputs, &before));
+        if outputs.is_ok() {
+            plan.commit(&cx, inputs, |var, change| change.apply(vars[var].tensor_mut()));
+        }
+        self.give_back(cx);
+        outputs
+    }
+
+    /// Runs the graph like [`run`](Self::run), and puts the outputs into `outputs`, whose memory is used again where types fit. So
+    /// the second of two equal calls takes no memory from the allocator.
+    pub fn run_into(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>, outputs: &mut Vec<HostTensor>) -> Result<()> {
+        let Some(plan) = &self.plan else {
+            *outputs = self.run(inputs, vars)?;
+            return Ok(());
+        };
+        self.check_inputs(inputs)?;
+        let mut cx = self.context(plan);
+        // A graph without variables takes no memory here.
+        let before: Vec<&HostTensor> = vars.iter().collect();
+        let outcome = plan.run(&mut cx, inputs, &before);
+        if outcome.is_ok() {
+            plan.outputs_into(&cx, inputs, &before, outputs);
+            plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
+        }
+        self.give_back(cx);
+        outcome
+    }
+
+    fn interpret(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
+        let options = interp::Options { check_finite: self.options.check_finite, ..Default::default() };
+        interp::run(&self.graph, inputs, vars, options)
+    }
+
+    fn check_inputs(&self, inputs: &[HostTensor]) -> Result<()> {
+        let name = &self.graph.name;
+        let expected = self.graph.inputs().len();
+        if inputs.len() != expected {
+            return Err(Diagnostic::new(format!("`{name}` takes {expected} inputs, given {}", inputs.len())));
+        }
+        for (i, (&param, input)) in self.graph.inputs().iter().zip(inputs).enumerate() {
+            let ty = self.graph.ty(param).element();
+            let same = ty.dtype == input.dtype()
+                && ty.rank() == input.rank()
+                && ty.shape.dims().iter().zip(input.shape()).all(|(d, &n)| *d == Dim::Known(n));
+            if !same {
+                let param = self.graph.value(param).name.map_or_else(|| format!("input {i}"), |n| format!("`{n}`"));
+                return Err(Diagnostic::new(format!("`{name}`: {param} is {ty}, given {}", input.ty())));
+            }
+        }
+        Ok(())
+    }
+
+    fn context(&self, plan: &Plan) -> Context {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        free.unwrap_or_else(|| Context::new(plan))
+    }
+
+    fn give_back(&self, cx: Context) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < MAX_FREE {
+            free.push(cx);
+        }
+    }
+
+    /// What the program does, as text: instructions, memory, inputs and outputs.
+    pub fn explain(&self) -> String {
+        match &self.plan {
+            Some(plan) => plan.to_string(),
+            None => format!("`{}` is interpreted\n", self.graph.name),
+        }
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").field("graph", &self.graph.name).finish_non_exhaustive()
+    }
+}

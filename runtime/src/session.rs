@@ -1,0 +1,134 @@
+//! Sessions: where functions are compiled and variables have their values.
+
+use crate::function::Function;
+use crate::state::{self, State};
+use anabranch_dsl::function::GraphFn;
+use anabranch_dsl::var::check_value;
+use anabranch_dsl::{AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, Module, Result, Var};
+use std::sync::Arc;
+
+/// A place where functions run, on the CPU of this machine. It owns the present values of variables.
+///
+/// A clone is another handle of the same session. Functions may be called from several threads at once.
+///
+/// ```
+/// use anabranch_dsl::prelude::*;
+/// use anabranch_runtime::Session;
+///
+/// let session = Session::new()?;
+/// let double = session.function(|x: Tensor| x * 2.0)?;
+/// assert_eq!(double.call(3.0)?, 6.0);
+/// assert_eq!(double.call([1.0, 2.0])?.as_slice(), [2.0, 4.0]);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub(crate) state: Arc<State>,
+    options: Builder,
+}
+
+/// Settings of a session.
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use]
+pub struct Builder {
+    pub(crate) check_finite: bool,
+    pub(crate) interpreted: bool,
+}
+
+impl Builder {
+    /// Whether functions check every result for values that are not finite, unless they say otherwise themselves.
+    pub fn check_finite(self, check_finite: bool) -> Builder {
+        Builder { check_finite, ..self }
+    }
+
+    /// Whether functions run by the interpreter, unless they say otherwise themselves.
+    pub fn interpreted(self, interpreted: bool) -> Builder {
+        Builder { interpreted, ..self }
+    }
+
+    /// The session.
+    pub fn build(self) -> Result<Session> {
+        Ok(Session { state: Arc::default(), options: self })
+    }
+}
+
+impl Session {
+    /// A session with the usual settings.
+    pub fn new() -> Result<Session> {
+        Session::builder().build()
+    }
+
+    /// Settings for a session.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A function that runs in this session. It is traced and compiled when it is called first with arguments of
+    /// given types, and that again for each other combination of types.
+    pub fn function<Args, F: GraphFn<Args>>(&self, f: F) -> Result<Function<F, Args>> {
+        Ok(Function::new(self.clone(), f, self.options))
+    }
+
+    /// The present value of a variable.
+    ///
+    /// ```
+    /// use anabranch_dsl::prelude::*;
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::new()?;
+    /// let n = Var::<i32>::new("n", 1);
+    /// let double = session.function(|| n.set(n.get() * 2))?;
+    /// double.call(())?;
+    /// double.call(())?;
+    /// assert_eq!(session.get(&n)?, 4);
+    /// session.set(&n, 7)?;
+    /// assert_eq!(session.get(&n)?, 7);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn get<T: Element>(&self, var: &Var<T>) -> Result<Array<T>> {
+        let tensor = self.state.cell(var.any()).read().clone();
+        Ok(Array::from_host(tensor).expect("a variable keeps its element type"))
+    }
+
+    /// Gives a variable a value of its type.
+    pub fn set<T: Element>(&self, var: &Var<T>, value: impl IntoArray<T>) -> Result<()> {
+        self.set_any(var.any(), value.into_array().into_host())
+    }
+
+    fn set_any(&self, var: &AnyVar, value: HostTensor) -> Result<()> {
+        check_value(var, &value)?;
+        *self.state.cell(var).write() = value;
+        Ok(())
+    }
+
+    /// The present values of all variables of a module with their paths, as they are between two steps.
+    pub fn state(&self, module: &impl Module) -> Vec<(String, HostTensor)> {
+        let (paths, vars): (Vec<_>, Vec<_>) = module.vars().into_iter().unzip();
+        let cells: Vec<_> = vars.iter().map(|v| self.state.cell(v)).collect();
+        let guards = state::lock(&cells, &state::lock_order(&cells), &vec![false; cells.len()]);
+        paths.into_iter().zip(guards.iter().map(|g| g.tensor().clone())).collect()
+    }
+
+    /// Gives all variables of a module values, found by their paths; other entries are an error, as is a missing one. Nothing
+    /// changes if there is an error, and no step sees some of the values only.
+    pub fn load_state(&self, module: &impl Module, values: &[(String, HostTensor)]) -> Result<()> {
+        let vars = module.vars();
+        let mut found = Vec::new();
+        for (path, var) in &vars {
+            let Some((_, value)) = values.iter().find(|(p, _)| p == path) else {
+                return Err(Diagnostic::new(format!("there is no value for the variable `{path}`")));
+            };
+            check_value(var, value)?;
+            found.push(value);
+        }
+        if let Some((path, _)) = values.iter().find(|(p, _)| !vars.iter().any(|(q, _)| p == q)) {
+            return Err(Diagnostic::new(format!("the module has no variable `{path}`")));
+        }
+        let cells: Vec<_> = vars.iter().map(|(_, v)| self.state.cell(v)).collect();
+        let mut guards = state::lock(&cells, &state::lock_order(&cells), &vec![true; cells.len()]);
+        for (guard, value) in guards.iter_mut().zip(found) {
+            *guard.tensor_mut() = value.clone();
+        }
+        Ok(())
+    }
+}

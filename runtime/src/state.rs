@@ -1,0 +1,84 @@
+//! The present values of variables.
+//!
+//! A session gives each variable it meets a cell with a lock. A step locks the variables of its graph in the order of
+//! their identities, for writing where it assigns, for reading elsewhere, before it reads the first and until it has
+//! changed the last: so steps are serializable, and no two of them wait for each other. A step that panics changes nothing,
+//! since variables change at its very end; the locks it held stay usable.
+
+use anabranch_dsl::{AnyVar, HostTensor};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The value of one variable in one session.
+#[derive(Debug)]
+pub(crate) struct Cell {
+    pub(crate) var: AnyVar,
+    value: RwLock<HostTensor>,
+}
+
+impl Cell {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, HostTensor> {
+        self.value.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, HostTensor> {
+        self.value.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All variables a session has met.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    cells: Mutex<HashMap<u64, Arc<Cell>>>,
+}
+
+impl State {
+    /// The cell of a variable, with its initial value when it is met first.
+    pub(crate) fn cell(&self, var: &AnyVar) -> Arc<Cell> {
+        let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Cell { var: var.clone(), value: RwLock::new(var.init().clone()) });
+        cells.entry(var.id()).or_insert_with(new).clone()
+    }
+}
+
+/// A variable locked for a step.
+pub(crate) enum Guard<'a> {
+    Read(RwLockReadGuard<'a, HostTensor>),
+    Write(RwLockWriteGuard<'a, HostTensor>),
+}
+
+impl Guard<'_> {
+    pub(crate) fn tensor(&self) -> &HostTensor {
+        match self {
+            Guard::Read(g) => g,
+            Guard::Write(g) => g,
+        }
+    }
+
+    /// The tensor for writing.
+    ///
+    /// # Panics
+    /// If the variable is locked for reading.
+    pub(crate) fn tensor_mut(&mut self) -> &mut HostTensor {
+        match self {
+            Guard::Write(g) => g,
+            Guard::Read(_) => panic!("a variable is assigned that was locked for reading"),
+        }
+    }
+}
+
+/// Locks cells, the `i`-th for writing if `writes[i]`; the guards come in the order of the cells.
+pub(crate) fn lock<'a>(cells: &'a [Arc<Cell>], order: &[usize], writes: &[bool]) -> Vec<Guard<'a>> {
+    let mut guards: Vec<Option<Guard<'a>>> = cells.iter().map(|_| None).collect();
+    for &i in order {
+        guards[i] = Some(if writes[i] { Guard::Write(cells[i].write()) } else { Guard::Read(cells[i].read()) });
+    }
+    guards.into_iter().map(|g| g.expect("the order has every cell")).collect()
+}
+
+/// The order in which cells are locked.
+pub(crate) fn lock_order(cells: &[Arc<Cell>]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..cells.len()).collect();
+    order.sort_by_key(|&i| cells[i].var.id());
+    order
+}

@@ -1,0 +1,83 @@
+//! Control flow without the macro, and the comparison of the plan with the interpreter.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use anabranch_dsl::trace::{self, CondTrace, Traced, WhileTrace};
+use anabranch_dsl::{Any, Buffer, HostTensor, TensorType, interp};
+use anabranch_runtime::Program;
+
+/// A staged loop over untyped handles.
+#[track_caller]
+pub fn while_loop(init: &[Any], cond: impl Fn(&[Any]) -> Any, body: impl Fn(&[Any]) -> Vec<Any>) -> Vec<Any> {
+    let (mut t, params) = WhileTrace::begin(init, &[]);
+    let pred = cond(&params);
+    let params = t.begin_body(pred);
+    let next = body(&params);
+    t.end(&next, &[])
+}
+
+/// A staged branch over untyped handles.
+#[track_caller]
+pub fn branch(pred: Any, then: impl FnOnce() -> Vec<Any>, otherwise: impl FnOnce() -> Vec<Any>) -> Vec<Any> {
+    let mut t = CondTrace::begin(pred);
+    let a = then();
+    t.select(1);
+    let b = otherwise();
+    t.end(&a, &b, &[])
+}
+
+/// Traces a function of untyped handles.
+pub fn traced(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Traced {
+    let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
+    let t = trace::trace("test", || {
+        let params: Vec<Any> = types.into_iter().map(|ty| trace::input(ty, None)).collect();
+        f(&params)
+    });
+    t.unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Runs a function by the interpreter and by its plan, the plan twice: outputs, variables and errors must be the same.
+/// Gives the outputs.
+#[track_caller]
+pub fn check(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Result<Vec<HostTensor>, String> {
+    check_traced(&traced(inputs, f), inputs)
+}
+
+/// See [`check`].
+#[track_caller]
+pub fn check_traced(traced: &Traced, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
+    let init: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
+    let mut expected_vars = init.clone();
+    let expected = interp::run(&traced.graph, inputs, &mut expected_vars, interp::Options::default());
+    let program = Program::new(traced.graph.clone()).unwrap_or_else(|e| panic!("{e}"));
+    for round in 0..2 {
+        let mut vars = init.clone();
+        let got = program.run(inputs, &mut vars);
+        match (&got, &expected) {
+            (Ok(got), Ok(expected)) => {
+                assert_eq!(got.len(), expected.len());
+                for (g, e) in got.iter().zip(expected).chain(vars.iter().zip(&expected_vars)) {
+                    assert!(close(g, e), "round {round}: {g} is not {e}\n{}", program.explain());
+                }
+            }
+            (Err(got), Err(expected)) => {
+                assert_eq!(got, expected, "round {round}\n{}", program.explain());
+                assert_eq!(vars, init, "a failing step changed a variable");
+            }
+            _ => panic!("round {round}: {got:?} is not {expected:?}\n{}", program.explain()),
+        }
+    }
+    expected.map_err(|e| e.message)
+}
+
+/// Whether two tensors are of one type and, within rounding, equal.
+pub fn close(a: &HostTensor, b: &HostTensor) -> bool {
+    fn near(x: f64, y: f64, eps: f64) -> bool {
+        x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= eps * x.abs().max(y.abs()).max(1.0)
+    }
+    a.ty() == b.ty()
+        && match (a.buffer(), b.buffer()) {
+            (Buffer::F32(x), Buffer::F32(y)) => x.iter().zip(y).all(|(&x, &y)| near(x.into(), y.into(), 1e-5)),
+            (Buffer::F64(x), Buffer::F64(y)) => x.iter().zip(y).all(|(&x, &y)| near(x, y, 1e-12)),
+            _ => a == b,
+        }
+}
