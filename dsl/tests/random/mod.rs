@@ -262,5 +262,5 @@ fn gradient_of_latest(scope: &[Any], wrt: Any) -> Any {
         .map(Any::sum_all)
         .reduce(Any::add)
         .expect("inputs are floats");
-    gradients(Tensor::<f32>::from_any(loss), Tensor::<f32>::from_any(wrt)).any()
+    gradients(Tensor::<f32>::from_any(loss), Tensor::<f32>::from_any(wrt)).untyped()
 }
