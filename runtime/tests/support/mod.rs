@@ -77,7 +77,7 @@ pub fn close(a: &HostTensor, b: &HostTensor) -> bool {
     a.ty() == b.ty()
         && match (a.buffer(), b.buffer()) {
             (Buffer::F32(x), Buffer::F32(y)) => x.iter().zip(y).all(|(&x, &y)| near(x.into(), y.into(), 1e-5)),
-            (Buffer::F64(x), Buffer::F64(y)) => x.iter().zip(y).all(|(&x, &y)| near(x, y, 1e-12)),
+            (Buffer::F64(x), Buffer::F64(y)) => x.iter().zip(y).all(|(&x, &y)| near(x, y, 1e-10)),
             _ => a == b,
         }
 }
