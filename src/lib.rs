@@ -3,7 +3,7 @@
 
 pub use anabranch_dsl as dsl;
 pub use anabranch_dsl::{
-    Any, AnyVar, Array, DType, Diagnostic, Dim, Element, Float, Graph, HostTensor, Integer, IntoArray, Loc, Module,
+    Any, AnyVar, Array, Carry, DType, Diagnostic, Dim, Element, Float, Graph, HostTensor, Integer, IntoArray, Loc, Module,
     Numeric, Operand, Result, Shape, Tensor, TensorType, Type, Var, Wrt, eval, eval_with, full, gradients, nn, optim,
     scalar, tensor, zeros,
 };

@@ -110,7 +110,7 @@ pub fn gradients<T: Float, W: Wrt>(loss: Tensor<T>, wrt: W) -> W {
     let loc = Loc::caller();
     let mut tensors = Vec::new();
     wrt.tensors(&mut tensors);
-    let grads = scalar_gradients(loss.any(), &tensors, loc);
+    let grads = scalar_gradients(loss.untyped(), &tensors, loc);
     wrt.rebuild(&mut grads.into_iter())
 }
 
@@ -129,13 +129,13 @@ pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
         })
         .collect();
     // A later value may have been assigned since the loss was computed: look back for the one it was computed from.
-    let depends = dependencies(loss.any());
+    let depends = dependencies(loss.untyped());
     let wrt: Vec<Any> = latest
         .iter()
         .zip(&versions)
         .map(|(&now, versions)| versions.iter().copied().find(|v| depends.contains(&v.value())).unwrap_or(now))
         .collect();
-    scalar_gradients(loss.any(), &wrt, loc)
+    scalar_gradients(loss.untyped(), &wrt, loc)
 }
 
 /// Sums of products: for every tensor of `wrt` the gradient of `sum(dy * y)` over all pairs, without asking that `y` be scalar.
@@ -154,7 +154,7 @@ pub trait Wrt {
 
 impl<T: Float> Wrt for Tensor<T> {
     fn tensors(&self, to: &mut Vec<Any>) {
-        to.push(self.any());
+        to.push(self.untyped());
     }
     fn rebuild(&self, from: &mut dyn Iterator<Item = Any>) -> Self {
         Tensor::from_any(from.next().expect("one gradient for each tensor"))

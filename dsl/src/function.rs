@@ -68,7 +68,7 @@ pub trait Output {
 impl<T: Element> Output for Tensor<T> {
     type Host = Array<T>;
     fn flatten(&self, to: &mut Vec<Any>) {
-        to.push(self.any());
+        to.push(self.untyped());
     }
     fn rebuild(&self) -> Rebuild<Array<T>> {
         Box::new(|tensors| {

@@ -47,7 +47,7 @@ pub trait Optimizer {
     where
         Self: Sized,
     {
-        let rate = rate.into_tensor().any();
+        let rate = rate.into_tensor().untyped();
         let step = self.begin();
         for (var, grad) in gradients {
             let next = self.update(var, read_var(var), *grad, rate.cast(var.ty().dtype), step);

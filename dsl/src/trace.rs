@@ -861,10 +861,8 @@ impl Tracer {
             results.push(Ok(types.len()));
             yields[0].push(x);
             yields[1].push(y);
-            types.push(match (tx, ty) {
-                (Type::Tensor(x), Type::Tensor(y)) => Type::tensor(x.dtype, x.shape.meet(&y.shape)),
-                (x, _) => x,
-            });
+            // Either branch may run, so an extent is known only if it is the same in both.
+            types.push(tx.join(&ty).expect("compatible types have a common one"));
         }
         let c = self.open.pop().expect("the construct is open");
         self.depth -= 1;

@@ -92,7 +92,7 @@ impl<T: Element> Var<T> {
     /// Gives it a new value of the same shape, in a graph function.
     #[track_caller]
     pub fn set(&self, value: Tensor<T>) {
-        trace::assign_var(&self.any, value.any());
+        trace::assign_var(&self.any, value.untyped());
     }
 }
 

@@ -44,14 +44,14 @@ pub(super) fn guard(name: &Ident) -> TokenStream {
 pub(super) fn name_param(param: &Ident) -> TokenStream {
     let (at, text) = (param.span(), param.to_string());
     let name_param = rt(at, "name_param");
-    quote_spanned!(helper_span(at)=> #name_param(::anabranch::Tensor::any(#param), #text);)
+    quote_spanned!(helper_span(at)=> #name_param(::anabranch::Tensor::untyped(#param), #text);)
 }
 
 /// Checks the shape of a parameter.
 pub(super) fn expect_shape(param: &Ident, extents: &[TokenStream]) -> TokenStream {
     let (at, text) = (param.span(), param.to_string());
     let (expect, site) = (rt(at, "expect_shape"), site(at, &text));
-    quote_spanned!(helper_span(at)=> #expect(::anabranch::Tensor::any(#param), #text, &[#(#extents),*], #site);)
+    quote_spanned!(helper_span(at)=> #expect(::anabranch::Tensor::untyped(#param), #text, &[#(#extents),*], #site);)
 }
 
 /// What a construct carries, in the forms that its calls need.
@@ -165,9 +165,9 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>)
         let mut #construct = #new;
         #declaration
         let mut #value #ty = #values;
-        #[allow(unreachable_code)]
+        #[allow(unreachable_code, reason = "an arm of the user may leave")]
         if #then_call { #value.then = #then_arm; }
-        #[allow(unreachable_code)]
+        #[allow(unreachable_code, reason = "an arm of the user may leave")]
         if #else_call { #value.otherwise = #else_arm; }
         #end
     }})
@@ -275,7 +275,7 @@ pub(super) fn logical(
         let mut #construct = #new;
         #declaration
         let mut #value = ::core::option::Option::None;
-        #[allow(unreachable_code)]
+        #[allow(unreachable_code, reason = "an arm of the user may leave")]
         if #call { #value = #right; }
         #end
     }})
@@ -296,7 +296,7 @@ pub(super) fn comparison(op: &BinOp) -> Option<(Span, &'static str)> {
 
 /// A comparison.
 pub(super) fn compare(at: Span, function: &str, left: &Expr, right: &Expr) -> Expr {
-    let (compare, method) = (rt(at, "Compare"), Ident::new(function, at));
+    let (compare, method) = (rt(at, "compare"), Ident::new(function, at));
     let (left, right) = (borrow(left), borrow(right));
     Expr::Verbatim(quote_spanned!(at=> #compare(#left, #right).#method()))
 }

@@ -35,7 +35,6 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let rewritten = rewrite::rewrite(&cx, function).function;
     match cx.finish() {
         Ok(()) => {
-            let guard = emit::guard(&rewritten.sig.ident);
             let ItemFn {
                 attrs,
                 vis,
@@ -43,6 +42,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
                 block,
                 ..
             } = rewritten;
+            let guard = emit::guard(&sig.ident);
             let stmts = &block.stmts;
             quote! {
                 #(#attrs)*

@@ -68,7 +68,7 @@ impl Written {
     /// The place to be carried if the whole of this may change, given what its variable is.
     pub(super) fn whole(mut self, access: Access) -> Written {
         let through_reference = match access {
-            Access::MutRef => true,
+            Access::MutRef | Access::Item => true,
             Access::Plain => self.indexed,
             Access::Mut => false,
         };

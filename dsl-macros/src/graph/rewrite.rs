@@ -323,13 +323,14 @@ impl Walk<'_> {
                 }
             }
             Expr::Match(m) => {
+                let scrutinee = m.expr.clone();
                 for arm in &m.arms {
                     self.matched(&arm.pat, &m.expr);
                 }
                 self.visit_expr_mut(&mut m.expr);
                 for arm in &mut m.arms {
                     let scope = self.env.enter();
-                    self.env.declare_pat(&arm.pat);
+                    self.env.declare_matched(&arm.pat, &scrutinee);
                     if let Pat::Guard(guard) = &mut arm.pat {
                         self.visit_expr_mut(&mut guard.guard);
                     }
@@ -345,9 +346,10 @@ impl Walk<'_> {
                 *e = self.while_expr(w);
             }
             Expr::ForLoop(f) => {
+                let source = f.expr.clone();
                 self.visit_expr_mut(&mut f.expr);
                 let scope = self.env.enter();
-                self.env.declare_pat(&f.pat);
+                self.env.declare_items(&f.pat, &source);
                 self.target(f.label.as_ref(), true);
                 self.block(&mut f.body, Position::default());
                 self.targets.pop();
@@ -625,8 +627,9 @@ impl Walk<'_> {
         match cond {
             Expr::Let(l) => {
                 self.matched(&l.pat, &l.expr);
+                let scrutinee = l.expr.clone();
                 self.visit_expr_mut(&mut l.expr);
-                self.env.declare_pat(&l.pat);
+                self.env.declare_matched(&l.pat, &scrutinee);
             }
             Expr::Binary(b)
                 if matches!(b.op, BinOp::And(_)) && (has_let(&b.left) || has_let(&b.right)) =>
@@ -990,6 +993,39 @@ mod tests {
             carried("fn f() { let mut g = |x| x; if c { g(1); } }"),
             ["g"]
         );
+    }
+
+    #[test]
+    fn items_that_are_lent_mutably_may_change() {
+        assert_eq!(
+            carried("fn f(v: V) { for l in v.iter_mut() { if c { l.step(); } } }"),
+            ["l"]
+        );
+        assert_eq!(
+            carried(
+                "fn f(v: V) { for (i, l) in v.iter_mut().enumerate() { if c { i.h(); l.step(); } } }"
+            ),
+            ["l"]
+        );
+        assert_eq!(
+            carried("fn f(v: V) { for l in &mut v { if c { l.w.step(); } } }"),
+            ["l.w"]
+        );
+        assert_eq!(
+            carried("fn f(o: O) { if let Some(x) = o.as_mut() { if c { x.step(); } } }"),
+            ["x"]
+        );
+        assert_eq!(
+            carried("fn f(o: O) { match &mut o { S { a, b } => if c { a.step(); b.step(); } } }"),
+            ["a b"]
+        );
+        assert_eq!(
+            carried("fn f(v: V) { let l = v.last_mut().unwrap(); if c { l.step(); } }"),
+            ["l"]
+        );
+        assert!(carried("fn f(v: V) { for l in v.iter_mut() { if c { g(l); } } }").is_empty());
+        assert!(carried("fn f(v: V) { for l in v.iter() { if c { l.step(); } } }").is_empty());
+        assert!(carried("fn f(v: V) { for (&k, l) in &mut v { if c { k.step(); } } }").is_empty());
     }
 
     #[test]

@@ -12,6 +12,9 @@ pub(super) enum Access {
     Mut,
     /// A mutable reference, so that `*name` can change.
     MutRef,
+    /// A mutable reference to an item of something, as far as methods show: `*name` can change. Its kind is a guess from the
+    /// names of methods, so that passing it on, which may move it, does not count as a change.
+    Item,
 }
 
 /// A variable.
@@ -83,6 +86,53 @@ impl Env {
         }
     }
 
+    /// Declares the variables of a pattern that is matched with the value of an expression.
+    pub(super) fn declare_matched(&mut self, pat: &Pat, source: &Expr) {
+        let mut found = Names(Vec::new());
+        found.visit_pat(pat);
+        let lent = match lends(source) {
+            // The patterns of a mutable reference bind mutable references.
+            Lends::Itself => !contains_reference(pat),
+            Lends::Item => matches!(pat, Pat::TupleStruct(_)) && found.0.len() == 1,
+            Lends::No => false,
+        };
+        for (name, access) in found.0 {
+            let access = if lent && access == Access::Plain {
+                Access::Item
+            } else {
+                access
+            };
+            self.declare(name, access, false);
+        }
+    }
+
+    /// Declares the variables of a `for` over the value of an expression.
+    pub(super) fn declare_items(&mut self, pat: &Pat, source: &Expr) {
+        let items = ["iter_mut", "values_mut", "chunks_mut", "chunks_exact_mut"];
+        let lends_items = |e: &Expr| match e {
+            Expr::MethodCall(m) => items.iter().any(|name| m.method == name),
+            e => matches!(lends(e), Lends::Itself),
+        };
+        let item = match (pat, source) {
+            (Pat::Ident(item), source) if lends_items(source) => Some(item),
+            (Pat::Tuple(t), Expr::MethodCall(m))
+                if m.method == "enumerate" && lends_items(&m.receiver) =>
+            {
+                match t.elems.last() {
+                    Some(Pat::Ident(item)) => Some(item),
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        let mut found = Names(Vec::new());
+        found.visit_pat(pat);
+        for (name, access) in found.0 {
+            let is_item = item.is_some_and(|item| item.ident == name) && access == Access::Plain;
+            self.declare(name, if is_item { Access::Item } else { access }, false);
+        }
+    }
+
     /// Declares the variables of a `let`.
     pub(super) fn declare_let(&mut self, pat: &Pat, init: Option<&Expr>) {
         let (inner, ty) = match pat {
@@ -97,17 +147,22 @@ impl Env {
             ..
         }) = inner
         {
-            let borrowed = matches!(init, Some(Expr::Reference(r)) if r.mutability.is_some());
+            let borrowed = matches!(init.map(lends), Some(Lends::Itself));
             let access = if borrowed || ty.is_some_and(is_mut_ref) {
                 Access::MutRef
             } else if mutability.is_some() {
                 Access::Mut
+            } else if init.is_some_and(unwraps_lent) {
+                Access::Item
             } else {
                 Access::Plain
             };
             self.declare(ident.to_string(), access, init.is_none());
         } else {
-            self.declare_pat(pat);
+            match init {
+                Some(init) => self.declare_matched(pat, init),
+                None => self.declare_pat(pat),
+            }
         }
     }
 
@@ -130,6 +185,55 @@ impl Env {
             FnArg::Typed(p) => self.declare_pat(&Pat::Type(p.clone())),
         }
     }
+}
+
+/// What an expression lends mutably, as far as its form shows.
+enum Lends {
+    /// `&mut place`
+    Itself,
+    /// `Some` of a reference to an item, as `v.last_mut()` does.
+    Item,
+    No,
+}
+
+fn lends(expr: &Expr) -> Lends {
+    match expr {
+        Expr::Reference(r) if r.mutability.is_some() => Lends::Itself,
+        Expr::Paren(e) => lends(&e.expr),
+        Expr::Group(e) => lends(&e.expr),
+        Expr::MethodCall(m) => {
+            let methods = ["as_mut", "get_mut", "last_mut", "first_mut"];
+            if methods.iter().any(|name| m.method == name) {
+                Lends::Item
+            } else {
+                Lends::No
+            }
+        }
+        _ => Lends::No,
+    }
+}
+
+/// `v.last_mut().unwrap()`, or with `expect` or `?`.
+fn unwraps_lent(expr: &Expr) -> bool {
+    let inner = match expr {
+        Expr::MethodCall(m) if m.method == "unwrap" || m.method == "expect" => &m.receiver,
+        Expr::Try(t) => &t.expr,
+        _ => return false,
+    };
+    matches!(lends(inner), Lends::Item)
+}
+
+fn contains_reference(pat: &Pat) -> bool {
+    struct Find(bool);
+    impl<'a> Visit<'a> for Find {
+        fn visit_pat_reference(&mut self, _: &'a syn::PatReference) {
+            self.0 = true;
+        }
+        fn visit_expr(&mut self, _: &'a Expr) {}
+    }
+    let mut find = Find(false);
+    find.visit_pat(pat);
+    find.0
 }
 
 /// Whether a type is written as `&mut T`.
@@ -176,8 +280,6 @@ impl<'a> Visit<'a> for Names {
 
 /// Whether a pattern borrows mutably from what it matches.
 pub(super) fn has_ref_mut(pat: &Pat) -> bool {
-    let mut found = Names(Vec::new());
-    found.visit_pat(pat);
     let mut by_ref = RefMut(false);
     by_ref.visit_pat(pat);
     by_ref.0

@@ -19,6 +19,11 @@ pub(crate) fn broken(invariant: u8, message: impl Into<String>) -> Broken {
     Broken { invariant, error: OpError::new(message) }
 }
 
+/// A number of things in words: `1 value`, `2 values`.
+pub(crate) fn count(n: usize, of: &str) -> String {
+    format!("{n} {of}{}", if n == 1 { "" } else { "s" })
+}
+
 /// Whether the extents of a shape that are known have a product that can be counted.
 pub(crate) fn is_countable(shape: &Shape) -> bool {
     let known = shape.dims().iter().filter_map(crate::Dim::known).filter(|&n| n > 0);
@@ -79,7 +84,7 @@ fn arity(op: &Op) -> Arity {
 
 /// Checks the number of operands.
 pub(crate) fn check_arity(op: &Op, given: usize) -> Result<(), Broken> {
-    let operands = |n: usize| if n == 1 { "1 operand".to_owned() } else { format!("{n} operands") };
+    let operands = |n| count(n, "operand");
     match arity(op) {
         Arity::Exactly(n) if n != given => Err(broken(4, format!("takes {}, given {given}", operands(n)))),
         Arity::AtLeast(n) if n > given => Err(broken(4, format!("takes {} or more, given {given}", operands(n)))),
@@ -159,7 +164,7 @@ fn cond_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
     let [then, otherwise] = graph.node(node).regions[..] else { return Err(broken(6, "a cond has two regions")) };
     let (a, b) = (&graph.region(then).yields, &graph.region(otherwise).yields);
     if a.len() != b.len() {
-        return Err(broken(6, format!("one branch yields {} values, the other {}", a.len(), b.len())));
+        return Err(broken(6, format!("one branch yields {}, the other {}", count(a.len(), "value"), b.len())));
     }
     let join = |(i, (&x, &y)): (usize, (&super::Value, &super::Value))| {
         let (x, y) = (graph.ty(x), graph.ty(y));

@@ -13,9 +13,12 @@
 //! | `cond` | predicate, captures | `then(captures)`, `else(captures)`, both yield the results |
 //! | `while` | initial values, captures | `cond(carried, captures)` yields a `bool[]`; `body(carried, captures)` yields the next carried values, which are also the results |
 //!
+//! Graphs print and parse as text ([`Graph::parse`], `docs/ir.md`), and what holds of them is checked by [`verify()`].
+//!
 //! The order of the nodes in a region is their program order; nodes with effects happen in that order.
 
 mod attrs;
+mod edit;
 mod graph;
 mod infer;
 mod lex;
@@ -25,6 +28,7 @@ mod print;
 mod verify;
 
 pub use attrs::{Attr, AttrKind, Attrs};
+pub(crate) use edit::Replacements;
 pub(crate) use infer::{Broken, result_types};
 pub(crate) use literal::Quoted;
 pub use graph::{Graph, Node, NodeData, Op, Region, RegionData, StackOp, Value, ValueData, ValueDef, VarDecl, VarId};

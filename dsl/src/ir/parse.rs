@@ -6,7 +6,7 @@
 //! Types may be left out where they follow from the operands. The graph that comes out passed the [verifier](super::verify);
 //! the places of its nodes are those of the text.
 
-use super::infer::{check_attrs, is_countable, kind_name, result_types};
+use super::infer::{check_attrs, count, is_countable, kind_name, result_types};
 use super::lex::{Tok, Token, intern, lex};
 use super::literal::{Literal, read_elements};
 use super::print::MAX_FILL;
@@ -117,6 +117,12 @@ impl<'a> Parser<'a> {
     }
 
     fn unexpected(&mut self, expected: &str) -> Failed {
+        // What is missing at the end of a line is said there, not where the next one begins.
+        if self.tokens[self.at].first && self.at > 0 && !self.is('}') {
+            let before = &self.tokens[self.at - 1];
+            let message = format!("expected {expected} after {}", before.tok.describe());
+            return self.error(before.loc, message);
+        }
         let message = format!("expected {expected}, found {}", self.peek().describe());
         self.error(self.loc(), message)
     }
@@ -475,8 +481,8 @@ impl<'a> Parser<'a> {
         };
         let n = self.graph.node(node).results.len();
         if n != n_names {
-            let values = |n: usize| if n == 1 { "1 value".to_owned() } else { format!("{n} values") };
-            return Err(self.error(op_loc, format!("`{name}` gives {}, {} named", values(n), values(n_names))));
+            let message = format!("`{name}` gives {}, {} named", count(n, "value"), count(n_names, "value"));
+            return Err(self.error(op_loc, message));
         }
         Ok(node)
     }
@@ -543,6 +549,7 @@ impl<'a> Parser<'a> {
     fn set_types(&mut self, node: Node, types: Option<Vec<Type>>, loc: Loc) -> Parse<()> {
         let types = match types {
             Some(types) => types,
+            None if matches!(self.graph.node(node).op, Op::Assign(_) | Op::Assert { .. }) => vec![],
             None => result_types(&self.graph, node).map_err(|broken| {
                 let mut error = broken.error.at(self.graph.node(node).op.name(), loc);
                 error.message = format!("V{}: {}", broken.invariant, error.message);

@@ -156,7 +156,12 @@ impl<'a> Printer<'a> {
         let g = self.graph;
         for &node in &g.region(region).nodes {
             self.indent(depth);
-            self.node(node, &mut scope, depth)?;
+            if node.index() >= g.n_nodes() || depth > g.n_regions() {
+                // Broken graphs can be looked at, too.
+                write!(self.out, "; {node} is missing, or contains itself")?;
+            } else {
+                self.node(node, &mut scope, depth)?;
+            }
             self.out.push('\n');
         }
         let yields = &g.region(region).yields;

@@ -24,7 +24,7 @@
 //!
 //! "Of the type" means: equal, or of a type that [fits](crate::Type::fits) a less exact one.
 
-use super::infer::{broken, check_arity, is_countable, is_predicate, result_types};
+use super::infer::{broken, check_arity, count, is_countable, is_predicate, result_types};
 use super::{Broken, Graph, Node, Op, Region, Value, ValueDef};
 use crate::{Diagnostic, Loc, Type};
 use std::collections::HashSet;
@@ -240,7 +240,7 @@ impl<'a> Verifier<'a> {
             _ => 3,
         };
         if types.len() != data.results.len() {
-            let message = format!("gives {} values, has {} results", types.len(), data.results.len());
+            let message = format!("gives {}, has {}", count(types.len(), "value"), count(data.results.len(), "result"));
             self.broken(node, broken(invariant, message));
             return;
         }
@@ -282,7 +282,7 @@ impl<'a> Verifier<'a> {
         let g = self.graph;
         let params = &g.region(region).params;
         if params.len() != given.len() {
-            let message = format!("`{name}` has {} parameters, given {}", params.len(), given.len());
+            let message = format!("`{name}` has {}, given {}", count(params.len(), "parameter"), given.len());
             return Err(broken(invariant, message));
         }
         for (i, (&p, &v)) in params.iter().zip(given).enumerate() {
@@ -317,11 +317,11 @@ impl<'a> Verifier<'a> {
         match g.region(cond).yields[..] {
             [p] if is_predicate(g.ty(p)) => {}
             [p] => return Err(broken(5, format!("`cond` yields {}, not bool[]", g.ty(p)))),
-            ref yields => return Err(broken(5, format!("`cond` yields {} values, not one bool[]", yields.len()))),
+            ref yields => return Err(broken(5, format!("`cond` yields {}, not one bool[]", count(yields.len(), "value")))),
         }
         let (yields, n) = (&g.region(body).yields, g.n_carried(node));
         if yields.len() != n || n > data.operands.len() {
-            let message = format!("`body` yields {} values for {n} results", yields.len());
+            let message = format!("`body` yields {} for {}", count(yields.len(), "value"), count(n, "result"));
             return Err(broken(5, message));
         }
         for (i, (&next, &p)) in yields.iter().zip(&g.region(body).params).enumerate() {
@@ -361,5 +361,126 @@ impl<'a> Verifier<'a> {
         for (loc, message) in errors {
             self.error(9, loc, message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::ValueData;
+
+    const LOOP: &str = "
+graph @f(%x: f32[2], %p: bool[]) -> f32[2] {
+    %a = tanh %x
+    %b = tanh %a
+    %c = while (%y = %b | %p = %p) cond {
+        yield %p
+    } body {
+        %z = tanh %y
+        yield %z
+    }
+    return %c
+}";
+
+    /// Verifies the graph of [`LOOP`] after `change`; gives what is wrong.
+    fn broken_by(change: impl FnOnce(&mut Graph)) -> Vec<String> {
+        let mut graph = Graph::parse(LOOP, "loop.ir").unwrap();
+        change(&mut graph);
+        // A broken graph can still be looked at.
+        assert!(graph.to_string().starts_with("graph @f("));
+        verify(&graph).err().unwrap_or_default().into_iter().map(|e| e.message).collect()
+    }
+
+    /// The node that defines the value of that name.
+    fn node(graph: &Graph, name: &str) -> Node {
+        let named = |v: &&ValueData| v.name == Some(name) && matches!(v.def, ValueDef::Result(..));
+        match graph.values.iter().find(named).map(|v| v.def) {
+            Some(ValueDef::Result(node, _)) => node,
+            _ => panic!("no node defines %{name}"),
+        }
+    }
+
+    #[test]
+    fn what_is_not_changed_is_verified() {
+        assert_eq!(broken_by(|_| {}), [""; 0]);
+    }
+
+    #[test]
+    fn v01_use_before_definition() {
+        let errors = broken_by(|g| g.region_mut(g.root()).nodes.swap(0, 1));
+        assert_eq!(errors, ["V1: tanh: `%a` is defined later"]);
+    }
+
+    #[test]
+    fn v02_tables_that_disagree() {
+        let errors = broken_by(|g| {
+            let (a, body) = (node(g, "a"), node(g, "z"));
+            g.node_mut(a).region = g.node(body).region;
+        });
+        assert_eq!(errors, ["V2: node0 stands in region0 and says region2"]);
+
+        let errors = broken_by(|g| {
+            let (a, c) = (node(g, "a"), node(g, "c"));
+            let body = g.node(c).regions[1];
+            g.region_mut(body).owner = Some(a);
+        });
+        assert_eq!(errors, ["V2: node3 owns region2, which does not say so"]);
+
+        let errors = broken_by(|g| {
+            let b = node(g, "b");
+            let result = g.node(b).results[0];
+            g.value_mut(result).def = ValueDef::Result(b, 1);
+        });
+        assert_eq!(errors, ["V2: %3 is Result(node1, 0) and says Result(node1, 1)"]);
+
+        let errors = broken_by(|g| {
+            let a = node(g, "a");
+            g.node_mut(a).operands[0] = Value::from_index(99);
+            g.region_mut(g.root()).nodes.push(Node::from_index(99));
+            g.region_mut(g.root()).yields.push(Value::from_index(98));
+        });
+        assert_eq!(errors.len(), 3, "{errors:?}");
+        assert!(errors.iter().all(|e| e.starts_with("V2") && e.ends_with("does not exist")), "{errors:?}");
+    }
+
+    #[test]
+    fn v05_the_regions_of_a_loop_differ() {
+        let errors = broken_by(|g| {
+            let c = node(g, "c");
+            let cond = g.node(c).regions[0];
+            let first = g.region(cond).params[0];
+            g.value_mut(first).ty = Type::tensor(crate::DType::F32, [crate::Dim::Unknown].into_iter().collect::<crate::Shape>());
+        });
+        assert_eq!(errors, ["V5: while: loop variable 1 is f32[2] in `body`, f32[?] in `cond`"]);
+    }
+
+    #[test]
+    fn v06_a_plain_node_with_a_region() {
+        let errors = broken_by(|g| {
+            let (a, region) = (node(g, "a"), g.add_region());
+            g.set_regions(a, vec![region]);
+        });
+        assert_eq!(errors, ["V6: tanh: the operation has no regions"]);
+    }
+
+    #[test]
+    fn v07_twice_in_the_graph() {
+        let errors = broken_by(|g| {
+            let a = node(g, "a");
+            g.region_mut(g.root()).nodes.push(a);
+        });
+        assert_eq!(errors, ["V7: tanh: the node stands twice in the graph"]);
+
+        let errors = broken_by(|g| {
+            let c = node(g, "c");
+            g.node_mut(c).regions[0] = g.node(c).regions[1];
+        });
+        assert_eq!(errors, ["V7: region2 has two owners, or contains itself"]);
+
+        let errors = broken_by(|g| {
+            let (a, b) = (node(g, "a"), node(g, "b"));
+            g.node_mut(b).results = g.node(a).results.clone();
+        });
+        assert_eq!(errors, ["V7: %2 is defined twice"]);
     }
 }

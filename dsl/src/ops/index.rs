@@ -32,7 +32,13 @@ pub(super) const OPS: &[&OpDef] = &[
 // Slices.
 
 /// The offsets in a tensor of shape `whole` of the elements of a part of it.
-fn part_offsets(whole: &[usize], part: &[usize], axis: usize, start: usize, step: usize) -> impl Iterator<Item = usize> {
+fn part_offsets(
+    whole: &[usize],
+    part: &[usize],
+    axis: usize,
+    start: usize,
+    step: usize,
+) -> impl Iterator<Item = usize> {
     let mut to = strides(whole);
     let first = to[axis] * start;
     to[axis] *= step;
@@ -68,26 +74,49 @@ static SLICE: OpDef = OpDef {
     infer: |cx| {
         let x = cx.tensor(0)?;
         let axis = axis_attr(cx, x)?;
-        let (start, end, step) = (cx.attrs.int("start"), cx.attrs.int("end"), cx.attrs.int("step"));
+        let (start, end, step) = (
+            cx.attrs.int("start"),
+            cx.attrs.int("end"),
+            cx.attrs.int("step"),
+        );
         let error = |message: String| OpError::new(message).label(x.to_string());
         if step < 1 {
-            return Err(error(format!("the step is {step}")).help("steps are at least 1; `.flip(axis)` turns an axis around"));
+            return Err(error(format!("the step is {step}"))
+                .help("steps are at least 1; `.flip(axis)` turns an axis around"));
         }
         if start < 0 || end < start {
-            return Err(error(format!("the range {start}..{end} is not one of indices")));
+            return Err(error(format!(
+                "the range {start}..{end} is not one of indices"
+            )));
         }
         if let Some(n) = x.shape.dims()[axis].known()
             && end > n as i64
         {
-            return Err(error(format!("the range {start}..{end} leaves axis {axis} of extent {n}")));
+            return Err(error(format!(
+                "the range {start}..{end} leaves axis {axis} of extent {n}"
+            )));
         }
         let n = ((end - start) as usize).div_ceil(step as usize);
-        Ok(Type::tensor(x.dtype, with_extent(&x.shape, axis, Dim::Known(n))))
+        Ok(Type::tensor(
+            x.dtype,
+            with_extent(&x.shape, axis, Dim::Known(n)),
+        ))
     },
-    eval: |cx| Ok(read_part(cx, cx.attrs.index("start"), cx.attrs.index("step"))),
+    eval: |cx| {
+        Ok(read_part(
+            cx,
+            cx.attrs.index("start"),
+            cx.attrs.index("step"),
+        ))
+    },
     grad: Grad::Rule(|n| {
         let a = n.attrs();
-        vec![Some(zeros(n, 0).written(n.dy(), a.index("axis"), a.index("start"), a.index("step")))]
+        vec![Some(zeros(n, 0).written(
+            n.dy(),
+            a.index("axis"),
+            a.index("start"),
+            a.index("step"),
+        ))]
     }),
     exactness: Exactness::Exact,
     effects: Effects::Pure,
@@ -99,50 +128,92 @@ fn infer_update(cx: &InferCx<'_>) -> Result<(TensorType, usize), OpError> {
     let axis = axis_attr(cx, x)?;
     let error = |message: String| OpError::new(message).label(format!("{part} into {x}"));
     if x.dtype != part.dtype {
-        return Err(error(format!("element types differ, {} and {}", x.dtype, part.dtype)));
+        return Err(error(format!(
+            "element types differ, {} and {}",
+            x.dtype, part.dtype
+        )));
     }
-    let fits = x.rank() == part.rank() && with_extent(&part.shape, axis, Dim::Unknown).compatible(&x.shape);
+    let fits = x.rank() == part.rank()
+        && with_extent(&part.shape, axis, Dim::Unknown).compatible(&x.shape);
     if !fits {
-        return Err(error(format!("shapes {} and {} differ in more than axis {axis}", x.shape, part.shape)));
+        return Err(error(format!(
+            "shapes {} and {} differ in more than axis {axis}",
+            x.shape, part.shape
+        )));
     }
-    if let (Some(n), Some(m)) = (x.shape.dims()[axis].known(), part.shape.dims()[axis].known())
-        && m > n
+    if let (Some(n), Some(m)) = (
+        x.shape.dims()[axis].known(),
+        part.shape.dims()[axis].known(),
+    ) && m > n
     {
-        return Err(error(format!("a part of extent {m} does not fit into axis {axis} of extent {n}")));
+        return Err(error(format!(
+            "a part of extent {m} does not fit into axis {axis} of extent {n}"
+        )));
     }
     let shape = x.shape.meet(&with_extent(&part.shape, axis, Dim::Unknown));
-    Ok((TensorType { dtype: x.dtype, shape }, axis))
+    Ok((
+        TensorType {
+            dtype: x.dtype,
+            shape,
+        },
+        axis,
+    ))
 }
 
 static UPDATE_SLICE: OpDef = OpDef {
     name: "update_slice",
     arity: Arity::Exactly(2),
-    attrs: &[("axis", AttrKind::Int), ("start", AttrKind::Int), ("step", AttrKind::Int)],
+    attrs: &[
+        ("axis", AttrKind::Int),
+        ("start", AttrKind::Int),
+        ("step", AttrKind::Int),
+    ],
     infer: |cx| {
         let (ty, axis) = infer_update(cx)?;
         let (start, step) = (cx.attrs.int("start"), cx.attrs.int("step"));
         let part = cx.tensor(1)?;
         let label = format!("{part} into {ty}");
         if step < 1 || start < 0 {
-            return Err(OpError::new(format!("the start is {start} and the step {step}")).label(label));
+            return Err(
+                OpError::new(format!("the start is {start} and the step {step}")).label(label),
+            );
         }
-        if let (Some(n), Some(m)) = (ty.shape.dims()[axis].known(), part.shape.dims()[axis].known())
-            && m > 0
+        if let (Some(n), Some(m)) = (
+            ty.shape.dims()[axis].known(),
+            part.shape.dims()[axis].known(),
+        ) && m > 0
             && start as usize + (m - 1) * step as usize >= n
         {
-            let message = format!("{m} elements from {start} with step {step} leave axis {axis} of extent {n}");
+            let message = format!(
+                "{m} elements from {start} with step {step} leave axis {axis} of extent {n}"
+            );
             return Err(OpError::new(message).label(label));
         }
         Ok(ty.into())
     },
-    eval: |cx| Ok(write_part(cx, cx.attrs.index("start"), cx.attrs.index("step"))),
+    eval: |cx| {
+        Ok(write_part(
+            cx,
+            cx.attrs.index("start"),
+            cx.attrs.index("step"),
+        ))
+    },
     grad: Grad::Rule(|n| {
         let a = n.attrs();
         let (axis, start, step) = (a.index("axis"), a.index("start"), a.index("step"));
         let whole = || n.dy().written(zeros(n, 1), axis, start, step);
         let part = || {
             let m = extent_for_gradient("update_slice", n.ty(1), axis);
-            n.dy().ranged(axis, start, if m == 0 { start } else { start + (m - 1) * step + 1 }, step)
+            n.dy().ranged(
+                axis,
+                start,
+                if m == 0 {
+                    start
+                } else {
+                    start + (m - 1) * step + 1
+                },
+                step,
+            )
         };
         vec![n.needs(0).then(whole), n.needs(1).then(part)]
     }),
@@ -153,7 +224,8 @@ static UPDATE_SLICE: OpDef = OpDef {
 /// The extent of an axis, which a gradient has to know while tracing.
 fn extent_for_gradient(op: &str, ty: &TensorType, axis: usize) -> usize {
     ty.shape.dims()[axis].known().unwrap_or_else(|| {
-        let error = OpError::new(format!("the gradient needs the extent of axis {axis}")).label(ty.to_string());
+        let error = OpError::new(format!("the gradient needs the extent of axis {axis}"))
+            .label(ty.to_string());
         refuse(op, error.help("give the function a concrete signature"))
     })
 }
@@ -164,10 +236,14 @@ fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usi
     let (extent, start) = (cx.operands[0].shape()[axis], numbers(start)[0]);
     match usize::try_from(start) {
         Ok(s) if s + size <= extent => Ok(s),
-        _ if size == 1 => Err(OpError::new(format!("index {start} is out of range for axis {axis} of extent {extent}"))),
+        _ if size == 1 => Err(OpError::new(format!(
+            "index {start} is out of range for axis {axis} of extent {extent}"
+        ))),
         _ => {
             let end = start.saturating_add(size as i64);
-            Err(OpError::new(format!("the range {start}..{end} leaves axis {axis} of extent {extent}")))
+            Err(OpError::new(format!(
+                "the range {start}..{end} leaves axis {axis} of extent {extent}"
+            )))
         }
     }
 }
@@ -183,15 +259,28 @@ static DYNAMIC_SLICE: OpDef = OpDef {
         let n = x.shape.dims()[axis].known();
         if size < 0 || n.is_some_and(|n| size > n as i64) {
             let extent = &x.shape.dims()[axis];
-            let message = format!("a part of extent {size} does not fit into axis {axis} of extent {extent}");
+            let message =
+                format!("a part of extent {size} does not fit into axis {axis} of extent {extent}");
             return Err(OpError::new(message).label(x.to_string()));
         }
-        Ok(Type::tensor(x.dtype, with_extent(&x.shape, axis, Dim::Known(size as usize))))
+        Ok(Type::tensor(
+            x.dtype,
+            with_extent(&x.shape, axis, Dim::Known(size as usize)),
+        ))
     },
-    eval: |cx| Ok(read_part(cx, dynamic_start(cx, cx.operands[1], cx.attrs.index("size"))?, 1)),
+    eval: |cx| {
+        Ok(read_part(
+            cx,
+            dynamic_start(cx, cx.operands[1], cx.attrs.index("size"))?,
+            1,
+        ))
+    },
     grad: Grad::Rule(|n| {
         let axis = n.attrs().index("axis");
-        vec![Some(zeros(n, 0).update_slice_at(n.dy(), n.x(1), axis as isize)), None]
+        vec![
+            Some(zeros(n, 0).update_slice_at(n.dy(), n.x(1), axis as isize)),
+            None,
+        ]
     }),
     exactness: Exactness::Exact,
     effects: Effects::Fallible,
@@ -235,8 +324,13 @@ fn checked(ids: &HostTensor, axis: usize, extent: usize) -> Result<Vec<usize>, O
         Ok(id) if id < extent => Ok(id),
         _ => {
             let at = super::elementwise_binary::index_of(ids.shape(), i);
-            let place = if at.is_empty() { String::new() } else { format!(" at {at:?}") };
-            let message = format!("index {id}{place} is out of range for axis {axis} of extent {extent}");
+            let place = if at.is_empty() {
+                String::new()
+            } else {
+                format!(" at {at:?}")
+            };
+            let message =
+                format!("index {id}{place} is out of range for axis {axis} of extent {extent}");
             Err(OpError::new(message))
         }
     };
@@ -267,7 +361,10 @@ fn taken_offsets(x: &[usize], ids: &[usize], axis: usize) -> Vec<usize> {
 fn along_offsets(x: &[usize], ids: &[usize], ids_shape: &[usize], axis: usize) -> Vec<usize> {
     let mut from = strides(x);
     let stride = std::mem::replace(&mut from[axis], 0);
-    offsets(ids_shape, from).zip(ids).map(|(o, &id)| o + id * stride).collect()
+    offsets(ids_shape, from)
+        .zip(ids)
+        .map(|(o, &id)| o + id * stride)
+        .collect()
 }
 
 fn read_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
@@ -277,7 +374,9 @@ fn read_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
 fn add_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
     fn add<T: Number>(into: &[T], updates: &[T], at: &[usize]) -> Vec<T> {
         let mut sums = into.to_vec();
-        at.iter().zip(updates).for_each(|(&o, &x)| sums[o] = sums[o].plus(x));
+        at.iter()
+            .zip(updates)
+            .for_each(|(&o, &x)| sums[o] = sums[o].plus(x));
         sums
     }
     match_numeric!(cx.operands[0].buffer(), d => cx.result(add(d, cx.operands[2].data(), at)))
@@ -291,7 +390,10 @@ static TAKE: OpDef = OpDef {
         let (x, ids) = (cx.tensor(0)?, cx.tensor(1)?);
         Class::Int.check(ids)?;
         let axis = axis_attr(cx, x)?;
-        Ok(Type::tensor(x.dtype, taken_shape(&x.shape, &ids.shape, axis)))
+        Ok(Type::tensor(
+            x.dtype,
+            taken_shape(&x.shape, &ids.shape, axis),
+        ))
     },
     eval: |cx| {
         let (x, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
@@ -325,7 +427,11 @@ static SCATTER_ADD: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| {
         let axis = n.attrs().index("axis") as isize;
-        vec![Some(n.dy()), None, n.needs(2).then(|| n.dy().take(n.x(1), axis))]
+        vec![
+            Some(n.dy()),
+            None,
+            n.needs(2).then(|| n.dy().take(n.x(1), axis)),
+        ]
     }),
     exactness: Exactness::Sum(1.0),
     effects: Effects::Fallible,
@@ -334,11 +440,19 @@ static SCATTER_ADD: OpDef = OpDef {
 /// Updates have the element type of what they are added to, and the shape of what would be read.
 fn check_updates(x: &TensorType, read: &Shape, updates: &TensorType) -> Result<(), OpError> {
     if updates.dtype != x.dtype {
-        let error = OpError::new(format!("element types differ, {} and {}", x.dtype, updates.dtype));
-        return Err(error.label(format!("{updates} into {x}")).help("convert the updates with `.cast()`"));
+        let error = OpError::new(format!(
+            "element types differ, {} and {}",
+            x.dtype, updates.dtype
+        ));
+        return Err(error
+            .label(format!("{updates} into {x}"))
+            .help("convert the updates with `.cast()`"));
     }
     if !updates.shape.compatible(read) {
-        let error = OpError::new(format!("the updates have shape {}, not {read}", updates.shape));
+        let error = OpError::new(format!(
+            "the updates have shape {}, not {read}",
+            updates.shape
+        ));
         return Err(error.label(format!("{updates} into {x}")));
     }
     Ok(())
@@ -350,7 +464,10 @@ fn infer_along(cx: &InferCx<'_>) -> Result<(), OpError> {
     Class::Int.check(ids)?;
     let axis = axis_attr(cx, x)?;
     if x.rank() != ids.rank() || !with_extent(&ids.shape, axis, Dim::Unknown).compatible(&x.shape) {
-        let error = OpError::new(format!("shapes {} and {} differ in more than axis {axis}", x.shape, ids.shape));
+        let error = OpError::new(format!(
+            "shapes {} and {} differ in more than axis {axis}",
+            x.shape, ids.shape
+        ));
         let help = "there is one index for each element of the result; `take` uses the same indices everywhere";
         return Err(error.label(format!("{x} at {ids}")).help(help));
     }
@@ -368,12 +485,22 @@ static TAKE_ALONG_AXIS: OpDef = OpDef {
         Ok(Type::tensor(x.dtype, shape))
     },
     eval: |cx| {
-        let (x, ids, axis) = (cx.operands[0].shape(), cx.operands[1], cx.attrs.index("axis"));
-        Ok(read_at(cx, &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis)))
+        let (x, ids, axis) = (
+            cx.operands[0].shape(),
+            cx.operands[1],
+            cx.attrs.index("axis"),
+        );
+        Ok(read_at(
+            cx,
+            &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis),
+        ))
     },
     grad: Grad::Rule(|n| {
         let axis = n.attrs().index("axis") as isize;
-        vec![Some(zeros(n, 0).scatter_add_along_axis(n.x(1), n.dy(), axis)), None]
+        vec![
+            Some(zeros(n, 0).scatter_add_along_axis(n.x(1), n.dy(), axis)),
+            None,
+        ]
     }),
     exactness: Exactness::Exact,
     effects: Effects::Fallible,
@@ -391,12 +518,23 @@ static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
         Ok(x.clone().into())
     },
     eval: |cx| {
-        let (x, ids, axis) = (cx.operands[0].shape(), cx.operands[1], cx.attrs.index("axis"));
-        Ok(add_at(cx, &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis)))
+        let (x, ids, axis) = (
+            cx.operands[0].shape(),
+            cx.operands[1],
+            cx.attrs.index("axis"),
+        );
+        Ok(add_at(
+            cx,
+            &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis),
+        ))
     },
     grad: Grad::Rule(|n| {
         let axis = n.attrs().index("axis") as isize;
-        vec![Some(n.dy()), None, n.needs(2).then(|| n.dy().take_along_axis(n.x(1), axis))]
+        vec![
+            Some(n.dy()),
+            None,
+            n.needs(2).then(|| n.dy().take_along_axis(n.x(1), axis)),
+        ]
     }),
     exactness: Exactness::Sum(1.0),
     effects: Effects::Fallible,
@@ -424,7 +562,9 @@ impl Any {
 
     #[track_caller]
     fn ranged(self, axis: usize, start: usize, end: usize, step: usize) -> Any {
-        let attrs = axis_only(axis).with("start", Attr::Int(start as i64)).with("end", Attr::Int(end as i64));
+        let attrs = axis_only(axis)
+            .with("start", Attr::Int(start as i64))
+            .with("end", Attr::Int(end as i64));
         trace::emit(&SLICE, &[self], attrs.with("step", Attr::Int(step as i64)))
     }
 
@@ -437,7 +577,9 @@ impl Any {
 
     #[track_caller]
     fn written(self, part: Any, axis: usize, start: usize, step: usize) -> Any {
-        let attrs = axis_only(axis).with("start", Attr::Int(start as i64)).with("step", Attr::Int(step as i64));
+        let attrs = axis_only(axis)
+            .with("start", Attr::Int(start as i64))
+            .with("step", Attr::Int(step as i64));
         trace::emit(&UPDATE_SLICE, &[self, part], attrs)
     }
 
@@ -445,7 +587,11 @@ impl Any {
     #[track_caller]
     pub fn slice_at(self, start: Any, axis: isize, size: usize) -> Any {
         let axis = self.axis("dynamic_slice", axis);
-        trace::emit(&DYNAMIC_SLICE, &[self, start], axis_only(axis).with("size", Attr::Int(size as i64)))
+        trace::emit(
+            &DYNAMIC_SLICE,
+            &[self, start],
+            axis_only(axis).with("size", Attr::Int(size as i64)),
+        )
     }
 
     /// See [`Tensor::update_slice_at`].
@@ -480,7 +626,11 @@ impl Any {
     #[track_caller]
     pub fn scatter_add_along_axis(self, ids: Any, updates: Any, axis: isize) -> Any {
         let axis = self.axis("scatter_add_along_axis", axis);
-        trace::emit(&SCATTER_ADD_ALONG_AXIS, &[self, ids, updates], axis_only(axis))
+        trace::emit(
+            &SCATTER_ADD_ALONG_AXIS,
+            &[self, ids, updates],
+            axis_only(axis),
+        )
     }
 
     /// See [`Tensor::one_hot`].
@@ -510,7 +660,9 @@ impl ScalarIndex for usize {
         if let Some(n) = x.shape().dims()[x.axis("index", axis)].known()
             && self >= n
         {
-            let error = OpError::new(format!("index {self} is out of range for axis {axis} of extent {n}"));
+            let error = OpError::new(format!(
+                "index {self} is out of range for axis {axis} of extent {n}"
+            ));
             refuse("index", error.label(x.ty().to_string()));
         }
         x.slice(axis, self, self + 1).squeeze(axis)
@@ -525,7 +677,9 @@ impl ScalarIndex for i32 {
         let n = x.dim(axis);
         n.checked_sub(self.unsigned_abs() as usize)
             .unwrap_or_else(|| {
-                let error = OpError::new(format!("index {self} is out of range for axis {axis} of extent {n}"));
+                let error = OpError::new(format!(
+                    "index {self} is out of range for axis {axis} of extent {n}"
+                ));
                 refuse("index", error.label(x.ty().to_string()))
             })
             .choose(x, axis)
@@ -596,8 +750,16 @@ impl<T: Element> Tensor<T> {
     /// ```
     #[track_caller]
     #[must_use]
-    pub fn update_slice_at<I: Integer>(self, part: Tensor<T>, start: Tensor<I>, axis: isize) -> Tensor<T> {
-        Tensor::from_any(self.untyped().update_slice_at(part.untyped(), start.untyped(), axis))
+    pub fn update_slice_at<I: Integer>(
+        self,
+        part: Tensor<T>,
+        start: Tensor<I>,
+        axis: isize,
+    ) -> Tensor<T> {
+        Tensor::from_any(
+            self.untyped()
+                .update_slice_at(part.untyped(), start.untyped(), axis),
+        )
     }
 
     /// The elements at one index along an axis, which is not in the result. The index is a number, counted from the back if
@@ -684,8 +846,16 @@ impl<T: Numeric> Tensor<T> {
     /// ```
     #[track_caller]
     #[must_use]
-    pub fn scatter_add<I: Integer>(self, ids: Tensor<I>, updates: Tensor<T>, axis: isize) -> Tensor<T> {
-        Tensor::from_any(self.untyped().scatter_add(ids.untyped(), updates.untyped(), axis))
+    pub fn scatter_add<I: Integer>(
+        self,
+        ids: Tensor<I>,
+        updates: Tensor<T>,
+        axis: isize,
+    ) -> Tensor<T> {
+        Tensor::from_any(
+            self.untyped()
+                .scatter_add(ids.untyped(), updates.untyped(), axis),
+        )
     }
 
     /// This tensor with every element of `updates` added where [`take_along_axis`](Tensor::take_along_axis) would read it.
@@ -698,8 +868,17 @@ impl<T: Numeric> Tensor<T> {
     /// ```
     #[track_caller]
     #[must_use]
-    pub fn scatter_add_along_axis<I: Integer>(self, ids: Tensor<I>, updates: Tensor<T>, axis: isize) -> Tensor<T> {
-        Tensor::from_any(self.untyped().scatter_add_along_axis(ids.untyped(), updates.untyped(), axis))
+    pub fn scatter_add_along_axis<I: Integer>(
+        self,
+        ids: Tensor<I>,
+        updates: Tensor<T>,
+        axis: isize,
+    ) -> Tensor<T> {
+        Tensor::from_any(self.untyped().scatter_add_along_axis(
+            ids.untyped(),
+            updates.untyped(),
+            axis,
+        ))
     }
 }
 

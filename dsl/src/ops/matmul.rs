@@ -21,15 +21,27 @@ static MATMUL: OpDef = OpDef {
         let label = || format!("{a} times {b}");
         if a.dtype != b.dtype {
             let error = OpError::new(format!("element types differ, {} and {}", a.dtype, b.dtype));
-            return Err(error.label(label()).help("convert one of them with `.cast()`"));
+            return Err(error
+                .label(label())
+                .help("convert one of them with `.cast()`"));
         }
         if a.rank() < 2 || a.rank() != b.rank() {
-            return Err(OpError::new(format!("ranks {} and {}, not equal and at least 2", a.rank(), b.rank())).label(label()));
+            return Err(OpError::new(format!(
+                "ranks {} and {}, not equal and at least 2",
+                a.rank(),
+                b.rank()
+            ))
+            .label(label()));
         }
         let batch = a.rank() - 2;
         let (da, db) = (a.shape.dims(), b.shape.dims());
         if !da[batch + 1].compatible(&db[batch]) {
-            let error = OpError::new(format!("inner dimensions differ, {} and {}", da[batch + 1], db[batch])).label(label());
+            let error = OpError::new(format!(
+                "inner dimensions differ, {} and {}",
+                da[batch + 1],
+                db[batch]
+            ))
+            .label(label());
             return Err(if da[batch + 1].compatible(&db[batch + 1]) {
                 error.help("transpose the second operand with `.t()`")
             } else if da[batch].compatible(&db[batch]) {
@@ -40,7 +52,9 @@ static MATMUL: OpDef = OpDef {
         }
         let (ba, bb) = (Shape(da[..batch].to_vec()), Shape(db[..batch].to_vec()));
         if !ba.compatible(&bb) {
-            return Err(OpError::new(format!("batch dimensions differ, {ba} and {bb}")).label(label()));
+            return Err(
+                OpError::new(format!("batch dimensions differ, {ba} and {bb}")).label(label()),
+            );
         }
         let mut shape = ba.meet(&bb);
         shape.0.extend([da[batch].clone(), db[batch + 1].clone()]);
@@ -64,7 +78,12 @@ static MATMUL: OpDef = OpDef {
         }
         let (a, b) = (cx.operands[0], cx.operands[1]);
         let batch = a.rank() - 2;
-        let extents = [a.shape()[..batch].iter().product(), a.shape()[batch], a.shape()[batch + 1], b.shape()[batch + 1]];
+        let extents = [
+            a.shape()[..batch].iter().product(),
+            a.shape()[batch],
+            a.shape()[batch + 1],
+            b.shape()[batch + 1],
+        ];
         Ok(match_numeric!(a.buffer(), d => cx.result(product(d, b.data(), extents))))
     },
     grad: Grad::Rule(|n| {
@@ -83,7 +102,8 @@ impl Any {
     pub fn matmul(self, other: Any) -> Any {
         let (ta, tb) = (self.tensor_type(), other.tensor_type());
         if ta.rank() == 0 || tb.rank() == 0 {
-            let error = OpError::new("a scalar has no matrix product").label(format!("{ta} times {tb}"));
+            let error =
+                OpError::new("a scalar has no matrix product").label(format!("{ta} times {tb}"));
             refuse("matmul", error.help("multiply with `*`"));
         }
         let (row, column) = (ta.rank() == 1, tb.rank() == 1);
@@ -108,7 +128,11 @@ fn matrices(a: Any, b: Any) -> Any {
     let n_unknown = rows.iter().filter(|d| **d == Dim::Unknown).count();
     if sb.rank() == 2 && n_unknown <= 1 {
         // One matrix for all: the leading axes are rows of one large matrix.
-        let all_rows = rows.iter().map(Dim::known).product::<Option<usize>>().map_or(Dim::Unknown, Dim::Known);
+        let all_rows = rows
+            .iter()
+            .map(Dim::known)
+            .product::<Option<usize>>()
+            .map_or(Dim::Unknown, Dim::Known);
         let flat = a.reshape(Shape(vec![all_rows, sa.dims()[sa.rank() - 1].clone()]));
         let y = trace::emit(&MATMUL, &[flat, b], Attrs::none());
         let mut shape = Shape(rows.to_vec());
@@ -132,7 +156,11 @@ fn matrices(a: Any, b: Any) -> Any {
             x.broadcast_like(other.sum([-2, -1], true))
         }
     };
-    trace::emit(&MATMUL, &[stretch(a, &ba, sa, b), stretch(b, &bb, sb, a)], Attrs::none())
+    trace::emit(
+        &MATMUL,
+        &[stretch(a, &ba, sa, b), stretch(b, &bb, sb, a)],
+        Attrs::none(),
+    )
 }
 
 impl<T: Numeric> Tensor<T> {

@@ -28,7 +28,7 @@ impl Assertable for Tensor<bool> {
     }
     #[track_caller]
     fn check(self, message: String) {
-        trace::assert(self.any(), message);
+        trace::assert(self.untyped(), message);
     }
 }
 

@@ -222,7 +222,7 @@ impl Reader<'_> {
 #[diagnostic::do_not_recommend]
 impl<T: Element> Carry for Tensor<T> {
     fn flatten(&self, state: &mut State) {
-        state.tensor(self.any());
+        state.tensor(self.untyped());
     }
     #[track_caller]
     fn rebuild(state: &mut Reader<'_>) -> Self {

@@ -1,170 +1,258 @@
 //! `==`, `!=`, `<`, `<=`, `>`, `>=` with one meaning for host values and one for tensors.
 //!
-//! `PartialOrd` gives a `bool`, so tensors do not implement it; that is also what keeps the implementations here apart.
+//! A comparison expands to `compare(&a, &b).lt()`. The compiler looks for the method in [`Compare`], then in what that
+//! dereferences to, so the meanings are tried in this order: two scalars of one type, a tensor and what it can be compared
+//! with, any other types by `PartialEq` and `PartialOrd`. The first that may fit is taken, by the kinds of the types alone:
+//! so the result is known to be a `Tensor<bool>` although the element type is still open, as in `(zeros(4) < 1.0).any()`,
+//! and a scalar beside a value of unknown type makes it a scalar, as in `n == text.parse()?`.
 
-use crate::{Element, Tensor};
+use crate::{Element, Tensor, scalar};
+use std::ops::Deref;
 
-/// What `==` and `!=` mean for a pair of types: that of `PartialEq`, or elementwise for tensors.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be compared with `{Rhs}` by `==` or `!=`",
-    label = "no meaning for `{Self} == {Rhs}`",
-    note = "a tensor is compared with a tensor of the same element type, or with a host scalar of it"
-)]
-pub trait Equality<Rhs: ?Sized> {
-    /// `bool` or `Tensor<bool>`.
-    type Output;
-    /// `self == other`
-    fn eq(&self, other: &Rhs) -> Self::Output;
-    /// `self != other`
-    fn ne(&self, other: &Rhs) -> Self::Output;
-}
+/// The sides of a comparison: of two scalars of one type, or else [`CompareTensors`].
+#[derive(Debug)]
+pub struct Compare<'a, A: ?Sized, B: ?Sized>(CompareTensors<'a, A, B>);
 
-/// What `<`, `<=`, `>` and `>=` mean for a pair of types: that of `PartialOrd`, or elementwise for tensors.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be compared with `{Rhs}` by `<`, `<=`, `>` or `>=`",
-    label = "no meaning for `{Self} < {Rhs}`",
-    note = "a tensor is compared with a tensor of the same element type, or with a host scalar of it"
-)]
-pub trait Order<Rhs: ?Sized> {
-    /// `bool` or `Tensor<bool>`.
-    type Output;
-    /// `self < other`
-    fn lt(&self, other: &Rhs) -> Self::Output;
-    /// `self <= other`
-    fn le(&self, other: &Rhs) -> Self::Output;
-    /// `self > other`
-    fn gt(&self, other: &Rhs) -> Self::Output;
-    /// `self >= other`
-    fn ge(&self, other: &Rhs) -> Self::Output;
-}
+/// The sides of a comparison: with a tensor on one of them, element by element, or else [`CompareHost`].
+#[derive(Debug)]
+pub struct CompareTensors<'a, A: ?Sized, B: ?Sized>(CompareHost<'a, A, B>);
 
-#[diagnostic::do_not_recommend]
-impl<A: PartialEq<B> + ?Sized, B: ?Sized> Equality<B> for A {
-    type Output = bool;
-    #[inline]
-    fn eq(&self, other: &B) -> bool {
-        self == other
-    }
-    #[inline]
-    fn ne(&self, other: &B) -> bool {
-        self != other
-    }
-}
-
-#[diagnostic::do_not_recommend]
-impl<A: PartialOrd<B> + ?Sized, B: ?Sized> Order<B> for A {
-    type Output = bool;
-    #[inline]
-    fn lt(&self, other: &B) -> bool {
-        self < other
-    }
-    #[inline]
-    fn le(&self, other: &B) -> bool {
-        self <= other
-    }
-    #[inline]
-    fn gt(&self, other: &B) -> bool {
-        self > other
-    }
-    #[inline]
-    fn ge(&self, other: &B) -> bool {
-        self >= other
-    }
-}
-
-macro_rules! comparison {
-    ($trait:ident [$($g:tt)*] $a:ty, $b:ty: $($method:ident)*) => {
-        #[diagnostic::do_not_recommend]
-        impl<$($g)*> $trait<$b> for $a {
-            type Output = Tensor<bool>;
-            $(#[track_caller]
-            fn $method(&self, other: &$b) -> Tensor<bool> {
-                let (a, b) = (crate::Operand::into_tensor(*self), crate::Operand::into_tensor(*other));
-                Tensor::from_any(a.any().$method(b.any()))
-            })*
-        }
-    };
-}
-
-// One implementation for each host type: a generic one would overlap with `PartialOrd` of types that other crates define.
-macro_rules! comparisons {
-    (order: $($t:ty)*; equality: $($e:ty)*) => {
-        comparison!(Order [T: Element] Tensor<T>, Tensor<T>: lt le gt ge);
-        comparison!(Equality [T: Element] Tensor<T>, Tensor<T>: eq ne);
-        $(
-            comparison!(Order [] Tensor<$t>, $t: lt le gt ge);
-            comparison!(Order [] $t, Tensor<$t>: lt le gt ge);
-        )*
-        $(
-            comparison!(Equality [] Tensor<$e>, $e: eq ne);
-            comparison!(Equality [] $e, Tensor<$e>: eq ne);
-        )*
-    };
-}
-comparisons!(order: f32 f64 i32 i64 u32 u8; equality: f32 f64 i32 i64 u32 u8 bool);
+/// The sides of a comparison of host values.
+#[derive(Debug)]
+pub struct CompareHost<'a, A: ?Sized, B: ?Sized>(&'a A, &'a B);
 
 /// The sides of a comparison.
-#[derive(Debug)]
-pub struct Compare<'a, A: ?Sized, B: ?Sized>(pub &'a A, pub &'a B);
+#[inline]
+pub fn compare<'a, A: ?Sized, B: ?Sized>(a: &'a A, b: &'a B) -> Compare<'a, A, B> {
+    Compare(CompareTensors(CompareHost(a, b)))
+}
 
-impl<A: ?Sized, B: ?Sized> Compare<'_, A, B> {
-    /// `a == b`
+impl<'a, A: ?Sized, B: ?Sized> Deref for Compare<'a, A, B> {
+    type Target = CompareTensors<'a, A, B>;
     #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<'a, A: ?Sized, B: ?Sized> Deref for CompareTensors<'a, A, B> {
+    type Target = CompareHost<'a, A, B>;
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// What a tensor of elements `T` can be compared with: a tensor of the same elements, or a host scalar.
+#[diagnostic::on_unimplemented(
+    message = "a `Tensor<{T}>` cannot be compared with `{Self}`",
+    label = "a `Tensor<{T}>` beside `{Self}`",
+    note = "a tensor is compared with a tensor of the same element type, or with a host scalar of it; `.cast()` changes it"
+)]
+pub trait Comparand<T: Element>: Copy {
+    /// The tensor.
+    fn comparand(self) -> Tensor<T>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Element> Comparand<T> for Tensor<T> {
+    fn comparand(self) -> Tensor<T> {
+        self
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Element> Comparand<T> for T {
     #[track_caller]
-    pub fn eq<O>(self) -> O
-    where
-        A: Equality<B, Output = O>,
-    {
-        self.0.eq(self.1)
+    fn comparand(self) -> Tensor<T> {
+        scalar(self)
+    }
+}
+
+impl<T: Element> Compare<'_, T, T> {
+    /// `a == b` for two scalars.
+    #[inline]
+    pub fn eq(&self) -> bool {
+        self.0.0.0 == self.0.0.1
     }
 
-    /// `a != b`
+    /// `a != b` for two scalars.
     #[inline]
-    #[track_caller]
-    pub fn ne<O>(self) -> O
-    where
-        A: Equality<B, Output = O>,
-    {
-        self.0.ne(self.1)
+    pub fn ne(&self) -> bool {
+        self.0.0.0 != self.0.0.1
     }
 
-    /// `a < b`
+    /// `a < b` for two scalars.
     #[inline]
-    #[track_caller]
-    pub fn lt<O>(self) -> O
-    where
-        A: Order<B, Output = O>,
-    {
-        self.0.lt(self.1)
+    pub fn lt(&self) -> bool {
+        self.0.0.0 < self.0.0.1
     }
 
-    /// `a <= b`
+    /// `a <= b` for two scalars.
     #[inline]
-    #[track_caller]
-    pub fn le<O>(self) -> O
-    where
-        A: Order<B, Output = O>,
-    {
-        self.0.le(self.1)
+    pub fn le(&self) -> bool {
+        self.0.0.0 <= self.0.0.1
     }
 
-    /// `a > b`
+    /// `a > b` for two scalars.
     #[inline]
-    #[track_caller]
-    pub fn gt<O>(self) -> O
-    where
-        A: Order<B, Output = O>,
-    {
-        self.0.gt(self.1)
+    pub fn gt(&self) -> bool {
+        self.0.0.0 > self.0.0.1
     }
 
-    /// `a >= b`
+    /// `a >= b` for two scalars.
     #[inline]
+    pub fn ge(&self) -> bool {
+        self.0.0.0 >= self.0.0.1
+    }
+}
+
+impl<T: Element, R> CompareTensors<'_, Tensor<T>, R> {
+    /// `a == b` for a tensor and what it can be compared with.
     #[track_caller]
-    pub fn ge<O>(self) -> O
+    pub fn eq(&self) -> Tensor<bool>
     where
-        A: Order<B, Output = O>,
+        R: Comparand<T>,
     {
-        self.0.ge(self.1)
+        Tensor::from_any(self.0.0.untyped().eq(self.0.1.comparand().untyped()))
+    }
+
+    /// `a != b` for a tensor and what it can be compared with.
+    #[track_caller]
+    pub fn ne(&self) -> Tensor<bool>
+    where
+        R: Comparand<T>,
+    {
+        Tensor::from_any(self.0.0.untyped().ne(self.0.1.comparand().untyped()))
+    }
+
+    /// `a < b` for a tensor and what it can be compared with.
+    #[track_caller]
+    pub fn lt(&self) -> Tensor<bool>
+    where
+        R: Comparand<T>,
+    {
+        Tensor::from_any(self.0.0.untyped().lt(self.0.1.comparand().untyped()))
+    }
+
+    /// `a <= b` for a tensor and what it can be compared with.
+    #[track_caller]
+    pub fn le(&self) -> Tensor<bool>
+    where
+        R: Comparand<T>,
+    {
+        Tensor::from_any(self.0.0.untyped().le(self.0.1.comparand().untyped()))
+    }
+
+    /// `a > b` for a tensor and what it can be compared with.
+    #[track_caller]
+    pub fn gt(&self) -> Tensor<bool>
+    where
+        R: Comparand<T>,
+    {
+        Tensor::from_any(self.0.0.untyped().gt(self.0.1.comparand().untyped()))
+    }
+
+    /// `a >= b` for a tensor and what it can be compared with.
+    #[track_caller]
+    pub fn ge(&self) -> Tensor<bool>
+    where
+        R: Comparand<T>,
+    {
+        Tensor::from_any(self.0.0.untyped().ge(self.0.1.comparand().untyped()))
+    }
+}
+
+impl<T: Element> CompareTensors<'_, T, Tensor<T>> {
+    /// `a == b` for a scalar and a tensor.
+    #[track_caller]
+    pub fn eq(&self) -> Tensor<bool> {
+        Tensor::from_any(scalar(*self.0.0).untyped().eq(self.0.1.untyped()))
+    }
+
+    /// `a != b` for a scalar and a tensor.
+    #[track_caller]
+    pub fn ne(&self) -> Tensor<bool> {
+        Tensor::from_any(scalar(*self.0.0).untyped().ne(self.0.1.untyped()))
+    }
+
+    /// `a < b` for a scalar and a tensor.
+    #[track_caller]
+    pub fn lt(&self) -> Tensor<bool> {
+        Tensor::from_any(scalar(*self.0.0).untyped().lt(self.0.1.untyped()))
+    }
+
+    /// `a <= b` for a scalar and a tensor.
+    #[track_caller]
+    pub fn le(&self) -> Tensor<bool> {
+        Tensor::from_any(scalar(*self.0.0).untyped().le(self.0.1.untyped()))
+    }
+
+    /// `a > b` for a scalar and a tensor.
+    #[track_caller]
+    pub fn gt(&self) -> Tensor<bool> {
+        Tensor::from_any(scalar(*self.0.0).untyped().gt(self.0.1.untyped()))
+    }
+
+    /// `a >= b` for a scalar and a tensor.
+    #[track_caller]
+    pub fn ge(&self) -> Tensor<bool> {
+        Tensor::from_any(scalar(*self.0.0).untyped().ge(self.0.1.untyped()))
+    }
+}
+
+impl<A: ?Sized, B: ?Sized> CompareHost<'_, A, B> {
+    /// `a == b` for host values.
+    #[inline]
+    pub fn eq(&self) -> bool
+    where
+        A: PartialEq<B>,
+    {
+        self.0 == self.1
+    }
+
+    /// `a != b` for host values.
+    #[inline]
+    pub fn ne(&self) -> bool
+    where
+        A: PartialEq<B>,
+    {
+        self.0 != self.1
+    }
+
+    /// `a < b` for host values.
+    #[inline]
+    pub fn lt(&self) -> bool
+    where
+        A: PartialOrd<B>,
+    {
+        self.0 < self.1
+    }
+
+    /// `a <= b` for host values.
+    #[inline]
+    pub fn le(&self) -> bool
+    where
+        A: PartialOrd<B>,
+    {
+        self.0 <= self.1
+    }
+
+    /// `a > b` for host values.
+    #[inline]
+    pub fn gt(&self) -> bool
+    where
+        A: PartialOrd<B>,
+    {
+        self.0 > self.1
+    }
+
+    /// `a >= b` for host values.
+    #[inline]
+    pub fn ge(&self) -> bool
+    where
+        A: PartialOrd<B>,
+    {
+        self.0 >= self.1
     }
 }

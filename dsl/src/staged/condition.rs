@@ -86,6 +86,7 @@ impl<T: Carry> Changes<T> for Tensor<bool> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Carry> Changes<[T]> for Tensor<bool> {
     fn save(value: &[T]) -> State {
         let mut state = State::default();

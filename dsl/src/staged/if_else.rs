@@ -130,7 +130,7 @@ impl IfArms<Tensor<bool>> for StagedIf {
     #[track_caller]
     fn begin(condition: Tensor<bool>) -> StagedIf {
         StagedIf {
-            trace: Some(CondTrace::begin(condition.any())),
+            trace: Some(CondTrace::begin(condition.untyped())),
             before: Vec::new(),
             then: None,
         }

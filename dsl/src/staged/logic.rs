@@ -123,7 +123,7 @@ pub struct StagedLazy {
 impl LazyParts<Tensor<bool>> for StagedLazy {
     #[track_caller]
     fn begin(left: Tensor<bool>, decides: bool) -> Self {
-        let left = left.any();
+        let left = left.untyped();
         StagedLazy {
             left,
             decides,
@@ -214,7 +214,7 @@ impl Join<Tensor<bool>, Tensor<bool>> for StagedLazy {
         sites: &[Site],
         right: Option<Tensor<bool>>,
     ) -> Tensor<bool> {
-        self.join_tensor(places, sites, right.expect(COMPUTED).any())
+        self.join_tensor(places, sites, right.expect(COMPUTED).untyped())
     }
 }
 

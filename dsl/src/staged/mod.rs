@@ -36,7 +36,7 @@ pub use crate::trace::{CallGuard, Extent, Site, enter, expect_shape, name_param}
 pub use crate::var::{AnyVar, Module, Path};
 pub use assert::{Assert, Assertable};
 pub use carry::{Carry, HostValue, Reader, State};
-pub use compare::{Compare, Equality, Order};
+pub use compare::{Comparand, Compare, CompareHost, CompareTensors, compare};
 pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values, condition};
 pub use if_else::{If, StagedIf};
 pub use iterate::{HostIter, StagedIter, host_iter};

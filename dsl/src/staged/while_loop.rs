@@ -136,7 +136,7 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
                 );
             }
         }
-        let params = condition::with_tensors(&params, trace.begin_body(condition.any()));
+        let params = condition::with_tensors(&params, trace.begin_body(condition.untyped()));
         places.load(&params);
         *self = StagedWhile::Body(trace, params);
         true

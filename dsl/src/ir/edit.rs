@@ -1,0 +1,92 @@
+//! Changing a graph: what passes share.
+
+use super::{Graph, Node, NodeData, Region, RegionData, Value, ValueData, ValueDef};
+
+impl Graph {
+    /// Drops results of a node or puts them into another order: `results` are the ones that stay.
+    pub fn set_results(&mut self, node: Node, results: Vec<Value>) {
+        for (i, &r) in results.iter().enumerate() {
+            self.values[r.index()].def = ValueDef::Result(node, i as u32);
+        }
+        self.nodes[node.index()].results = results;
+    }
+
+    /// Moves nodes into another region. The caller puts them into its list.
+    pub fn set_region_of(&mut self, node: Node, region: Region) {
+        self.nodes[node.index()].region = region;
+    }
+
+    /// The same graph without the entities that are no longer in it; ids change.
+    #[must_use]
+    pub fn compact(&self) -> Graph {
+        let mut out = Graph { vars: self.vars.clone(), ..Graph::new(self.name.clone()) };
+        let root = out.root();
+        self.copy_region(self.root(), &mut out, root, &mut vec![Value::from_index(0); self.n_values()]);
+        out
+    }
+
+    /// Copies a region of a verified graph into an empty one of another graph. `map` gives the copy of each value.
+    fn copy_region(&self, from: Region, out: &mut Graph, to: Region, map: &mut [Value]) {
+        fn copied(values: &[Value], map: &[Value]) -> Vec<Value> {
+            values.iter().map(|v| map[v.index()]).collect()
+        }
+        let data = self.region(from);
+        for &p in &data.params {
+            let ValueData { ty, name, .. } = self.value(p);
+            map[p.index()] = out.add_param(to, ty.clone(), *name);
+        }
+        for &node in &data.nodes {
+            let NodeData { op, operands, results, regions, loc, .. } = self.node(node);
+            let types = results.iter().map(|&r| self.ty(r).clone());
+            let copy = out.make_node(to, op.clone(), copied(operands, map), types, *loc);
+            for (i, &r) in results.iter().enumerate() {
+                let result = out.node(copy).results[i];
+                out.value_mut(result).name = self.value(r).name;
+                map[r.index()] = result;
+            }
+            let copies: Vec<Region> = regions.iter().map(|_| out.add_region()).collect();
+            for (&inner, &copy) in regions.iter().zip(&copies) {
+                self.copy_region(inner, out, copy, map);
+            }
+            out.set_regions(copy, copies);
+            out.append(copy);
+        }
+        let yields = copied(&data.yields, map);
+        let RegionData { yields: to, .. } = out.region_mut(to);
+        *to = yields;
+    }
+}
+
+/// What stands for each value after a pass replaced some.
+#[derive(Debug)]
+pub(crate) struct Replacements(Vec<Option<Value>>);
+
+impl Replacements {
+    /// Nothing is replaced.
+    pub(crate) fn new(graph: &Graph) -> Replacements {
+        Replacements(vec![None; graph.n_values()])
+    }
+
+    /// From now on `new` stands for `old`, which is not replaced yet.
+    pub(crate) fn replace(&mut self, old: Value, new: Value) {
+        let new = self.get(new);
+        debug_assert_ne!(old, new, "a value replaced by itself");
+        self.0[old.index()] = Some(new);
+    }
+
+    /// What stands for a value. A replacement is looked up when it is made, so chains do not grow.
+    pub(crate) fn get(&self, value: Value) -> Value {
+        let mut value = value;
+        while let Some(new) = self.0.get(value.index()).copied().flatten() {
+            value = new;
+        }
+        value
+    }
+
+    /// Writes the replacements into a list of uses.
+    pub(crate) fn apply(&self, uses: &mut [Value]) {
+        for v in uses {
+            *v = self.get(*v);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Common subexpressions.
+
+use super::Pass;
+use crate::Graph;
+use crate::ir::{Node, Op, Region, Replacements, Value};
+use crate::ops::Effects;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{Hash, Hasher};
+
+/// Merges equal nodes of one region, and captures of one value.
+///
+/// Before: verified. After: verified; no two nodes of a region that always give the same are equal: constants, reads of a variable,
+/// and operations of the table (one that may fail has failed the first time). The first one stays.
+///
+/// Does not look into regions from outside: a loop body may run zero times. Leaves stacks alone: engines change a stack
+/// in place while it has one use.
+#[derive(Clone, Copy, Debug)]
+pub struct Cse;
+
+impl Pass for Cse {
+    fn name(&self) -> &'static str {
+        "cse"
+    }
+
+    fn run(&self, graph: &mut Graph) -> bool {
+        let replaced = Replacements::new(graph);
+        let mut cse = Merge { graph, replaced, changed: false };
+        cse.region(cse.graph.root());
+        cse.changed
+    }
+}
+
+struct Merge<'g> {
+    graph: &'g mut Graph,
+    replaced: Replacements,
+    changed: bool,
+}
+
+/// What a node computes: equal keys give equal values.
+struct Key(Op, Vec<Value>);
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Key) -> bool {
+        self.0 == other.0 && self.1 == other.1
+    }
+}
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name().hash(state);
+        match &self.0 {
+            Op::Prim(_, attrs) => attrs.hash(state),
+            Op::Constant(tensor) => tensor.hash(state),
+            Op::Read(var) => var.hash(state),
+            _ => {}
+        }
+        self.1.hash(state);
+    }
+}
+
+impl Merge<'_> {
+    fn region(&mut self, region: Region) {
+        let mut first: HashMap<Key, Node> = HashMap::new();
+        let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
+        let mut kept = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            self.replaced.apply(&mut self.graph.node_mut(node).operands);
+            self.captures(node);
+            for inner in self.graph.node(node).regions.clone() {
+                self.region(inner);
+            }
+            let data = self.graph.node(node);
+            let mergeable = match &data.op {
+                Op::Prim(def, _) => def.effects <= Effects::Fallible,
+                Op::Constant(_) | Op::Read(_) => true,
+                _ => false,
+            };
+            if mergeable {
+                match first.entry(Key(data.op.clone(), data.operands.clone())) {
+                    Entry::Vacant(e) => {
+                        e.insert(node);
+                    }
+                    Entry::Occupied(e) => {
+                        let (new, old) = (self.graph.node(*e.get()).results[0], data.results[0]);
+                        if self.graph.ty(new) == self.graph.ty(old) {
+                            self.replace(old, new);
+                            continue;
+                        }
+                    }
+                }
+            }
+            kept.push(node);
+        }
+        self.graph.region_mut(region).nodes = kept;
+        let yields = &mut self.graph.region_mut(region).yields;
+        self.replaced.apply(yields);
+    }
+
+    /// The name of a value that goes is kept if the other one has none.
+    fn replace(&mut self, old: Value, new: Value) {
+        if self.graph.value(new).name.is_none() {
+            self.graph.value_mut(new).name = self.graph.value(old).name;
+        }
+        self.replaced.replace(old, new);
+        self.changed = true;
+    }
+
+    /// A value that is captured twice is one parameter.
+    fn captures(&mut self, node: Node) {
+        let skip = match self.graph.node(node).op {
+            Op::Cond => 1,
+            Op::While => self.graph.n_carried(node),
+            _ => return,
+        };
+        let mut first: HashMap<Value, usize> = HashMap::new();
+        let operands = self.graph.node(node).operands.clone();
+        let mut kept = operands[..skip].to_vec();
+        let mut stays: Vec<usize> = (0..skip).collect();
+        // Operands and parameters of a loop stand in one order; a branch has the predicate besides.
+        let shift = if matches!(self.graph.node(node).op, Op::Cond) { 1 } else { 0 };
+        for (i, &v) in operands.iter().enumerate().skip(skip) {
+            match first.entry(v) {
+                Entry::Vacant(e) => {
+                    e.insert(i);
+                    kept.push(v);
+                    stays.push(i);
+                }
+                Entry::Occupied(e) => {
+                    for region in self.graph.node(node).regions.clone() {
+                        let params = &self.graph.region(region).params;
+                        let (old, new) = (params[i - shift], params[*e.get() - shift]);
+                        self.replace(old, new);
+                    }
+                }
+            }
+        }
+        if kept.len() < operands.len() {
+            for region in self.graph.node(node).regions.clone() {
+                let params = &self.graph.region(region).params;
+                let params = stays.iter().filter(|&&i| i >= shift).map(|&i| params[i - shift]).collect();
+                self.graph.set_params(region, params);
+            }
+            self.graph.node_mut(node).operands = kept;
+        }
+    }
+}

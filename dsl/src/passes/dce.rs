@@ -1,0 +1,179 @@
+//! Dead code.
+
+use super::Pass;
+use crate::Graph;
+use crate::ir::{Node, Op, Region, Value, ValueDef};
+use crate::ops::Effects;
+
+/// Removes what no output and no effect needs.
+///
+/// Before: verified. After: verified, and every node is needed by an output, an assignment or an assertion, through a chain of
+/// uses. The same holds of the results of a `cond`, of loop variables (one that only feeds itself is not needed), and
+/// of captures. Operations that may fail, and loops that may not end, are removed like others when nobody needs them.
+#[derive(Clone, Copy, Debug)]
+pub struct Dce;
+
+impl Pass for Dce {
+    fn name(&self) -> &'static str {
+        "dce"
+    }
+
+    fn run(&self, graph: &mut Graph) -> bool {
+        let mut live = Live {
+            graph,
+            values: vec![false; graph.n_values()],
+            nodes: vec![false; graph.n_nodes()],
+            todo: Vec::new(),
+        };
+        live.mark();
+        let Live { values, nodes, .. } = live;
+        let mut changed = false;
+        sweep(graph, graph.root(), &values, &nodes, &mut changed);
+        changed
+    }
+}
+
+/// What is needed.
+struct Live<'g> {
+    graph: &'g Graph,
+    values: Vec<bool>,
+    nodes: Vec<bool>,
+    /// Values that are needed and whose own needs are not looked at yet.
+    todo: Vec<Value>,
+}
+
+impl Live<'_> {
+    fn mark(&mut self) {
+        let g = self.graph;
+        self.values_needed(g.outputs());
+        let mut effects = Vec::new();
+        g.visit_nodes(g.root(), &mut |n| {
+            if g.node(n).op.effects() >= Effects::WritesState {
+                effects.push(n);
+            }
+        });
+        for node in effects {
+            self.node(node);
+            self.values_needed(&g.node(node).operands);
+        }
+        while let Some(v) = self.todo.pop() {
+            match g.value(v).def {
+                ValueDef::Result(node, i) => self.result(node, i as usize),
+                ValueDef::Param(region, i) => self.param(region, i as usize),
+            }
+        }
+    }
+
+    fn values_needed(&mut self, values: &[Value]) {
+        for &v in values {
+            if !std::mem::replace(&mut self.values[v.index()], true) {
+                self.todo.push(v);
+            }
+        }
+    }
+
+    /// A node is needed, and so is the one that it is in, which decides whether it runs.
+    fn node(&mut self, node: Node) {
+        let g = self.graph;
+        let mut next = Some(node);
+        while let Some(node) = next {
+            if std::mem::replace(&mut self.nodes[node.index()], true) {
+                return;
+            }
+            let data = g.node(node);
+            match data.op {
+                Op::Cond => self.values_needed(&data.operands[..1]),
+                Op::While => self.values_needed(&g.region(data.regions[0]).yields),
+                _ => {}
+            }
+            next = g.region(data.region).owner;
+        }
+    }
+
+    fn result(&mut self, node: Node, i: usize) {
+        let g = self.graph;
+        let data = g.node(node);
+        self.node(node);
+        match data.op {
+            Op::Cond => {
+                for &region in &data.regions {
+                    self.values_needed(&g.region(region).yields[i..=i]);
+                }
+            }
+            Op::While => self.carried(node, i),
+            _ => self.values_needed(&data.operands),
+        }
+    }
+
+    fn param(&mut self, region: Region, i: usize) {
+        let g = self.graph;
+        let Some(node) = g.region(region).owner else { return };
+        self.node(node);
+        let data = g.node(node);
+        match data.op {
+            Op::While if i < g.n_carried(node) => self.carried(node, i),
+            Op::While => self.values_needed(&data.operands[i..=i]),
+            _ => self.values_needed(&data.operands[i + 1..=i + 1]),
+        }
+    }
+
+    /// A loop variable is needed as a whole: where it begins, what it becomes, its parameters and its result.
+    fn carried(&mut self, node: Node, i: usize) {
+        let g = self.graph;
+        let data = g.node(node);
+        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
+        let whole =
+            [data.operands[i], g.region(cond).params[i], g.region(body).params[i], g.region(body).yields[i], data.results[i]];
+        self.values_needed(&whole);
+    }
+}
+
+fn sweep(graph: &mut Graph, region: Region, values: &[bool], nodes: &[bool], changed: &mut bool) {
+    let before = graph.region(region).nodes.len();
+    graph.region_mut(region).nodes.retain(|n| nodes[n.index()]);
+    *changed |= graph.region(region).nodes.len() < before;
+    for node in graph.region(region).nodes.clone() {
+        if graph.node(node).regions.is_empty() {
+            continue;
+        }
+        narrow(graph, node, values, changed);
+        for inner in graph.node(node).regions.clone() {
+            sweep(graph, inner, values, nodes, changed);
+        }
+    }
+}
+
+/// Drops the results and captures of a control-flow node that are not needed.
+fn narrow(graph: &mut Graph, node: Node, values: &[bool], changed: &mut bool) {
+    let is_cond = graph.node(node).op == Op::Cond;
+    let regions = graph.node(node).regions.clone();
+    let results = graph.node(node).results.clone();
+    let stays: Vec<bool> = results.iter().map(|r| values[r.index()]).collect();
+    if stays.contains(&false) {
+        *changed = true;
+        graph.set_results(node, kept(&results, &stays));
+        let yielding = if is_cond { &regions[..] } else { &regions[1..] };
+        for &region in yielding {
+            let yields = kept(&graph.region(region).yields, &stays);
+            graph.region_mut(region).yields = yields;
+        }
+    }
+    let n = graph.region(regions[0]).params.len();
+    let is_needed = |i: usize| regions.iter().any(|&r| values[graph.region(r).params[i].index()]);
+    let stays: Vec<bool> = (0..n).map(is_needed).collect();
+    if stays.contains(&false) {
+        *changed = true;
+        for &region in &regions {
+            let params = kept(&graph.region(region).params, &stays);
+            graph.set_params(region, params);
+        }
+        let first = usize::from(is_cond);
+        let operands = &graph.node(node).operands;
+        let operands = [&operands[..first], &kept(&operands[first..], &stays)].concat();
+        graph.node_mut(node).operands = operands;
+    }
+}
+
+fn kept(values: &[Value], stays: &[bool]) -> Vec<Value> {
+    values.iter().zip(stays).filter(|(_, stays)| **stays).map(|(v, _)| *v).collect()
+}

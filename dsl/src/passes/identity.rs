@@ -1,0 +1,81 @@
+//! Operations that give an operand back, bit by bit.
+
+use crate::ir::Attrs;
+use crate::{Buffer, HostTensor, Type};
+
+/// The operand that an operation gives back unchanged, whatever its elements are. `fills` says which operands are one scalar
+/// everywhere.
+///
+/// Exact means that the bits are the same; only which NaN a NaN is may change, which no operation promises. So `x + 0.0`
+/// is none of these (`-0.0 + 0.0` is `0.0`), and neither is `x * 0`.
+pub(super) fn operand_given_back(
+    op: &str,
+    attrs: &Attrs,
+    operands: &[&Type],
+    result: &Type,
+    fills: &[Option<HostTensor>],
+) -> Option<usize> {
+    let is = |i: usize, test: fn(&HostTensor) -> bool| fills[i].as_ref().is_some_and(test);
+    match op {
+        "add" if is(1, adds_nothing) => Some(0),
+        "add" if is(0, adds_nothing) => Some(1),
+        "sub" if is(1, subtracts_nothing) => Some(0),
+        "mul" if is(1, is_one) => Some(0),
+        "mul" if is(0, is_one) => Some(1),
+        "div" if is(1, is_one) => Some(0),
+        "and" if is(1, is_true) => Some(0),
+        "and" if is(0, is_true) => Some(1),
+        "or" | "xor" if is(1, is_false) => Some(0),
+        "or" | "xor" if is(0, is_false) => Some(1),
+        "select" if is(0, is_true) => Some(1),
+        "select" if is(0, is_false) => Some(2),
+        // The type says all: if it stays, nothing happens. An unknown extent is not known to stay.
+        "cast" | "reshape" | "broadcast_to" if is_definite(result) && operands[0] == result => Some(0),
+        "broadcast_like" | "sum_like" | "reshape_like" if is_definite(result) && operands[0] == result => Some(0),
+        "permute" if attrs.ints("axes").iter().enumerate().all(|(i, &a)| i as i64 == a) => Some(0),
+        "sum" | "mean" | "max" | "min" | "prod" if attrs.get("axes").is_some() && attrs.ints("axes").is_empty() => Some(0),
+        _ => None,
+    }
+}
+
+/// Operations that undo themselves.
+pub(super) fn is_involution(op: &str) -> bool {
+    matches!(op, "not" | "neg")
+}
+
+/// Operations whose result is one scalar everywhere if the first operand is.
+pub(super) fn keeps_fill(op: &str) -> bool {
+    matches!(op, "broadcast_to" | "broadcast_like" | "reshape" | "reshape_like" | "permute" | "flip" | "slice")
+}
+
+fn is_definite(ty: &Type) -> bool {
+    !ty.element().shape.dims().contains(&crate::Dim::Unknown)
+}
+
+fn adds_nothing(scalar: &HostTensor) -> bool {
+    match scalar.buffer() {
+        Buffer::F32(d) => d[0] == 0.0 && d[0].is_sign_negative(),
+        Buffer::F64(d) => d[0] == 0.0 && d[0].is_sign_negative(),
+        _ => scalar.to_f64() == Some(0.0),
+    }
+}
+
+fn subtracts_nothing(scalar: &HostTensor) -> bool {
+    match scalar.buffer() {
+        Buffer::F32(d) => d[0] == 0.0 && d[0].is_sign_positive(),
+        Buffer::F64(d) => d[0] == 0.0 && d[0].is_sign_positive(),
+        _ => scalar.to_f64() == Some(0.0),
+    }
+}
+
+fn is_one(scalar: &HostTensor) -> bool {
+    scalar.to_f64() == Some(1.0)
+}
+
+fn is_true(scalar: &HostTensor) -> bool {
+    scalar.as_slice::<bool>() == Some(&[true])
+}
+
+fn is_false(scalar: &HostTensor) -> bool {
+    scalar.as_slice::<bool>() == Some(&[false])
+}

@@ -1,0 +1,186 @@
+//! A graph for inputs of given types.
+
+use crate::ir::{Broken, Node, Op, Region, StackOp, Value, result_types};
+use crate::{Diagnostic, Dim, Graph, Result, Shape, TensorType};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The same graph for inputs of the types `inputs`: named extents are replaced everywhere by those of the inputs, and all types are
+/// inferred anew, so that what follows from them is known.
+///
+/// Before: verified. After: verified, with inputs of the given types. If these have known extents only, so has everything whose
+/// extents the data does not decide.
+///
+/// # Errors
+/// An input that does not fit its parameter: the message names it, what is expected and what is given. An operation whose
+/// operands do not fit each other with these extents: at its place.
+///
+/// ```
+/// use anabranch_dsl::{DType, Graph, TensorType, passes::specialize};
+///
+/// let graph = Graph::parse("graph @f(%x: f32[n], %y: f32[n]) { %z = mul %x, %y  return %z }", "f.ir").unwrap();
+/// let three = TensorType::new(DType::F32, [3]);
+/// let special = specialize(&graph, &[three.clone(), three.clone()])?;
+/// assert_eq!(special.ty(special.outputs()[0]).to_string(), "f32[3]");
+///
+/// let error = specialize(&graph, &[three, TensorType::new(DType::F32, [4])]).unwrap_err();
+/// assert_eq!(error.message, "`f`: the parameter `y` is f32[n] where n is 3, given f32[4]");
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+pub fn specialize(graph: &Graph, inputs: &[TensorType]) -> Result<Graph> {
+    let params = graph.inputs().to_vec();
+    if params.len() != inputs.len() {
+        let (takes, given) = (params.len(), inputs.len());
+        return Err(Diagnostic::new(format!("`{}` takes {takes} inputs, given {given}", graph.name)));
+    }
+    let mut s = Specializer { graph: graph.compact(), dims: HashMap::new() };
+    for (i, given) in inputs.iter().enumerate() {
+        s.bind(i, given)?;
+    }
+    let params = s.graph.inputs().to_vec();
+    for (&p, given) in params.iter().zip(inputs) {
+        s.graph.value_mut(p).ty = given.clone().into();
+    }
+    s.rename(s.graph.root());
+    s.region(s.graph.root())?;
+    Ok(s.graph)
+}
+
+struct Specializer {
+    graph: Graph,
+    /// What the named extents are.
+    dims: HashMap<Arc<str>, Dim>,
+}
+
+impl Specializer {
+    fn bind(&mut self, i: usize, given: &TensorType) -> Result<()> {
+        let value = self.graph.inputs()[i];
+        let expected = self.graph.ty(value).element().clone();
+        let mut fits = expected.compatible(given);
+        if fits {
+            for (dim, given) in expected.shape.dims().iter().zip(given.shape.dims()) {
+                if let Dim::Named(name) = dim {
+                    fits &= self.dims.entry(name.clone()).or_insert_with(|| given.clone()) == given;
+                }
+            }
+        }
+        if fits {
+            return Ok(());
+        }
+        let name = self.graph.value(value).name.map_or_else(|| format!("input {i}"), |n| format!("the parameter `{n}`"));
+        let known: Vec<String> = expected.shape.dims().iter().filter_map(|d| self.known(d)).collect();
+        let known = if known.is_empty() { String::new() } else { format!(" where {}", known.join(" and ")) };
+        let message = format!("`{}`: {name} is {expected}{known}, given {given}", self.graph.name);
+        Err(Diagnostic::new(message).help("named extents are the same throughout a call"))
+    }
+
+    /// What a named extent is, in words.
+    fn known(&self, dim: &Dim) -> Option<String> {
+        let Dim::Named(name) = dim else { return None };
+        self.dims.get(name).map(|d| format!("{dim} is {d}"))
+    }
+
+    fn shape(&self, shape: &Shape) -> Shape {
+        let dim = |d: &Dim| match d {
+            Dim::Named(name) => self.dims.get(name).unwrap_or(d).clone(),
+            _ => d.clone(),
+        };
+        Shape(shape.dims().iter().map(dim).collect())
+    }
+
+    fn element(&self, ty: &TensorType) -> TensorType {
+        TensorType { dtype: ty.dtype, shape: self.shape(&ty.shape) }
+    }
+
+    /// Replaces the named extents that operations mention.
+    fn rename(&mut self, region: Region) {
+        for node in self.graph.region(region).nodes.clone() {
+            let op = match &self.graph.node(node).op {
+                Op::Prim(def, attrs) => Some(Op::Prim(def, attrs.map_shapes(|s| self.shape(s)))),
+                Op::Stack(StackOp::New(element)) => Some(Op::Stack(StackOp::New(self.element(element)))),
+                _ => None,
+            };
+            if let Some(op) = op {
+                self.graph.node_mut(node).op = op;
+            }
+            for inner in self.graph.node(node).regions.clone() {
+                self.rename(inner);
+            }
+        }
+    }
+
+    /// Infers the types of a region whose parameters have theirs.
+    fn region(&mut self, region: Region) -> Result<()> {
+        for node in self.graph.region(region).nodes.clone() {
+            self.node(node)?;
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, node: Node) -> Result<()> {
+        let data = self.graph.node(node);
+        let (operands, regions) = (data.operands.clone(), data.regions.clone());
+        match data.op {
+            Op::Cond => {
+                for region in regions {
+                    let params = self.graph.region(region).params.clone();
+                    self.give(&params, &operands[1..]);
+                    self.region(region)?;
+                }
+            }
+            Op::While => self.loop_types(node, &operands, &regions)?,
+            _ => {}
+        }
+        let types = result_types(&self.graph, node).map_err(|broken| self.error(node, broken))?;
+        for (r, ty) in self.graph.node(node).results.clone().into_iter().zip(types) {
+            self.graph.value_mut(r).ty = ty;
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, params: &[Value], values: &[Value]) {
+        for (&p, &v) in params.iter().zip(values) {
+            self.graph.value_mut(p).ty = self.graph.ty(v).clone();
+        }
+    }
+
+    /// The types of loop variables: those with which the loop begins, if the body gives back the same; what differs is less exact, and
+    /// then the body is inferred again. Ends, since an extent that became unknown stays so.
+    fn loop_types(&mut self, node: Node, operands: &[Value], regions: &[Region]) -> Result<()> {
+        let [cond, body] = regions[..] else { panic!("a loop has two regions") };
+        let params = self.graph.region(body).params.clone();
+        self.give(&params, operands);
+        loop {
+            self.region(body)?;
+            let mut stable = true;
+            for (&p, &y) in params.iter().zip(&self.graph.region(body).yields.clone()) {
+                let (before, after) = (self.graph.ty(p), self.graph.ty(y));
+                let Some(joined) = before.join(after) else {
+                    let message = format!("a loop variable is {before} before an iteration and {after} after it");
+                    return Err(Diagnostic::new(message).at(self.graph.node(node).loc, ""));
+                };
+                if joined != *before {
+                    stable = false;
+                    self.graph.value_mut(p).ty = joined;
+                }
+            }
+            if stable {
+                break;
+            }
+        }
+        let of_cond = self.graph.region(cond).params.clone();
+        self.give(&of_cond, &params);
+        self.region(cond)
+    }
+
+    fn error(&self, node: Node, broken: Broken) -> Diagnostic {
+        let data = self.graph.node(node);
+        let mut error = broken.error.at(data.op.name(), data.loc);
+        let mut known: Vec<String> = self.dims.iter().map(|(n, d)| format!("{} is {d}", Dim::Named(n.clone()))).collect();
+        known.sort();
+        if !known.is_empty() && !error.labels.is_empty() {
+            error.labels[0].1.push_str(&format!(" (where {})", known.join(", ")));
+        }
+        error
+    }
+}

@@ -1,0 +1,13 @@
+use anabranch::prelude::*;
+
+#[graph]
+fn f(x: Tensor) -> Vec<f32> {
+    let mut log = vec![];
+    let mut note = |y: f32| log.push(y);
+    if x > 0.0 {
+        note(1.0);
+    }
+    log
+}
+
+fn main() {}
