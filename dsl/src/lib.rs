@@ -4,6 +4,9 @@
 
 mod array;
 pub mod autodiff;
+#[cfg(feature = "corpus")]
+#[doc(hidden)]
+pub mod corpus;
 mod diagnostic;
 mod dtype;
 pub mod function;
