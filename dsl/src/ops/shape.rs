@@ -420,7 +420,10 @@ impl Any {
             .into_iter()
             .map(|a| super::axes::axis(a, rank))
             .collect();
-        let counted = accept("permute", counted.map_err(|e| e.label(self.ty().to_string())));
+        let counted = accept(
+            "permute",
+            counted.map_err(|e| e.label(self.ty().to_string())),
+        );
         trace::emit(&PERMUTE, &[self], axes_list(&counted))
     }
 
