@@ -2,7 +2,7 @@
 //!
 //! One trace is active per thread. Operations on [`Any`] handles append nodes to the region that is open; staged
 //! control flow opens and closes regions. A value of an enclosing region that is used inside becomes a capture: an operand of
-//! the construct and a parameter of its regions, made on first use ([`Tracer::resolve`]).
+//! the construct and a parameter of its regions, made on first use (`Tracer::resolve`).
 //!
 //! Variables are threaded as values: reading one gives its present value, assigning gives it a new one, and constructs
 //! carry the variables that are assigned inside. The graph reads a variable once, at its start, and assigns it once, at its
@@ -278,7 +278,7 @@ pub fn assign_var(var: &AnyVar, value: Any) {
 
 /// Runs `f` with `loc` as the place of every node it makes.
 pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
-    let before = with(|t| std::mem::replace(&mut t.loc_override, Some(loc)));
+    let before = with(|t| t.loc_override.replace(loc));
     let r = f();
     with(|t| t.loc_override = before);
     r
@@ -1159,7 +1159,7 @@ impl WhileTrace {
     }
 
     /// Closes the loop. `next[i]` is the next value of the i-th declared loop variable; `extra` gives the next values of those
-    /// that [`add_carried`](Self::add_carried) added, in order. The results come in the same order; a variable that the body
+    /// that autodiff added, in order. The results come in the same order; a variable that the body
     /// does not change comes back as its initial value.
     #[track_caller]
     pub fn end(self, next: &[Any], sites: &[Site]) -> Vec<Any> {

@@ -140,7 +140,7 @@ fn the_check_for_finite_values_names_the_line() -> Outcome {
     let f = session
         .function(|x: Tensor| (x * 1.0).log() + 1.0)?
         .check_finite(true);
-    let line = line!() - 1;
+    let line = line!() - 2;
     for x in [vec![1.0], vec![1.0, -1.0]] {
         let bad = x.len() == 2;
         match f.call(x) {
