@@ -265,9 +265,15 @@ pub fn assign_var(var: &AnyVar, value: Any) {
     try_with(|t| t.assign_var(var, value, loc))
 }
 
+/// The place of nodes that are made now: that of [`at_loc`], else `loc`.
+pub(crate) fn place(loc: Loc) -> Loc {
+    TRACER.with_borrow(|t| t.as_ref().and_then(|t| t.loc_override).unwrap_or(loc))
+}
+
 /// Runs `f` with `loc` as the place of every node it makes.
+#[track_caller]
 pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
-    let before = with(|t| std::mem::replace(&mut t.loc_override, Some(loc)));
+    let before = with(|t| t.loc_override.replace(loc));
     let r = f();
     with(|t| t.loc_override = before);
     r

@@ -675,14 +675,10 @@ impl ScalarIndex for i32 {
             return index.choose(x, axis);
         }
         let n = x.dim(axis);
-        n.checked_sub(self.unsigned_abs() as usize)
-            .unwrap_or_else(|| {
-                let error = OpError::new(format!(
-                    "index {self} is out of range for axis {axis} of extent {n}"
-                ));
-                refuse("index", error.label(x.ty().to_string()))
-            })
-            .choose(x, axis)
+        let message = || format!("index {self} is out of range for axis {axis} of extent {n}");
+        let index = n.checked_sub(self.unsigned_abs() as usize);
+        let index = index.ok_or_else(|| OpError::new(message()).label(x.ty().to_string()));
+        accept("index", index).choose(x, axis)
     }
 }
 

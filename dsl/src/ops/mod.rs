@@ -201,7 +201,22 @@ impl OpError {
 /// Ends the trace with an error of the operation `op` at the caller's place.
 #[track_caller]
 fn refuse(op: &str, error: OpError) -> ! {
-    trace::fail(error.at(op, Loc::caller()))
+    trace::fail(error.at(op, trace::place(Loc::caller())))
+}
+
+/// What a check has found, or the end of the trace with its error, as [`refuse`].
+#[track_caller]
+fn accept<T>(op: &str, checked: Result<T, OpError>) -> T {
+    match checked {
+        Ok(found) => found,
+        Err(error) => refuse(op, error),
+    }
+}
+
+/// Runs `f` with the caller's place for every node it makes, also in closures, which do not know who called their function.
+#[track_caller]
+fn placed<R>(f: impl FnOnce() -> R) -> R {
+    trace::at_loc(trace::place(Loc::caller()), f)
 }
 
 /// All operations, in reading order.
