@@ -675,10 +675,13 @@ impl ScalarIndex for i32 {
             return index.choose(x, axis);
         }
         let n = x.dim(axis);
-        let message = || format!("index {self} is out of range for axis {axis} of extent {n}");
-        let index = n.checked_sub(self.unsigned_abs() as usize);
-        let index = index.ok_or_else(|| OpError::new(message()).label(x.ty().to_string()));
-        accept("index", index).choose(x, axis)
+        let Some(index) = n.checked_sub(self.unsigned_abs() as usize) else {
+            let error = OpError::new(format!(
+                "index {self} is out of range for axis {axis} of extent {n}"
+            ));
+            refuse("index", error.label(x.ty().to_string()));
+        };
+        index.choose(x, axis)
     }
 }
 

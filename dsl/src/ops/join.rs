@@ -125,7 +125,8 @@ impl Any {
         };
         let rank = first.rank() + 1;
         let axis = accept("stack", super::axes::axis(axis, rank));
-        let parts: Vec<Any> = placed(|| parts.iter().map(|p| p.unsqueeze(axis as isize)).collect());
+        let unsqueeze = || parts.iter().map(|p| p.unsqueeze(axis as isize)).collect();
+        let parts: Vec<Any> = trace::called_at(Loc::caller(), unsqueeze);
         Any::concat(&parts, axis as isize)
     }
 
@@ -134,13 +135,13 @@ impl Any {
     pub fn pad(self, axis: isize, before: usize, after: usize, value: Any) -> Any {
         let axis = self.axis("pad", axis);
         let shape = self.shape();
-        let fill = |n: usize| with_extent(&shape, axis, Dim::Known(n));
+        let fill = |n: usize| value.broadcast_to(with_extent(&shape, axis, Dim::Known(n)));
         let mut parts = vec![self];
         if before > 0 {
-            parts.insert(0, value.broadcast_to(fill(before)));
+            parts.insert(0, fill(before));
         }
         if after > 0 {
-            parts.push(value.broadcast_to(fill(after)));
+            parts.push(fill(after));
         }
         if parts.len() == 1 {
             self

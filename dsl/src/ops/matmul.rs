@@ -159,7 +159,8 @@ fn matrices(a: Any, b: Any) -> Any {
             x.broadcast_like(other.sum([-2, -1], true))
         }
     };
-    let operands = placed(|| [stretch(a, &ba, sa, b), stretch(b, &bb, sb, a)]);
+    let stretched = || [stretch(a, &ba, sa, b), stretch(b, &bb, sb, a)];
+    let operands = trace::called_at(Loc::caller(), stretched);
     trace::emit(&MATMUL, &operands, Attrs::none())
 }
 

@@ -213,12 +213,6 @@ fn accept<T>(op: &str, checked: Result<T, OpError>) -> T {
     }
 }
 
-/// Runs `f` with the caller's place for every node it makes, also in closures, which do not know who called their function.
-#[track_caller]
-fn placed<R>(f: impl FnOnce() -> R) -> R {
-    trace::at_loc(trace::place(Loc::caller()), f)
-}
-
 /// All operations, in reading order.
 pub fn all() -> impl Iterator<Item = &'static OpDef> {
     [

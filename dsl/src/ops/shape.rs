@@ -478,12 +478,15 @@ impl Any {
     pub fn dim(self, axis: isize) -> usize {
         let shape = self.shape();
         let at = self.axis("dim", axis);
-        let unknown = || {
-            let message = format!("the extent of axis {at} is not known while tracing");
-            let error = OpError::new(message).label(self.ty().to_string());
-            error.help("give the function a concrete signature")
-        };
-        accept("dim", shape.dims()[at].known().ok_or_else(unknown))
+        let extent = shape.dims()[at].known().ok_or_else(|| {
+            let error = OpError::new(format!(
+                "the extent of axis {at} is not known while tracing"
+            ));
+            error
+                .label(self.ty().to_string())
+                .help("give the function a concrete signature")
+        });
+        accept("dim", extent)
     }
 
     /// An axis counted from the front; the error names `op`.
