@@ -276,7 +276,13 @@ pub fn assign_var(var: &AnyVar, value: Any) {
     try_with(|t| t.assign_var(var, value, loc))
 }
 
+/// The place of nodes that are made now: that of [`at_loc`], else `loc`.
+pub(crate) fn place(loc: Loc) -> Loc {
+    TRACER.with_borrow(|t| t.as_ref().and_then(|t| t.loc_override).unwrap_or(loc))
+}
+
 /// Runs `f` with `loc` as the place of every node it makes.
+#[track_caller]
 pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
     let before = with(|t| t.loc_override.replace(loc));
     let r = f();
@@ -286,9 +292,9 @@ pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
 
 /// Runs `f`, a part of an operation that was called at `loc`, with that as the place of every node: closures do not pass on the
 /// caller's place by themselves. If the operation is itself a part of another one, the outer place stays.
+#[track_caller]
 pub(crate) fn called_at<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
-    let outer = with(|t| t.loc_override);
-    at_loc(outer.unwrap_or(loc), f)
+    at_loc(place(loc), f)
 }
 
 /// Runs `f` with nodes appended to the region at `depth` instead of the innermost one.

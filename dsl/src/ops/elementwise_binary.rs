@@ -373,14 +373,20 @@ impl<T: Numeric> Tensor<T> {
         let (mut square, mut left, mut product) = (x, exponent, None::<Any>);
         while left > 0 {
             if left % 2 == 1 {
-                product = Some(product.map_or(square, |p| p.mul(square)));
+                product = Some(match product {
+                    Some(p) => p.mul(square),
+                    None => square,
+                });
             }
             left /= 2;
             if left > 0 {
                 square = square.mul(square);
             }
         }
-        Tensor::from_any(product.unwrap_or_else(|| x.number(1.0).broadcast_like(x)))
+        Tensor::from_any(match product {
+            Some(p) => p,
+            None => x.number(1.0).broadcast_like(x),
+        })
     }
 }
 

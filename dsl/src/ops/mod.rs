@@ -201,14 +201,14 @@ impl OpError {
 /// Ends the trace with an error of the operation `op` at the caller's place.
 #[track_caller]
 fn refuse(op: &str, error: OpError) -> ! {
-    trace::fail(error.at(op, Loc::caller()))
+    trace::fail(error.at(op, trace::place(Loc::caller())))
 }
 
-/// The value, or the end of the trace as in [`refuse`].
+/// What a check has found, or the end of the trace with its error, as [`refuse`].
 #[track_caller]
 fn accept<T>(op: &str, checked: Result<T, OpError>) -> T {
     match checked {
-        Ok(value) => value,
+        Ok(found) => found,
         Err(error) => refuse(op, error),
     }
 }

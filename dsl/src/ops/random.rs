@@ -238,9 +238,10 @@ impl Key {
     #[track_caller]
     pub fn normal<T: Float>(self, shape: impl Into<Shape>) -> Tensor<T> {
         let shape = shape.into();
-        let uniform = |i: i32| self.fold_in(i).uniform::<T>(shape.clone()).untyped();
-        let radius = ((1.0 - uniform(0)).log() * -2.0).sqrt();
-        Tensor::from_any(radius * (uniform(1) * std::f64::consts::TAU).cos())
+        let u = self.fold_in(0).uniform::<T>(&shape).untyped();
+        let v = self.fold_in(1).uniform::<T>(&shape).untyped();
+        let radius = ((1.0 - u).log() * -2.0).sqrt();
+        Tensor::from_any(radius * (v * std::f64::consts::TAU).cos())
     }
 
     /// `true` with probability `p`, which broadcasts to the shape.
