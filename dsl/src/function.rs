@@ -27,7 +27,9 @@ impl<T: Element> Input for Tensor<T> {
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
         let i = inputs.taken;
         inputs.taken += 1;
-        let ty = inputs.types.next().ok_or_else(|| Diagnostic::new("too few inputs are given"))?;
+        let ty = inputs.types.next().ok_or_else(|| {
+            Diagnostic::new(format!("the function takes at least {} tensors, given {i}", i + 1))
+        })?;
         if ty.dtype != T::DTYPE {
             return Err(Diagnostic::new(format!("input {i} has elements of type {}, given {ty}", T::DTYPE)));
         }

@@ -4,9 +4,9 @@
 //! when a parameter is first seen, so it lives where they live and is saved like them.
 
 use crate::autodiff::var_gradients;
-use crate::trace::{assign_var, constant, read_var};
+use crate::trace::{assign_var, called_at, constant, read_var};
 use crate::var::Path;
-use crate::{Any, AnyVar, HostTensor, Module, Operand, Tensor};
+use crate::{Any, AnyVar, HostTensor, Loc, Module, Operand, Tensor};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -47,12 +47,14 @@ pub trait Optimizer {
     where
         Self: Sized,
     {
-        let rate = rate.into_tensor().untyped();
-        let step = self.begin();
-        for (var, grad) in gradients {
-            let next = self.update(var, read_var(var), *grad, rate.cast(var.ty().dtype), step);
-            assign_var(var, next);
-        }
+        called_at(Loc::caller(), || {
+            let rate = rate.into_tensor().untyped();
+            let step = self.begin();
+            for (var, grad) in gradients {
+                let next = self.update(var, read_var(var), *grad, rate.cast(var.ty().dtype), step);
+                assign_var(var, next);
+            }
+        });
     }
 }
 
@@ -68,13 +70,15 @@ pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyV
 /// Scales gradients down together so that the root of the sum of all their squares is at most `max` (Pascanu et al. 2013).
 #[track_caller]
 pub fn clip_global_norm(gradients: &mut [(AnyVar, Any)], max: f32) {
-    let squares = gradients.iter().map(|(_, g)| g.mul(*g).sum_all().cast(crate::DType::F32));
-    let Some(total) = squares.reduce(Any::add) else { return };
-    let max = constant(HostTensor::scalar(max));
-    let scale = max.div(total.sqrt().maximum(max));
-    for (_, g) in gradients {
-        *g = g.mul(scale.cast(g.dtype()));
-    }
+    called_at(Loc::caller(), || {
+        let squares = gradients.iter().map(|(_, g)| g.mul(*g).sum_all().cast(crate::DType::F32));
+        let Some(total) = squares.reduce(Any::add) else { return };
+        let max = constant(HostTensor::scalar(max));
+        let scale = max.div(total.sqrt().maximum(max));
+        for (_, g) in gradients {
+            *g = g.mul(scale.cast(g.dtype()));
+        }
+    });
 }
 
 /// Variables that belong to other variables, made on first use.

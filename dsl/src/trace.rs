@@ -273,6 +273,13 @@ pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
     r
 }
 
+/// Runs `f`, a part of an operation that was called at `loc`, with that as the place of every node: closures do not pass on the
+/// caller's place by themselves. If the operation is itself a part of another one, the outer place stays.
+pub(crate) fn called_at<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
+    let outer = with(|t| t.loc_override);
+    at_loc(outer.unwrap_or(loc), f)
+}
+
 /// Runs `f` with nodes appended to the region at `depth` instead of the innermost one.
 pub(crate) fn at_depth<R>(depth: usize, f: impl FnOnce() -> R) -> R {
     let before = with(|t| {
@@ -492,6 +499,12 @@ impl Tracer {
             }
         };
         Ok(self.graph.region(self.open[depth - 1].regions[which]).params[index])
+    }
+
+    /// The place that made a value, or for a parameter the value outside.
+    fn origin(&self, value: Value) -> Loc {
+        let ValueDef::Param(region, i) = self.graph.value(value).def else { return self.graph.loc(value) };
+        self.open_outer(region, i as usize).map_or(Loc::UNKNOWN, |outer| self.origin(outer))
     }
 
     /// Adds a parameter for `outer` to both regions of an open construct.
@@ -855,7 +868,7 @@ impl Tracer {
             let (tx, ty) = (self.graph.ty(x).clone(), self.graph.ty(y).clone());
             if !tx.compatible(&ty) {
                 let words = ["in one branch", "in the other"];
-                let (x, y) = ((&tx, self.graph.loc(x)), (&ty, self.graph.loc(y)));
+                let (x, y) = ((&tx, self.origin(x)), (&ty, self.origin(y)));
                 return Err(mismatch("here", sites.get(i), x, y, words).or_at(self.open[cond.construct].loc));
             }
             results.push(Ok(types.len()));
@@ -1033,7 +1046,7 @@ impl Tracer {
             let (before, after) = (self.graph.ty(c.outer[i]), self.graph.ty(value));
             if before != after {
                 let words = ["before the loop", "after one iteration"];
-                let (x, y) = ((before, self.graph.loc(c.outer[i])), (after, self.graph.loc(value)));
+                let (x, y) = ((before, self.origin(c.outer[i])), (after, self.origin(value)));
                 let site = if k < next.len() { sites.get(k) } else { None };
                 return Err(mismatch("after one iteration", site, x, y, words).or_at(c.loc));
             }

@@ -150,7 +150,7 @@ where
         }
         let (traced, rebuild) = self.trace(signature)?;
         let cells: Vec<_> = traced.vars.iter().map(|v| self.session.state.cell(v)).collect();
-        let graph = crate::optimize::optimize(traced.graph, signature)?;
+        let graph = crate::optimize::optimize(traced.graph, signature, self.options)?;
         let program = Program::with_options(graph, self.options)?;
         let compiled = Arc::new(Compiled {
             signature: signature.to_vec(),

@@ -1,9 +1,20 @@
 //! The way from a traced graph to the one that is compiled.
 
+use crate::program::Options;
+use anabranch_dsl::passes::{Pipeline, specialize};
 use anabranch_dsl::{Graph, Result, TensorType};
 
 /// Optimizes a graph for inputs of the given types.
-pub(crate) fn optimize(graph: Graph, signature: &[TensorType]) -> Result<Graph> {
-    let _ = signature;
+///
+/// A graph that is interpreted, or whose values are checked one by one, stays as the user wrote it: the one is what others are
+/// compared with, the other names the user's operation.
+pub(crate) fn optimize(graph: Graph, signature: &[TensorType], options: Options) -> Result<Graph> {
+    if options.interpreted {
+        return Ok(graph);
+    }
+    let mut graph = specialize(&graph, signature)?;
+    if !options.check_finite {
+        Pipeline::standard().run(&mut graph);
+    }
     Ok(graph)
 }

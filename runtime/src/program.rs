@@ -3,7 +3,7 @@
 use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
 use anabranch_dsl::ir::Op;
-use anabranch_dsl::{Dim, Diagnostic, Graph, HostTensor, Result, TensorType, interp};
+use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, interp};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -64,11 +64,6 @@ impl Program {
     /// The graph.
     pub fn graph(&self) -> &Graph {
         &self.graph
-    }
-
-    /// The types of the inputs.
-    pub(crate) fn input_types(&self) -> impl Iterator<Item = &TensorType> {
-        self.graph.inputs().iter().map(|&v| self.graph.ty(v).element())
     }
 
     /// For each variable of the graph whether it is assigned.

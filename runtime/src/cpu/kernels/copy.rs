@@ -22,21 +22,25 @@ impl Copy {
 
     /// `out` is the whole buffer of the destination.
     pub(crate) fn run(&self, from: &View, out: &mut [u8], sources: &Sources<'_>) {
+        self.run_shifted(from, out, sources, [0, 0]);
+    }
+
+    /// The same with all places of the destination and of the source moved by so many elements.
+    pub(crate) fn run_shifted(&self, from: &View, out: &mut [u8], sources: &Sources<'_>, shift: [isize; 2]) {
         let bytes = sources.bytes(from.base);
         match self.size {
-            8 => self.run_as::<u64>(bytes, out),
-            4 => self.run_as::<u32>(bytes, out),
-            _ => self.run_as::<u8>(bytes, out),
+            8 => self.run_as::<u64>(bytes, out, shift),
+            4 => self.run_as::<u32>(bytes, out, shift),
+            _ => self.run_as::<u8>(bytes, out, shift),
         }
     }
 
-    fn run_as<M: bytemuck::Pod>(&self, from: &[u8], to: &mut [u8]) {
-        // A register has 8 bytes, of which only the first element counts: its length need not divide by other sizes.
+    fn run_as<M: bytemuck::Pod>(&self, from: &[u8], to: &mut [u8], shift: [isize; 2]) {
         let from: &[M] = bytemuck::cast_slice(from);
         let to: &mut [M] = bytemuck::cast_slice_mut(to);
-        let start = [self.to as isize, self.from as isize];
+        let start = [self.to as isize + shift[0], self.from as isize + shift[1]];
         match self.axes.split_last() {
-            None => to[self.to] = from[self.from],
+            None => to[start[0] as usize] = from[start[1] as usize],
             Some((Axis { n, strides: [1, 1] }, outer)) => for_each(outer, start, &mut |[t, f]| {
                 let (t, f) = (t as usize, f as usize);
                 to[t..t + n].copy_from_slice(&from[f..f + n]);

@@ -129,7 +129,7 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
         "sigmoid" => float1!(d, |x| x.sigmoid()),
         "relu" => float1!(d, |x| x.larger(0.0)).or_else(|| int1!(d, |x| x.max(0))),
         "softplus" => float1!(d, |x| x.larger(0.0) + (-x.abs()).exp().ln_1p()),
-        "erf" => float1!(d, |x| x.erf()),
+        "erf" => float1!(d, |x| Real::erf(x)),
         "gelu" => float1!(d, |x| x.gelu()),
         "silu" => float1!(d, |x| x * x.sigmoid()),
         "floor" => float1!(d, |x| x.floor()),
@@ -169,7 +169,7 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
 }
 
 /// Functions of floats that the standard library lacks, by the formulas of the reference.
-trait Real {
+pub(crate) trait Real {
     /// The larger number; `NaN` if one of them is.
     fn larger(self, other: Self) -> Self;
     /// The smaller number; `NaN` if one of them is.

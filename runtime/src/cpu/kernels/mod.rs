@@ -6,6 +6,11 @@
 
 pub(crate) mod copy;
 pub(crate) mod elementwise;
+pub(crate) mod index;
+pub(crate) mod lanes;
+pub(crate) mod matmul;
+pub(crate) mod random;
+pub(crate) mod reduce;
 pub(crate) mod reference;
 pub(crate) mod walk;
 
@@ -23,6 +28,24 @@ pub(crate) enum Kernel {
     Map(elementwise::Map),
     /// A copy to a part of a buffer.
     Copy(copy::Copy),
+    /// A reduction over axes.
+    Reduce(reduce::Reduce),
+    /// Something along one axis.
+    Lanes(lanes::Lanes),
+    /// A product of matrices.
+    Matmul(matmul::Matmul),
+    /// Reads at places.
+    Take(index::Places),
+    /// Adds at places to what the buffer holds.
+    ScatterAdd(index::Places),
+    /// Reads a part whose start a register holds.
+    ReadWindow(index::Window),
+    /// Overwrites a part whose start a register holds.
+    WriteWindow(index::Window),
+    /// Random numbers.
+    Random(random::Random),
+    /// A key made of a key and a number.
+    FoldIn,
     /// One element to a register.
     Load,
     /// A tensor to a slot.
@@ -39,11 +62,21 @@ pub(crate) struct Failed;
 
 /// Runs the kernel of a step into `out`: the whole buffer, or the bytes of a register's element.
 pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
+    let operands = &step.operands[..];
     match &step.kernel {
-        Kernel::Map(map) => return map.run(&step.operands, out, sources),
-        Kernel::Copy(copy) => copy.run(step.operands[0].view(), out, sources),
+        Kernel::Map(map) => return map.run(operands, out, sources),
+        Kernel::Copy(copy) => copy.run(operands[0].view(), out, sources),
+        Kernel::Reduce(reduce) => reduce.run(operands[0].view(), out, sources),
+        Kernel::Lanes(lanes) => lanes.run(operands[0].view(), out, sources),
+        Kernel::Matmul(matmul) => matmul.run(operands, out, sources),
+        Kernel::Take(places) => return index::take(places, operands, out, sources),
+        Kernel::ScatterAdd(places) => return index::scatter_add(places, operands, out, sources),
+        Kernel::ReadWindow(window) => return window.read(operands, out, sources),
+        Kernel::WriteWindow(window) => return window.write(operands, out, sources),
+        Kernel::Random(random) => random::fill(*random, operands, out, sources),
+        Kernel::FoldIn => random::fold_in(operands, out, sources),
         Kernel::Load => {
-            let view = step.operands[0].view();
+            let view = operands[0].view();
             let size = view.dtype.size();
             out.copy_from_slice(&sources.bytes(view.base)[view.offset * size..][..size]);
         }

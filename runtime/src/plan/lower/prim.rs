@@ -1,9 +1,14 @@
 //! Operations of the table: which become views, which get a kernel, which run by their reference meaning.
 
-use super::{Kernel, Lower, Place};
+use super::{Copy, Kernel, Lower, Move, Place};
+use crate::cpu::kernels::index::{Places, Window};
+use crate::cpu::kernels::lanes::{Along, Lanes};
+use crate::cpu::kernels::matmul::Matmul;
+use crate::cpu::kernels::random::Random;
+use crate::cpu::kernels::reduce::{Reduce, Reduction};
 use crate::plan::{Instr, Meaning, Operand, Out, View};
-use anabranch_dsl::ir::{Attrs, Node, NodeData};
-use anabranch_dsl::ops::OpDef;
+use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
+use anabranch_dsl::ops::{EvalCx, OpDef};
 use anabranch_dsl::{Result, Type};
 
 impl Lower<'_> {
@@ -20,22 +25,48 @@ impl Lower<'_> {
         if !known {
             return self.reference(data, def, attrs);
         }
+        if data.operands.is_empty() {
+            return self.constant_op(data, def, attrs);
+        }
         if let Some(place) = self.structural(data, def, attrs)? {
             return Ok(place);
         }
         if let Some(place) = self.elementwise(node, def, attrs)? {
             return Ok(place);
         }
+        if let Some(place) = self.kernel(data, def, attrs)? {
+            return Ok(place);
+        }
         self.reference(data, def, attrs)
     }
 
-    /// Operations that only say where elements are.
+    /// An operation without operands has one value: it is computed now.
+    fn constant_op(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
+        let ty = self.graph.ty(data.results[0]).element();
+        let tensor = (def.eval)(&EvalCx { operands: &[], attrs, ty }).map_err(|e| e.at(def.name, data.loc))?;
+        Ok(self.constant(&tensor))
+    }
+
+    /// The extents of an operand or a result.
+    fn shape_of(&self, v: Value) -> Vec<usize> {
+        self.graph.ty(v).element().shape.known().expect("the shape is known")
+    }
+
+    /// Operations that only say where elements are, and those that are copies.
     fn structural(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
-        let shape = self.graph.ty(data.results[0]).element().shape.known().expect("the shape is known");
+        let shape = self.shape_of(data.results[0]);
         let view = match def.name {
-            "broadcast_to" => self.view_of(data, 0)?.broadcast_to(&shape),
+            "broadcast_to" | "broadcast_like" => self.view_of(data, 0)?.broadcast_to(&shape),
             "permute" => self.view_of(data, 0)?.permute(&attrs.indices("axes")),
-            "reshape" => {
+            "flip" => {
+                let view = self.view_of(data, 0)?;
+                attrs.indices("axes").into_iter().fold(view, |v, axis| v.flip(axis))
+            }
+            "slice" => {
+                let axis = attrs.index("axis");
+                self.view_of(data, 0)?.slice(axis, attrs.index("start"), shape[axis], attrs.int("step") as isize)
+            }
+            "reshape" | "reshape_like" => {
                 let view = self.view_of(data, 0)?;
                 match view.reshape(&shape) {
                     Some(view) => view,
@@ -45,9 +76,130 @@ impl Lower<'_> {
                     }
                 }
             }
+            "concat" => {
+                let axis = attrs.index("axis");
+                let out = self.new_buffer(self.graph.ty(data.results[0]).element().dtype, shape);
+                let mut start = 0;
+                for i in 0..data.operands.len() {
+                    let part = self.view_of(data, i)?;
+                    let n = part.shape[axis];
+                    self.copy_to(&part, out.slice(axis, start, n, 1), def.name, data.loc);
+                    start += n;
+                }
+                out
+            }
+            "update_slice" => {
+                let (axis, start, step) = (attrs.index("axis"), attrs.index("start"), attrs.int("step"));
+                let part = self.view_of(data, 1)?;
+                let out = self.changeable(data)?;
+                self.copy_to(&part, out.slice(axis, start, part.shape[axis], step as isize), def.name, data.loc);
+                out
+            }
             _ => return Ok(None),
         };
         Ok(Some(self.tensor_place(view, def.name, data.loc)))
+    }
+
+    /// A buffer with the elements of the first operand, to be changed: the operand itself at its last use.
+    fn changeable(&mut self, data: &NodeData) -> Result<View> {
+        let src = self.view_of(data, 0)?;
+        let dst = self.new_buffer(src.dtype, src.shape.clone());
+        self.emit_moves(vec![Move::Tensor { dst: dst.clone(), src }]);
+        Ok(dst)
+    }
+
+    /// Operations with a kernel.
+    fn kernel(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
+        let mut operands = (0..data.operands.len()).map(|i| self.view_of(data, i)).collect::<Result<Vec<_>>>()?;
+        let shape = self.shape_of(data.results[0]);
+        let kernel = match def.name {
+            "sum" | "prod" | "max" | "min" | "all" | "any" => {
+                let reduction = Reduction::of(def.name).expect("a reduction");
+                Kernel::Reduce(Reduce::new(reduction, &operands[0], &attrs.indices("axes")))
+            }
+            "sum_like" => {
+                let missing = operands[0].shape.len() - shape.len();
+                let stretched = |&a: &usize| a < missing || shape[a - missing] != operands[0].shape[a];
+                let axes: Vec<usize> = (0..operands[0].shape.len()).filter(stretched).collect();
+                Kernel::Reduce(Reduce::new(Reduction::Sum, &operands[0], &axes))
+            }
+            "softmax" | "log_softmax" | "logsumexp" | "cumsum" | "argmax" | "argmin" => {
+                let along = match def.name {
+                    "softmax" => Along::Softmax,
+                    "log_softmax" => Along::LogSoftmax,
+                    "logsumexp" => Along::LogSumExp,
+                    "cumsum" => Along::CumSum { reverse: attrs.bool("reverse") },
+                    "argmax" => Along::ArgMax,
+                    _ => Along::ArgMin,
+                };
+                operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
+                Kernel::Lanes(Lanes::new(along, &operands[0].shape, attrs.index("axis")))
+            }
+            "matmul" => {
+                for view in &mut operands {
+                    if !Matmul::takes(view) {
+                        *view = self.copied(view, def.name, data.loc);
+                    }
+                }
+                Kernel::Matmul(Matmul::new(&operands[0], &operands[1]))
+            }
+            "take" | "take_along_axis" => {
+                for view in &mut operands {
+                    *view = self.contiguous(view.clone(), def.name, data.loc);
+                }
+                Kernel::Take(places(def, &operands[0], &operands[1], attrs))
+            }
+            "scatter_add" | "scatter_add_along_axis" if !self.options.check_finite => {
+                for view in &mut operands[1..] {
+                    *view = self.contiguous(view.clone(), def.name, data.loc);
+                }
+                operands[0] = self.changeable(data)?;
+                let kernel = Kernel::ScatterAdd(places(def, &operands[0], &operands[1], attrs));
+                return Ok(Some(self.change(kernel, operands, data, def, attrs)));
+            }
+            "dynamic_slice" => {
+                let (axis, size) = (attrs.index("axis"), attrs.index("size"));
+                let out = View::whole(operands[0].base, operands[0].dtype, shape);
+                let copy = Copy::new(&operands[0].slice(axis, 0, size, 1), &out);
+                Kernel::ReadWindow(Window::new(copy, &operands[0], axis, size))
+            }
+            "dynamic_update_slice" => {
+                let axis = attrs.index("axis");
+                let size = operands[1].shape[axis];
+                operands[0] = self.changeable(data)?;
+                let copy = Copy::new(&operands[1], &operands[0].slice(axis, 0, size, 1));
+                let kernel = Kernel::WriteWindow(Window::new(copy, &operands[0], axis, size));
+                return Ok(Some(self.change(kernel, operands, data, def, attrs)));
+            }
+            "random_bits" | "random_uniform" | "random_fold_in" => {
+                operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
+                match def.name {
+                    "random_bits" => Kernel::Random(Random::Bits),
+                    "random_uniform" => Kernel::Random(Random::Uniform(attrs.dtype("dtype"))),
+                    _ => Kernel::FoldIn,
+                }
+            }
+            _ => return Ok(None),
+        };
+        let operands = operands.into_iter().map(Operand::View).collect();
+        self.run_kernel_on(kernel, operands, data, def, attrs).map(Some)
+    }
+
+    /// Runs a kernel that changes its first operand, a buffer of its own.
+    fn change(
+        &mut self,
+        kernel: Kernel,
+        operands: Vec<View>,
+        data: &NodeData,
+        def: &'static OpDef,
+        attrs: &Attrs,
+    ) -> Place {
+        let out = operands[0].clone();
+        let operands = operands.into_iter().map(Operand::View).collect();
+        let meaning = Meaning { def, attrs: attrs.clone() };
+        let step = self.add_step(kernel, operands, Out::View(out.clone()), Some(meaning), def.name, data.loc);
+        self.emit(Instr::Run(step));
+        Place::View(out)
     }
 
     fn view_of(&mut self, data: &NodeData, i: usize) -> Result<View> {
@@ -59,13 +211,8 @@ impl Lower<'_> {
 
     /// Runs an operation by its reference meaning.
     fn reference(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
-        self.run_kernel(Kernel::Reference, data, def, attrs)
-    }
-
-    /// Runs a kernel on all operands, with the result in a new place.
-    fn run_kernel(&mut self, kernel: Kernel, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
         let operands = data.operands.iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
-        self.run_kernel_on(kernel, operands, data, def, attrs)
+        self.run_kernel_on(Kernel::Reference, operands, data, def, attrs)
     }
 
     /// Runs a kernel on operands, with the result in a new place.
@@ -92,5 +239,14 @@ impl Lower<'_> {
             self.emit(Instr::CheckFinite(step));
         }
         Ok(place)
+    }
+}
+
+/// The places that indices name in a tensor.
+fn places(def: &OpDef, x: &View, ids: &View, attrs: &Attrs) -> Places {
+    let axis = attrs.index("axis");
+    match def.name {
+        "take" | "scatter_add" => Places::slices(&x.shape, axis),
+        _ => Places::elements(&x.shape, &ids.shape, axis),
     }
 }

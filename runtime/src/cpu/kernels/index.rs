@@ -1,0 +1,208 @@
+//! Reading and writing at places that numbers in tensors name.
+
+use super::Failed;
+use super::copy::Copy;
+use crate::cpu::element::Cell;
+use crate::cpu::memory::Sources;
+use crate::plan::{Base, Operand, View};
+use anabranch_dsl::{DType, match_dtype};
+
+/// Which places indices name.
+#[derive(Clone, Debug)]
+pub(crate) enum Places {
+    /// Whole slices along an axis: for each of the axes before, for each index, `inner` elements.
+    Slices { outer: usize, extent: usize, inner: usize },
+    /// For each index one element: `strides` of the tensor along the axes of the indices, 0 along the indexed one.
+    Elements { shape: Vec<usize>, strides: Vec<usize>, extent: usize, stride: usize },
+}
+
+impl Places {
+    /// Slices of a dense tensor.
+    pub(crate) fn slices(shape: &[usize], axis: usize) -> Places {
+        Places::Slices {
+            outer: shape[..axis].iter().product(),
+            extent: shape[axis],
+            inner: shape[axis + 1..].iter().product(),
+        }
+    }
+
+    /// Elements of a dense tensor, at indices of shape `ids`.
+    pub(crate) fn elements(shape: &[usize], ids: &[usize], axis: usize) -> Places {
+        let mut strides: Vec<usize> = crate::plan::row_major(shape).into_iter().map(|s| s as usize).collect();
+        let stride = std::mem::replace(&mut strides[axis], 0);
+        Places::Elements { shape: ids.to_vec(), strides, extent: shape[axis], stride }
+    }
+
+    fn extent(&self) -> usize {
+        match self {
+            Places::Slices { extent, .. } | Places::Elements { extent, .. } => *extent,
+        }
+    }
+
+    /// Calls `f(place in the tensor, place among what is read, length)` for every run of elements.
+    fn for_each(&self, ids: &Ids<'_>, f: &mut impl FnMut(usize, usize, usize)) {
+        match self {
+            Places::Slices { outer, extent, inner } => {
+                let mut at = 0;
+                for o in 0..*outer {
+                    for i in 0..ids.len() {
+                        f((o * extent + ids.get(i)) * inner, at, *inner);
+                        at += inner;
+                    }
+                }
+            }
+            Places::Elements { shape, strides, stride, .. } => {
+                // Walks the indices in order, with the offset of all axes but the indexed one.
+                let mut at = 0;
+                walk(shape, strides, 0, &mut |offset| {
+                    f(offset + ids.get(at) * stride, at, 1);
+                    at += 1;
+                });
+            }
+        }
+    }
+}
+
+fn walk(shape: &[usize], strides: &[usize], start: usize, f: &mut impl FnMut(usize)) {
+    match shape {
+        [] => f(start),
+        [n, rest @ ..] => (0..*n).for_each(|i| walk(rest, &strides[1..], start + i * strides[0], f)),
+    }
+}
+
+/// Indices of any integer type that have been checked.
+enum Ids<'a> {
+    I32(&'a [i32]),
+    I64(&'a [i64]),
+    U32(&'a [u32]),
+    U8(&'a [u8]),
+}
+
+impl<'a> Ids<'a> {
+    fn new(view: &View, sources: &Sources<'a>, extent: usize) -> Result<Ids<'a>, Failed> {
+        let ids = match view.dtype {
+            DType::I32 => Ids::I32(sources.contiguous::<i32>(view)),
+            DType::I64 => Ids::I64(sources.contiguous::<i64>(view)),
+            DType::U32 => Ids::U32(sources.contiguous::<u32>(view)),
+            DType::U8 => Ids::U8(sources.contiguous::<u8>(view)),
+            other => panic!("indices of type {other}"),
+        };
+        let valid = match &ids {
+            Ids::I32(d) => d.iter().all(|&i| i >= 0 && (i as usize) < extent),
+            Ids::I64(d) => d.iter().all(|&i| i >= 0 && (i as u64) < extent as u64),
+            Ids::U32(d) => d.iter().all(|&i| (i as usize) < extent),
+            Ids::U8(d) => d.iter().all(|&i| usize::from(i) < extent),
+        };
+        if valid { Ok(ids) } else { Err(Failed) }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Ids::I32(d) => d.len(),
+            Ids::I64(d) => d.len(),
+            Ids::U32(d) => d.len(),
+            Ids::U8(d) => d.len(),
+        }
+    }
+
+    fn get(&self, i: usize) -> usize {
+        match self {
+            Ids::I32(d) => d[i] as usize,
+            Ids::I64(d) => d[i] as usize,
+            Ids::U32(d) => d[i] as usize,
+            Ids::U8(d) => d[i].into(),
+        }
+    }
+}
+
+/// Reads the places that the second operand names from the first, both dense.
+pub(crate) fn take(places: &Places, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
+    let (x, ids) = (operands[0].view(), operands[1].view());
+    let ids = Ids::new(ids, sources, places.extent())?;
+    match_dtype!(x.dtype, T => {
+        let x = sources.contiguous::<T>(x);
+        let y: &mut [<T as Cell>::Mem] = bytemuck::cast_slice_mut(out);
+        places.for_each(&ids, &mut |from, to, n| match n {
+            1 => y[to] = x[from],
+            _ => y[to..to + n].copy_from_slice(&x[from..from + n]),
+        });
+    });
+    Ok(())
+}
+
+/// Adds the third operand to what is in `out`, at the places that the second names.
+pub(crate) fn scatter_add(
+    places: &Places,
+    operands: &[Operand],
+    out: &mut [u8],
+    sources: &Sources<'_>,
+) -> Result<(), Failed> {
+    let (ids, updates) = (operands[1].view(), operands[2].view());
+    let ids = Ids::new(ids, sources, places.extent())?;
+    macro_rules! add {
+        ($t:ty, $add:expr) => {{
+            let x = sources.contiguous::<$t>(updates);
+            let y: &mut [$t] = bytemuck::cast_slice_mut(out);
+            places.for_each(&ids, &mut |to, from, n| {
+                y[to..to + n].iter_mut().zip(&x[from..from + n]).for_each(|(y, &x)| *y = $add(*y, x));
+            });
+        }};
+    }
+    match updates.dtype {
+        DType::F32 => add!(f32, std::ops::Add::add),
+        DType::F64 => add!(f64, std::ops::Add::add),
+        DType::I32 => add!(i32, i32::wrapping_add),
+        DType::I64 => add!(i64, i64::wrapping_add),
+        DType::U32 => add!(u32, u32::wrapping_add),
+        DType::U8 => add!(u8, u8::wrapping_add),
+        DType::Bool => panic!("a sum of truth values"),
+    }
+    Ok(())
+}
+
+/// A copy from or to a part of a tensor whose start along an axis is in a register.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    copy: Copy,
+    /// How far apart the starts lie.
+    stride: isize,
+    /// The largest start.
+    last: usize,
+}
+
+impl Window {
+    /// `copy` is that of the part that starts at 0; `whole` is the tensor with the axis, `size` the extent of the part.
+    pub(crate) fn new(copy: Copy, whole: &View, axis: usize, size: usize) -> Window {
+        Window { copy, stride: whole.strides[axis], last: whole.shape[axis] - size }
+    }
+
+    fn start(&self, start: &View, sources: &Sources<'_>) -> Result<isize, Failed> {
+        let Base::Reg(r) = start.base else { panic!("the start of a part is in a register") };
+        let bits = sources.reg(r);
+        let start = match start.dtype {
+            DType::I32 => i32::from_reg(bits).into(),
+            DType::I64 => i64::from_reg(bits),
+            DType::U32 => u32::from_reg(bits).into(),
+            DType::U8 => u8::from_reg(bits).into(),
+            other => panic!("an index of type {other}"),
+        };
+        match usize::try_from(start) {
+            Ok(s) if s <= self.last => Ok(s as isize * self.stride),
+            _ => Err(Failed),
+        }
+    }
+
+    /// Reads the part of the first operand that starts where the second says.
+    pub(crate) fn read(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
+        let shift = self.start(operands[1].view(), sources)?;
+        self.copy.run_shifted(operands[0].view(), out, sources, [0, shift]);
+        Ok(())
+    }
+
+    /// Writes the second operand to the part of `out` that starts where the third says.
+    pub(crate) fn write(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
+        let shift = self.start(operands[2].view(), sources)?;
+        self.copy.run_shifted(operands[1].view(), out, sources, [shift, 0]);
+        Ok(())
+    }
+}

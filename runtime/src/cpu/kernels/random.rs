@@ -1,0 +1,67 @@
+//! Random numbers from counters, by the functions that define them.
+
+use crate::cpu::memory::Sources;
+use crate::plan::{Operand, View};
+use anabranch_dsl::DType;
+use anabranch_dsl::ops::random::{folded, philox, unit_f32, unit_f64};
+use rayon::prelude::*;
+
+/// Which numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Random {
+    /// 32-bit words.
+    Bits,
+    /// Floats in `[0, 1)`.
+    Uniform(DType),
+}
+
+/// Blocks of four words that one part of the work has; elements from which on it is split over threads.
+const PART: usize = 1 << 10;
+const PARALLEL: usize = 1 << 14;
+
+fn key(view: &View, sources: &Sources<'_>) -> [u32; 2] {
+    let key = sources.contiguous::<u32>(view);
+    [key[0], key[1]]
+}
+
+/// Fills `out` with the numbers of the stream that the operand names.
+pub(crate) fn fill(random: Random, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+    let key = key(operands[0].view(), sources);
+    match random {
+        Random::Bits => blocks::<u32, 4>(key, bytemuck::cast_slice_mut(out), |w| w),
+        Random::Uniform(DType::F32) => blocks::<f32, 4>(key, bytemuck::cast_slice_mut(out), |w| w.map(unit_f32)),
+        Random::Uniform(_) => blocks::<f64, 2>(key, bytemuck::cast_slice_mut(out), |w| {
+            [unit_f64(w[0], w[1]), unit_f64(w[2], w[3])]
+        }),
+    }
+}
+
+/// Fills a slice with the `N` elements that each block of four words gives.
+fn blocks<T: Send + Copy, const N: usize>(key: [u32; 2], out: &mut [T], f: impl Fn([u32; 4]) -> [T; N] + Sync) {
+    let part = |first: usize, out: &mut [T]| {
+        for (i, out) in out.chunks_mut(N).enumerate() {
+            let i = (first + i) as u64;
+            let block = f(philox([i as u32, (i >> 32) as u32, 0, 0], key));
+            out.copy_from_slice(&block[..out.len()]);
+        }
+    };
+    if out.len() < PARALLEL {
+        return part(0, out);
+    }
+    out.par_chunks_mut(PART * N).enumerate().for_each(|(i, out)| part(i * PART, out));
+}
+
+/// Writes the key that a key and a number make.
+pub(crate) fn fold_in(operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+    let number = operands[1].view();
+    let i = number.offset;
+    let number = match number.dtype {
+        DType::I32 => i64::from(sources.elements::<i32>(number.base)[i]),
+        DType::I64 => sources.elements::<i64>(number.base)[i],
+        DType::U32 => sources.elements::<u32>(number.base)[i].into(),
+        DType::U8 => sources.elements::<u8>(number.base)[i].into(),
+        other => panic!("a number of type {other} for a key"),
+    };
+    let key = folded(key(operands[0].view(), sources), number as u64);
+    bytemuck::cast_slice_mut::<u8, u32>(out).copy_from_slice(&key);
+}

@@ -1,0 +1,198 @@
+//! Reductions over axes.
+//!
+//! The space is split into the axes that stay and the axes that are reduced. Where the reduced elements lie one behind the other
+//! (or nothing better is to be had) one result is computed after the other, in 16 interleaved parts; where
+//! the staying elements do, a whole row of results is computed together. Neither depends on the number of threads.
+
+use super::elementwise::Real;
+use super::walk::{Axis, for_each, merged};
+use crate::cpu::element::Cell;
+use crate::cpu::memory::Sources;
+use crate::plan::View;
+use anabranch_dsl::DType;
+use rayon::prelude::*;
+
+/// What is done with the elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reduction {
+    Sum,
+    Prod,
+    Max,
+    Min,
+    All,
+    Any,
+}
+
+impl Reduction {
+    /// The reduction that an operation is.
+    pub(crate) fn of(name: &str) -> Option<Reduction> {
+        Some(match name {
+            "sum" | "sum_like" => Reduction::Sum,
+            "prod" => Reduction::Prod,
+            "max" => Reduction::Max,
+            "min" => Reduction::Min,
+            "all" => Reduction::All,
+            "any" => Reduction::Any,
+            _ => return None,
+        })
+    }
+}
+
+/// A reduction of a strided tensor to a dense one.
+#[derive(Clone, Debug)]
+pub(crate) struct Reduce {
+    reduction: Reduction,
+    dtype: DType,
+    offset: usize,
+    /// Axes that stay, without the row.
+    kept: Vec<Axis<1>>,
+    /// The last axis that stays, if it is computed as a row.
+    row: usize,
+    reduced: Vec<Axis<1>>,
+}
+
+/// Elements from which on the work is split over threads.
+const PARALLEL: usize = 1 << 17;
+/// Interleaved partial results.
+const LANES: usize = 16;
+
+impl Reduce {
+    pub(crate) fn new(reduction: Reduction, view: &View, axes: &[usize]) -> Reduce {
+        let pick = |reduce: bool| {
+            let of = (0..view.shape.len()).filter(|a| axes.contains(a) == reduce);
+            let (shape, strides): (Vec<usize>, Vec<isize>) = of.map(|a| (view.shape[a], view.strides[a])).unzip();
+            merged(&shape, [&strides])
+        };
+        let (mut kept, reduced) = (pick(false), pick(true));
+        let inner = reduced.last().map_or(0, |a| a.strides[0].unsigned_abs());
+        let row = match kept.last() {
+            Some(&Axis { n, strides: [1] }) if n > 1 && inner != 1 => {
+                kept.pop();
+                n
+            }
+            _ => 1,
+        };
+        Reduce { reduction, dtype: view.dtype, offset: view.offset, kept, row, reduced }
+    }
+
+    pub(crate) fn run(&self, view: &View, out: &mut [u8], sources: &Sources<'_>) {
+        macro_rules! float {
+            ($t:ty) => {
+                match self.reduction {
+                    Reduction::Sum => self.run_as::<$t>(view, out, sources, 0.0, |a, b| a + b),
+                    Reduction::Prod => self.run_as::<$t>(view, out, sources, 1.0, |a, b| a * b),
+                    Reduction::Max => self.run_as::<$t>(view, out, sources, <$t>::NEG_INFINITY, Real::larger),
+                    Reduction::Min => self.run_as::<$t>(view, out, sources, <$t>::INFINITY, Real::smaller),
+                    Reduction::All | Reduction::Any => panic!("a logical reduction of numbers"),
+                }
+            };
+        }
+        macro_rules! int {
+            ($t:ty) => {
+                match self.reduction {
+                    Reduction::Sum => self.run_as::<$t>(view, out, sources, 0, <$t>::wrapping_add),
+                    Reduction::Prod => self.run_as::<$t>(view, out, sources, 1, <$t>::wrapping_mul),
+                    Reduction::Max => self.run_as::<$t>(view, out, sources, <$t>::MIN, Ord::max),
+                    Reduction::Min => self.run_as::<$t>(view, out, sources, <$t>::MAX, Ord::min),
+                    Reduction::All | Reduction::Any => panic!("a logical reduction of numbers"),
+                }
+            };
+        }
+        match self.dtype {
+            DType::F32 => float!(f32),
+            DType::F64 => float!(f64),
+            DType::I32 => int!(i32),
+            DType::I64 => int!(i64),
+            DType::U32 => int!(u32),
+            DType::U8 => int!(u8),
+            DType::Bool => match self.reduction {
+                Reduction::All => self.run_as::<bool>(view, out, sources, true, |a, b| a & b),
+                Reduction::Any => self.run_as::<bool>(view, out, sources, false, |a, b| a | b),
+                other => panic!("{other:?} of truth values"),
+            },
+        }
+    }
+
+    fn run_as<T: Cell>(
+        &self,
+        view: &View,
+        out: &mut [u8],
+        sources: &Sources<'_>,
+        start: T,
+        f: impl Fn(T, T) -> T + Copy + Send + Sync,
+    ) {
+        let out: &mut [T::Mem] = bytemuck::cast_slice_mut(out);
+        let data = sources.elements::<T>(view.base);
+        if out.is_empty() {
+            return;
+        }
+        let size: usize = self.reduced.iter().map(|a| a.n).product::<usize>() * out.len();
+        let kernel = |first: usize, out: &mut [T::Mem]| {
+            for (i, out) in out.chunks_exact_mut(self.row).enumerate() {
+                self.one(self.start_of(first + i), out, data, start, f);
+            }
+        };
+        let n_rows = out.len() / self.row;
+        if size < PARALLEL || n_rows < 2 {
+            return kernel(0, out);
+        }
+        // Rows are whole in every part; a part has about 2^15 elements to read.
+        let rows = ((1 << 15) * n_rows / size).clamp(1, n_rows);
+        out.par_chunks_mut(rows * self.row).enumerate().for_each(|(i, out)| kernel(i * rows, out));
+    }
+
+    /// Where the elements of the `i`-th row of results begin.
+    fn start_of(&self, mut i: usize) -> isize {
+        let mut at = self.offset as isize;
+        for axis in self.kept.iter().rev() {
+            at += (i % axis.n) as isize * axis.strides[0];
+            i /= axis.n;
+        }
+        at
+    }
+
+    /// Computes one row of results from the elements that begin at `at`.
+    fn one<T: Cell>(&self, at: isize, out: &mut [T::Mem], data: &[T::Mem], start: T, f: impl Fn(T, T) -> T + Copy) {
+        if self.row > 1 {
+            out.fill(start.store());
+            for_each(&self.reduced, [at], &mut |[at]| {
+                for (y, &x) in out.iter_mut().zip(&data[at as usize..]) {
+                    *y = f(T::load(*y), T::load(x)).store();
+                }
+            });
+            return;
+        }
+        let mut total = start;
+        match self.reduced.split_last() {
+            None => total = f(total, T::load(data[at as usize])),
+            Some((Axis { n, strides: [1] }, outer)) => for_each(outer, [at], &mut |[at]| {
+                total = f(total, fold(&data[at as usize..at as usize + n], start, f));
+            }),
+            Some(_) => for_each(&self.reduced, [at], &mut |[at]| total = f(total, T::load(data[at as usize]))),
+        }
+        out[0] = total.store();
+    }
+}
+
+/// Reduces elements that lie one behind the other.
+fn fold<T: Cell>(data: &[T::Mem], start: T, f: impl Fn(T, T) -> T + Copy) -> T {
+    let (chunks, rest) = data.as_chunks::<LANES>();
+    let mut total = start;
+    if !chunks.is_empty() {
+        let mut lanes = [start; LANES];
+        for chunk in chunks {
+            for (lane, &x) in lanes.iter_mut().zip(chunk) {
+                *lane = f(*lane, T::load(x));
+            }
+        }
+        let mut n = LANES;
+        while n > 1 {
+            n /= 2;
+            for i in 0..n {
+                lanes[i] = f(lanes[i], lanes[i + n]);
+            }
+        }
+        total = lanes[0];
+    }
+    rest.iter().fold(total, |a, &x| f(a, T::load(x)))
+}
