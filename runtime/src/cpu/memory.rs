@@ -7,6 +7,7 @@
 use crate::plan::{Base, BufferId, View};
 use anabranch_dsl::{HostTensor, match_dtype};
 use super::element::{Cell, bytes_of};
+use crate::state::Guard;
 use std::ops::Range;
 
 /// Where every buffer starts: a cache line, also the widest vector.
@@ -42,7 +43,25 @@ impl Arena {
 pub(crate) struct Foreign<'a> {
     pub(crate) inputs: &'a [HostTensor],
     pub(crate) constants: &'a [HostTensor],
-    pub(crate) vars: &'a [&'a HostTensor],
+    pub(crate) vars: Vars<'a>,
+}
+
+/// The variables of a step, in the order of the graph.
+#[derive(Clone, Copy)]
+pub(crate) enum Vars<'a> {
+    /// Their values.
+    Tensors(&'a [HostTensor]),
+    /// Their values in a session, locked.
+    Locked(&'a [Guard<'a>]),
+}
+
+impl<'a> Vars<'a> {
+    fn get(self, i: usize) -> &'a HostTensor {
+        match self {
+            Vars::Tensors(t) => &t[i],
+            Vars::Locked(guards) => guards[i].tensor(),
+        }
+    }
 }
 
 /// Everything that a kernel may read.
@@ -80,7 +99,7 @@ impl<'a> Sources<'a> {
             Base::Reg(r) => bytemuck::bytes_of(&self.regs[r.index()]),
             Base::Input(i) => bytes_of(self.foreign.inputs[i as usize].buffer()),
             Base::Constant(i) => bytes_of(self.foreign.constants[i as usize].buffer()),
-            Base::Var(i) => bytes_of(self.foreign.vars[i as usize].buffer()),
+            Base::Var(i) => bytes_of(self.foreign.vars.get(i as usize).buffer()),
         }
     }
 
@@ -159,7 +178,7 @@ mod tests {
     fn reading_what_is_written_is_refused() {
         let mut arena = Arena::new(128);
         let regions = [0..64, 32..96];
-        let foreign = Foreign { inputs: &[], constants: &[], vars: &[] };
+        let foreign = Foreign { inputs: &[], constants: &[], vars: Vars::Tensors(&[]) };
         let mut memory = Memory { arena: arena.bytes_mut(), regs: &mut [], regions: &regions, foreign };
         let (_, sources) = memory.split(BufferId(0));
         sources.bytes(Base::Buffer(BufferId(1)));

@@ -3,7 +3,7 @@
 use super::{Base, BufferId, Instr, Operand, Out, Plan, SlotId, StackId, Step, reg_view};
 use crate::cpu::element::{Cell, bytes_of, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::{self, Kernel, reference};
-use crate::cpu::memory::{Arena, Foreign, Memory, Sources};
+use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars};
 use crate::cpu::stack::Stack;
 use anabranch_dsl::{Diagnostic, HostTensor, Result, TensorType, interp};
 
@@ -37,7 +37,7 @@ impl Context {
 
 impl Plan {
     /// Runs the instructions. The outputs and the new values of variables are in the context afterwards.
-    pub(crate) fn run(&self, cx: &mut Context, inputs: &[HostTensor], vars: &[&HostTensor]) -> Result<()> {
+    pub(crate) fn run(&self, cx: &mut Context, inputs: &[HostTensor], vars: Vars<'_>) -> Result<()> {
         let foreign = Foreign { inputs, constants: &self.constants, vars };
         let code = &self.code[..];
         let mut pc = 0;
@@ -235,7 +235,7 @@ impl Plan {
     }
 
     /// The outputs after a run, as tensors of their own.
-    pub(crate) fn outputs(&self, cx: &Context, inputs: &[HostTensor], vars: &[&HostTensor]) -> Vec<HostTensor> {
+    pub(crate) fn outputs(&self, cx: &Context, inputs: &[HostTensor], vars: Vars<'_>) -> Vec<HostTensor> {
         let foreign = Foreign { inputs, constants: &self.constants, vars };
         self.outputs.iter().map(|(o, _)| self.host(cx, o, foreign)).collect()
     }
@@ -245,7 +245,7 @@ impl Plan {
         &self,
         cx: &Context,
         inputs: &[HostTensor],
-        vars: &[&HostTensor],
+        vars: Vars<'_>,
         to: &mut Vec<HostTensor>,
     ) {
         let foreign = Foreign { inputs, constants: &self.constants, vars };
@@ -265,7 +265,7 @@ impl Plan {
 
     /// Gives variables their new values; `var` gives the variable's tensor for writing.
     pub(crate) fn commit(&self, cx: &Context, inputs: &[HostTensor], mut var: impl FnMut(usize, Change<'_>)) {
-        let foreign = Foreign { inputs, constants: &self.constants, vars: &[] };
+        let foreign = Foreign { inputs, constants: &self.constants, vars: Vars::Tensors(&[]) };
         for assign in &self.assigns {
             match &assign.value {
                 Operand::View(v) if v.is_contiguous() => {
