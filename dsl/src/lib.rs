@@ -13,6 +13,8 @@ pub mod function;
 pub mod interp;
 pub mod ir;
 mod loc;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 pub mod nn;
 pub mod ops;
 pub mod optim;

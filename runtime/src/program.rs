@@ -1,5 +1,6 @@
 //! A graph that can be run: its plan, and the memory of steps that run it.
 
+use crate::cpu::memory::Vars;
 use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
 use anabranch_dsl::ir::Op;
@@ -101,9 +102,9 @@ impl Program {
             return self.interpret(inputs, vars);
         };
         let mut cx = self.context(plan);
-        let before: Vec<&HostTensor> = vars.iter().collect();
-        let outcome = plan.run(&mut cx, inputs, &before);
-        let outputs = outcome.map(|()| plan.outputs(&cx, inputs, &before));
+        let before = Vars::Tensors(vars);
+        let outcome = plan.run(&mut cx, inputs, before);
+        let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
         if outputs.is_ok() {
             plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
         }
@@ -129,9 +130,9 @@ impl Program {
             return Ok(outputs);
         };
         let mut cx = self.context(plan);
-        let before: Vec<&HostTensor> = vars.iter().map(Guard::tensor).collect();
-        let outcome = plan.run(&mut cx, inputs, &before);
-        let outputs = outcome.map(|()| plan.outputs(&cx, inputs, &before));
+        let before = Vars::Locked(vars);
+        let outcome = plan.run(&mut cx, inputs, before);
+        let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
         if outputs.is_ok() {
             plan.commit(&cx, inputs, |var, change| {
                 change.apply(vars[var].tensor_mut())
@@ -155,11 +156,10 @@ impl Program {
         };
         self.check_inputs(inputs)?;
         let mut cx = self.context(plan);
-        // A graph without variables takes no memory here.
-        let before: Vec<&HostTensor> = vars.iter().collect();
-        let outcome = plan.run(&mut cx, inputs, &before);
+        let before = Vars::Tensors(vars);
+        let outcome = plan.run(&mut cx, inputs, before);
         if outcome.is_ok() {
-            plan.outputs_into(&cx, inputs, &before, outputs);
+            plan.outputs_into(&cx, inputs, before, outputs);
             plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
         }
         self.give_back(cx);

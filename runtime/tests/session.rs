@@ -187,3 +187,22 @@ fn a_panic_while_tracing_leaves_the_function_usable() -> Outcome {
     assert_eq!(f.call(1.0)?, 1.0);
     Ok(())
 }
+
+#[test]
+fn arrays_of_ndarray_go_in_and_come_out() -> Outcome {
+    use ndarray::{ArrayD, array};
+    let session = Session::new()?;
+    let f = session.function(|x: Tensor<f64>, y: Tensor<f64>| x - y)?;
+    let (x, y) = (
+        array![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]],
+        array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]],
+    );
+    // A transposed view does not lie in row-major order.
+    let z: ArrayD<f64> = f.call((&x, y.t()))?.into();
+    assert_eq!(z, (&x - &y.t()).into_dyn());
+    assert_eq!(
+        f.call((x, array![1.0, 1.0, 1.0].into_dyn()))?.to_vec(),
+        [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    );
+    Ok(())
+}

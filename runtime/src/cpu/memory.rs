@@ -6,6 +6,7 @@
 
 use super::element::{Cell, bytes_of};
 use crate::plan::{Base, BufferId, View};
+use crate::state::Guard;
 use anabranch_dsl::{HostTensor, match_dtype};
 use std::ops::Range;
 
@@ -46,7 +47,25 @@ impl Arena {
 pub(crate) struct Foreign<'a> {
     pub(crate) inputs: &'a [HostTensor],
     pub(crate) constants: &'a [HostTensor],
-    pub(crate) vars: &'a [&'a HostTensor],
+    pub(crate) vars: Vars<'a>,
+}
+
+/// The variables of a step, in the order of the graph.
+#[derive(Clone, Copy)]
+pub(crate) enum Vars<'a> {
+    /// Their values.
+    Tensors(&'a [HostTensor]),
+    /// Their values in a session, locked.
+    Locked(&'a [Guard<'a>]),
+}
+
+impl<'a> Vars<'a> {
+    fn get(self, i: usize) -> &'a HostTensor {
+        match self {
+            Vars::Tensors(t) => &t[i],
+            Vars::Locked(guards) => guards[i].tensor(),
+        }
+    }
 }
 
 /// Everything that a kernel may read.
@@ -96,7 +115,7 @@ impl<'a> Sources<'a> {
             Base::Reg(r) => bytemuck::bytes_of(&self.regs[r.index()]),
             Base::Input(i) => bytes_of(self.foreign.inputs[i as usize].buffer()),
             Base::Constant(i) => bytes_of(self.foreign.constants[i as usize].buffer()),
-            Base::Var(i) => bytes_of(self.foreign.vars[i as usize].buffer()),
+            Base::Var(i) => bytes_of(self.foreign.vars.get(i as usize).buffer()),
         }
     }
 
@@ -178,7 +197,7 @@ mod tests {
         let foreign = Foreign {
             inputs: &[],
             constants: &[],
-            vars: &[],
+            vars: Vars::Tensors(&[]),
         };
         let mut memory = Memory {
             arena: arena.bytes_mut(),

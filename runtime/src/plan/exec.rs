@@ -3,7 +3,7 @@
 use super::{Base, BufferId, Instr, Operand, Out, Plan, SlotId, StackId, Step, reg_view};
 use crate::cpu::element::{Cell, bytes_of, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::{self, Kernel, reference};
-use crate::cpu::memory::{Arena, Foreign, Memory, Sources};
+use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars};
 use crate::cpu::stack::Stack;
 use anabranch_dsl::{Diagnostic, HostTensor, Result, TensorType, interp};
 
@@ -46,7 +46,7 @@ impl Plan {
         &self,
         cx: &mut Context,
         inputs: &[HostTensor],
-        vars: &[&HostTensor],
+        vars: Vars<'_>,
     ) -> Result<()> {
         let foreign = Foreign {
             inputs,
@@ -300,7 +300,7 @@ impl Plan {
         &self,
         cx: &Context,
         inputs: &[HostTensor],
-        vars: &[&HostTensor],
+        vars: Vars<'_>,
     ) -> Vec<HostTensor> {
         let foreign = Foreign {
             inputs,
@@ -318,7 +318,7 @@ impl Plan {
         &self,
         cx: &Context,
         inputs: &[HostTensor],
-        vars: &[&HostTensor],
+        vars: Vars<'_>,
         to: &mut Vec<HostTensor>,
     ) {
         let foreign = Foreign {
@@ -353,7 +353,7 @@ impl Plan {
         let foreign = Foreign {
             inputs,
             constants: &self.constants,
-            vars: &[],
+            vars: Vars::Tensors(&[]),
         };
         for assign in &self.assigns {
             match &assign.value {
