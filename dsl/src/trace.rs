@@ -267,7 +267,7 @@ pub fn assign_var(var: &AnyVar, value: Any) {
 
 /// Runs `f` with `loc` as the place of every node it makes.
 pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
-    let before = with(|t| std::mem::replace(&mut t.loc_override, Some(loc)));
+    let before = with(|t| t.loc_override.replace(loc));
     let r = f();
     with(|t| t.loc_override = before);
     r
