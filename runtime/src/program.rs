@@ -1,5 +1,6 @@
 //! A graph that can be run: its plan, and the memory of steps that run it.
 
+use crate::cpu::memory::Vars;
 use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
 use anabranch_dsl::ir::Op;
@@ -51,14 +52,26 @@ impl Program {
             let ty = graph.ty(v).element();
             if ty.shape.known().is_none() {
                 let message = format!("`{}`: the shape of an input is not known: {ty}", graph.name);
-                return Err(Diagnostic::new(message).help("specialize the graph to the types of the call"));
+                return Err(
+                    Diagnostic::new(message).help("specialize the graph to the types of the call")
+                );
             }
         }
         let plan = match options.interpreted {
             true => None,
-            false => Some(plan::lower(&graph, plan::Options { check_finite: options.check_finite })?),
+            false => Some(plan::lower(
+                &graph,
+                plan::Options {
+                    check_finite: options.check_finite,
+                },
+            )?),
         };
-        Ok(Program { graph, plan, options, free: Mutex::default() })
+        Ok(Program {
+            graph,
+            plan,
+            options,
+            free: Mutex::default(),
+        })
     }
 
     /// The graph.
@@ -79,13 +92,19 @@ impl Program {
 
     /// Runs the graph. `vars` are the values of its variables in the order of [`Graph::vars`]; they are changed only if the
     /// run succeeds.
-    pub fn run(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
+    pub fn run(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut Vec<HostTensor>,
+    ) -> Result<Vec<HostTensor>> {
         self.check_inputs(inputs)?;
-        let Some(plan) = &self.plan else { return self.interpret(inputs, vars) };
+        let Some(plan) = &self.plan else {
+            return self.interpret(inputs, vars);
+        };
         let mut cx = self.context(plan);
-        let before: Vec<&HostTensor> = vars.iter().collect();
-        let outcome = plan.run(&mut cx, inputs, &before);
-        let outputs = outcome.map(|()| plan.outputs(&cx, inputs, &before));
+        let before = Vars::Tensors(vars);
+        let outcome = plan.run(&mut cx, inputs, before);
+        let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
         if outputs.is_ok() {
             plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
         }
@@ -94,7 +113,11 @@ impl Program {
     }
 
     /// Runs the graph on locked variables.
-    pub(crate) fn step(&self, inputs: &[HostTensor], vars: &mut [Guard<'_>]) -> Result<Vec<HostTensor>> {
+    pub(crate) fn step(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut [Guard<'_>],
+    ) -> Result<Vec<HostTensor>> {
         self.check_inputs(inputs)?;
         let Some(plan) = &self.plan else {
             let mut values: Vec<HostTensor> = vars.iter().map(|g| g.tensor().clone()).collect();
@@ -107,11 +130,13 @@ impl Program {
             return Ok(outputs);
         };
         let mut cx = self.context(plan);
-        let before: Vec<&HostTensor> = vars.iter().map(Guard::tensor).collect();
-        let outcome = plan.run(&mut cx, inputs, &before);
-        let outputs = outcome.map(|()| plan.outputs(&cx, inputs, &before));
+        let before = Vars::Locked(vars);
+        let outcome = plan.run(&mut cx, inputs, before);
+        let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
         if outputs.is_ok() {
-            plan.commit(&cx, inputs, |var, change| change.apply(vars[var].tensor_mut()));
+            plan.commit(&cx, inputs, |var, change| {
+                change.apply(vars[var].tensor_mut())
+            });
         }
         self.give_back(cx);
         outputs
@@ -119,26 +144,37 @@ impl Program {
 
     /// Runs the graph like [`run`](Self::run), and puts the outputs into `outputs`, whose memory is used again where types fit. So
     /// the second of two equal calls takes no memory from the allocator.
-    pub fn run_into(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>, outputs: &mut Vec<HostTensor>) -> Result<()> {
+    pub fn run_into(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut Vec<HostTensor>,
+        outputs: &mut Vec<HostTensor>,
+    ) -> Result<()> {
         let Some(plan) = &self.plan else {
             *outputs = self.run(inputs, vars)?;
             return Ok(());
         };
         self.check_inputs(inputs)?;
         let mut cx = self.context(plan);
-        // A graph without variables takes no memory here.
-        let before: Vec<&HostTensor> = vars.iter().collect();
-        let outcome = plan.run(&mut cx, inputs, &before);
+        let before = Vars::Tensors(vars);
+        let outcome = plan.run(&mut cx, inputs, before);
         if outcome.is_ok() {
-            plan.outputs_into(&cx, inputs, &before, outputs);
+            plan.outputs_into(&cx, inputs, before, outputs);
             plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
         }
         self.give_back(cx);
         outcome
     }
 
-    fn interpret(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
-        let options = interp::Options { check_finite: self.options.check_finite, ..Default::default() };
+    fn interpret(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut Vec<HostTensor>,
+    ) -> Result<Vec<HostTensor>> {
+        let options = interp::Options {
+            check_finite: self.options.check_finite,
+            ..Default::default()
+        };
         interp::run(&self.graph, inputs, vars, options)
     }
 
@@ -146,23 +182,42 @@ impl Program {
         let name = &self.graph.name;
         let expected = self.graph.inputs().len();
         if inputs.len() != expected {
-            return Err(Diagnostic::new(format!("`{name}` takes {expected} inputs, given {}", inputs.len())));
+            return Err(Diagnostic::new(format!(
+                "`{name}` takes {expected} inputs, given {}",
+                inputs.len()
+            )));
         }
         for (i, (&param, input)) in self.graph.inputs().iter().zip(inputs).enumerate() {
             let ty = self.graph.ty(param).element();
             let same = ty.dtype == input.dtype()
                 && ty.rank() == input.rank()
-                && ty.shape.dims().iter().zip(input.shape()).all(|(d, &n)| *d == Dim::Known(n));
+                && ty
+                    .shape
+                    .dims()
+                    .iter()
+                    .zip(input.shape())
+                    .all(|(d, &n)| *d == Dim::Known(n));
             if !same {
-                let param = self.graph.value(param).name.map_or_else(|| format!("input {i}"), |n| format!("`{n}`"));
-                return Err(Diagnostic::new(format!("`{name}`: {param} is {ty}, given {}", input.ty())));
+                let param = self
+                    .graph
+                    .value(param)
+                    .name
+                    .map_or_else(|| format!("input {i}"), |n| format!("`{n}`"));
+                return Err(Diagnostic::new(format!(
+                    "`{name}`: {param} is {ty}, given {}",
+                    input.ty()
+                )));
             }
         }
         Ok(())
     }
 
     fn context(&self, plan: &Plan) -> Context {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let free = self
+            .free
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
         free.unwrap_or_else(|| Context::new(plan))
     }
 
@@ -184,6 +239,8 @@ impl Program {
 
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Program").field("graph", &self.graph.name).finish_non_exhaustive()
+        f.debug_struct("Program")
+            .field("graph", &self.graph.name)
+            .finish_non_exhaustive()
     }
 }

@@ -100,7 +100,7 @@ static CONCAT: OpDef = OpDef {
 };
 
 impl Any {
-    /// See [`concat`].
+    /// See [`concat()`].
     #[track_caller]
     pub fn concat(parts: &[Any], axis: isize) -> Any {
         let Some(first) = parts.first() else {

@@ -4,7 +4,7 @@
 //! The definitions are grouped by family, one file each; [`all`] is the whole list.
 //!
 //! Operands of elementwise operations have equal shapes: broadcasting is an operation of its own, which
-//! [`Any`](crate::Any)'s methods insert. So gradients and kernels never think about it.
+//! [`Any`]'s methods insert. So gradients and kernels never think about it.
 
 use crate::autodiff::GradNode;
 use crate::ir::{AttrKind, Attrs};

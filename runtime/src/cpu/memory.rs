@@ -4,9 +4,10 @@
 //! around the region that is written, so that the borrow checker proves that reading and writing never overlap; asking
 //! for a source inside the written region panics, because the plan that asks for it is wrong.
 
-use crate::plan::{Base, BufferId, View};
-use anabranch_dsl::{HostTensor, match_dtype};
 use super::element::{Cell, bytes_of};
+use crate::plan::{Base, BufferId, View};
+use crate::state::Guard;
+use anabranch_dsl::{HostTensor, match_dtype};
 use std::ops::Range;
 
 /// Where every buffer starts: a cache line, also the widest vector.
@@ -25,7 +26,11 @@ impl Arena {
         let words = vec![0u64; bytes.div_ceil(8) + ALIGN / 8];
         // The vector is never grown, so its elements stay where they are.
         let start = words.as_ptr().align_offset(ALIGN);
-        Arena { start, words, bytes }
+        Arena {
+            start,
+            words,
+            bytes,
+        }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -42,7 +47,25 @@ impl Arena {
 pub(crate) struct Foreign<'a> {
     pub(crate) inputs: &'a [HostTensor],
     pub(crate) constants: &'a [HostTensor],
-    pub(crate) vars: &'a [&'a HostTensor],
+    pub(crate) vars: Vars<'a>,
+}
+
+/// The variables of a step, in the order of the graph.
+#[derive(Clone, Copy)]
+pub(crate) enum Vars<'a> {
+    /// Their values.
+    Tensors(&'a [HostTensor]),
+    /// Their values in a session, locked.
+    Locked(&'a [Guard<'a>]),
+}
+
+impl<'a> Vars<'a> {
+    fn get(self, i: usize) -> &'a HostTensor {
+        match self {
+            Vars::Tensors(t) => &t[i],
+            Vars::Locked(guards) => guards[i].tensor(),
+        }
+    }
 }
 
 /// Everything that a kernel may read.
@@ -60,8 +83,20 @@ pub(crate) struct Sources<'a> {
 
 impl<'a> Sources<'a> {
     /// Everything, when nothing is written.
-    pub(crate) fn new(arena: &'a [u8], regs: &'a [u64], regions: &'a [Range<usize>], foreign: Foreign<'a>) -> Self {
-        Sources { before: arena, after: &[], after_start: arena.len(), regions, regs, foreign }
+    pub(crate) fn new(
+        arena: &'a [u8],
+        regs: &'a [u64],
+        regions: &'a [Range<usize>],
+        foreign: Foreign<'a>,
+    ) -> Self {
+        Sources {
+            before: arena,
+            after: &[],
+            after_start: arena.len(),
+            regions,
+            regs,
+            foreign,
+        }
     }
 
     /// All bytes of what a view lies in.
@@ -80,7 +115,7 @@ impl<'a> Sources<'a> {
             Base::Reg(r) => bytemuck::bytes_of(&self.regs[r.index()]),
             Base::Input(i) => bytes_of(self.foreign.inputs[i as usize].buffer()),
             Base::Constant(i) => bytes_of(self.foreign.constants[i as usize].buffer()),
-            Base::Var(i) => bytes_of(self.foreign.vars[i as usize].buffer()),
+            Base::Var(i) => bytes_of(self.foreign.vars.get(i as usize).buffer()),
         }
     }
 
@@ -159,8 +194,17 @@ mod tests {
     fn reading_what_is_written_is_refused() {
         let mut arena = Arena::new(128);
         let regions = [0..64, 32..96];
-        let foreign = Foreign { inputs: &[], constants: &[], vars: &[] };
-        let mut memory = Memory { arena: arena.bytes_mut(), regs: &mut [], regions: &regions, foreign };
+        let foreign = Foreign {
+            inputs: &[],
+            constants: &[],
+            vars: Vars::Tensors(&[]),
+        };
+        let mut memory = Memory {
+            arena: arena.bytes_mut(),
+            regs: &mut [],
+            regions: &regions,
+            foreign,
+        };
         let (_, sources) = memory.split(BufferId(0));
         sources.bytes(Base::Buffer(BufferId(1)));
     }

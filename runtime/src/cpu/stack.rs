@@ -25,8 +25,14 @@ struct Element {
 impl Stack {
     /// An empty stack.
     pub(crate) fn new(ty: &TensorType) -> Stack {
-        let element = ty.shape.size().map(|n| Element { dtype: ty.dtype, bytes: n * ty.dtype.size() });
-        Stack { element, ..Stack::default() }
+        let element = ty.shape.size().map(|n| Element {
+            dtype: ty.dtype,
+            bytes: n * ty.dtype.size(),
+        });
+        Stack {
+            element,
+            ..Stack::default()
+        }
     }
 
     /// Whether the elements are host tensors of any shape.
@@ -36,7 +42,11 @@ impl Stack {
 
     /// Number of elements.
     pub(crate) fn len(&self) -> usize {
-        if self.is_dynamic() { self.tensors.len() } else { self.len }
+        if self.is_dynamic() {
+            self.tensors.len()
+        } else {
+            self.len
+        }
     }
 
     /// Removes all elements.
@@ -92,7 +102,8 @@ impl Stack {
         if self.is_dynamic() {
             self.tensors.push(tensor);
         } else {
-            self.grow().copy_from_slice(super::element::bytes_of(tensor.buffer()));
+            self.grow()
+                .copy_from_slice(super::element::bytes_of(tensor.buffer()));
         }
     }
 
@@ -104,7 +115,9 @@ impl Stack {
     /// Sets all elements to zero.
     pub(crate) fn zero(&mut self) {
         if self.is_dynamic() {
-            self.tensors.iter_mut().for_each(|t| *t = HostTensor::zeros(t.dtype(), t.shape()));
+            self.tensors
+                .iter_mut()
+                .for_each(|t| *t = HostTensor::zeros(t.dtype(), t.shape()));
         } else {
             let used = self.used();
             bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..used].fill(0);

@@ -18,11 +18,23 @@ pub(crate) enum Storage {
 /// One of several moves that happen at once.
 #[derive(Clone, Debug)]
 pub(crate) enum Move {
-    Reg { dst: Reg, src: Reg },
+    Reg {
+        dst: Reg,
+        src: Reg,
+    },
     /// The destination is a whole buffer.
-    Tensor { dst: View, src: View },
-    Stack { dst: StackId, src: StackId },
-    Slot { dst: SlotId, src: SlotId },
+    Tensor {
+        dst: View,
+        src: View,
+    },
+    Stack {
+        dst: StackId,
+        src: StackId,
+    },
+    Slot {
+        dst: SlotId,
+        src: SlotId,
+    },
 }
 
 /// One item of code.
@@ -85,7 +97,9 @@ impl Draft {
                 for m in moves {
                     match m {
                         Move::Reg { src, .. } => f(Storage::Reg(*src), Touch::Read),
-                        Move::Tensor { src, .. } => src.storage().into_iter().for_each(|s| f(s, Touch::Read)),
+                        Move::Tensor { src, .. } => {
+                            src.storage().into_iter().for_each(|s| f(s, Touch::Read))
+                        }
                         Move::Stack { src, .. } => f(Storage::Stack(*src), Touch::Read),
                         Move::Slot { src, .. } => f(Storage::Slot(*src), Touch::Read),
                     }
@@ -102,7 +116,9 @@ impl Draft {
         use Touch::{Read, Write};
         match instr {
             Instr::Scalar { dst, a, b, c, .. } => {
-                [a, b, c].into_iter().for_each(|r| f(Storage::Reg(*r), Read));
+                [a, b, c]
+                    .into_iter()
+                    .for_each(|r| f(Storage::Reg(*r), Read));
                 f(Storage::Reg(*dst), Write);
             }
             Instr::Checked { dst, a, b, .. } => {
@@ -114,7 +130,9 @@ impl Draft {
                 f(Storage::Reg(*dst), Write);
             }
             Instr::Jump { .. } => {}
-            Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } | Instr::Assert { cond, .. } => {
+            Instr::JumpIf { cond, .. }
+            | Instr::JumpUnless { cond, .. }
+            | Instr::Assert { cond, .. } => {
                 f(Storage::Reg(*cond), Read);
             }
             Instr::Run(step) => self.step_touches(*step, f, Write),
@@ -147,7 +165,10 @@ impl Draft {
 
     fn step_touches(&self, step: StepId, f: &mut dyn FnMut(Storage, Touch), out: Touch) {
         let step = self.step(step);
-        step.operands.iter().filter_map(super::Operand::storage).for_each(|s| f(s, Touch::Read));
+        step.operands
+            .iter()
+            .filter_map(super::Operand::storage)
+            .for_each(|s| f(s, Touch::Read));
         if let Some(s) = step.out.storage() {
             f(s, out);
         }

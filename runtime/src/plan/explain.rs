@@ -17,11 +17,20 @@ impl fmt::Display for Plan {
             self.arena_bytes,
         )?;
         if !self.stacks.is_empty() {
-            let stacks: Vec<String> = self.stacks.iter().enumerate().map(|(i, t)| format!("s{i}: {t}")).collect();
+            let stacks: Vec<String> = self
+                .stacks
+                .iter()
+                .enumerate()
+                .map(|(i, t)| format!("s{i}: {t}"))
+                .collect();
             writeln!(f, "  stacks {}", stacks.join(", "))?;
         }
         if self.is_dynamic() {
-            writeln!(f, "  {} slots for tensors whose shapes only the data decides", self.n_slots)?;
+            writeln!(
+                f,
+                "  {} slots for tensors whose shapes only the data decides",
+                self.n_slots
+            )?;
         }
         let inputs: Vec<String> = self.inputs.iter().map(ToString::to_string).collect();
         writeln!(f, "  inputs ({})", inputs.join(", "))?;
@@ -43,9 +52,17 @@ impl fmt::Display for Plan {
 impl Plan {
     fn instr(&self, f: &mut fmt::Formatter<'_>, instr: &Instr) -> fmt::Result {
         match instr {
-            Instr::Scalar { dst, a, b, c, name, .. } => write!(f, "{dst:?} = {name}({a:?}, {b:?}, {c:?})"),
-            Instr::Checked { dst, a, b, step, .. } => {
-                write!(f, "{dst:?} = {}({a:?}, {b:?})", self.steps[step.index()].name)
+            Instr::Scalar {
+                dst, a, b, c, name, ..
+            } => write!(f, "{dst:?} = {name}({a:?}, {b:?}, {c:?})"),
+            Instr::Checked {
+                dst, a, b, step, ..
+            } => {
+                write!(
+                    f,
+                    "{dst:?} = {}({a:?}, {b:?})",
+                    self.steps[step.index()].name
+                )
             }
             Instr::Move { dst, src } => write!(f, "{dst:?} = {src:?}"),
             Instr::Jump { to } => write!(f, "jump {to}"),
@@ -53,14 +70,28 @@ impl Plan {
             Instr::JumpUnless { cond, to } => write!(f, "unless {cond:?} jump {to}"),
             Instr::Run(step) => self.step_text(f, *step),
             Instr::Assert { cond, .. } => write!(f, "assert {cond:?}"),
-            Instr::CheckFinite(step) => write!(f, "check {}", ShownOut(&self.steps[step.index()].out)),
+            Instr::CheckFinite(step) => {
+                write!(f, "check {}", ShownOut(&self.steps[step.index()].out))
+            }
             Instr::StackNew(s) => write!(f, "{s:?} = empty"),
-            Instr::StackMove { dst, src, take } => write!(f, "{dst:?} = {} {src:?}", if *take { "take" } else { "copy" }),
+            Instr::StackMove { dst, src, take } => write!(
+                f,
+                "{dst:?} = {} {src:?}",
+                if *take { "take" } else { "copy" }
+            ),
             Instr::StackPush { stack, step } => {
-                write!(f, "push {stack:?}, {}", Shown(&self.steps[step.index()].operands[0]))
+                write!(
+                    f,
+                    "push {stack:?}, {}",
+                    Shown(&self.steps[step.index()].operands[0])
+                )
             }
             Instr::StackPop { stack, step } => {
-                write!(f, "{} = pop {stack:?}", ShownOut(&self.steps[step.index()].out))
+                write!(
+                    f,
+                    "{} = pop {stack:?}",
+                    ShownOut(&self.steps[step.index()].out)
+                )
             }
             Instr::StackZero(s) => write!(f, "{s:?} = zeros"),
             Instr::StackAdd { dst, src, .. } => write!(f, "{dst:?} += {src:?}"),
@@ -69,7 +100,14 @@ impl Plan {
     }
 
     fn step_text(&self, f: &mut fmt::Formatter<'_>, id: StepId) -> fmt::Result {
-        let Step { kernel, operands, out, name, loc, .. } = &self.steps[id.index()];
+        let Step {
+            kernel,
+            operands,
+            out,
+            name,
+            loc,
+            ..
+        } = &self.steps[id.index()];
         write!(f, "{} = ", ShownOut(out))?;
         match kernel {
             Kernel::Map(map) => {
@@ -83,7 +121,11 @@ impl Plan {
         for (i, operand) in operands.iter().enumerate() {
             write!(f, "{} {}", if i > 0 { "," } else { "" }, Shown(operand))?;
         }
-        if loc.is_known() { write!(f, "  ; {loc}") } else { Ok(()) }
+        if loc.is_known() {
+            write!(f, "  ; {loc}")
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -99,7 +141,11 @@ impl fmt::Display for ShownView<'_> {
             Base::Var(i) => write!(f, "variable{i}")?,
         }
         write!(f, ": {}{:?}", v.dtype, v.shape)?;
-        if v.offset > 0 || !v.is_contiguous() { write!(f, " at {} by {:?}", v.offset, v.strides) } else { Ok(()) }
+        if v.offset > 0 || !v.is_contiguous() {
+            write!(f, " at {} by {:?}", v.offset, v.strides)
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -143,9 +143,23 @@ pub(crate) struct Step {
 #[derive(Clone, Debug)]
 pub(crate) enum Instr {
     /// `dst = f(a, b, c)` on registers.
-    Scalar { f: ScalarFn, dst: Reg, a: Reg, b: Reg, c: Reg, name: &'static str },
+    Scalar {
+        f: ScalarFn,
+        dst: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+        name: &'static str,
+    },
     /// `dst = f(a, b)` on registers if `b` is valid; the meaning of the step says how it fails otherwise.
-    Checked { f: ScalarFn, valid: fn(u64) -> bool, dst: Reg, a: Reg, b: Reg, step: StepId },
+    Checked {
+        f: ScalarFn,
+        valid: fn(u64) -> bool,
+        dst: Reg,
+        a: Reg,
+        b: Reg,
+        step: StepId,
+    },
     /// `dst = src`
     Move { dst: Reg, src: Reg },
     /// Goes on at another instruction.
@@ -163,7 +177,11 @@ pub(crate) enum Instr {
     /// Empties a stack.
     StackNew(StackId),
     /// Copies a stack; takes its content if the source is not used any more.
-    StackMove { dst: StackId, src: StackId, take: bool },
+    StackMove {
+        dst: StackId,
+        src: StackId,
+        take: bool,
+    },
     /// Pushes the operand of a step.
     StackPush { stack: StackId, step: StepId },
     /// Pops into the output of a step; fails if the stack is empty.
@@ -171,7 +189,11 @@ pub(crate) enum Instr {
     /// Zeros the elements of a stack.
     StackZero(StackId),
     /// Adds another stack of the same length.
-    StackAdd { dst: StackId, src: StackId, step: StepId },
+    StackAdd {
+        dst: StackId,
+        src: StackId,
+        step: StepId,
+    },
     /// Shares the tensor of a slot.
     SlotMove { dst: SlotId, src: SlotId },
 }
@@ -217,5 +239,11 @@ impl Plan {
 
 /// The view of a register as a tensor without dimensions.
 pub(crate) fn reg_view(reg: Reg, dtype: DType) -> View {
-    View { base: Base::Reg(reg), dtype, offset: 0, shape: Vec::new(), strides: Vec::new() }
+    View {
+        base: Base::Reg(reg),
+        dtype,
+        offset: 0,
+        shape: Vec::new(),
+        strides: Vec::new(),
+    }
 }

@@ -19,7 +19,8 @@ pub(crate) enum Ordered {
 /// Destinations are different from each other; a source equal to its destination is read while it is overwritten, and is
 /// saved.
 pub(crate) fn in_order<S: Copy + Eq + Hash>(moves: &[(S, Option<S>)]) -> Vec<Ordered> {
-    let by_destination: HashMap<S, usize> = moves.iter().enumerate().map(|(i, m)| (m.0, i)).collect();
+    let by_destination: HashMap<S, usize> =
+        moves.iter().enumerate().map(|(i, m)| (m.0, i)).collect();
     // How many moves that are not done read the destination of each.
     let mut readers = vec![0; moves.len()];
     let target = |i: usize| moves[i].1.and_then(|src| by_destination.get(&src).copied());
@@ -30,7 +31,10 @@ pub(crate) fn in_order<S: Copy + Eq + Hash>(moves: &[(S, Option<S>)]) -> Vec<Ord
     }
     let mut order = Vec::with_capacity(moves.len());
     let mut done = vec![false; moves.len()];
-    let mut ready: Vec<usize> = (0..moves.len()).rev().filter(|&i| readers[i] == 0).collect();
+    let mut ready: Vec<usize> = (0..moves.len())
+        .rev()
+        .filter(|&i| readers[i] == 0)
+        .collect();
     let mut next = 0;
     loop {
         while let Some(i) = ready.pop() {

@@ -8,8 +8,8 @@
 
 use super::walk::{Axis, merged};
 use crate::cpu::element::Cell;
-use crate::cpu::memory::Sources;
 use crate::cpu::kernels::Failed;
+use crate::cpu::memory::Sources;
 use crate::plan::{Operand, View};
 use anabranch_dsl::DType;
 use rayon::prelude::*;
@@ -105,7 +105,14 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
             DType::I64 => Some(unary!(i64 => i64, |x| x.wrapping_abs())),
             _ => int1!(d, |x| x),
         }),
-        "sign" => float1!(d, |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x }).or_else(|| match d {
+        "sign" => float1!(d, |x| if x > 0.0 {
+            1.0
+        } else if x < 0.0 {
+            -1.0
+        } else {
+            x
+        })
+        .or_else(|| match d {
             DType::I32 => Some(unary!(i32 => i32, |x| x.signum())),
             DType::I64 => Some(unary!(i64 => i64, |x| x.signum())),
             _ => int1!(d, |x| x.min(1)),
@@ -135,13 +142,19 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
         "floor" => float1!(d, |x| x.floor()),
         "ceil" => float1!(d, |x| x.ceil()),
         "round" => float1!(d, |x| x.round_ties_even()),
-        "is_finite" => dispatch!(d, T in [F32 f32, F64 f64] => unary!(T => bool, |x| x.is_finite())),
+        "is_finite" => {
+            dispatch!(d, T in [F32 f32, F64 f64] => unary!(T => bool, |x| x.is_finite()))
+        }
         "is_nan" => dispatch!(d, T in [F32 f32, F64 f64] => unary!(T => bool, |x| x.is_nan())),
         "add" => float2!(d, |x, y| x + y).or_else(|| int2!(d, |x, y| x.wrapping_add(y))),
         "sub" => float2!(d, |x, y| x - y).or_else(|| int2!(d, |x, y| x.wrapping_sub(y))),
         "mul" => float2!(d, |x, y| x * y).or_else(|| int2!(d, |x, y| x.wrapping_mul(y))),
-        "div" => float2!(d, |x, y| x / y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_div(y)), d)),
-        "rem" => float2!(d, |x, y| x % y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_rem(y)), d)),
+        "div" => {
+            float2!(d, |x, y| x / y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_div(y)), d))
+        }
+        "rem" => {
+            float2!(d, |x, y| x % y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_rem(y)), d))
+        }
         "pow" => float2!(d, |x, y| x.powf(y)),
         "atan2" => float2!(d, |y, x| y.atan2(x)),
         "maximum" => float2!(d, |x, y| x.larger(y)).or_else(|| int2!(d, |x, y| x.max(y))),
@@ -156,8 +169,10 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
         "or" => bool2!(d, |x, y| x | y),
         "xor" => bool2!(d, |x, y| x ^ y),
         "not" => dispatch!(d, T in [Bool bool] => unary!(T => T, |x| !x)),
-        "stop_gradient" => dispatch!(d, T in [F32 f32, F64 f64, I32 i32, I64 i64, U32 u32, U8 u8, Bool bool] =>
-            unary!(T => T, |x| x)),
+        "stop_gradient" => {
+            dispatch!(d, T in [F32 f32, F64 f64, I32 i32, I64 i64, U32 u32, U8 u8, Bool bool] =>
+            unary!(T => T, |x| x))
+        }
         "select" => Some(match d.size() {
             8 => select::<f64>(),
             4 => select::<f32>(),
@@ -183,17 +198,29 @@ macro_rules! real {
         impl Real for $t {
             #[inline(always)]
             fn larger(self, other: Self) -> Self {
-                if self.is_nan() || self > other { self } else { other }
+                if self.is_nan() || self > other {
+                    self
+                } else {
+                    other
+                }
             }
             #[inline(always)]
             fn smaller(self, other: Self) -> Self {
-                if self.is_nan() || self < other { self } else { other }
+                if self.is_nan() || self < other {
+                    self
+                } else {
+                    other
+                }
             }
             #[inline(always)]
             fn sigmoid(self) -> Self {
                 // The exponential of a negative number does not overflow.
                 let e = (-self.abs()).exp();
-                if self >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }
+                if self >= 0.0 {
+                    1.0 / (1.0 + e)
+                } else {
+                    e / (1.0 + e)
+                }
             }
             fn erf(self) -> Self {
                 $erf(self)
@@ -239,8 +266,10 @@ fn cast(from: DType, to: DType) -> Option<Function> {
             dispatch!(to, R in [F32 f32, F64 f64, I32 i32, I64 i64, U32 u32, U8 u8] => unary!($A => R, |x| x as R))
         };
     }
-    let from_bool = || dispatch!(to, R in [F32 f32, F64 f64, I32 i32, I64 i64, U32 u32, U8 u8, Bool bool] =>
-        unary!(bool => R, |x| R::from(x)));
+    let from_bool = || {
+        dispatch!(to, R in [F32 f32, F64 f64, I32 i32, I64 i64, U32 u32, U8 u8, Bool bool] =>
+        unary!(bool => R, |x| R::from(x)))
+    };
     if to == DType::Bool && from != DType::Bool {
         return dispatch!(from, T in [F32 f32, F64 f64, I32 i32, I64 i64, U32 u32, U8 u8] =>
             unary!(T => bool, |x| x != T::default()));
@@ -318,15 +347,26 @@ impl Map {
                 Access::InPlace
             } else {
                 match axes[..] {
-                    [] | [Axis { strides: [0], .. }] => Access::Splat { offset: view.offset },
-                    [Axis { strides: [1], .. }] => Access::Contiguous { offset: view.offset },
-                    _ => Access::Strided { offset: view.offset, axes },
+                    [] | [Axis { strides: [0], .. }] => Access::Splat {
+                        offset: view.offset,
+                    },
+                    [Axis { strides: [1], .. }] => Access::Contiguous {
+                        offset: view.offset,
+                    },
+                    _ => Access::Strided {
+                        offset: view.offset,
+                        axes,
+                    },
                 }
             };
             (access, view.dtype.size())
         });
         let access = access.collect();
-        Map { n: out.size(), access, ops }
+        Map {
+            n: out.size(),
+            access,
+            ops,
+        }
     }
 
     /// Names of the operations in order.
@@ -339,17 +379,30 @@ impl Map {
         Map::new(self.ops.clone(), operands, out)
     }
 
-    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
+    pub(crate) fn run(
+        &self,
+        operands: &[Operand],
+        out: &mut [u8],
+        sources: &Sources<'_>,
+    ) -> Result<(), Failed> {
         let size = self.ops.last().expect("a map has operations").dtype.size();
         if self.n < PARALLEL {
             return self.run_part(operands, 0, out, sources);
         }
         let parts = out.par_chunks_mut(PART * size).enumerate();
-        parts.map(|(i, out)| self.run_part(operands, i * PART, out, sources)).collect()
+        parts
+            .map(|(i, out)| self.run_part(operands, i * PART, out, sources))
+            .collect()
     }
 
     /// Computes the elements from `first` on that fill `out`.
-    fn run_part(&self, operands: &[Operand], first: usize, out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
+    fn run_part(
+        &self,
+        operands: &[Operand],
+        first: usize,
+        out: &mut [u8],
+        sources: &Sources<'_>,
+    ) -> Result<(), Failed> {
         thread_local! {
             static SCRATCH: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
         }
@@ -357,7 +410,13 @@ impl Map {
             if scratch.is_empty() {
                 scratch.resize(MAX_BLOCKS * SLOT / 8, 0);
             }
-            self.run_blocks(operands, first, out, sources, bytemuck::cast_slice_mut(scratch))
+            self.run_blocks(
+                operands,
+                first,
+                out,
+                sources,
+                bytemuck::cast_slice_mut(scratch),
+            )
         })
     }
 
@@ -375,7 +434,9 @@ impl Map {
         let mut bytes: [&[u8]; MAX_BLOCKS] = [&[]; MAX_BLOCKS];
         for (i, (access, size)) in self.access.iter().enumerate() {
             match access {
-                Access::Contiguous { offset } => bytes[i] = &sources.bytes(operands[i].view().base)[offset * size..],
+                Access::Contiguous { offset } => {
+                    bytes[i] = &sources.bytes(operands[i].view().base)[offset * size..]
+                }
                 Access::Splat { offset } => {
                     let element = &sources.bytes(operands[i].view().base)[offset * size..][..*size];
                     fill(&mut scratch[i * SLOT..][..n.min(BLOCK) * size], element);
@@ -390,7 +451,9 @@ impl Map {
             for (i, (access, size)) in self.access.iter().enumerate() {
                 let block = &mut scratch[i * SLOT..][..len * size];
                 match access {
-                    Access::Strided { offset, axes } => gather(block, bytes[i], *size, *offset, axes, first + start),
+                    Access::Strided { offset, axes } => {
+                        gather(block, bytes[i], *size, *offset, axes, first + start)
+                    }
                     Access::InPlace => block.copy_from_slice(&out[start * size..][..len * size]),
                     Access::Contiguous { .. } | Access::Splat { .. } => {}
                 }
@@ -401,20 +464,31 @@ impl Map {
                     Arg::Operand(i) => {
                         let (access, size) = &self.access[i as usize];
                         match access {
-                            Access::Contiguous { .. } => &bytes[i as usize][(first + start) * size..][..len * size],
+                            Access::Contiguous { .. } => {
+                                &bytes[i as usize][(first + start) * size..][..len * size]
+                            }
                             _ => &blocks[i as usize * SLOT..][..len * size],
                         }
                     }
                     Arg::Result(i) => {
-                        &blocks[(n_operands + i as usize) * SLOT..][..len * self.ops[i as usize].dtype.size()]
+                        &blocks[(n_operands + i as usize) * SLOT..]
+                            [..len * self.ops[i as usize].dtype.size()]
                     }
                 };
                 let args = op.args.map(arg);
-                if op.function.check.is_some_and(|check| !(check.block)(args[1])) {
+                if op
+                    .function
+                    .check
+                    .is_some_and(|check| !(check.block)(args[1]))
+                {
                     return Err(Failed);
                 }
                 let size = op.dtype.size();
-                let to = if k + 1 == self.ops.len() { &mut out[start * size..] } else { rest };
+                let to = if k + 1 == self.ops.len() {
+                    &mut out[start * size..]
+                } else {
+                    rest
+                };
                 (op.function.block)(&mut to[..len * size], args);
             }
             start += len;
@@ -435,8 +509,20 @@ fn fill(to: &mut [u8], element: &[u8]) {
 /// Copies elements `first`, `first + 1`, .. of a strided space.
 fn gather(to: &mut [u8], from: &[u8], size: usize, offset: usize, axes: &[Axis<1>], first: usize) {
     match size {
-        8 => gather_as::<u64>(bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from), offset, axes, first),
-        4 => gather_as::<u32>(bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from), offset, axes, first),
+        8 => gather_as::<u64>(
+            bytemuck::cast_slice_mut(to),
+            bytemuck::cast_slice(from),
+            offset,
+            axes,
+            first,
+        ),
+        4 => gather_as::<u32>(
+            bytemuck::cast_slice_mut(to),
+            bytemuck::cast_slice(from),
+            offset,
+            axes,
+            first,
+        ),
         _ => gather_as::<u8>(to, from, offset, axes, first),
     }
 }

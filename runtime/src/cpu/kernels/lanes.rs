@@ -34,7 +34,11 @@ const PART: usize = 1 << 13;
 impl Lanes {
     /// `shape` is that of the dense operand.
     pub(crate) fn new(along: Along, shape: &[usize], axis: usize) -> Lanes {
-        Lanes { along, n: shape[axis], inner: shape[axis + 1..].iter().product() }
+        Lanes {
+            along,
+            n: shape[axis],
+            inner: shape[axis + 1..].iter().product(),
+        }
     }
 
     pub(crate) fn run(&self, view: &View, out: &mut [u8], sources: &Sources<'_>) {
@@ -43,17 +47,34 @@ impl Lanes {
                 let x = sources.contiguous::<$t>(view);
                 match self.along {
                     Along::CumSum { reverse } => {
-                        self.blocks(x, bytemuck::cast_slice_mut::<u8, $t>(out), self.n, |x, y, at| {
-                            self.cumsum(x, y, at, reverse, $add);
-                        });
+                        self.blocks(
+                            x,
+                            bytemuck::cast_slice_mut::<u8, $t>(out),
+                            self.n,
+                            |x, y, at| {
+                                self.cumsum(x, y, at, reverse, $add);
+                            },
+                        );
                     }
-                    Along::ArgMax => self.blocks(x, bytemuck::cast_slice_mut::<u8, i32>(out), 1, |x, y, at| {
-                        y[at] = self.first(x, at, |a: $t, b| a > b);
-                    }),
-                    Along::ArgMin => self.blocks(x, bytemuck::cast_slice_mut::<u8, i32>(out), 1, |x, y, at| {
-                        y[at] = self.first(x, at, |a: $t, b| a < b);
-                    }),
-                    Along::Softmax | Along::LogSoftmax | Along::LogSumExp => panic!("exponentials of integers"),
+                    Along::ArgMax => self.blocks(
+                        x,
+                        bytemuck::cast_slice_mut::<u8, i32>(out),
+                        1,
+                        |x, y, at| {
+                            y[at] = self.first(x, at, |a: $t, b| a > b);
+                        },
+                    ),
+                    Along::ArgMin => self.blocks(
+                        x,
+                        bytemuck::cast_slice_mut::<u8, i32>(out),
+                        1,
+                        |x, y, at| {
+                            y[at] = self.first(x, at, |a: $t, b| a < b);
+                        },
+                    ),
+                    Along::Softmax | Along::LogSoftmax | Along::LogSumExp => {
+                        panic!("exponentials of integers")
+                    }
                 }
             }};
         }
@@ -63,14 +84,21 @@ impl Lanes {
                 match self.along {
                     Along::Softmax | Along::LogSoftmax => {
                         let logarithm = self.along == Along::LogSoftmax;
-                        self.blocks(x, bytemuck::cast_slice_mut::<u8, $t>(out), self.n, |x, y, at| {
-                            self.normalize(x, y, at, logarithm);
-                        });
+                        self.blocks(
+                            x,
+                            bytemuck::cast_slice_mut::<u8, $t>(out),
+                            self.n,
+                            |x, y, at| {
+                                self.normalize(x, y, at, logarithm);
+                            },
+                        );
                     }
-                    Along::LogSumExp => self.blocks(x, bytemuck::cast_slice_mut::<u8, $t>(out), 1, |x, y, at| {
-                        let (shift, sum) = self.shifted_sum(x, at);
-                        y[at] = shift + sum.ln();
-                    }),
+                    Along::LogSumExp => {
+                        self.blocks(x, bytemuck::cast_slice_mut::<u8, $t>(out), 1, |x, y, at| {
+                            let (shift, sum) = self.shifted_sum(x, at);
+                            y[at] = shift + sum.ln();
+                        })
+                    }
                     _ => number!($t, |a, b| a + b),
                 }
             }};
@@ -88,7 +116,13 @@ impl Lanes {
 
     /// Calls `f` with the operand's block, the result's block and the index of a lane in it, for every lane. A result has
     /// `n_out` elements along the axis.
-    fn blocks<T: Sync, R: Send>(&self, x: &[T], y: &mut [R], n_out: usize, f: impl Fn(&[T], &mut [R], usize) + Sync) {
+    fn blocks<T: Sync, R: Send>(
+        &self,
+        x: &[T],
+        y: &mut [R],
+        n_out: usize,
+        f: impl Fn(&[T], &mut [R], usize) + Sync,
+    ) {
         let (from, to) = (self.n * self.inner, n_out * self.inner);
         if to == 0 || y.is_empty() {
             return;
@@ -104,7 +138,9 @@ impl Lanes {
             return run(0, y);
         }
         let blocks = (PART / from.max(1)).max(1);
-        y.par_chunks_mut(blocks * to).enumerate().for_each(|(i, y)| run(i * blocks, y));
+        y.par_chunks_mut(blocks * to)
+            .enumerate()
+            .for_each(|(i, y)| run(i * blocks, y));
     }
 
     /// The shift and the sum of the exponentials of shifted elements.
@@ -113,7 +149,10 @@ impl Lanes {
         let max = lane().fold(T::LOWEST, T::larger);
         // With an infinite largest element differences would be NaN; infinities then come out of the exponentials.
         let shift = if max.is_finite() { max } else { T::ZERO };
-        (shift, lane().fold(T::ZERO, |sum, x| sum.plus(x.minus(shift).exp())))
+        (
+            shift,
+            lane().fold(T::ZERO, |sum, x| sum.plus(x.minus(shift).exp())),
+        )
     }
 
     fn normalize<T: Exponential>(&self, x: &[T], y: &mut [T], at: usize, logarithm: bool) {
@@ -123,23 +162,46 @@ impl Lanes {
         if logarithm {
             let (shift, sum) = self.shifted_sum(x, at);
             let log = sum.ln();
-            let lane = y[at..].iter_mut().step_by(self.inner).zip(x[at..].iter().step_by(self.inner));
-            lane.take(self.n).for_each(|(y, &x)| *y = x.minus(shift).minus(log));
+            let lane = y[at..]
+                .iter_mut()
+                .step_by(self.inner)
+                .zip(x[at..].iter().step_by(self.inner));
+            lane.take(self.n)
+                .for_each(|(y, &x)| *y = x.minus(shift).minus(log));
             return;
         }
         // Exponentials are computed once, and kept where the result goes.
-        let max = x[at..].iter().step_by(self.inner).take(self.n).copied().fold(T::LOWEST, T::larger);
+        let max = x[at..]
+            .iter()
+            .step_by(self.inner)
+            .take(self.n)
+            .copied()
+            .fold(T::LOWEST, T::larger);
         let shift = if max.is_finite() { max } else { T::ZERO };
         let mut sum = T::ZERO;
-        let lane = y[at..].iter_mut().step_by(self.inner).zip(x[at..].iter().step_by(self.inner));
+        let lane = y[at..]
+            .iter_mut()
+            .step_by(self.inner)
+            .zip(x[at..].iter().step_by(self.inner));
         lane.take(self.n).for_each(|(y, &x)| {
             *y = x.minus(shift).exp();
             sum = sum.plus(*y);
         });
-        y[at..].iter_mut().step_by(self.inner).take(self.n).for_each(|y| *y = y.over(sum));
+        y[at..]
+            .iter_mut()
+            .step_by(self.inner)
+            .take(self.n)
+            .for_each(|y| *y = y.over(sum));
     }
 
-    fn cumsum<T: Copy + Default>(&self, x: &[T], y: &mut [T], at: usize, reverse: bool, add: impl Fn(T, T) -> T) {
+    fn cumsum<T: Copy + Default>(
+        &self,
+        x: &[T],
+        y: &mut [T],
+        at: usize,
+        reverse: bool,
+        add: impl Fn(T, T) -> T,
+    ) {
         let mut sum = T::default();
         for i in 0..self.n {
             let at = at + self.inner * if reverse { self.n - 1 - i } else { i };

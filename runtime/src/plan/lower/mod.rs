@@ -9,7 +9,10 @@ mod elementwise;
 mod prim;
 
 use super::draft::{Draft, Item, Loop, Move};
-use super::{Assign, Base, BufferId, Instr, Meaning, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View, reg_view};
+use super::{
+    Assign, Base, BufferId, Instr, Meaning, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId,
+    View, reg_view,
+};
 use crate::cpu::element::scalar_to_reg;
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
@@ -75,7 +78,11 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
     };
     let inputs = lower.inputs();
     lower.region(graph.root())?;
-    let outputs = graph.outputs().iter().map(|&v| Ok((lower.operand(v)?, graph.ty(v).element().clone()))).collect::<Result<Vec<_>>>()?;
+    let outputs = graph
+        .outputs()
+        .iter()
+        .map(|&v| Ok((lower.operand(v)?, graph.ty(v).element().clone())))
+        .collect::<Result<Vec<_>>>()?;
     let assigns = lower.assigns()?;
     super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns)
 }
@@ -97,7 +104,9 @@ fn users(graph: &Graph) -> Vec<Users> {
             }
             regions.extend(&graph.node(node).regions);
         }
-        data.yields.iter().for_each(|v| users[v.index()] = Users::Several);
+        data.yields
+            .iter()
+            .for_each(|v| users[v.index()] = Users::Several);
     }
     users
 }
@@ -105,13 +114,22 @@ fn users(graph: &Graph) -> Vec<Users> {
 impl Lower<'_> {
     fn inputs(&mut self) -> Vec<TensorType> {
         let graph = self.graph;
-        let types = graph.inputs().iter().map(|&v| graph.ty(v).element().clone()).collect();
+        let types = graph
+            .inputs()
+            .iter()
+            .map(|&v| graph.ty(v).element().clone())
+            .collect();
         for (i, &v) in graph.inputs().iter().enumerate() {
             let ty = graph.ty(v).element();
             let base = Base::Input(i as u32);
             let place = match ty.shape.known() {
-                Some(shape) => self.tensor_place(View::whole(base, ty.dtype, shape), "input", Loc::UNKNOWN),
-                None => panic!("the plan of `{}` was asked for before its inputs were known: {ty}", graph.name),
+                Some(shape) => {
+                    self.tensor_place(View::whole(base, ty.dtype, shape), "input", Loc::UNKNOWN)
+                }
+                None => panic!(
+                    "the plan of `{}` was asked for before its inputs were known: {ty}",
+                    graph.name
+                ),
             };
             self.places[v.index()] = Some(place);
         }
@@ -124,7 +142,9 @@ impl Lower<'_> {
         for (var, value) in self.assigned.clone().into_iter().enumerate() {
             let Some(value) = value else { continue };
             let value = match self.operand(value)? {
-                Operand::View(v) if matches!(v.base, Base::Var(_)) => Operand::View(self.copied(&v, "assign", Loc::UNKNOWN)),
+                Operand::View(v) if matches!(v.base, Base::Var(_)) => {
+                    Operand::View(self.copied(&v, "assign", Loc::UNKNOWN))
+                }
                 other => other,
             };
             assigns.push(Assign { var, value });
@@ -134,7 +154,11 @@ impl Lower<'_> {
 
     fn region(&mut self, region: Region) -> Result<()> {
         let graph = self.graph;
-        graph.region(region).nodes.iter().try_for_each(|&n| self.node(n))
+        graph
+            .region(region)
+            .nodes
+            .iter()
+            .try_for_each(|&n| self.node(n))
     }
 
     fn node(&mut self, node: Node) -> Result<()> {
@@ -164,15 +188,27 @@ impl Lower<'_> {
             Op::Assign(var) => {
                 if data.region != graph.root() {
                     let name = &graph.vars[var.index()].name;
-                    let message = format!("the variable `{name}` is assigned inside of a branch or loop body of the graph");
-                    return Err(Diagnostic::new(message).at(data.loc, "carry its value out, and assign it in the root region"));
+                    let message = format!(
+                        "the variable `{name}` is assigned inside of a branch or loop body of the graph"
+                    );
+                    return Err(Diagnostic::new(message).at(
+                        data.loc,
+                        "carry its value out, and assign it in the root region",
+                    ));
                 }
                 self.place(data.operands[0])?;
                 self.assigned[var.index()] = Some(data.operands[0]);
             }
             Op::Assert { message } => {
                 let cond = self.reg(data.operands[0])?;
-                let step = self.add_step(Kernel::Assert(message.clone()), vec![], Out::Nothing, None, "assert", data.loc);
+                let step = self.add_step(
+                    Kernel::Assert(message.clone()),
+                    vec![],
+                    Out::Nothing,
+                    None,
+                    "assert",
+                    data.loc,
+                );
                 self.emit(Instr::Assert { cond, step });
             }
             Op::Stack(op) => self.stack_op(node, op)?,
@@ -187,8 +223,15 @@ impl Lower<'_> {
     /// Where a value is; an expression is computed first.
     fn place(&mut self, value: Value) -> Result<Place> {
         let place = self.places[value.index()].clone();
-        let place = place.unwrap_or_else(|| panic!("{value} of `{}` is used before it is defined", self.graph.name));
-        let Place::Expr(expr) = place else { return Ok(place) };
+        let place = place.unwrap_or_else(|| {
+            panic!(
+                "{value} of `{}` is used before it is defined",
+                self.graph.name
+            )
+        });
+        let Place::Expr(expr) = place else {
+            return Ok(place);
+        };
         let place = Place::View(self.materialize(*expr));
         self.places[value.index()] = Some(place.clone());
         Ok(place)
@@ -200,7 +243,9 @@ impl Lower<'_> {
             Place::Reg(r) => Operand::View(reg_view(r, self.graph.ty(value).element().dtype)),
             Place::View(v) => Operand::View(v),
             Place::Slot(s) => Operand::Slot(s),
-            Place::Stack(_) | Place::Expr(_) => panic!("{value} of `{}` is no tensor", self.graph.name),
+            Place::Stack(_) | Place::Expr(_) => {
+                panic!("{value} of `{}` is no tensor", self.graph.name)
+            }
         })
     }
 
@@ -208,7 +253,10 @@ impl Lower<'_> {
     fn reg(&mut self, value: Value) -> Result<Reg> {
         match self.place(value)? {
             Place::Reg(r) => Ok(r),
-            other => panic!("{value} of `{}` is not in a register but {other:?}", self.graph.name),
+            other => panic!(
+                "{value} of `{}` is not in a register but {other:?}",
+                self.graph.name
+            ),
         }
     }
 
@@ -221,7 +269,14 @@ impl Lower<'_> {
             return Place::Reg(r);
         }
         let (dst, dtype) = (self.new_reg(), view.dtype);
-        let step = self.add_step(Kernel::Load, vec![Operand::View(view)], Out::Reg(dst, dtype), None, name, loc);
+        let step = self.add_step(
+            Kernel::Load,
+            vec![Operand::View(view)],
+            Out::Reg(dst, dtype),
+            None,
+            name,
+            loc,
+        );
         self.emit(Instr::Run(step));
         Place::Reg(dst)
     }
@@ -232,7 +287,11 @@ impl Lower<'_> {
         }
         let i = self.draft.constants.len() as u32;
         self.draft.constants.push(tensor.clone());
-        Place::View(View::whole(Base::Constant(i), tensor.dtype(), tensor.shape().to_vec()))
+        Place::View(View::whole(
+            Base::Constant(i),
+            tensor.dtype(),
+            tensor.shape().to_vec(),
+        ))
     }
 
     fn constant_reg(&mut self, bits: u64) -> Reg {
@@ -312,7 +371,12 @@ impl Lower<'_> {
 
     fn open_loop(&mut self) -> u32 {
         let id = self.draft.loops.len() as u32;
-        self.draft.loops.push(Loop { start: self.here(), end: 0, parent: self.current_loop, back_edge: 0 });
+        self.draft.loops.push(Loop {
+            start: self.here(),
+            end: 0,
+            parent: self.current_loop,
+            back_edge: 0,
+        });
         self.current_loop = Some(id);
         id
     }
@@ -327,7 +391,14 @@ impl Lower<'_> {
         loc: Loc,
     ) -> StepId {
         let meaning = meaning.map(Box::new);
-        self.draft.steps.push(Step { kernel, operands, out, meaning, name, loc });
+        self.draft.steps.push(Step {
+            kernel,
+            operands,
+            out,
+            meaning,
+            name,
+            loc,
+        });
         StepId(self.draft.steps.len() as u32 - 1)
     }
 
@@ -341,12 +412,23 @@ impl Lower<'_> {
     /// Copies a view to a part of a buffer.
     fn copy_to(&mut self, from: &View, to: View, name: &'static str, loc: Loc) {
         let kernel = Kernel::Copy(Copy::new(from, &to));
-        let step = self.add_step(kernel, vec![Operand::View(from.clone())], Out::View(to), None, name, loc);
+        let step = self.add_step(
+            kernel,
+            vec![Operand::View(from.clone())],
+            Out::View(to),
+            None,
+            name,
+            loc,
+        );
         self.emit(Instr::Run(step));
     }
 
     /// The view itself if it is contiguous, a copy if not.
     fn contiguous(&mut self, view: View, name: &'static str, loc: Loc) -> View {
-        if view.is_contiguous() { view } else { self.copied(&view, name, loc) }
+        if view.is_contiguous() {
+            view
+        } else {
+            self.copied(&view, name, loc)
+        }
     }
 }

@@ -1,0 +1,116 @@
+//! A plan takes no memory from the allocator once it has run: a counting allocator watches.
+
+mod support;
+
+use anabranch_dsl::{Any, HostTensor, autodiff, trace};
+use anabranch_runtime::Program;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use support::while_loop;
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes on to the system's allocator as it came; counting touches a thread-local that needs no allocation
+// and no destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller keeps the contract of `alloc`, which is that of `System`.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `alloc` above, so from `System`, with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn constant(x: i32) -> Any {
+    trace::constant(HostTensor::scalar(x))
+}
+
+/// The allocations of the third of three equal runs.
+fn of_third_run(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> usize {
+    let traced = support::traced(inputs, f);
+    let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
+    let program = Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}"));
+    let mut outputs = Vec::new();
+    let mut run = || {
+        program
+            .run_into(inputs, &mut vars, &mut outputs)
+            .unwrap_or_else(|e| panic!("{e}"))
+    };
+    run();
+    run();
+    let before = COUNT.get();
+    run();
+    COUNT.get() - before
+}
+
+#[test]
+fn counting_counts() {
+    let before = COUNT.get();
+    drop(std::hint::black_box(vec![1, 2, 3]));
+    assert_eq!(COUNT.get() - before, 1);
+}
+
+#[test]
+fn scalar_loops_take_no_memory() {
+    let n = of_third_run(&[HostTensor::scalar(1000)], |x| {
+        while_loop(
+            &[constant(0), constant(1)],
+            |s| s[0].lt(x[0]),
+            |s| {
+                vec![
+                    s[0].add(constant(1)),
+                    s[1].mul(constant(3)).rem(constant(1001)),
+                ]
+            },
+        )
+    });
+    assert_eq!(n, 0);
+}
+
+#[test]
+fn a_loop_over_tensors_and_its_gradient_take_no_memory() {
+    let x = HostTensor::new(
+        [8, 8],
+        (0..64).map(|i| f64::from(i) / 100.0).collect::<Vec<_>>(),
+    );
+    let n = of_third_run(&[x, HostTensor::scalar(20)], |x| {
+        let r = while_loop(
+            &[x[0], constant(0)],
+            |s| s[1].lt(x[1]),
+            |s| {
+                let (a, b) = (s[0].matmul(x[0]).tanh(), s[0].softmax(-1));
+                let c = Any::concat(&[a.slice(0, 0, 4), b.slice(0, 4, 8)], 0);
+                vec![
+                    c.add(a.sum(0, false).broadcast_to([8, 8]))
+                        .mul(x[0].permute([1, 0])),
+                    s[1].add(constant(1)),
+                ]
+            },
+        );
+        let loss = r[0].mul(r[0]).sum_all();
+        let gradient = autodiff::vjp(&[(loss, loss.number(1.0))], &[x[0]]);
+        [vec![loss], gradient].concat()
+    });
+    assert_eq!(n, 0);
+}
+
+#[test]
+fn variables_change_in_place() {
+    let var = anabranch_dsl::AnyVar::new("w", HostTensor::new([100], vec![1.0f32; 100]));
+    let n = of_third_run(&[HostTensor::scalar(0.5f32)], |x| {
+        let w = trace::read_var(&var);
+        trace::assign_var(&var, w.mul(x[0]));
+        vec![w.sum_all()]
+    });
+    assert_eq!(n, 0);
+}
