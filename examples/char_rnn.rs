@@ -60,7 +60,9 @@ fn sample(model: &CharRnn, seed: Tensor<i32>, temperature: Tensor) -> (Tensor<i3
     while t < LONGEST as i32 && (t == 0 || (code != END).all()) {
         let (y, next) = model.cell.step(model.embed.at(code), state);
         state = next;
-        let uniform = key.fold_in(t).uniform::<f32>([1, model.out.bias.get().dim(0)]);
+        let uniform = key
+            .fold_in(t)
+            .uniform::<f32>([1, model.out.bias.get().dim(0)]);
         let gumbel = -(-(uniform + 1e-7).log()).log();
         code = (model.out.apply(y) / temperature + gumbel).argmax(-1);
         text += (iota(LONGEST) == t).cast() * code;
@@ -72,12 +74,23 @@ fn sample(model: &CharRnn, seed: Tensor<i32>, temperature: Tensor) -> (Tensor<i3
 fn main() -> anabranch::Result<()> {
     let args: Vec<String> = std::env::args().collect();
     let small = args.iter().any(|a| a == "--small");
-    let seed = args.iter().position(|a| a == "--seed").and_then(|i| args.get(i + 1)?.parse().ok()).unwrap_or(1);
+    let seed = args
+        .iter()
+        .position(|a| a == "--seed")
+        .and_then(|i| args.get(i + 1)?.parse().ok())
+        .unwrap_or(1);
     let (batch, rounds) = if small { (8, 20) } else { (32, 600) };
 
     // Sentences, without their line breaks; the code of a character is its place in the alphabet.
-    let text = include_str!("data/charters.txt").split_whitespace().collect::<Vec<_>>().join(" ");
-    let sentences: Vec<&str> = text.split_inclusive(['.', ';']).map(str::trim).filter(|s| s.len() > 20).collect();
+    let text = include_str!("data/charters.txt")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    let sentences: Vec<&str> = text
+        .split_inclusive(['.', ';'])
+        .map(str::trim)
+        .filter(|s| s.len() > 20)
+        .collect();
     let mut alphabet: Vec<char> = text.chars().collect();
     alphabet.sort_unstable();
     alphabet.dedup();
@@ -96,7 +109,10 @@ fn main() -> anabranch::Result<()> {
         let (mut codes, mut lengths) = (Vec::new(), Vec::new());
         for i in 0..batch {
             let sentence = sentences[(round * batch + i) % sentences.len()];
-            let mut row: Vec<i32> = std::iter::once(END).chain(sentence.chars().map(code)).take(LONGEST - 1).collect();
+            let mut row: Vec<i32> = std::iter::once(END)
+                .chain(sentence.chars().map(code))
+                .take(LONGEST - 1)
+                .collect();
             row.push(END);
             lengths.push(row.len() as i32);
             row.resize(LONGEST, END);
@@ -104,14 +120,25 @@ fn main() -> anabranch::Result<()> {
         }
         let loss = step.call((Array::new([batch, LONGEST], codes), lengths))?;
         if (round + 1) % (rounds / 10) == 0 {
-            println!("{:>4} of {rounds}: loss {:.3} per character", round + 1, loss.item());
+            println!(
+                "{:>4} of {rounds}: loss {:.3} per character",
+                round + 1,
+                loss.item()
+            );
         }
     }
     let sample = session.function(|seed, temperature| sample(&model, seed, temperature))?;
     for i in 0..3 {
         let (codes, length) = sample.call((i, 0.6))?;
         let drawn = &codes.as_slice()[..length.item() as usize];
-        println!("> {}", drawn.iter().filter(|&&c| c != END).map(|&c| alphabet[c as usize - 1]).collect::<String>());
+        println!(
+            "> {}",
+            drawn
+                .iter()
+                .filter(|&&c| c != END)
+                .map(|&c| alphabet[c as usize - 1])
+                .collect::<String>()
+        );
     }
     Ok(())
 }

@@ -15,21 +15,21 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
 const UNITS: usize = 64;
-pub const BATCH: usize = 48;
+pub(crate) const BATCH: usize = 48;
 /// Longest time to think about one row.
 const MAX_STEPS: i32 = 6;
 /// Price of a thinking step, against the cross entropy.
 const PONDER_PRICE: f32 = 0.01;
 
 #[derive(Module)]
-pub struct Reader {
+pub(crate) struct Reader {
     cell: Gru,
     halt: Linear,
     digit: Linear,
 }
 
 impl Reader {
-    pub fn new(seed: u64) -> Reader {
+    pub(crate) fn new(seed: u64) -> Reader {
         let init = Init::new(seed);
         Reader {
             // 8 pixels, and a flag that says whether the row is new.
@@ -44,7 +44,8 @@ impl Reader {
     fn think(&self, row: Tensor, state: Tensor) -> (Tensor, Tensor, Tensor) {
         let batch = row.dim(0);
         let (mut s, mut mean) = (state, zeros([batch, UNITS]));
-        let (mut halted, mut steps, mut remainder) = (zeros([batch, 1]), zeros([batch, 1]), zeros([batch, 1]));
+        let (mut halted, mut steps, mut remainder) =
+            (zeros([batch, 1]), zeros([batch, 1]), zeros([batch, 1]));
         let mut is_new = full([batch, 1], 1.0);
         let mut n = scalar(0);
         while n < MAX_STEPS && (halted < 1.0).any() {
@@ -85,7 +86,13 @@ impl Reader {
 
 /// One training step: loss and share of right answers.
 #[graph]
-pub fn train_step(model: &Reader, adam: &Adam, rate: Tensor, images: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
+pub(crate) fn train_step(
+    model: &Reader,
+    adam: &Adam,
+    rate: Tensor,
+    images: Tensor,
+    labels: Tensor<i32>,
+) -> (Tensor, Tensor) {
     let (logits, _, cost) = model.read(images);
     let loss = logits.cross_entropy(labels).mean() + PONDER_PRICE * cost.mean();
     let mut gradients = model_gradients(loss, model);
@@ -99,31 +106,44 @@ pub fn train_step(model: &Reader, adam: &Adam, rate: Tensor, images: Tensor, lab
 #[graph]
 fn evaluate(model: &Reader, images: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
     let (logits, steps, _) = model.read(images);
-    (logits.argmax(-1).equal(labels).cast().mean(), steps.mean() / 8.0)
+    (
+        logits.argmax(-1).equal(labels).cast().mean(),
+        steps.mean() / 8.0,
+    )
 }
 
-pub struct Data {
+pub(crate) struct Data {
     images: Vec<f32>,
     labels: Vec<i32>,
 }
 
 impl Data {
     /// The embedded images in a random order, a fifth of them apart.
-    pub fn load(rng: &mut Rng) -> (Data, Data) {
+    pub(crate) fn load(rng: &mut Rng) -> (Data, Data) {
         let records: Vec<&[u8]> = include_bytes!("data/digits.bin").chunks_exact(65).collect();
         let mut order: Vec<usize> = (0..records.len()).collect();
         rng.shuffle(&mut order);
         let select = |ids: &[usize]| Data {
-            images: ids.iter().flat_map(|&i| records[i][..64].iter().map(|&p| f32::from(p) / 16.0)).collect(),
+            images: ids
+                .iter()
+                .flat_map(|&i| records[i][..64].iter().map(|&p| f32::from(p) / 16.0))
+                .collect(),
             labels: ids.iter().map(|&i| i32::from(records[i][64])).collect(),
         };
         let (test, train) = order.split_at(records.len() / 5);
         (select(train), select(test))
     }
 
-    pub fn batch(&self, ids: &[usize]) -> (Array<f32>, Array<i32>) {
-        let images = ids.iter().flat_map(|&i| &self.images[i * 64..(i + 1) * 64]).copied().collect();
-        (Array::new([ids.len(), 8, 8], images), Array::new([ids.len()], ids.iter().map(|&i| self.labels[i]).collect()))
+    pub(crate) fn batch(&self, ids: &[usize]) -> (Array<f32>, Array<i32>) {
+        let images = ids
+            .iter()
+            .flat_map(|&i| &self.images[i * 64..(i + 1) * 64])
+            .copied()
+            .collect();
+        (
+            Array::new([ids.len(), 8, 8], images),
+            Array::new([ids.len()], ids.iter().map(|&i| self.labels[i]).collect()),
+        )
     }
 
     fn all(&self) -> (Array<f32>, Array<i32>) {
@@ -132,7 +152,7 @@ impl Data {
 }
 
 /// A small generator for the order of the data (xorshift64*, Vigna 2016).
-pub struct Rng(pub u64);
+pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
     fn shuffle<T>(&mut self, items: &mut [T]) {
@@ -140,7 +160,10 @@ impl Rng {
             self.0 ^= self.0 >> 12;
             self.0 ^= self.0 << 25;
             self.0 ^= self.0 >> 27;
-            items.swap(i, (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % (i + 1));
+            items.swap(
+                i,
+                (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % (i + 1),
+            );
         }
     }
 }
@@ -148,21 +171,29 @@ impl Rng {
 fn main() -> anabranch::Result<()> {
     let args: Vec<String> = std::env::args().collect();
     let small = args.iter().any(|a| a == "--small");
-    let seed = args.iter().position(|a| a == "--seed").and_then(|i| args.get(i + 1)?.parse().ok()).unwrap_or(1);
+    let seed = args
+        .iter()
+        .position(|a| a == "--seed")
+        .and_then(|i| args.get(i + 1)?.parse().ok())
+        .unwrap_or(1);
     let epochs = if small { 2 } else { 24 };
 
     let mut rng = Rng(seed * 2 + 1);
     let (train, test) = Data::load(&mut rng);
     let (model, adam) = (Reader::new(seed), Adam::new(0.004));
     let session = Session::new()?;
-    let step = session.function(|rate, images, labels| train_step(&model, &adam, rate, images, labels))?;
+    let step =
+        session.function(|rate, images, labels| train_step(&model, &adam, rate, images, labels))?;
     let check = session.function(|images, labels| evaluate(&model, images, labels))?;
 
     let started = std::time::Instant::now();
     let mut order: Vec<usize> = (0..train.labels.len()).collect();
     let per_epoch = order.len() / BATCH;
     let bar = ProgressBar::new((epochs * per_epoch) as u64);
-    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}").expect("the template is right"));
+    bar.set_style(
+        ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}")
+            .expect("the template is right"),
+    );
     let (test_images, test_labels) = test.all();
     for epoch in 0..epochs {
         rng.shuffle(&mut order);
@@ -172,7 +203,10 @@ fn main() -> anabranch::Result<()> {
             let rate = 0.004 * 0.5 * (1.0 + (std::f32::consts::PI * progress).cos());
             let (images, labels) = train.batch(ids);
             let (l, a) = step.call((rate, images, labels))?;
-            (loss, accuracy) = (loss + l.item() / per_epoch as f32, accuracy + a.item() / per_epoch as f32);
+            (loss, accuracy) = (
+                loss + l.item() / per_epoch as f32,
+                accuracy + a.item() / per_epoch as f32,
+            );
             bar.set_message(format!("loss {:.3}, accuracy {:.3}", l.item(), a.item()));
             bar.inc(1);
         }
@@ -182,7 +216,11 @@ fn main() -> anabranch::Result<()> {
             "epoch {:>2}: loss {loss:.4}, accuracy {accuracy:.4}, held out {held_out:.4}, {steps:.2} thinking steps a row",
             epoch + 1
         );
-        if std::io::stderr().is_terminal() { bar.println(line) } else { println!("{line}") }
+        if std::io::stderr().is_terminal() {
+            bar.println(line)
+        } else {
+            println!("{line}")
+        }
     }
     bar.finish_and_clear();
     let (accuracy, steps) = check.call((&test_images, &test_labels))?;

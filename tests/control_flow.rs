@@ -784,6 +784,26 @@ mod host_code {
     }
 
     #[graph]
+    fn moved_by_both(flag: bool, items: Vec<u8>, log: &mut Vec<Vec<u8>>) -> usize {
+        if flag {
+            log.push(items);
+        } else if items.is_empty() {
+            drop(items);
+        } else {
+            log.extend([items.clone(), items]);
+        }
+        log.len()
+    }
+
+    #[test]
+    fn arms_of_conditions_that_are_bool_by_their_form_may_move_the_same_value() {
+        let mut log = vec![];
+        assert_eq!(moved_by_both(true, vec![1], &mut log), 1);
+        assert_eq!(moved_by_both(false, vec![], &mut log), 1);
+        assert_eq!(moved_by_both(false, vec![2], &mut log), 3);
+    }
+
+    #[graph]
     fn diverging(x: i32) -> i32 {
         let y = if x > 3 { x } else { return -1 };
         if y > 10 {
@@ -1270,7 +1290,13 @@ fn layers_lent_by_an_iterator_are_carried() {
         }
         cells.iter().map(|cell| cell.h).collect()
     }
-    let h = |c: bool| eval_with(f, c).unwrap().iter().map(|h| h.item()).collect::<Vec<_>>();
+    let h = |c: bool| {
+        eval_with(f, c)
+            .unwrap()
+            .iter()
+            .map(|h| h.item())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(h(true), [0.0, 4.0]);
     assert_eq!(h(false), [0.0, 1.0]);
 }
@@ -1285,7 +1311,12 @@ fn a_function_can_be_generic_over_what_it_carries() {
         }
         state
     }
-    let run = |again: bool| eval_with(|c: Tensor<bool>| twice((scalar(1), scalar(2)), c, |s| s.0 += s.1), again);
+    let run = |again: bool| {
+        eval_with(
+            |c: Tensor<bool>| twice((scalar(1), scalar(2)), c, |s| s.0 += s.1),
+            again,
+        )
+    };
     assert_eq!(run(true).unwrap().0, 5);
     assert_eq!(run(false).unwrap().0, 3);
 }

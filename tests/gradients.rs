@@ -30,7 +30,11 @@ fn a_gradient_taken_inside_of_a_branch_sees_what_came_before() {
     #[graph]
     fn f(x: S, c: S) -> S {
         let y = 7.0 * x;
-        if c < 2.0 { gradients(y * y, x) } else { 3.0 * x }
+        if c < 2.0 {
+            gradients(y * y, x)
+        } else {
+            3.0 * x
+        }
     }
     check(f, (10.0, 1.0), &[980.0]);
     check(f, (10.0, 2.0), &[30.0]);
@@ -52,7 +56,11 @@ fn a_branch_without_the_tensor_gives_it_no_gradient() {
 fn a_branch_may_give_back_what_it_was_given() {
     #[graph]
     fn f(v: S, c: S) -> (S, S) {
-        let w = if c < 2.0 { v } else { v.take(tensor([1, 1]), 0) };
+        let w = if c < 2.0 {
+            v
+        } else {
+            v.take(tensor([1, 1]), 0)
+        };
         (w, gradients(w.sum(), v))
     }
     check(f, ([1.0, 42.0], 1.0), &[1.0, 42.0, 1.0, 1.0]);
@@ -271,7 +279,10 @@ fn two_loops_in_series_and_side_by_side() {
     }
     #[graph]
     fn f(x: S) -> (S, S) {
-        (gradients(doubled(doubled(x)), x), gradients(doubled(x) + doubled(x), x))
+        (
+            gradients(doubled(doubled(x)), x),
+            gradients(doubled(x) + doubled(x), x),
+        )
     }
     check(f, 1.0, &[1024.0, 64.0]);
 }
@@ -395,11 +406,23 @@ fn nested_loops_against_finite_differences_in_two_orders() {
     }
     for x in [0.9, 1.1, 1.3, 1.7] {
         let h = 1e-4;
-        let d = |x: f64| (8.0 * (nest(x + h) - nest(x - h)) - (nest(x + 2.0 * h) - nest(x - 2.0 * h))) / (12.0 * h);
+        let d = |x: f64| {
+            (8.0 * (nest(x + h) - nest(x - h)) - (nest(x + 2.0 * h) - nest(x - 2.0 * h)))
+                / (12.0 * h)
+        };
         let out = eval_with(f, x).unwrap();
         let dd = (d(x + h) - d(x - h)) / (2.0 * h);
-        assert!((out.1.item() - d(x)).abs() < 1e-7 * d(x).abs().max(1.0), "{} is not {}", out.1.item(), d(x));
-        assert!((out.2.item() - dd).abs() < 1e-4 * dd.abs().max(1.0), "{} is not {dd}", out.2.item());
+        assert!(
+            (out.1.item() - d(x)).abs() < 1e-7 * d(x).abs().max(1.0),
+            "{} is not {}",
+            out.1.item(),
+            d(x)
+        );
+        assert!(
+            (out.2.item() - dd).abs() < 1e-4 * dd.abs().max(1.0),
+            "{} is not {dd}",
+            out.2.item()
+        );
         check(f, x, &[nest(x), out.1.item(), out.2.item()]);
     }
 }
@@ -417,9 +440,11 @@ fn vectors_and_products_in_a_loop() {
         (h.sum(), dw, dh)
     }
     // s = h W W 1: dh = W W 1, dW = h' (W 1)' + (h W)' 1'
-    check(f, ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 1.0]]), &[
-        54.0, 3.0 + 4.0, 7.0 + 4.0, 3.0 + 6.0, 7.0 + 6.0, 17.0, 37.0,
-    ]);
+    check(
+        f,
+        ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 1.0]]),
+        &[54.0, 3.0 + 4.0, 7.0 + 4.0, 3.0 + 6.0, 7.0 + 6.0, 17.0, 37.0],
+    );
 }
 
 // Variables.
@@ -427,9 +452,7 @@ fn vectors_and_products_in_a_loop() {
 #[test]
 fn a_variable_read_in_a_loop() {
     let v = Var::<f64>::new("v", 2.0);
-    let f = || {
-        cube(&v)
-    };
+    let f = || cube(&v);
     #[graph]
     fn cube(v: &Var<f64>) -> (S, S) {
         let (mut y, mut i) = (scalar(1.0), scalar(0));
@@ -474,7 +497,10 @@ fn a_way_through_the_loop_around_is_an_error() {
         v
     }
     let error = error_of(f, 1.0);
-    assert!(error.message.contains("the way leads through `v`"), "{error}");
+    assert!(
+        error.message.contains("the way leads through `v`"),
+        "{error}"
+    );
     assert!(error.to_string().contains("tests/gradients.rs"), "{error}");
 }
 

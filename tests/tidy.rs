@@ -43,7 +43,25 @@ fn every_source_is_short() {
 
 #[test]
 fn paths_named_in_documents_exist() {
-    check(missing_paths(&read("CONTRIBUTING.md"), exists));
+    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        check(missing_paths(&read(document), exists));
+    }
+}
+
+#[test]
+fn the_map_names_every_crate() {
+    let members = workspace_members(&read("Cargo.toml"));
+    check(unnamed_members(&read("ARCHITECTURE.md"), &members));
+}
+
+#[test]
+fn the_commands_of_the_readme_are_those_of_ci() {
+    check(commands(&read("README.md"), &read(".ci/run")));
+}
+
+#[test]
+fn ci_runs_every_example() {
+    check(examples_in_ci(&examples(), &read(".ci/run")));
 }
 
 // What a rule returns.
@@ -261,6 +279,18 @@ fn sources() -> Vec<Source> {
     }
     sources.sort_by(|a, b| a.path.cmp(&b.path));
     sources
+}
+
+/// The names of the examples: `examples/<name>.rs` and `examples/<name>/main.rs`.
+fn examples() -> Vec<String> {
+    let sources = sources();
+    let paths = sources.iter().filter_map(|source| {
+        let path = source.path.strip_prefix("examples/")?;
+        path.strip_suffix("/main.rs")
+            .or_else(|| path.strip_suffix(".rs"))
+    });
+    let names = paths.filter(|path| !path.contains('/'));
+    names.map(str::to_owned).collect()
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {

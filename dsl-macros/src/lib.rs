@@ -22,8 +22,23 @@ use proc_macro::TokenStream;
 /// A parameter may declare its shape: `#[shape(batch, 784, _)] x: Tensor`. A call with another shape is an error that names the
 /// parameter; a name stands for one extent wherever the parameters of a call use it.
 ///
-/// What cannot be staged yet (`break`, `continue`, `return`, `?` and unknown macros under a tensor condition) is a
-/// compile error at its token.
+/// What cannot be staged yet (`break`, `continue`, `return`, `?`, panics and macros under a condition that is a tensor, and
+/// `for` over a tensor) is a compile error at its token.
+///
+/// # What counts as a change
+///
+/// Assignments, `&mut` borrows, and calls of methods on a `mut` variable or behind a `&mut`, unless the name of the method is
+/// known to change nothing (`len`, `iter`, `clone`, `sum`, ..). So a struct on which a method is called under a tensor condition
+/// may have to be a `Carry`. Changes through a `Cell` or another shared reference are not seen; a tensor that leaves its
+/// branch in this way is an error when it is used.
+///
+/// # Host conditions
+///
+/// A condition that is a `bool` by its form (a variable declared as `bool`, `!v.is_empty()`, `s == "x"`, `v.len() > 3`,
+/// `matches!`, `if let`) leaves its construct as it is. Other conditions may turn out to be tensors, so their blocks are
+/// emitted one after the other, which differs from plain Rust in three ways: the two arms cannot both move the same value out of
+/// a variable, a variable cannot be given a new value in an arm after it was moved out of, and a temporary that an arm
+/// borrows does not outlive it.
 #[proc_macro_attribute]
 pub fn graph(arguments: TokenStream, item: TokenStream) -> TokenStream {
     graph::expand(arguments.into(), item.into()).into()

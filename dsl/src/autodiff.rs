@@ -124,7 +124,10 @@ pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
         .map(|var| {
             trace::with(|t| {
                 let id = t.known_var(var).expect("the variable was just read");
-                t.visible_versions(id).into_iter().map(|v| t.any(v)).collect()
+                t.visible_versions(id)
+                    .into_iter()
+                    .map(|v| t.any(v))
+                    .collect()
             })
         })
         .collect();
@@ -133,7 +136,13 @@ pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
     let wrt: Vec<Any> = latest
         .iter()
         .zip(&versions)
-        .map(|(&now, versions)| versions.iter().copied().find(|v| depends.contains(&v.value())).unwrap_or(now))
+        .map(|(&now, versions)| {
+            versions
+                .iter()
+                .copied()
+                .find(|v| depends.contains(&v.value()))
+                .unwrap_or(now)
+        })
         .collect();
     scalar_gradients(loss.untyped(), &wrt, loc)
 }
@@ -201,12 +210,16 @@ fn scalar_gradients(loss: Any, wrt: &[Any], loc: Loc) -> Vec<Any> {
     let ty = loss.tensor_type();
     if ty.rank() != 0 || !ty.dtype.is_float() {
         trace::fail(
-            Diagnostic::new(format!("gradients: the loss is {ty}, not a scalar f32 or f64"))
-                .at(loc, "differentiated here")
-                .help("reduce it first, with `.sum()` or `.mean()`"),
+            Diagnostic::new(format!(
+                "gradients: the loss is {ty}, not a scalar f32 or f64"
+            ))
+            .at(loc, "differentiated here")
+            .help("reduce it first, with `.sum()` or `.mean()`"),
         );
     }
-    let one = trace::at_loc(loc, || trace::constant(HostTensor::scalar(1.0f64)).cast(ty.dtype));
+    let one = trace::at_loc(loc, || {
+        trace::constant(HostTensor::scalar(1.0f64)).cast(ty.dtype)
+    });
     differentiate(&[(loss, one)], wrt, loc)
 }
 
@@ -278,7 +291,13 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
 
     let here = trace::depth();
     let active = active_values(&wrt_values);
-    let root = Level { fwd: Region::from_index(0), depth: here, map: HashMap::new(), threads: vec![], bwd: None };
+    let root = Level {
+        fwd: Region::from_index(0),
+        depth: here,
+        map: HashMap::new(),
+        threads: vec![],
+        bwd: None,
+    };
     let sweep = Sweep {
         active,
         levels: RefCell::new(vec![root]),
@@ -299,7 +318,10 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
     }
     let gradients = wrt_values.iter().map(|v| cot.get(v).copied());
     let zeros = |v: Value| trace::at_loc(loc, || zeros_of(trace::with(|t| t.any(v))));
-    gradients.zip(&wrt_values).map(|(g, &v)| g.unwrap_or_else(|| zeros(v))).collect()
+    gradients
+        .zip(&wrt_values)
+        .map(|(g, &v)| g.unwrap_or_else(|| zeros(v)))
+        .collect()
 }
 
 /// Zeros of the type of a value that can be seen here.
@@ -399,7 +421,12 @@ impl Sweep {
     }
 
     /// Which values of `region` get a cotangent if `seeds` do.
-    fn reached(&self, graph: &crate::Graph, region: Region, seeds: &mut dyn Iterator<Item = Value>) -> HashSet<Value> {
+    fn reached(
+        &self,
+        graph: &crate::Graph,
+        region: Region,
+        seeds: &mut dyn Iterator<Item = Value>,
+    ) -> HashSet<Value> {
         let mut reached: HashSet<Value> = seeds.filter(|&v| self.is_active(v)).collect();
         for &node in graph.region(region).nodes.iter().rev() {
             let data = graph.node(node);
@@ -413,7 +440,12 @@ impl Sweep {
                     let mut operands = Vec::new();
                     for &arm in &data.regions {
                         let arm_data = graph.region(arm);
-                        let mut seeds = arm_data.yields.iter().enumerate().filter(|&(i, _)| hit(i)).map(|(_, &v)| v);
+                        let mut seeds = arm_data
+                            .yields
+                            .iter()
+                            .enumerate()
+                            .filter(|&(i, _)| hit(i))
+                            .map(|(_, &v)| v);
                         let inner = self.reached(graph, arm, &mut seeds);
                         let pairs = arm_data.params.iter().zip(&data.operands[1..]);
                         operands.extend(pairs.filter(|(p, _)| inner.contains(p)).map(|(_, &v)| v));
@@ -434,10 +466,18 @@ impl Sweep {
 
     /// Which parameters of a loop get a cotangent if the results `seeds` do, in order. A loop variable gets one as well
     /// if a later trip gives it one.
-    fn reached_params(&self, graph: &crate::Graph, data: &NodeData, seeds: Vec<usize>) -> Vec<usize> {
+    fn reached_params(
+        &self,
+        graph: &crate::Graph,
+        data: &NodeData,
+        seeds: Vec<usize>,
+    ) -> Vec<usize> {
         let body = graph.region(data.regions[1]);
         let n = data.results.len();
-        let mut hit: HashSet<usize> = seeds.into_iter().filter(|&i| self.is_active(body.params[i])).collect();
+        let mut hit: HashSet<usize> = seeds
+            .into_iter()
+            .filter(|&i| self.is_active(body.params[i]))
+            .collect();
         loop {
             let mut seeds = hit.iter().filter(|&&i| i < n).map(|&i| body.yields[i]);
             let inner = self.reached(graph, data.regions[1], &mut seeds);
@@ -490,7 +530,9 @@ impl Sweep {
     fn node(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
         match &data.op {
             Op::Prim(def, attrs) => {
-                let Some(&dy) = cot.get(&data.results[0]) else { return };
+                let Some(&dy) = cot.get(&data.results[0]) else {
+                    return;
+                };
                 let rule = match def.grad {
                     Grad::Rule(rule) => rule,
                     Grad::Zero(_) => return,
@@ -507,7 +549,12 @@ impl Sweep {
                     dy,
                 };
                 let parts = rule(&grad_node);
-                assert_eq!(parts.len(), data.operands.len(), "{}: one gradient for each operand", def.name);
+                assert_eq!(
+                    parts.len(),
+                    data.operands.len(),
+                    "{}: one gradient for each operand",
+                    def.name
+                );
                 for (&v, part) in data.operands.iter().zip(parts) {
                     if let Some(part) = part {
                         self.add(cot, v, part, Some(node));
@@ -558,7 +605,8 @@ impl Sweep {
     }
 
     fn cond(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
-        let regions: Vec<_> = graph(|g| data.regions.iter().map(|&r| g.region(r).clone()).collect());
+        let regions: Vec<_> =
+            graph(|g| data.regions.iter().map(|&r| g.region(r).clone()).collect());
         let pred = self.map(level, data.operands[0]);
         let mut bwd = CondTrace::begin(pred);
         let mut parts: [Vec<Option<Any>>; 2] = Default::default();
@@ -573,17 +621,24 @@ impl Sweep {
                 }
             }
             self.region(level + 1, data.regions[arm], &mut arm_cot);
-            parts[arm] = region.params.iter().map(|p| arm_cot.get(p).copied()).collect();
+            parts[arm] = region
+                .params
+                .iter()
+                .map(|p| arm_cot.get(p).copied())
+                .collect();
             threads[arm] = self.pop_level().threads;
         }
         let captures = &data.operands[1..];
-        let wanted: Vec<usize> =
-            (0..captures.len()).filter(|&i| parts[0][i].is_some() || parts[1][i].is_some()).collect();
+        let wanted: Vec<usize> = (0..captures.len())
+            .filter(|&i| parts[0][i].is_some() || parts[1][i].is_some())
+            .collect();
         let mut sides = [Vec::new(), Vec::new()];
         for (arm, side) in sides.iter_mut().enumerate() {
             bwd.select(arm);
             side.extend(
-                wanted.iter().map(|&i| parts[arm][i].unwrap_or_else(|| self.zeros_of_type(level, captures[i]))),
+                wanted.iter().map(|&i| {
+                    parts[arm][i].unwrap_or_else(|| self.zeros_of_type(level, captures[i]))
+                }),
             );
         }
         for (arm, arm_threads) in threads.iter().enumerate() {
@@ -603,7 +658,9 @@ impl Sweep {
     fn while_loop(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
         let n = data.results.len();
         let body_region = data.regions[1];
-        let seeds: Vec<usize> = (0..n).filter(|&i| cot.contains_key(&data.results[i])).collect();
+        let seeds: Vec<usize> = (0..n)
+            .filter(|&i| cot.contains_key(&data.results[i]))
+            .collect();
         let reached = graph(|g| self.reached_params(g, data, seeds));
         // Positions of captures are those of now: counting the trips adds a loop variable before them.
         let body = graph(|g| g.region(body_region).clone());
@@ -613,7 +670,9 @@ impl Sweep {
         // The loop variables of the backward loop: trips left, then the cotangents of what is reached.
         let initial = |&i: &usize| {
             if i < n {
-                cot.get(&data.results[i]).copied().unwrap_or_else(|| self.zeros_of_type(level, data.results[i]))
+                cot.get(&data.results[i])
+                    .copied()
+                    .unwrap_or_else(|| self.zeros_of_type(level, data.results[i]))
             } else {
                 self.zeros_of_type(level, data.operands[i])
             }
@@ -640,7 +699,9 @@ impl Sweep {
             } else {
                 match part {
                     None => d,
-                    Some(part) if matches!(d.ty(), Type::Stack(_)) => stack_op(StackOp::Add, &[d, part])[0],
+                    Some(part) if matches!(d.ty(), Type::Stack(_)) => {
+                        stack_op(StackOp::Add, &[d, part])[0]
+                    }
                     Some(part) => d.add(part),
                 }
             });
@@ -657,12 +718,21 @@ impl Sweep {
     }
 
     fn push_level(&self, fwd: Region, bwd: Option<WhileTrace>) {
-        let level = Level { fwd, depth: trace::depth(), map: HashMap::new(), threads: vec![], bwd };
+        let level = Level {
+            fwd,
+            depth: trace::depth(),
+            map: HashMap::new(),
+            threads: vec![],
+            bwd,
+        };
         self.levels.borrow_mut().push(level);
     }
 
     fn pop_level(&self) -> Level {
-        self.levels.borrow_mut().pop().expect("levels are pushed and popped in pairs")
+        self.levels
+            .borrow_mut()
+            .pop()
+            .expect("levels are pushed and popped in pairs")
     }
 
     /// What a closed backward construct left on the stacks is what its surroundings go on with.
@@ -690,11 +760,16 @@ impl Sweep {
         if let Some(known) = known {
             return known;
         }
-        assert_eq!(graph(|g| g.region_of(v)), fwd, "{v} is not in the region of level {level}");
+        assert_eq!(
+            graph(|g| g.region_of(v)),
+            fwd,
+            "{v} is not in the region of level {level}"
+        );
         let mapped = match self.origin(v) {
             Origin::Outside(outer) => self.map(level - 1, outer),
             Origin::Again(data) => {
-                let operands: Vec<Any> = data.operands.iter().map(|&x| self.map(level, x)).collect();
+                let operands: Vec<Any> =
+                    data.operands.iter().map(|&x| self.map(level, x)).collect();
                 trace::at_depth(depth, || match &data.op {
                     Op::Constant(t) => trace::constant(t.clone()),
                     Op::Prim(def, attrs) => trace::emit(def, &operands, attrs.clone()),
@@ -718,10 +793,15 @@ impl Sweep {
     fn origin(&self, v: Value) -> Origin {
         graph(|g| match g.value(v).def {
             ValueDef::Param(region, i) => {
-                let owner = g.region(region).owner.expect("a region inside has an owner");
+                let owner = g
+                    .region(region)
+                    .owner
+                    .expect("a region inside has an owner");
                 match g.node(owner).op {
                     Op::Cond => Origin::Outside(g.node(owner).operands[i as usize + 1]),
-                    _ if i as usize >= g.n_carried(owner) => Origin::Outside(g.node(owner).operands[i as usize]),
+                    _ if i as usize >= g.n_carried(owner) => {
+                        Origin::Outside(g.node(owner).operands[i as usize])
+                    }
                     _ => Origin::Saved,
                 }
             }
@@ -737,7 +817,11 @@ impl Sweep {
         if level == 0 {
             return trace::with(|t| t.save(saved));
         }
-        let known = self.levels.borrow()[level].threads.iter().find(|t| t.saved == saved).map(|t| t.current);
+        let known = self.levels.borrow()[level]
+            .threads
+            .iter()
+            .find(|t| t.saved == saved)
+            .map(|t| t.current);
         if let Some(known) = known {
             return known;
         }
@@ -746,7 +830,11 @@ impl Sweep {
         let current = bwd.as_mut().map_or(outer, |bwd| bwd.add_carried(outer));
         let mut levels = self.levels.borrow_mut();
         levels[level].bwd = bwd;
-        levels[level].threads.push(Thread { saved, outer, current });
+        levels[level].threads.push(Thread {
+            saved,
+            outer,
+            current,
+        });
         current
     }
 
@@ -760,8 +848,12 @@ impl Sweep {
             if self.wrt.contains(&param) {
                 continue;
             }
-            let (carried, name) =
-                trace::with(|t| (t.is_open_carried(depth, param), t.graph.value(param).name.unwrap_or("a value")));
+            let (carried, name) = trace::with(|t| {
+                (
+                    t.is_open_carried(depth, param),
+                    t.graph.value(param).name.unwrap_or("a value"),
+                )
+            });
             if !carried {
                 self.add(cot, outer, d, None);
             } else if self.is_active(param) {
@@ -781,7 +873,13 @@ impl Sweep {
         let mut to_loss = Vec::new();
         let mut at = node;
         trace::with(|t| {
-            while let Some(&next) = t.graph.node(at).results.iter().find_map(|r| came_from.get(r)) {
+            while let Some(&next) = t
+                .graph
+                .node(at)
+                .results
+                .iter()
+                .find_map(|r| came_from.get(r))
+            {
                 if next == at || to_loss.len() > 20 {
                     break;
                 }
@@ -797,7 +895,13 @@ impl Sweep {
                 match t.graph.producer(v) {
                     Some(n) if !self.wrt.contains(&v) && to_wrt.len() < 20 => {
                         to_wrt.push(t.graph.node(n).op.name().to_owned());
-                        at = t.graph.node(n).operands.iter().copied().find(|&v| self.is_active(v));
+                        at = t
+                            .graph
+                            .node(n)
+                            .operands
+                            .iter()
+                            .copied()
+                            .find(|&v| self.is_active(v));
                     }
                     _ => {
                         to_wrt.push(name.map_or_else(|| v.to_string(), |n| format!("`{n}`")));
@@ -813,7 +917,10 @@ impl Sweep {
         trace::fail(
             Diagnostic::new(format!("gradients: `{}` has no gradient: {why}", def.name))
                 .at(data.loc, "the gradient is needed here")
-                .help(format!("the way is {}; `stop_gradient()` cuts it", path.join(" <- "))),
+                .help(format!(
+                    "the way is {}; `stop_gradient()` cuts it",
+                    path.join(" <- ")
+                )),
         )
     }
 }
@@ -835,9 +942,13 @@ fn is_view(op: &Op) -> bool {
 /// Whether a value of a region is computed from constants and captures alone by a few cheap operations.
 fn is_invariant(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
     let Some(node) = graph.producer(v) else {
-        let ValueDef::Param(region, i) = graph.value(v).def else { unreachable!("no producer: a parameter") };
+        let ValueDef::Param(region, i) = graph.value(v).def else {
+            unreachable!("no producer: a parameter")
+        };
         return match graph.region(region).owner {
-            Some(owner) => matches!(graph.node(owner).op, Op::Cond) || i as usize >= graph.n_carried(owner),
+            Some(owner) => {
+                matches!(graph.node(owner).op, Op::Cond) || i as usize >= graph.n_carried(owner)
+            }
             None => true,
         };
     };
@@ -848,7 +959,10 @@ fn is_invariant(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
             fuel > 0
                 && def.effects == Effects::Pure
                 && def.name != "matmul"
-                && data.operands.iter().all(|&x| is_invariant(graph, x, fuel - 1))
+                && data
+                    .operands
+                    .iter()
+                    .all(|&x| is_invariant(graph, x, fuel - 1))
         }
         _ => false,
     }
@@ -867,7 +981,13 @@ impl trace::Tracer {
         let ty = Type::tensor(DType::I32, ());
         let (region, loc) = (self.graph.node(node).region, self.graph.node(node).loc);
         let constant = |g: &mut crate::Graph, region, x: i32| {
-            g.make_node(region, Op::Constant(HostTensor::scalar(x)), vec![], [Type::tensor(DType::I32, ())], loc)
+            g.make_node(
+                region,
+                Op::Constant(HostTensor::scalar(x)),
+                vec![],
+                [Type::tensor(DType::I32, ())],
+                loc,
+            )
         };
         let zero = constant(&mut self.graph, region, 0);
         self.graph.insert_before(zero, node);
@@ -903,11 +1023,20 @@ impl trace::Tracer {
         }
         path.reverse();
         let Type::Tensor(element) = self.graph.ty(v).clone() else {
-            panic!("autodiff saves tensors, not stacks: {v} of `{}`", self.graph.name)
+            panic!(
+                "autodiff saves tensors, not stacks: {v} of `{}`",
+                self.graph.name
+            )
         };
         let loc = self.graph.loc(v);
         let ty = Type::Stack(element.clone());
-        let new = self.graph.make_node(base, Op::Stack(StackOp::New(element)), vec![], [ty.clone()], loc);
+        let new = self.graph.make_node(
+            base,
+            Op::Stack(StackOp::New(element)),
+            vec![],
+            [ty.clone()],
+            loc,
+        );
         self.graph.insert_before(new, path[0].0);
         let mut stack = self.graph.node(new).results[0];
         let mut results = Vec::new();
@@ -920,7 +1049,13 @@ impl trace::Tracer {
             stack = param;
         }
         let (_, innermost) = path[path.len() - 1];
-        let push = self.graph.make_node(innermost, Op::Stack(StackOp::Push), vec![stack, v], [ty], loc);
+        let push = self.graph.make_node(
+            innermost,
+            Op::Stack(StackOp::Push),
+            vec![stack, v],
+            [ty],
+            loc,
+        );
         self.graph.append(push);
         let pushed = self.graph.node(push).results[0];
         let inner = results[1..].iter().copied().chain([pushed]);

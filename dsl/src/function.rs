@@ -2,7 +2,9 @@
 
 use crate::ir::VarId;
 use crate::trace::{self, Any, Traced};
-use crate::{Array, Diagnostic, Element, HostTensor, IntoArray, Result, Tensor, TensorType, interp};
+use crate::{
+    Array, Diagnostic, Element, HostTensor, IntoArray, Result, Tensor, TensorType, interp,
+};
 
 /// The inputs that a trace still has to make.
 #[derive(Debug)]
@@ -27,9 +29,17 @@ impl<T: Element> Input for Tensor<T> {
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
         let i = inputs.taken;
         inputs.taken += 1;
-        let ty = inputs.types.next().ok_or_else(|| Diagnostic::new("too few inputs are given"))?;
+        let ty = inputs.types.next().ok_or_else(|| {
+            Diagnostic::new(format!(
+                "the function takes at least {} tensors, given {i}",
+                i + 1
+            ))
+        })?;
         if ty.dtype != T::DTYPE {
-            return Err(Diagnostic::new(format!("input {i} has elements of type {}, given {ty}", T::DTYPE)));
+            return Err(Diagnostic::new(format!(
+                "input {i} has elements of type {}, given {ty}",
+                T::DTYPE
+            )));
         }
         Ok(Tensor::from_any(trace::input(ty.clone(), None)))
     }
@@ -42,8 +52,12 @@ impl<T: Element, X: IntoArray<T>> Feed<Tensor<T>> for X {
 
 impl<I: Input, const N: usize> Input for [I; N] {
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
-        let items = (0..N).map(|_| I::trace(inputs)).collect::<Result<Vec<_>>>()?;
-        Ok(items.try_into().unwrap_or_else(|_| unreachable!("N items were made")))
+        let items = (0..N)
+            .map(|_| I::trace(inputs))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(items
+            .try_into()
+            .unwrap_or_else(|_| unreachable!("N items were made")))
     }
 }
 impl<I: Input, X: Feed<I>, const N: usize> Feed<[I; N]> for [X; N] {
@@ -201,11 +215,16 @@ pub fn trace_fn<Args, F: GraphFn<Args>>(
 ) -> Result<(Traced, Rebuild<<F::Output as Output>::Host>)> {
     let mut rebuild = None;
     let traced = trace::trace(name, || {
-        let mut inputs = Inputs { types: signature.iter(), taken: 0 };
+        let mut inputs = Inputs {
+            types: signature.iter(),
+            taken: 0,
+        };
         let output = f.apply(&mut inputs).unwrap_or_else(|e| trace::fail(e));
         if inputs.types.len() > 0 {
             let (takes, given) = (inputs.taken, signature.len());
-            trace::fail(Diagnostic::new(format!("the function takes {takes} tensors, given {given}")));
+            trace::fail(Diagnostic::new(format!(
+                "the function takes {takes} tensors, given {given}"
+            )));
         }
         let mut outputs = Vec::new();
         output.flatten(&mut outputs);
@@ -237,7 +256,12 @@ pub fn eval_with<Args, F: GraphFn<Args>>(
     let signature: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
     let (traced, rebuild) = trace_fn("main", &f, &signature)?;
     let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
-    let outputs = interp::run(&traced.graph, &inputs, &mut vars, interp::Options::default())?;
+    let outputs = interp::run(
+        &traced.graph,
+        &inputs,
+        &mut vars,
+        interp::Options::default(),
+    )?;
     Ok(rebuild(&mut outputs.into_iter()))
 }
 

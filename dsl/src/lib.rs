@@ -4,6 +4,9 @@
 
 mod array;
 pub mod autodiff;
+#[cfg(feature = "corpus")]
+#[doc(hidden)]
+pub mod corpus;
 mod diagnostic;
 mod dtype;
 pub mod function;
@@ -13,8 +16,8 @@ mod loc;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 pub mod nn;
-pub mod optim;
 pub mod ops;
+pub mod optim;
 pub mod passes;
 mod shape;
 pub mod staged;
@@ -23,15 +26,15 @@ pub mod trace;
 mod ty;
 pub mod var;
 
-pub use autodiff::{Wrt, gradients};
 pub use array::{Array, Buffer, HostTensor, IntoArray};
+pub use autodiff::{Wrt, gradients};
 pub use diagnostic::{Diagnostic, Result};
-pub use function::{eval, eval_with};
 pub use dtype::{DType, Element, Float, Integer, Numeric};
+pub use function::{eval, eval_with};
 pub use ir::Graph;
 pub use loc::Loc;
-pub use shape::{Dim, Shape};
 pub use ops::{IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
+pub use shape::{Dim, Shape};
 pub use staged::Carry;
 pub use tensor::{Operand, Tensor, full, scalar, tensor, zeros};
 pub use trace::Any;
@@ -41,6 +44,7 @@ pub use var::{AnyVar, Module, Var};
 /// What a model needs: `use anabranch_dsl::prelude::*`.
 pub mod prelude {
     pub use crate::{
-        Array, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, scalar, stack, tensor, zeros,
+        Array, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, scalar, stack,
+        tensor, zeros,
     };
 }

@@ -4,9 +4,9 @@
 //! when a parameter is first seen, so it lives where they live and is saved like them.
 
 use crate::autodiff::var_gradients;
-use crate::trace::{assign_var, constant, read_var};
+use crate::trace::{assign_var, called_at, constant, read_var};
 use crate::var::Path;
-use crate::{Any, AnyVar, HostTensor, Module, Operand, Tensor};
+use crate::{Any, AnyVar, HostTensor, Loc, Module, Operand, Tensor};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -47,20 +47,26 @@ pub trait Optimizer {
     where
         Self: Sized,
     {
-        let rate = rate.into_tensor().untyped();
-        let step = self.begin();
-        for (var, grad) in gradients {
-            let next = self.update(var, read_var(var), *grad, rate.cast(var.ty().dtype), step);
-            assign_var(var, next);
-        }
+        called_at(Loc::caller(), || {
+            let rate = rate.into_tensor().untyped();
+            let step = self.begin();
+            for (var, grad) in gradients {
+                let next = self.update(var, read_var(var), *grad, rate.cast(var.ty().dtype), step);
+                assign_var(var, next);
+            }
+        });
     }
 }
 
 /// The gradients of a loss with respect to all float variables of a model.
 #[track_caller]
 pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyVar, Any)> {
-    let vars: Vec<AnyVar> =
-        model.vars().into_iter().map(|(_, v)| v).filter(|v| v.ty().dtype.is_float()).collect();
+    let vars: Vec<AnyVar> = model
+        .vars()
+        .into_iter()
+        .map(|(_, v)| v)
+        .filter(|v| v.ty().dtype.is_float())
+        .collect();
     let gradients = var_gradients(loss, &vars);
     vars.into_iter().zip(gradients).collect()
 }
@@ -68,13 +74,19 @@ pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyV
 /// Scales gradients down together so that the root of the sum of all their squares is at most `max` (Pascanu et al. 2013).
 #[track_caller]
 pub fn clip_global_norm(gradients: &mut [(AnyVar, Any)], max: f32) {
-    let squares = gradients.iter().map(|(_, g)| g.mul(*g).sum_all().cast(crate::DType::F32));
-    let Some(total) = squares.reduce(Any::add) else { return };
-    let max = constant(HostTensor::scalar(max));
-    let scale = max.div(total.sqrt().maximum(max));
-    for (_, g) in gradients {
-        *g = g.mul(scale.cast(g.dtype()));
-    }
+    called_at(Loc::caller(), || {
+        let squares = gradients
+            .iter()
+            .map(|(_, g)| g.mul(*g).sum_all().cast(crate::DType::F32));
+        let Some(total) = squares.reduce(Any::add) else {
+            return;
+        };
+        let max = constant(HostTensor::scalar(max));
+        let scale = max.div(total.sqrt().maximum(max));
+        for (_, g) in gradients {
+            *g = g.mul(scale.cast(g.dtype()));
+        }
+    });
 }
 
 /// Variables that belong to other variables, made on first use.
@@ -87,7 +99,10 @@ impl Slots {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = slots.entry(var.id()).or_insert_with(|| {
             let zeros = HostTensor::zeros(var.ty().dtype, var.init().shape());
-            names.iter().map(|name| AnyVar::new(format!("{}.{name}", var.name()), zeros.clone())).collect()
+            names
+                .iter()
+                .map(|name| AnyVar::new(format!("{}.{name}", var.name()), zeros.clone()))
+                .collect()
         });
         std::array::from_fn(|i| slots[i].clone())
     }
@@ -116,7 +131,12 @@ pub struct Sgd {
 impl Sgd {
     /// `w -= rate * g`
     pub fn new(rate: f32) -> Sgd {
-        Sgd { rate, momentum: 0.0, nesterov: false, slots: Slots::default() }
+        Sgd {
+            rate,
+            momentum: 0.0,
+            nesterov: false,
+            slots: Slots::default(),
+        }
     }
 
     /// `v = momentum * v + g`, `w -= rate * v`
@@ -146,7 +166,11 @@ impl Optimizer for Sgd {
         let [velocity] = self.slots.of(var, ["velocity"]);
         let v = read_var(&velocity) * f64::from(self.momentum) + grad;
         assign_var(&velocity, v);
-        let direction = if self.nesterov { grad + v * f64::from(self.momentum) } else { v };
+        let direction = if self.nesterov {
+            grad + v * f64::from(self.momentum)
+        } else {
+            v
+        };
         value - rate * direction
     }
 }
@@ -172,7 +196,14 @@ impl Adam {
     /// Adam with the constants of the paper: 0.9, 0.999, 1e-8.
     pub fn new(rate: f32) -> Adam {
         let steps = AnyVar::new("adam.steps", HostTensor::scalar(0i32));
-        Adam { rate, betas: (0.9, 0.999), epsilon: 1e-8, weight_decay: 0.0, steps, slots: Slots::default() }
+        Adam {
+            rate,
+            betas: (0.9, 0.999),
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+            steps,
+            slots: Slots::default(),
+        }
     }
 
     /// Decay rates of the two moments.
@@ -221,7 +252,11 @@ impl Optimizer for Adam {
         // The bias corrections are folded into rate and epsilon, as in section 2 of the paper.
         let epsilon_t = power(b2).sqrt() * self.epsilon;
         let next = value - rate_t * m / (v.sqrt() + epsilon_t);
-        if self.weight_decay == 0.0 { next } else { next - rate * value * self.weight_decay }
+        if self.weight_decay == 0.0 {
+            next
+        } else {
+            next - rate * value * self.weight_decay
+        }
     }
 }
 

@@ -46,7 +46,11 @@ pub struct Site {
 impl Site {
     /// The place.
     pub fn loc(&self) -> Loc {
-        Loc { file: self.file, line: self.line, column: self.column }
+        Loc {
+            file: self.file,
+            line: self.line,
+            column: self.column,
+        }
     }
 }
 
@@ -176,7 +180,10 @@ pub fn trace(name: &str, f: impl FnOnce() -> Vec<Any>) -> Result<Traced> {
     match outcome {
         Ok(result) => result.map(|()| {
             let tracer = tracer.expect("the tracer stays while it traces");
-            Traced { graph: tracer.graph, vars: tracer.vars }
+            Traced {
+                graph: tracer.graph,
+                vars: tracer.vars,
+            }
         }),
         Err(payload) => match payload.downcast::<Abort>() {
             Ok(abort) => Err(abort.0),
@@ -241,7 +248,11 @@ pub fn assert(cond: Any, message: String) {
     try_with(|t| {
         let v = t.resolve(cond, loc)?;
         if *t.graph.ty(v) != Type::tensor(DType::Bool, ()) {
-            return Err(Diagnostic::new(format!("assert!: the condition is {}, not bool", t.graph.ty(v))).at(loc, ""));
+            return Err(Diagnostic::new(format!(
+                "assert!: the condition is {}, not bool",
+                t.graph.ty(v)
+            ))
+            .at(loc, ""));
         }
         t.append(Op::Assert { message }, vec![v], [], loc);
         Ok(())
@@ -271,6 +282,13 @@ pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
     let r = f();
     with(|t| t.loc_override = before);
     r
+}
+
+/// Runs `f`, a part of an operation that was called at `loc`, with that as the place of every node: closures do not pass on the
+/// caller's place by themselves. If the operation is itself a part of another one, the outer place stays.
+pub(crate) fn called_at<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
+    let outer = with(|t| t.loc_override);
+    at_loc(outer.unwrap_or(loc), f)
 }
 
 /// Runs `f` with nodes appended to the region at `depth` instead of the innermost one.
@@ -303,9 +321,20 @@ pub fn enter(name: &'static str, site: Site) -> CallGuard {
         return CallGuard(false);
     }
     try_with(|t| {
-        t.calls.push(Call { name, loc: site.loc(), dims: HashMap::new() });
+        t.calls.push(Call {
+            name,
+            loc: site.loc(),
+            dims: HashMap::new(),
+        });
         if t.calls.len() > MAX_CALLS {
-            let chain: Vec<_> = t.calls.iter().rev().take(4).rev().map(|c| format!("`{}`", c.name)).collect();
+            let chain: Vec<_> = t
+                .calls
+                .iter()
+                .rev()
+                .take(4)
+                .rev()
+                .map(|c| format!("`{}`", c.name))
+                .collect();
             return Err(Diagnostic::new(format!("`{name}` calls itself without end while it is traced"))
                 .at(site.loc(), format!("after {MAX_CALLS} nested calls: .. {}", chain.join(" -> ")))
                 .help("a graph has no recursion: write it as a `while` over tensors, or let host values end it"));
@@ -337,7 +366,10 @@ pub fn name_param(param: Any, name: &'static str) {
 pub fn expect_shape(param: Any, name: &'static str, extents: &[Extent], site: Site) {
     try_with(|t| {
         let ty = t.graph.ty(param.value).element().clone();
-        let call = t.calls.last_mut().expect("a graph function is entered before its parameters are checked");
+        let call = t
+            .calls
+            .last_mut()
+            .expect("a graph function is entered before its parameters are checked");
         let mut fits = ty.rank() == extents.len();
         let mut because = String::new();
         for (dim, extent) in ty.shape.dims().iter().zip(extents) {
@@ -364,9 +396,18 @@ pub fn expect_shape(param: Any, name: &'static str, extents: &[Extent], site: Si
         };
         let extents: Vec<String> = extents.iter().map(show).collect();
         let expected = format!("{}[{}]", ty.dtype, extents.join(", "));
-        let message = format!("`{}`: the parameter `{name}` is {expected}, given {ty}", call.name);
-        let error = Diagnostic::new(message).at(site.loc(), format!("expected {expected}")).at(call.loc, "in this function");
-        Err(if because.is_empty() { error } else { error.help(because) })
+        let message = format!(
+            "`{}`: the parameter `{name}` is {expected}, given {ty}",
+            call.name
+        );
+        let error = Diagnostic::new(message)
+            .at(site.loc(), format!("expected {expected}"))
+            .at(call.loc, "in this function");
+        Err(if because.is_empty() {
+            error
+        } else {
+            error.help(because)
+        })
     });
 }
 
@@ -384,7 +425,10 @@ impl Any {
     /// The type of the tensor.
     #[track_caller]
     pub fn tensor_type(self) -> TensorType {
-        self.ty().as_tensor().expect("a user's handle is a tensor").clone()
+        self.ty()
+            .as_tensor()
+            .expect("a user's handle is a tensor")
+            .clone()
     }
 
     /// The shape.
@@ -440,7 +484,10 @@ impl Tracer {
 
     /// A handle of a value.
     pub(crate) fn any(&self, value: Value) -> Any {
-        Any { trace: self.id, value }
+        Any {
+            trace: self.id,
+            value,
+        }
     }
 
     fn check_trace(&self, any: Any, loc: Loc) -> Result<()> {
@@ -471,15 +518,23 @@ impl Tracer {
     }
 
     /// Resolves in `region`, which is one of the regions of the construct at `depth`.
-    fn resolve_in(&mut self, value: Value, depth: usize, region: Region, loc: Loc) -> Result<Value> {
+    fn resolve_in(
+        &mut self,
+        value: Value,
+        depth: usize,
+        region: Region,
+        loc: Loc,
+    ) -> Result<Value> {
         if self.graph.region_of(value) == region {
             return Ok(value);
         }
         if depth == 0 {
-            return Err(Diagnostic::new("a tensor of a branch or loop body is used outside of it")
-                .at(loc, "used here")
-                .at(self.graph.loc(value), "made here")
-                .help("assign it to a variable declared before the `if` or `while`"));
+            return Err(
+                Diagnostic::new("a tensor of a branch or loop body is used outside of it")
+                    .at(loc, "used here")
+                    .at(self.graph.loc(value), "made here")
+                    .help("assign it to a variable declared before the `if` or `while`"),
+            );
         }
         let outer = self.resolve_at(value, depth - 1, loc)?;
         let which = usize::from(self.open[depth - 1].regions[1] == region);
@@ -491,11 +546,28 @@ impl Tracer {
                 i
             }
         };
-        Ok(self.graph.region(self.open[depth - 1].regions[which]).params[index])
+        Ok(self
+            .graph
+            .region(self.open[depth - 1].regions[which])
+            .params[index])
+    }
+
+    /// The place that made a value, or for a parameter the value outside.
+    fn origin(&self, value: Value) -> Loc {
+        let ValueDef::Param(region, i) = self.graph.value(value).def else {
+            return self.graph.loc(value);
+        };
+        self.open_outer(region, i as usize)
+            .map_or(Loc::UNKNOWN, |outer| self.origin(outer))
     }
 
     /// Adds a parameter for `outer` to both regions of an open construct.
-    fn add_construct_param(&mut self, construct: usize, outer: Value, name: Option<&'static str>) -> usize {
+    fn add_construct_param(
+        &mut self,
+        construct: usize,
+        outer: Value,
+        name: Option<&'static str>,
+    ) -> usize {
         let ty = self.graph.ty(outer).clone();
         let name = name.or(self.graph.value(outer).name);
         for region in self.open[construct].regions {
@@ -520,11 +592,24 @@ impl Tracer {
         node
     }
 
-    fn emit(&mut self, def: &'static OpDef, operands: &[Any], attrs: Attrs, loc: Loc) -> Result<Any> {
+    fn emit(
+        &mut self,
+        def: &'static OpDef,
+        operands: &[Any],
+        attrs: Attrs,
+        loc: Loc,
+    ) -> Result<Any> {
         let loc = self.loc_override.unwrap_or(loc);
-        let values = operands.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
+        let values = operands
+            .iter()
+            .map(|&a| self.resolve(a, loc))
+            .collect::<Result<Vec<_>>>()?;
         let types: Vec<&Type> = values.iter().map(|&v| self.graph.ty(v)).collect();
-        let ty = (def.infer)(&InferCx { operands: &types, attrs: &attrs }).map_err(|e| {
+        let ty = (def.infer)(&InferCx {
+            operands: &types,
+            attrs: &attrs,
+        })
+        .map_err(|e| {
             let mut diagnostic = e.at(def.name, loc);
             if diagnostic.labels[0].1.is_empty() {
                 let types: Vec<_> = types.iter().map(|t| t.to_string()).collect();
@@ -542,7 +627,12 @@ impl Tracer {
         if is_scalar && let Some(&v) = self.scalars.get(&(region, tensor.clone())) {
             return self.any(v);
         }
-        let node = self.append(Op::Constant(tensor.clone()), vec![], [tensor.ty().into()], loc);
+        let node = self.append(
+            Op::Constant(tensor.clone()),
+            vec![],
+            [tensor.ty().into()],
+            loc,
+        );
         let value = self.graph.node(node).results[0];
         if is_scalar {
             self.scalars.insert((region, tensor), value);
@@ -560,16 +650,25 @@ impl Tracer {
         let taken = |name: &str| self.graph.vars.iter().any(|v| v.name == name);
         let mut name = var.name().to_owned();
         if taken(&name) {
-            name = (2..).map(|i| format!("{}_{i}", var.name())).find(|n| !taken(n)).expect("some number is free");
+            name = (2..)
+                .map(|i| format!("{}_{i}", var.name()))
+                .find(|n| !taken(n))
+                .expect("some number is free");
         }
-        self.graph.vars.push(VarDecl { name, ty: var.ty().clone() });
+        self.graph.vars.push(VarDecl {
+            name,
+            ty: var.ty().clone(),
+        });
         self.vars.push(var.clone());
         self.var_ids.insert(var.id(), id);
         let depth = std::mem::replace(&mut self.depth, 0);
         let node = self.append(Op::Read(id), vec![], [var.ty().clone().into()], loc);
         self.depth = depth;
         let read = self.graph.node(node).results[0];
-        self.var_state.push(VarState { read, current: read });
+        self.var_state.push(VarState {
+            read,
+            current: read,
+        });
         self.var_versions.push(vec![read]);
         id
     }
@@ -595,7 +694,9 @@ impl Tracer {
         }
         if c.kind == Kind::Cond {
             let outer = self.var_at(id, depth - 1);
-            return self.resolve_at(outer, depth, Loc::UNKNOWN).expect("values of enclosing regions are visible");
+            return self
+                .resolve_at(outer, depth, Loc::UNKNOWN)
+                .expect("values of enclosing regions are visible");
         }
         let index = match c.var_params.get(&id) {
             Some(&i) => i,
@@ -617,9 +718,11 @@ impl Tracer {
     fn assign_var(&mut self, var: &AnyVar, value: Any, loc: Loc) -> Result<()> {
         let v = self.resolve(value, loc)?;
         if *self.graph.ty(v) != Type::Tensor(var.ty().clone()) {
-            return Err(Diagnostic::new(format!("the variable `{}` is {}", var.name(), var.ty()))
-                .at(loc, format!("assigned {}", self.graph.ty(v)))
-                .help("a variable keeps its element type and shape"));
+            return Err(
+                Diagnostic::new(format!("the variable `{}` is {}", var.name(), var.ty()))
+                    .at(loc, format!("assigned {}", self.graph.ty(v)))
+                    .help("a variable keeps its element type and shape"),
+            );
         }
         let id = self.var_id(var, loc);
         // Reading first makes the variable a parameter of every enclosing loop.
@@ -643,7 +746,10 @@ impl Tracer {
     pub(crate) fn visible_versions(&self, id: VarId) -> Vec<Value> {
         let visible: Vec<Region> = (0..=self.depth).map(|d| self.region_at(d)).collect();
         let versions = self.var_versions[id.index()].iter().rev();
-        versions.copied().filter(|&v| visible.contains(&self.graph.region_of(v))).collect()
+        versions
+            .copied()
+            .filter(|&v| visible.contains(&self.graph.region_of(v)))
+            .collect()
     }
 
     // What autodiff asks.
@@ -653,7 +759,11 @@ impl Tracer {
         self.check_trace(any, loc)?;
         // A value of an open region is differentiated where it is: the sweep goes through all of them.
         let open = (0..=self.depth).any(|d| self.region_at(d) == self.graph.region_of(any.value));
-        if open { Ok(any.value) } else { self.resolve(any, loc) }
+        if open {
+            Ok(any.value)
+        } else {
+            self.resolve(any, loc)
+        }
     }
 
     pub(crate) fn depth_now(&self) -> usize {
@@ -668,42 +778,70 @@ impl Tracer {
     /// Parameters of the present region of the open construct at `depth`, each with the value outside.
     pub(crate) fn open_params(&self, depth: usize) -> Vec<(Value, Value)> {
         let params = &self.graph.region(self.region_at(depth)).params;
-        params.iter().copied().zip(self.open[depth - 1].outer.iter().copied()).collect()
+        params
+            .iter()
+            .copied()
+            .zip(self.open[depth - 1].outer.iter().copied())
+            .collect()
     }
 
     /// The value outside for a parameter of an open region.
     pub(crate) fn open_outer(&self, region: Region, param: usize) -> Option<Value> {
-        self.open.iter().find(|c| c.regions.contains(&region)).map(|c| c.outer[param])
+        self.open
+            .iter()
+            .find(|c| c.regions.contains(&region))
+            .map(|c| c.outer[param])
     }
 
     /// Whether a parameter of the open construct at `depth` is a loop variable, or may become one.
     pub(crate) fn is_open_carried(&self, depth: usize, param: Value) -> bool {
         let c = &self.open[depth - 1];
-        let ValueDef::Param(_, i) = self.graph.value(param).def else { return false };
+        let ValueDef::Param(_, i) = self.graph.value(param).def else {
+            return false;
+        };
         c.kind == Kind::While && ((i as usize) < c.declared || c.extra.contains(&(i as usize)))
     }
 
     /// Appends a stack operation whose operands fit.
-    pub(crate) fn emit_stack(&mut self, op: crate::ir::StackOp, operands: &[Any]) -> Result<Vec<Any>> {
+    pub(crate) fn emit_stack(
+        &mut self,
+        op: crate::ir::StackOp,
+        operands: &[Any],
+    ) -> Result<Vec<Any>> {
         use crate::ir::StackOp;
-        let values = operands.iter().map(|&a| self.resolve(a, Loc::UNKNOWN)).collect::<Result<Vec<_>>>()?;
+        let values = operands
+            .iter()
+            .map(|&a| self.resolve(a, Loc::UNKNOWN))
+            .collect::<Result<Vec<_>>>()?;
         let stack = values.first().map(|&v| self.graph.ty(v).clone());
         let types = match (&op, stack) {
             (StackOp::New(element), _) => vec![Type::Stack(element.clone())],
             (StackOp::Pop, Some(Type::Stack(element))) => {
                 vec![Type::Stack(element.clone()), Type::Tensor(element)]
             }
-            (StackOp::Push | StackOp::ZerosLike | StackOp::Add, Some(stack @ Type::Stack(_))) => vec![stack],
+            (StackOp::Push | StackOp::ZerosLike | StackOp::Add, Some(stack @ Type::Stack(_))) => {
+                vec![stack]
+            }
             (op, ty) => panic!("{op:?} of {ty:?}"),
         };
         let node = self.append(Op::Stack(op), values, types, Loc::UNKNOWN);
-        Ok(self.graph.node(node).results.iter().map(|&v| self.any(v)).collect())
+        Ok(self
+            .graph
+            .node(node)
+            .results
+            .iter()
+            .map(|&v| self.any(v))
+            .collect())
     }
 
     // Constructs.
 
     fn open_construct(&mut self, kind: Kind, loc: Loc) {
-        assert_eq!(self.depth, self.open.len(), "control flow is opened in the innermost region");
+        assert_eq!(
+            self.depth,
+            self.open.len(),
+            "control flow is opened in the innermost region"
+        );
         let regions = [self.graph.add_region(), self.graph.add_region()];
         self.open.push(Construct {
             kind,
@@ -722,20 +860,37 @@ impl Tracer {
     }
 
     fn finish(&mut self, outputs: &[Any]) -> Result<()> {
-        assert!(self.open.is_empty(), "a control-flow construct was left open");
-        let outputs = outputs.iter().map(|&o| self.resolve(o, Loc::UNKNOWN)).collect::<Result<Vec<_>>>()?;
+        assert!(
+            self.open.is_empty(),
+            "a control-flow construct was left open"
+        );
+        let outputs = outputs
+            .iter()
+            .map(|&o| self.resolve(o, Loc::UNKNOWN))
+            .collect::<Result<Vec<_>>>()?;
         let root = self.graph.root();
         self.graph.region_mut(root).yields = outputs;
         for (i, state) in self.var_state.clone().into_iter().enumerate() {
             if state.current != state.read {
-                self.append(Op::Assign(VarId::from_index(i)), vec![state.current], [], Loc::UNKNOWN);
+                self.append(
+                    Op::Assign(VarId::from_index(i)),
+                    vec![state.current],
+                    [],
+                    Loc::UNKNOWN,
+                );
             }
         }
         Ok(())
     }
 }
 
-fn mismatch(what: &str, site: Option<&Site>, before: (&Type, Loc), after: (&Type, Loc), words: [&str; 2]) -> Diagnostic {
+fn mismatch(
+    what: &str,
+    site: Option<&Site>,
+    before: (&Type, Loc),
+    after: (&Type, Loc),
+    words: [&str; 2],
+) -> Diagnostic {
     let name = site.map_or_else(|| "the value".to_owned(), |s| format!("`{}`", s.name));
     let help = if before.0.element().dtype != after.0.element().dtype {
         "give it the same element type on both sides, with `.cast()`"
@@ -744,9 +899,15 @@ fn mismatch(what: &str, site: Option<&Site>, before: (&Type, Loc), after: (&Type
     } else {
         "give it the same shape on both sides"
     };
-    let mut d = Diagnostic::new(format!("{name} has type {} {}, but {} {}", before.0, words[0], after.0, words[1]));
+    let mut d = Diagnostic::new(format!(
+        "{name} has type {} {}, but {} {}",
+        before.0, words[0], after.0, words[1]
+    ));
     let place = site.map_or(after.1, Site::loc);
-    d = d.at(if after.1.is_known() { after.1 } else { place }, format!("{} {what}", after.0));
+    d = d.at(
+        if after.1.is_known() { after.1 } else { place },
+        format!("{} {what}", after.0),
+    );
     if before.1.is_known() {
         d = d.at(before.1, format!("{} here", before.0));
     }
@@ -769,14 +930,21 @@ impl CondTrace {
         try_with(|t| {
             let pred = t.predicate(pred, "if", loc)?;
             t.open_construct(Kind::Cond, loc);
-            Ok(CondTrace { construct: t.open.len() - 1, pred })
+            Ok(CondTrace {
+                construct: t.open.len() - 1,
+                pred,
+            })
         })
     }
 
     /// Makes the first (0) or second (1) branch the one to which nodes are appended.
     pub fn select(&mut self, branch: usize) {
         with(|t| {
-            assert_eq!(t.open.len(), self.construct + 1, "an inner construct was left open");
+            assert_eq!(
+                t.open.len(),
+                self.construct + 1,
+                "an inner construct was left open"
+            );
             t.open[self.construct].current = branch;
         });
     }
@@ -810,8 +978,16 @@ impl Tracer {
         sites: &[Site],
         loc: Loc,
     ) -> Result<Vec<Any>> {
-        assert_eq!(then.len(), otherwise.len(), "the branches of a cond give equally many values");
-        assert_eq!(self.open.len(), cond.construct + 1, "an inner construct was left open");
+        assert_eq!(
+            then.len(),
+            otherwise.len(),
+            "the branches of a cond give equally many values"
+        );
+        assert_eq!(
+            self.open.len(),
+            cond.construct + 1,
+            "an inner construct was left open"
+        );
         let depth = self.open.len();
         let [r0, r1] = self.open[cond.construct].regions;
         let mut sides = [Vec::new(), Vec::new()];
@@ -823,7 +999,11 @@ impl Tracer {
             }
         }
         let c = &self.open[cond.construct];
-        let mut written: Vec<VarId> = c.var_values[0].keys().chain(c.var_values[1].keys()).copied().collect();
+        let mut written: Vec<VarId> = c.var_values[0]
+            .keys()
+            .chain(c.var_values[1].keys())
+            .copied()
+            .collect();
         written.sort();
         written.dedup();
         for &id in &written {
@@ -855,8 +1035,9 @@ impl Tracer {
             let (tx, ty) = (self.graph.ty(x).clone(), self.graph.ty(y).clone());
             if !tx.compatible(&ty) {
                 let words = ["in one branch", "in the other"];
-                let (x, y) = ((&tx, self.graph.loc(x)), (&ty, self.graph.loc(y)));
-                return Err(mismatch("here", sites.get(i), x, y, words).or_at(self.open[cond.construct].loc));
+                let (x, y) = ((&tx, self.origin(x)), (&ty, self.origin(y)));
+                return Err(mismatch("here", sites.get(i), x, y, words)
+                    .or_at(self.open[cond.construct].loc));
             }
             results.push(Ok(types.len()));
             yields[0].push(x);
@@ -869,7 +1050,9 @@ impl Tracer {
         let [y0, y1] = yields;
         self.graph.region_mut(r0).yields = y0;
         self.graph.region_mut(r1).yields = y1;
-        let operands = std::iter::once(cond.pred).chain(c.outer.iter().copied()).collect();
+        let operands = std::iter::once(cond.pred)
+            .chain(c.outer.iter().copied())
+            .collect();
         let loc = if c.loc.is_known() { c.loc } else { loc };
         let node = self.append(Op::Cond, operands, types, loc);
         self.graph.set_regions(node, vec![r0, r1]);
@@ -894,7 +1077,11 @@ impl Diagnostic {
     /// Makes sure that the error has a known first place.
     fn or_at(mut self, loc: Loc) -> Diagnostic {
         if self.loc().is_none() {
-            let label = if self.labels.is_empty() { String::new() } else { self.labels.remove(0).1 };
+            let label = if self.labels.is_empty() {
+                String::new()
+            } else {
+                self.labels.remove(0).1
+            };
             self.labels.insert(0, (loc, label));
         }
         self
@@ -914,7 +1101,10 @@ impl WhileTrace {
     pub fn begin(init: &[Any], sites: &[Site]) -> (WhileTrace, Vec<Any>) {
         let loc = Loc::caller();
         try_with(|t| {
-            let init = init.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
+            let init = init
+                .iter()
+                .map(|&a| t.resolve(a, loc))
+                .collect::<Result<Vec<_>>>()?;
             t.open_construct(Kind::While, loc);
             let construct = t.open.len() - 1;
             for (i, &v) in init.iter().enumerate() {
@@ -931,13 +1121,19 @@ impl WhileTrace {
     pub fn begin_body(&mut self, pred: Any) -> Vec<Any> {
         let loc = Loc::caller();
         try_with(|t| {
-            assert_eq!(t.open.len(), self.construct + 1, "an inner construct was left open");
+            assert_eq!(
+                t.open.len(),
+                self.construct + 1,
+                "an inner construct was left open"
+            );
             let pred = t.predicate(pred, "while", loc)?;
             if let Some(&id) = t.open[self.construct].var_values[0].keys().next() {
                 let name = &t.graph.vars[id.index()].name;
-                return Err(Diagnostic::new(format!("the condition of a staged `while` assigns the variable `{name}`"))
-                    .at(loc, "in this condition")
-                    .help("assign it in the body"));
+                return Err(Diagnostic::new(format!(
+                    "the condition of a staged `while` assigns the variable `{name}`"
+                ))
+                .at(loc, "in this condition")
+                .help("assign it in the body"));
             }
             let c = &mut t.open[self.construct];
             c.pred = Some(pred);
@@ -979,7 +1175,10 @@ impl WhileTrace {
 
 impl Tracer {
     fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<Any> {
-        let params = &self.graph.region(self.open[construct].regions[which]).params;
+        let params = &self
+            .graph
+            .region(self.open[construct].regions[which])
+            .params;
         params[..n].iter().map(|&p| self.any(p)).collect()
     }
 
@@ -992,21 +1191,47 @@ impl Tracer {
         loc: Loc,
     ) -> Result<Vec<Any>> {
         let construct = trace.construct;
-        assert_eq!(self.open.len(), construct + 1, "an inner construct was left open");
-        assert_eq!(next.len(), self.open[construct].declared, "one next value for each loop variable");
+        assert_eq!(
+            self.open.len(),
+            construct + 1,
+            "an inner construct was left open"
+        );
+        assert_eq!(
+            next.len(),
+            self.open[construct].declared,
+            "one next value for each loop variable"
+        );
         let depth = self.open.len();
         let [cond, body] = self.open[construct].regions;
-        let next = next.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
-        let extra_next = extra.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
+        let next = next
+            .iter()
+            .map(|&a| self.resolve(a, loc))
+            .collect::<Result<Vec<_>>>()?;
+        let extra_next = extra
+            .iter()
+            .map(|&a| self.resolve(a, loc))
+            .collect::<Result<Vec<_>>>()?;
 
         // All loop variables: parameter and next value.
         let mut carried: Vec<(usize, Value)> = next.iter().copied().enumerate().collect();
-        let mut vars: Vec<(VarId, usize)> =
-            self.open[construct].var_params.iter().map(|(&id, &i)| (id, i)).collect();
+        let mut vars: Vec<(VarId, usize)> = self.open[construct]
+            .var_params
+            .iter()
+            .map(|(&id, &i)| (id, i))
+            .collect();
         vars.sort();
         let is_var = |i: usize| vars.iter().any(|&(_, p)| p == i);
-        let added: Vec<usize> = self.open[construct].extra.iter().copied().filter(|&i| !is_var(i)).collect();
-        assert_eq!(added.len(), extra_next.len(), "one next value for each added loop variable");
+        let added: Vec<usize> = self.open[construct]
+            .extra
+            .iter()
+            .copied()
+            .filter(|&i| !is_var(i))
+            .collect();
+        assert_eq!(
+            added.len(),
+            extra_next.len(),
+            "one next value for each added loop variable"
+        );
         carried.extend(added.into_iter().zip(extra_next));
         let n_results = carried.len();
         for &(id, i) in &vars {
@@ -1020,10 +1245,13 @@ impl Tracer {
         let mut results = Vec::new();
         for (k, &(i, value)) in carried.iter().enumerate() {
             let unchanged = match self.graph.value(value).def {
-                ValueDef::Param(r, p) => r == body && (p as usize == i || {
-                    let p = p as usize;
-                    p >= c.declared && !c.extra.contains(&p) && c.outer[p] == c.outer[i]
-                }),
+                ValueDef::Param(r, p) => {
+                    r == body
+                        && (p as usize == i || {
+                            let p = p as usize;
+                            p >= c.declared && !c.extra.contains(&p) && c.outer[p] == c.outer[i]
+                        })
+                }
                 ValueDef::Result(..) => false,
             };
             if unchanged {
@@ -1033,7 +1261,10 @@ impl Tracer {
             let (before, after) = (self.graph.ty(c.outer[i]), self.graph.ty(value));
             if before != after {
                 let words = ["before the loop", "after one iteration"];
-                let (x, y) = ((before, self.graph.loc(c.outer[i])), (after, self.graph.loc(value)));
+                let (x, y) = (
+                    (before, self.origin(c.outer[i])),
+                    (after, self.origin(value)),
+                );
                 let site = if k < next.len() { sites.get(k) } else { None };
                 return Err(mismatch("after one iteration", site, x, y, words).or_at(c.loc));
             }
@@ -1058,7 +1289,10 @@ impl Tracer {
         self.graph.region_mut(cond).yields = vec![c.pred.expect("begin_body was called")];
         self.graph.region_mut(body).yields = changing.iter().map(|&(_, v)| v).collect();
         let operands = order.iter().map(|&i| c.outer[i]).collect();
-        let types: Vec<Type> = changing.iter().map(|&(i, _)| self.graph.ty(c.outer[i]).clone()).collect();
+        let types: Vec<Type> = changing
+            .iter()
+            .map(|&(i, _)| self.graph.ty(c.outer[i]).clone())
+            .collect();
         let loc = if c.loc.is_known() { c.loc } else { loc };
         let node = self.append(Op::While, operands, types, loc);
         self.graph.set_regions(node, vec![cond, body]);

@@ -1,5 +1,7 @@
 //! What is known of methods and macros by their names alone.
 
+use syn::{Expr, ExprLit, Lit};
+
 /// Methods that change nothing, whatever declares them in the standard library or in anabranch: a `mut` variable is not
 /// carried because it is the receiver of one of them.
 ///
@@ -148,6 +150,42 @@ const PURE_METHODS: &[&str] = &[
 /// Whether a method of this name leaves its receiver as it is.
 pub(super) fn is_pure_method(name: &str) -> bool {
     PURE_METHODS.binary_search(&name).is_ok()
+}
+
+/// Whether a method of this name gives a `bool`, whatever declares it.
+pub(super) fn gives_bool(name: &str) -> bool {
+    let names = [
+        "contains_key",
+        "ends_with",
+        "is_empty",
+        "is_err",
+        "is_none",
+        "is_none_or",
+        "is_ok",
+        "is_ok_and",
+        "is_some",
+        "is_some_and",
+        "starts_with",
+    ];
+    names.contains(&name)
+}
+
+/// Whether an expression is no tensor, by its form: a text, a character, a length.
+pub(super) fn is_host_value(e: &Expr) -> bool {
+    match e {
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(_) | Lit::ByteStr(_) | Lit::Char(_),
+            ..
+        }) => true,
+        Expr::MethodCall(m) => {
+            m.args.is_empty()
+                && ["len", "rank", "capacity"]
+                    .iter()
+                    .any(|name| m.method == name)
+        }
+        Expr::Paren(e) => is_host_value(&e.expr),
+        _ => false,
+    }
 }
 
 /// How a macro is treated.

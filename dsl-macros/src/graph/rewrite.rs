@@ -376,6 +376,7 @@ impl Walk<'_> {
             ),
             Expr::Const(_) => {}
             Expr::Repeat(r) => self.visit_expr_mut(&mut r.expr),
+            Expr::Binary(_) if self.is_host(e) => visit_mut::visit_expr_mut(self, e),
             Expr::Binary(b) => {
                 if let Some((at, function)) = emit::comparison(&b.op) {
                     self.visit_expr_mut(&mut b.left);
@@ -541,7 +542,7 @@ impl Walk<'_> {
     }
 
     fn if_expr(&mut self, e: ExprIf, position: Option<Position>) -> Expr {
-        if has_let(&e.cond) || is_host(&e.cond) {
+        if has_let(&e.cond) || self.is_host(&e.cond) {
             return self.native_if(e, position);
         }
         let ExprIf {
@@ -641,8 +642,39 @@ impl Walk<'_> {
         }
     }
 
+    /// Whether an expression is a `bool` for certain, by its form: then it needs no dispatch, and what it decides stays
+    /// native. Where the form misleads, the compiler finds a tensor in place of a `bool`.
+    fn is_host(&self, e: &Expr) -> bool {
+        match e {
+            Expr::Lit(ExprLit {
+                lit: Lit::Bool(_), ..
+            }) => true,
+            Expr::Path(p) => p
+                .path
+                .get_ident()
+                .is_some_and(|name| self.env.is_bool(&name.to_string())),
+            Expr::Macro(m) => m.mac.path.is_ident("cfg") || m.mac.path.is_ident("matches"),
+            Expr::MethodCall(m) => known::gives_bool(&m.method.to_string()),
+            Expr::Unary(ExprUnary {
+                op: UnOp::Not(_),
+                expr,
+                ..
+            }) => self.is_host(expr),
+            Expr::Paren(e) => self.is_host(&e.expr),
+            Expr::Group(e) => self.is_host(&e.expr),
+            Expr::Binary(b) if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) => {
+                self.is_host(&b.left) && self.is_host(&b.right)
+            }
+            Expr::Binary(b) => {
+                emit::comparison(&b.op).is_some()
+                    && (known::is_host_value(&b.left) || known::is_host_value(&b.right))
+            }
+            _ => false,
+        }
+    }
+
     fn while_expr(&mut self, mut w: ExprWhile) -> Expr {
-        if has_let(&w.cond) {
+        if has_let(&w.cond) || self.is_host(&w.cond) {
             let scope = self.env.enter();
             self.target(w.label.as_ref(), true);
             self.host_condition(&mut w.cond);
@@ -837,23 +869,6 @@ fn has_let(cond: &Expr) -> bool {
     match cond {
         Expr::Let(_) => true,
         Expr::Binary(b) if matches!(b.op, BinOp::And(_)) => has_let(&b.left) || has_let(&b.right),
-        _ => false,
-    }
-}
-
-/// Whether a condition is a `bool` for certain.
-fn is_host(cond: &Expr) -> bool {
-    match cond {
-        Expr::Lit(ExprLit {
-            lit: Lit::Bool(_), ..
-        }) => true,
-        Expr::Macro(m) => m.mac.path.is_ident("cfg") || m.mac.path.is_ident("matches"),
-        Expr::Unary(ExprUnary {
-            op: UnOp::Not(_),
-            expr,
-            ..
-        }) => is_host(expr),
-        Expr::Paren(e) => is_host(&e.expr),
         _ => false,
     }
 }
@@ -1107,6 +1122,32 @@ mod tests {
             "fn f() { if let Some(x) = o && x.ok() { a() } if matches!(o, None) { b() } while let Some(y) = p { c() } }",
         );
         assert!(!body.contains("__rt"), "{body}");
+    }
+
+    #[test]
+    fn conditions_that_are_bool_by_their_form_stay_native() {
+        for condition in [
+            "on",
+            "!on",
+            "v.is_empty()",
+            "o.is_some() && !on",
+            "v.len() > n",
+            "s == \"x\"",
+            "c != 'x'",
+        ] {
+            let body = rewritten(&format!(
+                "fn f(on: bool) {{ if {condition} {{ a() }} while {condition} {{ b() }} }}"
+            ));
+            assert!(!body.contains("__rt"), "{body}");
+        }
+        for condition in ["off", "x > 1", "on == x", "on && x"] {
+            let body = rewritten(&format!(
+                "fn f(on: bool, off: Tensor<bool>) {{ if {condition} {{ a() }} }}"
+            ));
+            assert!(body.contains("__rt :: If"), "{body}");
+        }
+        let body = rewritten("fn f(on: bool) { let on = g(); if on { a() } }");
+        assert!(body.contains("__rt :: If"), "{body}");
     }
 
     #[test]

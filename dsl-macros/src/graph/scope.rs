@@ -23,6 +23,8 @@ pub(super) struct Binding {
     pub(super) access: Access,
     /// Declared by `let name;` and without a value so far.
     pub(super) deferred: bool,
+    /// Declared as `bool`.
+    pub(super) is_bool: bool,
 }
 
 /// Identifies a variable. Ids grow in the order of declaration, so that a variable declared inside of a block has a larger
@@ -74,7 +76,11 @@ impl Env {
     /// Declares one variable.
     pub(super) fn declare(&mut self, name: String, access: Access, deferred: bool) {
         self.names.push((name, self.bindings.len()));
-        self.bindings.push(Binding { access, deferred });
+        self.bindings.push(Binding {
+            access,
+            deferred,
+            is_bool: false,
+        });
     }
 
     /// Declares the variables of a pattern.
@@ -158,12 +164,28 @@ impl Env {
                 Access::Plain
             };
             self.declare(ident.to_string(), access, init.is_none());
+            self.note_type(ty);
         } else {
             match init {
                 Some(init) => self.declare_matched(pat, init),
                 None => self.declare_pat(pat),
             }
         }
+    }
+
+    /// Notes the type with which the last variable was declared.
+    fn note_type(&mut self, ty: Option<&Type>) {
+        let is_bool =
+            matches!(ty, Some(Type::Path(p)) if p.qself.is_none() && p.path.is_ident("bool"));
+        if let Some(last) = self.bindings.last_mut() {
+            last.is_bool = is_bool;
+        }
+    }
+
+    /// Whether a name means a variable that is declared as `bool`.
+    pub(super) fn is_bool(&self, name: &str) -> bool {
+        self.resolve(name)
+            .is_some_and(|id| self.bindings[id].is_bool)
     }
 
     /// Declares a parameter of a function.
@@ -182,7 +204,12 @@ impl Env {
                 };
                 self.declare("self".to_owned(), access, false);
             }
-            FnArg::Typed(p) => self.declare_pat(&Pat::Type(p.clone())),
+            FnArg::Typed(p) => {
+                self.declare_pat(&Pat::Type(p.clone()));
+                if let Pat::Ident(_) = *p.pat {
+                    self.note_type(Some(&p.ty));
+                }
+            }
         }
     }
 }

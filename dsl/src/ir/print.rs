@@ -16,7 +16,10 @@ pub(super) const MAX_FILL: usize = 1 << 24;
 impl Graph {
     /// The text form, with options.
     pub fn text(&self) -> GraphText<'_> {
-        GraphText { graph: self, locs: false }
+        GraphText {
+            graph: self,
+            locs: false,
+        }
     }
 }
 
@@ -45,7 +48,13 @@ impl GraphText<'_> {
 impl Display for GraphText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = vec![String::new(); self.graph.n_values()];
-        let mut printer = Printer { graph: self.graph, locs: self.locs, out: String::new(), names, next: 0 };
+        let mut printer = Printer {
+            graph: self.graph,
+            locs: self.locs,
+            out: String::new(),
+            names,
+            next: 0,
+        };
         printer.graph()?;
         f.write_str(&printer.out)
     }
@@ -79,7 +88,12 @@ impl<'a> Printer<'a> {
             write!(self.out, "{}%{}: {}", comma(i), self.name(p), g.ty(p))?;
         }
         self.out.push_str(") -> ");
-        let outputs: Vec<&Type> = g.outputs().iter().filter(|v| v.index() < g.n_values()).map(|&v| g.ty(v)).collect();
+        let outputs: Vec<&Type> = g
+            .outputs()
+            .iter()
+            .filter(|v| v.index() < g.n_values())
+            .map(|&v| g.ty(v))
+            .collect();
         self.types(&outputs)?;
         self.out.push_str(" {\n");
         for var in &g.vars {
@@ -152,7 +166,13 @@ impl<'a> Printer<'a> {
     }
 
     /// The nodes of a region and what it yields, one line each.
-    fn body(&mut self, region: Region, mut scope: Scope<'a>, depth: usize, end: &str) -> fmt::Result {
+    fn body(
+        &mut self,
+        region: Region,
+        mut scope: Scope<'a>,
+        depth: usize,
+        end: &str,
+    ) -> fmt::Result {
         let g = self.graph;
         for &node in &g.region(region).nodes {
             self.indent(depth);
@@ -191,7 +211,8 @@ impl<'a> Printer<'a> {
             Op::Cond => {
                 self.result_types(node)?;
                 for (i, &region) in data.regions.iter().enumerate() {
-                    self.out.push_str(if i == 0 { " then (" } else { " else (" });
+                    self.out
+                        .push_str(if i == 0 { " then (" } else { " else (" });
                     let captured = data.operands.get(1..).unwrap_or_default();
                     let mut inner = Scope::default();
                     for (i, &p) in g.region(region).params.iter().enumerate() {
@@ -279,7 +300,11 @@ impl<'a> Printer<'a> {
         let g = self.graph;
         let data = g.node(node);
         let empty: &[Value] = &[];
-        let params = |i: usize| data.regions.get(i).map_or(empty, |&r| &g.region(r).params[..]);
+        let params = |i: usize| {
+            data.regions
+                .get(i)
+                .map_or(empty, |&r| &g.region(r).params[..])
+        };
         let (of_cond, of_body) = (params(0), params(1));
         let mut inner = Scope::default();
         self.out.push_str(" (");
@@ -301,7 +326,8 @@ impl<'a> Printer<'a> {
         self.out.push(')');
         self.result_types(node)?;
         for (i, &region) in data.regions.iter().enumerate() {
-            self.out.push_str(if i == 0 { " cond {" } else { " body {" });
+            self.out
+                .push_str(if i == 0 { " cond {" } else { " body {" });
             self.loc(node, i == 0);
             self.out.push('\n');
             self.close(region, inner.clone(), depth)?;
@@ -323,7 +349,10 @@ fn comma(i: usize) -> &'static str {
 
 /// A user's name without characters that the text form has other uses for.
 fn plain(user: &str) -> String {
-    let mut plain: String = user.chars().map(|c| if is_word_char(c) { c } else { '_' }).collect();
+    let mut plain: String = user
+        .chars()
+        .map(|c| if is_word_char(c) { c } else { '_' })
+        .collect();
     if plain.is_empty() || plain.starts_with(|c: char| c.is_ascii_digit()) {
         plain.insert(0, '_');
     }
@@ -333,7 +362,9 @@ fn plain(user: &str) -> String {
 /// The elements of a constant: nested lists, or one element if all are equal.
 fn elements(out: &mut String, tensor: &HostTensor) -> fmt::Result {
     fn nested<T: Literal>(out: &mut String, shape: &[usize], data: &[T]) -> fmt::Result {
-        let Some((&n, inner)) = shape.split_first() else { return data[0].write(out) };
+        let Some((&n, inner)) = shape.split_first() else {
+            return data[0].write(out);
+        };
         let stride: usize = inner.iter().product();
         out.push('[');
         for i in 0..n {
@@ -370,8 +401,13 @@ fn is_uniform(tensor: &HostTensor) -> bool {
 impl StackOp {
     /// The stack operations that need no type, by their names in the text form.
     pub(super) fn by_name(name: &str) -> Option<StackOp> {
-        [StackOp::Push, StackOp::Pop, StackOp::ZerosLike, StackOp::Add]
-            .into_iter()
-            .find(|op| Op::Stack(op.clone()).name() == name)
+        [
+            StackOp::Push,
+            StackOp::Pop,
+            StackOp::ZerosLike,
+            StackOp::Add,
+        ]
+        .into_iter()
+        .find(|op| Op::Stack(op.clone()).name() == name)
     }
 }

@@ -1,7 +1,15 @@
 //! Recurrent cells: one step at a time, to be called in a `while`.
 
 use super::{Init, module};
-use crate::{Tensor, Var, zeros};
+use crate::{Loc, Tensor, Var, trace, zeros};
+
+/// The last axis in parts of equal extent.
+#[track_caller]
+fn parts<const N: usize>(x: Tensor, units: usize) -> [Tensor; N] {
+    trace::called_at(Loc::caller(), || {
+        std::array::from_fn(|i| x.slice(-1, i * units, (i + 1) * units))
+    })
+}
 
 /// A cell of long short-term memory (Hochreiter and Schmidhuber 1997), with a forget gate and without peepholes.
 #[derive(Debug)]
@@ -41,10 +49,11 @@ impl Lstm {
     /// One step: `x` of shape `[batch, inputs]`; gives the output `[batch, units]` and the next state.
     #[track_caller]
     pub fn step(&self, x: Tensor, (h, c): LstmState) -> (Tensor, LstmState) {
-        let gates = x.matmul(self.weight_input.get()) + h.matmul(self.weight_state.get()) + self.bias.get();
-        let gate = |i: usize| gates.slice(-1, i * self.units, (i + 1) * self.units);
-        let c = gate(1).sigmoid() * c + gate(0).sigmoid() * gate(2).tanh();
-        let h = gate(3).sigmoid() * c.tanh();
+        let gates =
+            x.matmul(self.weight_input.get()) + h.matmul(self.weight_state.get()) + self.bias.get();
+        let [input, forget, candidate, output] = parts(gates, self.units);
+        let c = forget.sigmoid() * c + input.sigmoid() * candidate.tanh();
+        let h = output.sigmoid() * c.tanh();
         (h, (h, c))
     }
 }
@@ -87,10 +96,11 @@ impl Gru {
     pub fn step(&self, x: Tensor, h: Tensor) -> Tensor {
         let from_input = x.matmul(self.weight_input.get()) + self.bias_input.get();
         let from_state = h.matmul(self.weight_state.get()) + self.bias_state.get();
-        let part = |t: Tensor, i: usize| t.slice(-1, i * self.units, (i + 1) * self.units);
-        let reset = (part(from_input, 0) + part(from_state, 0)).sigmoid();
-        let update = (part(from_input, 1) + part(from_state, 1)).sigmoid();
-        let candidate = (part(from_input, 2) + reset * part(from_state, 2)).tanh();
+        let [reset_x, update_x, candidate_x] = parts(from_input, self.units);
+        let [reset_h, update_h, candidate_h] = parts(from_state, self.units);
+        let reset = (reset_x + reset_h).sigmoid();
+        let update = (update_x + update_h).sigmoid();
+        let candidate = (candidate_x + reset * candidate_h).tanh();
         candidate + update * (h - candidate)
     }
 }

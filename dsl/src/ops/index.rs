@@ -675,14 +675,13 @@ impl ScalarIndex for i32 {
             return index.choose(x, axis);
         }
         let n = x.dim(axis);
-        n.checked_sub(self.unsigned_abs() as usize)
-            .unwrap_or_else(|| {
-                let error = OpError::new(format!(
-                    "index {self} is out of range for axis {axis} of extent {n}"
-                ));
-                refuse("index", error.label(x.ty().to_string()))
-            })
-            .choose(x, axis)
+        let Some(index) = n.checked_sub(self.unsigned_abs() as usize) else {
+            let error = OpError::new(format!(
+                "index {self} is out of range for axis {axis} of extent {n}"
+            ));
+            refuse("index", error.label(x.ty().to_string()));
+        };
+        index.choose(x, axis)
     }
 }
 

@@ -124,8 +124,9 @@ impl Any {
             refuse("stack", OpError::new("there is nothing to stack"))
         };
         let rank = first.rank() + 1;
-        let axis = super::axes::axis(axis, rank).unwrap_or_else(|e| refuse("stack", e));
-        let parts: Vec<Any> = parts.iter().map(|p| p.unsqueeze(axis as isize)).collect();
+        let axis = accept("stack", super::axes::axis(axis, rank));
+        let unsqueeze = || parts.iter().map(|p| p.unsqueeze(axis as isize)).collect();
+        let parts: Vec<Any> = trace::called_at(Loc::caller(), unsqueeze);
         Any::concat(&parts, axis as isize)
     }
 

@@ -204,6 +204,15 @@ fn refuse(op: &str, error: OpError) -> ! {
     trace::fail(error.at(op, Loc::caller()))
 }
 
+/// The value, or the end of the trace as in [`refuse`].
+#[track_caller]
+fn accept<T>(op: &str, checked: Result<T, OpError>) -> T {
+    match checked {
+        Ok(value) => value,
+        Err(error) => refuse(op, error),
+    }
+}
+
 /// All operations, in reading order.
 pub fn all() -> impl Iterator<Item = &'static OpDef> {
     [

@@ -190,7 +190,8 @@ impl Key {
     #[track_caller]
     #[must_use]
     pub fn split(self, n: usize) -> Vec<Key> {
-        (0..n).map(|i| self.fold_in(i as i64)).collect()
+        let keys = || (0..n).map(|i| self.fold_in(i as i64)).collect();
+        trace::called_at(Loc::caller(), keys)
     }
 
     /// Uniform 32-bit numbers.

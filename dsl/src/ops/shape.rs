@@ -420,7 +420,10 @@ impl Any {
             .into_iter()
             .map(|a| super::axes::axis(a, rank))
             .collect();
-        let counted = counted.unwrap_or_else(|e| refuse("permute", e.label(self.ty().to_string())));
+        let counted = accept(
+            "permute",
+            counted.map_err(|e| e.label(self.ty().to_string())),
+        );
         trace::emit(&PERMUTE, &[self], axes_list(&counted))
     }
 
@@ -445,7 +448,7 @@ impl Any {
     pub fn unsqueeze(self, axis: isize) -> Any {
         let mut shape = self.shape();
         let at = super::axes::axis(axis, shape.rank() + 1);
-        let at = at.unwrap_or_else(|e| refuse("unsqueeze", e.label(self.ty().to_string())));
+        let at = accept("unsqueeze", at.map_err(|e| e.label(self.ty().to_string())));
         shape.0.insert(at, Dim::Known(1));
         self.reshape(shape)
     }
@@ -475,31 +478,29 @@ impl Any {
     pub fn dim(self, axis: isize) -> usize {
         let shape = self.shape();
         let at = self.axis("dim", axis);
-        shape.dims()[at].known().unwrap_or_else(|| {
+        let extent = shape.dims()[at].known().ok_or_else(|| {
             let error = OpError::new(format!(
                 "the extent of axis {at} is not known while tracing"
             ));
-            refuse(
-                "dim",
-                error
-                    .label(self.ty().to_string())
-                    .help("give the function a concrete signature"),
-            )
-        })
+            error
+                .label(self.ty().to_string())
+                .help("give the function a concrete signature")
+        });
+        accept("dim", extent)
     }
 
     /// An axis counted from the front; the error names `op`.
     #[track_caller]
     pub(super) fn axis(self, op: &str, axis: isize) -> usize {
-        super::axes::axis(axis, self.rank())
-            .unwrap_or_else(|e| refuse(op, e.label(self.ty().to_string())))
+        let axis = super::axes::axis(axis, self.rank());
+        accept(op, axis.map_err(|e| e.label(self.ty().to_string())))
     }
 
     /// Axes counted from the front; the error names `op`.
     #[track_caller]
     pub(super) fn axes(self, op: &str, axes: impl IntoAxes) -> Vec<usize> {
         let axes = super::axes::axes(&axes.to_axes(), self.rank());
-        axes.unwrap_or_else(|e| refuse(op, e.label(self.ty().to_string())))
+        accept(op, axes.map_err(|e| e.label(self.ty().to_string())))
     }
 }
 
@@ -637,7 +638,7 @@ impl<T: Numeric> Tensor<T> {
     #[track_caller]
     pub fn iota(shape: impl Into<Shape>, axis: isize) -> Tensor<T> {
         let shape = shape.into();
-        let axis = super::axes::axis(axis, shape.rank()).unwrap_or_else(|e| refuse("iota", e));
+        let axis = accept("iota", super::axes::axis(axis, shape.rank()));
         let attrs = Attrs::none()
             .with("shape", Attr::Shape(shape))
             .with("axis", Attr::Int(axis as i64));

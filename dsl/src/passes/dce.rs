@@ -107,7 +107,9 @@ impl Live<'_> {
 
     fn param(&mut self, region: Region, i: usize) {
         let g = self.graph;
-        let Some(node) = g.region(region).owner else { return };
+        let Some(node) = g.region(region).owner else {
+            return;
+        };
         self.node(node);
         let data = g.node(node);
         match data.op {
@@ -121,9 +123,16 @@ impl Live<'_> {
     fn carried(&mut self, node: Node, i: usize) {
         let g = self.graph;
         let data = g.node(node);
-        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
-        let whole =
-            [data.operands[i], g.region(cond).params[i], g.region(body).params[i], g.region(body).yields[i], data.results[i]];
+        let [cond, body] = data.regions[..] else {
+            panic!("a loop has two regions")
+        };
+        let whole = [
+            data.operands[i],
+            g.region(cond).params[i],
+            g.region(body).params[i],
+            g.region(body).yields[i],
+            data.results[i],
+        ];
         self.values_needed(&whole);
     }
 }
@@ -159,7 +168,11 @@ fn narrow(graph: &mut Graph, node: Node, values: &[bool], changed: &mut bool) {
         }
     }
     let n = graph.region(regions[0]).params.len();
-    let is_needed = |i: usize| regions.iter().any(|&r| values[graph.region(r).params[i].index()]);
+    let is_needed = |i: usize| {
+        regions
+            .iter()
+            .any(|&r| values[graph.region(r).params[i].index()])
+    };
     let stays: Vec<bool> = (0..n).map(is_needed).collect();
     if stays.contains(&false) {
         *changed = true;
@@ -175,5 +188,10 @@ fn narrow(graph: &mut Graph, node: Node, values: &[bool], changed: &mut bool) {
 }
 
 fn kept(values: &[Value], stays: &[bool]) -> Vec<Value> {
-    values.iter().zip(stays).filter(|(_, stays)| **stays).map(|(v, _)| *v).collect()
+    values
+        .iter()
+        .zip(stays)
+        .filter(|(_, stays)| **stays)
+        .map(|(v, _)| *v)
+        .collect()
 }

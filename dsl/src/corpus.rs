@@ -1,0 +1,335 @@
+//! The cases of `tests/ops/`: what every operation does, for the tests of every engine.
+//!
+//! There is one file for each operation, with its name. A case is one node of the operation on inputs:
+//!
+//! ```toml
+//! [[case]]
+//! name = "rows are summed"
+//! T = ["f32", "i64"]                   # the case once for each type, in place of `T`
+//! inputs = ["T[2, 2] 1 2 3 4"]
+//! attrs = { axes = [1], keepdim = false }
+//! output = "T[2] 3 7"                  # or `error = ".."`: a part of the message
+//! grad = true                          # gradients agree with finite differences here
+//! ```
+//!
+//! An engine is a function from a graph and its inputs to outputs: [`check`] runs all cases through it. A file with an unknown key,
+//! a case without an outcome, and a folder without files are errors, so that nothing passes because it was not read.
+
+use crate::ir::{Attr, AttrKind, Attrs};
+use crate::ops::{self, Exactness, OpDef};
+use crate::{Any, Buffer, DType, Graph, HostTensor, Result, TensorType, trace};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// One node on given inputs, and what comes of it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The operation.
+    pub op: &'static OpDef,
+    /// What the case shows, with the element type if there are several.
+    pub name: String,
+    /// The operands.
+    pub inputs: Vec<HostTensor>,
+    /// The static arguments.
+    pub attrs: Attrs,
+    /// What comes of it.
+    pub outcome: Outcome,
+    /// Whether its gradients are checked against finite differences.
+    pub grad: bool,
+}
+
+/// What comes of a case.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// This result, as exactly as the operation promises.
+    Output(HostTensor),
+    /// An error whose message contains this, while tracing or while running.
+    Error(String),
+}
+
+/// The folder of the cases.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/ops")
+}
+
+/// All cases, in the order of the operations; panics with the file if one cannot be read.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for op in ops::all() {
+        let path = folder().join(format!("{}.toml", op.name));
+        let text =
+            std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let of_op = parse(op, &text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        cases.extend(of_op);
+    }
+    assert!(!cases.is_empty(), "there are no cases");
+    cases
+}
+
+/// The cases of one file.
+pub fn parse(op: &'static OpDef, text: &str) -> Result<Vec<Case>, String> {
+    let file: toml::Table = text.parse().map_err(|e| format!("{e}"))?;
+    if let Some(key) = file.keys().find(|k| *k != "case") {
+        return Err(format!("unknown key `{key}`"));
+    }
+    let tables = file
+        .get("case")
+        .and_then(|c| c.as_array())
+        .ok_or("there are no cases")?;
+    let mut cases = Vec::new();
+    for table in tables {
+        let table = table.as_table().ok_or("a case is a table")?;
+        let name = table
+            .get("name")
+            .and_then(|n| n.as_str())
+            .ok_or("a case has no name")?;
+        let mut of_table = read_case(op, name, table).map_err(|e| format!("`{name}`: {e}"))?;
+        cases.append(&mut of_table);
+    }
+    Ok(cases)
+}
+
+fn read_case(op: &'static OpDef, name: &str, table: &toml::Table) -> Result<Vec<Case>, String> {
+    const KEYS: [&str; 7] = ["name", "T", "inputs", "attrs", "output", "error", "grad"];
+    if let Some(key) = table.keys().find(|k| !KEYS.contains(&k.as_str())) {
+        return Err(format!("unknown key `{key}`"));
+    }
+    let strings = |key: &str| -> Result<Vec<&str>, String> {
+        let items = table.get(key).and_then(|v| v.as_array());
+        let items = items.map(Vec::as_slice).unwrap_or_default().iter();
+        items
+            .map(|v| {
+                v.as_str()
+                    .ok_or_else(|| format!("`{key}` is a list of strings"))
+            })
+            .collect()
+    };
+    let types = match strings("T")?[..] {
+        [] => vec![None],
+        ref names => names
+            .iter()
+            .map(|n| dtype(n).map(Some))
+            .collect::<Result<_, _>>()?,
+    };
+    let text = |key: &str| table.get(key).and_then(|v| v.as_str());
+    let empty = toml::Table::new();
+    let attrs = table
+        .get("attrs")
+        .and_then(|a| a.as_table())
+        .unwrap_or(&empty);
+    let read = |t: Option<DType>| {
+        let outcome = match (text("output"), text("error")) {
+            (Some(output), None) => Outcome::Output(tensor(output, t)?),
+            (None, Some(error)) => Outcome::Error(error.to_owned()),
+            _ => return Err("give either `output` or `error`".to_owned()),
+        };
+        Ok(Case {
+            op,
+            name: t.map_or_else(|| name.to_owned(), |t| format!("{name} ({t})")),
+            inputs: strings("inputs")?
+                .into_iter()
+                .map(|s| tensor(s, t))
+                .collect::<Result<_, _>>()?,
+            attrs: read_attrs(op, attrs, t)?,
+            outcome,
+            grad: table.get("grad").and_then(|g| g.as_bool()).unwrap_or(false),
+        })
+    };
+    types.into_iter().map(read).collect()
+}
+
+fn dtype(name: &str) -> Result<DType, String> {
+    DType::from_name(name).ok_or_else(|| format!("there is no element type `{name}`"))
+}
+
+fn read_attrs(op: &OpDef, table: &toml::Table, t: Option<DType>) -> Result<Attrs, String> {
+    if let Some(key) = table
+        .keys()
+        .find(|k| !op.attrs.iter().any(|(name, _)| name == k))
+    {
+        return Err(format!("`{}` has no attribute `{key}`", op.name));
+    }
+    let mut attrs = Attrs::none();
+    for &(name, kind) in op.attrs {
+        let value = table
+            .get(name)
+            .ok_or_else(|| format!("the attribute `{name}` is missing"))?;
+        let ints =
+            || -> Option<Vec<i64>> { value.as_array()?.iter().map(|v| v.as_integer()).collect() };
+        let attr = match kind {
+            AttrKind::Int => value.as_integer().map(Attr::Int),
+            AttrKind::Ints => ints().map(Attr::Ints),
+            AttrKind::Float => value.as_float().map(Attr::Float),
+            AttrKind::Bool => value.as_bool().map(Attr::Bool),
+            AttrKind::DType => match (value.as_str(), t) {
+                (Some("T"), Some(t)) => Some(Attr::DType(t)),
+                (name, _) => name.and_then(DType::from_name).map(Attr::DType),
+            },
+            AttrKind::Shape => {
+                let extents = || {
+                    ints()?
+                        .into_iter()
+                        .map(|n| usize::try_from(n).ok())
+                        .collect::<Option<Vec<_>>>()
+                };
+                extents().map(|e| Attr::Shape(e.into()))
+            }
+        };
+        attrs = attrs.with(
+            name,
+            attr.ok_or_else(|| format!("the attribute `{name}` is not of kind {kind:?}"))?,
+        );
+    }
+    Ok(attrs)
+}
+
+/// A tensor from its type and elements: `f32[2, 2] 1 2 3 4`, `T[] nan`.
+pub fn tensor(text: &str, t: Option<DType>) -> Result<HostTensor, String> {
+    fn elements<E: crate::Element + std::str::FromStr>(text: &str) -> Result<Buffer, String> {
+        let element = |w: &str| {
+            w.parse()
+                .map_err(|_| format!("`{w}` is not of type {}", E::DTYPE))
+        };
+        Ok(E::into_buffer(
+            text.split_whitespace()
+                .map(element)
+                .collect::<Result<_, _>>()?,
+        ))
+    }
+    let parts = || {
+        let (name, rest) = text.split_once('[')?;
+        let (extents, data) = rest.split_once(']')?;
+        Some((name.trim(), extents.trim(), data))
+    };
+    let (name, extents, data) = parts().ok_or_else(|| format!("`{text}` is not a tensor"))?;
+    let dtype = match (name, t) {
+        ("T", Some(t)) => t,
+        _ => dtype(name)?,
+    };
+    let extents = extents.split(',').map(str::trim).filter(|e| !e.is_empty());
+    let shape = extents
+        .map(|e| e.parse().map_err(|_| format!("`{e}` is not an extent")))
+        .collect::<Result<Vec<usize>, _>>()?;
+    let buffer = crate::match_dtype!(dtype, E => elements::<E>(data))?;
+    if buffer.len() != shape.iter().product() {
+        return Err(format!("{} elements in `{text}`", buffer.len()));
+    }
+    Ok(HostTensor::from_buffer(shape, buffer))
+}
+
+impl Case {
+    /// The graph of one node, with the inputs as parameters.
+    pub fn graph(&self) -> Result<Graph> {
+        let types: Vec<TensorType> = self.inputs.iter().map(HostTensor::ty).collect();
+        Ok(trace::trace(self.op.name, || vec![self.emit(&parameters(&types))])?.graph)
+    }
+
+    /// Appends the node to the graph that is being traced.
+    pub fn emit(&self, operands: &[Any]) -> Any {
+        trace::emit(self.op, operands, self.attrs.clone())
+    }
+
+    /// The case with all floats, also those in attributes, as `f64`.
+    #[must_use]
+    pub fn in_f64(&self) -> Case {
+        let wide = |t: &HostTensor| match t.buffer() {
+            Buffer::F32(d) => HostTensor::new(t.shape(), d.iter().map(|&x| f64::from(x)).collect()),
+            _ => t.clone(),
+        };
+        let mut case = self.clone();
+        case.inputs = self.inputs.iter().map(wide).collect();
+        case.attrs = self
+            .attrs
+            .iter()
+            .fold(Attrs::none(), |attrs, (name, attr)| match attr {
+                Attr::DType(DType::F32) => attrs.with(name, Attr::DType(DType::F64)),
+                _ => attrs.with(name, attr.clone()),
+            });
+        case
+    }
+
+    /// What is wrong with the result of an engine, if something is.
+    pub fn verdict(&self, result: &Result<Vec<HostTensor>>) -> Option<String> {
+        match (&self.outcome, result) {
+            (Outcome::Output(expected), Ok(given)) => match &given[..] {
+                [given] => difference(self, expected, given),
+                _ => Some(format!("{} results", given.len())),
+            },
+            (Outcome::Output(_), Err(e)) => Some(format!("fails with: {}", e.message)),
+            (Outcome::Error(part), Err(e)) if e.message.contains(part) => None,
+            (Outcome::Error(part), Err(e)) => {
+                Some(format!("the error is `{}`, without `{part}`", e.message))
+            }
+            (Outcome::Error(part), Ok(_)) => {
+                Some(format!("succeeds, but should fail with `{part}`"))
+            }
+        }
+    }
+}
+
+/// One graph input for each type.
+pub fn parameters(types: &[TensorType]) -> Vec<Any> {
+    types
+        .iter()
+        .map(|t| trace::input(t.clone(), None))
+        .collect()
+}
+
+/// Runs all cases through an engine; panics with all that are wrong.
+#[track_caller]
+pub fn check(engine: impl Fn(&Graph, &[HostTensor]) -> Result<Vec<HostTensor>>) {
+    let mut wrong = String::new();
+    for case in cases() {
+        let result = case.graph().and_then(|graph| engine(&graph, &case.inputs));
+        if let Some(why) = case.verdict(&result) {
+            let _ = writeln!(wrong, "{}: {}: {why}", case.op.name, case.name);
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+fn difference(case: &Case, expected: &HostTensor, given: &HostTensor) -> Option<String> {
+    if expected.ty() != given.ty() {
+        return Some(format!(
+            "the result is {}, not {}",
+            given.ty(),
+            expected.ty()
+        ));
+    }
+    let pairs = floats(expected).zip(floats(given));
+    let far = |&(e, g): &(f64, f64)| {
+        !(e == g || e.is_nan() && g.is_nan() || (e - g).abs() <= tolerance(case, expected, e))
+    };
+    let what = format!("the result is {given}, not {expected}");
+    let same = match expected.buffer() {
+        Buffer::F32(_) | Buffer::F64(_) => !pairs.into_iter().any(|pair| far(&pair)),
+        _ => expected == given,
+    };
+    (!same).then_some(what)
+}
+
+fn floats(t: &HostTensor) -> Box<dyn Iterator<Item = f64> + '_> {
+    match t.buffer() {
+        Buffer::F32(d) => Box::new(d.iter().map(|&x| f64::from(x))),
+        Buffer::F64(d) => Box::new(d.iter().copied()),
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
+/// How far from `expected` a result may be.
+fn tolerance(case: &Case, result: &HostTensor, expected: f64) -> f64 {
+    let (epsilon, tiny) = match result.dtype() {
+        DType::F32 => (f64::from(f32::EPSILON), f64::from(f32::MIN_POSITIVE)),
+        _ => (f64::EPSILON, f64::MIN_POSITIVE),
+    };
+    match case.op.exactness {
+        Exactness::Exact => 0.0,
+        Exactness::Ulps(n) => f64::from(n) * epsilon * expected.abs().max(tiny),
+        Exactness::Sum(factor) => {
+            let n = case.inputs.iter().map(HostTensor::len).max().unwrap_or(1);
+            let largest = |t: &HostTensor| floats(t).fold(1.0f64, |m, x| m.max(x.abs()));
+            let magnitude: f64 = case.inputs.iter().map(largest).product();
+            factor * n as f64 * epsilon * n as f64 * magnitude
+        }
+    }
+}

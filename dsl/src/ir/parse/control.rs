@@ -1,0 +1,152 @@
+//! Branches and loops.
+
+use super::{Failed, Param, Parse, Parser, Symbol};
+use crate::ir::lex::Tok;
+use crate::ir::{Node, Op, Region};
+use crate::{Loc, Type};
+use std::collections::HashMap;
+
+/// How deep regions may be nested in a text.
+const MAX_DEPTH: usize = 128;
+
+impl<'a> Parser<'a> {
+    /// Parses a region with its parameters defined. `types` are those of what is given for the parameters.
+    fn region(&mut self, params: &[Param<'a>], types: &[Type]) -> Parse<Region> {
+        if self.scopes.len() > MAX_DEPTH {
+            return Err(self.error(
+                self.loc(),
+                format!("regions are nested more than {MAX_DEPTH} deep"),
+            ));
+        }
+        self.expect('{')?;
+        let region = self.graph.add_region();
+        self.scopes.push(HashMap::new());
+        for (i, p) in params.iter().enumerate() {
+            match p.ty.as_ref().or(types.get(i)) {
+                Some(ty) => {
+                    let value = self.graph.add_param(region, ty.clone(), None);
+                    self.define(p.name, p.loc, Symbol::Value(value, p.loc));
+                }
+                None => {
+                    self.error(
+                        p.loc,
+                        format!("V6: nothing is given for the parameter `%{}`", p.name),
+                    );
+                    self.define(p.name, p.loc, Symbol::Broken);
+                }
+            }
+        }
+        let body = self.region_body(region, "yield");
+        self.scopes.pop();
+        body.map(|()| region)
+    }
+
+    pub(super) fn cond(&mut self, region: Region, loc: Loc) -> Parse<Node> {
+        let operands = self.operands();
+        let annotation = self.annotation()?;
+        let given: Vec<Type> = match &operands {
+            Ok(values) => values
+                .iter()
+                .skip(1)
+                .map(|&v| self.graph.ty(v).clone())
+                .collect(),
+            Err(Failed) => vec![],
+        };
+        let mut regions = Vec::new();
+        for word in ["then", "else"] {
+            self.expect_word(word)?;
+            self.expect('(')?;
+            let params = self.list(')', Self::param)?;
+            if operands.is_ok() {
+                regions.push(self.region(&params, &given));
+            } else {
+                // What the branches capture is unknown: nothing in them can be said to be wrong.
+                self.expect('{')?;
+                self.skip_region();
+            }
+        }
+        let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
+        let (operands, regions) = (operands?, regions?);
+        let node = self.graph.make_node(region, Op::Cond, operands, [], loc);
+        self.graph.set_regions(node, regions);
+        self.set_types(node, annotation, loc)?;
+        Ok(node)
+    }
+
+    fn skip_region(&mut self) {
+        while !self.eat('}') && *self.peek() != Tok::End {
+            if self.eat('{') {
+                let mut depth = 1;
+                while depth > 0 && *self.peek() != Tok::End {
+                    match self.next() {
+                        Tok::Punct('{') => depth += 1,
+                        Tok::Punct('}') => depth -= 1,
+                        _ => {}
+                    }
+                }
+            } else {
+                self.next();
+            }
+        }
+    }
+
+    pub(super) fn while_loop(&mut self, region: Region, loc: Loc) -> Parse<Node> {
+        self.expect('(')?;
+        let (mut params, mut operands) = (Vec::new(), Ok(Vec::new()));
+        let mut n_carried = None;
+        while !self.eat(')') {
+            if n_carried.is_none() && self.eat('|') {
+                n_carried = Some(params.len());
+                continue;
+            }
+            if !params.is_empty() && n_carried != Some(params.len()) {
+                self.expect(',')?;
+            }
+            params.push(self.param()?);
+            self.expect('=')?;
+            let value_loc = self.loc();
+            let Tok::Value(name) = *self.peek() else {
+                return Err(self.unexpected("a value, as `%x`"));
+            };
+            self.next();
+            match (self.lookup(name, value_loc), &mut operands) {
+                (Some(v), Ok(list)) => list.push(v),
+                _ => operands = Err(Failed),
+            }
+        }
+        let annotation = self.annotation()?;
+        let given: Vec<Type> = match &operands {
+            Ok(values) => values.iter().map(|&v| self.graph.ty(v).clone()).collect(),
+            Err(Failed) => vec![],
+        };
+        let mut regions = Vec::new();
+        for word in ["cond", "body"] {
+            self.expect_word(word)?;
+            if operands.is_ok() {
+                regions.push(self.region(&params, &given));
+            } else {
+                self.expect('{')?;
+                self.skip_region();
+            }
+        }
+        let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
+        let (operands, regions) = (operands?, regions?);
+        let n_carried = n_carried.unwrap_or(params.len());
+        let types = annotation.unwrap_or_else(|| {
+            let params = &self.graph.region(regions[1]).params[..n_carried];
+            params.iter().map(|&p| self.graph.ty(p).clone()).collect()
+        });
+        let node = self
+            .graph
+            .make_node(region, Op::While, operands, types, loc);
+        self.graph.set_regions(node, regions);
+        if self.graph.n_carried(node) != n_carried {
+            let n = self.graph.n_carried(node);
+            return Err(self.error(
+                loc,
+                format!("V5: while: {n_carried} loop variables, {n} results"),
+            ));
+        }
+        Ok(node)
+    }
+}

@@ -1,0 +1,300 @@
+//! Statements: operations with their operands and attributes.
+
+use super::{Failed, Parse, Parser, Symbol};
+use crate::ir::infer::{check_attrs, count, kind_name, result_types};
+use crate::ir::lex::Tok;
+use crate::ir::literal::Literal;
+use crate::ir::{Attr, AttrKind, Attrs, Node, Op, Region, StackOp};
+use crate::ops::{self, OpDef};
+use crate::{Diagnostic, Loc, Type};
+
+/// The operations of the text form that are not in the table.
+const BUILTINS: &[&str] = &[
+    "constant",
+    "read",
+    "assign",
+    "assert",
+    "stack_new",
+    "push",
+    "pop",
+    "stack_zeros_like",
+    "stack_add",
+    "cond",
+    "while",
+];
+
+impl<'a> Parser<'a> {
+    pub(super) fn statement(&mut self, region: Region) -> Parse<()> {
+        let loc = self.loc();
+        let mut names = Vec::new();
+        while let Tok::Value(name) = *self.peek() {
+            names.push((name, self.loc()));
+            self.next();
+            if !self.eat(',') {
+                break;
+            }
+        }
+        let node = if names.is_empty() {
+            Ok(())
+        } else {
+            self.expect('=')
+        };
+        let node = node.and_then(|()| self.operation(region, loc, names.len()));
+        match node {
+            Ok(node) => {
+                self.graph.append(node);
+                let results = self.graph.node(node).results.clone();
+                for (&(name, loc), value) in names.iter().zip(results) {
+                    self.define(name, loc, Symbol::Value(value, loc));
+                }
+                Ok(())
+            }
+            Err(Failed) => {
+                for (name, loc) in names {
+                    self.define(name, loc, Symbol::Broken);
+                }
+                Err(Failed)
+            }
+        }
+    }
+
+    fn operation(&mut self, region: Region, loc: Loc, n_names: usize) -> Parse<Node> {
+        let op_loc = self.loc();
+        let name = self.word("an operation")?;
+        let node = match name {
+            "cond" => self.cond(region, loc)?,
+            "while" => self.while_loop(region, loc)?,
+            _ => self.simple(region, name, loc, op_loc)?,
+        };
+        let n = self.graph.node(node).results.len();
+        if n != n_names {
+            let message = format!(
+                "`{name}` gives {}, {} named",
+                count(n, "value"),
+                count(n_names, "value")
+            );
+            return Err(self.error(op_loc, message));
+        }
+        Ok(node)
+    }
+
+    fn simple(&mut self, region: Region, name: &str, loc: Loc, op_loc: Loc) -> Parse<Node> {
+        let (op, operands) = match name {
+            "constant" => {
+                let elements = self.elements()?;
+                let types = self.annotation()?;
+                let Some([Type::Tensor(ty)]) = types.as_deref() else {
+                    return Err(self.error(op_loc, "a constant needs its type, as `: f32[2]`"));
+                };
+                let tensor = elements
+                    .tensor(ty)
+                    .map_err(|(loc, message)| self.error(loc, message))?;
+                let node = self.graph.make_node(
+                    region,
+                    Op::Constant(tensor),
+                    vec![],
+                    [ty.clone().into()],
+                    loc,
+                );
+                return Ok(node);
+            }
+            "stack_new" => {
+                let types = self.annotation()?;
+                let Some([Type::Stack(element)]) = types.as_deref() else {
+                    return Err(self.error(
+                        op_loc,
+                        "an empty stack needs its type, as `: stack<f32[2]>`",
+                    ));
+                };
+                let op = Op::Stack(StackOp::New(element.clone()));
+                return Ok(self.graph.make_node(
+                    region,
+                    op,
+                    vec![],
+                    [Type::Stack(element.clone())],
+                    loc,
+                ));
+            }
+            "read" => (Op::Read(self.var()?), vec![]),
+            "assign" => {
+                let var = self.var()?;
+                self.expect(',')?;
+                (Op::Assign(var), vec![self.operand()?])
+            }
+            "assert" => {
+                let operands = self.operands()?;
+                let Tok::Str(message) = self.peek().clone() else {
+                    return Err(self.unexpected("the message of the assertion"));
+                };
+                self.next();
+                (Op::Assert { message }, operands)
+            }
+            _ => match (StackOp::by_name(name), ops::by_name(name)) {
+                (Some(op), _) => (Op::Stack(op), self.operands()?),
+                (None, Some(def)) => {
+                    let operands = self.operands();
+                    let attrs = self.attrs(def, op_loc)?;
+                    (Op::Prim(def, attrs), operands?)
+                }
+                (None, None) => {
+                    let mut error =
+                        Diagnostic::new(format!("there is no operation `{name}`")).at(op_loc, "");
+                    let all = ops::all().map(|d| d.name).chain(BUILTINS.iter().copied());
+                    if let Some(near) = nearest(name, all) {
+                        error = error.help(format!("there is `{near}`"));
+                    }
+                    self.errors.push(error);
+                    return Err(Failed);
+                }
+            },
+        };
+        let types = self.annotation()?;
+        let node = self.graph.make_node(region, op, operands, [], loc);
+        self.set_types(node, types, op_loc)?;
+        Ok(node)
+    }
+
+    /// Gives a node its results: of the types that are written, or else of those that follow from the operands.
+    pub(super) fn set_types(
+        &mut self,
+        node: Node,
+        types: Option<Vec<Type>>,
+        loc: Loc,
+    ) -> Parse<()> {
+        let types = match types {
+            Some(types) => types,
+            None if matches!(self.graph.node(node).op, Op::Assign(_) | Op::Assert { .. }) => vec![],
+            None => result_types(&self.graph, node).map_err(|broken| {
+                let mut error = broken.error.at(self.graph.node(node).op.name(), loc);
+                error.message = format!("V{}: {}", broken.invariant, error.message);
+                self.errors.push(error);
+                Failed
+            })?,
+        };
+        for ty in types {
+            self.graph.add_result(node, ty);
+        }
+        Ok(())
+    }
+
+    // Attributes.
+
+    fn attrs(&mut self, def: &'static OpDef, op_loc: Loc) -> Parse<Attrs> {
+        let mut given: Vec<(&'static str, Attr)> = Vec::new();
+        if self.eat('{') {
+            let list = self.list('}', |p| {
+                let loc = p.loc();
+                let word = p.word("the name of an attribute")?;
+                let Some(&(name, kind)) = def.attrs.iter().find(|(name, _)| *name == word) else {
+                    let mut error =
+                        Diagnostic::new(format!("V4: {} has no attribute `{word}`", def.name))
+                            .at(loc, "");
+                    let names: Vec<&str> = def.attrs.iter().map(|(name, _)| *name).collect();
+                    if !names.is_empty() {
+                        error = error.help(format!("it has {}", names.join(", ")));
+                    }
+                    p.errors.push(error);
+                    return Err(Failed);
+                };
+                if given.iter().any(|(n, _)| *n == name) {
+                    return Err(p.error(loc, format!("the attribute `{name}` is given twice")));
+                }
+                p.expect('=')?;
+                given.push((name, p.attr(name, kind)?));
+                Ok(())
+            });
+            if list.is_err() {
+                // The closing brace is of this list, not of the region.
+                while !self.is('}') && !self.tokens[self.at].first && *self.peek() != Tok::End {
+                    self.next();
+                }
+                self.eat('}');
+                return Err(Failed);
+            }
+        }
+        let mut attrs = Attrs::none();
+        for &(name, _) in def.attrs {
+            match given.iter().find(|(n, _)| *n == name) {
+                Some((_, attr)) => attrs = attrs.with(name, attr.clone()),
+                None => {
+                    return Err(self.error(
+                        op_loc,
+                        format!("V4: {} needs the attribute `{name}`", def.name),
+                    ));
+                }
+            }
+        }
+        check_attrs(def, &attrs)
+            .map_err(|b| self.error(op_loc, format!("V4: {}: {}", def.name, b.error.message)))?;
+        Ok(attrs)
+    }
+
+    fn attr(&mut self, name: &str, kind: AttrKind) -> Parse<Attr> {
+        let loc = self.loc();
+        let start = self.errors.len();
+        let attr = match kind {
+            AttrKind::Int => self.int().map(Attr::Int),
+            AttrKind::Ints => self
+                .expect('[')
+                .and_then(|()| self.list(']', Self::int))
+                .map(Attr::Ints),
+            AttrKind::Float => self
+                .element_word()
+                .and_then(|w| Literal::read(w).ok_or(Failed))
+                .map(Attr::Float),
+            AttrKind::Bool => self
+                .element_word()
+                .and_then(|w| Literal::read(w).ok_or(Failed))
+                .map(Attr::Bool),
+            AttrKind::DType => self.dtype().map(Attr::DType),
+            AttrKind::Shape => self.shape().map(Attr::Shape),
+        };
+        attr.map_err(|Failed| {
+            self.errors.truncate(start);
+            self.error(
+                loc,
+                format!("V4: the attribute `{name}` is {}", kind_name(kind)),
+            )
+        })
+    }
+
+    fn int(&mut self) -> Parse<i64> {
+        let word = self.element_word()?;
+        word.parse().map_err(|_| Failed)
+    }
+
+    pub(super) fn element_word(&mut self) -> Parse<&'a str> {
+        match *self.peek() {
+            Tok::Word(word) | Tok::Number(word) => {
+                self.next();
+                Ok(word)
+            }
+            _ => Err(self.unexpected("a number")),
+        }
+    }
+}
+
+/// The name most like `word`, if one is alike.
+fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let limit = word.chars().count().div_ceil(3);
+    names
+        .map(|n| (distance(word, n), n))
+        .filter(|(d, _)| *d <= limit)
+        .min()
+        .map(|(_, n)| n)
+}
+
+/// How many letters must be added, removed or replaced to make one word the other (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,266 @@
+//! Random functions: programs with branches, loops, variables and gradients, written through the tracer.
+//!
+//! A program is decided by a tape of bytes, so a failing one shrinks to a small one. Loops are bounded, and nothing in a
+//! program fails when it runs: results can be compared.
+
+use anabranch_dsl::ir::Graph;
+use anabranch_dsl::trace::{self, Any, CondTrace, WhileTrace};
+use anabranch_dsl::{AnyVar, DType, Dim, HostTensor, Shape, Tensor, TensorType, gradients};
+use std::sync::Arc;
+
+/// A random graph, and initial values for its variables.
+pub(crate) struct Program {
+    pub(crate) graph: Graph,
+    pub(crate) vars: Vec<HostTensor>,
+}
+
+/// The extent that is named `n` in random graphs.
+pub(crate) const N: usize = 3;
+
+fn n() -> Dim {
+    Dim::Named(Arc::from("n"))
+}
+
+/// Inputs of every random graph.
+pub(crate) fn inputs() -> Vec<HostTensor> {
+    vec![
+        HostTensor::new([N], vec![0.5f32, -0.0, 1.25]),
+        HostTensor::new([2, N], vec![0.25f32, -1.5, 0.75, 2.0, -0.5, 0.125]),
+        HostTensor::new([], vec![7i32]),
+        HostTensor::new([N], vec![true, false, true]),
+        HostTensor::new([], vec![-0.75f64]),
+    ]
+}
+
+/// The program that a tape stands for.
+pub(crate) fn program(tape: &[u8]) -> Program {
+    let traced = trace::trace("random", || {
+        let types = [
+            TensorType {
+                dtype: DType::F32,
+                shape: Shape(vec![n()]),
+            },
+            TensorType {
+                dtype: DType::F32,
+                shape: Shape(vec![Dim::Known(2), n()]),
+            },
+            TensorType::new(DType::I32, ()),
+            TensorType {
+                dtype: DType::Bool,
+                shape: Shape(vec![n()]),
+            },
+            TensorType::new(DType::F64, ()),
+        ];
+        let names = ["x", "m", "k", "mask", "y"];
+        let inputs: Vec<Any> = types
+            .iter()
+            .zip(names)
+            .map(|(ty, name)| trace::input(ty.clone(), Some(name)))
+            .collect();
+        let vars = vec![
+            AnyVar::new("w", HostTensor::new([2], vec![1.0f32, -2.0])),
+            AnyVar::new("odd name", HostTensor::scalar(3i32)),
+        ];
+        let mut writer = Writer {
+            tape: tape.iter(),
+            vars,
+        };
+        let mut scope = inputs.clone();
+        let gradient = writer.choose(2) == 1;
+        writer.block(&mut scope, 3, 12);
+        if gradient {
+            let wrt = inputs[writer.choose(2)];
+            scope.push(gradient_of_latest(&scope, wrt));
+        }
+        // The latest values of each kind are outputs, among them those of control flow.
+        scope.into_iter().rev().take(4).collect()
+    });
+    let traced = traced.unwrap_or_else(|e| panic!("a random program is not traced: {e}"));
+    let vars = traced.vars.iter().map(|v| v.init().clone()).collect();
+    Program {
+        graph: traced.graph,
+        vars,
+    }
+}
+
+struct Writer<'a> {
+    tape: std::slice::Iter<'a, u8>,
+    vars: Vec<AnyVar>,
+}
+
+impl Writer<'_> {
+    /// A number below `n` from the tape, which continues with zeros.
+    fn choose(&mut self, n: usize) -> usize {
+        usize::from(self.tape.next().copied().unwrap_or(0)) % n
+    }
+
+    /// A value of the scope, late ones more often.
+    fn pick(&mut self, scope: &[Any]) -> Any {
+        let back = self.choose(scope.len()).min(self.choose(scope.len()));
+        scope[scope.len() - 1 - back]
+    }
+
+    fn pick_where(&mut self, scope: &[Any], fits: impl Fn(&TensorType) -> bool) -> Any {
+        let fitting: Vec<Any> = scope
+            .iter()
+            .copied()
+            .filter(|a| fits(&a.tensor_type()))
+            .collect();
+        self.pick(&fitting)
+    }
+
+    fn block(&mut self, scope: &mut Vec<Any>, depth: usize, most: usize) {
+        for _ in 0..2 + self.choose(most) {
+            self.statement(scope, depth);
+        }
+    }
+
+    fn statement(&mut self, scope: &mut Vec<Any>, depth: usize) {
+        let a = self.pick(scope);
+        let ty = a.tensor_type();
+        let new = match self.choose(16) {
+            0 => trace::constant(self.constant()),
+            1 if ty.dtype.is_float() => a.tanh(),
+            2 if ty.dtype.is_numeric() => a.neg(),
+            3 if ty.dtype.is_numeric() => a.add(self.pick_where(scope, |t| *t == ty)),
+            4 if ty.dtype.is_numeric() => a.mul(self.pick_where(scope, |t| *t == ty)),
+            5 if ty.dtype.is_numeric() => a.sub(self.pick_where(scope, |t| *t == ty)),
+            6 if ty.dtype.is_numeric() => a.lt(self.pick_where(scope, |t| *t == ty)),
+            7 if ty.dtype == DType::Bool => a.not(),
+            8 => a.cast(DType::ALL[self.choose(7)]),
+            9 if ty.dtype.is_numeric() && ty.rank() > 0 => a.sum(-1, self.choose(2) == 0),
+            // Units, which folding finds.
+            10 if ty.dtype.is_numeric() => a.mul(a.number([1.0, 0.0, -1.0][self.choose(3)])),
+            11 if ty.dtype.is_numeric() => a.add(a.number([0.0, -0.0, 1.0][self.choose(3)])),
+            12 if depth > 0 => return self.branch(scope, depth),
+            13 if depth > 0 => return self.repeat(scope, depth),
+            14 => self.variable(scope),
+            15 => {
+                trace::assert(
+                    self.predicate(scope, true),
+                    "assertions \"hold\"; always".to_owned(),
+                );
+                return;
+            }
+            _ if ty.dtype.is_float() => a.mul(a.tanh()).named("a b"),
+            _ => a.cast(DType::F32).mul(a.cast(DType::F32)),
+        };
+        scope.push(if self.choose(4) == 0 {
+            new.named("v")
+        } else {
+            new
+        });
+    }
+
+    fn constant(&mut self) -> HostTensor {
+        match self.choose(8) {
+            0 => HostTensor::scalar(1.5f32),
+            1 => HostTensor::scalar(f64::NAN),
+            2 => HostTensor::new([2], vec![f32::NEG_INFINITY, -0.0]),
+            3 => HostTensor::new([2, 2], vec![i64::MIN, 0, 1, i64::MAX]),
+            4 => HostTensor::new([0, 3], Vec::<u8>::new()),
+            5 => HostTensor::new([4], vec![true; 4]),
+            6 => HostTensor::scalar(u32::MAX),
+            _ => HostTensor::scalar(2i32),
+        }
+    }
+
+    /// A `bool[]`: one that is known, or one that the inputs decide.
+    fn predicate(&mut self, scope: &[Any], holds: bool) -> Any {
+        if holds {
+            let a = self.pick(scope).cast(DType::I32).sum_all();
+            return a.eq(a);
+        }
+        match self.choose(4) {
+            0 => trace::constant(HostTensor::scalar(true)),
+            1 => trace::constant(HostTensor::scalar(false)),
+            _ => self
+                .pick(scope)
+                .cast(DType::F32)
+                .sum_all()
+                .gt(trace::constant(HostTensor::scalar(0.5f32))),
+        }
+    }
+
+    fn variable(&mut self, scope: &[Any]) -> Any {
+        let which = self.choose(2);
+        let var = self.vars[which].clone();
+        if self.choose(2) == 0 {
+            let ty = var.ty().clone();
+            let fitting: Vec<Any> = scope
+                .iter()
+                .copied()
+                .filter(|a| a.tensor_type() == ty)
+                .collect();
+            if !fitting.is_empty() {
+                let value = self.pick(&fitting);
+                trace::assign_var(&var, value);
+            }
+        }
+        trace::read_var(&var)
+    }
+
+    /// Values that a branch or body gives back: for some of the scope, others of the same types; or the product with one.
+    fn next(&mut self, of: &[Any], scope: &[Any]) -> Vec<Any> {
+        let mut next = Vec::new();
+        for &a in of {
+            let ty = a.tensor_type();
+            let b = self.pick_where(scope, |t| *t == ty);
+            next.push(if ty.dtype.is_float() && self.choose(2) == 0 {
+                a.mul(b.tanh())
+            } else {
+                b
+            });
+        }
+        next
+    }
+
+    fn branch(&mut self, scope: &mut Vec<Any>, depth: usize) {
+        let pred = self.predicate(scope, false);
+        let of: Vec<Any> = (0..self.choose(3)).map(|_| self.pick(scope)).collect();
+        let mut cond = CondTrace::begin(pred);
+        let mut sides = Vec::new();
+        for side in 0..2 {
+            cond.select(side);
+            let mut inner = scope.clone();
+            self.block(&mut inner, depth - 1, 4);
+            sides.push(self.next(&of, &inner));
+        }
+        scope.extend(cond.end(&sides[0], &sides[1], &[]));
+    }
+
+    fn repeat(&mut self, scope: &mut Vec<Any>, depth: usize) {
+        let counter = |n: i32| trace::constant(HostTensor::scalar(n));
+        let mut init = vec![counter(0)];
+        init.extend((0..1 + self.choose(2)).map(|_| self.pick(scope)));
+        // A float, so that gradients flow through the loop.
+        init.push(self.pick_where(scope, |t| {
+            t.dtype == DType::F32 && t.shape.dims().contains(&n())
+        }));
+        let limit = self.choose(3) as i32;
+        let (mut loop_, params) = WhileTrace::begin(&init, &[]);
+        let pred = params[0].lt(counter(limit));
+        let params = loop_.begin_body(pred);
+        let mut inner = scope.clone();
+        inner.extend(&params[1..]);
+        self.block(&mut inner, depth - 1, 4);
+        let mut next = vec![params[0].add(counter(1))];
+        next.extend(self.next(&params[1..], &inner));
+        scope.extend(loop_.end(&next, &[]));
+    }
+}
+
+/// The gradient of what was computed last, through all its control flow; loops get stacks by it.
+fn gradient_of_latest(scope: &[Any], wrt: Any) -> Any {
+    let latest = scope
+        .iter()
+        .rev()
+        .copied()
+        .filter(|a| a.dtype() == DType::F32)
+        .take(8);
+    let loss = latest
+        .map(Any::sum_all)
+        .reduce(Any::add)
+        .expect("inputs are floats");
+    gradients(Tensor::<f32>::from_any(loss), Tensor::<f32>::from_any(wrt)).untyped()
+}

@@ -1,0 +1,170 @@
+//! What holds of every graph, tried on random ones: they verify, print and parse, and passes keep what they compute.
+
+mod random;
+
+use anabranch_dsl::interp::{Options, run};
+use anabranch_dsl::ir::{Op, verify};
+use anabranch_dsl::passes::{Pipeline, specialize};
+use anabranch_dsl::{Graph, HostTensor};
+use proptest::prelude::*;
+use random::{Program, inputs, program};
+
+/// Outputs and variables after a run, which no random program fails.
+fn results(graph: &Graph, vars: &[HostTensor]) -> (Vec<HostTensor>, Vec<HostTensor>) {
+    let mut vars = vars.to_vec();
+    let outputs = run(graph, &inputs(), &mut vars, Options::default())
+        .unwrap_or_else(|e| panic!("{e}\n{graph}"));
+    (outputs, vars)
+}
+
+#[track_caller]
+fn check_verified(graph: &Graph) {
+    if let Err(errors) = verify(graph) {
+        let messages: Vec<&str> = errors.iter().map(|e| e.message.as_str()).collect();
+        panic!("{}\n{graph}", messages.join("\n"));
+    }
+}
+
+fn check_text(graph: &Graph) {
+    let text = graph.to_string();
+    let parsed = Graph::parse(&text, "random.ir").unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
+    assert!(parsed.same_structure(graph), "{text}");
+    assert_eq!(parsed.to_string(), text);
+}
+
+fn tape() -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(any::<u8>(), 0..800)
+}
+
+/// `PROPTEST_CASES` says how many cases are tried. Failures are shown with their tape; no file is written.
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn what_was_traced_is_verified_and_round_trips(tape in tape()) {
+        let Program { graph, .. } = program(&tape);
+        check_verified(&graph);
+        check_text(&graph);
+        let compact = graph.compact();
+        prop_assert!(compact.same_structure(&graph), "{}", graph);
+        prop_assert_eq!(compact.to_string(), graph.to_string());
+    }
+
+    #[test]
+    fn passes_keep_what_is_computed(tape in tape()) {
+        let Program { graph, vars } = program(&tape);
+        let before = results(&graph, &vars);
+        let mut optimized = graph.clone();
+        Pipeline::standard().checked(true).run(&mut optimized);
+        check_text(&optimized);
+        prop_assert_eq!(&results(&optimized, &vars), &before, "{}\n{}", graph, optimized);
+        let mut again = optimized.clone();
+        Pipeline::standard().checked(true).run(&mut again);
+        prop_assert_eq!(&results(&again, &vars), &before);
+    }
+
+    #[test]
+    fn specializing_keeps_what_is_computed(tape in tape()) {
+        let Program { graph, vars } = program(&tape);
+        let types: Vec<_> = inputs().iter().map(HostTensor::ty).collect();
+        let special = specialize(&graph, &types).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+        check_verified(&special);
+        for &v in special.inputs().iter().chain(special.outputs()) {
+            prop_assert!(special.ty(v).element().shape.known().is_some(), "{}\n{}", graph, special);
+        }
+        prop_assert_eq!(results(&special, &vars), results(&graph, &vars), "{}\n{}", graph, special);
+    }
+
+    #[test]
+    fn no_text_makes_the_parser_panic(tape in tape(), edits in proptest::collection::vec((any::<prop::sample::Index>(), 0..8u8, ".{0,3}"), 1..6)) {
+        let mut text = program(&tape).graph.to_string();
+        for (index, kind, new) in edits {
+            text = edited(&text, index, kind, &new);
+        }
+        // Whatever is accepted is as good as any other graph.
+        if let Ok(graph) = Graph::parse(&text, "random.ir") {
+            check_verified(&graph);
+            check_text(&graph);
+        }
+    }
+
+    #[test]
+    fn arbitrary_text_is_refused_with_a_reason(text in "\\PC{0,80}|(graph|@f|\\(|\\)|\\{|\\}|%x|:|=|while|cond|f32|\\[|\\]|,|->|\\||yield|return| |\n){0,60}") {
+        if let Err(errors) = Graph::parse(&text, "random.ir") {
+            prop_assert!(!errors.is_empty());
+        }
+    }
+}
+
+/// The text with one thing changed: a character or a word is dropped, doubled, replaced or exchanged.
+fn edited(text: &str, index: prop::sample::Index, kind: u8, new: &str) -> String {
+    let words: Vec<&str> = text
+        .split_inclusive([' ', '\n', '(', ')', ',', '%'])
+        .collect();
+    if words.is_empty() {
+        return new.to_owned();
+    }
+    let i = index.index(words.len());
+    let j = index.index(words.len().div_ceil(2));
+    let replaced = |with: &str| [&words[..i].concat(), with, &words[i + 1..].concat()].concat();
+    match kind {
+        0 => replaced(""),
+        1 => replaced(&words[i].repeat(2)),
+        2 => replaced(words[j]),
+        3 => replaced(new),
+        4 => words[..i].concat(),
+        5 => replaced(&format!("{new}{}", words[i])),
+        6 => replaced(&words[i].chars().rev().collect::<String>()),
+        _ => {
+            let lines: Vec<&str> = text.split_inclusive('\n').collect();
+            let i = index.index(lines.len());
+            [&lines[..i].concat(), &lines[i + 1..].concat()[..]].concat()
+        }
+    }
+}
+
+#[test]
+fn random_graphs_have_everything() {
+    let (mut conds, mut whiles, mut stacks, mut assigns, mut deepest) = (0, 0, 0, 0, 0);
+    let mut state = 1u64;
+    for _ in 0..300 {
+        let tape: Vec<u8> = (0..800)
+            .map(|_| {
+                // A linear congruential generator (Knuth, MMIX): the same tapes on every machine.
+                state = state
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                (state >> 56) as u8
+            })
+            .collect();
+        let graph = program(&tape).graph;
+        graph.visit_nodes(graph.root(), &mut |n| {
+            match graph.node(n).op {
+                Op::Cond => conds += 1,
+                Op::While => whiles += 1,
+                Op::Stack(_) => stacks += 1,
+                Op::Assign(_) => assigns += 1,
+                _ => {}
+            }
+            let mut depth = 0;
+            let mut region = graph.node(n).region;
+            while let Some(owner) = graph.region(region).owner {
+                depth += 1;
+                region = graph.node(owner).region;
+            }
+            deepest = deepest.max(depth);
+        });
+    }
+    assert!(
+        conds > 100 && whiles > 100 && stacks > 100 && assigns > 20,
+        "{conds} {whiles} {stacks} {assigns}"
+    );
+    assert!(deepest >= 3, "{deepest}");
+}

@@ -1,0 +1,56 @@
+//! Large graphs: the work on a graph grows with its size, not with the square of it.
+
+use anabranch_dsl::ir::verify;
+use anabranch_dsl::passes::{Pipeline, specialize};
+use anabranch_dsl::{DType, Dim, Graph, Shape, TensorType, trace};
+use std::time::{Duration, Instant};
+
+/// A chain of about `n` nodes with constants, shared values and names that are taken.
+fn chain(n: usize) -> Graph {
+    let ty = TensorType {
+        dtype: DType::F32,
+        shape: Shape(vec![Dim::Named("n".into())]),
+    };
+    let traced = trace::trace("chain", || {
+        let first = trace::input(ty, Some("x"));
+        let mut x = first;
+        for i in 0..n / 7 {
+            let c = x.number((i % 5) as f64);
+            let sum = x.add(c).named("h");
+            let product = x.mul(first).add(c);
+            x = sum.mul(product).tanh().named("x");
+        }
+        vec![x]
+    });
+    traced.expect("the chain is traced").graph
+}
+
+/// Everything that is done with a graph before it runs.
+fn all_steps(n: usize) -> Duration {
+    let graph = chain(n);
+    let start = Instant::now();
+    verify(&graph).expect("what was traced is verified");
+    let parsed = Graph::parse(&graph.to_string(), "chain.ir").expect("what was printed is parsed");
+    assert!(parsed.same_structure(&graph));
+    let mut special =
+        specialize(&graph, &[TensorType::new(DType::F32, [64])]).expect("the input fits");
+    Pipeline::standard().checked(false).run(&mut special);
+    assert!(
+        special.n_nodes() > n / 10,
+        "{} nodes are left of {}",
+        special.n_nodes(),
+        graph.n_nodes()
+    );
+    start.elapsed()
+}
+
+#[test]
+fn a_graph_ten_times_as_large_takes_about_ten_times_as_long() {
+    // The best of several, since other work of the machine only adds. A square would be a hundred times.
+    let best = |n: usize| (0..3).map(|_| all_steps(n)).min().expect("there are three");
+    let (small, large) = (best(2_000), best(20_000));
+    assert!(
+        large < small * 40,
+        "{small:?} for 2,000 nodes, {large:?} for 20,000"
+    );
+}
