@@ -10,6 +10,8 @@ use anabranch_dsl::{DType, HostTensor, TensorType, match_dtype};
 pub(crate) struct Stack {
     /// Bytes of one element, of which `words` holds `len` one behind the other; `None` if shapes are not known.
     element: Option<Element>,
+    /// The extents of an element, if they are known.
+    shape: Vec<usize>,
     words: Vec<u64>,
     len: usize,
     /// The elements, if their shapes are not known.
@@ -25,12 +27,16 @@ struct Element {
 impl Stack {
     /// An empty stack.
     pub(crate) fn new(ty: &TensorType) -> Stack {
-        let element = ty.shape.size().map(|n| Element {
-            dtype: ty.dtype,
-            bytes: n * ty.dtype.size(),
-        });
+        let Some(shape) = ty.shape.known() else {
+            return Stack::default();
+        };
+        let bytes = shape.iter().product::<usize>() * ty.dtype.size();
         Stack {
-            element,
+            element: Some(Element {
+                dtype: ty.dtype,
+                bytes,
+            }),
+            shape,
             ..Stack::default()
         }
     }
@@ -140,9 +146,18 @@ impl Stack {
         add_bytes(dtype, to, &bytemuck::cast_slice(&other.words)[..used]);
     }
 
-    /// Becomes a copy of a stack of the same type.
+    /// Becomes a copy of a stack of the same type, or of one whose shapes are known where those of this one are not.
     pub(crate) fn copy_from(&mut self, other: &Stack) {
         self.clear();
+        if let (None, Some(Element { dtype, bytes, .. })) = (&self.element, &other.element) {
+            let all: &[u8] = bytemuck::cast_slice(&other.words);
+            for i in 0..other.len {
+                let data = super::element::to_buffer(*dtype, &all[i * bytes..][..*bytes]);
+                self.tensors
+                    .push(HostTensor::from_buffer(other.shape.clone(), data));
+            }
+            return;
+        }
         self.tensors.extend_from_slice(&other.tensors);
         self.len = other.len;
         if self.element.is_some() {

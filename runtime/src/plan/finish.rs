@@ -387,6 +387,7 @@ impl Finish<'_> {
                     _ => (self.stack(*src), take),
                 };
                 let dst = self.stack(*dst);
+                let take = take && self.stack_types[dst.index()] == self.stack_types[src.index()];
                 self.code.push(Instr::StackMove { dst, src, take });
             }
             Move::Slot { dst, src } => {

@@ -63,10 +63,13 @@ impl View {
 
     /// Whether the elements lie one behind the other in row-major order.
     pub(crate) fn is_contiguous(&self) -> bool {
+        if self.shape.contains(&0) {
+            return true;
+        }
         let mut expected = 1;
         for (&n, &s) in self.shape.iter().zip(&self.strides).rev() {
             if n != 1 {
-                if s != expected && n != 0 {
+                if s != expected {
                     return false;
                 }
                 expected *= n as isize;

@@ -386,6 +386,9 @@ impl Map {
         sources: &Sources<'_>,
     ) -> Result<(), Failed> {
         let size = self.ops.last().expect("a map has operations").dtype.size();
+        if self.n == 0 {
+            return Ok(());
+        }
         if self.n < PARALLEL {
             return self.run_part(operands, 0, out, sources);
         }

@@ -1,0 +1,88 @@
+//! The corpus of operations through plans: as they are, optimized, and inside of a loop.
+
+mod support;
+
+use anabranch_dsl::corpus::{self, Outcome, cases, parameters};
+use anabranch_dsl::passes::Pipeline;
+use anabranch_dsl::{Graph, HostTensor, Result, TensorType, trace};
+use anabranch_runtime::Program;
+use support::while_loop;
+
+fn run(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
+    let program = Program::new(graph.clone())?;
+    let first = program.run(inputs, &mut vec![]);
+    let second = program.run(inputs, &mut vec![]);
+    assert_eq!(
+        first,
+        second,
+        "two runs give the same\n{}",
+        program.explain()
+    );
+    first
+}
+
+#[test]
+fn every_case_by_its_plan() {
+    corpus::check(run);
+}
+
+#[test]
+fn every_case_optimized() {
+    corpus::check(|graph, inputs| {
+        let mut graph = graph.clone();
+        Pipeline::standard().run(&mut graph);
+        run(&graph, inputs)
+    });
+}
+
+/// Inside of a loop the operands are captured, and the result is computed again into the same memory.
+#[test]
+fn every_case_in_a_loop() {
+    let mut n = 0;
+    for case in cases() {
+        let Ok(single) = case.graph() else { continue };
+        if !matches!(case.outcome, Outcome::Output(_)) {
+            continue;
+        }
+        let types: Vec<TensorType> = case.inputs.iter().map(HostTensor::ty).collect();
+        let traced = trace::trace("loop", || {
+            let x = parameters(&types);
+            let constant = |i: i32| trace::constant(HostTensor::scalar(i));
+            let start = case.emit(&x);
+            let r = while_loop(
+                &[constant(0), start],
+                |s| s[0].lt(constant(2)),
+                |s| vec![s[0].add(constant(1)), case.emit(&x)],
+            );
+            r[1..].to_vec()
+        });
+        let traced = traced.unwrap_or_else(|e| panic!("{e}"));
+        let expected = run(&single, &case.inputs);
+        assert_eq!(
+            run(&traced.graph, &case.inputs),
+            expected,
+            "{}: {}",
+            case.op.name,
+            case.name
+        );
+        n += 1;
+    }
+    assert!(n > 100, "only {n} cases");
+}
+
+/// No operation of the table runs by its reference when its shapes are known.
+#[test]
+fn every_operation_has_a_kernel() {
+    for case in cases() {
+        let Ok(graph) = case.graph() else { continue };
+        let text = Program::new(graph)
+            .unwrap_or_else(|e| panic!("{e}"))
+            .explain();
+        assert!(
+            !text.contains("reference"),
+            "{}: {}\n{text}",
+            case.op.name,
+            case.name
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! Shapes that only the data decides: the plan against the interpreter.
+
+mod support;
+
+use anabranch_dsl::trace::Traced;
+use anabranch_dsl::{Graph, HostTensor, ir};
+use anabranch_runtime::Program;
+use support::check_traced;
+
+#[track_caller]
+fn check(text: &str, inputs: &[HostTensor]) -> Vec<HostTensor> {
+    let graph = Graph::parse(text, "dynamic.ir").unwrap_or_else(|e| panic!("{}", e[0]));
+    ir::verify(&graph).unwrap_or_else(|e| panic!("{}", e[0]));
+    let program = Program::new(graph.clone()).unwrap_or_else(|e| panic!("{e}"));
+    assert!(
+        program.explain().contains("slots"),
+        "this test is about slots\n{}",
+        program.explain()
+    );
+    check_traced(
+        &Traced {
+            graph,
+            vars: vec![],
+        },
+        inputs,
+    )
+    .unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn floats(x: &[f32]) -> HostTensor {
+    HostTensor::new([x.len()], x.to_vec())
+}
+
+#[test]
+fn a_loop_variable_may_grow() {
+    for n in [0, 1, 4] {
+        let outputs = check(
+            "graph @f(%x: f32[2], %n: i32[]) -> (f32[?], f32[], f32[2]) {
+                %0 = constant 0 : i32[]
+                %start = neg %x : f32[?]
+                %all, %i = while (%all = %start, %i = %0 | %x = %x, %n = %n) : (f32[?], i32[]) cond {
+                    %p = lt %i, %n
+                    yield %p
+                } body {
+                    %more = concat %all, %x {axis=0} : f32[?]
+                    %1 = constant 1 : i32[]
+                    %j = add %i, %1
+                    yield %more, %j
+                }
+                %sum = sum %all {axes=[0], keepdim=false} : f32[]
+                %twice = add %x, %x
+                %last = broadcast_like %sum, %twice : f32[2]
+                return %all, %sum, %last
+            }",
+            &[floats(&[1.0, 2.0]), HostTensor::scalar(n)],
+        );
+        assert_eq!(outputs[0].shape(), [2 + 2 * n as usize]);
+    }
+}
+
+#[test]
+fn branches_may_give_different_shapes() {
+    for p in [true, false] {
+        let outputs = check(
+            "graph @f(%x: f32[3], %p: bool[]) -> (f32[?]) {
+                %r = cond %p, %x : f32[?] then (%x) {
+                    %n = neg %x : f32[?]
+                    yield %n
+                } else (%x) {
+                    %y = concat %x, %x {axis=0} : f32[?]
+                    yield %y
+                }
+                %e = exp %r : f32[?]
+                return %e
+            }",
+            &[floats(&[0.0, 1.0, 2.0]), HostTensor::scalar(p)],
+        );
+        assert_eq!(outputs[0].len(), if p { 3 } else { 6 });
+    }
+}
+
+#[test]
+fn loop_variables_of_unknown_shapes_may_be_exchanged() {
+    check(
+        "graph @f(%x: f32[3], %y: f32[1]) -> (f32[?], f32[?]) {
+            %0 = constant 0 : i32[]
+            %a = neg %x : f32[?]
+            %b = neg %y : f32[?]
+            %r, %s, %i = while (%a = %a, %b = %b, %i = %0) : (f32[?], f32[?], i32[]) cond {
+                %3 = constant 3 : i32[]
+                %p = lt %i, %3
+                yield %p
+            } body {
+                %1 = constant 1 : i32[]
+                %j = add %i, %1
+                yield %b, %a, %j
+            }
+            return %r, %s
+        }",
+        &[floats(&[1.0, 2.0, 3.0]), floats(&[4.0])],
+    );
+}
+
+#[test]
+fn stacks_hold_tensors_of_unknown_shapes() {
+    check(
+        "graph @f(%x: f32[2]) -> (f32[?], f32[?], f32[?]) {
+            %s0 = stack_new : stack<f32[?]>
+            %a = neg %x : f32[?]
+            %s1 = push %s0, %a
+            %b = concat %x, %x {axis=0} : f32[?]
+            %s2 = push %s1, %b
+            %z = stack_zeros_like %s2
+            %d = stack_add %s2, %s2
+            %d1, %t = pop %d
+            %d2, %u = pop %d1
+            %z1, %v = pop %z
+            return %t, %u, %v
+        }",
+        &[floats(&[1.0, 2.0])],
+    );
+}
