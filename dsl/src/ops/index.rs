@@ -62,6 +62,7 @@ fn write_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
     match_buffer!(part.buffer(), d => cx.result(write(d, x.data(), to)))
 }
 
+/// Every `step`-th element from `start` up to `end` along an axis.
 static SLICE: OpDef = OpDef {
     name: "slice",
     arity: Arity::Exactly(1),
@@ -160,6 +161,7 @@ fn infer_update(cx: &InferCx<'_>) -> Result<(TensorType, usize), OpError> {
     ))
 }
 
+/// The first operand with every `step`-th element from `start` on replaced by the second.
 static UPDATE_SLICE: OpDef = OpDef {
     name: "update_slice",
     arity: Arity::Exactly(2),
@@ -248,6 +250,7 @@ fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usi
     }
 }
 
+/// `size` elements along an axis from the start given by the second operand.
 static DYNAMIC_SLICE: OpDef = OpDef {
     name: "dynamic_slice",
     arity: Arity::Exactly(2),
@@ -286,6 +289,7 @@ static DYNAMIC_SLICE: OpDef = OpDef {
     effects: Effects::Fallible,
 };
 
+/// The first operand with the elements from the start given by the third replaced by the second.
 static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
     name: "dynamic_update_slice",
     arity: Arity::Exactly(3),
@@ -382,6 +386,7 @@ fn add_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
     match_numeric!(cx.operands[0].buffer(), d => cx.result(add(d, cx.operands[2].data(), at)))
 }
 
+/// The elements at the indices of the second operand; its axes take the place of the axis.
 static TAKE: OpDef = OpDef {
     name: "take",
     arity: Arity::Exactly(2),
@@ -408,6 +413,7 @@ static TAKE: OpDef = OpDef {
     effects: Effects::Fallible,
 };
 
+/// The first operand with the third added at the indices of the second.
 static SCATTER_ADD: OpDef = OpDef {
     name: "scatter_add",
     arity: Arity::Exactly(3),
@@ -474,6 +480,7 @@ fn infer_along(cx: &InferCx<'_>) -> Result<(), OpError> {
     Ok(())
 }
 
+/// For every index of the second operand the element at that index along the axis.
 static TAKE_ALONG_AXIS: OpDef = OpDef {
     name: "take_along_axis",
     arity: Arity::Exactly(2),
@@ -506,6 +513,7 @@ static TAKE_ALONG_AXIS: OpDef = OpDef {
     effects: Effects::Fallible,
 };
 
+/// The first operand with the third added where the second says along the axis.
 static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
     name: "scatter_add_along_axis",
     arity: Arity::Exactly(3),
