@@ -19,7 +19,7 @@ mod cast;
 mod compare;
 mod elementwise_binary;
 mod elementwise_unary;
-mod index;
+mod gather;
 mod infer;
 mod join;
 mod layout;
@@ -30,12 +30,14 @@ pub mod random;
 mod reduce;
 mod reduce_index;
 mod shape;
+mod slice;
 mod softmax;
 
 pub use axes::{IntoAxes, IntoExtents};
-pub use index::ScalarIndex;
+
 pub use join::{concat, stack};
 pub use shape::iota;
+pub use slice::ScalarIndex;
 
 /// How many operands an operation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +228,8 @@ pub fn all() -> impl Iterator<Item = &'static OpDef> {
         cast::OPS,
         shape::OPS,
         join::OPS,
-        index::OPS,
+        slice::OPS,
+        gather::OPS,
         reduce::OPS,
         reduce_index::OPS,
         matmul::OPS,
