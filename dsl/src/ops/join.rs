@@ -8,6 +8,7 @@ use crate::{Dim, Element, HostTensor, Operand, Tensor, match_buffer};
 /// The operations of this file.
 pub(super) const OPS: &[&OpDef] = &[&CONCAT];
 
+/// Tensors side by side along an axis.
 static CONCAT: OpDef = OpDef {
     name: "concat",
     arity: Arity::AtLeast(1),

@@ -11,6 +11,7 @@ use crate::{Dim, Numeric, Shape, Tensor};
 /// The operations of this file.
 pub(super) const OPS: &[&OpDef] = &[&MATMUL];
 
+/// Products of matrices in the last two axes, `[.., m, k]` by `[.., k, n]`, with equal leading axes.
 static MATMUL: OpDef = OpDef {
     name: "matmul",
     arity: Arity::Exactly(2),

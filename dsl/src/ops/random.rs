@@ -77,6 +77,7 @@ fn key_of(cx: &EvalCx<'_>) -> [u32; 2] {
     [key[0], key[1]]
 }
 
+/// The first words of the stream of a key.
 static RANDOM_BITS: OpDef = OpDef {
     name: "random_bits",
     arity: Arity::Exactly(1),
@@ -91,6 +92,7 @@ static RANDOM_BITS: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// Numbers in `[0, 1)` from the stream of a key.
 static RANDOM_UNIFORM: OpDef = OpDef {
     name: "random_uniform",
     arity: Arity::Exactly(1),
@@ -121,6 +123,7 @@ static RANDOM_UNIFORM: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// The key that a number makes of a key.
 static RANDOM_FOLD_IN: OpDef = OpDef {
     name: "random_fold_in",
     arity: Arity::Exactly(2),
