@@ -286,17 +286,6 @@ fn recursion_is_an_error_that_shows_the_chain() {
 }
 
 #[test]
-fn a_missing_gradient_names_the_operation_the_line_and_the_way() {
-    use anabranch::dsl::ops::{Grad, all};
-    // Whatever operation says that it has none.
-    for def in all() {
-        if let Grad::Missing(why) = def.grad {
-            assert!(!why.is_empty(), "{}: a reason is missing", def.name);
-        }
-    }
-}
-
-#[test]
 fn a_failing_step_leaves_the_variables_as_they_were() -> anabranch::Result<()> {
     #[graph]
     fn count(n: &Var<f64>, x: S) -> S {

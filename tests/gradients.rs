@@ -484,6 +484,160 @@ fn a_training_loop_inside_of_the_graph() {
     check(|| descend(&v), (), &[0.25]);
 }
 
+#[test]
+fn variables_assigned_in_a_loop_read_each_other_in_program_order() {
+    let (a, b) = (Var::<f64>::new("a", 0.0), Var::<f64>::new("b", 0.0));
+    #[graph]
+    fn f(a: &Var<f64>, b: &Var<f64>) -> (S, S) {
+        let mut i = scalar(0);
+        while i < 10 {
+            a.set(a.get() + 1.0);
+            b.set(b.get() + a.get());
+            i += 1;
+        }
+        (a.get(), b.get())
+    }
+    check(|| f(&a, &b), (), &[10.0, 55.0]);
+}
+
+#[test]
+fn a_loop_in_a_branch_assigns_only_if_it_is_taken() {
+    let v = Var::<i32>::new("v", -1);
+    #[graph]
+    fn f(v: &Var<i32>, p: Tensor<bool>) -> (Tensor<i32>, Tensor<i32>) {
+        let mut r = scalar(5);
+        if !p {
+            let mut i = scalar(0);
+            while i < 100 {
+                v.set(i);
+                i += 1;
+            }
+            r = scalar(6);
+        }
+        (r, v.get())
+    }
+    check(|p| f(&v, p), false, &[6.0, 99.0]);
+    check(|p| f(&v, p), true, &[5.0, -1.0]);
+}
+
+// What is saved.
+
+/// The text of the graph of `f`.
+fn graph_of<Args, F: anabranch::dsl::function::GraphFn<Args>>(f: F, inputs: usize) -> String {
+    let signature = vec![anabranch::TensorType::new(anabranch::DType::F64, ()); inputs];
+    let (traced, _) = anabranch::dsl::function::trace_fn("f", &f, &signature).unwrap();
+    traced.graph.to_string()
+}
+
+#[test]
+fn only_what_the_gradient_reads_is_saved() {
+    #[graph]
+    fn scaled(x: S, c: S) -> S {
+        let (mut v, mut i) = (x, scalar(0));
+        while i < 5 {
+            v *= c;
+            i += 1;
+        }
+        let (dx, dc) = gradients(v, (x, c));
+        dx + dc
+    }
+    // The captured factor is read where it is; the product's other side is saved.
+    assert_eq!(graph_of(scaled, 2).matches("= push ").count(), 1);
+
+    #[graph]
+    fn scaled_by_a_constant(x: S) -> S {
+        let (mut v, mut i) = (x, scalar(0));
+        while i < 5 {
+            v = v * 3.0 + 1.0;
+            i += 1;
+        }
+        gradients(v, x)
+    }
+    assert_eq!(
+        graph_of(scaled_by_a_constant, 1).matches("= push ").count(),
+        0
+    );
+
+    #[graph]
+    fn stopped(x: S) -> S {
+        let (mut v, mut i) = (x, scalar(0));
+        while i < 5 {
+            v = 2.0 * v + (v * v).stop_gradient();
+            i += 1;
+        }
+        gradients(v, x)
+    }
+    assert_eq!(graph_of(stopped, 1).matches("= push ").count(), 0);
+}
+
+#[test]
+fn a_second_gradient_saves_nothing_again() {
+    fn squared(x: S, times: usize) -> S {
+        let y = loop_of_squares(x);
+        (0..times).fold(scalar(0.0), |sum, _| sum + gradients(y, x))
+    }
+    #[graph]
+    fn loop_of_squares(x: S) -> S {
+        let mut v = x;
+        while v < 100.0 {
+            v *= v;
+        }
+        v
+    }
+    for times in [1, 2, 3] {
+        assert_eq!(
+            graph_of(|x| squared(x, times), 1)
+                .matches("= push ")
+                .count(),
+            1,
+            "{times} gradients"
+        );
+    }
+    check(|x| squared(x, 2), 2.0, &[2048.0]);
+}
+
+#[test]
+fn an_operation_without_a_rule_is_named_with_its_line_and_the_way() {
+    use anabranch::dsl::ir::Attrs;
+    use anabranch::dsl::ops::{Arity, Effects, Exactness, Grad, OpDef};
+    static STRANGE: OpDef = OpDef {
+        name: "strange",
+        arity: Arity::Exactly(1),
+        attrs: &[],
+        infer: |cx| Ok(cx.operands[0].clone()),
+        eval: |cx| Ok(cx.operands[0].clone()),
+        grad: Grad::Missing("nobody knows it"),
+        exactness: Exactness::Exact,
+        effects: Effects::Pure,
+    };
+    #[track_caller]
+    fn strange(x: S) -> S {
+        Tensor::from_any(anabranch::dsl::trace::emit(
+            &STRANGE,
+            &[x.untyped()],
+            Attrs::none(),
+        ))
+    }
+    #[graph]
+    fn f(x: S) -> S {
+        let mut y = x.exp().named("start");
+        while y < 10.0 {
+            y = strange(y * 2.0) + 1.0;
+        }
+        gradients(y.sin(), x)
+    }
+    let error = error_of(f, 1.0).to_string();
+    for part in [
+        "`strange` has no gradient: nobody knows it",
+        "strange(y * 2.0)",
+        "loss <- sin <- while",
+        "strange <- mul",
+        "exp",
+    ] {
+        assert!(error.contains(part), "no `{part}` in:\n{error}");
+    }
+}
+
 // What cannot be.
 
 #[test]

@@ -891,23 +891,17 @@ impl Sweep {
         trace::with(|t| {
             let mut at = data.operands.iter().copied().find(|&v| self.is_active(v));
             while let Some(v) = at {
-                let name = t.graph.value(v).name;
-                match t.graph.producer(v) {
-                    Some(n) if !self.wrt.contains(&v) && to_wrt.len() < 20 => {
-                        to_wrt.push(t.graph.node(n).op.name().to_owned());
-                        at = t
-                            .graph
-                            .node(n)
-                            .operands
-                            .iter()
-                            .copied()
-                            .find(|&v| self.is_active(v));
-                    }
-                    _ => {
-                        to_wrt.push(name.map_or_else(|| v.to_string(), |n| format!("`{n}`")));
-                        at = None;
-                    }
+                let done = self.wrt.contains(&v) || to_wrt.len() > 20;
+                if let Some(name) = t.graph.value(v).name
+                    && (done || t.graph.producer(v).is_none())
+                {
+                    to_wrt.push(format!("`{name}`"));
                 }
+                at = if done {
+                    None
+                } else {
+                    self.comes_from(&t.graph, v, &mut to_wrt)
+                };
             }
         });
         let mut path = vec!["loss".to_owned()];
@@ -922,6 +916,28 @@ impl Sweep {
                     path.join(" <- ")
                 )),
         )
+    }
+}
+
+impl Sweep {
+    /// One step of the way from a value to what the gradient is taken with respect to; notes the operation that is passed.
+    fn comes_from(&self, graph: &crate::Graph, v: Value, way: &mut Vec<String>) -> Option<Value> {
+        match graph.value(v).def {
+            ValueDef::Result(node, _) => {
+                way.push(graph.node(node).op.name().to_owned());
+                graph
+                    .node(node)
+                    .operands
+                    .iter()
+                    .copied()
+                    .find(|&v| self.is_active(v))
+            }
+            ValueDef::Param(region, i) => {
+                let owner = graph.node(graph.region(region).owner?);
+                let offset = usize::from(matches!(owner.op, Op::Cond));
+                Some(owner.operands[i as usize + offset]).filter(|&v| self.is_active(v))
+            }
+        }
     }
 }
 
