@@ -57,25 +57,28 @@ impl Plan {
         let mut pc = 0;
         while pc < code.len() {
             match &code[pc] {
-                Instr::Scalar {
-                    f, dst, a, b, c, ..
-                } => {
-                    let regs = &mut cx.regs[..];
-                    regs[dst.index()] = f(regs[a.index()], regs[b.index()], regs[c.index()]);
+                Instr::Unary { f, dst, a } => cx.regs[dst.index()] = f(cx.regs[a.index()]),
+                Instr::Binary { f, dst, a, b } => {
+                    cx.regs[dst.index()] = f(cx.regs[a.index()], cx.regs[b.index()]);
                 }
-                Instr::Checked {
-                    f,
-                    valid,
-                    dst,
-                    a,
-                    b,
-                    step,
-                } => {
-                    let (x, y) = (cx.regs[a.index()], cx.regs[b.index()]);
-                    if !valid(y) {
+                Instr::Select { dst, a, b, c } => {
+                    let taken = if bool::from_reg(cx.regs[a.index()]) {
+                        b
+                    } else {
+                        c
+                    };
+                    cx.regs[dst.index()] = cx.regs[taken.index()];
+                }
+                Instr::Require { valid, a, step } => {
+                    if !valid(cx.regs[a.index()]) {
                         return Err(self.failure(cx, &self.steps[step.index()], foreign));
                     }
-                    cx.regs[dst.index()] = f(x, y, 0);
+                }
+                Instr::JumpCompare { f, a, b, to, when } => {
+                    if bool::from_reg(f(cx.regs[a.index()], cx.regs[b.index()])) == *when {
+                        pc = *to as usize;
+                        continue;
+                    }
                 }
                 Instr::Move { dst, src } => cx.regs[dst.index()] = cx.regs[src.index()],
                 Instr::Jump { to } => {
@@ -177,7 +180,7 @@ impl Plan {
     /// A tensor of its own with the value of an operand.
     fn host(&self, cx: &Context, operand: &Operand, foreign: Foreign<'_>) -> HostTensor {
         match operand {
-            Operand::View(v) => cx.sources(self, foreign).to_host(v),
+            Operand::View(v) => cx.sources(self, foreign).host(v),
             Operand::Slot(s) => slot(cx, *s).clone(),
         }
     }
@@ -227,9 +230,9 @@ impl Plan {
 
     fn check_finite(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Result<()> {
         let result = match &step.out {
-            Out::View(v) => cx.sources(self, foreign).to_host(v),
+            Out::View(v) => cx.sources(self, foreign).host(v),
             Out::Slot(s) => slot(cx, *s).clone(),
-            Out::Reg(r, dtype) => cx.sources(self, foreign).to_host(&reg_view(*r, *dtype)),
+            Out::Reg(r, dtype) => cx.sources(self, foreign).host(&reg_view(*r, *dtype)),
             Out::Nothing => return Ok(()),
         };
         if interp::is_finite(&result) {
