@@ -35,6 +35,7 @@ mod finish;
 mod liveness;
 mod lower;
 mod moves;
+mod registers;
 mod view;
 
 use crate::cpu::kernels::Kernel;
