@@ -12,7 +12,7 @@
 //! and views are made again, and only what is left is saved: the forward construct is given one more loop variable, a stack, on which every
 //! execution of the region pushes, and from which the backward region pops in reverse order. The stack is carried through
 //! all enclosing constructs, so nesting needs no stacks of stacks, and a branch that is not taken saves nothing. What no rule
-//! asks for is not saved ([`GradNode::x`]); asking twice, also in a second gradient, saves once ([`Augmented`]).
+//! asks for is not saved ([`GradNode::x`]); asking twice, also in a second gradient, saves once (`Augmented`).
 //!
 //! Levels: level 0 are the regions that are open when the gradient is taken, whose values need no saving; level `k` is the
 //! `k`-th forward region inside, paired with the backward region that is being traced for it.

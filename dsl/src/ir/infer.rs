@@ -7,7 +7,7 @@ use crate::{DType, Shape, TensorType, Type};
 /// The largest number of elements of a tensor whose extents are known; so sizes and sums of sizes cannot overflow.
 pub(crate) const MAX_ELEMENTS: usize = 1 << 40;
 
-/// What is wrong with a node, and the invariant of [`verify`](super::verify) that it breaks.
+/// What is wrong with a node, and the invariant of [`verify`](fn@super::verify) that it breaks.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken {
     pub(crate) invariant: u8,

@@ -25,7 +25,7 @@ mod lex;
 mod literal;
 mod parse;
 mod print;
-mod verify;
+pub mod verify;
 
 pub use attrs::{Attr, AttrKind, Attrs};
 pub(crate) use edit::Replacements;

@@ -411,3 +411,73 @@ impl StackOp {
         .find(|op| Op::Stack(op.clone()).name() == name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Loc};
+
+    #[test]
+    fn places_are_comments() {
+        let text = "graph @f(%x: f32[], %p: bool[]) -> f32[] {
+    %y = cond %p, %x : f32[] then (%x) {
+        %z = tanh %x : f32[]
+        yield %z
+    } else (%x) {
+        yield %x
+    }
+    return %y
+}
+";
+        let graph = Graph::parse(text, "f.ir").unwrap();
+        let with_locs = graph.text().with_locs().to_string();
+        let expected = text
+            .replace("then (%x) {", "then (%x) { ; loc f.ir:2:5")
+            .replace(
+                "%z = tanh %x : f32[]",
+                "%z = tanh %x : f32[] ; loc f.ir:3:9",
+            );
+        assert_eq!(with_locs, expected);
+        assert!(
+            Graph::parse(&with_locs, "f.ir")
+                .unwrap()
+                .same_structure(&graph)
+        );
+    }
+
+    /// The text of a graph whose values have the given names.
+    fn text_of_names(names: &[&'static str]) -> String {
+        let mut graph = Graph::new("f");
+        let root = graph.root();
+        for &name in names {
+            let ty = Type::tensor(DType::F32, ());
+            let node = graph.make_node(
+                root,
+                Op::Constant(HostTensor::scalar(0.0f32)),
+                vec![],
+                [ty],
+                Loc::UNKNOWN,
+            );
+            graph.append(node);
+            let value = graph.node(node).results[0];
+            graph.value_mut(value).name = Some(name);
+        }
+        graph.to_string()
+    }
+
+    #[test]
+    fn names_are_made_plain_and_different() {
+        let text = text_of_names(&["x", "x", "x_2", "x", "a b", "", "0", "state.1"]);
+        let printed: Vec<&str> = text
+            .lines()
+            .filter_map(|l| l.trim().strip_suffix(" = constant 0.0 : f32[]"))
+            .collect();
+        assert_eq!(
+            printed,
+            [
+                "%x", "%x_2", "%x_2_2", "%x_3", "%a_b", "%_", "%_0", "%state.1"
+            ]
+        );
+        assert_eq!(Graph::parse(&text, "f.ir").unwrap().to_string(), text);
+    }
+}

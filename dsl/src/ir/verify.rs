@@ -29,7 +29,7 @@ use super::{Broken, Graph, Node, Op, Region, Value, ValueDef};
 use crate::{Diagnostic, Loc, Type};
 use std::collections::HashSet;
 
-/// Checks the invariants of the [module](self); all that are broken are reported.
+/// Checks the invariants of the [module](mod@self); all that are broken are reported.
 pub fn verify(graph: &Graph) -> Result<(), Vec<Diagnostic>> {
     let mut v = Verifier {
         graph,

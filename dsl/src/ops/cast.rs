@@ -54,6 +54,7 @@ pub(super) fn scalar_of(dtype: DType, x: f64) -> HostTensor {
     converted(&HostTensor::scalar(x), dtype)
 }
 
+/// Conversion to another element type by the rules of Rust's `as`.
 static CAST: OpDef = OpDef {
     name: "cast",
     arity: Arity::Exactly(1),
@@ -65,6 +66,7 @@ static CAST: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// The operand, which gradients take for a constant.
 static STOP_GRADIENT: OpDef = OpDef {
     name: "stop_gradient",
     arity: Arity::Exactly(1),

@@ -51,39 +51,50 @@ fn of_bools(cx: &InferCx<'_>) -> Result<Type, OpError> {
     Ok(common(cx, Class::Bool)?.into())
 }
 
+/// `a == b`
 static EQ: OpDef = row("eq", of_any, |cx| {
     Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, PartialEq::eq)))
 });
+/// `a != b`, true of `NaN`.
 static NE: OpDef = row("ne", of_any, |cx| {
     Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, PartialEq::ne)))
 });
+/// `a < b`
 static LT: OpDef = row("lt", of_numbers, |cx| {
     Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::lt)))
 });
+/// `a <= b`
 static LE: OpDef = row("le", of_numbers, |cx| {
     Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::le)))
 });
+/// `a > b`
 static GT: OpDef = row("gt", of_numbers, |cx| {
     Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::gt)))
 });
+/// `a >= b`
 static GE: OpDef = row("ge", of_numbers, |cx| {
     Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::ge)))
 });
+/// Both are true.
 static AND: OpDef = row("and", of_bools, |cx| {
     Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a & b))
 });
+/// One is true, or both.
 static OR: OpDef = row("or", of_bools, |cx| {
     Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a | b))
 });
+/// Exactly one is true.
 static XOR: OpDef = row("xor", of_bools, |cx| {
     Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a ^ b))
 });
+/// The opposite.
 static NOT: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row("not", of_bools, |cx| {
         Ok(cx.result(cx.operands[0].data::<bool>().iter().map(|x| !x).collect()))
     })
 };
+/// Whether elements are `NaN`.
 static IS_NAN: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row("is_nan", of_floats, |cx| {
@@ -92,6 +103,7 @@ static IS_NAN: OpDef = OpDef {
         )
     })
 };
+/// Whether elements are neither infinite nor `NaN`.
 static IS_FINITE: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row("is_finite", of_floats, |cx| {
@@ -101,6 +113,7 @@ static IS_FINITE: OpDef = OpDef {
     })
 };
 
+/// The second operand where the first is true, the third elsewhere.
 static SELECT: OpDef = OpDef {
     name: "select",
     arity: Arity::Exactly(3),

@@ -72,18 +72,21 @@ const fn row(name: &'static str, eval: Eval, grad: Grad) -> OpDef {
     }
 }
 
+/// `a + b`
 static ADD: OpDef = row(
     "add",
     |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::plus))),
     Grad::Rule(|n| vec![Some(n.dy()), Some(n.dy())]),
 );
 
+/// `a - b`
 static SUB: OpDef = row(
     "sub",
     |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::minus))),
     Grad::Rule(|n| vec![Some(n.dy()), n.needs(1).then(|| -n.dy())]),
 );
 
+/// `a * b`
 static MUL: OpDef = row(
     "mul",
     |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::times))),
@@ -95,6 +98,7 @@ static MUL: OpDef = row(
     }),
 );
 
+/// `a / b`; integers are cut towards zero.
 static DIV: OpDef = OpDef {
     exactness: Exactness::Ulps(1),
     effects: Effects::Fallible,
@@ -108,6 +112,7 @@ static DIV: OpDef = OpDef {
     )
 };
 
+/// `a % b`, with the sign of `a`.
 static REM: OpDef = OpDef {
     effects: Effects::Fallible,
     ..row(
@@ -121,6 +126,7 @@ static REM: OpDef = OpDef {
     )
 };
 
+/// `-a`
 static NEG: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row(
@@ -134,6 +140,7 @@ static NEG: OpDef = OpDef {
     )
 };
 
+/// `a` to the power `b`.
 static POW: OpDef = OpDef {
     infer: |cx| Ok(common(cx, Class::Float)?.into()),
     exactness: Exactness::Ulps(16),
@@ -157,12 +164,14 @@ static POW: OpDef = OpDef {
     )
 };
 
+/// The larger one, or `NaN`.
 static MAXIMUM: OpDef = row(
     "maximum",
     |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::larger))),
     Grad::Rule(|n| split(n, n.x(0), n.x(1))),
 );
 
+/// The smaller one, or `NaN`.
 static MINIMUM: OpDef = row(
     "minimum",
     |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::smaller))),
@@ -176,6 +185,7 @@ fn split(n: &GradNode<'_>, high: Any, low: Any) -> Vec<Option<Any>> {
     vec![Some(n.dy() * first), Some(n.dy() * (1.0 - first))]
 }
 
+/// The angle of the point with ordinate `a` and abscissa `b`.
 static ATAN2: OpDef = OpDef {
     infer: |cx| Ok(common(cx, Class::Float)?.into()),
     exactness: Exactness::Ulps(8),
@@ -373,14 +383,20 @@ impl<T: Numeric> Tensor<T> {
         let (mut square, mut left, mut product) = (x, exponent, None::<Any>);
         while left > 0 {
             if left % 2 == 1 {
-                product = Some(product.map_or(square, |p| p.mul(square)));
+                product = Some(match product {
+                    Some(p) => p.mul(square),
+                    None => square,
+                });
             }
             left /= 2;
             if left > 0 {
                 square = square.mul(square);
             }
         }
-        Tensor::from_any(product.unwrap_or_else(|| x.number(1.0).broadcast_like(x)))
+        Tensor::from_any(match product {
+            Some(p) => p,
+            None => x.number(1.0).broadcast_like(x),
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{Dim, Element, HostTensor, Operand, Tensor, match_buffer};
 /// The operations of this file.
 pub(super) const OPS: &[&OpDef] = &[&CONCAT];
 
+/// Tensors side by side along an axis.
 static CONCAT: OpDef = OpDef {
     name: "concat",
     arity: Arity::AtLeast(1),
@@ -100,7 +101,7 @@ static CONCAT: OpDef = OpDef {
 };
 
 impl Any {
-    /// See [`concat`].
+    /// See [`concat()`].
     #[track_caller]
     pub fn concat(parts: &[Any], axis: isize) -> Any {
         let Some(first) = parts.first() else {
@@ -135,13 +136,13 @@ impl Any {
     pub fn pad(self, axis: isize, before: usize, after: usize, value: Any) -> Any {
         let axis = self.axis("pad", axis);
         let shape = self.shape();
-        let fill = |n: usize| value.broadcast_to(with_extent(&shape, axis, Dim::Known(n)));
+        let filled = |n: usize| with_extent(&shape, axis, Dim::Known(n));
         let mut parts = vec![self];
         if before > 0 {
-            parts.insert(0, fill(before));
+            parts.insert(0, value.broadcast_to(filled(before)));
         }
         if after > 0 {
-            parts.push(fill(after));
+            parts.push(value.broadcast_to(filled(after)));
         }
         if parts.len() == 1 {
             self

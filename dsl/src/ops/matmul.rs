@@ -11,50 +11,28 @@ use crate::{Dim, Numeric, Shape, Tensor};
 /// The operations of this file.
 pub(super) const OPS: &[&OpDef] = &[&MATMUL];
 
+/// Products of matrices in the last two axes, `[.., m, k]` by `[.., k, n]`, with equal leading axes.
 static MATMUL: OpDef = OpDef {
     name: "matmul",
     arity: Arity::Exactly(2),
     attrs: &[],
     infer: |cx| {
         let (a, b) = (cx.tensor(0)?, cx.tensor(1)?);
-        Class::Numeric.check(a)?;
-        let label = || format!("{a} times {b}");
-        if a.dtype != b.dtype {
-            let error = OpError::new(format!("element types differ, {} and {}", a.dtype, b.dtype));
-            return Err(error
-                .label(label())
-                .help("convert one of them with `.cast()`"));
-        }
         if a.rank() < 2 || a.rank() != b.rank() {
-            return Err(OpError::new(format!(
+            let message = format!(
                 "ranks {} and {}, not equal and at least 2",
                 a.rank(),
                 b.rank()
-            ))
-            .label(label()));
+            );
+            return Err(OpError::new(message).label(format!("{a} times {b}")));
         }
+        check_matrices(a, b)?;
         let batch = a.rank() - 2;
         let (da, db) = (a.shape.dims(), b.shape.dims());
-        if !da[batch + 1].compatible(&db[batch]) {
-            let error = OpError::new(format!(
-                "inner dimensions differ, {} and {}",
-                da[batch + 1],
-                db[batch]
-            ))
-            .label(label());
-            return Err(if da[batch + 1].compatible(&db[batch + 1]) {
-                error.help("transpose the second operand with `.t()`")
-            } else if da[batch].compatible(&db[batch]) {
-                error.help("transpose the first operand with `.t()`")
-            } else {
-                error.help("the last axis of the first operand meets the one before the last of the second")
-            });
-        }
         let (ba, bb) = (Shape(da[..batch].to_vec()), Shape(db[..batch].to_vec()));
         if !ba.compatible(&bb) {
-            return Err(
-                OpError::new(format!("batch dimensions differ, {ba} and {bb}")).label(label()),
-            );
+            let error = OpError::new(format!("batch dimensions differ, {ba} and {bb}"));
+            return Err(error.label(format!("{a} times {b}")));
         }
         let mut shape = ba.meet(&bb);
         shape.0.extend([da[batch].clone(), db[batch + 1].clone()]);
@@ -96,6 +74,31 @@ static MATMUL: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// Whether the matrices in the last two axes can be multiplied.
+fn check_matrices(a: &TensorType, b: &TensorType) -> Result<(), OpError> {
+    Class::Numeric.check(a)?;
+    let error = |message: String| OpError::new(message).label(format!("{a} times {b}"));
+    if a.dtype != b.dtype {
+        let error = error(format!("element types differ, {} and {}", a.dtype, b.dtype));
+        return Err(error.help("convert one of them with `.cast()`"));
+    }
+    let matrix = |ty: &TensorType| {
+        [-2, -1].map(|i| ty.shape.dims()[(ty.rank() as isize + i) as usize].clone())
+    };
+    let ([rows, inner], [meets, columns]) = (matrix(a), matrix(b));
+    if inner.compatible(&meets) {
+        return Ok(());
+    }
+    let error = error(format!("inner dimensions differ, {inner} and {meets}"));
+    Err(if inner.compatible(&columns) {
+        error.help("transpose the second operand with `.t()`")
+    } else if rows.compatible(&meets) {
+        error.help("transpose the first operand with `.t()`")
+    } else {
+        error.help("the last axis of the first operand meets the one before the last of the second")
+    })
+}
+
 impl Any {
     /// See [`Tensor::matmul`].
     #[track_caller]
@@ -120,6 +123,7 @@ impl Any {
 #[track_caller]
 fn matrices(a: Any, b: Any) -> Any {
     let (ta, tb) = (a.tensor_type(), b.tensor_type());
+    accept("matmul", check_matrices(&ta, &tb));
     let (sa, sb) = (&ta.shape, &tb.shape);
     if sa.rank() == 2 && sb.rank() == 2 {
         return trace::emit(&MATMUL, &[a, b], Attrs::none());
@@ -156,11 +160,9 @@ fn matrices(a: Any, b: Any) -> Any {
             x.broadcast_like(other.sum([-2, -1], true))
         }
     };
-    trace::emit(
-        &MATMUL,
-        &[stretch(a, &ba, sa, b), stretch(b, &bb, sb, a)],
-        Attrs::none(),
-    )
+    let stretched = || [stretch(a, &ba, sa, b), stretch(b, &bb, sb, a)];
+    let operands = trace::called_at(Loc::caller(), stretched);
+    trace::emit(&MATMUL, &operands, Attrs::none())
 }
 
 impl<T: Numeric> Tensor<T> {

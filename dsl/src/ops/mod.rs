@@ -3,8 +3,12 @@
 //! An [`OpDef`] is a row of a static table. A part that is missing says why ([`Grad::Missing`]); nothing is silent.
 //! The definitions are grouped by family, one file each; [`all`] is the whole list.
 //!
+//! To add one: a row in the file of its family, named in that file's `OPS`; a method of [`Any`], which broadcasts and counts axes
+//! from the front; a method of [`Tensor`](crate::Tensor) with an example; and its cases in `tests/ops/`. Tests refuse an operation
+//! without cases, and a gradient that finite differences have not confirmed in first and second order.
+//!
 //! Operands of elementwise operations have equal shapes: broadcasting is an operation of its own, which
-//! [`Any`](crate::Any)'s methods insert. So gradients and kernels never think about it.
+//! [`Any`]'s methods insert. So gradients and kernels never think about it.
 
 use crate::autodiff::GradNode;
 use crate::ir::{AttrKind, Attrs};
@@ -15,7 +19,7 @@ mod cast;
 mod compare;
 mod elementwise_binary;
 mod elementwise_unary;
-mod index;
+mod gather;
 mod infer;
 mod join;
 mod layout;
@@ -26,12 +30,14 @@ pub mod random;
 mod reduce;
 mod reduce_index;
 mod shape;
+mod slice;
 mod softmax;
 
 pub use axes::{IntoAxes, IntoExtents};
-pub use index::ScalarIndex;
+
 pub use join::{concat, stack};
 pub use shape::iota;
+pub use slice::ScalarIndex;
 
 /// How many operands an operation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,14 +207,14 @@ impl OpError {
 /// Ends the trace with an error of the operation `op` at the caller's place.
 #[track_caller]
 fn refuse(op: &str, error: OpError) -> ! {
-    trace::fail(error.at(op, Loc::caller()))
+    trace::fail(error.at(op, trace::place(Loc::caller())))
 }
 
-/// The value, or the end of the trace as in [`refuse`].
+/// What a check has found, or the end of the trace with its error, as [`refuse`].
 #[track_caller]
 fn accept<T>(op: &str, checked: Result<T, OpError>) -> T {
     match checked {
-        Ok(value) => value,
+        Ok(found) => found,
         Err(error) => refuse(op, error),
     }
 }
@@ -222,7 +228,8 @@ pub fn all() -> impl Iterator<Item = &'static OpDef> {
         cast::OPS,
         shape::OPS,
         join::OPS,
-        index::OPS,
+        slice::OPS,
+        gather::OPS,
         reduce::OPS,
         reduce_index::OPS,
         matmul::OPS,

@@ -77,6 +77,7 @@ fn key_of(cx: &EvalCx<'_>) -> [u32; 2] {
     [key[0], key[1]]
 }
 
+/// The first words of the stream of a key.
 static RANDOM_BITS: OpDef = OpDef {
     name: "random_bits",
     arity: Arity::Exactly(1),
@@ -91,6 +92,7 @@ static RANDOM_BITS: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// Numbers in `[0, 1)` from the stream of a key.
 static RANDOM_UNIFORM: OpDef = OpDef {
     name: "random_uniform",
     arity: Arity::Exactly(1),
@@ -121,6 +123,7 @@ static RANDOM_UNIFORM: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// The key that a number makes of a key.
 static RANDOM_FOLD_IN: OpDef = OpDef {
     name: "random_fold_in",
     arity: Arity::Exactly(2),
@@ -238,9 +241,10 @@ impl Key {
     #[track_caller]
     pub fn normal<T: Float>(self, shape: impl Into<Shape>) -> Tensor<T> {
         let shape = shape.into();
-        let uniform = |i: i32| self.fold_in(i).uniform::<T>(shape.clone()).untyped();
-        let radius = ((1.0 - uniform(0)).log() * -2.0).sqrt();
-        Tensor::from_any(radius * (uniform(1) * std::f64::consts::TAU).cos())
+        let u = self.fold_in(0).uniform::<T>(&shape).untyped();
+        let v = self.fold_in(1).uniform::<T>(&shape).untyped();
+        let radius = ((1.0 - u).log() * -2.0).sqrt();
+        Tensor::from_any(radius * (v * std::f64::consts::TAU).cos())
     }
 
     /// `true` with probability `p`, which broadcasts to the shape.

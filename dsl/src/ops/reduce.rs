@@ -77,6 +77,7 @@ const fn row(name: &'static str, infer: Infer, eval: Eval, grad: Grad) -> OpDef 
     }
 }
 
+/// Sums over axes.
 static SUM: OpDef = OpDef {
     exactness: Exactness::Sum(1.0),
     ..row(
@@ -91,6 +92,7 @@ static SUM: OpDef = OpDef {
     )
 };
 
+/// Products over axes.
 static PROD: OpDef = OpDef {
     exactness: Exactness::Ulps(64),
     ..row(
@@ -105,6 +107,7 @@ static PROD: OpDef = OpDef {
     )
 };
 
+/// Largest elements over axes, or `NaN`.
 static MAX: OpDef = row(
     "max",
     infer_not_empty,
@@ -116,6 +119,7 @@ static MAX: OpDef = row(
     Grad::Rule(|n| vec![Some(share(n))]),
 );
 
+/// Smallest elements over axes, or `NaN`.
 static MIN: OpDef = row(
     "min",
     infer_not_empty,
@@ -127,6 +131,7 @@ static MIN: OpDef = row(
     Grad::Rule(|n| vec![Some(share(n))]),
 );
 
+/// Whether all elements along axes are true.
 static ALL: OpDef = row(
     "all",
     |cx| infer(cx, Class::Bool),
@@ -134,6 +139,7 @@ static ALL: OpDef = row(
     Grad::Zero("truth values have no gradients"),
 );
 
+/// Whether some element along axes is true.
 static ANY: OpDef = row(
     "any",
     |cx| infer(cx, Class::Bool),
@@ -209,6 +215,7 @@ fn prod_gradient(n: &GradNode<'_>) -> Any {
     spread(n, d)
 }
 
+/// Running sums along an axis, from its start or, in reverse, from its end.
 static CUMSUM: OpDef = OpDef {
     name: "cumsum",
     arity: Arity::Exactly(1),

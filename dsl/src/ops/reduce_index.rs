@@ -34,9 +34,11 @@ const fn row(name: &'static str, eval: Eval) -> OpDef {
     }
 }
 
+/// Index of the first largest element along an axis.
 static ARGMAX: OpDef = row("argmax", |cx| {
     Ok(match_numeric!(cx.operands[0].buffer(), d => first(cx, d, |x, best| x > best)))
 });
+/// Index of the first smallest element along an axis.
 static ARGMIN: OpDef = row("argmin", |cx| {
     Ok(match_numeric!(cx.operands[0].buffer(), d => first(cx, d, |x, best| x < best)))
 });

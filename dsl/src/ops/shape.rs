@@ -32,6 +32,7 @@ fn broadcast(cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
     ))
 }
 
+/// Repeats elements along axes of extent 1 and new leading axes, to a shape that is written down.
 static BROADCAST_TO: OpDef = OpDef {
     name: "broadcast_to",
     arity: Arity::Exactly(1),
@@ -59,6 +60,7 @@ static BROADCAST_TO: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// Stretches the first operand to the common shape of both; the elements of the second do not matter.
 static BROADCAST_LIKE: OpDef = OpDef {
     name: "broadcast_like",
     arity: Arity::Exactly(2),
@@ -103,6 +105,7 @@ fn gather_stretched(n: &GradNode<'_>) -> Any {
     }
 }
 
+/// The adjoint of broadcasting: sums to the shape of the second operand, whose elements do not matter.
 static SUM_LIKE: OpDef = OpDef {
     name: "sum_like",
     arity: Arity::Exactly(2),
@@ -138,6 +141,7 @@ static SUM_LIKE: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// The same elements in row-major order under another shape; one extent may be unknown and follows.
 static RESHAPE: OpDef = OpDef {
     name: "reshape",
     arity: Arity::Exactly(1),
@@ -217,6 +221,7 @@ fn reshaped(from: &Shape, to: &Shape) -> Result<Shape, OpError> {
     Ok(to.dims().iter().map(resolve).collect())
 }
 
+/// The elements of the first operand under the shape of the second.
 static RESHAPE_LIKE: OpDef = OpDef {
     name: "reshape_like",
     arity: Arity::Exactly(2),
@@ -240,6 +245,7 @@ static RESHAPE_LIKE: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// Axis `i` of the result is axis `axes[i]` of the operand.
 static PERMUTE: OpDef = OpDef {
     name: "permute",
     arity: Arity::Exactly(1),
@@ -284,6 +290,7 @@ static PERMUTE: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// Reverses the order along axes.
 static FLIP: OpDef = OpDef {
     name: "flip",
     arity: Arity::Exactly(1),
@@ -322,6 +329,7 @@ static FLIP: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// Counts from 0 along one axis.
 static IOTA: OpDef = OpDef {
     name: "iota",
     arity: Arity::Exactly(0),

@@ -69,6 +69,7 @@ fn infer(cx: &InferCx<'_>) -> Result<Type, OpError> {
     Ok(x.clone().into())
 }
 
+/// `exp(x) / sum(exp(x))` along an axis.
 static SOFTMAX: OpDef = OpDef {
     name: "softmax",
     arity: Arity::Exactly(1),
@@ -87,6 +88,7 @@ static SOFTMAX: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// `x - log(sum(exp(x)))` along an axis.
 static LOG_SOFTMAX: OpDef = OpDef {
     name: "log_softmax",
     arity: Arity::Exactly(1),
@@ -107,6 +109,7 @@ static LOG_SOFTMAX: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// `log(sum(exp(x)))` along an axis.
 static LOGSUMEXP: OpDef = OpDef {
     name: "logsumexp",
     arity: Arity::Exactly(1),

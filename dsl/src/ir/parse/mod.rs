@@ -3,7 +3,7 @@
 //! All errors of a text are reported at once: after a statement that is wrong the parser goes on with the next line, and says
 //! nothing more about the values that the statement should have defined. It never panics, whatever the text.
 //!
-//! Types may be left out where they follow from the operands. The graph that comes out passed the [verifier](super::verify);
+//! Types may be left out where they follow from the operands. The graph that comes out passed the [verifier](fn@super::verify);
 //! the places of its nodes are those of the text.
 
 mod constant;

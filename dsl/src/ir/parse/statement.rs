@@ -298,3 +298,24 @@ fn distance(a: &str, b: &str) -> usize {
     }
     row[b.len()]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_operation_of_the_table_has_a_name_of_the_language() {
+        for name in BUILTINS.iter().chain(&["graph", "var", "yield", "return"]) {
+            assert!(ops::by_name(name).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_nearly_right_is_suggested() {
+        let names = || ["tanh", "add", "matmul", "while"].into_iter();
+        assert_eq!(nearest("tahn", names()), Some("tanh"));
+        assert_eq!(nearest("mat_mul", names()), Some("matmul"));
+        assert_eq!(nearest("wihle", names()), Some("while"));
+        assert_eq!(nearest("softmax", names()), None);
+    }
+}

@@ -1,35 +1,22 @@
-//! Parts of tensors, by ranges and by numbers in tensors; and the adjoints, which put parts back.
+//! Parts of tensors by ranges and by one index, and the operations that put parts back.
 //!
 //! Indices count from 0 and are checked: one that is out of range fails the step with the index and the extent. Every operation that
-//! reads has one that writes or adds in the same place, and they are each other's gradients.
+//! reads has one that writes in the same place, and they are each other's gradients.
 //!
 //! | reads | puts back |
 //! |---|---|
 //! | `slice` | `update_slice` |
 //! | `dynamic_slice` | `dynamic_update_slice` |
-//! | `take` | `scatter_add` |
-//! | `take_along_axis` | `scatter_add_along_axis` |
 
+use super::gather::{axis_only, numbers};
 use super::infer::{Class, axis_attr, check_scalar, with_extent, zeros};
 use super::layout::{offsets, strides};
-use super::number::{Number, match_numeric};
 use super::*;
-use crate::ir::{Attr, AttrKind, Attrs};
-use crate::{DType, Dim, Element, HostTensor, Integer, Numeric, Shape, Tensor, match_buffer};
+use crate::ir::{Attr, AttrKind};
+use crate::{Dim, Element, HostTensor, Integer, Tensor, match_buffer};
 
 /// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[
-    &SLICE,
-    &UPDATE_SLICE,
-    &DYNAMIC_SLICE,
-    &DYNAMIC_UPDATE_SLICE,
-    &TAKE,
-    &SCATTER_ADD,
-    &TAKE_ALONG_AXIS,
-    &SCATTER_ADD_ALONG_AXIS,
-];
-
-// Slices.
+pub(super) const OPS: &[&OpDef] = &[&SLICE, &UPDATE_SLICE, &DYNAMIC_SLICE, &DYNAMIC_UPDATE_SLICE];
 
 /// The offsets in a tensor of shape `whole` of the elements of a part of it.
 fn part_offsets(
@@ -62,6 +49,7 @@ fn write_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
     match_buffer!(part.buffer(), d => cx.result(write(d, x.data(), to)))
 }
 
+/// Every `step`-th element from `start` up to `end` along an axis.
 static SLICE: OpDef = OpDef {
     name: "slice",
     arity: Arity::Exactly(1),
@@ -160,6 +148,7 @@ fn infer_update(cx: &InferCx<'_>) -> Result<(TensorType, usize), OpError> {
     ))
 }
 
+/// The first operand with every `step`-th element from `start` on replaced by the second.
 static UPDATE_SLICE: OpDef = OpDef {
     name: "update_slice",
     arity: Arity::Exactly(2),
@@ -248,6 +237,7 @@ fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usi
     }
 }
 
+/// `size` elements along an axis from the start given by the second operand.
 static DYNAMIC_SLICE: OpDef = OpDef {
     name: "dynamic_slice",
     arity: Arity::Exactly(2),
@@ -286,6 +276,7 @@ static DYNAMIC_SLICE: OpDef = OpDef {
     effects: Effects::Fallible,
 };
 
+/// The first operand with the elements from the start given by the third replaced by the second.
 static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
     name: "dynamic_update_slice",
     arity: Arity::Exactly(3),
@@ -310,242 +301,6 @@ static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
     exactness: Exactness::Exact,
     effects: Effects::Fallible,
 };
-
-// By numbers.
-
-/// Integers of any type.
-fn numbers(ids: &HostTensor) -> Vec<i64> {
-    super::cast::converted(ids, DType::I64).data().to_vec()
-}
-
-/// The indices in `ids`, if they all lie in an axis.
-fn checked(ids: &HostTensor, axis: usize, extent: usize) -> Result<Vec<usize>, OpError> {
-    let check = |(i, &id): (usize, &i64)| match usize::try_from(id) {
-        Ok(id) if id < extent => Ok(id),
-        _ => {
-            let at = super::elementwise_binary::index_of(ids.shape(), i);
-            let place = if at.is_empty() {
-                String::new()
-            } else {
-                format!(" at {at:?}")
-            };
-            let message =
-                format!("index {id}{place} is out of range for axis {axis} of extent {extent}");
-            Err(OpError::new(message))
-        }
-    };
-    numbers(ids).iter().enumerate().map(check).collect()
-}
-
-/// The shape of `take`: the axis is replaced by the axes of the indices.
-fn taken_shape(x: &Shape, ids: &Shape, axis: usize) -> Shape {
-    let dims = x.dims();
-    Shape([&dims[..axis], ids.dims(), &dims[axis + 1..]].concat())
-}
-
-/// The offsets in a tensor of shape `x` of the elements that `take` with these indices gives.
-fn taken_offsets(x: &[usize], ids: &[usize], axis: usize) -> Vec<usize> {
-    let inner: usize = x[axis + 1..].iter().product();
-    let outer: usize = x[..axis].iter().product();
-    let mut at = Vec::with_capacity(outer * ids.len() * inner);
-    for o in 0..outer {
-        for &id in ids {
-            let row = (o * x[axis] + id) * inner;
-            at.extend(row..row + inner);
-        }
-    }
-    at
-}
-
-/// The offsets in a tensor of shape `x` of the elements that `take_along_axis` with these indices gives.
-fn along_offsets(x: &[usize], ids: &[usize], ids_shape: &[usize], axis: usize) -> Vec<usize> {
-    let mut from = strides(x);
-    let stride = std::mem::replace(&mut from[axis], 0);
-    offsets(ids_shape, from)
-        .zip(ids)
-        .map(|(o, &id)| o + id * stride)
-        .collect()
-}
-
-fn read_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
-    match_buffer!(cx.operands[0].buffer(), d => cx.result(at.iter().map(|&o| d[o]).collect()))
-}
-
-fn add_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
-    fn add<T: Number>(into: &[T], updates: &[T], at: &[usize]) -> Vec<T> {
-        let mut sums = into.to_vec();
-        at.iter()
-            .zip(updates)
-            .for_each(|(&o, &x)| sums[o] = sums[o].plus(x));
-        sums
-    }
-    match_numeric!(cx.operands[0].buffer(), d => cx.result(add(d, cx.operands[2].data(), at)))
-}
-
-static TAKE: OpDef = OpDef {
-    name: "take",
-    arity: Arity::Exactly(2),
-    attrs: &[("axis", AttrKind::Int)],
-    infer: |cx| {
-        let (x, ids) = (cx.tensor(0)?, cx.tensor(1)?);
-        Class::Int.check(ids)?;
-        let axis = axis_attr(cx, x)?;
-        Ok(Type::tensor(
-            x.dtype,
-            taken_shape(&x.shape, &ids.shape, axis),
-        ))
-    },
-    eval: |cx| {
-        let (x, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
-        let ids = checked(cx.operands[1], axis, x[axis])?;
-        Ok(read_at(cx, &taken_offsets(x, &ids, axis)))
-    },
-    grad: Grad::Rule(|n| {
-        let axis = n.attrs().index("axis") as isize;
-        vec![Some(zeros(n, 0).scatter_add(n.x(1), n.dy(), axis)), None]
-    }),
-    exactness: Exactness::Exact,
-    effects: Effects::Fallible,
-};
-
-static SCATTER_ADD: OpDef = OpDef {
-    name: "scatter_add",
-    arity: Arity::Exactly(3),
-    attrs: &[("axis", AttrKind::Int)],
-    infer: |cx| {
-        let (x, ids, updates) = (cx.tensor(0)?, cx.tensor(1)?, cx.tensor(2)?);
-        Class::Numeric.check(x)?;
-        Class::Int.check(ids)?;
-        let axis = axis_attr(cx, x)?;
-        check_updates(x, &taken_shape(&x.shape, &ids.shape, axis), updates)?;
-        Ok(x.clone().into())
-    },
-    eval: |cx| {
-        let (x, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
-        let ids = checked(cx.operands[1], axis, x[axis])?;
-        Ok(add_at(cx, &taken_offsets(x, &ids, axis)))
-    },
-    grad: Grad::Rule(|n| {
-        let axis = n.attrs().index("axis") as isize;
-        vec![
-            Some(n.dy()),
-            None,
-            n.needs(2).then(|| n.dy().take(n.x(1), axis)),
-        ]
-    }),
-    exactness: Exactness::Sum(1.0),
-    effects: Effects::Fallible,
-};
-
-/// Updates have the element type of what they are added to, and the shape of what would be read.
-fn check_updates(x: &TensorType, read: &Shape, updates: &TensorType) -> Result<(), OpError> {
-    if updates.dtype != x.dtype {
-        let error = OpError::new(format!(
-            "element types differ, {} and {}",
-            x.dtype, updates.dtype
-        ));
-        return Err(error
-            .label(format!("{updates} into {x}"))
-            .help("convert the updates with `.cast()`"));
-    }
-    if !updates.shape.compatible(read) {
-        let error = OpError::new(format!(
-            "the updates have shape {}, not {read}",
-            updates.shape
-        ));
-        return Err(error.label(format!("{updates} into {x}")));
-    }
-    Ok(())
-}
-
-/// Checks indices that have the rank of the tensor and its extents but for the axis.
-fn infer_along(cx: &InferCx<'_>) -> Result<(), OpError> {
-    let (x, ids) = (cx.tensor(0)?, cx.tensor(1)?);
-    Class::Int.check(ids)?;
-    let axis = axis_attr(cx, x)?;
-    if x.rank() != ids.rank() || !with_extent(&ids.shape, axis, Dim::Unknown).compatible(&x.shape) {
-        let error = OpError::new(format!(
-            "shapes {} and {} differ in more than axis {axis}",
-            x.shape, ids.shape
-        ));
-        let help = "there is one index for each element of the result; `take` uses the same indices everywhere";
-        return Err(error.label(format!("{x} at {ids}")).help(help));
-    }
-    Ok(())
-}
-
-static TAKE_ALONG_AXIS: OpDef = OpDef {
-    name: "take_along_axis",
-    arity: Arity::Exactly(2),
-    attrs: &[("axis", AttrKind::Int)],
-    infer: |cx| {
-        infer_along(cx)?;
-        let (x, ids, axis) = (cx.tensor(0)?, cx.tensor(1)?, cx.attrs.index("axis"));
-        let shape = ids.shape.meet(&with_extent(&x.shape, axis, Dim::Unknown));
-        Ok(Type::tensor(x.dtype, shape))
-    },
-    eval: |cx| {
-        let (x, ids, axis) = (
-            cx.operands[0].shape(),
-            cx.operands[1],
-            cx.attrs.index("axis"),
-        );
-        Ok(read_at(
-            cx,
-            &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis),
-        ))
-    },
-    grad: Grad::Rule(|n| {
-        let axis = n.attrs().index("axis") as isize;
-        vec![
-            Some(zeros(n, 0).scatter_add_along_axis(n.x(1), n.dy(), axis)),
-            None,
-        ]
-    }),
-    exactness: Exactness::Exact,
-    effects: Effects::Fallible,
-};
-
-static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
-    name: "scatter_add_along_axis",
-    arity: Arity::Exactly(3),
-    attrs: &[("axis", AttrKind::Int)],
-    infer: |cx| {
-        infer_along(cx)?;
-        let (x, ids, updates) = (cx.tensor(0)?, cx.tensor(1)?, cx.tensor(2)?);
-        Class::Numeric.check(x)?;
-        check_updates(x, &ids.shape, updates)?;
-        Ok(x.clone().into())
-    },
-    eval: |cx| {
-        let (x, ids, axis) = (
-            cx.operands[0].shape(),
-            cx.operands[1],
-            cx.attrs.index("axis"),
-        );
-        Ok(add_at(
-            cx,
-            &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis),
-        ))
-    },
-    grad: Grad::Rule(|n| {
-        let axis = n.attrs().index("axis") as isize;
-        vec![
-            Some(n.dy()),
-            None,
-            n.needs(2).then(|| n.dy().take_along_axis(n.x(1), axis)),
-        ]
-    }),
-    exactness: Exactness::Sum(1.0),
-    effects: Effects::Fallible,
-};
-
-// Methods.
-
-fn axis_only(axis: usize) -> Attrs {
-    Attrs::none().with("axis", Attr::Int(axis as i64))
-}
-
 impl Any {
     /// See [`Tensor::slice`].
     #[track_caller]
@@ -599,45 +354,6 @@ impl Any {
     pub fn update_slice_at(self, part: Any, start: Any, axis: isize) -> Any {
         let axis = self.axis("dynamic_update_slice", axis);
         trace::emit(&DYNAMIC_UPDATE_SLICE, &[self, part, start], axis_only(axis))
-    }
-
-    /// See [`Tensor::take`].
-    #[track_caller]
-    pub fn take(self, ids: Any, axis: isize) -> Any {
-        let axis = self.axis("take", axis);
-        trace::emit(&TAKE, &[self, ids], axis_only(axis))
-    }
-
-    /// See [`Tensor::scatter_add`].
-    #[track_caller]
-    pub fn scatter_add(self, ids: Any, updates: Any, axis: isize) -> Any {
-        let axis = self.axis("scatter_add", axis);
-        trace::emit(&SCATTER_ADD, &[self, ids, updates], axis_only(axis))
-    }
-
-    /// See [`Tensor::take_along_axis`].
-    #[track_caller]
-    pub fn take_along_axis(self, ids: Any, axis: isize) -> Any {
-        let axis = self.axis("take_along_axis", axis);
-        trace::emit(&TAKE_ALONG_AXIS, &[self, ids], axis_only(axis))
-    }
-
-    /// See [`Tensor::scatter_add_along_axis`].
-    #[track_caller]
-    pub fn scatter_add_along_axis(self, ids: Any, updates: Any, axis: isize) -> Any {
-        let axis = self.axis("scatter_add_along_axis", axis);
-        trace::emit(
-            &SCATTER_ADD_ALONG_AXIS,
-            &[self, ids, updates],
-            axis_only(axis),
-        )
-    }
-
-    /// See [`Tensor::one_hot`].
-    #[track_caller]
-    pub fn one_hot(self, n: usize, dtype: DType) -> Any {
-        let places = Tensor::<i64>::iota([n], 0).untyped().cast(self.dtype());
-        self.unsqueeze(-1).eq(places).cast(dtype)
     }
 }
 
@@ -801,98 +517,5 @@ impl<T: Element> Tensor<T> {
     #[must_use]
     pub fn column(self, index: impl ScalarIndex) -> Tensor<T> {
         self.index(index, -1)
-    }
-
-    /// The elements at several indices along an axis, which is replaced by the axes of `ids`. An index that is out of range fails the
-    /// step.
-    ///
-    /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// let y = eval(|| tensor([[1, 2], [3, 4]]).take(tensor([1, 0, 1]), 0))?;
-    /// assert_eq!(y.as_slice(), [3, 4, 1, 2, 3, 4]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
-    /// ```
-    #[track_caller]
-    #[must_use]
-    pub fn take<I: Integer>(self, ids: Tensor<I>, axis: isize) -> Tensor<T> {
-        Tensor::from_any(self.untyped().take(ids.untyped(), axis))
-    }
-
-    /// For every element of `ids`, which has the shape of this tensor but for one axis, the element at that index of the axis.
-    ///
-    /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// let y = eval(|| tensor([[1, 2], [3, 4]]).take_along_axis(tensor([[1], [0]]), 1))?;
-    /// assert_eq!(y.as_slice(), [2, 3]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
-    /// ```
-    #[track_caller]
-    #[must_use]
-    pub fn take_along_axis<I: Integer>(self, ids: Tensor<I>, axis: isize) -> Tensor<T> {
-        Tensor::from_any(self.untyped().take_along_axis(ids.untyped(), axis))
-    }
-}
-
-impl<T: Numeric> Tensor<T> {
-    /// This tensor with `updates` added at indices along an axis: to index `ids[i]` goes `updates[i]`. An index may occur several
-    /// times; one that is out of range fails the step.
-    ///
-    /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// let y = eval(|| zeros::<i32>([3]).scatter_add(tensor([2, 0, 2]), tensor([1, 10, 100]), 0))?;
-    /// assert_eq!(y.as_slice(), [10, 0, 101]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
-    /// ```
-    #[track_caller]
-    #[must_use]
-    pub fn scatter_add<I: Integer>(
-        self,
-        ids: Tensor<I>,
-        updates: Tensor<T>,
-        axis: isize,
-    ) -> Tensor<T> {
-        Tensor::from_any(
-            self.untyped()
-                .scatter_add(ids.untyped(), updates.untyped(), axis),
-        )
-    }
-
-    /// This tensor with every element of `updates` added where [`take_along_axis`](Tensor::take_along_axis) would read it.
-    ///
-    /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// let y = eval(|| zeros::<i32>([2, 2]).scatter_add_along_axis(tensor([[1], [0]]), tensor([[5], [6]]), 1))?;
-    /// assert_eq!(y.as_slice(), [0, 5, 6, 0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
-    /// ```
-    #[track_caller]
-    #[must_use]
-    pub fn scatter_add_along_axis<I: Integer>(
-        self,
-        ids: Tensor<I>,
-        updates: Tensor<T>,
-        axis: isize,
-    ) -> Tensor<T> {
-        Tensor::from_any(self.untyped().scatter_add_along_axis(
-            ids.untyped(),
-            updates.untyped(),
-            axis,
-        ))
-    }
-}
-
-impl<I: Integer> Tensor<I> {
-    /// For every number `i` a vector of `n` elements along a new last axis: 1 at `i`, 0 elsewhere, also for an `i` that is out of
-    /// range.
-    ///
-    /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// assert_eq!(eval(|| tensor([2, 0]).one_hot::<f32>(3))?.as_slice(), [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
-    /// ```
-    #[track_caller]
-    #[must_use]
-    pub fn one_hot<U: Numeric>(self, n: usize) -> Tensor<U> {
-        Tensor::from_any(self.untyped().one_hot(n, U::DTYPE))
     }
 }

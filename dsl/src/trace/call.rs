@@ -1,0 +1,128 @@
+//! Calls of graph functions: nesting, names and declared shapes of parameters.
+
+use super::{Any, Site, TRACER, is_tracing, try_with};
+use crate::{Diagnostic, Dim, Loc};
+use std::collections::HashMap;
+
+/// A call of a graph function that is being traced.
+pub(super) struct Call {
+    pub(super) name: &'static str,
+    loc: Loc,
+    /// What the names in the shapes of its parameters stand for, and which parameter said so.
+    dims: HashMap<&'static str, (Dim, &'static str)>,
+}
+
+/// One extent in the `#[shape(..)]` of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// `_`: any.
+    Any,
+    /// A number.
+    Is(usize),
+    /// A name: the same extent wherever the call's parameters use the name.
+    Named(&'static str),
+}
+
+/// Guards the call of a graph function: nested too deep is recursion, which tracing cannot end.
+#[must_use]
+#[derive(Debug)]
+pub struct CallGuard(bool);
+
+/// Depth of nested calls at which recursion is assumed.
+const MAX_CALLS: usize = 128;
+
+/// Notes that a graph function is being called.
+pub fn enter(name: &'static str, site: Site) -> CallGuard {
+    if !is_tracing() {
+        return CallGuard(false);
+    }
+    try_with(|t| {
+        t.calls.push(Call {
+            name,
+            loc: site.loc(),
+            dims: HashMap::new(),
+        });
+        if t.calls.len() > MAX_CALLS {
+            let chain: Vec<_> = t
+                .calls
+                .iter()
+                .rev()
+                .take(4)
+                .rev()
+                .map(|c| format!("`{}`", c.name))
+                .collect();
+            return Err(Diagnostic::new(format!("`{name}` calls itself without end while it is traced"))
+                .at(site.loc(), format!("after {MAX_CALLS} nested calls: .. {}", chain.join(" -> ")))
+                .help("a graph has no recursion: write it as a `while` over tensors, or let host values end it"));
+        }
+        Ok(CallGuard(true))
+    })
+}
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        if self.0 {
+            TRACER.with_borrow_mut(|t| {
+                if let Some(t) = t {
+                    t.calls.pop();
+                }
+            });
+        }
+    }
+}
+
+/// Names a parameter of the graph function that was just entered, for messages and printing.
+pub fn name_param(param: Any, name: &'static str) {
+    if is_tracing() {
+        param.named(name);
+    }
+}
+
+/// Checks a parameter of the graph function that was just entered against its `#[shape(..)]`.
+pub fn expect_shape(param: Any, name: &'static str, extents: &[Extent], site: Site) {
+    try_with(|t| {
+        let ty = t.graph.ty(param.value).element().clone();
+        let call = t
+            .calls
+            .last_mut()
+            .expect("a graph function is entered before its parameters are checked");
+        let mut fits = ty.rank() == extents.len();
+        let mut because = String::new();
+        for (dim, extent) in ty.shape.dims().iter().zip(extents) {
+            let expected = match extent {
+                Extent::Any => continue,
+                Extent::Is(n) => Dim::Known(*n),
+                Extent::Named(n) => {
+                    let (expected, by) = call.dims.entry(n).or_insert((dim.clone(), name));
+                    if !dim.compatible(expected) {
+                        because = format!("`{n}` is {expected} in `{by}`");
+                    }
+                    expected.clone()
+                }
+            };
+            fits &= dim.compatible(&expected);
+        }
+        if fits {
+            return Ok(());
+        }
+        let show = |e: &Extent| match e {
+            Extent::Any => "_".to_owned(),
+            Extent::Is(n) => n.to_string(),
+            Extent::Named(n) => (*n).to_owned(),
+        };
+        let extents: Vec<String> = extents.iter().map(show).collect();
+        let expected = format!("{}[{}]", ty.dtype, extents.join(", "));
+        let message = format!(
+            "`{}`: the parameter `{name}` is {expected}, given {ty}",
+            call.name
+        );
+        let error = Diagnostic::new(message)
+            .at(site.loc(), format!("expected {expected}"))
+            .at(call.loc, "in this function");
+        Err(if because.is_empty() {
+            error
+        } else {
+            error.help(because)
+        })
+    });
+}

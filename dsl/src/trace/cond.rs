@@ -1,0 +1,207 @@
+//! Opening and closing `cond`, and the errors of values that do not fit together.
+
+use super::*;
+
+/// An open `cond`: the tracing side of a staged `if`.
+#[must_use]
+#[derive(Debug)]
+pub struct CondTrace {
+    construct: usize,
+    pred: Value,
+}
+
+impl CondTrace {
+    /// Opens the region of the first branch.
+    #[track_caller]
+    pub fn begin(pred: Any) -> CondTrace {
+        let loc = Loc::caller();
+        try_with(|t| {
+            let pred = t.predicate(pred, "if", loc)?;
+            t.open_construct(Kind::Cond, loc);
+            Ok(CondTrace {
+                construct: t.open.len() - 1,
+                pred,
+            })
+        })
+    }
+
+    /// Makes the first (0) or second (1) branch the one to which nodes are appended.
+    pub fn select(&mut self, branch: usize) {
+        with(|t| {
+            assert_eq!(
+                t.open.len(),
+                self.construct + 1,
+                "an inner construct was left open"
+            );
+            t.open[self.construct].current = branch;
+        });
+    }
+
+    /// Closes the construct. `then[i]` and `otherwise[i]` are the two values of the i-th result; a value that neither branch
+    /// changed comes back as it was. `sites` names the first results for messages.
+    #[track_caller]
+    pub fn end(self, then: &[Any], otherwise: &[Any], sites: &[Site]) -> Vec<Any> {
+        let loc = Loc::caller();
+        try_with(|t| t.end_cond(self, then, otherwise, sites, loc))
+    }
+}
+
+impl Tracer {
+    pub(super) fn predicate(&mut self, pred: Any, construct: &str, loc: Loc) -> Result<Value> {
+        let pred = self.resolve(pred, loc)?;
+        let ty = self.graph.ty(pred);
+        if *ty == Type::tensor(DType::Bool, ()) {
+            return Ok(pred);
+        }
+        let message = format!("the condition of `{construct}` is {ty}, not a scalar bool[]");
+        let help = "reduce it with `.all()` or `.any()`, or choose elementwise with `condition.select(a, b)`";
+        Err(Diagnostic::new(message).at(loc, ty.to_string()).help(help))
+    }
+
+    fn end_cond(
+        &mut self,
+        cond: CondTrace,
+        then: &[Any],
+        otherwise: &[Any],
+        sites: &[Site],
+        loc: Loc,
+    ) -> Result<Vec<Any>> {
+        assert_eq!(
+            then.len(),
+            otherwise.len(),
+            "the branches of a cond give equally many values"
+        );
+        assert_eq!(
+            self.open.len(),
+            cond.construct + 1,
+            "an inner construct was left open"
+        );
+        let depth = self.open.len();
+        let [r0, r1] = self.open[cond.construct].regions;
+        let mut sides = [Vec::new(), Vec::new()];
+        for (side, (region, values)) in [(r0, then), (r1, otherwise)].into_iter().enumerate() {
+            for &any in values {
+                self.check_trace(any, loc)?;
+                let value = self.resolve_in(any.value, depth, region, loc)?;
+                sides[side].push(value);
+            }
+        }
+        let c = &self.open[cond.construct];
+        let mut written: Vec<VarId> = c.var_values[0]
+            .keys()
+            .chain(c.var_values[1].keys())
+            .copied()
+            .collect();
+        written.sort();
+        written.dedup();
+        for &id in &written {
+            let outer = self.var_at(id, depth - 1);
+            for (side, region) in [r0, r1].into_iter().enumerate() {
+                let value = match self.open[cond.construct].var_values[side].get(&id) {
+                    Some(&v) => v,
+                    None => self.resolve_in(outer, depth, region, loc)?,
+                };
+                sides[side].push(value);
+            }
+        }
+        let [a, b] = sides;
+
+        // A result that both branches take unchanged from outside is that value.
+        let mut results = Vec::new();
+        let (mut yields, mut types) = ([Vec::new(), Vec::new()], Vec::new());
+        for (i, (&x, &y)) in a.iter().zip(&b).enumerate() {
+            let param = |v: Value| match self.graph.value(v).def {
+                ValueDef::Param(r, p) if r == r0 || r == r1 => Some(p),
+                _ => None,
+            };
+            if let (Some(p), Some(q)) = (param(x), param(y))
+                && p == q
+            {
+                results.push(Err(self.open[cond.construct].outer[p as usize]));
+                continue;
+            }
+            let (tx, ty) = (self.graph.ty(x).clone(), self.graph.ty(y).clone());
+            if !tx.compatible(&ty) {
+                let words = ["in one branch", "in the other"];
+                let (x, y) = ((&tx, self.origin(x)), (&ty, self.origin(y)));
+                return Err(mismatch("here", sites.get(i), x, y, words)
+                    .or_at(self.open[cond.construct].loc));
+            }
+            results.push(Ok(types.len()));
+            yields[0].push(x);
+            yields[1].push(y);
+            // Either branch may run, so an extent is known only if it is the same in both.
+            types.push(tx.join(&ty).expect("compatible types have a common one"));
+        }
+        let c = self.open.pop().expect("the construct is open");
+        self.depth -= 1;
+        let [y0, y1] = yields;
+        self.graph.region_mut(r0).yields = y0;
+        self.graph.region_mut(r1).yields = y1;
+        let operands = std::iter::once(cond.pred)
+            .chain(c.outer.iter().copied())
+            .collect();
+        let loc = if c.loc.is_known() { c.loc } else { loc };
+        let node = self.append(Op::Cond, operands, types, loc);
+        self.graph.set_regions(node, vec![r0, r1]);
+        let results: Vec<Value> = results
+            .into_iter()
+            .map(|r| match r {
+                Ok(i) => self.graph.node(node).results[i],
+                Err(outer) => outer,
+            })
+            .collect();
+        for (&id, &value) in written.iter().zip(&results[then.len()..]) {
+            self.set_var(id, self.depth, value);
+        }
+        for (site, &r) in sites.iter().zip(&results) {
+            self.graph.value_mut(r).name.get_or_insert(site.name);
+        }
+        Ok(results[..then.len()].iter().map(|&v| self.any(v)).collect())
+    }
+}
+
+pub(super) fn mismatch(
+    what: &str,
+    site: Option<&Site>,
+    before: (&Type, Loc),
+    after: (&Type, Loc),
+    words: [&str; 2],
+) -> Diagnostic {
+    let name = site.map_or_else(|| "the value".to_owned(), |s| format!("`{}`", s.name));
+    let help = if before.0.element().dtype != after.0.element().dtype {
+        "give it the same element type on both sides, with `.cast()`"
+    } else if before.0.element().rank() != after.0.element().rank() {
+        "give it the same number of dimensions on both sides, with `.broadcast_to(..)` or `.reshape(..)`"
+    } else {
+        "give it the same shape on both sides"
+    };
+    let mut d = Diagnostic::new(format!(
+        "{name} has type {} {}, but {} {}",
+        before.0, words[0], after.0, words[1]
+    ));
+    let place = site.map_or(after.1, Site::loc);
+    d = d.at(
+        if after.1.is_known() { after.1 } else { place },
+        format!("{} {what}", after.0),
+    );
+    if before.1.is_known() {
+        d = d.at(before.1, format!("{} here", before.0));
+    }
+    d.help(help)
+}
+
+impl Diagnostic {
+    /// Makes sure that the error has a known first place.
+    pub(super) fn or_at(mut self, loc: Loc) -> Diagnostic {
+        if self.loc().is_none() {
+            let label = if self.labels.is_empty() {
+                String::new()
+            } else {
+                self.labels.remove(0).1
+            };
+            self.labels.insert(0, (loc, label));
+        }
+        self
+    }
+}

@@ -1,0 +1,583 @@
+//! Tracing: running a Rust function once to record the graph it stands for.
+//!
+//! One trace is active per thread. Operations on [`Any`] handles append nodes to the region that is open; staged
+//! control flow opens and closes regions. A value of an enclosing region that is used inside becomes a capture: an operand of
+//! the construct and a parameter of its regions, made on first use (`Tracer::resolve`).
+//!
+//! Variables are threaded as values: reading one gives its present value, assigning gives it a new one, and constructs
+//! carry the variables that are assigned inside. The graph reads a variable once, at its start, and assigns it once, at its
+//! end; so a step that fails leaves every variable as it was.
+//!
+//! An error ends the trace: [`fail`] unwinds, without printing, to [`trace`], which returns the diagnostic.
+//!
+//! Invariants: regions close in the order opposite to opening; while a construct is open its node is in no region's list, so
+//! that whatever is emitted outside meanwhile comes before it.
+
+mod call;
+mod cond;
+mod for_autodiff;
+mod variables;
+mod while_loop;
+
+use crate::ir::{Graph, Node, Op, Region, Value, ValueDef, VarDecl, VarId};
+use crate::ops::{InferCx, OpDef};
+use crate::var::AnyVar;
+use crate::{DType, Diagnostic, HostTensor, Loc, Result, Shape, TensorType, Type, ir::Attrs};
+pub use call::{CallGuard, Extent, enter, expect_shape, name_param};
+pub use cond::CondTrace;
+pub use while_loop::WhileTrace;
+
+use call::Call;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// An untyped handle of a value in the trace that is active on this thread. [`Tensor`](crate::Tensor) is this with an
+/// element type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Any {
+    trace: u32,
+    value: Value,
+}
+
+/// The name of a carried variable and the place where it is changed, as `#[graph]` saw them.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    /// The variable, or the path of fields.
+    pub name: &'static str,
+    /// File of the assignment.
+    pub file: &'static str,
+    /// Line of the assignment.
+    pub line: u32,
+    /// Column of the assignment.
+    pub column: u32,
+}
+
+impl Site {
+    /// The place.
+    pub fn loc(&self) -> Loc {
+        Loc {
+            file: self.file,
+            line: self.line,
+            column: self.column,
+        }
+    }
+}
+
+/// What a trace gives.
+#[derive(Debug)]
+pub struct Traced {
+    /// The graph.
+    pub graph: Graph,
+    /// The variables of the graph, in the order of [`Graph::vars`].
+    pub vars: Vec<AnyVar>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Cond,
+    While,
+}
+
+/// A control-flow construct whose regions are open.
+struct Construct {
+    kind: Kind,
+    loc: Loc,
+    /// then and else, or cond and body.
+    regions: [Region; 2],
+    /// Index of the region in which nodes are appended.
+    current: usize,
+    /// The value outside for each parameter; the parameters of both regions stand in this order.
+    outer: Vec<Value>,
+    /// Which parameter stands for a captured value.
+    captures: HashMap<Value, usize>,
+    /// `while`: number of parameters of loop variables that the program declared; they come first.
+    declared: usize,
+    /// `while`: parameters that are loop variables because of the tracer (variables, and what autodiff adds).
+    extra: Vec<usize>,
+    /// `while`: the parameter through which a variable is read.
+    var_params: HashMap<VarId, usize>,
+    /// The present value of variables assigned in the regions.
+    var_values: [HashMap<VarId, Value>; 2],
+    /// What the condition yields.
+    pred: Option<Value>,
+}
+
+#[derive(Clone, Copy)]
+struct VarState {
+    /// The value at the start, read in the root region.
+    read: Value,
+    /// The value in the root region now.
+    current: Value,
+}
+
+/// The trace of one function.
+pub(crate) struct Tracer {
+    id: u32,
+    pub(crate) graph: Graph,
+    open: Vec<Construct>,
+    /// Nodes are appended to the region at this depth: 0 is the root, `open.len()` the innermost.
+    depth: usize,
+    vars: Vec<AnyVar>,
+    var_ids: HashMap<u64, VarId>,
+    var_state: Vec<VarState>,
+    /// Every value a variable has had, oldest first.
+    pub(crate) var_versions: Vec<Vec<Value>>,
+    /// What autodiff has added to the control flow of this graph.
+    pub(crate) autodiff: crate::autodiff::Augmented,
+    /// The location for nodes made by derived rules, if it is not that of the caller.
+    loc_override: Option<Loc>,
+    scalars: HashMap<(Region, HostTensor), Value>,
+    calls: Vec<Call>,
+}
+
+thread_local! {
+    static TRACER: RefCell<Option<Tracer>> = const { RefCell::new(None) };
+}
+
+static NEXT_TRACE: AtomicU32 = AtomicU32::new(0);
+
+/// The payload with which [`fail`] unwinds.
+struct Abort(Diagnostic);
+
+/// Ends the trace with an error.
+///
+/// Inside of [`trace`] this unwinds to it without printing anything; outside it panics with the rendered error.
+#[track_caller]
+pub fn fail(error: Diagnostic) -> ! {
+    if TRACER.with_borrow(|t| t.is_some()) {
+        if cfg!(panic = "abort") {
+            eprintln!("{error}");
+        }
+        resume_unwind(Box::new(Abort(error)))
+    }
+    panic_any(error.to_string())
+}
+
+/// Runs `f` and records the graph `name` of what it does.
+///
+/// `f` gets what it needs of parameters from [`input`] and gives its outputs as handles.
+pub fn trace(name: &str, f: impl FnOnce() -> Vec<Any>) -> Result<Traced> {
+    if is_tracing() {
+        return Err(Diagnostic::new("a function was traced while another one was being traced")
+            .help("call the function directly: a `#[graph]` function is an ordinary function to another one"));
+    }
+    TRACER.set(Some(Tracer::new(name)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let outputs = f();
+        with(|t| t.finish(&outputs))
+    }));
+    let tracer = TRACER.take();
+    match outcome {
+        Ok(result) => result.map(|()| {
+            let tracer = tracer.expect("the tracer stays while it traces");
+            Traced {
+                graph: tracer.graph,
+                vars: tracer.vars,
+            }
+        }),
+        Err(payload) => match payload.downcast::<Abort>() {
+            Ok(abort) => Err(abort.0),
+            Err(panic) => resume_unwind(panic),
+        },
+    }
+}
+
+/// Whether a trace is active on this thread.
+pub fn is_tracing() -> bool {
+    TRACER.with_borrow(Option::is_some)
+}
+
+/// Access to the active tracer; errors outside of a trace.
+#[track_caller]
+pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
+    let loc = Loc::caller();
+    TRACER.with_borrow_mut(|t| t.as_mut().map(f)).unwrap_or_else(|| {
+        fail(
+            Diagnostic::new("a tensor operation outside of a graph function")
+                .at(loc, "no graph is being traced here")
+                .help("tensors are symbols: use them inside a function given to `session.function(..)` or `eval(..)`"),
+        )
+    })
+}
+
+/// Like [`with`] for what can fail.
+#[track_caller]
+pub(crate) fn try_with<R>(f: impl FnOnce(&mut Tracer) -> Result<R>) -> R {
+    with(f).unwrap_or_else(|e| fail(e))
+}
+
+/// Adds an input to the graph that is being traced.
+#[track_caller]
+pub fn input(ty: TensorType, name: Option<&'static str>) -> Any {
+    with(|t| {
+        let root = t.graph.root();
+        let value = t.graph.add_param(root, ty.into(), name);
+        t.any(value)
+    })
+}
+
+/// Appends a node for an operation of the table; errors in the operands end the trace at the caller's place.
+#[track_caller]
+pub fn emit(def: &'static OpDef, operands: &[Any], attrs: Attrs) -> Any {
+    let loc = Loc::caller();
+    try_with(|t| t.emit(def, operands, attrs, loc))
+}
+
+/// Appends a constant.
+#[track_caller]
+pub fn constant(tensor: HostTensor) -> Any {
+    let loc = Loc::caller();
+    with(|t| t.constant(tensor, loc))
+}
+
+/// Appends an assertion on a `bool[]` (any other shape must hold for all elements).
+#[track_caller]
+pub fn assert(cond: Any, message: String) {
+    let loc = Loc::caller();
+    let cond = if cond.rank() > 0 { cond.all() } else { cond };
+    try_with(|t| {
+        let v = t.resolve(cond, loc)?;
+        if *t.graph.ty(v) != Type::tensor(DType::Bool, ()) {
+            return Err(Diagnostic::new(format!(
+                "assert!: the condition is {}, not bool",
+                t.graph.ty(v)
+            ))
+            .at(loc, ""));
+        }
+        t.append(Op::Assert { message }, vec![v], [], loc);
+        Ok(())
+    });
+}
+
+/// The present value of a variable.
+#[track_caller]
+pub fn read_var(var: &AnyVar) -> Any {
+    let loc = Loc::caller();
+    with(|t| {
+        let v = t.read_var(var, loc);
+        t.any(v)
+    })
+}
+
+/// Gives a variable a new value.
+#[track_caller]
+pub fn assign_var(var: &AnyVar, value: Any) {
+    let loc = Loc::caller();
+    try_with(|t| t.assign_var(var, value, loc))
+}
+
+/// The place of nodes that are made now: that of [`at_loc`], else `loc`.
+pub(crate) fn place(loc: Loc) -> Loc {
+    TRACER.with_borrow(|t| t.as_ref().and_then(|t| t.loc_override).unwrap_or(loc))
+}
+
+/// Runs `f` with `loc` as the place of every node it makes.
+#[track_caller]
+pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
+    let before = with(|t| t.loc_override.replace(loc));
+    let r = f();
+    with(|t| t.loc_override = before);
+    r
+}
+
+/// Runs `f`, a part of an operation that was called at `loc`, with that as the place of every node: closures do not pass on the
+/// caller's place by themselves. If the operation is itself a part of another one, the outer place stays.
+#[track_caller]
+pub(crate) fn called_at<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
+    at_loc(place(loc), f)
+}
+
+/// Runs `f` with nodes appended to the region at `depth` instead of the innermost one.
+pub(crate) fn at_depth<R>(depth: usize, f: impl FnOnce() -> R) -> R {
+    let before = with(|t| {
+        assert!(depth <= t.open.len(), "no region is open at depth {depth}");
+        std::mem::replace(&mut t.depth, depth)
+    });
+    let r = f();
+    with(|t| t.depth = before);
+    r
+}
+
+/// Depth of the region that nodes are appended to.
+pub(crate) fn depth() -> usize {
+    with(|t| t.depth)
+}
+
+impl Any {
+    /// The type of the value.
+    #[track_caller]
+    pub fn ty(self) -> Type {
+        let loc = Loc::caller();
+        try_with(|t| {
+            t.check_trace(self, loc)?;
+            Ok(t.graph.ty(self.value).clone())
+        })
+    }
+
+    /// The type of the tensor.
+    #[track_caller]
+    pub fn tensor_type(self) -> TensorType {
+        self.ty()
+            .as_tensor()
+            .expect("a user's handle is a tensor")
+            .clone()
+    }
+
+    /// The shape.
+    #[track_caller]
+    pub fn shape(self) -> Shape {
+        self.tensor_type().shape
+    }
+
+    /// The element type.
+    #[track_caller]
+    pub fn dtype(self) -> DType {
+        self.ty().element().dtype
+    }
+
+    /// Number of dimensions.
+    #[track_caller]
+    pub fn rank(self) -> usize {
+        self.shape().rank()
+    }
+
+    /// The value in the graph being traced.
+    pub fn value(self) -> Value {
+        self.value
+    }
+
+    /// Names the value for messages and printing, if it has no name.
+    pub fn named(self, name: &'static str) -> Any {
+        with(|t| {
+            let data = t.graph.value_mut(self.value);
+            data.name = data.name.or(Some(name));
+        });
+        self
+    }
+}
+
+impl Tracer {
+    fn new(name: &str) -> Tracer {
+        Tracer {
+            id: NEXT_TRACE.fetch_add(1, Ordering::Relaxed),
+            graph: Graph::new(name),
+            open: Vec::new(),
+            depth: 0,
+            vars: Vec::new(),
+            var_ids: HashMap::new(),
+            var_state: Vec::new(),
+            var_versions: Vec::new(),
+            autodiff: Default::default(),
+            loc_override: None,
+            scalars: HashMap::new(),
+            calls: Vec::new(),
+        }
+    }
+
+    /// A handle of a value.
+    pub(crate) fn any(&self, value: Value) -> Any {
+        Any {
+            trace: self.id,
+            value,
+        }
+    }
+
+    fn check_trace(&self, any: Any, loc: Loc) -> Result<()> {
+        if any.trace == self.id {
+            return Ok(());
+        }
+        Err(Diagnostic::new("a tensor of another trace")
+            .at(loc, "used here")
+            .help("a tensor is a symbol of the function that made it: pass values between calls as arguments and results"))
+    }
+
+    /// The region in which nodes are appended at `depth`.
+    fn region_at(&self, depth: usize) -> Region {
+        match depth.checked_sub(1) {
+            None => self.graph.root(),
+            Some(i) => self.open[i].regions[self.open[i].current],
+        }
+    }
+
+    /// The value by which the present region sees `any`, capturing it where needed.
+    pub(crate) fn resolve(&mut self, any: Any, loc: Loc) -> Result<Value> {
+        self.check_trace(any, loc)?;
+        self.resolve_at(any.value, self.depth, loc)
+    }
+
+    fn resolve_at(&mut self, value: Value, depth: usize, loc: Loc) -> Result<Value> {
+        self.resolve_in(value, depth, self.region_at(depth), loc)
+    }
+
+    /// Resolves in `region`, which is one of the regions of the construct at `depth`.
+    fn resolve_in(
+        &mut self,
+        value: Value,
+        depth: usize,
+        region: Region,
+        loc: Loc,
+    ) -> Result<Value> {
+        if self.graph.region_of(value) == region {
+            return Ok(value);
+        }
+        if depth == 0 {
+            return Err(
+                Diagnostic::new("a tensor of a branch or loop body is used outside of it")
+                    .at(loc, "used here")
+                    .at(self.graph.loc(value), "made here")
+                    .help("assign it to a variable declared before the `if` or `while`"),
+            );
+        }
+        let outer = self.resolve_at(value, depth - 1, loc)?;
+        let which = usize::from(self.open[depth - 1].regions[1] == region);
+        let index = match self.open[depth - 1].captures.get(&outer) {
+            Some(&i) => i,
+            None => {
+                let i = self.add_construct_param(depth - 1, outer, None);
+                self.open[depth - 1].captures.insert(outer, i);
+                i
+            }
+        };
+        Ok(self
+            .graph
+            .region(self.open[depth - 1].regions[which])
+            .params[index])
+    }
+
+    /// The place that made a value, or for a parameter the value outside.
+    fn origin(&self, value: Value) -> Loc {
+        let ValueDef::Param(region, i) = self.graph.value(value).def else {
+            return self.graph.loc(value);
+        };
+        self.open_outer(region, i as usize)
+            .map_or(Loc::UNKNOWN, |outer| self.origin(outer))
+    }
+
+    /// Adds a parameter for `outer` to both regions of an open construct.
+    fn add_construct_param(
+        &mut self,
+        construct: usize,
+        outer: Value,
+        name: Option<&'static str>,
+    ) -> usize {
+        let ty = self.graph.ty(outer).clone();
+        let name = name.or(self.graph.value(outer).name);
+        for region in self.open[construct].regions {
+            self.graph.add_param(region, ty.clone(), name);
+        }
+        self.open[construct].outer.push(outer);
+        self.open[construct].outer.len() - 1
+    }
+
+    /// Appends a node to the present region.
+    pub(crate) fn append(
+        &mut self,
+        op: Op,
+        operands: Vec<Value>,
+        results: impl IntoIterator<Item = Type>,
+        loc: Loc,
+    ) -> Node {
+        let region = self.region_at(self.depth);
+        let loc = self.loc_override.unwrap_or(loc);
+        let node = self.graph.make_node(region, op, operands, results, loc);
+        self.graph.append(node);
+        node
+    }
+
+    fn emit(
+        &mut self,
+        def: &'static OpDef,
+        operands: &[Any],
+        attrs: Attrs,
+        loc: Loc,
+    ) -> Result<Any> {
+        let loc = self.loc_override.unwrap_or(loc);
+        let values = operands
+            .iter()
+            .map(|&a| self.resolve(a, loc))
+            .collect::<Result<Vec<_>>>()?;
+        let types: Vec<&Type> = values.iter().map(|&v| self.graph.ty(v)).collect();
+        let ty = (def.infer)(&InferCx {
+            operands: &types,
+            attrs: &attrs,
+        })
+        .map_err(|e| {
+            let mut diagnostic = e.at(def.name, loc);
+            if diagnostic.labels[0].1.is_empty() {
+                let types: Vec<_> = types.iter().map(|t| t.to_string()).collect();
+                diagnostic.labels[0].1 = types.join(", ");
+            }
+            diagnostic
+        })?;
+        let node = self.append(Op::Prim(def, attrs), values, [ty], loc);
+        Ok(self.any(self.graph.node(node).results[0]))
+    }
+
+    fn constant(&mut self, tensor: HostTensor, loc: Loc) -> Any {
+        let region = self.region_at(self.depth);
+        let is_scalar = tensor.rank() == 0;
+        if is_scalar && let Some(&v) = self.scalars.get(&(region, tensor.clone())) {
+            return self.any(v);
+        }
+        let node = self.append(
+            Op::Constant(tensor.clone()),
+            vec![],
+            [tensor.ty().into()],
+            loc,
+        );
+        let value = self.graph.node(node).results[0];
+        if is_scalar {
+            self.scalars.insert((region, tensor), value);
+        }
+        self.any(value)
+    }
+
+    fn open_construct(&mut self, kind: Kind, loc: Loc) {
+        assert_eq!(
+            self.depth,
+            self.open.len(),
+            "control flow is opened in the innermost region"
+        );
+        let regions = [self.graph.add_region(), self.graph.add_region()];
+        self.open.push(Construct {
+            kind,
+            loc: self.loc_override.unwrap_or(loc),
+            regions,
+            current: 0,
+            outer: Vec::new(),
+            captures: HashMap::new(),
+            declared: 0,
+            extra: Vec::new(),
+            var_params: HashMap::new(),
+            var_values: Default::default(),
+            pred: None,
+        });
+        self.depth += 1;
+    }
+
+    fn finish(&mut self, outputs: &[Any]) -> Result<()> {
+        assert!(
+            self.open.is_empty(),
+            "a control-flow construct was left open"
+        );
+        let outputs = outputs
+            .iter()
+            .map(|&o| self.resolve(o, Loc::UNKNOWN))
+            .collect::<Result<Vec<_>>>()?;
+        let root = self.graph.root();
+        self.graph.region_mut(root).yields = outputs;
+        for (i, state) in self.var_state.clone().into_iter().enumerate() {
+            if state.current != state.read {
+                self.append(
+                    Op::Assign(VarId::from_index(i)),
+                    vec![state.current],
+                    [],
+                    Loc::UNKNOWN,
+                );
+            }
+        }
+        Ok(())
+    }
+}

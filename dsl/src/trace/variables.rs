@@ -1,0 +1,115 @@
+//! Variables, threaded as values through the regions of a trace.
+
+use super::*;
+
+impl Tracer {
+    pub(super) fn var_id(&mut self, var: &AnyVar, loc: Loc) -> VarId {
+        if let Some(&id) = self.var_ids.get(&var.id()) {
+            return id;
+        }
+        let id = VarId::from_index(self.vars.len());
+        let taken = |name: &str| self.graph.vars.iter().any(|v| v.name == name);
+        let mut name = var.name().to_owned();
+        if taken(&name) {
+            name = (2..)
+                .map(|i| format!("{}_{i}", var.name()))
+                .find(|n| !taken(n))
+                .expect("some number is free");
+        }
+        self.graph.vars.push(VarDecl {
+            name,
+            ty: var.ty().clone(),
+        });
+        self.vars.push(var.clone());
+        self.var_ids.insert(var.id(), id);
+        let depth = std::mem::replace(&mut self.depth, 0);
+        let node = self.append(Op::Read(id), vec![], [var.ty().clone().into()], loc);
+        self.depth = depth;
+        let read = self.graph.node(node).results[0];
+        self.var_state.push(VarState {
+            read,
+            current: read,
+        });
+        self.var_versions.push(vec![read]);
+        id
+    }
+
+    /// The id of a variable if this trace has used it.
+    pub(crate) fn known_var(&self, var: &AnyVar) -> Option<VarId> {
+        self.var_ids.get(&var.id()).copied()
+    }
+
+    pub(super) fn read_var(&mut self, var: &AnyVar, loc: Loc) -> Value {
+        let id = self.var_id(var, loc);
+        self.var_at(id, self.depth)
+    }
+
+    /// The present value of a variable, seen from the region at `depth`.
+    pub(super) fn var_at(&mut self, id: VarId, depth: usize) -> Value {
+        if depth == 0 {
+            return self.var_state[id.index()].current;
+        }
+        let c = &self.open[depth - 1];
+        if let Some(&v) = c.var_values[c.current].get(&id) {
+            return v;
+        }
+        if c.kind == Kind::Cond {
+            let outer = self.var_at(id, depth - 1);
+            return self
+                .resolve_at(outer, depth, Loc::UNKNOWN)
+                .expect("values of enclosing regions are visible");
+        }
+        let index = match c.var_params.get(&id) {
+            Some(&i) => i,
+            None => {
+                let outer = self.var_at(id, depth - 1);
+                let i = self.add_construct_param(depth - 1, outer, None);
+                self.open[depth - 1].extra.push(i);
+                self.open[depth - 1].var_params.insert(id, i);
+                for region in self.open[depth - 1].regions {
+                    let version = self.graph.region(region).params[i];
+                    self.var_versions[id.index()].push(version);
+                }
+                i
+            }
+        };
+        self.graph.region(self.region_at(depth)).params[index]
+    }
+
+    pub(super) fn assign_var(&mut self, var: &AnyVar, value: Any, loc: Loc) -> Result<()> {
+        let v = self.resolve(value, loc)?;
+        if *self.graph.ty(v) != Type::Tensor(var.ty().clone()) {
+            return Err(
+                Diagnostic::new(format!("the variable `{}` is {}", var.name(), var.ty()))
+                    .at(loc, format!("assigned {}", self.graph.ty(v)))
+                    .help("a variable keeps its element type and shape"),
+            );
+        }
+        let id = self.var_id(var, loc);
+        // Reading first makes the variable a parameter of every enclosing loop.
+        self.var_at(id, self.depth);
+        self.set_var(id, self.depth, v);
+        Ok(())
+    }
+
+    pub(super) fn set_var(&mut self, id: VarId, depth: usize, value: Value) {
+        self.var_versions[id.index()].push(value);
+        match depth.checked_sub(1) {
+            None => self.var_state[id.index()].current = value,
+            Some(i) => {
+                let current = self.open[i].current;
+                self.open[i].var_values[current].insert(id, value);
+            }
+        }
+    }
+
+    /// Values a variable has had that are visible now, latest first.
+    pub(crate) fn visible_versions(&self, id: VarId) -> Vec<Value> {
+        let visible: Vec<Region> = (0..=self.depth).map(|d| self.region_at(d)).collect();
+        let versions = self.var_versions[id.index()].iter().rev();
+        versions
+            .copied()
+            .filter(|&v| visible.contains(&self.graph.region_of(v)))
+            .collect()
+    }
+}

@@ -1,0 +1,231 @@
+//! Opening and closing `while`.
+
+use super::cond::mismatch;
+use super::*;
+
+/// An open `while`: the tracing side of a staged loop.
+#[must_use]
+#[derive(Debug)]
+pub struct WhileTrace {
+    construct: usize,
+}
+
+impl WhileTrace {
+    /// Opens the region of the condition; gives the loop variables as it sees them.
+    #[track_caller]
+    pub fn begin(init: &[Any], sites: &[Site]) -> (WhileTrace, Vec<Any>) {
+        let loc = Loc::caller();
+        try_with(|t| {
+            let init = init
+                .iter()
+                .map(|&a| t.resolve(a, loc))
+                .collect::<Result<Vec<_>>>()?;
+            t.open_construct(Kind::While, loc);
+            let construct = t.open.len() - 1;
+            for (i, &v) in init.iter().enumerate() {
+                t.add_construct_param(construct, v, sites.get(i).map(|s| s.name));
+            }
+            t.open[construct].declared = init.len();
+            let params = t.params_of(construct, 0, init.len());
+            Ok((WhileTrace { construct }, params))
+        })
+    }
+
+    /// Closes the condition and opens the body; gives the loop variables as it sees them.
+    #[track_caller]
+    pub fn begin_body(&mut self, pred: Any) -> Vec<Any> {
+        let loc = Loc::caller();
+        try_with(|t| {
+            assert_eq!(
+                t.open.len(),
+                self.construct + 1,
+                "an inner construct was left open"
+            );
+            let pred = t.predicate(pred, "while", loc)?;
+            if let Some(&id) = t.open[self.construct].var_values[0].keys().next() {
+                let name = &t.graph.vars[id.index()].name;
+                return Err(Diagnostic::new(format!(
+                    "the condition of a staged `while` assigns the variable `{name}`"
+                ))
+                .at(loc, "in this condition")
+                .help("assign it in the body"));
+            }
+            let c = &mut t.open[self.construct];
+            c.pred = Some(pred);
+            c.current = 1;
+            Ok(t.params_of(self.construct, 1, t.open[self.construct].declared))
+        })
+    }
+
+    /// Adds a loop variable while the body is open: the handle of its value in the body.
+    #[track_caller]
+    pub(crate) fn add_carried(&mut self, init: Any) -> Any {
+        let loc = Loc::caller();
+        try_with(|t| {
+            let outer = {
+                t.check_trace(init, loc)?;
+                t.resolve_at(init.value, self.construct, loc)?
+            };
+            let i = t.add_construct_param(self.construct, outer, None);
+            t.open[self.construct].extra.push(i);
+            let param = t.graph.region(t.open[self.construct].regions[1]).params[i];
+            Ok(t.any(param))
+        })
+    }
+
+    /// Closes the loop. `next[i]` is the next value of the i-th declared loop variable; `extra` gives the next values of those
+    /// that autodiff added, in order. The results come in the same order; a variable that the body
+    /// does not change comes back as its initial value.
+    #[track_caller]
+    pub fn end(self, next: &[Any], sites: &[Site]) -> Vec<Any> {
+        self.end_with(next, &[], sites)
+    }
+
+    #[track_caller]
+    pub(crate) fn end_with(self, next: &[Any], extra: &[Any], sites: &[Site]) -> Vec<Any> {
+        let loc = Loc::caller();
+        try_with(|t| t.end_while(self, next, extra, sites, loc))
+    }
+}
+
+impl Tracer {
+    fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<Any> {
+        let params = &self
+            .graph
+            .region(self.open[construct].regions[which])
+            .params;
+        params[..n].iter().map(|&p| self.any(p)).collect()
+    }
+
+    fn end_while(
+        &mut self,
+        trace: WhileTrace,
+        next: &[Any],
+        extra: &[Any],
+        sites: &[Site],
+        loc: Loc,
+    ) -> Result<Vec<Any>> {
+        let construct = trace.construct;
+        assert_eq!(
+            self.open.len(),
+            construct + 1,
+            "an inner construct was left open"
+        );
+        assert_eq!(
+            next.len(),
+            self.open[construct].declared,
+            "one next value for each loop variable"
+        );
+        let depth = self.open.len();
+        let [cond, body] = self.open[construct].regions;
+        let next = next
+            .iter()
+            .map(|&a| self.resolve(a, loc))
+            .collect::<Result<Vec<_>>>()?;
+        let extra_next = extra
+            .iter()
+            .map(|&a| self.resolve(a, loc))
+            .collect::<Result<Vec<_>>>()?;
+
+        // All loop variables: parameter and next value.
+        let mut carried: Vec<(usize, Value)> = next.iter().copied().enumerate().collect();
+        let mut vars: Vec<(VarId, usize)> = self.open[construct]
+            .var_params
+            .iter()
+            .map(|(&id, &i)| (id, i))
+            .collect();
+        vars.sort();
+        let is_var = |i: usize| vars.iter().any(|&(_, p)| p == i);
+        let added: Vec<usize> = self.open[construct]
+            .extra
+            .iter()
+            .copied()
+            .filter(|&i| !is_var(i))
+            .collect();
+        assert_eq!(
+            added.len(),
+            extra_next.len(),
+            "one next value for each added loop variable"
+        );
+        carried.extend(added.into_iter().zip(extra_next));
+        let n_results = carried.len();
+        for &(id, i) in &vars {
+            let written = self.open[construct].var_values[1].get(&id).copied();
+            carried.push((i, written.unwrap_or(self.graph.region(body).params[i])));
+        }
+
+        // Those that change are results; the others are captures.
+        let c = &self.open[construct];
+        let mut changing = Vec::new();
+        let mut results = Vec::new();
+        for (k, &(i, value)) in carried.iter().enumerate() {
+            let unchanged = match self.graph.value(value).def {
+                ValueDef::Param(r, p) => {
+                    r == body
+                        && (p as usize == i || {
+                            let p = p as usize;
+                            p >= c.declared && !c.extra.contains(&p) && c.outer[p] == c.outer[i]
+                        })
+                }
+                ValueDef::Result(..) => false,
+            };
+            if unchanged {
+                results.push(Err(c.outer[i]));
+                continue;
+            }
+            let (before, after) = (self.graph.ty(c.outer[i]), self.graph.ty(value));
+            if before != after {
+                let words = ["before the loop", "after one iteration"];
+                let (x, y) = (
+                    (before, self.origin(c.outer[i])),
+                    (after, self.origin(value)),
+                );
+                let site = if k < next.len() { sites.get(k) } else { None };
+                return Err(mismatch("after one iteration", site, x, y, words).or_at(c.loc));
+            }
+            results.push(Ok(changing.len()));
+            changing.push((i, value));
+        }
+        let c = self.open.pop().expect("the construct is open");
+        self.depth = depth - 1;
+
+        // Loop variables first, then captures.
+        let is_changing = |i: usize| changing.iter().any(|&(j, _)| j == i);
+        let order: Vec<usize> = changing
+            .iter()
+            .map(|&(i, _)| i)
+            .chain((0..c.outer.len()).filter(|&i| !is_changing(i)))
+            .collect();
+        for region in c.regions {
+            let params = &self.graph.region(region).params;
+            let params = order.iter().map(|&i| params[i]).collect();
+            self.graph.set_params(region, params);
+        }
+        self.graph.region_mut(cond).yields = vec![c.pred.expect("begin_body was called")];
+        self.graph.region_mut(body).yields = changing.iter().map(|&(_, v)| v).collect();
+        let operands = order.iter().map(|&i| c.outer[i]).collect();
+        let types: Vec<Type> = changing
+            .iter()
+            .map(|&(i, _)| self.graph.ty(c.outer[i]).clone())
+            .collect();
+        let loc = if c.loc.is_known() { c.loc } else { loc };
+        let node = self.append(Op::While, operands, types, loc);
+        self.graph.set_regions(node, vec![cond, body]);
+        let results: Vec<Value> = results
+            .into_iter()
+            .map(|r| match r {
+                Ok(i) => self.graph.node(node).results[i],
+                Err(outer) => outer,
+            })
+            .collect();
+        for (&(id, i), &value) in vars.iter().zip(&results[n_results..]) {
+            if is_changing(i) {
+                self.set_var(id, self.depth, value);
+            }
+        }
+        for (site, &r) in sites.iter().zip(&results) {
+            self.graph.value_mut(r).name.get_or_insert(site.name);
+        }
+        Ok(results[..n_results].iter().map(|&v| self.any(v)).collect())
+    }
+}
