@@ -9,6 +9,9 @@ use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType}
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Compiled signatures.
+type Cache<F, Args> = Mutex<Vec<Arc<Compiled<HostOf<F, Args>>>>>;
+
 /// What a function returns to the host.
 type HostOf<F, Args> = <<F as GraphFn<Args>>::Output as Output>::Host;
 
@@ -25,7 +28,7 @@ where
     name: String,
     options: Options,
     /// Compiled signatures, used last first.
-    cache: Mutex<Vec<Arc<Compiled<HostOf<F, Args>>>>>,
+    cache: Cache<F, Args>,
     /// Held while a signature is traced and compiled, so that no other thread does the same.
     compiling: Mutex<()>,
     args: PhantomData<fn(Args)>,

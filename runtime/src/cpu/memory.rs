@@ -140,7 +140,7 @@ impl<'a> Sources<'a> {
     }
 
     /// A view as a tensor of its own, in new memory.
-    pub(crate) fn to_host(&self, view: &View) -> HostTensor {
+    pub(crate) fn host(&self, view: &View) -> HostTensor {
         match_dtype!(view.dtype, T => {
             let all = self.elements::<T>(view.base);
             let data: Vec<T> = view.offsets().map(|i| T::load(all[i])).collect();

@@ -2,5 +2,6 @@
 
 pub(crate) mod element;
 pub(crate) mod kernels;
+pub(crate) mod math;
 pub(crate) mod memory;
 pub(crate) mod stack;

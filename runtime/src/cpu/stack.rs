@@ -172,13 +172,16 @@ impl Stack {
 
 /// Adds elements that lie in bytes, in any alignment.
 fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
-    use super::kernels::elementwise::function;
+    use super::kernels::functions::{Scalar, function};
     let add = function("add", dtype, dtype).expect("a sum of stacks is one of numbers");
+    let Scalar::Binary(add) = add.scalar else {
+        panic!("a sum has two operands")
+    };
     match_dtype!(dtype, T => {
         let n = size_of::<<T as Cell>::Mem>();
         for (a, b) in to.chunks_exact_mut(n).zip(from.chunks_exact(n)) {
             let load = |bytes: &[u8]| T::load(bytemuck::pod_read_unaligned(bytes)).to_reg();
-            let sum = T::from_reg((add.scalar)(load(a), load(b), 0)).store();
+            let sum = T::from_reg(add(load(a), load(b))).store();
             a.copy_from_slice(bytemuck::bytes_of(&sum));
         }
     });

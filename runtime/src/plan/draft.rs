@@ -60,6 +60,8 @@ pub(crate) struct Loop {
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     pub(crate) items: Vec<Item>,
+    /// For each item the name of the operation, if it is one on registers.
+    pub(crate) names: Vec<&'static str>,
     /// For each item the innermost loop around it.
     pub(crate) item_loops: Vec<Option<u32>>,
     pub(crate) loops: Vec<Loop>,
@@ -115,15 +117,29 @@ impl Draft {
     fn instr_touches(&self, instr: &Instr, f: &mut dyn FnMut(Storage, Touch)) {
         use Touch::{Read, Write};
         match instr {
-            Instr::Scalar { dst, a, b, c, .. } => {
+            Instr::Unary { dst, a, .. } => {
+                f(Storage::Reg(*a), Read);
+                f(Storage::Reg(*dst), Write);
+            }
+            Instr::Binary { dst, a, b, .. } => {
+                [a, b].into_iter().for_each(|r| f(Storage::Reg(*r), Read));
+                f(Storage::Reg(*dst), Write);
+            }
+            Instr::Select { dst, a, b, c } => {
                 [a, b, c]
                     .into_iter()
                     .for_each(|r| f(Storage::Reg(*r), Read));
                 f(Storage::Reg(*dst), Write);
             }
-            Instr::Checked { dst, a, b, .. } => {
-                [a, b].into_iter().for_each(|r| f(Storage::Reg(*r), Read));
-                f(Storage::Reg(*dst), Write);
+            Instr::Require { step, .. } => {
+                let operands = &self.step(*step).operands;
+                operands
+                    .iter()
+                    .filter_map(super::Operand::storage)
+                    .for_each(|s| f(s, Read));
+            }
+            Instr::JumpCompare { a, b, .. } => {
+                [a, b].into_iter().for_each(|r| f(Storage::Reg(*r), Read))
             }
             Instr::Move { dst, src } => {
                 f(Storage::Reg(*src), Read);

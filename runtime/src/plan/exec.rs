@@ -1,7 +1,9 @@
 //! The executor: one loop over the instructions of a plan.
 
-use super::{Base, BufferId, Instr, Operand, Out, Plan, SlotId, StackId, Step, reg_view};
-use crate::cpu::element::{Cell, bytes_of, scalar_to_reg, to_buffer, write_buffer};
+use super::{
+    Base, BufferId, Instr, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers,
+};
+use crate::cpu::element::{bytes_of, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars};
 use crate::cpu::stack::Stack;
@@ -55,54 +57,22 @@ impl Plan {
         };
         let code = &self.code[..];
         let mut pc = 0;
-        while pc < code.len() {
-            match &code[pc] {
-                Instr::Scalar {
-                    f, dst, a, b, c, ..
-                } => {
-                    let regs = &mut cx.regs[..];
-                    regs[dst.index()] = f(regs[a.index()], regs[b.index()], regs[c.index()]);
-                }
-                Instr::Checked {
-                    f,
-                    valid,
-                    dst,
-                    a,
-                    b,
-                    step,
-                } => {
-                    let (x, y) = (cx.regs[a.index()], cx.regs[b.index()]);
-                    if !valid(y) {
-                        return Err(self.failure(cx, &self.steps[step.index()], foreign));
-                    }
-                    cx.regs[dst.index()] = f(x, y, 0);
-                }
-                Instr::Move { dst, src } => cx.regs[dst.index()] = cx.regs[src.index()],
-                Instr::Jump { to } => {
-                    pc = *to as usize;
-                    continue;
-                }
-                Instr::JumpIf { cond, to } => {
-                    if bool::from_reg(cx.regs[cond.index()]) {
-                        pc = *to as usize;
-                        continue;
-                    }
-                }
-                Instr::JumpUnless { cond, to } => {
-                    if !bool::from_reg(cx.regs[cond.index()]) {
-                        pc = *to as usize;
-                        continue;
-                    }
-                }
+        loop {
+            pc = registers::run(code, &mut cx.regs, pc);
+            let Some(instr) = code.get(pc) else {
+                return Ok(());
+            };
+            match instr {
                 Instr::Run(step) => self.step(cx, &self.steps[step.index()], foreign)?,
-                Instr::Assert { cond, step } => {
-                    if !bool::from_reg(cx.regs[cond.index()]) {
-                        let step = &self.steps[step.index()];
-                        let Kernel::Assert(message) = &step.kernel else {
-                            panic!("an assertion without a message")
-                        };
-                        return Err(interp::assertion_failed(message, step.loc));
-                    }
+                Instr::Require { step, .. } => {
+                    return Err(self.failure(cx, &self.steps[step.index()], foreign));
+                }
+                Instr::Assert { step, .. } => {
+                    let step = &self.steps[step.index()];
+                    let Kernel::Assert(message) = &step.kernel else {
+                        panic!("an assertion without a message")
+                    };
+                    return Err(interp::assertion_failed(message, step.loc));
                 }
                 Instr::CheckFinite(step) => {
                     self.check_finite(cx, &self.steps[step.index()], foreign)?
@@ -133,10 +103,17 @@ impl Plan {
                 Instr::SlotMove { dst, src } => {
                     cx.slots[dst.index()] = cx.slots[src.index()].clone()
                 }
+                Instr::Unary { .. }
+                | Instr::Binary { .. }
+                | Instr::Select { .. }
+                | Instr::Move { .. }
+                | Instr::Jump { .. }
+                | Instr::JumpIf { .. }
+                | Instr::JumpUnless { .. }
+                | Instr::JumpCompare { .. } => panic!("{instr:?} was left over"),
             }
             pc += 1;
         }
-        Ok(())
     }
 
     fn step(&self, cx: &mut Context, step: &Step, foreign: Foreign<'_>) -> Result<()> {
@@ -177,7 +154,7 @@ impl Plan {
     /// A tensor of its own with the value of an operand.
     fn host(&self, cx: &Context, operand: &Operand, foreign: Foreign<'_>) -> HostTensor {
         match operand {
-            Operand::View(v) => cx.sources(self, foreign).to_host(v),
+            Operand::View(v) => cx.sources(self, foreign).host(v),
             Operand::Slot(s) => slot(cx, *s).clone(),
         }
     }
@@ -227,9 +204,9 @@ impl Plan {
 
     fn check_finite(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Result<()> {
         let result = match &step.out {
-            Out::View(v) => cx.sources(self, foreign).to_host(v),
+            Out::View(v) => cx.sources(self, foreign).host(v),
             Out::Slot(s) => slot(cx, *s).clone(),
-            Out::Reg(r, dtype) => cx.sources(self, foreign).to_host(&reg_view(*r, *dtype)),
+            Out::Reg(r, dtype) => cx.sources(self, foreign).host(&reg_view(*r, *dtype)),
             Out::Nothing => return Ok(()),
         };
         if interp::is_finite(&result) {

@@ -36,7 +36,7 @@ impl fmt::Display for Plan {
         writeln!(f, "  inputs ({})", inputs.join(", "))?;
         for (i, instr) in self.code.iter().enumerate() {
             write!(f, "{i:>5}  ")?;
-            self.instr(f, instr)?;
+            self.instr(f, instr, self.names[i])?;
             writeln!(f)?;
         }
         for (i, (operand, ty)) in self.outputs.iter().enumerate() {
@@ -50,18 +50,19 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
-    fn instr(&self, f: &mut fmt::Formatter<'_>, instr: &Instr) -> fmt::Result {
+    fn instr(&self, f: &mut fmt::Formatter<'_>, instr: &Instr, name: &str) -> fmt::Result {
         match instr {
-            Instr::Scalar {
-                dst, a, b, c, name, ..
-            } => write!(f, "{dst:?} = {name}({a:?}, {b:?}, {c:?})"),
-            Instr::Checked {
-                dst, a, b, step, ..
-            } => {
+            Instr::Unary { dst, a, .. } => write!(f, "{dst:?} = {name} {a:?}"),
+            Instr::Binary { dst, a, b, .. } => write!(f, "{dst:?} = {name} {a:?}, {b:?}"),
+            Instr::Select { dst, a, b, c } => write!(f, "{dst:?} = select {a:?}, {b:?}, {c:?}"),
+            Instr::Require { a, step, .. } => {
+                write!(f, "check {a:?} for {}", self.steps[step.index()].name)
+            }
+            Instr::JumpCompare { a, b, to, when, .. } => {
                 write!(
                     f,
-                    "{dst:?} = {}({a:?}, {b:?})",
-                    self.steps[step.index()].name
+                    "{} {name} {a:?}, {b:?} jump {to}",
+                    if *when { "if" } else { "unless" }
                 )
             }
             Instr::Move { dst, src } => write!(f, "{dst:?} = {src:?}"),

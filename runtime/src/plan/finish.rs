@@ -36,6 +36,11 @@ struct Finish<'a> {
     stack_types: Vec<TensorType>,
     steps: Vec<Step>,
     code: Vec<Instr>,
+    names: Vec<&'static str>,
+    /// The name of a comparison that was joined with the jump behind it.
+    compared: Option<&'static str>,
+    /// Whether a label stands before an item.
+    labelled: Vec<bool>,
 }
 
 /// Makes the plan of a draft.
@@ -66,7 +71,14 @@ pub(super) fn finish(
         stack_types: Vec::new(),
         steps: Vec::new(),
         code: Vec::new(),
+        names: Vec::new(),
+        compared: None,
+        labelled: vec![false; draft.items.len() + 1],
     };
+    draft
+        .labels
+        .iter()
+        .for_each(|&l| finish.labelled[l as usize] = true);
     // The registers of constants come first.
     for &(r, _) in &draft.constant_regs {
         finish.reg(r);
@@ -80,8 +92,12 @@ pub(super) fn finish(
         finish.item(p);
     }
     starts.push(finish.code.len() as u32);
+    finish.names.resize(finish.code.len(), "");
     for instr in &mut finish.code {
-        if let Instr::Jump { to } | Instr::JumpIf { to, .. } | Instr::JumpUnless { to, .. } = instr
+        if let Instr::Jump { to }
+        | Instr::JumpIf { to, .. }
+        | Instr::JumpUnless { to, .. }
+        | Instr::JumpCompare { to, .. } = instr
         {
             *to = starts[draft.labels[*to as usize] as usize];
         }
@@ -105,6 +121,7 @@ pub(super) fn finish(
     }
     Ok(Plan {
         code: finish.code,
+        names: finish.names,
         steps: finish.steps,
         regions,
         arena_bytes,
@@ -186,48 +203,35 @@ impl Finish<'_> {
             Item::Moves(moves) => self.moves(p, moves),
             Item::Instr(instr) => {
                 let instr = match instr.clone() {
-                    Instr::Scalar {
+                    Instr::Unary { f, dst, a } => Instr::Unary {
                         f,
-                        dst,
-                        a,
-                        b,
-                        c,
-                        name,
-                    } => Instr::Scalar {
+                        dst: self.reg(dst),
+                        a: self.reg(a),
+                    },
+                    Instr::Binary { f, dst, a, b } => Instr::Binary {
                         f,
+                        dst: self.reg(dst),
+                        a: self.reg(a),
+                        b: self.reg(b),
+                    },
+                    Instr::Select { dst, a, b, c } => Instr::Select {
                         dst: self.reg(dst),
                         a: self.reg(a),
                         b: self.reg(b),
                         c: self.reg(c),
-                        name,
                     },
-                    Instr::Checked {
-                        f,
+                    Instr::Require { valid, a, step } => Instr::Require {
                         valid,
-                        dst,
-                        a,
-                        b,
-                        step,
-                    } => Instr::Checked {
-                        f,
-                        valid,
-                        dst: self.reg(dst),
                         a: self.reg(a),
-                        b: self.reg(b),
                         step,
                     },
+                    Instr::JumpCompare { .. } => panic!("comparisons and jumps are joined here"),
                     Instr::Move { dst, src } => Instr::Move {
                         dst: self.reg(dst),
                         src: self.reg(src),
                     },
-                    Instr::JumpIf { cond, to } => Instr::JumpIf {
-                        cond: self.reg(cond),
-                        to,
-                    },
-                    Instr::JumpUnless { cond, to } => Instr::JumpUnless {
-                        cond: self.reg(cond),
-                        to,
-                    },
+                    Instr::JumpIf { cond, to } => self.jump(p, cond, to, true),
+                    Instr::JumpUnless { cond, to } => self.jump(p, cond, to, false),
                     Instr::Assert { cond, step } => Instr::Assert {
                         cond: self.reg(cond),
                         step,
@@ -259,7 +263,32 @@ impl Finish<'_> {
                     other @ (Instr::Jump { .. } | Instr::Run(_) | Instr::CheckFinite(_)) => other,
                 };
                 self.code.push(instr);
+                self.names.resize(self.code.len() - 1, "");
+                self.names
+                    .push(self.compared.take().unwrap_or(draft.names[p]));
             }
+        }
+    }
+
+    /// A jump on a register; joined with the comparison before it if nothing else needs that.
+    fn jump(&mut self, p: usize, cond: Reg, to: u32, when: bool) -> Instr {
+        let compared = self.reg(cond);
+        let joins = p > 0
+            && matches!(self.draft.items[p - 1], Item::Instr(Instr::Binary { .. }))
+            && !self.labelled[p]
+            && !self.live.is_live_after(Storage::Reg(cond), p);
+        if let Some(&Instr::Binary { f, dst, a, b }) = self.code.last()
+            && joins
+            && dst == compared
+        {
+            self.code.pop();
+            self.compared = self.names.pop();
+            return Instr::JumpCompare { f, a, b, to, when };
+        }
+        if when {
+            Instr::JumpIf { cond: compared, to }
+        } else {
+            Instr::JumpUnless { cond: compared, to }
         }
     }
 

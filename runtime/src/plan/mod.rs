@@ -35,10 +35,10 @@ mod finish;
 mod liveness;
 mod lower;
 mod moves;
+mod registers;
 mod view;
 
 use crate::cpu::kernels::Kernel;
-use crate::cpu::kernels::elementwise::ScalarFn;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::OpDef;
 use anabranch_dsl::{DType, HostTensor, Loc, TensorType};
@@ -142,22 +142,21 @@ pub(crate) struct Step {
 /// An instruction.
 #[derive(Clone, Debug)]
 pub(crate) enum Instr {
-    /// `dst = f(a, b, c)` on registers.
-    Scalar {
-        f: ScalarFn,
+    /// `dst = f(a)`
+    Unary { f: fn(u64) -> u64, dst: Reg, a: Reg },
+    /// `dst = f(a, b)`
+    Binary {
+        f: fn(u64, u64) -> u64,
         dst: Reg,
         a: Reg,
         b: Reg,
-        c: Reg,
-        name: &'static str,
     },
-    /// `dst = f(a, b)` on registers if `b` is valid; the meaning of the step says how it fails otherwise.
-    Checked {
-        f: ScalarFn,
+    /// `dst = a ? b : c`
+    Select { dst: Reg, a: Reg, b: Reg, c: Reg },
+    /// Fails, in the words of the step's meaning, unless the register holds a valid operand.
+    Require {
         valid: fn(u64) -> bool,
-        dst: Reg,
         a: Reg,
-        b: Reg,
         step: StepId,
     },
     /// `dst = src`
@@ -168,6 +167,14 @@ pub(crate) enum Instr {
     JumpIf { cond: Reg, to: u32 },
     /// Goes on at another instruction if the register holds false.
     JumpUnless { cond: Reg, to: u32 },
+    /// Goes on at another instruction if `f(a, b)` is `when`: a comparison and a jump in one.
+    JumpCompare {
+        f: fn(u64, u64) -> u64,
+        a: Reg,
+        b: Reg,
+        to: u32,
+        when: bool,
+    },
     /// Runs a tensor instruction.
     Run(StepId),
     /// Fails unless the register holds true.
@@ -211,6 +218,8 @@ pub(crate) struct Assign {
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) code: Vec<Instr>,
+    /// For each instruction the name of the operation, if it is one on registers.
+    pub(crate) names: Vec<&'static str>,
     pub(crate) steps: Vec<Step>,
     /// Where each buffer lies in the arena.
     pub(crate) regions: Vec<Range<usize>>,

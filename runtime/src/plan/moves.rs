@@ -21,14 +21,13 @@ pub(crate) enum Ordered {
 pub(crate) fn in_order<S: Copy + Eq + Hash>(moves: &[(S, Option<S>)]) -> Vec<Ordered> {
     let by_destination: HashMap<S, usize> =
         moves.iter().enumerate().map(|(i, m)| (m.0, i)).collect();
-    // How many moves that are not done read the destination of each.
+    // Of each move that is not done and whose source is not saved: the move that overwrites what it reads.
+    let mut waits: Vec<Option<usize>> = moves
+        .iter()
+        .map(|m| m.1.and_then(|src| by_destination.get(&src).copied()))
+        .collect();
     let mut readers = vec![0; moves.len()];
-    let target = |i: usize| moves[i].1.and_then(|src| by_destination.get(&src).copied());
-    for i in 0..moves.len() {
-        if let Some(t) = target(i) {
-            readers[t] += 1;
-        }
-    }
+    waits.iter().flatten().for_each(|&t| readers[t] += 1);
     let mut order = Vec::with_capacity(moves.len());
     let mut done = vec![false; moves.len()];
     let mut ready: Vec<usize> = (0..moves.len())
@@ -36,41 +35,31 @@ pub(crate) fn in_order<S: Copy + Eq + Hash>(moves: &[(S, Option<S>)]) -> Vec<Ord
         .filter(|&i| readers[i] == 0)
         .collect();
     let mut next = 0;
-    loop {
-        while let Some(i) = ready.pop() {
-            order.push(Ordered::Do(i));
-            if !std::mem::replace(&mut done[i], true)
-                && let Some(t) = target(i)
-                && readers[t] > 0
-            {
-                readers[t] -= 1;
-                if readers[t] == 0 && !done[t] {
-                    ready.push(t);
-                }
+    while next < moves.len() {
+        let read = match ready.pop() {
+            Some(i) => {
+                order.push(Ordered::Do(i));
+                done[i] = true;
+                waits[i].take()
+            }
+            None if done[next] => {
+                next += 1;
+                None
+            }
+            // Everything left is in a cycle: after saving what this move reads, the move that overwrites it may come.
+            None => {
+                order.push(Ordered::Save(next));
+                waits[next].take()
+            }
+        };
+        if let Some(t) = read {
+            readers[t] -= 1;
+            if readers[t] == 0 {
+                ready.push(t);
             }
         }
-        while next < moves.len() && done[next] {
-            next += 1;
-        }
-        if next == moves.len() {
-            return order;
-        }
-        // Everything left is in a cycle: after saving what this move reads, the move that overwrites it may come.
-        order.push(Ordered::Save(next));
-        let mut rest: Vec<(S, Option<S>)> = Vec::new();
-        let mut index = Vec::new();
-        for i in 0..moves.len() {
-            if !done[i] {
-                rest.push((moves[i].0, if i == next { None } else { moves[i].1 }));
-                index.push(i);
-            }
-        }
-        order.extend(in_order(&rest).into_iter().map(|o| match o {
-            Ordered::Save(i) => Ordered::Save(index[i]),
-            Ordered::Do(i) => Ordered::Do(index[i]),
-        }));
-        return order;
     }
+    order
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@
 
 pub(crate) mod copy;
 pub(crate) mod elementwise;
+pub(crate) mod functions;
 pub(crate) mod index;
 pub(crate) mod lanes;
 pub(crate) mod matmul;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod reference;
+pub(crate) mod softmax;
 pub(crate) mod walk;
 
 use super::memory::Sources;
@@ -32,6 +34,8 @@ pub(crate) enum Kernel {
     Reduce(reduce::Reduce),
     /// Something along one axis.
     Lanes(lanes::Lanes),
+    /// Softmax and its relatives.
+    Softmax(softmax::Softmax),
     /// A product of matrices.
     Matmul(matmul::Matmul),
     /// Reads at places.
@@ -68,6 +72,7 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
         Kernel::Copy(copy) => copy.run(operands[0].view(), out, sources),
         Kernel::Reduce(reduce) => reduce.run(operands[0].view(), out, sources),
         Kernel::Lanes(lanes) => lanes.run(operands[0].view(), out, sources),
+        Kernel::Softmax(softmax) => softmax.run(operands[0].view(), out, sources),
         Kernel::Matmul(matmul) => matmul.run(operands, out, sources),
         Kernel::Take(places) => return index::take(places, operands, out, sources),
         Kernel::ScatterAdd(places) => return index::scatter_add(places, operands, out, sources),

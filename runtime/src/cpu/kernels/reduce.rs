@@ -4,9 +4,9 @@
 //! (or nothing better is to be had) one result is computed after the other, in 16 interleaved parts; where
 //! the staying elements do, a whole row of results is computed together. Neither depends on the number of threads.
 
-use super::elementwise::Real;
 use super::walk::{Axis, for_each, merged};
 use crate::cpu::element::Cell;
+use crate::cpu::math::{Real, wide};
 use crate::cpu::memory::Sources;
 use crate::plan::View;
 use anabranch_dsl::DType;
@@ -140,9 +140,11 @@ impl Reduce {
         }
         let size: usize = self.reduced.iter().map(|a| a.n).product::<usize>() * out.len();
         let kernel = |first: usize, out: &mut [T::Mem]| {
-            for (i, out) in out.chunks_exact_mut(self.row).enumerate() {
-                self.one(self.start_of(first + i), out, data, start, f);
-            }
+            wide(|| {
+                for (i, out) in out.chunks_exact_mut(self.row).enumerate() {
+                    self.one(self.start_of(first + i), out, data, start, f);
+                }
+            });
         };
         let n_rows = out.len() / self.row;
         if size < PARALLEL || n_rows < 2 {
@@ -166,6 +168,7 @@ impl Reduce {
     }
 
     /// Computes one row of results from the elements that begin at `at`.
+    #[inline(always)]
     fn one<T: Cell>(
         &self,
         at: isize,
@@ -198,7 +201,8 @@ impl Reduce {
 }
 
 /// Reduces elements that lie one behind the other.
-fn fold<T: Cell>(data: &[T::Mem], start: T, f: impl Fn(T, T) -> T + Copy) -> T {
+#[inline(always)]
+pub(super) fn fold<T: Cell>(data: &[T::Mem], start: T, f: impl Fn(T, T) -> T + Copy) -> T {
     let (chunks, rest) = data.as_chunks::<LANES>();
     let mut total = start;
     if !chunks.is_empty() {

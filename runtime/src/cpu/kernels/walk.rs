@@ -48,18 +48,14 @@ pub(crate) fn for_each<const N: usize>(
             let mut at = start;
             for _ in 0..axis.n {
                 f(at);
-                for k in 0..N {
-                    at[k] += axis.strides[k];
-                }
+                at.iter_mut().zip(axis.strides).for_each(|(at, s)| *at += s);
             }
         }
         [axis, inner @ ..] => {
             let mut at = start;
             for _ in 0..axis.n {
                 for_each(inner, at, f);
-                for k in 0..N {
-                    at[k] += axis.strides[k];
-                }
+                at.iter_mut().zip(axis.strides).for_each(|(at, s)| *at += s);
             }
         }
     }

@@ -144,7 +144,7 @@ impl Lower<'_> {
                 }
                 (Place::View(dst), Place::Slot(src)) => {
                     let view = self.new_buffer(dst.dtype, dst.shape.clone());
-                    self.from_slot(Operand::Slot(src), Out::View(view.clone()), loc);
+                    self.unpack(Operand::Slot(src), Out::View(view.clone()), loc);
                     Move::Tensor { dst, src: view }
                 }
                 (dst, src) => panic!("a move from {src:?} to {dst:?}: types differ"),
@@ -155,7 +155,7 @@ impl Lower<'_> {
     }
 
     /// Writes the tensor of a slot where its shape is known; another shape is an error when it runs.
-    fn from_slot(&mut self, operand: Operand, out: Out, loc: Loc) {
+    fn unpack(&mut self, operand: Operand, out: Out, loc: Loc) {
         let step = self.add_step(Kernel::FromSlot, vec![operand], out, None, "copy", loc);
         self.emit(Instr::Run(step));
     }

@@ -2,7 +2,8 @@
 
 use super::{Instr, Lower, Place, Users};
 use crate::cpu::kernels::Kernel;
-use crate::cpu::kernels::elementwise::{Arg, Function, MAX_BLOCKS, Map, MapOp, function};
+use crate::cpu::kernels::elementwise::{Arg, MAX_BLOCKS, Map, MapOp};
+use crate::cpu::kernels::functions::{Function, Scalar, function};
 use crate::plan::{Meaning, Operand, Out, View, reg_view};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Op};
 use anabranch_dsl::ops::OpDef;
@@ -205,26 +206,19 @@ impl Lower<'_> {
                 data.loc,
             )
         });
-        match (function.check, step) {
-            (Some(check), Some(step)) => {
-                self.emit(Instr::Checked {
-                    f: function.scalar,
-                    valid: check.scalar,
-                    dst,
-                    a,
-                    b,
-                    step,
-                });
-            }
-            _ => self.emit(Instr::Scalar {
-                f: function.scalar,
-                dst,
-                a,
-                b,
-                c,
-                name: def.name,
-            }),
+        if let (Some(check), Some(step)) = (function.check, step) {
+            self.emit(Instr::Require {
+                valid: check.scalar,
+                a: b,
+                step,
+            });
         }
+        let instr = match function.scalar {
+            Scalar::Unary(f) => Instr::Unary { f, dst, a },
+            Scalar::Binary(f) => Instr::Binary { f, dst, a, b },
+            Scalar::Select => Instr::Select { dst, a, b, c },
+        };
+        self.emit_named(instr, def.name);
         if let (true, Some(step)) = (self.options.check_finite, step) {
             self.emit(Instr::CheckFinite(step));
         }

@@ -344,8 +344,15 @@ impl Lower<'_> {
         self.emit_item(Item::Instr(instr));
     }
 
+    /// Emits an operation on registers.
+    fn emit_named(&mut self, instr: Instr, name: &'static str) {
+        self.emit(instr);
+        *self.draft.names.last_mut().expect("an item was added") = name;
+    }
+
     fn emit_item(&mut self, item: Item) {
         self.draft.items.push(item);
+        self.draft.names.push("");
         self.draft.item_loops.push(self.current_loop);
     }
 

@@ -6,6 +6,7 @@ use crate::cpu::kernels::lanes::{Along, Lanes};
 use crate::cpu::kernels::matmul::Matmul;
 use crate::cpu::kernels::random::Random;
 use crate::cpu::kernels::reduce::{Reduce, Reduction};
+use crate::cpu::kernels::softmax::{Normal, Softmax};
 use crate::plan::{Instr, Meaning, Operand, Out, View};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
 use anabranch_dsl::ops::{EvalCx, OpDef};
@@ -173,11 +174,21 @@ impl Lower<'_> {
                 let axes: Vec<usize> = (0..operands[0].shape.len()).filter(stretched).collect();
                 Kernel::Reduce(Reduce::new(Reduction::Sum, &operands[0], &axes))
             }
-            "softmax" | "log_softmax" | "logsumexp" | "cumsum" | "argmax" | "argmin" => {
+            "softmax" | "log_softmax" | "logsumexp" => {
+                let normal = match def.name {
+                    "softmax" => Normal::Softmax,
+                    "log_softmax" => Normal::LogSoftmax,
+                    _ => Normal::LogSumExp,
+                };
+                operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
+                Kernel::Softmax(Softmax::new(
+                    normal,
+                    &operands[0].shape,
+                    attrs.index("axis"),
+                ))
+            }
+            "cumsum" | "argmax" | "argmin" => {
                 let along = match def.name {
-                    "softmax" => Along::Softmax,
-                    "log_softmax" => Along::LogSoftmax,
-                    "logsumexp" => Along::LogSumExp,
                     "cumsum" => Along::CumSum {
                         reverse: attrs.bool("reverse"),
                     },

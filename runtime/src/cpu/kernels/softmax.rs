@@ -1,0 +1,148 @@
+//! Softmax, its logarithm, and the logarithm of the sum of exponentials, along one axis of a dense tensor.
+//!
+//! The largest element is subtracted before exponentials are taken, so that nothing overflows.
+
+use super::lanes::blocks;
+use super::reduce::fold;
+use crate::cpu::element::Cell;
+use crate::cpu::math::{Real, wide};
+use crate::cpu::memory::Sources;
+use crate::plan::View;
+use anabranch_dsl::DType;
+
+/// What is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Normal {
+    Softmax,
+    LogSoftmax,
+    LogSumExp,
+}
+
+/// One of these along an axis.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Softmax {
+    normal: Normal,
+    /// Elements along the axis.
+    n: usize,
+    /// Elements behind the axis: how far apart neighbours along it lie.
+    inner: usize,
+}
+
+/// What is computed with.
+trait Exponential: Real + Cell<Mem = Self> + PartialOrd + Send + Sync {
+    const LOWEST: Self;
+    fn is_finite(self) -> bool;
+    fn plus(self, other: Self) -> Self;
+    fn minus(self, other: Self) -> Self;
+    fn over(self, other: Self) -> Self;
+}
+macro_rules! exponential {
+    ($($t:ident)*) => {$(
+        impl Exponential for $t {
+            const LOWEST: $t = $t::NEG_INFINITY;
+            #[inline(always)]
+            fn is_finite(self) -> bool { $t::is_finite(self) }
+            #[inline(always)]
+            fn plus(self, other: $t) -> $t { self + other }
+            #[inline(always)]
+            fn minus(self, other: $t) -> $t { self - other }
+            #[inline(always)]
+            fn over(self, other: $t) -> $t { self / other }
+        }
+    )*};
+}
+exponential!(f32 f64);
+
+impl Softmax {
+    /// `shape` is that of the dense operand.
+    pub(crate) fn new(normal: Normal, shape: &[usize], axis: usize) -> Softmax {
+        Softmax {
+            normal,
+            n: shape[axis],
+            inner: shape[axis + 1..].iter().product(),
+        }
+    }
+
+    pub(crate) fn run(&self, view: &View, out: &mut [u8], sources: &Sources<'_>) {
+        match view.dtype {
+            DType::F32 => self.run_as(
+                sources.contiguous::<f32>(view),
+                bytemuck::cast_slice_mut::<u8, f32>(out),
+            ),
+            DType::F64 => self.run_as(
+                sources.contiguous::<f64>(view),
+                bytemuck::cast_slice_mut::<u8, f64>(out),
+            ),
+            other => panic!("exponentials of {other}"),
+        }
+    }
+
+    fn run_as<T: Exponential>(&self, x: &[T], y: &mut [T]) {
+        let n_out = if self.normal == Normal::LogSumExp {
+            1
+        } else {
+            self.n
+        };
+        blocks(x, y, [self.n * self.inner, n_out * self.inner], |x, y| {
+            if self.inner == 1 {
+                wide(|| self.row(x, y));
+            } else {
+                (0..self.inner).for_each(|at| self.column(x, y, at));
+            }
+        });
+    }
+
+    /// Elements that lie one behind the other.
+    #[inline(always)]
+    fn row<T: Exponential>(&self, x: &[T], y: &mut [T]) {
+        let shift = shift(fold::<T>(x, T::LOWEST, T::larger));
+        match self.normal {
+            Normal::Softmax => {
+                y.iter_mut()
+                    .zip(x)
+                    .for_each(|(y, &x)| *y = x.minus(shift).fast_exp());
+                let sum = fold::<T>(y, T::default(), T::plus);
+                y.iter_mut().for_each(|y| *y = y.over(sum));
+            }
+            Normal::LogSoftmax => {
+                // The exponentials are kept where the result goes until they are summed.
+                y.iter_mut()
+                    .zip(x)
+                    .for_each(|(y, &x)| *y = x.minus(shift).fast_exp());
+                let log = fold::<T>(y, T::default(), T::plus).fast_ln();
+                y.iter_mut()
+                    .zip(x)
+                    .for_each(|(y, &x)| *y = x.minus(shift).minus(log));
+            }
+            Normal::LogSumExp => {
+                let sum = x
+                    .iter()
+                    .fold(T::default(), |sum, x| sum.plus(x.minus(shift).fast_exp()));
+                y[0] = shift.plus(sum.fast_ln());
+            }
+        }
+    }
+
+    /// Elements that lie `inner` apart, from `at` on.
+    fn column<T: Exponential>(&self, x: &[T], y: &mut [T], at: usize) {
+        let places = || (0..self.n).map(|i| at + i * self.inner);
+        let shift = shift(places().fold(T::LOWEST, |max, i| max.larger(x[i])));
+        let sum = places().fold(T::default(), |sum, i| {
+            sum.plus(x[i].minus(shift).fast_exp())
+        });
+        match self.normal {
+            Normal::Softmax => places().for_each(|i| y[i] = x[i].minus(shift).fast_exp().over(sum)),
+            Normal::LogSoftmax => {
+                let log = sum.fast_ln();
+                places().for_each(|i| y[i] = x[i].minus(shift).minus(log));
+            }
+            Normal::LogSumExp => y[at] = shift.plus(sum.fast_ln()),
+        }
+    }
+}
+
+/// What is subtracted. With an infinite largest element differences would be `NaN`; infinities then come out of the exponentials.
+#[inline(always)]
+fn shift<T: Exponential>(max: T) -> T {
+    if max.is_finite() { max } else { T::default() }
+}
