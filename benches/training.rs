@@ -24,7 +24,7 @@ fn digits_step(bencher: Bencher<'_, '_>) {
     let step = session
         .function(|rate, images, labels| digits::train_step(&model, &adam, rate, images, labels))
         .unwrap();
-    let (images, labels) = train.batch(&(0..digits::BATCH).collect::<Vec<_>>());
+    let (images, labels) = train.batch(&(0..digits::BATCH).collect::<Vec<_>>(), || 0);
     bencher.bench(|| step.call((0.001, &images, &labels)).unwrap());
 }
 

@@ -14,7 +14,7 @@ use anabranch::prelude::*;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
-const UNITS: usize = 64;
+const UNITS: usize = 96;
 pub(crate) const BATCH: usize = 48;
 /// Longest time to think about one row.
 const MAX_STEPS: i32 = 6;
@@ -134,20 +134,30 @@ impl Data {
         (select(train), select(test))
     }
 
-    pub(crate) fn batch(&self, ids: &[usize]) -> (Array<f32>, Array<i32>) {
-        let images = ids
-            .iter()
-            .flat_map(|&i| &self.images[i * 64..(i + 1) * 64])
-            .copied()
-            .collect();
+    /// Images `[n, 8, 8]`, moved sideways by so many pixels each, and their labels.
+    pub(crate) fn batch(
+        &self,
+        ids: &[usize],
+        mut shift: impl FnMut() -> isize,
+    ) -> (Array<f32>, Array<i32>) {
+        let mut images = vec![0.0; ids.len() * 64];
+        for (to, &i) in images.chunks_exact_mut(64).zip(ids) {
+            let dx = shift();
+            for (k, &pixel) in self.images[i * 64..(i + 1) * 64].iter().enumerate() {
+                if let column @ 0..8 = (k % 8) as isize + dx {
+                    to[k / 8 * 8 + column as usize] = pixel;
+                }
+            }
+        }
+        let labels = ids.iter().map(|&i| self.labels[i]).collect();
         (
             Array::new([ids.len(), 8, 8], images),
-            Array::new([ids.len()], ids.iter().map(|&i| self.labels[i]).collect()),
+            Array::new([ids.len()], labels),
         )
     }
 
     fn all(&self) -> (Array<f32>, Array<i32>) {
-        self.batch(&(0..self.labels.len()).collect::<Vec<_>>())
+        self.batch(&(0..self.labels.len()).collect::<Vec<_>>(), || 0)
     }
 }
 
@@ -155,15 +165,16 @@ impl Data {
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n
+    }
+
     fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
-            self.0 ^= self.0 >> 12;
-            self.0 ^= self.0 << 25;
-            self.0 ^= self.0 >> 27;
-            items.swap(
-                i,
-                (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % (i + 1),
-            );
+            items.swap(i, self.below(i + 1));
         }
     }
 }
@@ -176,7 +187,7 @@ fn main() -> anabranch::Result<()> {
         .position(|a| a == "--seed")
         .and_then(|i| args.get(i + 1)?.parse().ok())
         .unwrap_or(1);
-    let epochs = if small { 2 } else { 24 };
+    let epochs = if small { 2 } else { 40 };
 
     let mut rng = Rng(seed * 2 + 1);
     let (train, test) = Data::load(&mut rng);
@@ -201,7 +212,7 @@ fn main() -> anabranch::Result<()> {
         for (i, ids) in order.chunks_exact(BATCH).enumerate() {
             let progress = (epoch * per_epoch + i) as f32 / (epochs * per_epoch) as f32;
             let rate = 0.004 * 0.5 * (1.0 + (std::f32::consts::PI * progress).cos());
-            let (images, labels) = train.batch(ids);
+            let (images, labels) = train.batch(ids, || rng.below(3) as isize - 1);
             let (l, a) = step.call((rate, images, labels))?;
             (loss, accuracy) = (
                 loss + l.item() / per_epoch as f32,

@@ -1,5 +1,10 @@
 //! Gradients through control flow: cases whose values were derived by hand, run on every engine.
 
+#![allow(
+    clippy::assign_op_pattern,
+    reason = "both forms of assignment are staged"
+)]
+
 mod support;
 
 use anabranch::prelude::*;

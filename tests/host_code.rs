@@ -1,6 +1,7 @@
 //! Host code keeps everything that Rust can do.
 
 #![deny(warnings)]
+#![allow(clippy::all, reason = "code as users write it, odd forms included")]
 
 use anabranch::prelude::*;
 use std::collections::HashMap;

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 ///    |             ^ f32[32, 784] times f32[10, 784]
 ///    = help: transpose the second operand
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Diagnostic {
     /// What was wrong, in one line without a final dot.
     pub message: String,
@@ -63,6 +63,13 @@ impl Diagnostic {
 }
 
 impl std::error::Error for Diagnostic {}
+
+/// The same as [`Display`](fmt::Display): it is what a program shows whose `main` returns the error.
+impl fmt::Debug for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
