@@ -433,6 +433,69 @@ fn nested_loops_against_finite_differences_in_two_orders() {
 }
 
 #[test]
+fn second_order_through_a_loop_in_a_branch() {
+    #[graph]
+    fn f(x0: S, y: S) -> (S, S, S, S) {
+        let mut x = x0;
+        if y > 1.0 {
+            while x > 1.0 {
+                x = x * x / y;
+            }
+        }
+        let d = gradients(x * y, x0);
+        let (dd, dy) = gradients(d, (x0, y));
+        (x, d, dd, dy)
+    }
+    // Two trips: x = x0^4 / y^3.
+    check(
+        f,
+        (2.0, 3.0),
+        &[16.0 / 27.0, 32.0 / 9.0, 48.0 / 9.0, -64.0 / 27.0],
+    );
+    check(f, (2.0, 0.5), &[2.0, 0.5, 0.0, 1.0]);
+    check(f, (0.5, 2.0), &[0.5, 2.0, 0.0, 1.0]);
+}
+
+#[test]
+fn a_gradient_in_a_loop_body_of_a_loop_in_it_is_differentiated() {
+    #[graph]
+    fn f(x: S) -> (S, S) {
+        let (mut w, mut i) = (x, scalar(0));
+        while i < 2 {
+            let (mut cube, mut j) = (w, scalar(0));
+            while j < 2 {
+                cube *= w;
+                j += 1;
+            }
+            w = gradients(cube, w);
+            i += 1;
+        }
+        (w, gradients(w, x))
+    }
+    // x -> 3 x^2, twice: 27 x^4
+    check(f, 2.0, &[432.0, 864.0]);
+}
+
+#[test]
+fn a_gradient_in_a_loop_of_a_loop_before_it() {
+    #[graph]
+    fn f(x: S) -> (S, S) {
+        let (mut cube, mut j) = (x, scalar(0));
+        while j < 2 {
+            cube *= x;
+            j += 1;
+        }
+        let (mut sum, mut i) = (scalar(0.0), scalar(0));
+        while i < 2 {
+            sum += gradients(cube, x);
+            i += 1;
+        }
+        (sum, gradients(sum, x))
+    }
+    check(f, 2.0, &[24.0, 24.0]);
+}
+
+#[test]
 fn vectors_and_products_in_a_loop() {
     #[graph]
     fn f(w: Tensor<f64>, h0: Tensor<f64>) -> (S, Tensor<f64>, Tensor<f64>) {
@@ -661,6 +724,122 @@ fn a_way_through_the_loop_around_is_an_error() {
         "{error}"
     );
     assert!(error.to_string().contains("tests/gradients.rs"), "{error}");
+}
+
+#[test]
+fn a_way_through_earlier_iterations_is_an_error() {
+    #[graph]
+    fn power(x: S) -> S {
+        let (mut v, mut i, mut d) = (scalar(1.0), scalar(0), scalar(0.0));
+        while i < 3 {
+            d += gradients(v * x, x);
+            v *= x;
+            i += 1;
+        }
+        d
+    }
+    #[graph]
+    fn through_a_branch(x: S) -> S {
+        let (mut u, mut v, mut i, mut d) = (scalar(1.0), scalar(1.0), scalar(0), scalar(0.0));
+        while i < 3 {
+            if i > 1 {
+                d += gradients(v * x, x);
+            }
+            (u, v) = (u + x, u);
+            i += 1;
+        }
+        d
+    }
+    #[graph]
+    fn through_two_loops(x: S) -> S {
+        let (mut u, mut i, mut d) = (scalar(1.0), scalar(0), scalar(0.0));
+        while i < 3 {
+            let (mut v, mut j) = (scalar(1.0), scalar(0));
+            while j < 2 {
+                d += gradients(v * x, x);
+                v = u;
+                j += 1;
+            }
+            u *= x;
+            i += 1;
+        }
+        d
+    }
+    #[graph]
+    fn in_the_condition(x: S) -> S {
+        let mut v = scalar(1.0);
+        while gradients(v * x, x) < 3.0 {
+            v += x;
+        }
+        v
+    }
+    #[graph]
+    fn with_respect_to_both(x: S) -> S {
+        let (mut v, mut i, mut d) = (2.0 * x, scalar(0), scalar(0.0));
+        while i < 3 {
+            d += gradients(v * x, (v, x)).1;
+            v += 1.0;
+            i += 1;
+        }
+        d
+    }
+    for (f, name) in [
+        (power as fn(S) -> S, "v"),
+        (through_a_branch, "v"),
+        (through_two_loops, "u"),
+        (in_the_condition, "v"),
+        (with_respect_to_both, "v"),
+    ] {
+        let error = error_of(f, 2.0);
+        let way = format!("the way leads through `{name}`");
+        assert!(error.message.contains(&way), "{error}");
+        assert!(error.to_string().contains("tests/gradients.rs"), "{error}");
+    }
+}
+
+#[test]
+fn a_gradient_in_a_loop_of_a_loop_before_it_in_one_more_loop_is_not_differentiated() {
+    #[graph]
+    fn f(x: S) -> S {
+        let (mut w, mut k) = (x, scalar(0));
+        while k < 2 {
+            let (mut cube, mut j) = (w, scalar(0));
+            while j < 2 {
+                cube *= w;
+                j += 1;
+            }
+            let (mut sum, mut i) = (scalar(0.0), scalar(0));
+            while i < 2 {
+                sum += gradients(cube, w);
+                i += 1;
+            }
+            w = sum;
+            k += 1;
+        }
+        gradients(w, x)
+    }
+    let error = error_of(f, 2.0);
+    assert!(
+        error.message.contains("cannot be differentiated"),
+        "{error}"
+    );
+    assert!(error.to_string().contains("while j < 2"), "{error}");
+}
+
+#[test]
+fn a_gradient_with_respect_to_what_an_iteration_starts_from() {
+    #[graph]
+    fn f(x: S) -> (S, S) {
+        let (mut v, mut i, mut d) = (x, scalar(0), scalar(0.0));
+        while i < 3 {
+            d += gradients(v * v * x, v);
+            v = v * x - gradients(v * v, v).stop_gradient();
+            i += 1;
+        }
+        (d, v)
+    }
+    // v: 2, 2 * 2 - 4 = 0, 0, 0
+    check(f, 2.0, &[8.0, 0.0]);
 }
 
 #[test]

@@ -17,6 +17,8 @@
 //! Levels: level 0 are the regions that are open when the gradient is taken, whose values need no saving; level `k` is the
 //! `k`-th forward region inside, paired with the backward region that is being traced for it.
 
+mod earlier;
+
 use crate::ir::{Attrs, Node, NodeData, Op, Region, StackOp, Value, ValueDef};
 use crate::ops::{Effects, Grad, OpDef};
 use crate::trace::{self, Any, CondTrace, WhileTrace};
@@ -31,6 +33,8 @@ pub(crate) struct Augmented {
     trips: HashMap<Node, Value>,
     /// The stack of a saved value, as seen from an enclosing region.
     stacks: HashMap<(Value, Region), Value>,
+    /// Gradients in the bodies of loops that are still open.
+    of_one_iteration: Vec<earlier::OfOneIteration>,
 }
 
 /// What a gradient rule sees of its node.
@@ -290,7 +294,10 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
     let seeds: Vec<(Value, Any)> = outputs.iter().map(|&(y, dy)| (see(y), dy)).collect();
 
     let here = trace::depth();
-    let active = active_values(&wrt_values);
+    if here > 0 {
+        earlier::remember(seeds.iter().map(|&(y, _)| y), &wrt_values, loc);
+    }
+    let active = trace::with(|t| active_in(t, &wrt_values));
     let root = Level {
         fwd: Region::from_index(0),
         depth: here,
@@ -350,21 +357,18 @@ fn graph<R>(f: impl FnOnce(&mut crate::Graph) -> R) -> R {
 // Activity.
 
 /// The values that depend on `wrt` through differentiable operations, in the open regions and all regions inside.
-fn active_values(wrt: &[Value]) -> HashSet<Value> {
+fn active_in(t: &trace::Tracer, wrt: &[Value]) -> HashSet<Value> {
     let mut active: HashSet<Value> = wrt.iter().copied().collect();
-    trace::with(|t| {
-        for depth in 0..=t.depth_now() {
-            if depth > 0 {
-                for (param, outer) in t.open_params(depth) {
-                    if active.contains(&outer) {
-                        active.insert(param);
-                    }
+    for depth in 0..=t.depth_now() {
+        if depth > 0 {
+            for (param, outer) in t.open_params(depth) {
+                if active.contains(&outer) {
+                    active.insert(param);
                 }
             }
-            let region = t.region_of_depth(depth);
-            activate(&t.graph, region, &mut active);
         }
-    });
+        activate(&t.graph, t.region_of_depth(depth), &mut active);
+    }
     active
 }
 
@@ -578,8 +582,7 @@ impl Sweep {
                 self.add(cot, data.operands[1], popped[1], Some(node));
             }
             StackOp::Pop => {
-                let zeros = |i: usize| zeros_of(self.map(level, data.results[i]));
-                let below = d(0, cot).unwrap_or_else(|| zeros(0));
+                let below = d(0, cot).unwrap_or_else(|| self.zeros_left(level, data.results[0]));
                 let top = d(1, cot).unwrap_or_else(|| self.zeros_of_type(level, data.results[1]));
                 let pushed = stack_op(StackOp::Push, &[below, top])[0];
                 self.add(cot, data.operands[0], pushed, Some(node));
@@ -600,7 +603,37 @@ impl Sweep {
             Type::Tensor(t) if !t.shape.dims().contains(&crate::Dim::Unknown) => {
                 trace::constant(HostTensor::zeros(t.dtype, vec![])).broadcast_to(t.shape.clone())
             }
-            _ => zeros_of(self.map(level, v)),
+            Type::Stack(_) => self.zeros_of_stack(level, v),
+            Type::Tensor(_) => zeros_of(self.map(level, v)),
+        }
+    }
+
+    /// The cotangent of a stack that a construct of a backward region leaves behind, where nothing reads it.
+    ///
+    /// Such a construct pops all that was pushed since the stack was new, or it would hand the stack on and so give it a
+    /// cotangent. So inside of another construct, where the stack itself cannot be had again, there is nothing left on it.
+    fn zeros_left(&self, level: usize, v: Value) -> Any {
+        match graph(|g| g.ty(v).clone()) {
+            Type::Stack(element) if level > 0 => stack_op(StackOp::New(element), &[])[0],
+            _ => self.zeros_of_type(level, v),
+        }
+    }
+
+    /// Zeros for a stack, which is not saved: it has to come from outside of all forward regions.
+    fn zeros_of_stack(&self, level: usize, v: Value) -> Any {
+        if level == 0 {
+            return zeros_of(trace::with(|t| t.any(v)));
+        }
+        match self.origin(v) {
+            Origin::Outside(outer) => self.zeros_of_stack(level - 1, outer),
+            _ => trace::fail(
+                Diagnostic::new(
+                    "gradients: a gradient that was taken in a loop, of a loop before it, in one more loop, \
+                     cannot be differentiated",
+                )
+                .at(graph(|g| g.loc(v)), "this loop saves values for the gradient")
+                .help("take the gradient beside the loop that it goes through"),
+            ),
         }
     }
 
@@ -636,9 +669,9 @@ impl Sweep {
         for (arm, side) in sides.iter_mut().enumerate() {
             bwd.select(arm);
             side.extend(
-                wanted.iter().map(|&i| {
-                    parts[arm][i].unwrap_or_else(|| self.zeros_of_type(level, captures[i]))
-                }),
+                wanted
+                    .iter()
+                    .map(|&i| parts[arm][i].unwrap_or_else(|| self.zeros_left(level, captures[i]))),
             );
         }
         for (arm, arm_threads) in threads.iter().enumerate() {
@@ -672,7 +705,7 @@ impl Sweep {
             if i < n {
                 cot.get(&data.results[i])
                     .copied()
-                    .unwrap_or_else(|| self.zeros_of_type(level, data.results[i]))
+                    .unwrap_or_else(|| self.zeros_left(level, data.results[i]))
             } else {
                 self.zeros_of_type(level, data.operands[i])
             }
@@ -845,25 +878,12 @@ impl Sweep {
         let params = trace::with(|t| t.open_params(depth));
         for (param, outer) in params {
             let Some(&d) = cot.get(&param) else { continue };
-            if self.wrt.contains(&param) {
-                continue;
-            }
-            let (carried, name) = trace::with(|t| {
-                (
-                    t.is_open_carried(depth, param),
-                    t.graph.value(param).name.unwrap_or("a value"),
-                )
-            });
+            let (carried, name) =
+                trace::with(|t| (t.is_open_carried(depth, param), t.graph.value(param).name));
             if !carried {
                 self.add(cot, outer, d, None);
-            } else if self.is_active(param) {
-                trace::fail(
-                    Diagnostic::new(format!(
-                        "gradients: the way leads through `{name}`, which the loop around this call changes"
-                    ))
-                    .at(loc, "earlier iterations are not differentiated from inside of the loop")
-                    .help("take the gradient after the loop, or cut the way with `stop_gradient()`"),
-                );
+            } else if self.is_active(outer) {
+                trace::fail(earlier::error(name, loc));
             }
         }
     }

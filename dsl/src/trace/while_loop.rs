@@ -154,6 +154,13 @@ impl Tracer {
             carried.push((i, written.unwrap_or(self.graph.region(body).params[i])));
         }
 
+        let regions = [cond, body].map(|region| self.graph.region(region).params.clone());
+        let of_params: Vec<(Value, Value)> = regions
+            .iter()
+            .flat_map(|params| carried.iter().map(|&(i, next)| (params[i], next)))
+            .collect();
+        self.check_gradients_of_one_iteration(&of_params)?;
+
         // Those that change are results; the others are captures.
         let c = &self.open[construct];
         let mut changing = Vec::new();

@@ -1,0 +1,134 @@
+//! Gradients taken in the body of a loop that is still being traced, and earlier iterations of that loop.
+//!
+//! Such a gradient is of one iteration: it does not go back into the ones before. It is right only if what the iteration
+//! starts from does not depend on what the gradient is taken with respect to. Whether it does is known when the loop closes: so
+//! each of these gradients is remembered until then, with the loop variables that it reads.
+
+use super::{Sweep, activate, active_in};
+use crate::ir::Value;
+use crate::trace::{self, Tracer};
+use crate::{Diagnostic, Loc};
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+/// A gradient in the body of a loop that is still open.
+#[derive(Debug)]
+pub(super) struct OfOneIteration {
+    /// The loop variables of open loops on which the loss depends.
+    reads: HashSet<Value>,
+    wrt: Vec<Value>,
+    loc: Loc,
+}
+
+/// Remembers a gradient for the loops around it.
+pub(super) fn remember(losses: impl Iterator<Item = Value>, wrt: &[Value], loc: Loc) {
+    trace::with(|t| {
+        let reads = loop_variables_read(t, losses.collect());
+        if !reads.is_empty() {
+            let wrt = wrt.to_vec();
+            t.autodiff
+                .of_one_iteration
+                .push(OfOneIteration { reads, wrt, loc });
+        }
+    });
+}
+
+/// The error of a gradient whose way leads through a loop variable.
+pub(super) fn error(name: Option<&'static str>, loc: Loc) -> Diagnostic {
+    let name = name.unwrap_or("a value");
+    Diagnostic::new(format!(
+        "gradients: the way leads through `{name}`, which the loop around this call changes"
+    ))
+    .at(
+        loc,
+        "earlier iterations are not differentiated from inside of the loop",
+    )
+    .help("take the gradient after the loop, or cut the way with `stop_gradient()`")
+}
+
+/// The loop variables of open loops from which `of` is computed by differentiable operations.
+fn loop_variables_read(t: &Tracer, of: HashSet<Value>) -> HashSet<Value> {
+    let depths = 1..=t.depth_now();
+    let variables: Vec<Value> = depths
+        .flat_map(|depth| {
+            let params = t.open_params(depth).into_iter().map(|(param, _)| param);
+            params.filter(move |&p| t.is_open_carried(depth, p))
+        })
+        .filter(|&p| t.graph.ty(p).is_differentiable())
+        .collect();
+    if variables.is_empty() {
+        return HashSet::new();
+    }
+    let sweep = Sweep {
+        active: active_in(t, &variables),
+        levels: RefCell::default(),
+        came_from: RefCell::default(),
+        wrt: HashSet::new(),
+    };
+    let mut reached = of;
+    for depth in (0..=t.depth_now()).rev() {
+        let region = t.region_of_depth(depth);
+        reached = sweep.reached(&t.graph, region, &mut reached.into_iter());
+        if depth > 0 {
+            let outer = t.open_params(depth).into_iter();
+            let outer: Vec<_> = outer.filter(|(p, _)| reached.contains(p)).collect();
+            reached.extend(outer.into_iter().map(|(_, outer)| outer));
+        }
+    }
+    variables
+        .into_iter()
+        .filter(|v| reached.contains(v))
+        .collect()
+}
+
+impl Tracer {
+    /// Checks the gradients in the body of the innermost open loop, which is about to close, given its loop variables and their
+    /// next values.
+    pub(crate) fn check_gradients_of_one_iteration(
+        &mut self,
+        carried: &[(Value, Value)],
+    ) -> Result<(), Diagnostic> {
+        let depth = self.depth_now();
+        for mut gradient in std::mem::take(&mut self.autodiff.of_one_iteration) {
+            let read_here = gradient.reads.clone();
+            // What the loop variables that are read get in an iteration may in turn read others.
+            loop {
+                let next = carried.iter().filter(|(p, _)| gradient.reads.contains(p));
+                let more = loop_variables_read(self, next.map(|&(_, next)| next).collect());
+                let before = gradient.reads.len();
+                gradient.reads.extend(more);
+                if gradient.reads.len() == before {
+                    break;
+                }
+            }
+            let outside: Vec<_> = (0..depth).map(|d| self.region_of_depth(d)).collect();
+            let wrt = gradient.wrt.iter().copied();
+            let wrt: Vec<_> = wrt
+                .filter(|&v| outside.contains(&self.graph.region_of(v)))
+                .collect();
+            let mut active = active_in(self, &wrt);
+            loop {
+                let active_next = carried.iter().filter(|(_, next)| active.contains(next));
+                let params: Vec<Value> = active_next.map(|&(p, _)| p).collect();
+                let before = active.len();
+                active.extend(params);
+                if active.len() == before {
+                    break;
+                }
+                activate(&self.graph, self.region_of_depth(depth), &mut active);
+            }
+            let way = carried
+                .iter()
+                .find(|(p, _)| read_here.contains(p) && active.contains(p));
+            if let Some(&(param, _)) = way {
+                return Err(error(self.graph.value(param).name, gradient.loc));
+            }
+            let here = |v: &Value| carried.iter().any(|(p, _)| p == v);
+            gradient.reads.retain(|v| !here(v));
+            if !gradient.reads.is_empty() {
+                self.autodiff.of_one_iteration.push(gradient);
+            }
+        }
+        Ok(())
+    }
+}
