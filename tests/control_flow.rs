@@ -848,3 +848,83 @@ fn a_function_can_be_generic_over_what_it_carries() {
     assert_eq!(run(true).unwrap().0, 5);
     assert_eq!(run(false).unwrap().0, 3);
 }
+
+#[derive(Carry, Clone)]
+struct Ends {
+    a: Tensor<i32>,
+    b: Tensor<i32>,
+}
+
+impl Ends {
+    fn exchange(&mut self) {
+        std::mem::swap(&mut self.a, &mut self.b);
+    }
+    fn itself(&mut self) -> &mut Ends {
+        self
+    }
+}
+
+#[test]
+fn what_a_mutable_reference_leads_to_is_carried_through_patterns() {
+    #[graph]
+    fn taken_apart(ends: &mut Ends, c: Tensor<bool>) {
+        let Ends { a, b } = ends;
+        if c {
+            (*a, *b) = (*b, *a);
+        }
+    }
+    #[graph]
+    fn matched(ends: &mut Option<Ends>, c: Tensor<bool>) {
+        match ends {
+            Some(ends) => {
+                if c {
+                    ends.exchange();
+                }
+            }
+            None => {}
+        }
+    }
+    #[graph]
+    fn tested(ends: &mut Option<Ends>, c: Tensor<bool>) {
+        if let Some(ends) = ends {
+            if c {
+                ends.exchange();
+            }
+        }
+    }
+    #[graph]
+    fn renamed(ends: &mut Ends, c: Tensor<bool>) {
+        let same = ends;
+        if c {
+            same.exchange();
+        }
+    }
+    #[graph]
+    fn declared(ends: &mut Ends, c: Tensor<bool>) {
+        let same: &mut _ = ends.itself();
+        if c {
+            same.exchange();
+        }
+    }
+    type Change = fn(&mut Option<Ends>, Tensor<bool>);
+    let changes: [Change; 5] = [
+        |e, c| taken_apart(e.as_mut().unwrap(), c),
+        matched,
+        tested,
+        |e, c| renamed(e.as_mut().unwrap(), c),
+        |e, c| declared(e.as_mut().unwrap(), c),
+    ];
+    for (i, change) in changes.into_iter().enumerate() {
+        for c in [false, true] {
+            let run = |c: Tensor<bool>| {
+                let mut ends = Some(Ends {
+                    a: scalar(1),
+                    b: scalar(2),
+                });
+                change(&mut ends, c);
+                ends.unwrap().a
+            };
+            assert_eq!(eval_with(run, c).unwrap(), 1 + i32::from(c), "{i}, {c}");
+        }
+    }
+}

@@ -3,7 +3,7 @@
 //! Helper variables have mixed-site hygiene, so they cannot be seen by the user's code; what is emitted in place of a token
 //! has that token's location, so that messages of the compiler and of the tracer point at it.
 
-use super::place::Places;
+use super::place::{Places, Written};
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
@@ -61,10 +61,19 @@ pub(super) struct Carried {
     /// The sites as a variable, and its name.
     declaration: TokenStream,
     sites: TokenStream,
+    /// Checks of what is used and not carried.
+    uses: Option<TokenStream>,
 }
 
 impl Carried {
-    pub(super) fn new(places: &Places, construct: &Ident, index: usize, at: Span) -> Carried {
+    pub(super) fn new(
+        places: &Places,
+        used: &[Written],
+        construct: &Ident,
+        index: usize,
+        at: Span,
+    ) -> Carried {
+        let uses = uses(used, construct, at);
         // The whole call has the hygiene of helpers: so the compiler reports it at the user's assignment.
         let calls = places.iter().rev().fold(quote!(()), |rest, place| {
             let (at, borrow) = (helper_span(place.written.span), place.borrow());
@@ -78,6 +87,7 @@ impl Carried {
                 places: calls,
                 declaration: TokenStream::new(),
                 sites: quote!(&[]),
+                uses,
             };
         }
         let sites = places.iter().map(|p| site(p.written.span, &p.name()));
@@ -88,8 +98,34 @@ impl Carried {
             places: calls,
             declaration,
             sites: quote!(#name),
+            uses,
         }
     }
+}
+
+/// The checks that places are no mutable references, at each of them. They are compiled and not run, so they borrow nothing.
+fn uses(used: &[Written], construct: &Ident, at: Span) -> Option<TokenStream> {
+    if used.is_empty() {
+        return None;
+    }
+    let checks = used.iter().flat_map(|written| {
+        let at = helper_span(written.span);
+        let mut construct = construct.clone();
+        construct.set_span(at);
+        let used = rt(at, "Used");
+        let prefixes = written.prefixes().into_iter();
+        prefixes.map(move |p| quote_spanned!(at=> #construct.uses(#used(&#p).kind());))
+    });
+    let at = helper_span(at);
+    let (kind, never) = (rt(at, "UsedKind"), rt(at, "never"));
+    Some(quote_spanned!(at=>
+        #[allow(unreachable_code, unused_imports, reason = "the types are checked, nothing is run")]
+        if false {
+            use #kind as _;
+            #never();
+            #(#checks)*
+        }
+    ))
 }
 
 /// The parts of an `if`.
@@ -116,6 +152,7 @@ pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
         places,
         declaration,
         sites,
+        uses,
     } = carried;
     let new = rt(if_token, "If");
     let condition = checked_condition(if_token, &condition);
@@ -131,6 +168,7 @@ pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
         #declaration
         if #then_call #then_arm
         #else_arm
+        #uses
         #end
     }})
 }
@@ -150,6 +188,7 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>)
         places,
         declaration,
         sites,
+        uses,
     } = carried;
     let value = helper("value", index, if_token);
     let new = rt(if_token, "If");
@@ -169,6 +208,7 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>)
         if #then_call { #value.then = #then_arm; }
         #[allow(unreachable_code, reason = "an arm of the user may leave")]
         if #else_call { #value.otherwise = #else_arm; }
+        #uses
         #end
     }})
 }
@@ -225,6 +265,7 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
         places,
         declaration,
         sites,
+        uses,
     } = carried;
     let test = helper("test", index, while_token);
     let new = rt(while_token, "While");
@@ -241,6 +282,7 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
             if !#test_call { break; }
             #body
         }
+        #uses
     }})
 }
 
@@ -262,6 +304,7 @@ pub(super) fn logical(
         places,
         declaration,
         sites,
+        uses,
     } = carried;
     let function = Ident::new(function, at);
     let value = helper("right", index, at);
@@ -277,6 +320,7 @@ pub(super) fn logical(
         let mut #value = ::core::option::Option::None;
         #[allow(unreachable_code, reason = "an arm of the user may leave")]
         if #call { #value = #right; }
+        #uses
         #end
     }})
 }

@@ -65,6 +65,19 @@ impl Written {
         Some(place)
     }
 
+    /// The variable, and each part of it on the way to this place, as expressions.
+    pub(super) fn prefixes(&self) -> Vec<TokenStream> {
+        let mut prefixes = vec![self.root.to_token_stream()];
+        for projection in &self.projections {
+            let Projection::Field(member) = projection else {
+                break;
+            };
+            let base = &prefixes[prefixes.len() - 1];
+            prefixes.push(quote!(#base.#member));
+        }
+        prefixes
+    }
+
     /// The place to be carried if the whole of this may change, given what its variable is.
     pub(super) fn whole(mut self, access: Access) -> Written {
         let through_reference = match access {
@@ -94,6 +107,11 @@ impl Place {
             Projection::Deref => None,
         };
         self.written.projections.iter().filter_map(field).collect()
+    }
+
+    /// Whether it is the variable, or what that leads to.
+    pub(super) fn is_whole(&self) -> bool {
+        self.fields().is_empty()
     }
 
     fn derefs(&self) -> usize {

@@ -67,6 +67,8 @@ struct Construct {
     /// Variables with a smaller id were declared before it.
     first_inside: BindingId,
     carried: Places,
+    /// Places of variables that are not known to be mutable, as far as they are receivers and arguments in it.
+    used: Vec<(BindingId, Written)>,
 }
 
 /// What a `break` or `continue` can leave.
@@ -119,14 +121,25 @@ impl Walk<'_> {
             name,
             first_inside,
             carried: Places::default(),
+            used: Vec::new(),
         });
     }
 
     fn close(&mut self, index: usize, at: Span) -> Carried {
         let construct = self.constructs.pop().expect("the construct is open");
+        let is_carried = |id| {
+            let mut places = construct.carried.iter();
+            places.any(|p| p.binding == id && p.is_whole())
+        };
+        let used: Vec<Written> = construct
+            .used
+            .into_iter()
+            .filter(|&(id, _)| !is_carried(id))
+            .map(|(_, written)| written)
+            .collect();
         self.carried
             .push(construct.carried.iter().map(Place::name).collect());
-        Carried::new(&construct.carried, &construct.name, index, at)
+        Carried::new(&construct.carried, &used, &construct.name, index, at)
     }
 
     /// Notes that a place changes, in all but the `skip` innermost constructs.
@@ -138,7 +151,7 @@ impl Walk<'_> {
         let whole_variable = written.projections.is_empty() && !written.indexed;
         let written = match how {
             // What a plain variable leads to cannot change, unless it is a reference that only its type shows.
-            Change::Perhaps if binding.access == Access::Plain => return,
+            Change::Perhaps if binding.access == Access::Plain => return self.used(id, written),
             Change::Perhaps => written.whole(binding.access),
             Change::Exact if written.indexed => written.whole(binding.access),
             Change::Exact => written,
@@ -156,6 +169,20 @@ impl Walk<'_> {
                 written: written.clone(),
                 binding: id,
             });
+        }
+    }
+
+    /// Notes that a place is used whose variable is not known to be mutable.
+    fn used(&mut self, id: BindingId, written: Written) {
+        let path = |w: &Written| w.prefixes().last().map(ToString::to_string);
+        for construct in self.constructs.iter_mut().filter(|c| id < c.first_inside) {
+            if !construct
+                .used
+                .iter()
+                .any(|(_, u)| path(u) == path(&written))
+            {
+                construct.used.push((id, written.clone()));
+            }
         }
     }
 
@@ -476,11 +503,16 @@ impl Walk<'_> {
         if let Expr::Path(_) = argument
             && let Some(written) = Written::of(argument)
             && let Some(id) = self.env.resolve(&written.root.to_string())
-            && self.env.binding(id).access == Access::MutRef
         {
-            let mut written = written;
-            written.projections.push(Projection::Deref);
-            self.change(written, Change::Exact, 0);
+            match self.env.binding(id).access {
+                Access::MutRef => {
+                    let mut written = written;
+                    written.projections.push(Projection::Deref);
+                    self.change(written, Change::Exact, 0);
+                }
+                Access::Plain | Access::Item => self.used(id, written),
+                Access::Mut => {}
+            }
         }
     }
 

@@ -96,7 +96,7 @@ impl Env {
     pub(super) fn declare_matched(&mut self, pat: &Pat, source: &Expr) {
         let mut found = Names(Vec::new());
         found.visit_pat(pat);
-        let lent = match lends(source) {
+        let lent = match self.lends(source) {
             // The patterns of a mutable reference bind mutable references.
             Lends::Itself => !contains_reference(pat),
             Lends::Item => matches!(pat, Pat::TupleStruct(_)) && found.0.len() == 1,
@@ -153,7 +153,7 @@ impl Env {
             ..
         }) = inner
         {
-            let borrowed = matches!(init.map(lends), Some(Lends::Itself));
+            let borrowed = matches!(init.map(|e| self.lends(e)), Some(Lends::Itself));
             let access = if borrowed || ty.is_some_and(is_mut_ref) {
                 Access::MutRef
             } else if mutability.is_some() {
@@ -170,6 +170,19 @@ impl Env {
                 Some(init) => self.declare_matched(pat, init),
                 None => self.declare_pat(pat),
             }
+        }
+    }
+
+    /// What an expression lends mutably; the name of a mutable reference lends what that leads to.
+    fn lends(&self, expr: &Expr) -> Lends {
+        let name = match expr {
+            Expr::Path(p) => p.path.get_ident().map(ToString::to_string),
+            _ => None,
+        };
+        let id = name.and_then(|name| self.resolve(&name));
+        match id.map(|id| self.bindings[id].access) {
+            Some(Access::MutRef) => Lends::Itself,
+            _ => lends(expr),
         }
     }
 

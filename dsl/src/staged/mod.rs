@@ -30,6 +30,7 @@ mod if_else;
 mod iterate;
 mod jump;
 mod logic;
+mod receiver;
 mod while_loop;
 
 pub use crate::trace::{CallGuard, Extent, Site, enter, expect_shape, name_param};
@@ -42,4 +43,5 @@ pub use if_else::{If, StagedIf};
 pub use iterate::{HostIter, StagedIter, host_iter};
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};
+pub use receiver::{MutReference, NoMutReference, Used, UsedKind, Uses, never};
 pub use while_loop::{StagedWhile, While};

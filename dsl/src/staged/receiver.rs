@@ -1,0 +1,75 @@
+//! Mutable references that only their type shows.
+//!
+//! `#[graph]` sees tokens. That `let r = first(&mut model);` makes a mutable reference is not among them, so a construct
+//! cannot carry what `r.step()` changes, and the change would be made once, while tracing. So beside each construct `#[graph]`
+//! puts, for every variable that is a receiver or an argument in it and is not known to be mutable, a check of its type in
+//! code that is never reached.
+
+use super::{Condition, If, Logical, While};
+use crate::Tensor;
+
+/// A place that is a receiver or an argument.
+#[derive(Debug)]
+pub struct Used<'a, T: ?Sized>(pub &'a T);
+
+/// It is a mutable reference.
+#[derive(Debug)]
+pub struct MutReference;
+
+/// It is something else.
+#[derive(Debug)]
+pub struct NoMutReference;
+
+impl<T: ?Sized> Used<'_, &mut T> {
+    /// What it is: this method of the type itself comes before the one of the trait.
+    pub fn kind(&self) -> MutReference {
+        MutReference
+    }
+}
+
+/// What a place is that is no mutable reference.
+pub trait UsedKind {
+    /// What it is.
+    fn kind(&self) -> NoMutReference;
+}
+
+impl<T: ?Sized> UsedKind for Used<'_, T> {
+    fn kind(&self) -> NoMutReference {
+        NoMutReference
+    }
+}
+
+/// Conditions under which a place may be used that `#[graph]` takes for no mutable reference.
+#[diagnostic::on_unimplemented(
+    message = "this is a mutable reference, and whether a condition that is a tensor changes what it leads to cannot be seen",
+    label = "a mutable reference by its type only",
+    note = "declare it as `let name: &mut _ = ..;` or use the variable it leads to; then what changes is carried"
+)]
+pub trait Uses<K> {}
+#[diagnostic::do_not_recommend]
+impl<K> Uses<K> for bool {}
+#[diagnostic::do_not_recommend]
+impl Uses<NoMutReference> for Tensor<bool> {}
+/// With one kind alone the compiler would expect that kind, and not say what [`Uses`] says.
+#[diagnostic::do_not_recommend]
+impl Uses<()> for Tensor<bool> {}
+
+macro_rules! uses {
+    ($($construct:ident)*) => {$(
+        impl<C: Condition> $construct<C> {
+            /// Checks that a place of this kind may be used here.
+            #[inline]
+            pub fn uses<K>(&self, _kind: K)
+            where
+                C: Uses<K>,
+            {
+            }
+        }
+    )*};
+}
+uses!(If While Logical);
+
+/// Before code that is compiled only.
+pub fn never() -> ! {
+    unreachable!("the checks of types are not run")
+}
