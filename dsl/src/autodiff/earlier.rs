@@ -4,7 +4,8 @@
 //! starts from does not depend on what the gradient is taken with respect to. Whether it does is known when the loop closes: so
 //! each of these gradients is remembered until then, with the loop variables that it reads.
 
-use super::{Sweep, activate, active_in};
+use super::Sweep;
+use super::activity::{activate, active_in};
 use crate::ir::Value;
 use crate::trace::{self, Tracer};
 use crate::{Diagnostic, Loc};
