@@ -91,12 +91,7 @@ impl Sweep {
                     let mut operands = Vec::new();
                     for &arm in &data.regions {
                         let arm_data = graph.region(arm);
-                        let mut seeds = arm_data
-                            .yields
-                            .iter()
-                            .enumerate()
-                            .filter(|&(i, _)| hit(i))
-                            .map(|(_, &v)| v);
+                        let mut seeds = arm_data.yields.iter().enumerate().filter(|&(i, _)| hit(i)).map(|(_, &v)| v);
                         let inner = self.reached(graph, arm, &mut seeds);
                         let pairs = arm_data.params.iter().zip(&data.operands[1..]);
                         operands.extend(pairs.filter(|(p, _)| inner.contains(p)).map(|(_, &v)| v));
@@ -117,18 +112,10 @@ impl Sweep {
 
     /// Which parameters of a loop get a cotangent if the results `seeds` do, in order. A loop variable gets one as well
     /// if a later trip gives it one.
-    pub(super) fn reached_params(
-        &self,
-        graph: &crate::Graph,
-        data: &NodeData,
-        seeds: Vec<usize>,
-    ) -> Vec<usize> {
+    pub(super) fn reached_params(&self, graph: &crate::Graph, data: &NodeData, seeds: Vec<usize>) -> Vec<usize> {
         let body = graph.region(data.regions[1]);
         let n = data.results.len();
-        let mut hit: HashSet<usize> = seeds
-            .into_iter()
-            .filter(|&i| self.is_active(body.params[i]))
-            .collect();
+        let mut hit: HashSet<usize> = seeds.into_iter().filter(|&i| self.is_active(body.params[i])).collect();
         loop {
             let mut seeds = hit.iter().filter(|&&i| i < n).map(|&i| body.yields[i]);
             let inner = self.reached(graph, data.regions[1], &mut seeds);

@@ -8,13 +8,7 @@ impl Sweep {
         let mut to_loss = Vec::new();
         let mut at = node;
         trace::with(|t| {
-            while let Some(&next) = t
-                .graph
-                .node(at)
-                .results
-                .iter()
-                .find_map(|r| came_from.get(r))
-            {
+            while let Some(&next) = t.graph.node(at).results.iter().find_map(|r| came_from.get(r)) {
                 if next == at || to_loss.len() > 20 {
                     break;
                 }
@@ -32,11 +26,7 @@ impl Sweep {
                 {
                     to_wrt.push(format!("`{name}`"));
                 }
-                at = if done {
-                    None
-                } else {
-                    self.comes_from(&t.graph, v, &mut to_wrt)
-                };
+                at = if done { None } else { self.comes_from(&t.graph, v, &mut to_wrt) };
             }
         });
         let mut path = vec!["loss".to_owned()];
@@ -46,10 +36,7 @@ impl Sweep {
         trace::fail(
             Diagnostic::new(format!("gradients: `{}` has no gradient: {why}", def.name))
                 .at(data.loc, "the gradient is needed here")
-                .help(format!(
-                    "the way is {}; `stop_gradient()` cuts it",
-                    path.join(" <- ")
-                )),
+                .help(format!("the way is {}; `stop_gradient()` cuts it", path.join(" <- "))),
         )
     }
 
@@ -58,12 +45,7 @@ impl Sweep {
         match graph.value(v).def {
             ValueDef::Result(node, _) => {
                 way.push(graph.node(node).op.name().to_owned());
-                graph
-                    .node(node)
-                    .operands
-                    .iter()
-                    .copied()
-                    .find(|&v| self.is_active(v))
+                graph.node(node).operands.iter().copied().find(|&v| self.is_active(v))
             }
             ValueDef::Param(region, i) => {
                 let owner = graph.node(graph.region(region).owner?);

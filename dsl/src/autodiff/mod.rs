@@ -133,10 +133,7 @@ pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
         .map(|var| {
             trace::with(|t| {
                 let id = t.known_var(var).expect("the variable was just read");
-                t.visible_versions(id)
-                    .into_iter()
-                    .map(|v| t.any(v))
-                    .collect()
+                t.visible_versions(id).into_iter().map(|v| t.any(v)).collect()
             })
         })
         .collect();
@@ -145,13 +142,7 @@ pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
     let wrt: Vec<Any> = latest
         .iter()
         .zip(&versions)
-        .map(|(&now, versions)| {
-            versions
-                .iter()
-                .copied()
-                .find(|v| depends.contains(&v.value()))
-                .unwrap_or(now)
-        })
+        .map(|(&now, versions)| versions.iter().copied().find(|v| depends.contains(&v.value())).unwrap_or(now))
         .collect();
     scalar_gradients(loss.untyped(), &wrt, loc)
 }
@@ -219,16 +210,12 @@ fn scalar_gradients(loss: Any, wrt: &[Any], loc: Loc) -> Vec<Any> {
     let ty = loss.tensor_type();
     if ty.rank() != 0 || !ty.dtype.is_float() {
         trace::fail(
-            Diagnostic::new(format!(
-                "gradients: the loss is {ty}, not a scalar f32 or f64"
-            ))
-            .at(loc, "differentiated here")
-            .help("reduce it first, with `.sum()` or `.mean()`"),
+            Diagnostic::new(format!("gradients: the loss is {ty}, not a scalar f32 or f64"))
+                .at(loc, "differentiated here")
+                .help("reduce it first, with `.sum()` or `.mean()`"),
         );
     }
-    let one = trace::at_loc(loc, || {
-        trace::constant(HostTensor::scalar(1.0f64)).cast(ty.dtype)
-    });
+    let one = trace::at_loc(loc, || trace::constant(HostTensor::scalar(1.0f64)).cast(ty.dtype));
     differentiate(&[(loss, one)], wrt, loc)
 }
 
@@ -303,13 +290,7 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
         earlier::remember(seeds.iter().map(|&(y, _)| y), &wrt_values, loc);
     }
     let active = trace::with(|t| active_in(t, &wrt_values));
-    let root = Level {
-        fwd: Region::from_index(0),
-        depth: here,
-        map: HashMap::new(),
-        threads: vec![],
-        bwd: None,
-    };
+    let root = Level { fwd: Region::from_index(0), depth: here, map: HashMap::new(), threads: vec![], bwd: None };
     let sweep = Sweep {
         active,
         levels: RefCell::new(vec![root]),
@@ -330,10 +311,7 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
     }
     let gradients = wrt_values.iter().map(|v| cot.get(v).copied());
     let zeros = |v: Value| trace::at_loc(loc, || zeros_of(trace::with(|t| t.any(v))));
-    gradients
-        .zip(&wrt_values)
-        .map(|(g, &v)| g.unwrap_or_else(|| zeros(v)))
-        .collect()
+    gradients.zip(&wrt_values).map(|(g, &v)| g.unwrap_or_else(|| zeros(v))).collect()
 }
 
 /// Zeros of the type of a value that can be seen here.

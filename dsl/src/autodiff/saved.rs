@@ -17,16 +17,11 @@ impl Sweep {
         if let Some(known) = known {
             return known;
         }
-        assert_eq!(
-            graph(|g| g.region_of(v)),
-            fwd,
-            "{v} is not in the region of level {level}"
-        );
+        assert_eq!(graph(|g| g.region_of(v)), fwd, "{v} is not in the region of level {level}");
         let mapped = match self.origin(v) {
             Origin::Outside(outer) => self.map(level - 1, outer),
             Origin::Again(data) => {
-                let operands: Vec<Any> =
-                    data.operands.iter().map(|&x| self.map(level, x)).collect();
+                let operands: Vec<Any> = data.operands.iter().map(|&x| self.map(level, x)).collect();
                 trace::at_depth(depth, || match &data.op {
                     Op::Constant(t) => trace::constant(t.clone()),
                     Op::Prim(def, attrs) => trace::emit(def, &operands, attrs.clone()),
@@ -50,15 +45,10 @@ impl Sweep {
     pub(super) fn origin(&self, v: Value) -> Origin {
         graph(|g| match g.value(v).def {
             ValueDef::Param(region, i) => {
-                let owner = g
-                    .region(region)
-                    .owner
-                    .expect("a region inside has an owner");
+                let owner = g.region(region).owner.expect("a region inside has an owner");
                 match g.node(owner).op {
                     Op::Cond => Origin::Outside(g.node(owner).operands[i as usize + 1]),
-                    _ if i as usize >= g.n_carried(owner) => {
-                        Origin::Outside(g.node(owner).operands[i as usize])
-                    }
+                    _ if i as usize >= g.n_carried(owner) => Origin::Outside(g.node(owner).operands[i as usize]),
                     _ => Origin::Saved,
                 }
             }
@@ -74,11 +64,7 @@ impl Sweep {
         if level == 0 {
             return trace::with(|t| t.save(saved));
         }
-        let known = self.levels.borrow()[level]
-            .threads
-            .iter()
-            .find(|t| t.saved == saved)
-            .map(|t| t.current);
+        let known = self.levels.borrow()[level].threads.iter().find(|t| t.saved == saved).map(|t| t.current);
         if let Some(known) = known {
             return known;
         }
@@ -87,11 +73,7 @@ impl Sweep {
         let current = bwd.as_mut().map_or(outer, |bwd| bwd.add_carried(outer));
         let mut levels = self.levels.borrow_mut();
         levels[level].bwd = bwd;
-        levels[level].threads.push(Thread {
-            saved,
-            outer,
-            current,
-        });
+        levels[level].threads.push(Thread { saved, outer, current });
         current
     }
 }
@@ -113,13 +95,9 @@ fn is_view(op: &Op) -> bool {
 /// Whether a value of a region is computed from constants and captures alone by a few cheap operations.
 fn is_invariant(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
     let Some(node) = graph.producer(v) else {
-        let ValueDef::Param(region, i) = graph.value(v).def else {
-            unreachable!("no producer: a parameter")
-        };
+        let ValueDef::Param(region, i) = graph.value(v).def else { unreachable!("no producer: a parameter") };
         return match graph.region(region).owner {
-            Some(owner) => {
-                matches!(graph.node(owner).op, Op::Cond) || i as usize >= graph.n_carried(owner)
-            }
+            Some(owner) => matches!(graph.node(owner).op, Op::Cond) || i as usize >= graph.n_carried(owner),
             None => true,
         };
     };
@@ -130,10 +108,7 @@ fn is_invariant(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
             fuel > 0
                 && def.effects == Effects::Pure
                 && def.name != "matmul"
-                && data
-                    .operands
-                    .iter()
-                    .all(|&x| is_invariant(graph, x, fuel - 1))
+                && data.operands.iter().all(|&x| is_invariant(graph, x, fuel - 1))
         }
         _ => false,
     }
@@ -152,13 +127,7 @@ impl trace::Tracer {
         let ty = Type::tensor(DType::I32, ());
         let (region, loc) = (self.graph.node(node).region, self.graph.node(node).loc);
         let constant = |g: &mut crate::Graph, region, x: i32| {
-            g.make_node(
-                region,
-                Op::Constant(HostTensor::scalar(x)),
-                vec![],
-                [Type::tensor(DType::I32, ())],
-                loc,
-            )
+            g.make_node(region, Op::Constant(HostTensor::scalar(x)), vec![], [Type::tensor(DType::I32, ())], loc)
         };
         let zero = constant(&mut self.graph, region, 0);
         self.graph.insert_before(zero, node);
@@ -194,20 +163,11 @@ impl trace::Tracer {
         }
         path.reverse();
         let Type::Tensor(element) = self.graph.ty(v).clone() else {
-            panic!(
-                "autodiff saves tensors, not stacks: {v} of `{}`",
-                self.graph.name
-            )
+            panic!("autodiff saves tensors, not stacks: {v} of `{}`", self.graph.name)
         };
         let loc = self.graph.loc(v);
         let ty = Type::Stack(element.clone());
-        let new = self.graph.make_node(
-            base,
-            Op::Stack(StackOp::New(element)),
-            vec![],
-            [ty.clone()],
-            loc,
-        );
+        let new = self.graph.make_node(base, Op::Stack(StackOp::New(element)), vec![], [ty.clone()], loc);
         self.graph.insert_before(new, path[0].0);
         let mut stack = self.graph.node(new).results[0];
         let mut results = Vec::new();
@@ -220,13 +180,7 @@ impl trace::Tracer {
             stack = param;
         }
         let (_, innermost) = path[path.len() - 1];
-        let push = self.graph.make_node(
-            innermost,
-            Op::Stack(StackOp::Push),
-            vec![stack, v],
-            [ty],
-            loc,
-        );
+        let push = self.graph.make_node(innermost, Op::Stack(StackOp::Push), vec![stack, v], [ty], loc);
         self.graph.append(push);
         let pushed = self.graph.node(push).results[0];
         let inner = results[1..].iter().copied().chain([pushed]);

@@ -60,12 +60,7 @@ impl Sweep {
                     dy,
                 };
                 let parts = rule(&grad_node);
-                assert_eq!(
-                    parts.len(),
-                    data.operands.len(),
-                    "{}: one gradient for each operand",
-                    def.name
-                );
+                assert_eq!(parts.len(), data.operands.len(), "{}: one gradient for each operand", def.name);
                 for (&v, part) in data.operands.iter().zip(parts) {
                     if let Some(part) = part {
                         self.add(cot, v, part, Some(node));
@@ -145,8 +140,7 @@ impl Sweep {
     }
 
     fn cond(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
-        let regions: Vec<_> =
-            graph(|g| data.regions.iter().map(|&r| g.region(r).clone()).collect());
+        let regions: Vec<_> = graph(|g| data.regions.iter().map(|&r| g.region(r).clone()).collect());
         let pred = self.map(level, data.operands[0]);
         let mut bwd = CondTrace::begin(pred);
         let mut parts: [Vec<Option<Any>>; 2] = Default::default();
@@ -161,25 +155,16 @@ impl Sweep {
                 }
             }
             self.region(level + 1, data.regions[arm], &mut arm_cot);
-            parts[arm] = region
-                .params
-                .iter()
-                .map(|p| arm_cot.get(p).copied())
-                .collect();
+            parts[arm] = region.params.iter().map(|p| arm_cot.get(p).copied()).collect();
             threads[arm] = self.pop_level().threads;
         }
         let captures = &data.operands[1..];
-        let wanted: Vec<usize> = (0..captures.len())
-            .filter(|&i| parts[0][i].is_some() || parts[1][i].is_some())
-            .collect();
+        let wanted: Vec<usize> =
+            (0..captures.len()).filter(|&i| parts[0][i].is_some() || parts[1][i].is_some()).collect();
         let mut sides = [Vec::new(), Vec::new()];
         for (arm, side) in sides.iter_mut().enumerate() {
             bwd.select(arm);
-            side.extend(
-                wanted
-                    .iter()
-                    .map(|&i| parts[arm][i].unwrap_or_else(|| self.zeros_left(level, captures[i]))),
-            );
+            side.extend(wanted.iter().map(|&i| parts[arm][i].unwrap_or_else(|| self.zeros_left(level, captures[i]))));
         }
         for (arm, arm_threads) in threads.iter().enumerate() {
             for thread in arm_threads {
@@ -198,9 +183,7 @@ impl Sweep {
     fn while_loop(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
         let n = data.results.len();
         let body_region = data.regions[1];
-        let seeds: Vec<usize> = (0..n)
-            .filter(|&i| cot.contains_key(&data.results[i]))
-            .collect();
+        let seeds: Vec<usize> = (0..n).filter(|&i| cot.contains_key(&data.results[i])).collect();
         let reached = graph(|g| self.reached_params(g, data, seeds));
         // Positions of captures are those of now: counting the trips adds a loop variable before them.
         let body = graph(|g| g.region(body_region).clone());
@@ -210,9 +193,7 @@ impl Sweep {
         // The loop variables of the backward loop: trips left, then the cotangents of what is reached.
         let initial = |&i: &usize| {
             if i < n {
-                cot.get(&data.results[i])
-                    .copied()
-                    .unwrap_or_else(|| self.zeros_left(level, data.results[i]))
+                cot.get(&data.results[i]).copied().unwrap_or_else(|| self.zeros_left(level, data.results[i]))
             } else {
                 self.zeros_of_type(level, data.operands[i])
             }
@@ -239,9 +220,7 @@ impl Sweep {
             } else {
                 match part {
                     None => d,
-                    Some(part) if matches!(d.ty(), Type::Stack(_)) => {
-                        stack_op(StackOp::Add, &[d, part])[0]
-                    }
+                    Some(part) if matches!(d.ty(), Type::Stack(_)) => stack_op(StackOp::Add, &[d, part])[0],
                     Some(part) => d.add(part),
                 }
             });
@@ -258,21 +237,12 @@ impl Sweep {
     }
 
     pub(super) fn push_level(&self, fwd: Region, bwd: Option<WhileTrace>) {
-        let level = Level {
-            fwd,
-            depth: trace::depth(),
-            map: HashMap::new(),
-            threads: vec![],
-            bwd,
-        };
+        let level = Level { fwd, depth: trace::depth(), map: HashMap::new(), threads: vec![], bwd };
         self.levels.borrow_mut().push(level);
     }
 
     pub(super) fn pop_level(&self) -> Level {
-        self.levels
-            .borrow_mut()
-            .pop()
-            .expect("levels are pushed and popped in pairs")
+        self.levels.borrow_mut().pop().expect("levels are pushed and popped in pairs")
     }
 
     /// What a closed backward construct left on the stacks is what its surroundings go on with.
@@ -290,8 +260,7 @@ impl Sweep {
         let params = trace::with(|t| t.open_params(depth));
         for (param, outer) in params {
             let Some(&d) = cot.get(&param) else { continue };
-            let (carried, name) =
-                trace::with(|t| (t.is_open_carried(depth, param), t.graph.value(param).name));
+            let (carried, name) = trace::with(|t| (t.is_open_carried(depth, param), t.graph.value(param).name));
             if !carried {
                 self.add(cot, outer, d, None);
             } else if self.is_active(outer) {
