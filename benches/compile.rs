@@ -30,9 +30,7 @@ fn trace_differentiate_and_compile(bencher: Bencher<'_, '_>, nodes: usize) {
     let session = Session::new().unwrap();
     let input = [anabranch::TensorType::new(anabranch::DType::F32, [8])];
     bencher.counter(ItemsCount::new(nodes)).bench(|| {
-        let f = session
-            .function(|x: Tensor| gradients(chain(x, nodes / 3).sum(), x))
-            .unwrap();
+        let f = session.function(|x: Tensor| gradients(chain(x, nodes / 3).sum(), x)).unwrap();
         f.compile(&input).unwrap();
     });
 }

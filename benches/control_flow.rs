@@ -26,9 +26,7 @@ fn linear(n: Tensor<i32>, a: Tensor, b: Tensor) -> Tensor {
 fn scalar_while(bencher: Bencher<'_, '_>) {
     let session = Session::new().unwrap();
     let f = session.function(linear).unwrap();
-    bencher
-        .counter(ItemsCount::new(TRIPS as usize))
-        .bench(|| f.call((black_box(TRIPS), 0.999, 0.001)).unwrap());
+    bencher.counter(ItemsCount::new(TRIPS as usize)).bench(|| f.call((black_box(TRIPS), 0.999, 0.001)).unwrap());
 }
 
 #[graph]
@@ -53,9 +51,7 @@ fn nested(n: Tensor<i32>) -> Tensor {
 fn nested_while_with_a_branch(bencher: Bencher<'_, '_>) {
     let session = Session::new().unwrap();
     let f = session.function(nested).unwrap();
-    bencher
-        .counter(ItemsCount::new(100usize * 100))
-        .bench(|| f.call(black_box(100)).unwrap());
+    bencher.counter(ItemsCount::new(100usize * 100)).bench(|| f.call(black_box(100)).unwrap());
 }
 
 #[graph]
@@ -72,9 +68,7 @@ fn slope(x: Tensor, n: Tensor<i32>) -> Tensor {
 fn gradient_of_1000_trips(bencher: Bencher<'_, '_>) {
     let session = Session::new().unwrap();
     let f = session.function(slope).unwrap();
-    bencher
-        .counter(ItemsCount::new(1000usize))
-        .bench(|| f.call((black_box(0.5), 1000)).unwrap());
+    bencher.counter(ItemsCount::new(1000usize)).bench(|| f.call((black_box(0.5), 1000)).unwrap());
 }
 
 #[divan::bench]
@@ -98,11 +92,6 @@ fn tanh_of_product(x: Tensor, w: Tensor, n: Tensor<i32>) -> Tensor {
 fn tanh_of_a_64x64_product_in_a_while(bencher: Bencher<'_, '_>) {
     let session = Session::new().unwrap();
     let f = session.function(tanh_of_product).unwrap();
-    let x = Array::new(
-        [64, 64],
-        (0..64 * 64).map(|i| (i % 7) as f32 * 0.01).collect(),
-    );
-    bencher
-        .counter(ItemsCount::new(2000usize))
-        .bench(|| f.call((&x, &x, 2000)).unwrap());
+    let x = Array::new([64, 64], (0..64 * 64).map(|i| (i % 7) as f32 * 0.01).collect());
+    bencher.counter(ItemsCount::new(2000usize)).bench(|| f.call((&x, &x, 2000)).unwrap());
 }

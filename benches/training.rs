@@ -21,9 +21,8 @@ fn digits_step(bencher: Bencher<'_, '_>) {
     let (train, _) = digits::Data::load(&mut digits::Rng(3));
     let (model, adam) = (digits::Reader::new(1), Adam::new(0.004));
     let session = Session::new().unwrap();
-    let step = session
-        .function(|rate, images, labels| digits::train_step(&model, &adam, rate, images, labels))
-        .unwrap();
+    let step =
+        session.function(|rate, images, labels| digits::train_step(&model, &adam, rate, images, labels)).unwrap();
     let (images, labels) = train.batch(&(0..digits::BATCH).collect::<Vec<_>>(), || 0);
     bencher.bench(|| step.call((0.001, &images, &labels)).unwrap());
 }
@@ -68,16 +67,10 @@ fn mlp_step(layers: &[Linear; 3], adam: &Adam, x: Tensor, labels: Tensor<i32>) -
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn mlp_784_1024_1024_10_batch_128(bencher: Bencher<'_, '_>) {
     let init = Init::new(1);
-    let layers = [
-        Linear::new(&init, 784, 1024),
-        Linear::new(&init, 1024, 1024),
-        Linear::new(&init, 1024, 10),
-    ];
+    let layers = [Linear::new(&init, 784, 1024), Linear::new(&init, 1024, 1024), Linear::new(&init, 1024, 10)];
     let adam = Adam::new(0.001);
     let session = Session::new().unwrap();
-    let step = session
-        .function(|x, labels| mlp_step(&layers, &adam, x, labels))
-        .unwrap();
+    let step = session.function(|x, labels| mlp_step(&layers, &adam, x, labels)).unwrap();
     let x = init.normal([128, 784], 1.0);
     let labels: Vec<i32> = (0..128).map(|i| i % 10).collect();
     bencher.bench_local(|| step.call((&x, &labels)).unwrap());

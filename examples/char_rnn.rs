@@ -63,77 +63,36 @@ fn sample(model: &CharRnn, seed: Tensor<i32>, temperature: Tensor) -> Tensor<i32
 }
 
 fn main() -> anabranch::Result<()> {
-    let (batch, rounds) = if std::env::args().any(|a| a == "--small") {
-        (8, 20)
-    } else {
-        (32, 600)
-    };
+    let (batch, rounds) = if std::env::args().any(|a| a == "--small") { (8, 20) } else { (32, 600) };
     // Sentences, without their line breaks; the code of a character is its place in the alphabet.
-    let text = include_str!("data/charters.txt")
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ");
-    let sentences: Vec<&str> = text
-        .split_inclusive(['.', ';'])
-        .map(str::trim)
-        .filter(|s| s.len() > 20)
-        .collect();
-    let alphabet: Vec<char> = text
-        .chars()
-        .collect::<std::collections::BTreeSet<_>>()
-        .into_iter()
-        .collect();
+    let text = include_str!("data/charters.txt").split_whitespace().collect::<Vec<_>>().join(" ");
+    let sentences: Vec<&str> = text.split_inclusive(['.', ';']).map(str::trim).filter(|s| s.len() > 20).collect();
+    let alphabet: Vec<char> = text.chars().collect::<std::collections::BTreeSet<_>>().into_iter().collect();
     let code = |c: char| alphabet.binary_search(&c).map_or(END, |i| i as i32 + 1);
 
     let (entries, init) = (alphabet.len() + 1, Init::new(1));
     let (embed, cell) = (Embedding::new(&init, entries, 32), Lstm::new(&init, 32, 96));
-    let (model, adam) = (
-        CharRnn {
-            embed,
-            cell,
-            out: Linear::new(&init, 96, entries),
-        },
-        Adam::new(0.004),
-    );
+    let (model, adam) = (CharRnn { embed, cell, out: Linear::new(&init, 96, entries) }, Adam::new(0.004));
     let session = Session::new()?;
     let step = session.function(|text, lengths| train_step(&model, &adam, text, lengths))?;
     for round in 0..rounds {
         let (mut codes, mut lengths) = (Vec::new(), Vec::new());
         for i in 0..batch {
-            let sentence = sentences[(round * batch + i) % sentences.len()]
-                .chars()
-                .map(code);
+            let sentence = sentences[(round * batch + i) % sentences.len()].chars().map(code);
             let start = codes.len();
-            codes.extend(
-                [END]
-                    .into_iter()
-                    .chain(sentence)
-                    .take(LONGEST - 1)
-                    .chain([END]),
-            );
+            codes.extend([END].into_iter().chain(sentence).take(LONGEST - 1).chain([END]));
             lengths.push((codes.len() - start) as i32);
             codes.resize(start + LONGEST, END);
         }
         let loss = step.call((Array::new([batch, LONGEST], codes), lengths))?;
         if (round + 1) % (rounds / 10) == 0 {
-            println!(
-                "{:>4} of {rounds}: loss {:.3} per character",
-                round + 1,
-                loss.item()
-            );
+            println!("{:>4} of {rounds}: loss {:.3} per character", round + 1, loss.item());
         }
     }
     let sample = session.function(|seed, temperature| sample(&model, seed, temperature))?;
     for i in 0..3 {
         let codes = sample.call((i, 0.6))?.to_vec();
-        println!(
-            "> {}",
-            codes
-                .iter()
-                .filter(|&&c| c != END)
-                .map(|&c| alphabet[c as usize - 1])
-                .collect::<String>()
-        );
+        println!("> {}", codes.iter().filter(|&&c| c != END).map(|&c| alphabet[c as usize - 1]).collect::<String>());
     }
     Ok(())
 }

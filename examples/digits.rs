@@ -44,8 +44,7 @@ impl Reader {
     fn think(&self, row: Tensor, state: Tensor) -> (Tensor, Tensor, Tensor) {
         let batch = row.dim(0);
         let (mut s, mut mean) = (state, zeros([batch, UNITS]));
-        let (mut halted, mut steps, mut remainder) =
-            (zeros([batch, 1]), zeros([batch, 1]), zeros([batch, 1]));
+        let (mut halted, mut steps, mut remainder) = (zeros([batch, 1]), zeros([batch, 1]), zeros([batch, 1]));
         let mut is_new = full([batch, 1], 1.0);
         let mut n = scalar(0);
         while n < MAX_STEPS && (halted < 1.0).any() {
@@ -106,10 +105,7 @@ pub(crate) fn train_step(
 #[graph]
 fn evaluate(model: &Reader, images: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
     let (logits, steps, _) = model.read(images);
-    (
-        logits.argmax(-1).equal(labels).cast().mean(),
-        steps.mean() / 8.0,
-    )
+    (logits.argmax(-1).equal(labels).cast().mean(), steps.mean() / 8.0)
 }
 
 pub(crate) struct Data {
@@ -124,10 +120,7 @@ impl Data {
         let mut order: Vec<usize> = (0..records.len()).collect();
         rng.shuffle(&mut order);
         let select = |ids: &[usize]| Data {
-            images: ids
-                .iter()
-                .flat_map(|&i| records[i][..64].iter().map(|&p| f32::from(p) / 16.0))
-                .collect(),
+            images: ids.iter().flat_map(|&i| records[i][..64].iter().map(|&p| f32::from(p) / 16.0)).collect(),
             labels: ids.iter().map(|&i| i32::from(records[i][64])).collect(),
         };
         let (test, train) = order.split_at(records.len() / 5);
@@ -135,11 +128,7 @@ impl Data {
     }
 
     /// Images `[n, 8, 8]`, moved sideways by so many pixels each, and their labels.
-    pub(crate) fn batch(
-        &self,
-        ids: &[usize],
-        mut shift: impl FnMut() -> isize,
-    ) -> (Array<f32>, Array<i32>) {
+    pub(crate) fn batch(&self, ids: &[usize], mut shift: impl FnMut() -> isize) -> (Array<f32>, Array<i32>) {
         let mut images = vec![0.0; ids.len() * 64];
         for (to, &i) in images.chunks_exact_mut(64).zip(ids) {
             let dx = shift();
@@ -150,10 +139,7 @@ impl Data {
             }
         }
         let labels = ids.iter().map(|&i| self.labels[i]).collect();
-        (
-            Array::new([ids.len(), 8, 8], images),
-            Array::new([ids.len()], labels),
-        )
+        (Array::new([ids.len(), 8, 8], images), Array::new([ids.len()], labels))
     }
 
     fn all(&self) -> (Array<f32>, Array<i32>) {
@@ -182,29 +168,21 @@ impl Rng {
 fn main() -> anabranch::Result<()> {
     let args: Vec<String> = std::env::args().collect();
     let small = args.iter().any(|a| a == "--small");
-    let seed = args
-        .iter()
-        .position(|a| a == "--seed")
-        .and_then(|i| args.get(i + 1)?.parse().ok())
-        .unwrap_or(1);
+    let seed = args.iter().position(|a| a == "--seed").and_then(|i| args.get(i + 1)?.parse().ok()).unwrap_or(1);
     let epochs = if small { 2 } else { 40 };
 
     let mut rng = Rng(seed * 2 + 1);
     let (train, test) = Data::load(&mut rng);
     let (model, adam) = (Reader::new(seed), Adam::new(0.004));
     let session = Session::new()?;
-    let step =
-        session.function(|rate, images, labels| train_step(&model, &adam, rate, images, labels))?;
+    let step = session.function(|rate, images, labels| train_step(&model, &adam, rate, images, labels))?;
     let check = session.function(|images, labels| evaluate(&model, images, labels))?;
 
     let started = std::time::Instant::now();
     let mut order: Vec<usize> = (0..train.labels.len()).collect();
     let per_epoch = order.len() / BATCH;
     let bar = ProgressBar::new((epochs * per_epoch) as u64);
-    bar.set_style(
-        ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}")
-            .expect("the template is right"),
-    );
+    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}").expect("the template is right"));
     let (test_images, test_labels) = test.all();
     for epoch in 0..epochs {
         rng.shuffle(&mut order);
@@ -214,10 +192,7 @@ fn main() -> anabranch::Result<()> {
             let rate = 0.004 * 0.5 * (1.0 + (std::f32::consts::PI * progress).cos());
             let (images, labels) = train.batch(ids, || rng.below(3) as isize - 1);
             let (l, a) = step.call((rate, images, labels))?;
-            (loss, accuracy) = (
-                loss + l.item() / per_epoch as f32,
-                accuracy + a.item() / per_epoch as f32,
-            );
+            (loss, accuracy) = (loss + l.item() / per_epoch as f32, accuracy + a.item() / per_epoch as f32);
             bar.set_message(format!("loss {:.3}, accuracy {:.3}", l.item(), a.item()));
             bar.inc(1);
         }
@@ -227,11 +202,7 @@ fn main() -> anabranch::Result<()> {
             "epoch {:>2}: loss {loss:.4}, accuracy {accuracy:.4}, held out {held_out:.4}, {steps:.2} thinking steps a row",
             epoch + 1
         );
-        if std::io::stderr().is_terminal() {
-            bar.println(line)
-        } else {
-            println!("{line}")
-        }
+        if std::io::stderr().is_terminal() { bar.println(line) } else { println!("{line}") }
     }
     bar.finish_and_clear();
     let (accuracy, steps) = check.call((&test_images, &test_labels))?;

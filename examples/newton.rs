@@ -31,37 +31,14 @@ fn derivatives(a: Tensor<f64>) -> (Tensor<f64>, Tensor<f64>, Tensor<f64>, Tensor
 fn main() -> anabranch::Result<()> {
     let session = Session::new()?;
     let derivatives = session.function(derivatives)?;
-    let given: Vec<f64> = std::env::args()
-        .skip(1)
-        .filter_map(|a| a.parse().ok())
-        .filter(|&a| a > 0.0)
-        .collect();
-    println!(
-        "{:>10} {:>14} {:>14} {:>14} {:>10}",
-        "a", "sqrt(a)", "d/da", "d2/da2", "iterations"
-    );
-    for a in if given.is_empty() {
-        vec![0.01, 0.25, 2.0, 100.0, 1e6]
-    } else {
-        given
-    } {
+    let given: Vec<f64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).filter(|&a| a > 0.0).collect();
+    println!("{:>10} {:>14} {:>14} {:>14} {:>10}", "a", "sqrt(a)", "d/da", "d2/da2", "iterations");
+    for a in if given.is_empty() { vec![0.01, 0.25, 2.0, 100.0, 1e6] } else { given } {
         let (x, dx, ddx, iterations) = derivatives.call(a)?;
-        println!(
-            "{a:>10} {:>14.9} {:>14.9} {:>14.6e} {iterations:>10}",
-            x.item(),
-            dx.item(),
-            ddx.item()
-        );
+        println!("{a:>10} {:>14.9} {:>14.9} {:>14.6e} {iterations:>10}", x.item(), dx.item(), ddx.item());
         let exact = (a.sqrt(), 0.5 / a.sqrt(), -0.25 / a.powf(1.5));
-        for (got, want) in [
-            (x.item(), exact.0),
-            (dx.item(), exact.1),
-            (ddx.item(), exact.2),
-        ] {
-            assert!(
-                (got - want).abs() <= 1e-6 * want.abs(),
-                "{got} is not {want}"
-            );
+        for (got, want) in [(x.item(), exact.0), (dx.item(), exact.1), (ddx.item(), exact.2)] {
+            assert!((got - want).abs() <= 1e-6 * want.abs(), "{got} is not {want}");
         }
     }
     Ok(())

@@ -238,10 +238,7 @@ impl Cell {
 }
 
 fn cell(h: f32, c: f32) -> Cell {
-    Cell {
-        h: scalar(h),
-        c: scalar(c),
-    }
+    Cell { h: scalar(h), c: scalar(c) }
 }
 
 #[test]
@@ -254,11 +251,7 @@ fn a_method_with_mut_self_carries_what_it_changes() {
             h -= 3.0;
         }
     }
-    let got = eval_with(
-        |x: Tensor, n: Tensor<i32>| cell(1.0, 0.0).run(x, n),
-        (1.5f32, 5),
-    )
-    .unwrap();
+    let got = eval_with(|x: Tensor, n: Tensor<i32>| cell(1.0, 0.0).run(x, n), (1.5f32, 5)).unwrap();
     assert_eq!(got, h);
 }
 
@@ -266,11 +259,7 @@ fn a_method_with_mut_self_carries_what_it_changes() {
 fn derived_state_with_vectors_options_and_host_fields_is_carried() {
     #[graph]
     fn f(n: Tensor<i32>) -> (Tensor, Tensor<i32>) {
-        let mut s = Stack {
-            cells: vec![cell(0.0, 1.0), cell(1.0, 2.0)],
-            last: Some(scalar(0)),
-            width: 2,
-        };
+        let mut s = Stack { cells: vec![cell(0.0, 1.0), cell(1.0, 2.0)], last: Some(scalar(0)), width: 2 };
         let mut i = scalar(0);
         while i < n {
             for k in 0..s.width {
@@ -386,10 +375,7 @@ fn assertions_on_tensors_are_checked_when_the_graph_runs() {
     let error = eval_with(|x| f(x, 10), 10).unwrap_err();
     assert!(error.to_string().contains("x must be below 10"), "{error}");
     let error = eval_with(|x| f(x, 10), -200).unwrap_err();
-    assert!(
-        error.to_string().contains("x > - 100") || error.to_string().contains("x > -100"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("x > - 100") || error.to_string().contains("x > -100"), "{error}");
 }
 
 #[test]
@@ -438,10 +424,7 @@ mod errors_name_variable_and_line {
             list[0]
         }
         let e = error(f);
-        assert_eq!(
-            e.message,
-            "`list` has 2 items after the first branch, but 1 item after the second"
-        );
+        assert_eq!(e.message, "`list` has 2 items after the first branch, but 1 item after the second");
         assert!(e.loc().unwrap().file.ends_with("control_flow.rs"));
         assert_eq!(source_line(&e), "list.push(scalar(2.0));");
     }
@@ -459,10 +442,7 @@ mod errors_name_variable_and_line {
             kept.map_or(scalar(0.0), |_| scalar(1.0))
         }
         let e = error(f);
-        assert_eq!(
-            e.message,
-            "`kept` has `None` before the loop, but `Some` after one iteration"
-        );
+        assert_eq!(e.message, "`kept` has `None` before the loop, but `Some` after one iteration");
         assert_eq!(source_line(&e), "kept = Some(i);");
     }
 
@@ -470,25 +450,14 @@ mod errors_name_variable_and_line {
     fn changed_host_field() {
         #[graph]
         fn f() -> Tensor<i32> {
-            let mut s = Stack {
-                cells: vec![],
-                last: Some(scalar(1)),
-                width: 2,
-            };
+            let mut s = Stack { cells: vec![], last: Some(scalar(1)), width: 2 };
             if scalar(1) > 0 {
-                s = Stack {
-                    cells: vec![],
-                    last: Some(scalar(1)),
-                    width: 3,
-                };
+                s = Stack { cells: vec![], last: Some(scalar(1)), width: 3 };
             }
             s.last.unwrap()
         }
         let e = error(f);
-        assert_eq!(
-            e.message,
-            "`s` has the host value 3 after the first branch, but the host value 2 after the second"
-        );
+        assert_eq!(e.message, "`s` has the host value 3 after the first branch, but the host value 2 after the second");
     }
 
     #[test]
@@ -504,11 +473,7 @@ mod errors_name_variable_and_line {
             state
         }
         let e = error(f);
-        assert!(
-            e.message
-                .starts_with("`state` has type f32[] before the loop, but f32[2]"),
-            "{e}"
-        );
+        assert!(e.message.starts_with("`state` has type f32[] before the loop, but f32[2]"), "{e}");
     }
 
     #[test]
@@ -532,18 +497,11 @@ mod errors_name_variable_and_line {
     fn condition_with_dimensions() {
         #[graph]
         fn f() -> Tensor<i32> {
-            if tensor([1, 2]) > 1 {
-                scalar(1)
-            } else {
-                scalar(2)
-            }
+            if tensor([1, 2]) > 1 { scalar(1) } else { scalar(2) }
         }
         let e = error(f);
-        assert!(
-            e.message.contains("the condition of `if` is bool[2]"),
-            "{e}"
-        );
-        assert_eq!(source_line(&e), "if tensor([1, 2]) > 1 {");
+        assert!(e.message.contains("the condition of `if` is bool[2]"), "{e}");
+        assert_eq!(source_line(&e), "if tensor([1, 2]) > 1 { scalar(1) } else { scalar(2) }");
     }
 
     #[test]
@@ -553,10 +511,7 @@ mod errors_name_variable_and_line {
             if x > 0 { forever(x - 1) } else { x }
         }
         let e = error(|| forever(scalar(3)));
-        assert!(
-            e.message.contains("`forever` calls itself without end"),
-            "{e}"
-        );
+        assert!(e.message.contains("`forever` calls itself without end"), "{e}");
     }
 
     #[test]
@@ -607,11 +562,7 @@ fn a_staged_condition_beside_a_host_condition() {
     };
     for on in [false, true] {
         for x in [0, 1] {
-            assert_eq!(
-                eval_with(|x| f(x, on), x).unwrap(),
-                plain(x, on),
-                "{x} {on}"
-            );
+            assert_eq!(eval_with(|x| f(x, on), x).unwrap(), plain(x, on), "{x} {on}");
         }
     }
 }
@@ -642,12 +593,7 @@ fn the_graph_of_an_unchanged_variable_has_no_result_for_it() {
     let ty = anabranch::TensorType::new(anabranch::DType::I32, ());
     let (traced, _) = anabranch::dsl::function::trace_fn("f", &f, &[ty]).unwrap();
     let g = &traced.graph;
-    let cond = g
-        .region(g.root())
-        .nodes
-        .iter()
-        .find(|&&n| !g.node(n).regions.is_empty())
-        .unwrap();
+    let cond = g.region(g.root()).nodes.iter().find(|&&n| !g.node(n).regions.is_empty()).unwrap();
     assert_eq!(g.node(*cond).results.len(), 1);
 }
 
@@ -664,20 +610,10 @@ struct Pair(Var, Option<Var<i32>>);
 #[test]
 fn modules_visit_their_variables_in_order() {
     let v = |n: &str| Var::new(n, 1.0f32);
-    let net = Dense {
-        weight: v("w"),
-        inner: vec![Pair(v("a"), None), Pair(v("b"), Some(Var::new("c", 1)))],
-        _width: 3,
-    };
-    let paths: Vec<_> = net
-        .vars()
-        .into_iter()
-        .map(|(p, v)| format!("{p}={}", v.name()))
-        .collect();
-    assert_eq!(
-        paths,
-        ["weight=w", "inner.0.0=a", "inner.1.0=b", "inner.1.1=c"]
-    );
+    let net =
+        Dense { weight: v("w"), inner: vec![Pair(v("a"), None), Pair(v("b"), Some(Var::new("c", 1)))], _width: 3 };
+    let paths: Vec<_> = net.vars().into_iter().map(|(p, v)| format!("{p}={}", v.name())).collect();
+    assert_eq!(paths, ["weight=w", "inner.0.0=a", "inner.1.0=b", "inner.1.1=c"]);
 }
 
 #[test]
@@ -731,13 +667,7 @@ impl Counter {
 #[test]
 fn variables_are_assigned_in_branches_and_loops() {
     let seen = Var::new("seen", 10);
-    let run = |n: Tensor<i32>| {
-        Counter {
-            seen: seen.clone(),
-            total: scalar(0),
-        }
-        .run(n)
-    };
+    let run = |n: Tensor<i32>| Counter { seen: seen.clone(), total: scalar(0) }.run(n);
     let (total, seen) = eval_with(run, 5).unwrap();
     assert_eq!((total.item(), seen.item()), (8, 14));
 }
@@ -818,13 +748,7 @@ fn layers_lent_by_an_iterator_are_carried() {
         }
         cells.iter().map(|cell| cell.h).collect()
     }
-    let h = |c: bool| {
-        eval_with(f, c)
-            .unwrap()
-            .iter()
-            .map(|h| h.item())
-            .collect::<Vec<_>>()
-    };
+    let h = |c: bool| eval_with(f, c).unwrap().iter().map(|h| h.item()).collect::<Vec<_>>();
     assert_eq!(h(true), [0.0, 4.0]);
     assert_eq!(h(false), [0.0, 1.0]);
 }
@@ -839,12 +763,7 @@ fn a_function_can_be_generic_over_what_it_carries() {
         }
         state
     }
-    let run = |again: bool| {
-        eval_with(
-            |c: Tensor<bool>| twice((scalar(1), scalar(2)), c, |s| s.0 += s.1),
-            again,
-        )
-    };
+    let run = |again: bool| eval_with(|c: Tensor<bool>| twice((scalar(1), scalar(2)), c, |s| s.0 += s.1), again);
     assert_eq!(run(true).unwrap().0, 5);
     assert_eq!(run(false).unwrap().0, 3);
 }
@@ -881,7 +800,7 @@ fn what_a_mutable_reference_leads_to_is_carried_through_patterns() {
                     ends.exchange();
                 }
             }
-            None => {}
+            None => unreachable!("there is one"),
         }
     }
     #[graph]
@@ -917,10 +836,7 @@ fn what_a_mutable_reference_leads_to_is_carried_through_patterns() {
     for (i, change) in changes.into_iter().enumerate() {
         for c in [false, true] {
             let run = |c: Tensor<bool>| {
-                let mut ends = Some(Ends {
-                    a: scalar(1),
-                    b: scalar(2),
-                });
+                let mut ends = Some(Ends { a: scalar(1), b: scalar(2) });
                 change(&mut ends, c);
                 ends.unwrap().a
             };

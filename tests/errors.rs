@@ -24,10 +24,7 @@ fn shapes_that_do_not_fit_show_both_and_the_line() {
         x.matmul(w)
     }
     let error = error_of(f, ([[1.0; 3]; 2], [[1.0; 5]; 4]));
-    shows(
-        &error,
-        &["matmul", "f32[2, 3]", "f32[4, 5]", "x.matmul(w)", "help:"],
-    );
+    shows(&error, &["matmul", "f32[2, 3]", "f32[4, 5]", "x.matmul(w)", "help:"]);
 
     #[graph]
     fn g(x: Tensor, y: Tensor) -> Tensor {
@@ -43,10 +40,7 @@ fn an_axis_that_is_not_there() {
     fn f(x: Tensor) -> Tensor {
         x.sum_axis(2)
     }
-    shows(
-        &error_of(f, [[1.0; 3]; 2]),
-        &["sum", "axis 2", "x.sum_axis(2)"],
-    );
+    shows(&error_of(f, [[1.0; 3]; 2]), &["sum", "axis 2", "x.sum_axis(2)"]);
 }
 
 #[test]
@@ -60,16 +54,7 @@ fn a_branch_that_changes_the_rank_names_the_variable_and_both_lines() {
         y
     }
     let error = error_of(f, ([1.0, 2.0], 1.0));
-    shows(
-        &error,
-        &[
-            "`y`",
-            "f64[2]",
-            "f64[]",
-            "y = x * 2.0",
-            "let mut y = x.sum()",
-        ],
-    );
+    shows(&error, &["`y`", "f64[2]", "f64[]", "y = x * 2.0", "let mut y = x.sum()"]);
     assert!(error.labels.len() >= 2, "both places: {error}");
 }
 
@@ -86,17 +71,7 @@ fn a_loop_that_changes_the_rank_names_the_variable_and_both_lines() {
         total
     }
     let error = error_of(f, [1.0, 2.0]);
-    shows(
-        &error,
-        &[
-            "`total`",
-            "f64[]",
-            "before the loop",
-            "f64[2]",
-            "after one iteration",
-            "total += x",
-        ],
-    );
+    shows(&error, &["`total`", "f64[]", "before the loop", "f64[2]", "after one iteration", "total += x"]);
 }
 
 #[test]
@@ -174,14 +149,8 @@ fn nan_passes_and_the_check_names_the_first_node_that_made_one() -> anabranch::R
     let session = Session::new()?;
     assert!(session.function(f)?.call(-1.0)?.item().is_nan());
     let checked = session.function(f)?.check_finite(true);
-    shows(
-        &checked.call(-1.0).unwrap_err(),
-        &["log", "not finite", "a.log()"],
-    );
-    assert!(
-        checked.call(f64::NAN)?.item().is_nan(),
-        "what comes in as NaN was not made here"
-    );
+    shows(&checked.call(-1.0).unwrap_err(), &["log", "not finite", "a.log()"]);
+    assert!(checked.call(f64::NAN)?.item().is_nan(), "what comes in as NaN was not made here");
     assert_eq!(checked.call(1.0)?.item(), ((2.0f64).ln() + 1.0).sqrt());
     Ok(())
 }
@@ -194,14 +163,8 @@ fn wrong_inputs_name_the_parameter_what_was_expected_and_what_was_given() -> ana
     }
     let f = Session::new()?.function(f)?;
     let floats = HostTensor::scalar(1.0f32);
-    let error = f
-        .call_host(&[floats.clone(), floats.clone()])
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("i32") && error.contains("f32[]") && error.contains("input 1"),
-        "{error}"
-    );
+    let error = f.call_host(&[floats.clone(), floats.clone()]).unwrap_err().to_string();
+    assert!(error.contains("i32") && error.contains("f32[]") && error.contains("input 1"), "{error}");
     let error = f.call_host(&[floats]).unwrap_err().to_string();
     assert!(error.contains('2') && error.contains('1'), "{error}");
     Ok(())
@@ -215,18 +178,9 @@ fn a_declared_shape_names_the_parameter() {
     }
     support::check(f, ([[1.0; 3]; 2], [1.0; 2]), &[4.0, 4.0]);
     let error = error_of(f, ([[1.0; 4]; 2], [1.0; 2]));
-    shows(
-        &error,
-        &["the parameter `x` is f32[batch, 3], given f32[2, 4]"],
-    );
+    shows(&error, &["the parameter `x` is f32[batch, 3], given f32[2, 4]"]);
     let error = error_of(f, ([[1.0; 3]; 2], [1.0; 5]));
-    shows(
-        &error,
-        &[
-            "the parameter `y` is f32[batch], given f32[5]",
-            "`batch` is 2 in `x`",
-        ],
-    );
+    shows(&error, &["the parameter `y` is f32[batch], given f32[5]", "`batch` is 2 in `x`"]);
 }
 
 #[test]

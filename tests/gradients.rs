@@ -1,9 +1,6 @@
 //! Gradients through control flow: cases whose values were derived by hand, run on every engine.
 
-#![allow(
-    clippy::assign_op_pattern,
-    reason = "both forms of assignment are staged"
-)]
+#![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 
 mod support;
 
@@ -35,11 +32,7 @@ fn a_gradient_taken_inside_of_a_branch_sees_what_came_before() {
     #[graph]
     fn f(x: S, c: S) -> S {
         let y = 7.0 * x;
-        if c < 2.0 {
-            gradients(y * y, x)
-        } else {
-            3.0 * x
-        }
+        if c < 2.0 { gradients(y * y, x) } else { 3.0 * x }
     }
     check(f, (10.0, 1.0), &[980.0]);
     check(f, (10.0, 2.0), &[30.0]);
@@ -61,11 +54,7 @@ fn a_branch_without_the_tensor_gives_it_no_gradient() {
 fn a_branch_may_give_back_what_it_was_given() {
     #[graph]
     fn f(v: S, c: S) -> (S, S) {
-        let w = if c < 2.0 {
-            v
-        } else {
-            v.take(tensor([1, 1]), 0)
-        };
+        let w = if c < 2.0 { v } else { v.take(tensor([1, 1]), 0) };
         (w, gradients(w.sum(), v))
     }
     check(f, ([1.0, 42.0], 1.0), &[1.0, 42.0, 1.0, 1.0]);
@@ -284,10 +273,7 @@ fn two_loops_in_series_and_side_by_side() {
     }
     #[graph]
     fn f(x: S) -> (S, S) {
-        (
-            gradients(doubled(doubled(x)), x),
-            gradients(doubled(x) + doubled(x), x),
-        )
+        (gradients(doubled(doubled(x)), x), gradients(doubled(x) + doubled(x), x))
     }
     check(f, 1.0, &[1024.0, 64.0]);
 }
@@ -411,23 +397,11 @@ fn nested_loops_against_finite_differences_in_two_orders() {
     }
     for x in [0.9, 1.1, 1.3, 1.7] {
         let h = 1e-4;
-        let d = |x: f64| {
-            (8.0 * (nest(x + h) - nest(x - h)) - (nest(x + 2.0 * h) - nest(x - 2.0 * h)))
-                / (12.0 * h)
-        };
+        let d = |x: f64| (8.0 * (nest(x + h) - nest(x - h)) - (nest(x + 2.0 * h) - nest(x - 2.0 * h))) / (12.0 * h);
         let out = eval_with(f, x).unwrap();
         let dd = (d(x + h) - d(x - h)) / (2.0 * h);
-        assert!(
-            (out.1.item() - d(x)).abs() < 1e-7 * d(x).abs().max(1.0),
-            "{} is not {}",
-            out.1.item(),
-            d(x)
-        );
-        assert!(
-            (out.2.item() - dd).abs() < 1e-4 * dd.abs().max(1.0),
-            "{} is not {dd}",
-            out.2.item()
-        );
+        assert!((out.1.item() - d(x)).abs() < 1e-7 * d(x).abs().max(1.0), "{} is not {}", out.1.item(), d(x));
+        assert!((out.2.item() - dd).abs() < 1e-4 * dd.abs().max(1.0), "{} is not {dd}", out.2.item());
         check(f, x, &[nest(x), out.1.item(), out.2.item()]);
     }
 }
@@ -447,11 +421,7 @@ fn second_order_through_a_loop_in_a_branch() {
         (x, d, dd, dy)
     }
     // Two trips: x = x0^4 / y^3.
-    check(
-        f,
-        (2.0, 3.0),
-        &[16.0 / 27.0, 32.0 / 9.0, 48.0 / 9.0, -64.0 / 27.0],
-    );
+    check(f, (2.0, 3.0), &[16.0 / 27.0, 32.0 / 9.0, 48.0 / 9.0, -64.0 / 27.0]);
     check(f, (2.0, 0.5), &[2.0, 0.5, 0.0, 1.0]);
     check(f, (0.5, 2.0), &[0.5, 2.0, 0.0, 1.0]);
 }
@@ -508,11 +478,7 @@ fn vectors_and_products_in_a_loop() {
         (h.sum(), dw, dh)
     }
     // s = h W W 1: dh = W W 1, dW = h' (W 1)' + (h W)' 1'
-    check(
-        f,
-        ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 1.0]]),
-        &[54.0, 3.0 + 4.0, 7.0 + 4.0, 3.0 + 6.0, 7.0 + 6.0, 17.0, 37.0],
-    );
+    check(f, ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 1.0]]), &[54.0, 3.0 + 4.0, 7.0 + 4.0, 3.0 + 6.0, 7.0 + 6.0, 17.0, 37.0]);
 }
 
 // Variables.
@@ -621,10 +587,7 @@ fn only_what_the_gradient_reads_is_saved() {
         }
         gradients(v, x)
     }
-    assert_eq!(
-        graph_of(scaled_by_a_constant, 1).matches("= push ").count(),
-        0
-    );
+    assert_eq!(graph_of(scaled_by_a_constant, 1).matches("= push ").count(), 0);
 
     #[graph]
     fn stopped(x: S) -> S {
@@ -653,13 +616,7 @@ fn a_second_gradient_saves_nothing_again() {
         v
     }
     for times in [1, 2, 3] {
-        assert_eq!(
-            graph_of(|x| squared(x, times), 1)
-                .matches("= push ")
-                .count(),
-            1,
-            "{times} gradients"
-        );
+        assert_eq!(graph_of(|x| squared(x, times), 1).matches("= push ").count(), 1, "{times} gradients");
     }
     check(|x| squared(x, 2), 2.0, &[2048.0]);
 }
@@ -680,11 +637,7 @@ fn an_operation_without_a_rule_is_named_with_its_line_and_the_way() {
     };
     #[track_caller]
     fn strange(x: S) -> S {
-        Tensor::from_any(anabranch::dsl::trace::emit(
-            &STRANGE,
-            &[x.untyped()],
-            Attrs::none(),
-        ))
+        Tensor::from_any(anabranch::dsl::trace::emit(&STRANGE, &[x.untyped()], Attrs::none()))
     }
     #[graph]
     fn f(x: S) -> S {
@@ -719,10 +672,7 @@ fn a_way_through_the_loop_around_is_an_error() {
         v
     }
     let error = error_of(f, 1.0);
-    assert!(
-        error.message.contains("the way leads through `v`"),
-        "{error}"
-    );
+    assert!(error.message.contains("the way leads through `v`"), "{error}");
     assert!(error.to_string().contains("tests/gradients.rs"), "{error}");
 }
 
@@ -819,10 +769,7 @@ fn a_gradient_in_a_loop_of_a_loop_before_it_in_one_more_loop_is_not_differentiat
         gradients(w, x)
     }
     let error = error_of(f, 2.0);
-    assert!(
-        error.message.contains("cannot be differentiated"),
-        "{error}"
-    );
+    assert!(error.message.contains("cannot be differentiated"), "{error}");
     assert!(error.to_string().contains("while j < 2"), "{error}");
 }
 

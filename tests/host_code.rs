@@ -30,11 +30,7 @@ fn jumps(xs: &[i32]) -> Result<i32, String> {
         if x == 100 {
             return Ok(-1);
         }
-        let parsed: i32 = if x == 42 {
-            "x".parse().map_err(|e| format!("{e}"))?
-        } else {
-            x
-        };
+        let parsed: i32 = if x == 42 { "x".parse().map_err(|e| format!("{e}"))? } else { x };
         sum += parsed;
         if x > 1000 {
             return Err(format!("{x} is too large"));
@@ -66,11 +62,7 @@ fn jumps_plain(xs: &[i32]) -> Result<i32, String> {
         if x == 100 {
             return Ok(-1);
         }
-        let parsed: i32 = if x == 42 {
-            "x".parse().map_err(|e| format!("{e}"))?
-        } else {
-            x
-        };
+        let parsed: i32 = if x == 42 { "x".parse().map_err(|e| format!("{e}"))? } else { x };
         sum += parsed;
         if x > 1000 {
             return Err(format!("{x} is too large"));
@@ -81,15 +73,7 @@ fn jumps_plain(xs: &[i32]) -> Result<i32, String> {
 
 #[test]
 fn jumps_mean_what_they_do() {
-    for xs in [
-        &[1, 2, 3][..],
-        &[-1, 6, 7, 8],
-        &[5, 42],
-        &[3, 4, 5, 6, 1, 2],
-        &[2000],
-        &[0, 100],
-        &[],
-    ] {
+    for xs in [&[1, 2, 3][..], &[-1, 6, 7, 8], &[5, 42], &[3, 4, 5, 6, 1, 2], &[2000], &[0, 100], &[]] {
         assert_eq!(jumps(xs), jumps_plain(xs), "{xs:?}");
     }
 }
@@ -134,11 +118,7 @@ fn borrows(n: usize) -> Vec<usize> {
             *last += 10;
         }
     }
-    let name: Box<dyn Fn(usize) -> usize> = if n > 3 {
-        Box::new(|x| x + 1)
-    } else {
-        Box::new(move |x| x + n)
-    };
+    let name: Box<dyn Fn(usize) -> usize> = if n > 3 { Box::new(|x| x + 1) } else { Box::new(move |x| x + n) };
     even.extend(odd.iter().copied().filter(|x| *x > 1).map(name));
     even
 }
@@ -177,14 +157,7 @@ fn closures_and_matches(n: i32) -> i32 {
 
 #[test]
 fn closures_and_matches_keep_their_jumps() {
-    assert_eq!(
-        [
-            closures_and_matches(0),
-            closures_and_matches(4),
-            closures_and_matches(30)
-        ],
-        [2, 6, 1]
-    );
+    assert_eq!([closures_and_matches(0), closures_and_matches(4), closures_and_matches(30)], [2, 6, 1]);
 }
 
 #[graph]
@@ -260,10 +233,7 @@ fn labelled_blocks_and_loops(n: i32) -> i32 {
 
 #[test]
 fn break_with_a_value() {
-    assert_eq!(
-        [labelled_blocks_and_loops(3), labelled_blocks_and_loops(20)],
-        [9, 9]
-    );
+    assert_eq!([labelled_blocks_and_loops(3), labelled_blocks_and_loops(20)], [9, 9]);
 }
 
 /// Makes a function twice, plain and as a graph function, and compares what they give.
@@ -393,11 +363,7 @@ trait Area {
     where
         Self: Sized,
     {
-        if self.area() > other.area() {
-            self
-        } else {
-            other
-        }
+        if self.area() > other.area() { self } else { other }
     }
 }
 impl Area for (f64, f64) {

@@ -8,9 +8,7 @@ use std::fs;
 /// The sources of the operations.
 fn sources() -> String {
     let files = fs::read_dir("dsl/src/ops").expect("tests run in the folder of the package");
-    files
-        .map(|f| fs::read_to_string(f.expect("a readable folder").path()).expect("a readable file"))
-        .collect()
+    files.map(|f| fs::read_to_string(f.expect("a readable folder").path()).expect("a readable file")).collect()
 }
 
 #[test]
@@ -24,23 +22,15 @@ fn every_operation_is_complete_or_says_why_not() {
         let name = def.name;
         let constant = name.to_uppercase();
         let definition = lines.iter().position(|l| {
-            let words: Vec<&str> = l
-                .split(|c: char| !c.is_alphanumeric() && c != '_')
-                .filter(|w| !w.is_empty())
-                .collect();
+            let words: Vec<&str> =
+                l.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty()).collect();
             let at = words.iter().position(|w| *w == constant);
             at.is_some_and(|i| i > 0 && (words[i - 1] == "static" || words[i - 1] == name))
         });
         match definition {
-            None => missing.push(format!(
-                "{name}: no definition `{constant}` in dsl/src/ops/"
-            )),
+            None => missing.push(format!("{name}: no definition `{constant}` in dsl/src/ops/")),
             Some(i) => {
-                let above = lines[..i]
-                    .iter()
-                    .rev()
-                    .map(|l| l.trim_start())
-                    .find(|l| !l.starts_with("#["));
+                let above = lines[..i].iter().rev().map(|l| l.trim_start()).find(|l| !l.starts_with("#["));
                 if !above.is_some_and(|l| l.starts_with("///")) {
                     missing.push(format!("{name}: its definition says nothing"));
                 }
@@ -52,9 +42,7 @@ fn every_operation_is_complete_or_says_why_not() {
         if let Grad::Zero(why) | Grad::Missing(why) = def.grad
             && why.len() < 10
         {
-            missing.push(format!(
-                "{name}: `{why}` does not say why it has no gradient"
-            ));
+            missing.push(format!("{name}: `{why}` does not say why it has no gradient"));
         }
     }
     assert!(found >= 80, "{found} operations");

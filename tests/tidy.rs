@@ -85,10 +85,7 @@ impl Report {
 
 #[track_caller]
 fn check(report: Report) {
-    assert!(
-        report.looked_at > 0,
-        "the rule found nothing to look at: it checks nothing"
-    );
+    assert!(report.looked_at > 0, "the rule found nothing to look at: it checks nothing");
     assert!(report.wrong.is_empty(), "\n{}\n", report.wrong.join("\n"));
 }
 
@@ -97,18 +94,12 @@ fn check(report: Report) {
 /// No source contains a marker of unfinished work.
 fn unfinished(sources: &[Source]) -> Report {
     // Split, so that this file does not contain them.
-    let markers = [
-        concat!("todo", "!("),
-        concat!("unimplemented", "!("),
-        concat!("FIX", "ME"),
-    ];
+    let markers = [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME")];
     let mut report = Report::default();
     for source in sources {
         for (number, line) in (1..).zip(source.text.lines()) {
             let found = markers.iter().find(|&&marker| line.contains(marker));
-            report.look(found.is_none(), || {
-                format!("{}:{number}: {}", source.path, line.trim())
-            });
+            report.look(found.is_none(), || format!("{}:{number}: {}", source.path, line.trim()));
         }
     }
     report
@@ -141,14 +132,11 @@ fn heavy_dependencies(manifest: &str) -> Report {
         }
         if in_dependencies {
             let heavy = words(line).find(|word| {
-                NOT_IN_DSL.iter().any(|name| {
-                    word.strip_prefix(name)
-                        .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-                })
+                NOT_IN_DSL
+                    .iter()
+                    .any(|name| word.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-')))
             });
-            report.look(heavy.is_none(), || {
-                format!("dsl/Cargo.toml: `{}` belongs to runtime", line.trim())
-            });
+            report.look(heavy.is_none(), || format!("dsl/Cargo.toml: `{}` belongs to runtime", line.trim()));
         }
     }
     report
@@ -163,10 +151,7 @@ fn too_long(sources: &[Source]) -> Report {
         }
         let lines = source.text.lines().count();
         report.look(lines <= LONGEST_SOURCE, || {
-            format!(
-                "{}: {lines} lines, more than {LONGEST_SOURCE}: split it by subject",
-                source.path
-            )
+            format!("{}: {lines} lines, more than {LONGEST_SOURCE}: split it by subject", source.path)
         });
     }
     report
@@ -184,14 +169,10 @@ fn missing_paths(document: &str, exists: impl Fn(&str) -> bool) -> Report {
 
 /// `document` names the folder of every crate of the workspace in backticks, with or without a `/` at its end.
 fn unnamed_members(document: &str, members: &[String]) -> Report {
-    let folders: BTreeSet<&str> = code_spans(document)
-        .map(|span| span.trim_end_matches('/'))
-        .collect();
+    let folders: BTreeSet<&str> = code_spans(document).map(|span| span.trim_end_matches('/')).collect();
     let mut report = Report::default();
     for member in members {
-        report.look(folders.contains(member.as_str()), || {
-            format!("the workspace crate `{member}/` is not named")
-        });
+        report.look(folders.contains(member.as_str()), || format!("the workspace crate `{member}/` is not named"));
     }
     report
 }
@@ -200,10 +181,7 @@ fn unnamed_members(document: &str, members: &[String]) -> Report {
 /// Both kinds must be there. Arguments after `--` belong to the program and may differ.
 fn commands(readme: &str, ci: &str) -> Report {
     let run_by_ci = ci_commands(ci);
-    let told: BTreeSet<String> = code_spans(readme)
-        .chain(fenced_lines(readme))
-        .filter_map(cargo_command)
-        .collect();
+    let told: BTreeSet<String> = code_spans(readme).chain(fenced_lines(readme)).filter_map(cargo_command).collect();
     let mut report = Report::default();
     for kind in ["cargo test", "cargo run"] {
         report.look(told.iter().any(|command| command.starts_with(kind)), || {
@@ -211,9 +189,7 @@ fn commands(readme: &str, ci: &str) -> Report {
         });
     }
     for command in &told {
-        report.look(run_by_ci.contains(command), || {
-            format!("README.md tells to run `{command}`, .ci/run does not")
-        });
+        report.look(run_by_ci.contains(command), || format!("README.md tells to run `{command}`, .ci/run does not"));
     }
     report
 }
@@ -224,18 +200,14 @@ fn examples_in_ci(examples: &[String], ci: &str) -> Report {
     let mut report = Report::default();
     for example in examples {
         let command = format!("cargo run --release --example {example}");
-        report.look(run_by_ci.contains(&command), || {
-            format!(".ci/run does not run `{command}`")
-        });
+        report.look(run_by_ci.contains(&command), || format!(".ci/run does not run `{command}`"));
     }
     report
 }
 
 /// The `cargo test` and `cargo run` commands of a script.
 fn ci_commands(script: &str) -> BTreeSet<String> {
-    let lines = script
-        .lines()
-        .filter(|line| !line.trim_start().starts_with('#'));
+    let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
     lines.filter_map(cargo_command).collect()
 }
 
@@ -286,8 +258,7 @@ fn examples() -> Vec<String> {
     let sources = sources();
     let paths = sources.iter().filter_map(|source| {
         let path = source.path.strip_prefix("examples/")?;
-        path.strip_suffix("/main.rs")
-            .or_else(|| path.strip_suffix(".rs"))
+        path.strip_suffix("/main.rs").or_else(|| path.strip_suffix(".rs"))
     });
     let names = paths.filter(|path| !path.contains('/'));
     names.map(str::to_owned).collect()
@@ -308,15 +279,9 @@ fn from_root(path: &Path) -> String {
 
 /// The folders that `members = [..]` of the root manifest names.
 fn workspace_members(manifest: &str) -> Vec<String> {
-    let list = manifest
-        .split_once("members = [")
-        .and_then(|(_, rest)| rest.split_once(']'))
-        .map_or("", |(list, _)| list);
-    list.split('"')
-        .skip(1)
-        .step_by(2)
-        .map(str::to_owned)
-        .collect()
+    let list =
+        manifest.split_once("members = [").and_then(|(_, rest)| rest.split_once(']')).map_or("", |(list, _)| list);
+    list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 // Each rule, broken on purpose.
@@ -328,10 +293,7 @@ fn check_wrong(report: &Report, expected: &[&str]) {
 }
 
 fn source(path: &str, text: &str) -> Source {
-    Source {
-        path: path.to_owned(),
-        text: text.to_owned(),
-    }
+    Source { path: path.to_owned(), text: text.to_owned() }
 }
 
 fn strings(texts: &[&str]) -> Vec<String> {
@@ -394,21 +356,15 @@ fn a_path_that_is_gone_is_found() {
 
 #[test]
 fn a_crate_without_a_name_in_the_map_is_found() {
-    let members = workspace_members(
-        "[workspace]\nmembers = [\n  \"dsl\", \"dsl-macros\",\n  \"runtime\",\n]\n",
-    );
+    let members = workspace_members("[workspace]\nmembers = [\n  \"dsl\", \"dsl-macros\",\n  \"runtime\",\n]\n");
     assert_eq!(members, ["dsl", "dsl-macros", "runtime"]);
-    let report = unnamed_members(
-        "`dsl/` and `runtime`, not `dsl-macros/src/lib.rs`",
-        &members,
-    );
+    let report = unnamed_members("`dsl/` and `runtime`, not `dsl-macros/src/lib.rs`", &members);
     check_wrong(&report, &["the workspace crate `dsl-macros/` is not named"]);
 }
 
 #[test]
 fn a_command_that_ci_does_not_run_is_found() {
-    let readme =
-        "Run `cargo test --workspace`, then\n```sh\n$ cargo run --release --example digits\n```\n";
+    let readme = "Run `cargo test --workspace`, then\n```sh\n$ cargo run --release --example digits\n```\n";
     let ci = "# cargo test --workspace\nstage x cargo run --release --example digits -- --small\n";
     let expected = "README.md tells to run `cargo test --workspace`, .ci/run does not";
     check_wrong(&commands(readme, ci), &[expected]);

@@ -10,13 +10,9 @@ fn messages_say_what_to_write_instead() {
     let mut found = 0;
     for kind in std::fs::read_dir("tests/ui").expect("tests run in the package's folder") {
         let kind = kind.expect("a readable folder").path();
-        found += kind.read_dir().map_or(0, |d| {
-            d.filter(|f| {
-                f.as_ref()
-                    .is_ok_and(|f| f.path().extension() == Some("rs".as_ref()))
-            })
-            .count()
-        });
+        found += kind
+            .read_dir()
+            .map_or(0, |d| d.filter(|f| f.as_ref().is_ok_and(|f| f.path().extension() == Some("rs".as_ref()))).count());
     }
     assert!(found >= 30, "{found} cases");
 }

@@ -9,12 +9,10 @@ use syn::{Data, DeriveInput, Fields, parse_quote};
 /// The whole derive.
 pub(crate) fn derive(item: TokenStream) -> TokenStream {
     let cx = Ctxt::new();
-    let tokens = syn::parse2(item)
-        .map(|input| implement(&cx, &input))
-        .unwrap_or_else(|error| {
-            cx.push(error);
-            TokenStream::new()
-        });
+    let tokens = syn::parse2(item).map(|input| implement(&cx, &input)).unwrap_or_else(|error| {
+        cx.push(error);
+        TokenStream::new()
+    });
     cx.finish().map_or_else(|errors| errors, |()| tokens)
 }
 
@@ -38,35 +36,23 @@ pub(crate) fn marked(cx: &Ctxt, field: &syn::Field, attribute: &str, word: &str)
 }
 
 /// The fields of a struct; an error for anything else.
-pub(crate) fn struct_fields<'a>(
-    cx: &Ctxt,
-    input: &'a DeriveInput,
-    derive: &str,
-) -> Option<&'a Fields> {
+pub(crate) fn struct_fields<'a>(cx: &Ctxt, input: &'a DeriveInput, derive: &str) -> Option<&'a Fields> {
     let (token, kind): (&dyn quote::ToTokens, _) = match &input.data {
         Data::Struct(data) => return Some(&data.fields),
         Data::Enum(data) => (&data.enum_token, "an enum"),
         Data::Union(data) => (&data.union_token, "a union"),
     };
     let why = match derive {
-        "Carry" => {
-            "which variant it is would have to be decided while tracing: use a struct, or `Option`"
-        }
+        "Carry" => "which variant it is would have to be decided while tracing: use a struct, or `Option`",
         _ => "its variables must be the same whatever it holds: use a struct",
     };
-    cx.error(
-        quote!(#token),
-        format!("`#[derive({derive})]` is for structs, not {kind}: {why}"),
-    );
+    cx.error(quote!(#token), format!("`#[derive({derive})]` is for structs, not {kind}: {why}"));
     None
 }
 
 /// The member that a field is reached by.
 pub(crate) fn member(index: usize, field: &syn::Field) -> syn::Member {
-    field
-        .ident
-        .clone()
-        .map_or_else(|| syn::Member::from(index), syn::Member::from)
+    field.ident.clone().map_or_else(|| syn::Member::from(index), syn::Member::from)
 }
 
 fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
@@ -87,10 +73,7 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
             flatten.push(quote!(#carry::flatten(&self.#member, __state);));
             rebuild.push(quote!(#member: #carry::rebuild(__state)));
             if mentions_parameter(ty, &input.generics) {
-                generics
-                    .make_where_clause()
-                    .predicates
-                    .push(parse_quote!(#ty: ::anabranch::__rt::Carry));
+                generics.make_where_clause().predicates.push(parse_quote!(#ty: ::anabranch::__rt::Carry));
             }
         }
     }
@@ -116,10 +99,7 @@ pub(crate) fn mentions_parameter(ty: &syn::Type, generics: &syn::Generics) -> bo
     struct Find<'a>(&'a syn::Generics, bool);
     impl<'a> syn::visit::Visit<'a> for Find<'_> {
         fn visit_path(&mut self, path: &'a syn::Path) {
-            self.1 |= self
-                .0
-                .type_params()
-                .any(|p| path.segments.first().is_some_and(|s| s.ident == p.ident));
+            self.1 |= self.0.type_params().any(|p| path.segments.first().is_some_and(|s| s.ident == p.ident));
             syn::visit::visit_path(self, path);
         }
     }
@@ -138,33 +118,22 @@ mod tests {
 
     #[test]
     fn fields_are_carried_in_order_and_host_fields_are_checked() {
-        let out =
-            derived("struct S<T: Element> { a: Tensor<T>, #[carry(host)] n: usize, b: Tensor }");
-        let order: Vec<_> = ["self . a", "host (& self . n)", "self . b"]
-            .iter()
-            .map(|s| out.find(s).unwrap())
-            .collect();
+        let out = derived("struct S<T: Element> { a: Tensor<T>, #[carry(host)] n: usize, b: Tensor }");
+        let order: Vec<_> =
+            ["self . a", "host (& self . n)", "self . b"].iter().map(|s| out.find(s).unwrap()).collect();
         assert!(order.is_sorted(), "{out}");
-        assert!(
-            out.contains("where Tensor < T > : :: anabranch :: __rt :: Carry {"),
-            "{out}"
-        );
+        assert!(out.contains("where Tensor < T > : :: anabranch :: __rt :: Carry {"), "{out}");
     }
 
     #[test]
     fn tuple_and_unit_structs_are_built_by_their_members() {
-        assert!(
-            derived("struct P(Tensor, Tensor);").contains("Self { 0 : < Tensor as :: anabranch")
-        );
+        assert!(derived("struct P(Tensor, Tensor);").contains("Self { 0 : < Tensor as :: anabranch"));
         assert!(derived("struct U;").contains("Self { }"));
     }
 
     #[test]
     fn enums_and_unknown_arguments_are_errors() {
         assert!(derived("enum E { A }").contains("is for structs, not an enum"));
-        assert!(
-            derived("struct S { #[carry(skip)] a: u8 }")
-                .contains("the only argument of `#[carry]` is `host`")
-        );
+        assert!(derived("struct S { #[carry(skip)] a: u8 }").contains("the only argument of `#[carry]` is `host`"));
     }
 }

@@ -23,21 +23,13 @@ impl Ctxt {
 
     /// Adds an error.
     pub(crate) fn push(&self, error: syn::Error) {
-        self.0
-            .borrow_mut()
-            .as_mut()
-            .expect("errors are added before they are read")
-            .push(error);
+        self.0.borrow_mut().as_mut().expect("errors are added before they are read").push(error);
     }
 
     /// `Err` with a `compile_error!` for every error, if there are any.
     pub(crate) fn finish(self) -> Result<(), TokenStream> {
         let errors = self.0.take().expect("errors are read once");
-        if errors.is_empty() {
-            Ok(())
-        } else {
-            Err(errors.iter().map(syn::Error::to_compile_error).collect())
-        }
+        if errors.is_empty() { Ok(()) } else { Err(errors.iter().map(syn::Error::to_compile_error).collect()) }
     }
 }
 

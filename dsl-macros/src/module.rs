@@ -10,12 +10,10 @@ use syn::{DeriveInput, parse_quote};
 /// The whole derive.
 pub(crate) fn derive(item: TokenStream) -> TokenStream {
     let cx = Ctxt::new();
-    let tokens = syn::parse2(item)
-        .map(|input| implement(&cx, &input))
-        .unwrap_or_else(|error| {
-            cx.push(error);
-            TokenStream::new()
-        });
+    let tokens = syn::parse2(item).map(|input| implement(&cx, &input)).unwrap_or_else(|error| {
+        cx.push(error);
+        TokenStream::new()
+    });
     cx.finish().map_or_else(|errors| errors, |()| tokens)
 }
 
@@ -38,10 +36,7 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
             __path.with(#path, |__path| <#ty as ::anabranch::__rt::Module>::visit(&self.#member, __path, __visit));
         });
         if mentions_parameter(ty, &input.generics) {
-            generics
-                .make_where_clause()
-                .predicates
-                .push(parse_quote!(#ty: ::anabranch::__rt::Module));
+            generics.make_where_clause().predicates.push(parse_quote!(#ty: ::anabranch::__rt::Module));
         }
     }
     let (impl_generics, _, where_clause) = generics.split_for_impl();
@@ -72,15 +67,9 @@ mod tests {
     #[test]
     fn fields_are_visited_in_order_under_their_names() {
         let out = derived("struct Net<M> { w: Var, #[module(skip)] width: usize, inner: M }");
-        assert!(
-            out.find("\"w\"").unwrap() < out.find("\"inner\"").unwrap(),
-            "{out}"
-        );
+        assert!(out.find("\"w\"").unwrap() < out.find("\"inner\"").unwrap(), "{out}");
         assert!(!out.contains("width"), "{out}");
-        assert!(
-            out.contains("where M : :: anabranch :: __rt :: Module"),
-            "{out}"
-        );
+        assert!(out.contains("where M : :: anabranch :: __rt :: Module"), "{out}");
     }
 
     #[test]

@@ -126,15 +126,8 @@ impl HostTensor {
     /// # Panics
     /// If the number of elements is not the product of the extents.
     pub fn from_buffer(shape: Vec<usize>, data: Buffer) -> HostTensor {
-        assert_eq!(
-            data.len(),
-            shape.iter().product::<usize>(),
-            "elements of a tensor of shape {shape:?}"
-        );
-        HostTensor {
-            shape,
-            data: Arc::new(data),
-        }
+        assert_eq!(data.len(), shape.iter().product::<usize>(), "elements of a tensor of shape {shape:?}");
+        HostTensor { shape, data: Arc::new(data) }
     }
 
     /// A tensor without dimensions.
@@ -146,10 +139,7 @@ impl HostTensor {
     pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> HostTensor {
         let shape = shape.into();
         let n = shape.iter().product();
-        HostTensor {
-            shape,
-            data: Arc::new(Buffer::zeros(dtype, n)),
-        }
+        HostTensor { shape, data: Arc::new(Buffer::zeros(dtype, n)) }
     }
 
     /// Extents, outermost first.
@@ -202,8 +192,7 @@ impl HostTensor {
     /// # Panics
     /// If they are not of type `T`.
     pub fn data<T: Element>(&self) -> &[T] {
-        self.as_slice()
-            .unwrap_or_else(|| panic!("a tensor of {} was read as {}", self.dtype(), T::DTYPE))
+        self.as_slice().unwrap_or_else(|| panic!("a tensor of {} was read as {}", self.dtype(), T::DTYPE))
     }
 
     /// The same elements under another shape of the same size.
@@ -212,16 +201,8 @@ impl HostTensor {
     /// If the sizes differ.
     pub fn reshaped(&self, shape: impl Into<Vec<usize>>) -> HostTensor {
         let shape = shape.into();
-        assert_eq!(
-            self.len(),
-            shape.iter().product::<usize>(),
-            "reshape of {:?} to {shape:?}",
-            self.shape
-        );
-        HostTensor {
-            shape,
-            data: self.data.clone(),
-        }
+        assert_eq!(self.len(), shape.iter().product::<usize>(), "reshape of {:?} to {shape:?}", self.shape);
+        HostTensor { shape, data: self.data.clone() }
     }
 
     /// The single element as `f64`, for scalars of any type.
@@ -245,14 +226,8 @@ impl PartialEq for HostTensor {
     fn eq(&self, other: &HostTensor) -> bool {
         self.shape == other.shape
             && match (&*self.data, &*other.data) {
-                (Buffer::F32(a), Buffer::F32(b)) => a
-                    .iter()
-                    .map(|x| x.to_bits())
-                    .eq(b.iter().map(|x| x.to_bits())),
-                (Buffer::F64(a), Buffer::F64(b)) => a
-                    .iter()
-                    .map(|x| x.to_bits())
-                    .eq(b.iter().map(|x| x.to_bits())),
+                (Buffer::F32(a), Buffer::F32(b)) => a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits())),
+                (Buffer::F64(a), Buffer::F64(b)) => a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits())),
                 (Buffer::I32(a), Buffer::I32(b)) => a == b,
                 (Buffer::I64(a), Buffer::I64(b)) => a == b,
                 (Buffer::U32(a), Buffer::U32(b)) => a == b,
@@ -282,11 +257,7 @@ impl std::hash::Hash for HostTensor {
 
 impl fmt::Display for HostTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fn nested<T: fmt::Display>(
-            f: &mut fmt::Formatter<'_>,
-            shape: &[usize],
-            data: &[T],
-        ) -> fmt::Result {
+        fn nested<T: fmt::Display>(f: &mut fmt::Formatter<'_>, shape: &[usize], data: &[T]) -> fmt::Result {
             let Some((&n, inner)) = shape.split_first() else {
                 return fmt::Display::fmt(&data[0], f);
             };
@@ -317,18 +288,12 @@ impl<T: Element> Array<T> {
     /// # Panics
     /// If the number of elements is not the product of the extents.
     pub fn new(shape: impl Into<Vec<usize>>, data: Vec<T>) -> Array<T> {
-        Array {
-            tensor: HostTensor::new(shape, data),
-            element: std::marker::PhantomData,
-        }
+        Array { tensor: HostTensor::new(shape, data), element: std::marker::PhantomData }
     }
 
     /// An array over a host tensor, if its elements are of type `T`.
     pub fn from_host(tensor: HostTensor) -> Option<Array<T>> {
-        (tensor.dtype() == T::DTYPE).then_some(Array {
-            tensor,
-            element: std::marker::PhantomData,
-        })
+        (tensor.dtype() == T::DTYPE).then_some(Array { tensor, element: std::marker::PhantomData })
     }
 
     /// Extents, outermost first.

@@ -57,8 +57,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for op in ops::all() {
         let path = folder().join(format!("{}.toml", op.name));
-        let text =
-            std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let of_op = parse(op, &text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         cases.extend(of_op);
     }
@@ -72,17 +71,11 @@ pub fn parse(op: &'static OpDef, text: &str) -> Result<Vec<Case>, String> {
     if let Some(key) = file.keys().find(|k| *k != "case") {
         return Err(format!("unknown key `{key}`"));
     }
-    let tables = file
-        .get("case")
-        .and_then(|c| c.as_array())
-        .ok_or("there are no cases")?;
+    let tables = file.get("case").and_then(|c| c.as_array()).ok_or("there are no cases")?;
     let mut cases = Vec::new();
     for table in tables {
         let table = table.as_table().ok_or("a case is a table")?;
-        let name = table
-            .get("name")
-            .and_then(|n| n.as_str())
-            .ok_or("a case has no name")?;
+        let name = table.get("name").and_then(|n| n.as_str()).ok_or("a case has no name")?;
         let mut of_table = read_case(op, name, table).map_err(|e| format!("`{name}`: {e}"))?;
         cases.append(&mut of_table);
     }
@@ -97,26 +90,15 @@ fn read_case(op: &'static OpDef, name: &str, table: &toml::Table) -> Result<Vec<
     let strings = |key: &str| -> Result<Vec<&str>, String> {
         let items = table.get(key).and_then(|v| v.as_array());
         let items = items.map(Vec::as_slice).unwrap_or_default().iter();
-        items
-            .map(|v| {
-                v.as_str()
-                    .ok_or_else(|| format!("`{key}` is a list of strings"))
-            })
-            .collect()
+        items.map(|v| v.as_str().ok_or_else(|| format!("`{key}` is a list of strings"))).collect()
     };
     let types = match strings("T")?[..] {
         [] => vec![None],
-        ref names => names
-            .iter()
-            .map(|n| dtype(n).map(Some))
-            .collect::<Result<_, _>>()?,
+        ref names => names.iter().map(|n| dtype(n).map(Some)).collect::<Result<_, _>>()?,
     };
     let text = |key: &str| table.get(key).and_then(|v| v.as_str());
     let empty = toml::Table::new();
-    let attrs = table
-        .get("attrs")
-        .and_then(|a| a.as_table())
-        .unwrap_or(&empty);
+    let attrs = table.get("attrs").and_then(|a| a.as_table()).unwrap_or(&empty);
     let read = |t: Option<DType>| {
         let outcome = match (text("output"), text("error")) {
             (Some(output), None) => Outcome::Output(tensor(output, t)?),
@@ -126,10 +108,7 @@ fn read_case(op: &'static OpDef, name: &str, table: &toml::Table) -> Result<Vec<
         Ok(Case {
             op,
             name: t.map_or_else(|| name.to_owned(), |t| format!("{name} ({t})")),
-            inputs: strings("inputs")?
-                .into_iter()
-                .map(|s| tensor(s, t))
-                .collect::<Result<_, _>>()?,
+            inputs: strings("inputs")?.into_iter().map(|s| tensor(s, t)).collect::<Result<_, _>>()?,
             attrs: read_attrs(op, attrs, t)?,
             outcome,
             grad: table.get("grad").and_then(|g| g.as_bool()).unwrap_or(false),
@@ -143,19 +122,13 @@ fn dtype(name: &str) -> Result<DType, String> {
 }
 
 fn read_attrs(op: &OpDef, table: &toml::Table, t: Option<DType>) -> Result<Attrs, String> {
-    if let Some(key) = table
-        .keys()
-        .find(|k| !op.attrs.iter().any(|(name, _)| name == k))
-    {
+    if let Some(key) = table.keys().find(|k| !op.attrs.iter().any(|(name, _)| name == k)) {
         return Err(format!("`{}` has no attribute `{key}`", op.name));
     }
     let mut attrs = Attrs::none();
     for &(name, kind) in op.attrs {
-        let value = table
-            .get(name)
-            .ok_or_else(|| format!("the attribute `{name}` is missing"))?;
-        let ints =
-            || -> Option<Vec<i64>> { value.as_array()?.iter().map(|v| v.as_integer()).collect() };
+        let value = table.get(name).ok_or_else(|| format!("the attribute `{name}` is missing"))?;
+        let ints = || -> Option<Vec<i64>> { value.as_array()?.iter().map(|v| v.as_integer()).collect() };
         let attr = match kind {
             AttrKind::Int => value.as_integer().map(Attr::Int),
             AttrKind::Ints => ints().map(Attr::Ints),
@@ -166,19 +139,11 @@ fn read_attrs(op: &OpDef, table: &toml::Table, t: Option<DType>) -> Result<Attrs
                 (name, _) => name.and_then(DType::from_name).map(Attr::DType),
             },
             AttrKind::Shape => {
-                let extents = || {
-                    ints()?
-                        .into_iter()
-                        .map(|n| usize::try_from(n).ok())
-                        .collect::<Option<Vec<_>>>()
-                };
+                let extents = || ints()?.into_iter().map(|n| usize::try_from(n).ok()).collect::<Option<Vec<_>>>();
                 extents().map(|e| Attr::Shape(e.into()))
             }
         };
-        attrs = attrs.with(
-            name,
-            attr.ok_or_else(|| format!("the attribute `{name}` is not of kind {kind:?}"))?,
-        );
+        attrs = attrs.with(name, attr.ok_or_else(|| format!("the attribute `{name}` is not of kind {kind:?}"))?);
     }
     Ok(attrs)
 }
@@ -186,15 +151,8 @@ fn read_attrs(op: &OpDef, table: &toml::Table, t: Option<DType>) -> Result<Attrs
 /// A tensor from its type and elements: `f32[2, 2] 1 2 3 4`, `T[] nan`.
 pub fn tensor(text: &str, t: Option<DType>) -> Result<HostTensor, String> {
     fn elements<E: crate::Element + std::str::FromStr>(text: &str) -> Result<Buffer, String> {
-        let element = |w: &str| {
-            w.parse()
-                .map_err(|_| format!("`{w}` is not of type {}", E::DTYPE))
-        };
-        Ok(E::into_buffer(
-            text.split_whitespace()
-                .map(element)
-                .collect::<Result<_, _>>()?,
-        ))
+        let element = |w: &str| w.parse().map_err(|_| format!("`{w}` is not of type {}", E::DTYPE));
+        Ok(E::into_buffer(text.split_whitespace().map(element).collect::<Result<_, _>>()?))
     }
     let parts = || {
         let (name, rest) = text.split_once('[')?;
@@ -207,9 +165,8 @@ pub fn tensor(text: &str, t: Option<DType>) -> Result<HostTensor, String> {
         _ => dtype(name)?,
     };
     let extents = extents.split(',').map(str::trim).filter(|e| !e.is_empty());
-    let shape = extents
-        .map(|e| e.parse().map_err(|_| format!("`{e}` is not an extent")))
-        .collect::<Result<Vec<usize>, _>>()?;
+    let shape =
+        extents.map(|e| e.parse().map_err(|_| format!("`{e}` is not an extent"))).collect::<Result<Vec<usize>, _>>()?;
     let buffer = crate::match_dtype!(dtype, E => elements::<E>(data))?;
     if buffer.len() != shape.iter().product() {
         return Err(format!("{} elements in `{text}`", buffer.len()));
@@ -238,13 +195,10 @@ impl Case {
         };
         let mut case = self.clone();
         case.inputs = self.inputs.iter().map(wide).collect();
-        case.attrs = self
-            .attrs
-            .iter()
-            .fold(Attrs::none(), |attrs, (name, attr)| match attr {
-                Attr::DType(DType::F32) => attrs.with(name, Attr::DType(DType::F64)),
-                _ => attrs.with(name, attr.clone()),
-            });
+        case.attrs = self.attrs.iter().fold(Attrs::none(), |attrs, (name, attr)| match attr {
+            Attr::DType(DType::F32) => attrs.with(name, Attr::DType(DType::F64)),
+            _ => attrs.with(name, attr.clone()),
+        });
         case
     }
 
@@ -257,22 +211,15 @@ impl Case {
             },
             (Outcome::Output(_), Err(e)) => Some(format!("fails with: {}", e.message)),
             (Outcome::Error(part), Err(e)) if e.message.contains(part) => None,
-            (Outcome::Error(part), Err(e)) => {
-                Some(format!("the error is `{}`, without `{part}`", e.message))
-            }
-            (Outcome::Error(part), Ok(_)) => {
-                Some(format!("succeeds, but should fail with `{part}`"))
-            }
+            (Outcome::Error(part), Err(e)) => Some(format!("the error is `{}`, without `{part}`", e.message)),
+            (Outcome::Error(part), Ok(_)) => Some(format!("succeeds, but should fail with `{part}`")),
         }
     }
 }
 
 /// One graph input for each type.
 pub fn parameters(types: &[TensorType]) -> Vec<Any> {
-    types
-        .iter()
-        .map(|t| trace::input(t.clone(), None))
-        .collect()
+    types.iter().map(|t| trace::input(t.clone(), None)).collect()
 }
 
 /// Runs all cases through an engine; panics with all that are wrong.
@@ -290,16 +237,11 @@ pub fn check(engine: impl Fn(&Graph, &[HostTensor]) -> Result<Vec<HostTensor>>) 
 
 fn difference(case: &Case, expected: &HostTensor, given: &HostTensor) -> Option<String> {
     if expected.ty() != given.ty() {
-        return Some(format!(
-            "the result is {}, not {}",
-            given.ty(),
-            expected.ty()
-        ));
+        return Some(format!("the result is {}, not {}", given.ty(), expected.ty()));
     }
     let pairs = floats(expected).zip(floats(given));
-    let far = |&(e, g): &(f64, f64)| {
-        !(e == g || e.is_nan() && g.is_nan() || (e - g).abs() <= tolerance(case, expected, e))
-    };
+    let far =
+        |&(e, g): &(f64, f64)| !(e == g || e.is_nan() && g.is_nan() || (e - g).abs() <= tolerance(case, expected, e));
     let what = format!("the result is {given}, not {expected}");
     let same = match expected.buffer() {
         Buffer::F32(_) | Buffer::F64(_) => !pairs.into_iter().any(|pair| far(&pair)),

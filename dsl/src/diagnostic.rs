@@ -32,11 +32,7 @@ pub type Result<T, E = Diagnostic> = std::result::Result<T, E>;
 impl Diagnostic {
     /// An error without a place.
     pub fn new(message: impl Into<String>) -> Diagnostic {
-        Diagnostic {
-            message: message.into(),
-            labels: Vec::new(),
-            help: None,
-        }
+        Diagnostic { message: message.into(), labels: Vec::new(), help: None }
     }
 
     /// Adds a place; the first one added is the place of the error.
@@ -55,10 +51,7 @@ impl Diagnostic {
 
     /// The place of the error.
     pub fn loc(&self) -> Option<Loc> {
-        self.labels
-            .first()
-            .map(|(loc, _)| *loc)
-            .filter(|l| l.is_known())
+        self.labels.first().map(|(loc, _)| *loc).filter(|l| l.is_known())
     }
 }
 
@@ -75,18 +68,9 @@ impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "error: {}", self.message)?;
         let labels: Vec<_> = self.labels.iter().filter(|(l, _)| l.is_known()).collect();
-        let width = labels
-            .iter()
-            .map(|(l, _)| l.line.to_string().len())
-            .max()
-            .unwrap_or(1);
+        let width = labels.iter().map(|(l, _)| l.line.to_string().len()).max().unwrap_or(1);
         for (i, (loc, label)) in labels.iter().enumerate() {
-            writeln!(
-                f,
-                "{:width$}{} {loc}",
-                "",
-                if i == 0 { "-->" } else { ":::" }
-            )?;
+            writeln!(f, "{:width$}{} {loc}", "", if i == 0 { "-->" } else { ":::" })?;
             match source_line(loc) {
                 Some(line) => {
                     let indent: String = line
@@ -102,11 +86,7 @@ impl fmt::Display for Diagnostic {
                 None => {}
             }
         }
-        for (_, note) in self
-            .labels
-            .iter()
-            .filter(|(l, note)| !l.is_known() && !note.is_empty())
-        {
+        for (_, note) in self.labels.iter().filter(|(l, note)| !l.is_known() && !note.is_empty()) {
             writeln!(f, "{:width$} = note: {note}", "")?;
         }
         if let Some(help) = &self.help {
@@ -121,15 +101,9 @@ impl fmt::Display for Diagnostic {
 /// The compiler gives paths relative to the workspace root, while tests run in their package's folder, so the folders
 /// above are tried as well.
 fn source_line(loc: &Loc) -> Option<String> {
-    let find = |base: &Path| {
-        base.ancestors()
-            .map(|dir| dir.join(loc.file))
-            .find(|p| p.is_file())
-    };
-    let path: PathBuf = find(&std::env::current_dir().ok()?)
-        .or_else(|| find(Path::new(&std::env::var_os("CARGO_MANIFEST_DIR")?)))?;
+    let find = |base: &Path| base.ancestors().map(|dir| dir.join(loc.file)).find(|p| p.is_file());
+    let path: PathBuf =
+        find(&std::env::current_dir().ok()?).or_else(|| find(Path::new(&std::env::var_os("CARGO_MANIFEST_DIR")?)))?;
     let text = std::fs::read_to_string(path).ok()?;
-    text.lines()
-        .nth(loc.line as usize - 1)
-        .map(|l| l.trim_end().to_owned())
+    text.lines().nth(loc.line as usize - 1).map(|l| l.trim_end().to_owned())
 }

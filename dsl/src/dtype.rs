@@ -23,15 +23,7 @@ pub enum DType {
 
 impl DType {
     /// All element types, in the order of the enum.
-    pub const ALL: [DType; 7] = [
-        DType::F32,
-        DType::F64,
-        DType::I32,
-        DType::I64,
-        DType::U32,
-        DType::U8,
-        DType::Bool,
-    ];
+    pub const ALL: [DType; 7] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U8, DType::Bool];
 
     /// The name in the text form: `f32`, `i64`, `bool`.
     pub fn name(self) -> &'static str {
@@ -84,16 +76,7 @@ impl std::fmt::Display for DType {
 
 /// A Rust type that can be the element type of a tensor. Sealed: the set is that of [`DType`].
 pub trait Element:
-    Copy
-    + PartialEq
-    + PartialOrd
-    + std::fmt::Debug
-    + std::fmt::Display
-    + Default
-    + Send
-    + Sync
-    + 'static
-    + sealed::Sealed
+    Copy + PartialEq + PartialOrd + std::fmt::Debug + std::fmt::Display + Default + Send + Sync + 'static + sealed::Sealed
 {
     /// The element type as a value.
     const DTYPE: DType;

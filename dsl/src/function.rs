@@ -2,9 +2,7 @@
 
 use crate::ir::VarId;
 use crate::trace::{self, Any, Traced};
-use crate::{
-    Array, Diagnostic, Element, HostTensor, IntoArray, Result, Tensor, TensorType, interp,
-};
+use crate::{Array, Diagnostic, Element, HostTensor, IntoArray, Result, Tensor, TensorType, interp};
 
 /// The inputs that a trace still has to make.
 #[derive(Debug)]
@@ -29,17 +27,12 @@ impl<T: Element> Input for Tensor<T> {
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
         let i = inputs.taken;
         inputs.taken += 1;
-        let ty = inputs.types.next().ok_or_else(|| {
-            Diagnostic::new(format!(
-                "the function takes at least {} tensors, given {i}",
-                i + 1
-            ))
-        })?;
+        let ty = inputs
+            .types
+            .next()
+            .ok_or_else(|| Diagnostic::new(format!("the function takes at least {} tensors, given {i}", i + 1)))?;
         if ty.dtype != T::DTYPE {
-            return Err(Diagnostic::new(format!(
-                "input {i} has elements of type {}, given {ty}",
-                T::DTYPE
-            )));
+            return Err(Diagnostic::new(format!("input {i} has elements of type {}, given {ty}", T::DTYPE)));
         }
         Ok(Tensor::from_any(trace::input(ty.clone(), None)))
     }
@@ -52,12 +45,8 @@ impl<T: Element, X: IntoArray<T>> Feed<Tensor<T>> for X {
 
 impl<I: Input, const N: usize> Input for [I; N] {
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
-        let items = (0..N)
-            .map(|_| I::trace(inputs))
-            .collect::<Result<Vec<_>>>()?;
-        Ok(items
-            .try_into()
-            .unwrap_or_else(|_| unreachable!("N items were made")))
+        let items = (0..N).map(|_| I::trace(inputs)).collect::<Result<Vec<_>>>()?;
+        Ok(items.try_into().unwrap_or_else(|_| unreachable!("N items were made")))
     }
 }
 impl<I: Input, X: Feed<I>, const N: usize> Feed<[I; N]> for [X; N] {
@@ -215,16 +204,11 @@ pub fn trace_fn<Args, F: GraphFn<Args>>(
 ) -> Result<(Traced, Rebuild<<F::Output as Output>::Host>)> {
     let mut rebuild = None;
     let traced = trace::trace(name, || {
-        let mut inputs = Inputs {
-            types: signature.iter(),
-            taken: 0,
-        };
+        let mut inputs = Inputs { types: signature.iter(), taken: 0 };
         let output = f.apply(&mut inputs).unwrap_or_else(|e| trace::fail(e));
         if inputs.types.len() > 0 {
             let (takes, given) = (inputs.taken, signature.len());
-            trace::fail(Diagnostic::new(format!(
-                "the function takes {takes} tensors, given {given}"
-            )));
+            trace::fail(Diagnostic::new(format!("the function takes {takes} tensors, given {given}")));
         }
         let mut outputs = Vec::new();
         output.flatten(&mut outputs);
@@ -247,21 +231,13 @@ pub fn eval<O: Output>(f: impl Fn() -> O) -> Result<O::Host> {
 }
 
 /// Traces `f` for the given arguments and runs it once with the interpreter; variables have their initial values.
-pub fn eval_with<Args, F: GraphFn<Args>>(
-    f: F,
-    args: impl CallArgs<Args>,
-) -> Result<<F::Output as Output>::Host> {
+pub fn eval_with<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Result<<F::Output as Output>::Host> {
     let mut inputs = Vec::new();
     args.feed_all(&mut inputs);
     let signature: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
     let (traced, rebuild) = trace_fn("main", &f, &signature)?;
     let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
-    let outputs = interp::run(
-        &traced.graph,
-        &inputs,
-        &mut vars,
-        interp::Options::default(),
-    )?;
+    let outputs = interp::run(&traced.graph, &inputs, &mut vars, interp::Options::default())?;
     Ok(rebuild(&mut outputs.into_iter()))
 }
 

@@ -43,19 +43,11 @@ impl Drop for Cell {
 
 impl Stack {
     fn push(&self, tensor: HostTensor) -> Stack {
-        Stack {
-            element: self.element.clone(),
-            top: Some(Arc::new(Cell {
-                tensor,
-                below: self.top.clone(),
-            })),
-        }
+        Stack { element: self.element.clone(), top: Some(Arc::new(Cell { tensor, below: self.top.clone() })) }
     }
 
     fn from_bottom(element: TensorType, items: impl IntoIterator<Item = HostTensor>) -> Stack {
-        items
-            .into_iter()
-            .fold(Stack { element, top: None }, |s, t| s.push(t))
+        items.into_iter().fold(Stack { element, top: None }, |s, t| s.push(t))
     }
 
     /// The elements, top first.
@@ -103,20 +95,13 @@ pub fn run(
     };
     if inputs.len() != graph.inputs().len() {
         let (expected, given) = (graph.inputs().len(), inputs.len());
-        return Err(Diagnostic::new(format!(
-            "`{}` takes {expected} inputs, given {given}",
-            graph.name
-        )));
+        return Err(Diagnostic::new(format!("`{}` takes {expected} inputs, given {given}", graph.name)));
     }
     for (i, (&param, input)) in graph.inputs().iter().zip(inputs).enumerate() {
         interp.bind_input(i, param, input)?;
     }
     interp.region(graph.root())?;
-    let outputs = graph
-        .outputs()
-        .iter()
-        .map(|&v| interp.tensor(v).clone())
-        .collect();
+    let outputs = graph.outputs().iter().map(|&v| interp.tensor(v).clone()).collect();
     *vars = interp.vars;
     Ok(outputs)
 }
@@ -133,19 +118,9 @@ impl Interp<'_> {
             }
         }
         if !fits {
-            let name = self
-                .graph
-                .value(param)
-                .name
-                .map_or_else(|| format!("input {i}"), |n| format!("`{n}`"));
-            let message = format!(
-                "`{}`: {name} is {ty}, given {}",
-                self.graph.name,
-                input.ty()
-            );
-            return Err(
-                Diagnostic::new(message).help("named dimensions have one extent throughout a call")
-            );
+            let name = self.graph.value(param).name.map_or_else(|| format!("input {i}"), |n| format!("`{n}`"));
+            let message = format!("`{}`: {name} is {ty}, given {}", self.graph.name, input.ty());
+            return Err(Diagnostic::new(message).help("named dimensions have one extent throughout a call"));
         }
         self.env[param.index()] = Some(Val::Tensor(input.clone()));
         Ok(())
@@ -187,11 +162,7 @@ impl Interp<'_> {
 
     fn region(&mut self, region: Region) -> Result<()> {
         let graph = self.graph;
-        graph
-            .region(region)
-            .nodes
-            .iter()
-            .try_for_each(|&n| self.node(n))
+        graph.region(region).nodes.iter().try_for_each(|&n| self.node(n))
     }
 
     fn node(&mut self, node: Node) -> Result<()> {
@@ -199,28 +170,17 @@ impl Interp<'_> {
         let data = graph.node(node);
         let results = match &data.op {
             Op::Prim(def, attrs) => {
-                let operands: Vec<&HostTensor> =
-                    data.operands.iter().map(|&v| self.tensor(v)).collect();
+                let operands: Vec<&HostTensor> = data.operands.iter().map(|&v| self.tensor(v)).collect();
                 let types: Vec<Type> = operands.iter().map(|t| t.ty().into()).collect();
                 let types: Vec<&Type> = types.iter().collect();
                 let attrs = attrs.map_shapes(|s| self.concrete(s));
-                let ty = (def.infer)(&InferCx {
-                    operands: &types,
-                    attrs: &attrs,
-                });
+                let ty = (def.infer)(&InferCx { operands: &types, attrs: &attrs });
                 let ty = ty.map_err(|e| e.at(def.name, data.loc))?;
                 let ty = ty.as_tensor().expect("primitive operations give tensors");
-                let result = (def.eval)(&EvalCx {
-                    operands: &operands,
-                    attrs: &attrs,
-                    ty,
-                });
+                let result = (def.eval)(&EvalCx { operands: &operands, attrs: &attrs, ty });
                 let result = result.map_err(|e| e.at(def.name, data.loc))?;
                 debug_assert_eq!(result.ty(), *ty, "{}: eval and infer disagree", def.name);
-                if self.options.check_finite
-                    && !is_finite(&result)
-                    && operands.iter().all(|t| is_finite(t))
-                {
+                if self.options.check_finite && !is_finite(&result) && operands.iter().all(|t| is_finite(t)) {
                     return Err(not_finite(def.name, data.loc));
                 }
                 vec![Val::Tensor(result)]
@@ -245,9 +205,7 @@ impl Interp<'_> {
                 self.vals(&graph.region(taken).yields)
             }
             Op::While => {
-                let [cond, body] = data.regions[..] else {
-                    panic!("a while has two regions")
-                };
+                let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
                 let n = data.results.len();
                 let mut state = self.vals(&data.operands);
                 loop {
@@ -278,32 +236,21 @@ impl Interp<'_> {
         let stack = match op {
             StackOp::New(element) => {
                 let shape = self.concrete(&element.shape);
-                Stack {
-                    element: TensorType::new(element.dtype, shape),
-                    top: None,
-                }
+                Stack { element: TensorType::new(element.dtype, shape), top: None }
             }
-            StackOp::Push => self
-                .stack(operands[0])
-                .push(self.tensor(operands[1]).clone()),
+            StackOp::Push => self.stack(operands[0]).push(self.tensor(operands[1]).clone()),
             StackOp::Pop => {
                 let stack = self.stack(operands[0]);
                 let Some(top) = &stack.top else {
                     return Err(Diagnostic::new("pop of an empty stack").at(loc, ""));
                 };
-                let below = Stack {
-                    element: stack.element.clone(),
-                    top: top.below.clone(),
-                };
+                let below = Stack { element: stack.element.clone(), top: top.below.clone() };
                 return Ok(vec![Val::Stack(below), Val::Tensor(top.tensor.clone())]);
             }
             StackOp::ZerosLike => {
                 let stack = self.stack(operands[0]);
                 let zeros = |t: HostTensor| HostTensor::zeros(t.dtype(), t.shape());
-                Stack::from_bottom(
-                    stack.element.clone(),
-                    stack.items().into_iter().rev().map(zeros),
-                )
+                Stack::from_bottom(stack.element.clone(), stack.items().into_iter().rev().map(zeros))
             }
             StackOp::Add => {
                 let (a, b) = (self.stack(operands[0]), self.stack(operands[1]));
@@ -314,17 +261,10 @@ impl Interp<'_> {
                 }
                 let add = crate::ops::by_name("add").expect("there is an operation `add`");
                 let sum = |(x, y): (&HostTensor, &HostTensor)| {
-                    let cx = EvalCx {
-                        operands: &[x, y],
-                        attrs: &Default::default(),
-                        ty: &x.ty(),
-                    };
+                    let cx = EvalCx { operands: &[x, y], attrs: &Default::default(), ty: &x.ty() };
                     (add.eval)(&cx).expect("addition of equal types does not fail")
                 };
-                Stack::from_bottom(
-                    a.element.clone(),
-                    x.iter().zip(&y).rev().map(sum).collect::<Vec<_>>(),
-                )
+                Stack::from_bottom(a.element.clone(), x.iter().zip(&y).rev().map(sum).collect::<Vec<_>>())
             }
         };
         Ok(vec![Val::Stack(stack)])
@@ -333,10 +273,7 @@ impl Interp<'_> {
     /// The shape with named dimensions replaced by their extents.
     fn concrete(&self, shape: &Shape) -> Shape {
         let dim = |d: &Dim| match d {
-            Dim::Named(n) => self
-                .dims
-                .get(n)
-                .map_or_else(|| d.clone(), |&n| Dim::Known(n)),
+            Dim::Named(n) => self.dims.get(n).map_or_else(|| d.clone(), |&n| Dim::Known(n)),
             _ => d.clone(),
         };
         Shape(shape.dims().iter().map(dim).collect())
@@ -359,8 +296,6 @@ pub fn assertion_failed(message: &str, loc: Loc) -> Diagnostic {
 
 /// The error of the check for finite values, the same for every engine.
 pub fn not_finite(op: &str, loc: Loc) -> Diagnostic {
-    Diagnostic::new(format!(
-        "{op}: made a value that is not finite out of finite operands"
-    ))
-    .at(loc, "NaN or infinity was made here")
+    Diagnostic::new(format!("{op}: made a value that is not finite out of finite operands"))
+        .at(loc, "NaN or infinity was made here")
 }

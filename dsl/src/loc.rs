@@ -16,21 +16,13 @@ pub struct Loc {
 
 impl Loc {
     /// No place.
-    pub const UNKNOWN: Loc = Loc {
-        file: "",
-        line: 0,
-        column: 0,
-    };
+    pub const UNKNOWN: Loc = Loc { file: "", line: 0, column: 0 };
 
     /// The place that called the function which calls this, through every function marked `#[track_caller]`.
     #[track_caller]
     pub fn caller() -> Loc {
         let l = Location::caller();
-        Loc {
-            file: l.file(),
-            line: l.line(),
-            column: l.column(),
-        }
+        Loc { file: l.file(), line: l.line(), column: l.column() }
     }
 
     /// Whether a place is known.
@@ -41,10 +33,6 @@ impl Loc {
 
 impl fmt::Display for Loc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_known() {
-            write!(f, "{}:{}:{}", self.file, self.line, self.column)
-        } else {
-            f.write_str("?")
-        }
+        if self.is_known() { write!(f, "{}:{}:{}", self.file, self.line, self.column) } else { f.write_str("?") }
     }
 }

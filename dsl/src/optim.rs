@@ -61,12 +61,7 @@ pub trait Optimizer {
 /// The gradients of a loss with respect to all float variables of a model.
 #[track_caller]
 pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyVar, Any)> {
-    let vars: Vec<AnyVar> = model
-        .vars()
-        .into_iter()
-        .map(|(_, v)| v)
-        .filter(|v| v.ty().dtype.is_float())
-        .collect();
+    let vars: Vec<AnyVar> = model.vars().into_iter().map(|(_, v)| v).filter(|v| v.ty().dtype.is_float()).collect();
     let gradients = var_gradients(loss, &vars);
     vars.into_iter().zip(gradients).collect()
 }
@@ -75,9 +70,7 @@ pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyV
 #[track_caller]
 pub fn clip_global_norm(gradients: &mut [(AnyVar, Any)], max: f32) {
     called_at(Loc::caller(), || {
-        let squares = gradients
-            .iter()
-            .map(|(_, g)| g.mul(*g).sum_all().cast(crate::DType::F32));
+        let squares = gradients.iter().map(|(_, g)| g.mul(*g).sum_all().cast(crate::DType::F32));
         let Some(total) = squares.reduce(Any::add) else {
             return;
         };
@@ -99,10 +92,7 @@ impl Slots {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = slots.entry(var.id()).or_insert_with(|| {
             let zeros = HostTensor::zeros(var.ty().dtype, var.init().shape());
-            names
-                .iter()
-                .map(|name| AnyVar::new(format!("{}.{name}", var.name()), zeros.clone()))
-                .collect()
+            names.iter().map(|name| AnyVar::new(format!("{}.{name}", var.name()), zeros.clone())).collect()
         });
         std::array::from_fn(|i| slots[i].clone())
     }
@@ -131,12 +121,7 @@ pub struct Sgd {
 impl Sgd {
     /// `w -= rate * g`
     pub fn new(rate: f32) -> Sgd {
-        Sgd {
-            rate,
-            momentum: 0.0,
-            nesterov: false,
-            slots: Slots::default(),
-        }
+        Sgd { rate, momentum: 0.0, nesterov: false, slots: Slots::default() }
     }
 
     /// `v = momentum * v + g`, `w -= rate * v`
@@ -166,11 +151,7 @@ impl Optimizer for Sgd {
         let [velocity] = self.slots.of(var, ["velocity"]);
         let v = read_var(&velocity) * f64::from(self.momentum) + grad;
         assign_var(&velocity, v);
-        let direction = if self.nesterov {
-            grad + v * f64::from(self.momentum)
-        } else {
-            v
-        };
+        let direction = if self.nesterov { grad + v * f64::from(self.momentum) } else { v };
         value - rate * direction
     }
 }
@@ -196,14 +177,7 @@ impl Adam {
     /// Adam with the constants of the paper: 0.9, 0.999, 1e-8.
     pub fn new(rate: f32) -> Adam {
         let steps = AnyVar::new("adam.steps", HostTensor::scalar(0i32));
-        Adam {
-            rate,
-            betas: (0.9, 0.999),
-            epsilon: 1e-8,
-            weight_decay: 0.0,
-            steps,
-            slots: Slots::default(),
-        }
+        Adam { rate, betas: (0.9, 0.999), epsilon: 1e-8, weight_decay: 0.0, steps, slots: Slots::default() }
     }
 
     /// Decay rates of the two moments.
@@ -252,11 +226,7 @@ impl Optimizer for Adam {
         // The bias corrections are folded into rate and epsilon, as in section 2 of the paper.
         let epsilon_t = power(b2).sqrt() * self.epsilon;
         let next = value - rate_t * m / (v.sqrt() + epsilon_t);
-        if self.weight_decay == 0.0 {
-            next
-        } else {
-            next - rate * value * self.weight_decay
-        }
+        if self.weight_decay == 0.0 { next } else { next - rate * value * self.weight_decay }
     }
 }
 

@@ -43,11 +43,7 @@ impl Dim {
 
     /// The most exact dimension that both fit.
     pub fn join(&self, other: &Dim) -> Dim {
-        if self == other {
-            self.clone()
-        } else {
-            Dim::Unknown
-        }
+        if self == other { self.clone() } else { Dim::Unknown }
     }
 
     /// The more exact of two dimensions known to be equal.
@@ -118,26 +114,12 @@ impl Shape {
 
     /// The most exact shape that both fit, if they have the same rank.
     pub fn join(&self, other: &Shape) -> Option<Shape> {
-        (self.rank() == other.rank()).then(|| {
-            Shape(
-                self.0
-                    .iter()
-                    .zip(&other.0)
-                    .map(|(a, b)| a.join(b))
-                    .collect(),
-            )
-        })
+        (self.rank() == other.rank()).then(|| Shape(self.0.iter().zip(&other.0).map(|(a, b)| a.join(b)).collect()))
     }
 
     /// The more exact of two shapes known to be equal.
     pub fn meet(&self, other: &Shape) -> Shape {
-        Shape(
-            self.0
-                .iter()
-                .zip(&other.0)
-                .map(|(a, b)| a.meet(b))
-                .collect(),
-        )
+        Shape(self.0.iter().zip(&other.0).map(|(a, b)| a.meet(b)).collect())
     }
 
     /// The common shape that both broadcast to by NumPy's rule: shapes are aligned at their last dimension, and an
@@ -146,11 +128,7 @@ impl Shape {
         let rank = self.rank().max(other.rank());
         let at = |s: &Shape, i: usize| {
             let missing = rank - s.rank();
-            if i < missing {
-                Dim::Known(1)
-            } else {
-                s.0[i - missing].clone()
-            }
+            if i < missing { Dim::Known(1) } else { s.0[i - missing].clone() }
         };
         (0..rank)
             .map(|i| match (at(self, i), at(other, i)) {
@@ -165,12 +143,7 @@ impl Shape {
     /// Whether `self` broadcasts to exactly `to`.
     pub fn broadcasts_to(&self, to: &Shape) -> bool {
         self.rank() <= to.rank()
-            && self
-                .0
-                .iter()
-                .rev()
-                .zip(to.0.iter().rev())
-                .all(|(a, b)| *a == Dim::Known(1) || a.compatible(b))
+            && self.0.iter().rev().zip(to.0.iter().rev()).all(|(a, b)| *a == Dim::Known(1) || a.compatible(b))
     }
 }
 

@@ -35,11 +35,7 @@ impl<T: Element> Copy for Tensor<T> {}
 impl<T: Element> std::fmt::Debug for Tensor<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: ", self.any.value())?;
-        if trace::is_tracing() {
-            write!(f, "{}", self.any.ty())
-        } else {
-            write!(f, "{}", T::DTYPE)
-        }
+        if trace::is_tracing() { write!(f, "{}", self.any.ty()) } else { write!(f, "{}", T::DTYPE) }
     }
 }
 
@@ -51,16 +47,8 @@ impl<T: Element> Tensor<T> {
     #[track_caller]
     pub fn from_any(any: Any) -> Tensor<T> {
         let dtype = any.dtype();
-        assert_eq!(
-            dtype,
-            T::DTYPE,
-            "a handle of a tensor of {dtype} as Tensor<{}>",
-            T::DTYPE
-        );
-        Tensor {
-            any,
-            element: PhantomData,
-        }
+        assert_eq!(dtype, T::DTYPE, "a handle of a tensor of {dtype} as Tensor<{}>", T::DTYPE);
+        Tensor { any, element: PhantomData }
     }
 
     /// The untyped handle.
@@ -91,10 +79,7 @@ impl<T: Element> Tensor<T> {
     /// Names the value, for messages and for printing.
     #[must_use]
     pub fn named(self, name: &'static str) -> Tensor<T> {
-        Tensor {
-            any: self.any.named(name),
-            element: PhantomData,
-        }
+        Tensor { any: self.any.named(name), element: PhantomData }
     }
 }
 

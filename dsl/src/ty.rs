@@ -15,10 +15,7 @@ pub struct TensorType {
 impl TensorType {
     /// A tensor type.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> TensorType {
-        TensorType {
-            dtype,
-            shape: shape.into(),
-        }
+        TensorType { dtype, shape: shape.into() }
     }
 
     /// Number of dimensions.
@@ -39,10 +36,7 @@ impl TensorType {
     /// The most exact type that both fit, if there is one.
     pub fn join(&self, other: &TensorType) -> Option<TensorType> {
         let shape = self.shape.join(&other.shape)?;
-        (self.dtype == other.dtype).then_some(TensorType {
-            dtype: self.dtype,
-            shape,
-        })
+        (self.dtype == other.dtype).then_some(TensorType { dtype: self.dtype, shape })
     }
 }
 
@@ -85,9 +79,7 @@ impl Type {
     /// Whether a value of the one type may be a value of the other.
     pub fn compatible(&self, other: &Type) -> bool {
         match (self, other) {
-            (Type::Tensor(a), Type::Tensor(b)) | (Type::Stack(a), Type::Stack(b)) => {
-                a.compatible(b)
-            }
+            (Type::Tensor(a), Type::Tensor(b)) | (Type::Stack(a), Type::Stack(b)) => a.compatible(b),
             _ => false,
         }
     }

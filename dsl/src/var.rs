@@ -26,12 +26,7 @@ impl AnyVar {
     pub fn new(name: impl Into<String>, init: HostTensor) -> AnyVar {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        AnyVar(Arc::new(Inner {
-            id,
-            name: name.into(),
-            ty: init.ty(),
-            init,
-        }))
+        AnyVar(Arc::new(Inner { id, name: name.into(), ty: init.ty(), init }))
     }
 
     /// The identity, unique in the process.
@@ -67,10 +62,7 @@ pub struct Var<T: Element = f32> {
 
 impl<T: Element> Clone for Var<T> {
     fn clone(&self) -> Self {
-        Var {
-            any: self.any.clone(),
-            element: PhantomData,
-        }
+        Var { any: self.any.clone(), element: PhantomData }
     }
 }
 
@@ -78,18 +70,12 @@ impl<T: Element> Var<T> {
     /// A variable with a name and an initial value.
     pub fn new(name: impl Into<String>, init: impl IntoArray<T>) -> Var<T> {
         let init: Array<T> = init.into_array();
-        Var {
-            any: AnyVar::new(name, init.into_host()),
-            element: PhantomData,
-        }
+        Var { any: AnyVar::new(name, init.into_host()), element: PhantomData }
     }
 
     /// The variable of an untyped handle, if its elements are of type `T`.
     pub fn from_any(any: AnyVar) -> Option<Var<T>> {
-        (any.ty().dtype == T::DTYPE).then_some(Var {
-            any,
-            element: PhantomData,
-        })
+        (any.ty().dtype == T::DTYPE).then_some(Var { any, element: PhantomData })
     }
 
     /// The untyped handle.
@@ -212,10 +198,5 @@ pub fn check_value(var: &AnyVar, value: &HostTensor) -> Result<()> {
     if value.ty() == *var.ty() {
         return Ok(());
     }
-    Err(crate::Diagnostic::new(format!(
-        "the variable `{}` is {}, the value {}",
-        var.name(),
-        var.ty(),
-        value.ty()
-    )))
+    Err(crate::Diagnostic::new(format!("the variable `{}` is {}, the value {}", var.name(), var.ty(), value.ty())))
 }

@@ -26,20 +26,13 @@ fn files(folder: &str) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
     files.sort();
     for file in &files {
-        assert_eq!(
-            file.extension().and_then(|e| e.to_str()),
-            Some("ir"),
-            "{}: not a golden file",
-            file.display()
-        );
+        assert_eq!(file.extension().and_then(|e| e.to_str()), Some("ir"), "{}: not a golden file", file.display());
     }
     files
 }
 
 fn stem(path: &Path) -> &str {
-    path.file_stem()
-        .and_then(|s| s.to_str())
-        .expect("names of golden files are text")
+    path.file_stem().and_then(|s| s.to_str()).expect("names of golden files are text")
 }
 
 /// Compares a file with what it should be, or writes it.
@@ -52,61 +45,36 @@ fn check(path: &Path, expected: &str, failures: &mut Vec<String>) {
         fs::write(path, expected).unwrap();
         return;
     }
-    let differ = |(i, (a, b)): (usize, (&str, &str))| {
-        (a != b).then(|| format!("{}:\n  file: {a}\n  now:  {b}", i + 1))
-    };
-    let first = found
-        .lines()
-        .zip(expected.lines())
-        .enumerate()
-        .find_map(differ);
+    let differ = |(i, (a, b)): (usize, (&str, &str))| (a != b).then(|| format!("{}:\n  file: {a}\n  now:  {b}", i + 1));
+    let first = found.lines().zip(expected.lines()).enumerate().find_map(differ);
     let first = first.unwrap_or_else(|| "one is longer than the other".to_owned());
     failures.push(format!("{}:{first}", path.display()));
 }
 
 #[track_caller]
 fn finish(failures: &[String]) {
-    assert!(
-        failures.is_empty(),
-        "BLESS=1 writes what is right now.\n\n{}\n",
-        failures.join("\n\n")
-    );
+    assert!(failures.is_empty(), "BLESS=1 writes what is right now.\n\n{}\n", failures.join("\n\n"));
 }
 
 /// The comment lines at the start of a file, and the rest.
 fn split_header(text: &str) -> (&str, &str) {
-    let n: usize = text
-        .lines()
-        .take_while(|l| l.starts_with(';') && !l.starts_with("; ----"))
-        .map(|l| l.len() + 1)
-        .sum();
+    let n: usize =
+        text.lines().take_while(|l| l.starts_with(';') && !l.starts_with("; ----")).map(|l| l.len() + 1).sum();
     text.split_at(n.min(text.len()))
 }
 
 fn strip_errors(text: &str) -> String {
-    let strip = |l: &str| {
-        l.split_once("; error:")
-            .map_or(l, |(code, _)| code)
-            .trim_end()
-            .to_owned()
-            + "\n"
-    };
+    let strip = |l: &str| l.split_once("; error:").map_or(l, |(code, _)| code).trim_end().to_owned() + "\n";
     text.lines().map(strip).collect()
 }
 
 /// The text with every error behind its line; those without a place are behind the head.
 fn with_errors(text: &str, errors: &[Diagnostic]) -> String {
-    let head = 1 + text
-        .lines()
-        .position(|l| l.starts_with("graph"))
-        .unwrap_or(0);
+    let head = 1 + text.lines().position(|l| l.starts_with("graph")).unwrap_or(0);
     let mut out = String::new();
     for (number, line) in (1..).zip(text.lines()) {
         out.push_str(line);
-        for error in errors
-            .iter()
-            .filter(|e| e.loc().map_or(head, |l| l.line as usize) == number)
-        {
+        for error in errors.iter().filter(|e| e.loc().map_or(head, |l| l.line as usize) == number) {
             out.push_str(if out.ends_with(' ') { "" } else { "   " });
             out.push_str(&format!("; error: {}", error.message));
         }
@@ -149,11 +117,8 @@ fn text_is_its_own_printed_form_or_says_what_is_wrong() {
 #[test]
 fn the_example_of_the_page_on_the_text_form_is_its_own_printed_form() {
     let page = include_str!("../../docs/ir.md");
-    let example = page
-        .split("```text\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next())
-        .expect("the page has an example");
+    let example =
+        page.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).expect("the page has an example");
     let graph = Graph::parse(example, "docs/ir.md").unwrap_or_else(|e| panic!("{}", e[0]));
     assert_eq!(graph.to_string(), example);
 }
@@ -176,11 +141,7 @@ fn apply(pass: &str, source: &str, path: &Path) -> String {
     };
     let before = graph.clone();
     let changed = passes.run(&mut graph);
-    assert!(
-        changed || before.same_structure(&graph),
-        "{}: a change that is not said",
-        path.display()
-    );
+    assert!(changed || before.same_structure(&graph), "{}: a change that is not said", path.display());
     printed(&graph.compact(), path)
 }
 
@@ -191,25 +152,10 @@ fn printed(graph: &Graph, path: &Path) -> String {
 
 /// The types in the header line `; inputs: ..`, read as the parameters of a graph.
 fn input_types(source: &str) -> Vec<TensorType> {
-    let types = source
-        .lines()
-        .find_map(|l| l.strip_prefix("; inputs: "))
-        .expect("a line `; inputs: f32[2]`");
-    let params: Vec<String> = types
-        .split("; ")
-        .enumerate()
-        .map(|(i, ty)| format!("%{i}: {ty}"))
-        .collect();
-    let graph = Graph::parse(
-        &format!("graph @g({}) {{ return }}", params.join(", ")),
-        "inputs",
-    )
-    .unwrap();
-    graph
-        .inputs()
-        .iter()
-        .map(|&v| graph.ty(v).element().clone())
-        .collect()
+    let types = source.lines().find_map(|l| l.strip_prefix("; inputs: ")).expect("a line `; inputs: f32[2]`");
+    let params: Vec<String> = types.split("; ").enumerate().map(|(i, ty)| format!("%{i}: {ty}")).collect();
+    let graph = Graph::parse(&format!("graph @g({}) {{ return }}", params.join(", ")), "inputs").unwrap();
+    graph.inputs().iter().map(|&v| graph.ty(v).element().clone()).collect()
 }
 
 #[test]
@@ -217,18 +163,11 @@ fn passes_do_what_their_files_say() {
     let mut failures = Vec::new();
     for pass in ["cse", "dce", "fold", "specialize"] {
         let files = files(&format!("passes/{pass}"));
-        assert!(
-            files.len() >= 3,
-            "only {} files of {pass} were found",
-            files.len()
-        );
+        assert!(files.len() >= 3, "only {} files of {pass} were found", files.len());
         for path in &files {
             let text = fs::read_to_string(path).unwrap();
             let source = text.split("; ----").next().unwrap_or_default().trim_end();
-            let expected = format!(
-                "{source}\n\n; ---- after {pass}\n{}",
-                apply(pass, source, path)
-            );
+            let expected = format!("{source}\n\n; ---- after {pass}\n{}", apply(pass, source, path));
             check(path, &expected, &mut failures);
         }
     }
@@ -241,41 +180,22 @@ fn every_invariant_is_broken_by_a_file() {
     let mut failures = Vec::new();
     for path in &files {
         let expected = expected_text(path);
-        let number: usize = stem(path)[1..3]
-            .parse()
-            .expect("names begin with an invariant, as v07_");
+        let number: usize = stem(path)[1..3].parse().expect("names begin with an invariant, as v07_");
         if !expected.contains(&format!("; error: V{number}: ")) {
-            failures.push(format!(
-                "{}: does not break V{number}:\n{expected}",
-                path.display()
-            ));
+            failures.push(format!("{}: does not break V{number}:\n{expected}", path.display()));
             continue;
         }
         check(path, &expected, &mut failures);
     }
     finish(&failures);
     let text = include_str!("../src/ir/verify.rs");
-    let listed: Vec<usize> = text
-        .lines()
-        .filter_map(|l| {
-            l.strip_prefix("//! - **V")?
-                .split_once("**")?
-                .0
-                .parse()
-                .ok()
-        })
-        .collect();
-    assert_eq!(
-        listed,
-        (1..=listed.len()).collect::<Vec<_>>(),
-        "the list of invariants"
-    );
+    let listed: Vec<usize> =
+        text.lines().filter_map(|l| l.strip_prefix("//! - **V")?.split_once("**")?.0.parse().ok()).collect();
+    assert_eq!(listed, (1..=listed.len()).collect::<Vec<_>>(), "the list of invariants");
     for number in listed {
         // Ids and owners are no part of the text; `verify`'s own tests break these two.
         let in_text = ![2, 7].contains(&number);
-        let found = files
-            .iter()
-            .any(|f| stem(f).starts_with(&format!("v{number:02}_")));
+        let found = files.iter().any(|f| stem(f).starts_with(&format!("v{number:02}_")));
         assert_eq!(found, in_text, "files that break V{number}");
     }
 }

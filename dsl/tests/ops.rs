@@ -18,14 +18,8 @@ fn the_interpreter_gives_the_results_of_all_cases() {
 #[test]
 fn every_file_of_the_corpus_belongs_to_an_operation() {
     let files = std::fs::read_dir(corpus::folder()).expect("the folder of the corpus");
-    let files: BTreeSet<String> = files
-        .map(|f| {
-            f.expect("a file")
-                .file_name()
-                .into_string()
-                .expect("a plain name")
-        })
-        .collect();
+    let files: BTreeSet<String> =
+        files.map(|f| f.expect("a file").file_name().into_string().expect("a plain name")).collect();
     let expected: BTreeSet<String> = ops::all().map(|op| format!("{}.toml", op.name)).collect();
     assert_eq!(files, expected);
 }
@@ -43,10 +37,7 @@ fn every_gradient_rule_is_checked_by_a_case() {
     let cases = cases();
     let mut wrong = Vec::new();
     for op in ops::all() {
-        let checked = cases
-            .iter()
-            .filter(|c| c.op.name == op.name && c.grad)
-            .count();
+        let checked = cases.iter().filter(|c| c.op.name == op.name && c.grad).count();
         if matches!(op.grad, Grad::Rule(_)) != (checked > 0) {
             wrong.push(format!("{}: {checked} cases check its gradient", op.name));
         }
@@ -76,30 +67,14 @@ fn inference_knows_no_more_than_it_is_told() {
         let real: Vec<TensorType> = case.inputs.iter().map(HostTensor::ty).collect();
         for known in 0..=real.len() {
             let hide = |(i, ty): (usize, &TensorType)| {
-                let shape = if i == known {
-                    ty.shape.clone()
-                } else {
-                    Shape(vec![Dim::Unknown; ty.rank()])
-                };
-                Type::Tensor(TensorType {
-                    dtype: ty.dtype,
-                    shape,
-                })
+                let shape = if i == known { ty.shape.clone() } else { Shape(vec![Dim::Unknown; ty.rank()]) };
+                Type::Tensor(TensorType { dtype: ty.dtype, shape })
             };
             let types: Vec<Type> = real.iter().enumerate().map(hide).collect();
             let types: Vec<&Type> = types.iter().collect();
-            let inferred = (case.op.infer)(&InferCx {
-                operands: &types,
-                attrs: &case.attrs,
-            });
-            let inferred = inferred
-                .unwrap_or_else(|e| panic!("{}: {}: {}", case.op.name, case.name, e.message));
-            assert!(
-                inferred.compatible(&output.ty().into()),
-                "{}: {}: {inferred}",
-                case.op.name,
-                case.name
-            );
+            let inferred = (case.op.infer)(&InferCx { operands: &types, attrs: &case.attrs });
+            let inferred = inferred.unwrap_or_else(|e| panic!("{}: {}: {}", case.op.name, case.name, e.message));
+            assert!(inferred.compatible(&output.ty().into()), "{}: {}: {inferred}", case.op.name, case.name);
         }
     }
 }
@@ -109,13 +84,7 @@ fn inference_knows_no_more_than_it_is_told() {
 /// Numbers in [-1, 1) that are the same in every run.
 fn noise(like: &HostTensor, stream: u32) -> HostTensor {
     let words: Vec<u32> = random::words([stream, 0], 2 * like.len()).collect();
-    HostTensor::new(
-        like.shape(),
-        words
-            .chunks_exact(2)
-            .map(|w| 2.0 * random::unit_f64(w[0], w[1]) - 1.0)
-            .collect(),
-    )
+    HostTensor::new(like.shape(), words.chunks_exact(2).map(|w| 2.0 * random::unit_f64(w[0], w[1]) - 1.0).collect())
 }
 
 fn is_float(t: &HostTensor) -> bool {
@@ -130,29 +99,17 @@ struct Function {
 
 impl Function {
     fn new(case: &Case, f: impl Fn(&[Any]) -> Vec<Any>) -> Function {
-        let point: Vec<HostTensor> = case
-            .inputs
-            .iter()
-            .filter(|t| is_float(t))
-            .cloned()
-            .collect();
+        let point: Vec<HostTensor> = case.inputs.iter().filter(|t| is_float(t)).cloned().collect();
         let types: Vec<TensorType> = point.iter().map(HostTensor::ty).collect();
         let traced = trace::trace("gradient", || f(&parameters(&types)));
-        let graph = traced
-            .unwrap_or_else(|e| panic!("{}: {}: {e}", case.op.name, case.name))
-            .graph;
+        let graph = traced.unwrap_or_else(|e| panic!("{}: {}: {e}", case.op.name, case.name)).graph;
         Function { graph, point }
     }
 
     /// The outputs at `point + step * direction`.
     fn at(&self, step: f64, direction: &[HostTensor]) -> Vec<HostTensor> {
         let moved = |(x, d): (&HostTensor, &HostTensor)| {
-            let data = x
-                .data::<f64>()
-                .iter()
-                .zip(d.data::<f64>())
-                .map(|(x, d)| x + step * d)
-                .collect();
+            let data = x.data::<f64>().iter().zip(d.data::<f64>()).map(|(x, d)| x + step * d).collect();
             HostTensor::new(x.shape(), data)
         };
         let inputs: Vec<HostTensor> = self.point.iter().zip(direction).map(moved).collect();
@@ -171,11 +128,7 @@ impl Function {
 fn node(case: &Case, params: &[Any]) -> Any {
     let mut params = params.iter();
     let operand = |t: &HostTensor| {
-        if is_float(t) {
-            *params.next().expect("a parameter for each float")
-        } else {
-            trace::constant(t.clone())
-        }
+        if is_float(t) { *params.next().expect("a parameter for each float") } else { trace::constant(t.clone()) }
     };
     let operands: Vec<Any> = case.inputs.iter().map(operand).collect();
     case.emit(&operands)
@@ -188,21 +141,12 @@ fn weighted(values: &[Any], stream: u32) -> Any {
         let weights = noise(&HostTensor::zeros(v.dtype(), shape), stream + i as u32);
         v.mul(trace::constant(weights)).sum_all()
     };
-    values
-        .iter()
-        .enumerate()
-        .map(part)
-        .reduce(Any::add)
-        .expect("at least one value")
+    values.iter().enumerate().map(part).reduce(Any::add).expect("at least one value")
 }
 
 fn dot(a: &[HostTensor], b: &[HostTensor]) -> f64 {
     let product = |(a, b): (&HostTensor, &HostTensor)| -> f64 {
-        a.data::<f64>()
-            .iter()
-            .zip(b.data::<f64>())
-            .map(|(a, b)| a * b)
-            .sum()
+        a.data::<f64>().iter().zip(b.data::<f64>()).map(|(a, b)| a * b).sum()
     };
     a.iter().zip(b).map(product).sum()
 }
@@ -219,11 +163,7 @@ fn agree(case: &Case, what: &str, by_rule: f64, by_difference: f64) {
 }
 
 fn gradient_cases() -> Vec<Case> {
-    cases()
-        .into_iter()
-        .filter(|c| c.grad)
-        .map(|c| c.in_f64())
-        .collect()
+    cases().into_iter().filter(|c| c.grad).map(|c| c.in_f64()).collect()
 }
 
 #[test]
@@ -235,12 +175,7 @@ fn gradients_agree_with_finite_differences() {
             let loss = loss(params);
             anabranch_dsl::autodiff::vjp(&[(loss, loss.number(1.0))], params)
         });
-        let direction: Vec<HostTensor> = value
-            .point
-            .iter()
-            .zip(0..)
-            .map(|(x, i)| noise(x, i))
-            .collect();
+        let direction: Vec<HostTensor> = value.point.iter().zip(0..).map(|(x, i)| noise(x, i)).collect();
         let by_rule = dot(&gradient.at(0.0, &direction), &direction);
         agree(&case, "first", by_rule, value.slope(&direction));
     }
@@ -251,22 +186,14 @@ fn second_gradients_agree_with_finite_differences() {
     for case in gradient_cases() {
         let slope = |params: &[Any]| {
             let loss = weighted(&[node(&case, params)], 100);
-            weighted(
-                &anabranch_dsl::autodiff::vjp(&[(loss, loss.number(1.0))], params),
-                200,
-            )
+            weighted(&anabranch_dsl::autodiff::vjp(&[(loss, loss.number(1.0))], params), 200)
         };
         let value = Function::new(&case, |params| vec![slope(params)]);
         let gradient = Function::new(&case, |params| {
             let slope = slope(params);
             anabranch_dsl::autodiff::vjp(&[(slope, slope.number(1.0))], params)
         });
-        let direction: Vec<HostTensor> = value
-            .point
-            .iter()
-            .zip(0..)
-            .map(|(x, i)| noise(x, i))
-            .collect();
+        let direction: Vec<HostTensor> = value.point.iter().zip(0..).map(|(x, i)| noise(x, i)).collect();
         let by_rule = dot(&gradient.at(0.0, &direction), &direction);
         agree(&case, "second", by_rule, value.slope(&direction));
     }
@@ -283,32 +210,16 @@ fn refused(text: &str, part: &str) {
 
 #[test]
 fn the_reader_refuses_what_it_does_not_know() {
-    let case =
-        "[[case]]\nname = 'x'\ninputs = ['f32[1] 1']\nattrs = { axes = [0], keepdim = false }\n";
+    let case = "[[case]]\nname = 'x'\ninputs = ['f32[1] 1']\nattrs = { axes = [0], keepdim = false }\n";
     refused("", "there are no cases");
     refused("[[cases]]\nname = 'x'", "unknown key `cases`");
-    refused(
-        &format!("{case}outputs = 'f32[] 1'"),
-        "unknown key `outputs`",
-    );
+    refused(&format!("{case}outputs = 'f32[] 1'"), "unknown key `outputs`");
     refused(case, "give either `output` or `error`");
     let with_output = |case: &str| format!("{case}output = 'f32[] 1'");
-    refused(
-        &with_output(&case.replace("keepdim", "keep")),
-        "`sum` has no attribute `keep`",
-    );
-    refused(
-        &with_output(&case.replace(", keepdim = false", "")),
-        "the attribute `keepdim` is missing",
-    );
-    refused(
-        &format!("{case}output = 'f32[2] 1'"),
-        "1 elements in `f32[2] 1`",
-    );
-    refused(
-        &format!("{case}output = 'f32[] one'"),
-        "`one` is not of type f32",
-    );
+    refused(&with_output(&case.replace("keepdim", "keep")), "`sum` has no attribute `keep`");
+    refused(&with_output(&case.replace(", keepdim = false", "")), "the attribute `keepdim` is missing");
+    refused(&format!("{case}output = 'f32[2] 1'"), "1 elements in `f32[2] 1`");
+    refused(&format!("{case}output = 'f32[] one'"), "`one` is not of type f32");
 }
 
 #[test]
@@ -316,32 +227,21 @@ fn a_wrong_result_is_noticed() {
     let op = ops::by_name("add").expect("there is an operation `add`");
     let text = "[[case]]\nname = 'x'\ninputs = ['f32[1] 1', 'f32[1] 2']\noutput = 'f32[1] 3.5'";
     let case = &corpus::parse(op, text).expect("the text is right")[0];
-    let result = case
-        .graph()
-        .and_then(|graph| interpret(&graph, &case.inputs));
-    assert_eq!(
-        case.verdict(&result).as_deref(),
-        Some("the result is [3], not [3.5]")
-    );
+    let result = case.graph().and_then(|graph| interpret(&graph, &case.inputs));
+    assert_eq!(case.verdict(&result).as_deref(), Some("the result is [3], not [3.5]"));
 }
 
 /// Shapes as attributes may name dimensions, which a call then decides.
 #[test]
 fn a_named_dimension_in_an_attribute_is_that_of_the_call() {
-    let named = |name: &str| TensorType {
-        dtype: anabranch_dsl::DType::F32,
-        shape: Shape(vec![Dim::Named(name.into())]),
-    };
+    let named =
+        |name: &str| TensorType { dtype: anabranch_dsl::DType::F32, shape: Shape(vec![Dim::Named(name.into())]) };
     let traced = trace::trace("named", || {
         let x = trace::input(named("n"), None);
-        vec![
-            trace::constant(HostTensor::scalar(2.0f32)).mul(x),
-            x.number(3.0).broadcast_to(x.shape()),
-        ]
+        vec![trace::constant(HostTensor::scalar(2.0f32)).mul(x), x.number(3.0).broadcast_to(x.shape())]
     });
     let graph = traced.expect("the shapes fit").graph;
-    let given =
-        interpret(&graph, &[HostTensor::new([3], vec![1.0f32, 2.0, 3.0])]).expect("the call fits");
+    let given = interpret(&graph, &[HostTensor::new([3], vec![1.0f32, 2.0, 3.0])]).expect("the call fits");
     assert_eq!(given[0], HostTensor::new([3], vec![2.0f32, 4.0, 6.0]));
     assert_eq!(given[1], HostTensor::new([3], vec![3.0f32; 3]));
 }
@@ -349,15 +249,9 @@ fn a_named_dimension_in_an_attribute_is_that_of_the_call() {
 /// Extents that nobody knows until the graph runs are those of the data, also in gradients.
 #[test]
 fn unknown_extents_are_those_of_the_data() {
-    let unknown = |rank: usize| TensorType {
-        dtype: anabranch_dsl::DType::F64,
-        shape: Shape(vec![Dim::Unknown; rank]),
-    };
+    let unknown = |rank: usize| TensorType { dtype: anabranch_dsl::DType::F64, shape: Shape(vec![Dim::Unknown; rank]) };
     let traced = trace::trace("unknown", || {
-        let (x, w) = (
-            trace::input(unknown(2), None),
-            trace::input(unknown(1), None),
-        );
+        let (x, w) = (trace::input(unknown(2), None), trace::input(unknown(1), None));
         let y = (x.mul(w) + 1.0).mean_all();
         let mut outputs = vec![y];
         outputs.extend(anabranch_dsl::autodiff::vjp(&[(y, y.number(1.0))], &[x, w]));
@@ -378,9 +272,6 @@ fn a_case_in_f64_has_no_narrow_floats() {
     let op = ops::by_name("cast").expect("there is an operation `cast`");
     let text = "[[case]]\nname = 'x'\ninputs = ['f32[1] 1']\nattrs = { dtype = 'f32' }\noutput = 'f32[1] 1'";
     let case = corpus::parse(op, text).expect("the text is right")[0].in_f64();
-    assert!(matches!(
-        Attrs::get(&case.attrs, "dtype"),
-        Some(Attr::DType(anabranch_dsl::DType::F64))
-    ));
+    assert!(matches!(Attrs::get(&case.attrs, "dtype"), Some(Attr::DType(anabranch_dsl::DType::F64))));
     assert_eq!(case.inputs[0].dtype(), anabranch_dsl::DType::F64);
 }

@@ -10,13 +10,8 @@ type T64 = Tensor<f64>;
 #[track_caller]
 fn check_gradient(at: &[f64], f: impl Fn(T64) -> T64) {
     let point = |x: &[f64]| x.to_vec();
-    let value = |x: Vec<f64>| {
-        eval_with(|x: T64| f(x), x)
-            .unwrap_or_else(|e| panic!("{e}"))
-            .item()
-    };
-    let gradient =
-        eval_with(|x: T64| gradients(f(x), x), point(at)).unwrap_or_else(|e| panic!("{e}"));
+    let value = |x: Vec<f64>| eval_with(|x: T64| f(x), x).unwrap_or_else(|e| panic!("{e}")).item();
+    let gradient = eval_with(|x: T64| gradients(f(x), x), point(at)).unwrap_or_else(|e| panic!("{e}"));
     for (i, &by_rule) in gradient.as_slice().iter().enumerate() {
         let moved = |step: f64| {
             let mut x = point(at);
@@ -24,13 +19,9 @@ fn check_gradient(at: &[f64], f: impl Fn(T64) -> T64) {
             value(x)
         };
         let h = 1e-3;
-        let by_difference =
-            (8.0 * (moved(h) - moved(-h)) - (moved(2.0 * h) - moved(-2.0 * h))) / (12.0 * h);
+        let by_difference = (8.0 * (moved(h) - moved(-h)) - (moved(2.0 * h) - moved(-2.0 * h))) / (12.0 * h);
         let near = (by_rule - by_difference).abs() <= 1e-7 * by_rule.abs().max(1.0);
-        assert!(
-            near,
-            "coordinate {i}: {by_rule} by rule, {by_difference} by differences"
-        );
+        assert!(near, "coordinate {i}: {by_rule} by rule, {by_difference} by differences");
     }
 }
 
@@ -45,10 +36,7 @@ fn layer_norm_gives_mean_and_deviation_of_its_parameters() -> Result<()> {
     for row in y.as_slice().chunks(3) {
         let mean = row.iter().sum::<f64>() / 3.0;
         let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 3.0;
-        assert!(
-            (mean - 1.0).abs() < 1e-9 && (variance - 4.0).abs() < 1e-9,
-            "{row:?}"
-        );
+        assert!((mean - 1.0).abs() < 1e-9 && (variance - 4.0).abs() < 1e-9, "{row:?}");
     }
     Ok(())
 }
@@ -57,26 +45,9 @@ fn layer_norm_gives_mean_and_deviation_of_its_parameters() -> Result<()> {
 fn layer_norm_has_the_right_gradient() {
     let weights = || tensor([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]]);
     let (scale, bias) = ([0.5, 2.0, -1.0], [0.1, 0.2, 0.3]);
-    check_gradient(&SIX, |x| {
-        (x.reshape([2, 3])
-            .layer_norm(tensor(scale), tensor(bias), 1e-5)
-            * weights())
-        .sum()
-    });
-    check_gradient(&scale, |s| {
-        (tensor(SIX)
-            .reshape([2, 3])
-            .layer_norm(s, tensor(bias), 1e-5)
-            * weights())
-        .sum()
-    });
-    check_gradient(&bias, |b| {
-        (tensor(SIX)
-            .reshape([2, 3])
-            .layer_norm(tensor(scale), b, 1e-5)
-            * weights())
-        .sum()
-    });
+    check_gradient(&SIX, |x| (x.reshape([2, 3]).layer_norm(tensor(scale), tensor(bias), 1e-5) * weights()).sum());
+    check_gradient(&scale, |s| (tensor(SIX).reshape([2, 3]).layer_norm(s, tensor(bias), 1e-5) * weights()).sum());
+    check_gradient(&bias, |b| (tensor(SIX).reshape([2, 3]).layer_norm(tensor(scale), b, 1e-5) * weights()).sum());
 }
 
 #[test]
@@ -84,46 +55,28 @@ fn cross_entropy_is_minus_the_log_of_the_softmax_at_the_label() -> Result<()> {
     let (loss, by_hand) = eval(|| {
         let logits = tensor(SIX).reshape([2, 3]);
         let labels = tensor([2, 0]);
-        (
-            logits.cross_entropy(labels),
-            -(logits.softmax(-1) * labels.one_hot(3)).sum_axis(-1).log(),
-        )
+        (logits.cross_entropy(labels), -(logits.softmax(-1) * labels.one_hot(3)).sum_axis(-1).log())
     })?;
     assert_eq!(loss.shape(), [2]);
     for (a, b) in loss.as_slice().iter().zip(by_hand.as_slice()) {
         assert!((a - b).abs() < 1e-14, "{a} {b}");
     }
-    check_gradient(&SIX, |x| {
-        x.reshape([2, 3]).cross_entropy(tensor([2, 0])).mean()
-    });
+    check_gradient(&SIX, |x| x.reshape([2, 3]).cross_entropy(tensor([2, 0])).mean());
     Ok(())
 }
 
 #[test]
 fn a_label_that_is_no_class_fails_the_step_by_name_and_place() {
     let error = eval(|| tensor(SIX).reshape([2, 3]).cross_entropy(tensor([0, 3]))).unwrap_err();
-    assert_eq!(
-        error.message,
-        "take_along_axis: index 3 at [1, 0] is out of range for axis 1 of extent 3"
-    );
-    assert!(
-        error
-            .loc()
-            .expect("a place")
-            .file
-            .ends_with("ops_composite.rs")
-    );
+    assert_eq!(error.message, "take_along_axis: index 3 at [1, 0] is out of range for axis 1 of extent 3");
+    assert!(error.loc().expect("a place").file.ends_with("ops_composite.rs"));
 }
 
 #[test]
 fn means_and_variances_have_the_right_gradients() {
     check_gradient(&SIX, |x| x.square().mean());
-    check_gradient(&SIX, |x| {
-        (x.reshape([2, 3]).mean_axis(0) * tensor([1.0, 2.0, 3.0])).sum()
-    });
-    check_gradient(&SIX, |x| {
-        (x.reshape([2, 3]).var_axis(-1) * tensor([1.0, 2.0])).sum()
-    });
+    check_gradient(&SIX, |x| (x.reshape([2, 3]).mean_axis(0) * tensor([1.0, 2.0, 3.0])).sum());
+    check_gradient(&SIX, |x| (x.reshape([2, 3]).var_axis(-1) * tensor([1.0, 2.0])).sum());
     check_gradient(&SIX, |x| x.std_axis(0));
 }
 
@@ -132,20 +85,9 @@ fn parts_have_the_right_gradients() {
     check_gradient(&SIX, |x| x.reshape([2, 3]).index(1, -1).prod());
     check_gradient(&SIX, |x| x.reshape([2, 3]).row(scalar(1)).square().sum());
     check_gradient(&SIX, |x| x.reshape([2, 3]).column(-1).square().sum());
-    check_gradient(&SIX, |x| {
-        (x.pad(0, 1, 2, 3.0) * tensor([9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 9.0, 9.0])).sum()
-    });
-    check_gradient(&SIX, |x| {
-        (stack(&[x, x * 2.0], 1) * stack(&[x, x.sin()], 1)).sum()
-    });
-    check_gradient(&SIX, |x| {
-        x.reshape([2, 3])
-            .transpose(0, 1)
-            .flatten()
-            .cumsum(0)
-            .square()
-            .sum()
-    });
+    check_gradient(&SIX, |x| (x.pad(0, 1, 2, 3.0) * tensor([9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 9.0, 9.0])).sum());
+    check_gradient(&SIX, |x| (stack(&[x, x * 2.0], 1) * stack(&[x, x.sin()], 1)).sum());
+    check_gradient(&SIX, |x| x.reshape([2, 3]).transpose(0, 1).flatten().cumsum(0).square().sum());
 }
 
 #[test]
@@ -158,11 +100,7 @@ fn elementwise_composites_have_the_right_gradients() {
 #[test]
 fn operands_are_broadcast_both_ways_and_gradients_summed_back() {
     check_gradient(&SIX, |x| (x.unsqueeze(1) * x.unsqueeze(0)).sum());
-    check_gradient(&[0.5, -1.0], |x| {
-        (x.unsqueeze(-1) / tensor([2.0, 4.0, 8.0]) - x.sum())
-            .square()
-            .sum()
-    });
+    check_gradient(&[0.5, -1.0], |x| (x.unsqueeze(-1) / tensor([2.0, 4.0, 8.0]) - x.sum()).square().sum());
 }
 
 #[test]
@@ -177,12 +115,7 @@ fn matmul_takes_vectors_and_broadcasts_batches() -> Result<()> {
     assert_eq!(shape(&[5, 2, 3], &[3, 4])?, [5, 2, 4]);
     assert_eq!(shape(&[3], &[5, 3, 4])?, [5, 4]);
     assert_eq!(shape(&[6, 1, 2, 3], &[5, 3, 4])?, [6, 5, 2, 4]);
-    check_gradient(&SIX, |x| {
-        x.reshape([3, 1, 2])
-            .matmul(tensor([[1.0, 2.0], [3.0, -1.0]]))
-            .square()
-            .sum()
-    });
+    check_gradient(&SIX, |x| x.reshape([3, 1, 2]).matmul(tensor([[1.0, 2.0], [3.0, -1.0]])).square().sum());
     check_gradient(&SIX, |x| {
         let batches = tensor([[[1.0], [2.0], [3.0]], [[0.5], [-1.0], [4.0]]]);
         x.reshape([2, 3]).matmul(batches).square().sum()
@@ -193,27 +126,17 @@ fn matmul_takes_vectors_and_broadcasts_batches() -> Result<()> {
 #[test]
 fn random_numbers_have_their_moments() -> Result<()> {
     let (uniform, normal, bernoulli) = eval(|| {
-        let [a, b, c] = Key::new(3).split(3)[..] else {
-            unreachable!("three keys")
-        };
+        let [a, b, c] = Key::new(3).split(3)[..] else { unreachable!("three keys") };
         let bernoulli: T64 = c.bernoulli(0.25, [20_000]).cast();
-        (
-            a.uniform::<f64>([20_000]),
-            b.normal::<f64>([20_000]),
-            bernoulli,
-        )
+        (a.uniform::<f64>([20_000]), b.normal::<f64>([20_000]), bernoulli)
     })?;
     let moments = |x: &[f64]| {
         let mean = x.iter().sum::<f64>() / x.len() as f64;
-        (
-            mean,
-            x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / x.len() as f64,
-        )
+        (mean, x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / x.len() as f64)
     };
     // Five standard errors of 20,000 draws.
-    let near = |(mean, variance): (f64, f64), (m, v): (f64, f64)| {
-        (mean - m).abs() < 0.036 && (variance - v).abs() < 0.05
-    };
+    let near =
+        |(mean, variance): (f64, f64), (m, v): (f64, f64)| (mean - m).abs() < 0.036 && (variance - v).abs() < 0.05;
     assert!(near(moments(uniform.as_slice()), (0.5, 1.0 / 12.0)));
     assert!(near(moments(normal.as_slice()), (0.0, 1.0)));
     assert!(near(moments(bernoulli.as_slice()), (0.25, 0.1875)));
@@ -225,13 +148,7 @@ fn random_numbers_have_their_moments() -> Result<()> {
 fn keys_of_different_numbers_and_parents_are_different() -> Result<()> {
     let keys = eval(|| {
         let root = Key::new(1);
-        let mut keys = vec![
-            root,
-            root.fold_in(0),
-            root.fold_in(1),
-            root.fold_in(0).fold_in(0),
-            Key::new(2).fold_in(0),
-        ];
+        let mut keys = vec![root, root.fold_in(0), root.fold_in(1), root.fold_in(0).fold_in(0), Key::new(2).fold_in(0)];
         keys.extend(root.split(3).into_iter().skip(2));
         keys.into_iter().map(Key::into_tensor).collect::<Vec<_>>()
     })?;
@@ -310,17 +227,13 @@ fn every_node_of_a_method_has_the_place_of_its_call() {
     let x = || tensor(SIX).reshape([2, 3]);
     let key = || Key::new(1);
     let methods: [(&str, &dyn Fn() -> T64); 21] = [
-        ("arithmetic", &|| {
-            (x() * 2.0 - x() / 3.0 + tensor([1.0, 2.0, 3.0])).powi(5) + x().powi(0)
-        }),
+        ("arithmetic", &|| (x() * 2.0 - x() / 3.0 + tensor([1.0, 2.0, 3.0])).powi(5) + x().powi(0)),
         ("clamp", &|| x().clamp(0.0, 1.0)),
         ("select", &|| x().less(0.0).select(x(), 1.0)),
         ("gelu", &|| x().gelu()),
         ("mean", &|| x().mean_axis(1)),
         ("std", &|| x().std_axis([0, 1])),
-        ("layer_norm", &|| {
-            x().layer_norm(full([3], 1.0), full([3], 0.0), 1e-5)
-        }),
+        ("layer_norm", &|| x().layer_norm(full([3], 1.0), full([3], 0.0), 1e-5)),
         ("cross_entropy", &|| x().cross_entropy(tensor([0, 1]))),
         ("concat", &|| concat(&[x(), x()], 0)),
         ("stack", &|| stack(&[x(), x()], 0)),
@@ -337,17 +250,10 @@ fn every_node_of_a_method_has_the_place_of_its_call() {
         ("cumsum", &|| x().cumsum(-1).flip(0).stop_gradient()),
     ];
     for (name, method) in methods {
-        let graph = trace::trace(name, || vec![method().untyped()])
-            .unwrap_or_else(|e| panic!("{e}"))
-            .graph;
+        let graph = trace::trace(name, || vec![method().untyped()]).unwrap_or_else(|e| panic!("{e}")).graph;
         graph.visit_nodes(graph.root(), &mut |node| {
             let node = graph.node(node);
-            assert!(
-                node.loc.file.ends_with("ops_composite.rs"),
-                "{name}: {} at {}",
-                node.op.name(),
-                node.loc
-            );
+            assert!(node.loc.file.ends_with("ops_composite.rs"), "{name}: {} at {}", node.op.name(), node.loc);
         });
     }
 }

@@ -12,8 +12,7 @@ use random::{Program, inputs, program};
 /// Outputs and variables after a run, which no random program fails.
 fn results(graph: &Graph, vars: &[HostTensor]) -> (Vec<HostTensor>, Vec<HostTensor>) {
     let mut vars = vars.to_vec();
-    let outputs = run(graph, &inputs(), &mut vars, Options::default())
-        .unwrap_or_else(|e| panic!("{e}\n{graph}"));
+    let outputs = run(graph, &inputs(), &mut vars, Options::default()).unwrap_or_else(|e| panic!("{e}\n{graph}"));
     (outputs, vars)
 }
 
@@ -38,10 +37,7 @@ fn tape() -> impl Strategy<Value = Vec<u8>> {
 
 /// `PROPTEST_CASES` says how many cases are tried. Failures are shown with their tape; no file is written.
 fn config() -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {
@@ -105,9 +101,7 @@ proptest! {
 
 /// The text with one thing changed: a character or a word is dropped, doubled, replaced or exchanged.
 fn edited(text: &str, index: prop::sample::Index, kind: u8, new: &str) -> String {
-    let words: Vec<&str> = text
-        .split_inclusive([' ', '\n', '(', ')', ',', '%'])
-        .collect();
+    let words: Vec<&str> = text.split_inclusive([' ', '\n', '(', ')', ',', '%']).collect();
     if words.is_empty() {
         return new.to_owned();
     }
@@ -138,9 +132,7 @@ fn random_graphs_have_everything() {
         let tape: Vec<u8> = (0..800)
             .map(|_| {
                 // A linear congruential generator (Knuth, MMIX): the same tapes on every machine.
-                state = state
-                    .wrapping_mul(6364136223846793005)
-                    .wrapping_add(1442695040888963407);
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 (state >> 56) as u8
             })
             .collect();
@@ -162,9 +154,6 @@ fn random_graphs_have_everything() {
             deepest = deepest.max(depth);
         });
     }
-    assert!(
-        conds > 100 && whiles > 100 && stacks > 100 && assigns > 20,
-        "{conds} {whiles} {stacks} {assigns}"
-    );
+    assert!(conds > 100 && whiles > 100 && stacks > 100 && assigns > 20, "{conds} {whiles} {stacks} {assigns}");
     assert!(deepest >= 3, "{deepest}");
 }

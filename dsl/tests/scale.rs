@@ -7,10 +7,7 @@ use std::time::{Duration, Instant};
 
 /// A chain of about `n` nodes with constants, shared values and names that are taken.
 fn chain(n: usize) -> Graph {
-    let ty = TensorType {
-        dtype: DType::F32,
-        shape: Shape(vec![Dim::Named("n".into())]),
-    };
+    let ty = TensorType { dtype: DType::F32, shape: Shape(vec![Dim::Named("n".into())]) };
     let traced = trace::trace("chain", || {
         let first = trace::input(ty, Some("x"));
         let mut x = first;
@@ -26,25 +23,16 @@ fn chain(n: usize) -> Graph {
 }
 
 /// Everything that is done with a graph before it runs.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the time that passes is what is tested"
-)]
+#[expect(clippy::disallowed_methods, reason = "the time that passes is what is tested")]
 fn all_steps(n: usize) -> Duration {
     let graph = chain(n);
     let start = Instant::now();
     verify(&graph).expect("what was traced is verified");
     let parsed = Graph::parse(&graph.to_string(), "chain.ir").expect("what was printed is parsed");
     assert!(parsed.same_structure(&graph));
-    let mut special =
-        specialize(&graph, &[TensorType::new(DType::F32, [64])]).expect("the input fits");
+    let mut special = specialize(&graph, &[TensorType::new(DType::F32, [64])]).expect("the input fits");
     Pipeline::standard().checked(false).run(&mut special);
-    assert!(
-        special.n_nodes() > n / 10,
-        "{} nodes are left of {}",
-        special.n_nodes(),
-        graph.n_nodes()
-    );
+    assert!(special.n_nodes() > n / 10, "{} nodes are left of {}", special.n_nodes(), graph.n_nodes());
     start.elapsed()
 }
 
@@ -53,8 +41,5 @@ fn a_graph_ten_times_as_large_takes_about_ten_times_as_long() {
     // The best of several, since other work of the machine only adds. A square would be a hundred times.
     let best = |n: usize| (0..3).map(|_| all_steps(n)).min().expect("there are three");
     let (small, large) = (best(2_000), best(20_000));
-    assert!(
-        large < small * 40,
-        "{small:?} for 2,000 nodes, {large:?} for 20,000"
-    );
+    assert!(large < small * 40, "{small:?} for 2,000 nodes, {large:?} for 20,000");
 }

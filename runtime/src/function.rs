@@ -56,10 +56,7 @@ where
             name: name_of::<F>(),
             f,
             session,
-            options: Options {
-                check_finite: settings.check_finite,
-                interpreted: settings.interpreted,
-            },
+            options: Options { check_finite: settings.check_finite, interpreted: settings.interpreted },
             cache: Mutex::default(),
             compiling: Mutex::default(),
             args: PhantomData,
@@ -137,10 +134,7 @@ where
         self.compiled_for(&signature)
     }
 
-    fn cached(
-        &self,
-        fits: impl Fn(&Compiled<HostOf<F, Args>>) -> bool,
-    ) -> Option<Arc<Compiled<HostOf<F, Args>>>> {
+    fn cached(&self, fits: impl Fn(&Compiled<HostOf<F, Args>>) -> bool) -> Option<Arc<Compiled<HostOf<F, Args>>>> {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         let i = cache.iter().position(|c| fits(c))?;
         cache[..=i].rotate_right(1);
@@ -149,26 +143,16 @@ where
 
     fn compiled_for(&self, signature: &[TensorType]) -> Result<Arc<Compiled<HostOf<F, Args>>>> {
         if trace::is_tracing() {
-            let message = format!(
-                "`{}` was called in its session while a function is being traced",
-                self.name
-            );
+            let message = format!("`{}` was called in its session while a function is being traced", self.name);
             return Err(Diagnostic::new(message)
                 .help("call the Rust function itself: inside of a graph function it is an ordinary function"));
         }
-        let _compiling = self
-            .compiling
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = self.cached(|c| c.signature == signature) {
             return Ok(found);
         }
         let (traced, rebuild) = self.trace(signature)?;
-        let cells: Vec<_> = traced
-            .vars
-            .iter()
-            .map(|v| self.session.state.cell(v))
-            .collect();
+        let cells: Vec<_> = traced.vars.iter().map(|v| self.session.state.cell(v)).collect();
         let graph = crate::optimize::optimize(traced.graph, signature, self.options)?;
         let program = Program::with_options(graph, self.options)?;
         let compiled = Arc::new(Compiled {
@@ -188,10 +172,7 @@ where
     fn trace(&self, signature: &[TensorType]) -> Result<(Traced, Rebuild<HostOf<F, Args>>)> {
         trace_fn(&self.name, &self.f, signature).map_err(|e| {
             let types: Vec<String> = signature.iter().map(ToString::to_string).collect();
-            e.at(
-                Loc::UNKNOWN,
-                format!("while tracing `{}` for ({})", self.name, types.join(", ")),
-            )
+            e.at(Loc::UNKNOWN, format!("while tracing `{}` for ({})", self.name, types.join(", ")))
         })
     }
 }
@@ -202,12 +183,7 @@ impl<H> Compiled<H> {
             && self.signature.iter().zip(inputs).all(|(ty, t)| {
                 ty.dtype == t.dtype()
                     && ty.rank() == t.rank()
-                    && ty
-                        .shape
-                        .dims()
-                        .iter()
-                        .zip(t.shape())
-                        .all(|(d, &n)| *d == Dim::Known(n))
+                    && ty.shape.dims().iter().zip(t.shape()).all(|(d, &n)| *d == Dim::Known(n))
             })
     }
 
@@ -222,10 +198,7 @@ where
     F: GraphFn<Args>,
 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Function")
-            .field("name", &self.name)
-            .field("options", &self.options)
-            .finish_non_exhaustive()
+        f.debug_struct("Function").field("name", &self.name).field("options", &self.options).finish_non_exhaustive()
     }
 }
 
@@ -233,11 +206,7 @@ where
 fn name_of<F>() -> String {
     let path = std::any::type_name::<F>();
     let path = path.split('<').next().unwrap_or(path);
-    path.split("::")
-        .filter(|part| !part.contains('{'))
-        .last()
-        .unwrap_or("main")
-        .to_owned()
+    path.split("::").filter(|part| !part.contains('{')).last().unwrap_or("main").to_owned()
 }
 
 #[cfg(test)]

@@ -52,26 +52,14 @@ impl Program {
             let ty = graph.ty(v).element();
             if ty.shape.known().is_none() {
                 let message = format!("`{}`: the shape of an input is not known: {ty}", graph.name);
-                return Err(
-                    Diagnostic::new(message).help("specialize the graph to the types of the call")
-                );
+                return Err(Diagnostic::new(message).help("specialize the graph to the types of the call"));
             }
         }
         let plan = match options.interpreted {
             true => None,
-            false => Some(plan::lower(
-                &graph,
-                plan::Options {
-                    check_finite: options.check_finite,
-                },
-            )?),
+            false => Some(plan::lower(&graph, plan::Options { check_finite: options.check_finite })?),
         };
-        Ok(Program {
-            graph,
-            plan,
-            options,
-            free: Mutex::default(),
-        })
+        Ok(Program { graph, plan, options, free: Mutex::default() })
     }
 
     /// The graph.
@@ -92,11 +80,7 @@ impl Program {
 
     /// Runs the graph. `vars` are the values of its variables in the order of [`Graph::vars`]; they are changed only if the
     /// run succeeds.
-    pub fn run(
-        &self,
-        inputs: &[HostTensor],
-        vars: &mut Vec<HostTensor>,
-    ) -> Result<Vec<HostTensor>> {
+    pub fn run(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
         self.check_inputs(inputs)?;
         let Some(plan) = &self.plan else {
             return self.interpret(inputs, vars);
@@ -113,11 +97,7 @@ impl Program {
     }
 
     /// Runs the graph on locked variables.
-    pub(crate) fn step(
-        &self,
-        inputs: &[HostTensor],
-        vars: &mut [Guard<'_>],
-    ) -> Result<Vec<HostTensor>> {
+    pub(crate) fn step(&self, inputs: &[HostTensor], vars: &mut [Guard<'_>]) -> Result<Vec<HostTensor>> {
         self.check_inputs(inputs)?;
         let Some(plan) = &self.plan else {
             let mut values: Vec<HostTensor> = vars.iter().map(|g| g.tensor().clone()).collect();
@@ -134,9 +114,7 @@ impl Program {
         let outcome = plan.run(&mut cx, inputs, before);
         let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
         if outputs.is_ok() {
-            plan.commit(&cx, inputs, |var, change| {
-                change.apply(vars[var].tensor_mut())
-            });
+            plan.commit(&cx, inputs, |var, change| change.apply(vars[var].tensor_mut()));
         }
         self.give_back(cx);
         outputs
@@ -166,15 +144,8 @@ impl Program {
         outcome
     }
 
-    fn interpret(
-        &self,
-        inputs: &[HostTensor],
-        vars: &mut Vec<HostTensor>,
-    ) -> Result<Vec<HostTensor>> {
-        let options = interp::Options {
-            check_finite: self.options.check_finite,
-            ..Default::default()
-        };
+    fn interpret(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
+        let options = interp::Options { check_finite: self.options.check_finite, ..Default::default() };
         interp::run(&self.graph, inputs, vars, options)
     }
 
@@ -182,42 +153,23 @@ impl Program {
         let name = &self.graph.name;
         let expected = self.graph.inputs().len();
         if inputs.len() != expected {
-            return Err(Diagnostic::new(format!(
-                "`{name}` takes {expected} inputs, given {}",
-                inputs.len()
-            )));
+            return Err(Diagnostic::new(format!("`{name}` takes {expected} inputs, given {}", inputs.len())));
         }
         for (i, (&param, input)) in self.graph.inputs().iter().zip(inputs).enumerate() {
             let ty = self.graph.ty(param).element();
             let same = ty.dtype == input.dtype()
                 && ty.rank() == input.rank()
-                && ty
-                    .shape
-                    .dims()
-                    .iter()
-                    .zip(input.shape())
-                    .all(|(d, &n)| *d == Dim::Known(n));
+                && ty.shape.dims().iter().zip(input.shape()).all(|(d, &n)| *d == Dim::Known(n));
             if !same {
-                let param = self
-                    .graph
-                    .value(param)
-                    .name
-                    .map_or_else(|| format!("input {i}"), |n| format!("`{n}`"));
-                return Err(Diagnostic::new(format!(
-                    "`{name}`: {param} is {ty}, given {}",
-                    input.ty()
-                )));
+                let param = self.graph.value(param).name.map_or_else(|| format!("input {i}"), |n| format!("`{n}`"));
+                return Err(Diagnostic::new(format!("`{name}`: {param} is {ty}, given {}", input.ty())));
             }
         }
         Ok(())
     }
 
     fn context(&self, plan: &Plan) -> Context {
-        let free = self
-            .free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop();
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         free.unwrap_or_else(|| Context::new(plan))
     }
 
@@ -239,8 +191,6 @@ impl Program {
 
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Program")
-            .field("graph", &self.graph.name)
-            .finish_non_exhaustive()
+        f.debug_struct("Program").field("graph", &self.graph.name).finish_non_exhaustive()
     }
 }

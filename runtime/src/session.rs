@@ -4,9 +4,7 @@ use crate::function::Function;
 use crate::state::{self, State};
 use anabranch_dsl::function::GraphFn;
 use anabranch_dsl::var::check_value;
-use anabranch_dsl::{
-    AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, Module, Result, Var,
-};
+use anabranch_dsl::{AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, Module, Result, Var};
 use std::sync::Arc;
 
 /// A place where functions run, on the CPU of this machine. It owns the present values of variables.
@@ -40,26 +38,17 @@ pub struct Builder {
 impl Builder {
     /// Whether functions check every result for values that are not finite, unless they say otherwise themselves.
     pub fn check_finite(self, check_finite: bool) -> Builder {
-        Builder {
-            check_finite,
-            ..self
-        }
+        Builder { check_finite, ..self }
     }
 
     /// Whether functions run by the interpreter, unless they say otherwise themselves.
     pub fn interpreted(self, interpreted: bool) -> Builder {
-        Builder {
-            interpreted,
-            ..self
-        }
+        Builder { interpreted, ..self }
     }
 
     /// The session.
     pub fn build(self) -> Result<Session> {
-        Ok(Session {
-            state: Arc::default(),
-            options: self,
-        })
+        Ok(Session { state: Arc::default(), options: self })
     }
 }
 
@@ -116,15 +105,8 @@ impl Session {
     pub fn state(&self, module: &impl Module) -> Vec<(String, HostTensor)> {
         let (paths, vars): (Vec<_>, Vec<_>) = module.vars().into_iter().unzip();
         let cells: Vec<_> = vars.iter().map(|v| self.state.cell(v)).collect();
-        let guards = state::lock(
-            &cells,
-            &state::lock_order(&cells),
-            &vec![false; cells.len()],
-        );
-        paths
-            .into_iter()
-            .zip(guards.iter().map(|g| g.tensor().clone()))
-            .collect()
+        let guards = state::lock(&cells, &state::lock_order(&cells), &vec![false; cells.len()]);
+        paths.into_iter().zip(guards.iter().map(|g| g.tensor().clone())).collect()
     }
 
     /// Gives all variables of a module values, found by their paths; other entries are an error, as is a missing one. Nothing
@@ -134,20 +116,13 @@ impl Session {
         let mut found = Vec::new();
         for (path, var) in &vars {
             let Some((_, value)) = values.iter().find(|(p, _)| p == path) else {
-                return Err(Diagnostic::new(format!(
-                    "there is no value for the variable `{path}`"
-                )));
+                return Err(Diagnostic::new(format!("there is no value for the variable `{path}`")));
             };
             check_value(var, value)?;
             found.push(value);
         }
-        if let Some((path, _)) = values
-            .iter()
-            .find(|(p, _)| !vars.iter().any(|(q, _)| p == q))
-        {
-            return Err(Diagnostic::new(format!(
-                "the module has no variable `{path}`"
-            )));
+        if let Some((path, _)) = values.iter().find(|(p, _)| !vars.iter().any(|(q, _)| p == q)) {
+            return Err(Diagnostic::new(format!("the module has no variable `{path}`")));
         }
         let cells: Vec<_> = vars.iter().map(|(_, v)| self.state.cell(v)).collect();
         let mut guards = state::lock(&cells, &state::lock_order(&cells), &vec![true; cells.len()]);

@@ -36,12 +36,7 @@ impl State {
     /// The cell of a variable, with its initial value when it is met first.
     pub(crate) fn cell(&self, var: &AnyVar) -> Arc<Cell> {
         let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || {
-            Arc::new(Cell {
-                var: var.clone(),
-                value: RwLock::new(var.init().clone()),
-            })
-        };
+        let new = || Arc::new(Cell { var: var.clone(), value: RwLock::new(var.init().clone()) });
         cells.entry(var.id()).or_insert_with(new).clone()
     }
 }
@@ -76,16 +71,9 @@ impl Guard<'_> {
 pub(crate) fn lock<'a>(cells: &'a [Arc<Cell>], order: &[usize], writes: &[bool]) -> Vec<Guard<'a>> {
     let mut guards: Vec<Option<Guard<'a>>> = cells.iter().map(|_| None).collect();
     for &i in order {
-        guards[i] = Some(if writes[i] {
-            Guard::Write(cells[i].write())
-        } else {
-            Guard::Read(cells[i].read())
-        });
+        guards[i] = Some(if writes[i] { Guard::Write(cells[i].write()) } else { Guard::Read(cells[i].read()) });
     }
-    guards
-        .into_iter()
-        .map(|g| g.expect("the order has every cell"))
-        .collect()
+    guards.into_iter().map(|g| g.expect("the order has every cell")).collect()
 }
 
 /// The order in which cells are locked.

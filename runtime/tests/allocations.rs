@@ -41,11 +41,7 @@ fn of_third_run(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> us
     let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
     let program = Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}"));
     let mut outputs = Vec::new();
-    let mut run = || {
-        program
-            .run_into(inputs, &mut vars, &mut outputs)
-            .unwrap_or_else(|e| panic!("{e}"))
-    };
+    let mut run = || program.run_into(inputs, &mut vars, &mut outputs).unwrap_or_else(|e| panic!("{e}"));
     run();
     run();
     let before = COUNT.get();
@@ -66,12 +62,7 @@ fn scalar_loops_take_no_memory() {
         while_loop(
             &[constant(0), constant(1)],
             |s| s[0].lt(x[0]),
-            |s| {
-                vec![
-                    s[0].add(constant(1)),
-                    s[1].mul(constant(3)).rem(constant(1001)),
-                ]
-            },
+            |s| vec![s[0].add(constant(1)), s[1].mul(constant(3)).rem(constant(1001))],
         )
     });
     assert_eq!(n, 0);
@@ -79,10 +70,7 @@ fn scalar_loops_take_no_memory() {
 
 #[test]
 fn a_loop_over_tensors_and_its_gradient_take_no_memory() {
-    let x = HostTensor::new(
-        [8, 8],
-        (0..64).map(|i| f64::from(i) / 100.0).collect::<Vec<_>>(),
-    );
+    let x = HostTensor::new([8, 8], (0..64).map(|i| f64::from(i) / 100.0).collect::<Vec<_>>());
     let n = of_third_run(&[x, HostTensor::scalar(20)], |x| {
         let r = while_loop(
             &[x[0], constant(0)],
@@ -90,11 +78,7 @@ fn a_loop_over_tensors_and_its_gradient_take_no_memory() {
             |s| {
                 let (a, b) = (s[0].matmul(x[0]).tanh(), s[0].softmax(-1));
                 let c = Any::concat(&[a.slice(0, 0, 4), b.slice(0, 4, 8)], 0);
-                vec![
-                    c.add(a.sum(0, false).broadcast_to([8, 8]))
-                        .mul(x[0].permute([1, 0])),
-                    s[1].add(constant(1)),
-                ]
+                vec![c.add(a.sum(0, false).broadcast_to([8, 8])).mul(x[0].permute([1, 0])), s[1].add(constant(1))]
             },
         );
         let loss = r[0].mul(r[0]).sum_all();

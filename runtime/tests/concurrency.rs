@@ -19,9 +19,7 @@ fn on_threads(f: impl Fn(usize) -> Outcome + Sync) -> Outcome {
                 })
             })
             .collect();
-        running
-            .into_iter()
-            .try_for_each(|t| t.join().expect("the thread does not panic"))
+        running.into_iter().try_for_each(|t| t.join().expect("the thread does not panic"))
     })
 }
 
@@ -58,10 +56,7 @@ fn no_step_is_lost() -> Outcome {
 #[test]
 fn steps_over_several_variables_are_serializable() -> Outcome {
     let session = Session::new()?;
-    let (a, b) = (
-        Var::<f64>::new("a", [1.0, 1.0]),
-        Var::<f64>::new("b", [1.0, 1.0]),
-    );
+    let (a, b) = (Var::<f64>::new("a", [1.0, 1.0]), Var::<f64>::new("b", [1.0, 1.0]));
     // Written in both orders, so that locks taken in program order would wait for each other.
     let forth = session.function(|| {
         a.set(a.get() * 3.0);

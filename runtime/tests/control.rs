@@ -37,11 +37,8 @@ fn collatz_takes_111_steps_from_27() {
             |s| s[0].ne(constant(1)),
             |s| {
                 let even = s[0].rem(constant(2)).eq(constant(0));
-                let next = branch(
-                    even,
-                    || vec![s[0].div(constant(2))],
-                    || vec![s[0].mul(constant(3)).add(constant(1))],
-                );
+                let next =
+                    branch(even, || vec![s[0].div(constant(2))], || vec![s[0].mul(constant(3)).add(constant(1))]);
                 vec![next[0], s[1].add(constant(1))]
             },
         );
@@ -63,24 +60,13 @@ fn loop_variables_may_be_exchanged() {
         });
         let outputs = outputs.expect("it runs");
         assert_eq!(outputs[..2], if n % 2 == 0 { [a, b] } else { [b, a] });
-        assert_eq!(
-            outputs[2..4],
-            if n % 2 == 0 {
-                [int(10), int(20)]
-            } else {
-                [int(20), int(10)]
-            }
-        );
+        assert_eq!(outputs[2..4], if n % 2 == 0 { [int(10), int(20)] } else { [int(20), int(10)] });
     }
 }
 
 #[test]
 fn three_tensors_go_round_while_one_of_them_changes() {
-    let inputs = [
-        floats(&[1.0, 2.0]),
-        floats(&[3.0, 4.0]),
-        floats(&[5.0, 6.0]),
-    ];
+    let inputs = [floats(&[1.0, 2.0]), floats(&[3.0, 4.0]), floats(&[5.0, 6.0])];
     check(&inputs, |x| {
         while_loop(
             &[x[0], x[1], x[2], constant(0)],
@@ -120,11 +106,7 @@ fn a_loop_variable_may_become_its_own_transpose() {
 #[test]
 fn branches_give_tensors_captures_and_constants() {
     for p in [true, false] {
-        let inputs = [
-            HostTensor::scalar(p),
-            floats(&[1.0, 2.0]),
-            floats(&[3.0, 4.0]),
-        ];
+        let inputs = [HostTensor::scalar(p), floats(&[1.0, 2.0]), floats(&[3.0, 4.0])];
         check(&inputs, |x| {
             let r = branch(
                 x[0],
@@ -197,26 +179,12 @@ fn a_failing_assertion_says_so_and_where() {
             },
         )
     });
-    assert_eq!(
-        error,
-        Err("assertion failed: less than the limit".to_owned())
-    );
+    assert_eq!(error, Err("assertion failed: less than the limit".to_owned()));
 }
 
 #[test]
 fn division_of_integers_by_zero_is_the_same_error_everywhere() {
-    assert!(
-        check(&[int(3), int(0)], |x| vec![x[0].div(x[1])])
-            .unwrap_err()
-            .contains("by zero")
-    );
-    let (a, b) = (
-        HostTensor::new([3], vec![1, 2, 3]),
-        HostTensor::new([3], vec![1, 0, 3]),
-    );
-    assert!(
-        check(&[a, b], |x| vec![x[0].add(x[1]).rem(x[1])])
-            .unwrap_err()
-            .contains("[1]")
-    );
+    assert!(check(&[int(3), int(0)], |x| vec![x[0].div(x[1])]).unwrap_err().contains("by zero"));
+    let (a, b) = (HostTensor::new([3], vec![1, 2, 3]), HostTensor::new([3], vec![1, 0, 3]));
+    assert!(check(&[a, b], |x| vec![x[0].add(x[1]).rem(x[1])]).unwrap_err().contains("[1]"));
 }

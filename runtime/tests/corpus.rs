@@ -12,12 +12,7 @@ fn run(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
     let program = Program::new(graph.clone())?;
     let first = program.run(inputs, &mut vec![]);
     let second = program.run(inputs, &mut vec![]);
-    assert_eq!(
-        first,
-        second,
-        "two runs give the same\n{}",
-        program.explain()
-    );
+    assert_eq!(first, second, "two runs give the same\n{}", program.explain());
     first
 }
 
@@ -58,13 +53,7 @@ fn every_case_in_a_loop() {
         });
         let traced = traced.unwrap_or_else(|e| panic!("{e}"));
         let expected = run(&single, &case.inputs);
-        assert_eq!(
-            run(&traced.graph, &case.inputs),
-            expected,
-            "{}: {}",
-            case.op.name,
-            case.name
-        );
+        assert_eq!(run(&traced.graph, &case.inputs), expected, "{}: {}", case.op.name, case.name);
         n += 1;
     }
     assert!(n > 100, "only {n} cases");
@@ -75,14 +64,7 @@ fn every_case_in_a_loop() {
 fn every_operation_has_a_kernel() {
     for case in cases() {
         let Ok(graph) = case.graph() else { continue };
-        let text = Program::new(graph)
-            .unwrap_or_else(|e| panic!("{e}"))
-            .explain();
-        assert!(
-            !text.contains("reference"),
-            "{}: {}\n{text}",
-            case.op.name,
-            case.name
-        );
+        let text = Program::new(graph).unwrap_or_else(|e| panic!("{e}")).explain();
+        assert!(!text.contains("reference"), "{}: {}\n{text}", case.op.name, case.name);
     }
 }

@@ -12,19 +12,8 @@ fn check(text: &str, inputs: &[HostTensor]) -> Vec<HostTensor> {
     let graph = Graph::parse(text, "dynamic.ir").unwrap_or_else(|e| panic!("{}", e[0]));
     ir::verify(&graph).unwrap_or_else(|e| panic!("{}", e[0]));
     let program = Program::new(graph.clone()).unwrap_or_else(|e| panic!("{e}"));
-    assert!(
-        program.explain().contains("slots"),
-        "this test is about slots\n{}",
-        program.explain()
-    );
-    check_traced(
-        &Traced {
-            graph,
-            vars: vec![],
-        },
-        inputs,
-    )
-    .unwrap_or_else(|e| panic!("{e}"))
+    assert!(program.explain().contains("slots"), "this test is about slots\n{}", program.explain());
+    check_traced(&Traced { graph, vars: vec![] }, inputs).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn floats(x: &[f32]) -> HostTensor {

@@ -7,12 +7,7 @@ use support::{branch, check, while_loop};
 
 fn floats(shape: &[usize]) -> HostTensor {
     let n: usize = shape.iter().product();
-    HostTensor::new(
-        shape,
-        (0..n)
-            .map(|i| 0.3 + (i * 37 % 11) as f64 / 10.0)
-            .collect::<Vec<_>>(),
-    )
+    HostTensor::new(shape, (0..n).map(|i| 0.3 + (i * 37 % 11) as f64 / 10.0).collect::<Vec<_>>())
 }
 fn int(x: i32) -> HostTensor {
     HostTensor::scalar(x)
@@ -25,11 +20,7 @@ fn constant(x: i32) -> Any {
 fn two_orders(loss: Any, wrt: &[Any]) -> Vec<Any> {
     let one = || loss.number(1.0);
     let first = autodiff::vjp(&[(loss, one())], wrt);
-    let total = first
-        .iter()
-        .map(|d| d.mul(*d).sum_all())
-        .reduce(Any::add)
-        .expect("some gradients");
+    let total = first.iter().map(|d| d.mul(*d).sum_all()).reduce(Any::add).expect("some gradients");
     let second = autodiff::vjp(&[(total, one())], wrt);
     [vec![loss], first, second].concat()
 }
@@ -86,13 +77,7 @@ fn a_loop_as_long_as_the_data_says() {
             let r = while_loop(
                 &[x[0], constant(0)],
                 |s| s[0].gt(s[0].number(1.0)),
-                |s| {
-                    vec![
-                        s[0].mul(s[0].number(0.5))
-                            .add(s[0].sqrt().mul(s[0].number(0.1))),
-                        s[1].add(constant(1)),
-                    ]
-                },
+                |s| vec![s[0].mul(s[0].number(0.5)).add(s[0].sqrt().mul(s[0].number(0.1))), s[1].add(constant(1))],
             );
             [two_orders(r[0].mul(r[0]), &[x[0]]), vec![r[1]]].concat()
         })
@@ -125,10 +110,7 @@ fn single_precision_and_masks() {
             |s| s[1].lt(constant(3)),
             |s| {
                 let positive = s[0].gt(s[0].number(0.0));
-                vec![
-                    positive.select(s[0].mul(s[0]), s[0].neg().exp()),
-                    s[1].add(constant(1)),
-                ]
+                vec![positive.select(s[0].mul(s[0]), s[0].neg().exp()), s[1].add(constant(1))]
             },
         );
         let loss = r[0].sum_all();

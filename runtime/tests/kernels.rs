@@ -15,26 +15,13 @@ fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
         DType::F64 => HostTensor::new(shape, (0..n).map(at).collect::<Vec<_>>()),
         DType::I32 => HostTensor::new(shape, (0..n).map(|i| at(i) as i32).collect::<Vec<_>>()),
         DType::I64 => HostTensor::new(shape, (0..n).map(|i| at(i) as i64).collect::<Vec<_>>()),
-        DType::U32 => HostTensor::new(
-            shape,
-            (0..n).map(|i| (i * 31 % 17) as u32).collect::<Vec<_>>(),
-        ),
-        DType::U8 => HostTensor::new(
-            shape,
-            (0..n).map(|i| (i * 31 % 17) as u8).collect::<Vec<_>>(),
-        ),
+        DType::U32 => HostTensor::new(shape, (0..n).map(|i| (i * 31 % 17) as u32).collect::<Vec<_>>()),
+        DType::U8 => HostTensor::new(shape, (0..n).map(|i| (i * 31 % 17) as u8).collect::<Vec<_>>()),
         DType::Bool => HostTensor::new(shape, (0..n).map(|i| i * 31 % 7 < 3).collect::<Vec<_>>()),
     }
 }
 
-const NUMERIC: [DType; 6] = [
-    DType::F32,
-    DType::F64,
-    DType::I32,
-    DType::I64,
-    DType::U32,
-    DType::U8,
-];
+const NUMERIC: [DType; 6] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U8];
 
 /// The tensor itself and views of it, all of one shape, by what it is made of.
 fn layouts(x: &[Any]) -> Vec<Any> {
@@ -50,10 +37,7 @@ fn layouts(x: &[Any]) -> Vec<Any> {
 }
 
 fn layout_inputs(dtype: DType) -> Vec<HostTensor> {
-    [&[3, 4, 5][..], &[5, 3, 4], &[3, 4, 10], &[4, 1]]
-        .iter()
-        .map(|s| numbers(s, dtype))
-        .collect()
+    [&[3, 4, 5][..], &[5, 3, 4], &[3, 4, 10], &[4, 1]].iter().map(|s| numbers(s, dtype)).collect()
 }
 
 #[test]
@@ -80,11 +64,7 @@ trait LessCount {
 }
 impl LessCount for Any {
     fn less_count(self, other: Any) -> Any {
-        self.lt(other)
-            .select(self, other)
-            .eq(self)
-            .cast(DType::I32)
-            .sum_all()
+        self.lt(other).select(self, other).eq(self).cast(DType::I32).sum_all()
     }
 }
 
@@ -95,20 +75,12 @@ fn functions_of_one_number_agree_for_tensors_and_scalars() {
         check(&inputs, |x| {
             let mut results = Vec::new();
             for def in anabranch_dsl::ops::all() {
-                let unary =
-                    def.arity == anabranch_dsl::ops::Arity::Exactly(1) && def.attrs.is_empty();
+                let unary = def.arity == anabranch_dsl::ops::Arity::Exactly(1) && def.attrs.is_empty();
                 if unary && def.name != "not" {
-                    results.extend(
-                        x.iter()
-                            .map(|&x| trace::emit(def, &[x], Default::default())),
-                    );
+                    results.extend(x.iter().map(|&x| trace::emit(def, &[x], Default::default())));
                 }
             }
-            assert!(
-                results.len() > 50,
-                "{} results of functions of one number",
-                results.len()
-            );
+            assert!(results.len() > 50, "{} results of functions of one number", results.len());
             results
         })
         .expect("it runs");
@@ -119,9 +91,7 @@ fn functions_of_one_number_agree_for_tensors_and_scalars() {
 fn casts_between_all_types() {
     for from in DType::ALL {
         check(&[numbers(&[50], from), numbers(&[], from)], |x| {
-            x.iter()
-                .flat_map(|x| DType::ALL.map(|to| x.cast(to)))
-                .collect()
+            x.iter().flat_map(|x| DType::ALL.map(|to| x.cast(to))).collect()
         })
         .expect("it runs");
     }
@@ -136,15 +106,8 @@ fn reductions_over_all_sets_of_axes_and_layouts() {
                 for set in 0..8usize {
                     let axes: Vec<usize> = (0..3).filter(|i| set >> i & 1 == 1).collect();
                     let axes = || axes.clone();
-                    results.extend([
-                        a.sum(axes(), false),
-                        a.prod(axes(), true),
-                        a.max(axes(), false),
-                    ]);
-                    results.extend([
-                        a.min(axes(), true),
-                        a.gt(a.number(1.0)).all_axes(axes(), false),
-                    ]);
+                    results.extend([a.sum(axes(), false), a.prod(axes(), true), a.max(axes(), false)]);
+                    results.extend([a.min(axes(), true), a.gt(a.number(1.0)).all_axes(axes(), false)]);
                     results.push(a.gt(a.number(1.0)).any_axes(axes(), false));
                 }
                 for axis in 0..3 {
@@ -159,23 +122,16 @@ fn reductions_over_all_sets_of_axes_and_layouts() {
 
 #[test]
 fn long_reductions_and_empty_ones() {
-    check(
-        &[
-            numbers(&[3, 1003], DType::F64),
-            numbers(&[1003, 3], DType::F64),
-            numbers(&[2, 0], DType::F32),
-        ],
-        |x| {
-            vec![
-                x[0].sum(1, false),
-                x[1].sum(0, false),
-                x[0].max(1, false),
-                x[2].sum(1, false),
-                x[2].sum(0, false),
-                x[2].prod_all(),
-            ]
-        },
-    )
+    check(&[numbers(&[3, 1003], DType::F64), numbers(&[1003, 3], DType::F64), numbers(&[2, 0], DType::F32)], |x| {
+        vec![
+            x[0].sum(1, false),
+            x[1].sum(0, false),
+            x[0].max(1, false),
+            x[2].sum(1, false),
+            x[2].sum(0, false),
+            x[2].prod_all(),
+        ]
+    })
     .expect("it runs");
 }
 
@@ -186,11 +142,7 @@ fn softmax_along_each_axis() {
             let mut results = Vec::new();
             for a in layouts(x) {
                 for axis in 0..3 {
-                    results.extend([
-                        a.softmax(axis),
-                        a.log_softmax(axis),
-                        a.logsumexp(axis, false),
-                    ]);
+                    results.extend([a.softmax(axis), a.log_softmax(axis), a.logsumexp(axis, false)]);
                 }
             }
             let huge = x[0].mul(x[0].number(1e30)).mul(x[0].number(1e30));
@@ -204,12 +156,8 @@ fn softmax_along_each_axis() {
 #[test]
 fn products_of_matrices_of_every_layout() {
     for dtype in NUMERIC {
-        let inputs = [
-            numbers(&[7, 5], dtype),
-            numbers(&[5, 6], dtype),
-            numbers(&[6, 5], dtype),
-            numbers(&[2, 3, 5, 4], dtype),
-        ];
+        let inputs =
+            [numbers(&[7, 5], dtype), numbers(&[5, 6], dtype), numbers(&[6, 5], dtype), numbers(&[2, 3, 5, 4], dtype)];
         check(&inputs, |x| {
             let (a, b, c, d) = (x[0], x[1], x[2], x[3]);
             vec![
@@ -233,18 +181,9 @@ fn products_of_matrices_of_every_layout() {
 
 #[test]
 fn a_large_product_does_not_depend_on_how_it_is_split() {
-    let inputs = [
-        numbers(&[300, 130], DType::F64),
-        numbers(&[130, 170], DType::F64),
-    ];
-    check(&inputs, |x| {
-        vec![x[0].matmul(x[1]), x[0].slice(0, 0, 70).matmul(x[1])]
-    })
-    .expect("it runs");
-    let inputs = [
-        numbers(&[300, 130], DType::F32),
-        numbers(&[130, 170], DType::F32),
-    ];
+    let inputs = [numbers(&[300, 130], DType::F64), numbers(&[130, 170], DType::F64)];
+    check(&inputs, |x| vec![x[0].matmul(x[1]), x[0].slice(0, 0, 70).matmul(x[1])]).expect("it runs");
+    let inputs = [numbers(&[300, 130], DType::F32), numbers(&[130, 170], DType::F32)];
     let program = anabranch_runtime::Program::new(
         support::traced(&inputs, |x| {
             let all = x[0].matmul(x[1]);
@@ -252,41 +191,24 @@ fn a_large_product_does_not_depend_on_how_it_is_split() {
         })
         .graph,
     );
-    let outputs = program
-        .and_then(|p| p.run(&inputs, &mut vec![]))
-        .unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(
-        outputs[0], outputs[1],
-        "a row is the same bits in a large and in a small product"
-    );
+    let outputs = program.and_then(|p| p.run(&inputs, &mut vec![])).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(outputs[0], outputs[1], "a row is the same bits in a large and in a small product");
 }
 
 #[test]
 fn large_maps_are_split() {
     let n = 300_000;
-    check(
-        &[numbers(&[n], DType::F64), numbers(&[3, n / 3], DType::F64)],
-        |x| {
-            let b = x[1].permute([1, 0]).reshape([n]);
-            vec![
-                x[0].mul(b).add(x[0]),
-                x[0].add(b).sum_all(),
-                x[1].sum(0, false),
-                x[1].sum(1, false),
-            ]
-        },
-    )
+    check(&[numbers(&[n], DType::F64), numbers(&[3, n / 3], DType::F64)], |x| {
+        let b = x[1].permute([1, 0]).reshape([n]);
+        vec![x[0].mul(b).add(x[0]), x[0].add(b).sum_all(), x[1].sum(0, false), x[1].sum(1, false)]
+    })
     .expect("it runs");
 }
 
 #[test]
 fn parts_are_read_and_written() {
     for dtype in [DType::F32, DType::I64, DType::U8] {
-        let inputs = [
-            numbers(&[4, 6], dtype),
-            numbers(&[2, 6], dtype),
-            HostTensor::scalar(1i32),
-        ];
+        let inputs = [numbers(&[4, 6], dtype), numbers(&[2, 6], dtype), HostTensor::scalar(1i32)];
         check(&inputs, |x| {
             let (a, part, i) = (x[0], x[1], x[2]);
             let own = a.add(a);
@@ -315,13 +237,7 @@ fn numbers_in_tensors_name_places() {
     let ids_u8 = HostTensor::new([2], vec![2u8, 0]);
     let along = HostTensor::new([4, 2], vec![5i64, 0, 1, 1, 2, 4, 0, 3]);
     for dtype in [DType::F32, DType::F64, DType::I32] {
-        let inputs = [
-            numbers(&[4, 6], dtype),
-            ids.clone(),
-            ids_u8.clone(),
-            along.clone(),
-            numbers(&[2, 3, 6], dtype),
-        ];
+        let inputs = [numbers(&[4, 6], dtype), ids.clone(), ids_u8.clone(), along.clone(), numbers(&[2, 3, 6], dtype)];
         check(&inputs, |x| {
             let (a, ids, small, along, rows) = (x[0], x[1], x[2], x[3], x[4]);
             vec![
@@ -349,20 +265,11 @@ fn an_index_out_of_range_is_the_same_error_everywhere() {
     }
     for start in [-1, 3, 100] {
         let start = HostTensor::scalar(start);
-        check(&[a.clone(), start.clone()], |x| {
-            vec![x[0].slice_at(x[1], 0, 2)]
-        })
-        .unwrap_err();
-        check(&[a.clone(), start], |x| {
-            vec![x[0].update_slice_at(x[0].slice(0, 0, 2), x[1], 0)]
-        })
-        .unwrap_err();
+        check(&[a.clone(), start.clone()], |x| vec![x[0].slice_at(x[1], 0, 2)]).unwrap_err();
+        check(&[a.clone(), start], |x| vec![x[0].update_slice_at(x[0].slice(0, 0, 2), x[1], 0)]).unwrap_err();
     }
     let ids = HostTensor::new([1], vec![9i64]);
-    check(&[a, ids], |x| {
-        vec![x[0].add(x[0]).scatter_add(x[1], x[0].slice(0, 0, 1), 0)]
-    })
-    .unwrap_err();
+    check(&[a, ids], |x| vec![x[0].add(x[0]).scatter_add(x[1], x[0].slice(0, 0, 1), 0)]).unwrap_err();
 }
 
 #[test]
@@ -388,23 +295,8 @@ fn random_numbers_are_those_of_the_interpreter() {
 #[test]
 fn elementwise_chains_are_one_instruction() {
     let inputs = [numbers(&[600], DType::F32), numbers(&[600], DType::F32)];
-    let graph = support::traced(&inputs, |x| {
-        vec![x[0].mul(x[1]).add(x[0]).tanh().mul(x[1].exp())]
-    })
-    .graph;
-    let text = anabranch_runtime::Program::new(graph)
-        .unwrap_or_else(|e| panic!("{e}"))
-        .explain();
-    assert_eq!(
-        text.lines().filter(|l| l.contains("tanh")).count(),
-        1,
-        "{text}"
-    );
-    assert_eq!(
-        text.lines()
-            .filter(|l| l.contains(" = ") && l.contains("; "))
-            .count(),
-        1,
-        "{text}"
-    );
+    let graph = support::traced(&inputs, |x| vec![x[0].mul(x[1]).add(x[0]).tanh().mul(x[1].exp())]).graph;
+    let text = anabranch_runtime::Program::new(graph).unwrap_or_else(|e| panic!("{e}")).explain();
+    assert_eq!(text.lines().filter(|l| l.contains("tanh")).count(), 1, "{text}");
+    assert_eq!(text.lines().filter(|l| l.contains(" = ") && l.contains("; ")).count(), 1, "{text}");
 }

@@ -40,9 +40,7 @@ fn is_float(x: &Any) -> bool {
 
 /// A predicate over what there is.
 fn predicate(c: &Choices<'_>, values: &[Any]) -> Any {
-    pick(c, values, is_float)
-        .sum_all()
-        .gt(scalar(c.below(5) as f64 - 2.0))
+    pick(c, values, is_float).sum_all().gt(scalar(c.below(5) as f64 - 2.0))
 }
 
 /// Keeps numbers small, so that chaos does not blow rounding up.
@@ -72,9 +70,7 @@ fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize
                 let n = x.dim(0);
                 x.update_slice(x.slice(0, n - 1, n), 0, 0)
             }
-            10 if x.rank() > 0 => {
-                Any::concat(&[x.slice(0, 1, x.dim(0)), tame(x).slice(0, 0, 1)], 0)
-            }
+            10 if x.rank() > 0 => Any::concat(&[x.slice(0, 1, x.dim(0)), tame(x).slice(0, 0, 1)], 0),
             11 if x.rank() > 0 => x.softmax(-1),
             12 => trace::read_var(&vars[c.below(vars.len())]),
             13 => {
@@ -89,17 +85,10 @@ fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize
                 let side = |values: &mut Vec<Any>| {
                     program(c, values, vars, depth + 1);
                     // Both sides give a value of the type of `x`: a new one if there is one.
-                    let last = *values
-                        .iter()
-                        .rfind(|v| v.ty() == x.ty())
-                        .expect("x has its type");
+                    let last = *values.iter().rfind(|v| v.ty() == x.ty()).expect("x has its type");
                     vec![last, pick(c, &outer, is_float).sum_all()]
                 };
-                let r = branch(
-                    p,
-                    || side(&mut values.clone()),
-                    || side(&mut values.clone()),
-                );
+                let r = branch(p, || side(&mut values.clone()), || side(&mut values.clone()));
                 values.extend(r);
                 continue;
             }
@@ -115,19 +104,10 @@ fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize
                         let mut inside = outer.clone();
                         inside.extend(&s[1..]);
                         program(c, &mut inside, vars, depth + 1);
-                        let of = |ty: Type| {
-                            *inside
-                                .iter()
-                                .rfind(|v| v.ty() == ty)
-                                .expect("there is one of its type")
-                        };
+                        let of = |ty: Type| *inside.iter().rfind(|v| v.ty() == ty).expect("there is one of its type");
                         let (a, b) = (of(x.ty()), of(y.ty()));
                         // Sometimes the two are exchanged.
-                        let (a, b) = if x.ty() == y.ty() && c.below(2) == 0 {
-                            (s[2], a)
-                        } else {
-                            (a, b)
-                        };
+                        let (a, b) = if x.ty() == y.ty() && c.below(2) == 0 { (s[2], a) } else { (a, b) };
                         vec![s[0].add(trace::constant(HostTensor::scalar(1))), a, b]
                     },
                 );
@@ -143,37 +123,17 @@ fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize
 fn run(bytes: &[u8], with_gradient: bool) {
     let numbers = |shape: &[usize]| {
         let n: usize = shape.iter().product();
-        HostTensor::new(
-            shape,
-            (0..n)
-                .map(|i| (i * 13 % 7) as f64 / 5.0 - 0.4)
-                .collect::<Vec<_>>(),
-        )
+        HostTensor::new(shape, (0..n).map(|i| (i * 13 % 7) as f64 / 5.0 - 0.4).collect::<Vec<_>>())
     };
-    let inputs = [
-        numbers(&[]),
-        numbers(&[3]),
-        numbers(&[2, 3]),
-        numbers(&[2, 3]),
-    ];
-    let vars = [
-        AnyVar::new("u", numbers(&[3])),
-        AnyVar::new("v", numbers(&[])),
-    ];
+    let inputs = [numbers(&[]), numbers(&[3]), numbers(&[2, 3]), numbers(&[2, 3])];
+    let vars = [AnyVar::new("u", numbers(&[3])), AnyVar::new("v", numbers(&[]))];
     let t = traced(&inputs, |x| {
-        let choices = Choices {
-            bytes: bytes.into(),
-        };
+        let choices = Choices { bytes: bytes.into() };
         let mut values = x.to_vec();
         program(&choices, &mut values, &vars, 0);
         let mut outputs: Vec<Any> = values.iter().rev().take(5).copied().collect();
         if with_gradient {
-            let loss = outputs
-                .iter()
-                .filter(|v| is_float(v))
-                .map(|v| v.sum_all())
-                .reduce(Any::add)
-                .expect("a number");
+            let loss = outputs.iter().filter(|v| is_float(v)).map(|v| v.sum_all()).reduce(Any::add).expect("a number");
             outputs.extend(autodiff::vjp(&[(loss, loss.number(1.0))], x));
         }
         outputs
@@ -196,9 +156,5 @@ proptest! {
 }
 
 fn cases() -> u32 {
-    if std::env::var_os("ANABRANCH_SLOW").is_some() {
-        2000
-    } else {
-        150
-    }
+    if std::env::var_os("ANABRANCH_SLOW").is_some() { 2000 } else { 150 }
 }

@@ -18,15 +18,9 @@ pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: 
             }
             got.extend(numbers(t));
         }
-        assert_eq!(
-            got.len(),
-            expected.len(),
-            "{engine}: {got:?} is not {expected:?}"
-        );
+        assert_eq!(got.len(), expected.len(), "{engine}: {got:?} is not {expected:?}");
         for (g, e) in got.iter().zip(expected) {
-            let same = g == e
-                || (g.is_nan() && e.is_nan())
-                || (g - e).abs() <= tolerance * e.abs().max(1.0);
+            let same = g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= tolerance * e.abs().max(1.0);
             assert!(same, "{engine}: {got:?} is not {expected:?}");
         }
     }
@@ -37,13 +31,7 @@ pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: 
 pub fn error_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> anabranch::Diagnostic {
     let mut errors: Vec<(&str, anabranch::Diagnostic)> = run_all(f, args)
         .into_iter()
-        .map(|(engine, r)| {
-            (
-                engine,
-                r.err()
-                    .unwrap_or_else(|| panic!("{engine}: an error was expected")),
-            )
-        })
+        .map(|(engine, r)| (engine, r.err().unwrap_or_else(|| panic!("{engine}: an error was expected"))))
         .collect();
     let (_, first) = errors.remove(0);
     for (engine, other) in errors {
@@ -54,10 +42,7 @@ pub fn error_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> anab
 
 type Outcome = Result<Vec<HostTensor>, anabranch::Diagnostic>;
 
-fn run_all<Args, F: GraphFn<Args>>(
-    f: F,
-    args: impl CallArgs<Args>,
-) -> Vec<(&'static str, Outcome)> {
+fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'static str, Outcome)> {
     let mut inputs = Vec::new();
     args.feed_all(&mut inputs);
     let signature: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
@@ -68,12 +53,7 @@ fn run_all<Args, F: GraphFn<Args>>(
     let verified = anabranch::dsl::ir::verify(&traced.graph);
     assert!(verified.is_ok(), "{}\n{verified:?}", traced.graph);
     let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
-    let interpreted = interp::run(
-        &traced.graph,
-        &inputs,
-        &mut vars,
-        interp::Options::default(),
-    );
+    let interpreted = interp::run(&traced.graph, &inputs, &mut vars, interp::Options::default());
     let session = Session::new().expect("a session on the CPU");
     let compiled = session.function(f).and_then(|f| f.call_host(&inputs));
     vec![("interpreter", interpreted), ("plan", compiled)]

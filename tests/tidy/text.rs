@@ -4,22 +4,17 @@
 
 /// The words of `line`: runs of letters, digits, `_` and `-`.
 pub(crate) fn words(line: &str) -> impl Iterator<Item = &str> {
-    line.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '-'))
-        .filter(|word| !word.is_empty())
+    line.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '-')).filter(|word| !word.is_empty())
 }
 
 /// The text between single backticks, outside fenced blocks.
 pub(crate) fn code_spans(document: &str) -> impl Iterator<Item = &str> {
-    by_fence(document)
-        .filter(|(_, fenced)| !fenced)
-        .flat_map(|(line, _)| line.split('`').skip(1).step_by(2))
+    by_fence(document).filter(|(_, fenced)| !fenced).flat_map(|(line, _)| line.split('`').skip(1).step_by(2))
 }
 
 /// The lines of fenced blocks, without a shell prompt.
 pub(crate) fn fenced_lines(document: &str) -> impl Iterator<Item = &str> {
-    by_fence(document)
-        .filter(|(_, fenced)| *fenced)
-        .map(|(line, _)| line.trim_start().trim_start_matches("$ "))
+    by_fence(document).filter(|(_, fenced)| *fenced).map(|(line, _)| line.trim_start().trim_start_matches("$ "))
 }
 
 /// The lines of `document`, each with whether it is inside a fenced block; the fences are left out.
@@ -46,9 +41,7 @@ pub(crate) fn path_of(span: &str, exists: impl Fn(&str) -> bool) -> Option<&str>
     let has_extension = |extensions: &[&str]| extensions.iter().any(|end| span.ends_with(end));
     let first = span.split('/').next().unwrap_or_default();
     let is_path = if span.contains('/') {
-        has_extension(&[
-            ".rs", ".ir", ".stderr", ".wgsl", ".py", ".bin", ".txt", ".md", ".toml", "/",
-        ]) || exists(first)
+        has_extension(&[".rs", ".ir", ".stderr", ".wgsl", ".py", ".bin", ".txt", ".md", ".toml", "/"]) || exists(first)
     } else {
         has_extension(&[".md", ".toml"])
     };
@@ -65,8 +58,7 @@ pub(crate) fn path_of(span: &str, exists: impl Fn(&str) -> bool) -> Option<&str>
 pub(crate) fn cargo_command(text: &str) -> Option<String> {
     let start = text.find("cargo test").or_else(|| text.find("cargo run"))?;
     let words = text[start..].split_whitespace();
-    let of_cargo =
-        words.take_while(|word| !["--", "|", "||", "&&", ";", "#", "2>&1"].contains(word));
+    let of_cargo = words.take_while(|word| !["--", "|", "||", "&&", ";", "#", "2>&1"].contains(word));
     Some(of_cargo.collect::<Vec<_>>().join(" "))
 }
 
@@ -113,9 +105,7 @@ fn not_code(text: &str) -> Option<usize> {
         raw[hashes..].strip_prefix('"')?;
         let close = format!("\"{}", "#".repeat(hashes));
         let start = prefix.len() + 1 + hashes + 1;
-        let length = text[start..]
-            .find(&close)
-            .map(|at| start + at + close.len());
+        let length = text[start..].find(&close).map(|at| start + at + close.len());
         return Some(length.unwrap_or(text.len()));
     }
     let quote = literal.chars().next()?;
@@ -164,10 +154,7 @@ fn code_keeps_no_comment_and_no_literal() {
         (r###"f(r##"unsafe "# x"##)"###, "f( )"),
         (r#"f(b"unsafe", br"unsafe\", c"x")"#, "f( ,  ,  )"),
         ("['\"', '\\'', b'x', 'é']", "[ ,  ,  ,  ]"),
-        (
-            "fn f<'a>(x: &'a str) -> r#type",
-            "fn f<'a>(x: &'a str) -> r#type",
-        ),
+        ("fn f<'a>(x: &'a str) -> r#type", "fn f<'a>(x: &'a str) -> r#type"),
         ("var\"x\" break brr", "var  break brr"),
         ("unsafe { x }", "unsafe { x }"),
         ("\"never closed", " "),
@@ -205,18 +192,9 @@ fn a_span_is_a_path_when_it_looks_like_one() {
 #[test]
 fn a_command_ends_where_the_arguments_of_the_program_start() {
     let cases = [
-        (
-            "stage x cargo run --release --example a -- --small",
-            Some("cargo run --release --example a"),
-        ),
-        (
-            "    SLOW=1 cargo test --workspace 2>&1 | tee log",
-            Some("cargo test --workspace"),
-        ),
-        (
-            "cargo test --workspace   # all of them",
-            Some("cargo test --workspace"),
-        ),
+        ("stage x cargo run --release --example a -- --small", Some("cargo run --release --example a")),
+        ("    SLOW=1 cargo test --workspace 2>&1 | tee log", Some("cargo test --workspace")),
+        ("cargo test --workspace   # all of them", Some("cargo test --workspace")),
         ("cargo fmt --all --check", None),
     ];
     for (line, command) in cases {
@@ -228,8 +206,5 @@ fn a_command_ends_where_the_arguments_of_the_program_start() {
 fn spans_are_read_outside_fences_and_lines_inside() {
     let document = "a `b` and `c d`\n```sh\n$ cargo test `x`\n```\n`e`";
     assert_eq!(code_spans(document).collect::<Vec<_>>(), ["b", "c d", "e"]);
-    assert_eq!(
-        fenced_lines(document).collect::<Vec<_>>(),
-        ["cargo test `x`"]
-    );
+    assert_eq!(fenced_lines(document).collect::<Vec<_>>(), ["cargo test `x`"]);
 }

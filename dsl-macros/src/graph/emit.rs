@@ -66,13 +66,7 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    pub(super) fn new(
-        places: &Places,
-        used: &[Written],
-        construct: &Ident,
-        index: usize,
-        at: Span,
-    ) -> Carried {
+    pub(super) fn new(places: &Places, used: &[Written], construct: &Ident, index: usize, at: Span) -> Carried {
         let uses = uses(used, construct, at);
         // The whole call has the hygiene of helpers: so the compiler reports it at the user's assignment.
         let calls = places.iter().rev().fold(quote!(()), |rest, place| {
@@ -83,23 +77,13 @@ impl Carried {
             quote!((#place, #rest))
         });
         if places.is_empty() {
-            return Carried {
-                places: calls,
-                declaration: TokenStream::new(),
-                sites: quote!(&[]),
-                uses,
-            };
+            return Carried { places: calls, declaration: TokenStream::new(), sites: quote!(&[]), uses };
         }
         let sites = places.iter().map(|p| site(p.written.span, &p.name()));
         let name = helper("sites", index, at);
         let ty = rt(at, "Site");
         let declaration = quote!(let #name: &[#ty] = &[#(#sites),*];);
-        Carried {
-            places: calls,
-            declaration,
-            sites: quote!(#name),
-            uses,
-        }
+        Carried { places: calls, declaration, sites: quote!(#name), uses }
     }
 }
 
@@ -140,20 +124,8 @@ pub(super) struct IfParts {
 
 /// An `if` without a value.
 pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
-    let IfParts {
-        construct,
-        if_token,
-        condition,
-        then_arm,
-        else_arm,
-        ..
-    } = parts;
-    let Carried {
-        places,
-        declaration,
-        sites,
-        uses,
-    } = carried;
+    let IfParts { construct, if_token, condition, then_arm, else_arm, .. } = parts;
+    let Carried { places, declaration, sites, uses } = carried;
     let new = rt(if_token, "If");
     let condition = checked_condition(if_token, &condition);
     let new = quote_spanned!(if_token=> #new::new(#condition));
@@ -175,21 +147,9 @@ pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
 
 /// An `if` with a value; `expected` is its type where it is written nearby.
 pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>) -> Expr {
-    let IfParts {
-        construct,
-        index,
-        if_token,
-        condition,
-        then_arm,
-        else_arm,
-    } = parts;
+    let IfParts { construct, index, if_token, condition, then_arm, else_arm } = parts;
     let else_arm = else_arm.expect("an `if` with a value has an `else`");
-    let Carried {
-        places,
-        declaration,
-        sites,
-        uses,
-    } = carried;
+    let Carried { places, declaration, sites, uses } = carried;
     let value = helper("value", index, if_token);
     let new = rt(if_token, "If");
     let condition = checked_condition(if_token, &condition);
@@ -253,20 +213,8 @@ pub(super) struct WhileParts {
 
 /// A `while`.
 pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
-    let WhileParts {
-        construct,
-        index,
-        label,
-        while_token,
-        condition,
-        body,
-    } = parts;
-    let Carried {
-        places,
-        declaration,
-        sites,
-        uses,
-    } = carried;
+    let WhileParts { construct, index, label, while_token, condition, body } = parts;
+    let Carried { places, declaration, sites, uses } = carried;
     let test = helper("test", index, while_token);
     let new = rt(while_token, "While");
     let condition = checked_condition(while_token, &condition);
@@ -287,25 +235,14 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
 }
 
 /// `left && right` or `left || right`.
-pub(super) fn logical(
-    construct: Ident,
-    index: usize,
-    op: &BinOp,
-    sides: (Expr, Expr),
-    carried: Carried,
-) -> Expr {
+pub(super) fn logical(construct: Ident, index: usize, op: &BinOp, sides: (Expr, Expr), carried: Carried) -> Expr {
     let (at, function) = match op {
         BinOp::And(t) => (t.spans[0], "and"),
         BinOp::Or(t) => (t.spans[0], "or"),
         _ => unreachable!("only `&&` and `||` are lazy"),
     };
     let (left, right) = sides;
-    let Carried {
-        places,
-        declaration,
-        sites,
-        uses,
-    } = carried;
+    let Carried { places, declaration, sites, uses } = carried;
     let function = Ident::new(function, at);
     let value = helper("right", index, at);
     let logical = rt(at, "Logical");
@@ -381,14 +318,7 @@ pub(super) fn host_iter(at: Span, iterable: &Expr) -> Expr {
 }
 
 /// `assert!`, or `debug_assert!` if `debug`.
-pub(super) fn assert(
-    index: usize,
-    at: Span,
-    debug: bool,
-    condition: &Expr,
-    text: &str,
-    message: &TokenStream,
-) -> Expr {
+pub(super) fn assert(index: usize, at: Span, debug: bool, condition: &Expr, text: &str, message: &TokenStream) -> Expr {
     let assertion = helper("assert", index, at);
     let new = rt(at, "Assert");
     let condition = checked_condition(at, condition);

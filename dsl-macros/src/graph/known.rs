@@ -173,16 +173,8 @@ pub(super) fn gives_bool(name: &str) -> bool {
 /// Whether an expression is no tensor, by its form: a text, a character, a length.
 pub(super) fn is_host_value(e: &Expr) -> bool {
     match e {
-        Expr::Lit(ExprLit {
-            lit: Lit::Str(_) | Lit::ByteStr(_) | Lit::Char(_),
-            ..
-        }) => true,
-        Expr::MethodCall(m) => {
-            m.args.is_empty()
-                && ["len", "rank", "capacity"]
-                    .iter()
-                    .any(|name| m.method == name)
-        }
+        Expr::Lit(ExprLit { lit: Lit::Str(_) | Lit::ByteStr(_) | Lit::Char(_), .. }) => true,
+        Expr::MethodCall(m) => m.args.is_empty() && ["len", "rank", "capacity"].iter().any(|name| m.method == name),
         Expr::Paren(e) => is_host_value(&e.expr),
         _ => false,
     }
@@ -213,8 +205,8 @@ pub(super) fn macro_kind(name: &str) -> MacroKind {
         "assert" => MacroKind::Assert(false),
         "debug_assert" => MacroKind::Assert(true),
         "panic" | "todo" | "unimplemented" | "unreachable" => MacroKind::Panic,
-        "cfg" | "column" | "concat" | "env" | "file" | "include_bytes" | "include_str" | "line"
-        | "module_path" | "option_env" | "stringify" => MacroKind::Constant,
+        "cfg" | "column" | "concat" | "env" | "file" | "include_bytes" | "include_str" | "line" | "module_path"
+        | "option_env" | "stringify" => MacroKind::Constant,
         _ => MacroKind::Opaque,
     }
 }

@@ -35,13 +35,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let rewritten = rewrite::rewrite(&cx, function).function;
     match cx.finish() {
         Ok(()) => {
-            let ItemFn {
-                attrs,
-                vis,
-                sig,
-                block,
-                ..
-            } = rewritten;
+            let ItemFn { attrs, vis, sig, block, .. } = rewritten;
             let guard = emit::guard(&sig.ident);
             let stmts = &block.stmts;
             quote! {
@@ -61,20 +55,14 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// Reads the function.
 fn parse(item: TokenStream) -> syn::Result<ItemFn> {
     syn::parse2(item).map_err(|error| {
-        syn::Error::new(
-            error.span(),
-            format!("`#[graph]` is for functions and methods with a body: {error}"),
-        )
+        syn::Error::new(error.span(), format!("`#[graph]` is for functions and methods with a body: {error}"))
     })
 }
 
 /// Refuses functions whose calls tracing cannot follow.
 fn check_signature(cx: &Ctxt, sig: &Signature) {
     let refuse = |token: &dyn ToTokens, kind: &str| {
-        cx.error(
-            token.to_token_stream(),
-            format!("a graph function is an ordinary function, it cannot be {kind}"),
-        );
+        cx.error(token.to_token_stream(), format!("a graph function is an ordinary function, it cannot be {kind}"));
     };
     if let Some(token) = &sig.constness {
         refuse(token, "`const`");
@@ -103,35 +91,24 @@ mod tests {
 
     #[test]
     fn an_ordinary_function_keeps_everything_but_its_body() {
-        let out = expanded(
-            "/// Doc.\n#[inline] pub(crate) fn f<T: Copy>(x: T) -> T where T: Sized { x }",
-        );
+        let out = expanded("/// Doc.\n#[inline] pub(crate) fn f<T: Copy>(x: T) -> T where T: Sized { x }");
         let sig = "# [inline] pub (crate) fn f < T : Copy > (x : T) -> T where T : Sized {";
         assert!(out.contains(sig), "{out}");
         assert!(out.contains("Doc."), "{out}");
-        assert!(
-            out.contains(":: anabranch :: __rt :: enter (\"f\""),
-            "{out}"
-        );
+        assert!(out.contains(":: anabranch :: __rt :: enter (\"f\""), "{out}");
     }
 
     #[test]
     fn all_errors_are_reported_and_the_function_stays() {
         let out = expanded("async unsafe fn f() { unsafe { g() } }");
         assert_eq!(out.matches("compile_error").count(), 3, "{out}");
-        assert!(
-            out.ends_with("async unsafe fn f () { unsafe { g () } }"),
-            "{out}"
-        );
+        assert!(out.ends_with("async unsafe fn f () { unsafe { g () } }"), "{out}");
     }
 
     #[test]
     fn what_is_not_a_function_is_an_error() {
         let out = expanded("struct S;");
-        assert!(
-            out.contains("`#[graph]` is for functions and methods with a body"),
-            "{out}"
-        );
+        assert!(out.contains("`#[graph]` is for functions and methods with a body"), "{out}");
         assert!(out.ends_with("struct S ;"), "{out}");
     }
 }

@@ -14,19 +14,14 @@ pub(super) fn take(cx: &Ctxt, sig: &mut Signature) -> Vec<TokenStream> {
         let FnArg::Typed(PatType { attrs, pat, ty, .. }) = param else {
             continue;
         };
-        let (shapes, rest) = std::mem::take(attrs)
-            .into_iter()
-            .partition(|a| a.path().is_ident("shape"));
+        let (shapes, rest) = std::mem::take(attrs).into_iter().partition(|a| a.path().is_ident("shape"));
         *attrs = rest;
         let shapes: Vec<syn::Attribute> = shapes;
         let name = match &**pat {
             Pat::Ident(p) if is_tensor(ty) => &p.ident,
             _ => {
                 for shape in &shapes {
-                    cx.error(
-                        shape,
-                        "`#[shape(..)]` belongs to a parameter of the form `name: Tensor<..>`",
-                    );
+                    cx.error(shape, "`#[shape(..)]` belongs to a parameter of the form `name: Tensor<..>`");
                 }
                 continue;
             }
@@ -74,29 +69,18 @@ mod tests {
     fn taken(text: &str) -> (String, Vec<String>) {
         let mut sig: Signature = syn::parse_str(text).unwrap();
         let cx = Ctxt::new();
-        let statements = take(&cx, &mut sig)
-            .iter()
-            .map(TokenStream::to_string)
-            .collect();
+        let statements = take(&cx, &mut sig).iter().map(TokenStream::to_string).collect();
         assert!(cx.finish().is_ok());
         (quote!(#sig).to_string(), statements)
     }
 
     #[test]
     fn shapes_are_taken_off_and_tensors_are_named() {
-        let (sig, statements) =
-            taken("fn f(#[shape(n, 8, _, { K })] mut x: Tensor<i32>, y: Tensor, z: usize)");
-        assert_eq!(
-            sig,
-            "fn f (mut x : Tensor < i32 > , y : Tensor , z : usize)"
-        );
+        let (sig, statements) = taken("fn f(#[shape(n, 8, _, { K })] mut x: Tensor<i32>, y: Tensor, z: usize)");
+        assert_eq!(sig, "fn f (mut x : Tensor < i32 > , y : Tensor , z : usize)");
         assert_eq!(statements.len(), 3, "{statements:?}");
         for part in ["Named (\"n\")", "Is (8)", "Any", "Is ({ K })"] {
-            assert!(
-                statements[1].contains(part),
-                "no {part} in {}",
-                statements[1]
-            );
+            assert!(statements[1].contains(part), "no {part} in {}", statements[1]);
         }
     }
 }

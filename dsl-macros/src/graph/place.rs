@@ -32,12 +32,7 @@ impl Written {
         let mut place = match expr {
             Expr::Path(p) if p.qself.is_none() => {
                 let root = p.path.get_ident()?.clone();
-                Written {
-                    root,
-                    projections: Vec::new(),
-                    indexed: false,
-                    span,
-                }
+                Written { root, projections: Vec::new(), indexed: false, span }
             }
             Expr::Field(e) => {
                 let mut base = Written::of(&e.base)?;
@@ -46,10 +41,7 @@ impl Written {
                 }
                 base
             }
-            Expr::Index(e) => Written {
-                indexed: true,
-                ..Written::of(&e.expr)?
-            },
+            Expr::Index(e) => Written { indexed: true, ..Written::of(&e.expr)? },
             Expr::Unary(e) if matches!(e.op, UnOp::Deref(_)) => {
                 let mut base = Written::of(&e.expr)?;
                 if !base.indexed {
@@ -115,27 +107,18 @@ impl Place {
     }
 
     fn derefs(&self) -> usize {
-        self.written
-            .projections
-            .iter()
-            .filter(|p| matches!(p, Projection::Deref))
-            .count()
+        self.written.projections.iter().filter(|p| matches!(p, Projection::Deref)).count()
     }
 
     /// Whether `other` is this place or a part of it.
     fn covers(&self, other: &Place) -> bool {
         let (a, b) = (self.fields(), other.fields());
-        self.binding == other.binding
-            && b.starts_with(&a)
-            && (b.len() > a.len() || self.derefs() <= other.derefs())
+        self.binding == other.binding && b.starts_with(&a) && (b.len() > a.len() || self.derefs() <= other.derefs())
     }
 
     /// `a.b.0`, for messages.
     pub(super) fn name(&self) -> String {
-        std::iter::once(self.written.root.to_string())
-            .chain(self.fields())
-            .collect::<Vec<_>>()
-            .join(".")
+        std::iter::once(self.written.root.to_string()).chain(self.fields()).collect::<Vec<_>>().join(".")
     }
 
     /// `&mut a.b.0`, at the user's assignment.
@@ -183,10 +166,7 @@ mod tests {
     use syn::parse_str;
 
     fn place(text: &str) -> Place {
-        Place {
-            written: Written::of(&parse_str(text).unwrap()).unwrap(),
-            binding: 0,
-        }
+        Place { written: Written::of(&parse_str(text).unwrap()).unwrap(), binding: 0 }
     }
 
     fn after(texts: &[&str]) -> Vec<String> {
@@ -206,10 +186,7 @@ mod tests {
     #[test]
     fn a_place_covers_its_parts() {
         assert_eq!(after(&["a.b", "a.b.c"]), ["& mut a . b"]);
-        assert_eq!(
-            after(&["a.b.c", "a.d", "a.b"]),
-            ["& mut a . d", "& mut a . b"]
-        );
+        assert_eq!(after(&["a.b.c", "a.d", "a.b"]), ["& mut a . d", "& mut a . b"]);
         assert_eq!(after(&["*r", "r.x"]), ["& mut * r"]);
         assert_eq!(after(&["*r", "r"]), ["& mut r"]);
         assert_eq!(after(&["a.x", "a.xy"]), ["& mut a . x", "& mut a . xy"]);
@@ -218,22 +195,12 @@ mod tests {
     #[test]
     fn what_is_behind_a_reference_is_carried_by_its_target() {
         let whole = |text: &str, access| {
-            let written = Written::of(&parse_str(text).unwrap())
-                .unwrap()
-                .whole(access);
-            Place {
-                written,
-                binding: 0,
-            }
-            .borrow()
-            .to_string()
+            let written = Written::of(&parse_str(text).unwrap()).unwrap().whole(access);
+            Place { written, binding: 0 }.borrow().to_string()
         };
         assert_eq!(whole("p", Access::MutRef), "& mut * p");
         assert_eq!(whole("v[i]", Access::Mut), "& mut v");
         assert_eq!(whole("v[i]", Access::Plain), "& mut * v");
-        assert_eq!(
-            whole("self.layers[i]", Access::MutRef),
-            "& mut self . layers"
-        );
+        assert_eq!(whole("self.layers[i]", Access::MutRef), "& mut self . layers");
     }
 }

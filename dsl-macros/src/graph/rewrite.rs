@@ -24,10 +24,7 @@ use syn::*;
 pub(super) struct Rewritten {
     pub(super) function: ItemFn,
     /// What each construct carries, in the order in which the constructs end.
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "the tests of the analysis read it")
-    )]
+    #[cfg_attr(not(test), allow(dead_code, reason = "the tests of the analysis read it"))]
     pub(super) carried: Vec<Vec<String>>,
 }
 
@@ -49,13 +46,7 @@ pub(super) fn rewrite(cx: &Ctxt, mut function: ItemFn) -> Rewritten {
         ReturnType::Type(_, ty) => nameable(ty),
         ReturnType::Default => None,
     };
-    walk.block(
-        &mut function.block,
-        Position {
-            expected,
-            ..Position::default()
-        },
-    );
+    walk.block(&mut function.block, Position { expected, ..Position::default() });
     let carried = walk.carried;
     Rewritten { function, carried }
 }
@@ -117,12 +108,7 @@ impl Walk<'_> {
 
     fn open(&mut self, name: Ident) {
         let first_inside = self.env.next_id();
-        self.constructs.push(Construct {
-            name,
-            first_inside,
-            carried: Places::default(),
-            used: Vec::new(),
-        });
+        self.constructs.push(Construct { name, first_inside, carried: Places::default(), used: Vec::new() });
     }
 
     fn close(&mut self, index: usize, at: Span) -> Carried {
@@ -131,14 +117,9 @@ impl Walk<'_> {
             let mut places = construct.carried.iter();
             places.any(|p| p.binding == id && p.is_whole())
         };
-        let used: Vec<Written> = construct
-            .used
-            .into_iter()
-            .filter(|&(id, _)| !is_carried(id))
-            .map(|(_, written)| written)
-            .collect();
-        self.carried
-            .push(construct.carried.iter().map(Place::name).collect());
+        let used: Vec<Written> =
+            construct.used.into_iter().filter(|&(id, _)| !is_carried(id)).map(|(_, written)| written).collect();
+        self.carried.push(construct.carried.iter().map(Place::name).collect());
         Carried::new(&construct.carried, &used, &construct.name, index, at)
     }
 
@@ -161,14 +142,8 @@ impl Walk<'_> {
             return;
         }
         let open = self.constructs.len() - skip.min(self.constructs.len());
-        for construct in self.constructs[..open]
-            .iter_mut()
-            .filter(|c| id < c.first_inside)
-        {
-            construct.carried.add(Place {
-                written: written.clone(),
-                binding: id,
-            });
+        for construct in self.constructs[..open].iter_mut().filter(|c| id < c.first_inside) {
+            construct.carried.add(Place { written: written.clone(), binding: id });
         }
     }
 
@@ -176,11 +151,7 @@ impl Walk<'_> {
     fn used(&mut self, id: BindingId, written: Written) {
         let path = |w: &Written| w.prefixes().last().map(ToString::to_string);
         for construct in self.constructs.iter_mut().filter(|c| id < c.first_inside) {
-            if !construct
-                .used
-                .iter()
-                .any(|(_, u)| path(u) == path(&written))
-            {
+            if !construct.used.iter().any(|(_, u)| path(u) == path(&written)) {
                 construct.used.push((id, written.clone()));
             }
         }
@@ -226,11 +197,7 @@ impl Walk<'_> {
                 self.place(&mut e.expr);
                 self.visit_expr_mut(&mut e.index);
             }
-            Expr::Unary(ExprUnary {
-                op: UnOp::Deref(_),
-                expr,
-                ..
-            }) => self.place(expr),
+            Expr::Unary(ExprUnary { op: UnOp::Deref(_), expr, .. }) => self.place(expr),
             Expr::Paren(e) => self.place(&mut e.expr),
             other => self.visit_expr_mut(other),
         }
@@ -253,26 +220,12 @@ impl Walk<'_> {
                             None => i + 1 == count,
                             Some(_) => arms_have_values(&e),
                         };
-                    let position = if semi.is_none() {
-                        position.clone()
-                    } else {
-                        Position::default()
-                    };
-                    stmts.push(Stmt::Expr(
-                        self.if_expr(e, is_value.then_some(position)),
-                        semi,
-                    ));
+                    let position = if semi.is_none() { position.clone() } else { Position::default() };
+                    stmts.push(Stmt::Expr(self.if_expr(e, is_value.then_some(position)), semi));
                 }
                 Stmt::Expr(mut e, semi) => {
                     let is_value = semi.is_none() && i + 1 == count;
-                    self.expr(
-                        &mut e,
-                        if is_value {
-                            position.clone()
-                        } else {
-                            Position::default()
-                        },
-                    );
+                    self.expr(&mut e, if is_value { position.clone() } else { Position::default() });
                     stmts.push(Stmt::Expr(e, semi));
                 }
                 Stmt::Macro(m) => self.macro_statement(m, &mut stmts),
@@ -290,13 +243,7 @@ impl Walk<'_> {
         if let Some(init) = &mut local.init {
             self.matched(&local.pat, &init.expr);
             let borrow = init.expr.clone();
-            self.expr(
-                &mut init.expr,
-                Position {
-                    expected,
-                    ..Position::default()
-                },
-            );
+            self.expr(&mut init.expr, Position { expected, ..Position::default() });
             if let Some((_, diverge)) = &mut init.diverge {
                 self.visit_expr_mut(diverge);
             }
@@ -330,10 +277,7 @@ impl Walk<'_> {
     fn expr(&mut self, e: &mut Expr, position: Position) {
         match e {
             Expr::If(_) => {
-                let Expr::If(e_if) = std::mem::replace(e, Expr::Verbatim(TokenStream::new()))
-                else {
-                    unreachable!()
-                };
+                let Expr::If(e_if) = std::mem::replace(e, Expr::Verbatim(TokenStream::new())) else { unreachable!() };
                 let position = e_if.else_branch.is_some().then_some(position);
                 *e = self.if_expr(e_if, position);
             }
@@ -366,10 +310,7 @@ impl Walk<'_> {
                 }
             }
             Expr::While(_) => {
-                let Expr::While(w) = std::mem::replace(e, Expr::Verbatim(TokenStream::new()))
-                else {
-                    unreachable!()
-                };
+                let Expr::While(w) = std::mem::replace(e, Expr::Verbatim(TokenStream::new())) else { unreachable!() };
                 *e = self.while_expr(w);
             }
             Expr::ForLoop(f) => {
@@ -394,13 +335,8 @@ impl Walk<'_> {
                 self.in_function(|walk| walk.visit_expr_mut(&mut c.body));
                 self.env.leave(scope);
             }
-            Expr::Async(a) => {
-                self.in_function(|walk| walk.block(&mut a.block, Position::default()))
-            }
-            Expr::Unsafe(u) => self.cx.error(
-                u.unsafe_token,
-                "a graph function cannot have an `unsafe` block",
-            ),
+            Expr::Async(a) => self.in_function(|walk| walk.block(&mut a.block, Position::default())),
+            Expr::Unsafe(u) => self.cx.error(u.unsafe_token, "a graph function cannot have an `unsafe` block"),
             Expr::Const(_) => {}
             Expr::Repeat(r) => self.visit_expr_mut(&mut r.expr),
             Expr::Binary(_) if self.is_host(e) => visit_mut::visit_expr_mut(self, e),
@@ -410,8 +346,7 @@ impl Walk<'_> {
                     self.visit_expr_mut(&mut b.right);
                     *e = emit::compare(at, function, &b.left, &b.right);
                 } else if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) {
-                    let Expr::Binary(b) = std::mem::replace(e, Expr::Verbatim(TokenStream::new()))
-                    else {
+                    let Expr::Binary(b) = std::mem::replace(e, Expr::Verbatim(TokenStream::new())) else {
                         unreachable!()
                     };
                     *e = self.logical(b);
@@ -445,11 +380,7 @@ impl Walk<'_> {
                     && let Some(written) = Written::of(&m.receiver)
                 {
                     // A borrow that is the value of an arm lives on; carrying its owner would end it.
-                    let skip = if m.method.to_string().ends_with("_mut") {
-                        position.value_of
-                    } else {
-                        0
-                    };
+                    let skip = if m.method.to_string().ends_with("_mut") { position.value_of } else { 0 };
                     self.change(written, Change::Perhaps, skip);
                 }
                 m.args.iter().for_each(|arg| self.passed(arg));
@@ -527,11 +458,7 @@ impl Walk<'_> {
 
     fn target(&mut self, label: Option<&Label>, is_loop: bool) {
         let label = label.map(|l| l.name.ident.to_string());
-        self.targets.push(Target {
-            label,
-            is_loop,
-            first_inside: self.constructs.len(),
-        });
+        self.targets.push(Target { label, is_loop, first_inside: self.constructs.len() });
     }
 
     /// The first construct that a `break` or `continue` leaves.
@@ -546,11 +473,7 @@ impl Walk<'_> {
 
     /// The checks for something that leaves, or must not be in, the constructs from `from` on.
     fn checks(&self, function: &'static str, at: Span, from: usize) -> Option<TokenStream> {
-        emit::checks(
-            function,
-            at,
-            self.constructs[from..].iter().rev().map(|c| &c.name),
-        )
+        emit::checks(function, at, self.constructs[from..].iter().rev().map(|c| &c.name))
     }
 
     /// Puts checks before a jump.
@@ -577,21 +500,12 @@ impl Walk<'_> {
         if has_let(&e.cond) || self.is_host(&e.cond) {
             return self.native_if(e, position);
         }
-        let ExprIf {
-            attrs,
-            if_token,
-            mut cond,
-            mut then_branch,
-            else_branch,
-        } = e;
+        let ExprIf { attrs, if_token, mut cond, mut then_branch, else_branch } = e;
         self.visit_expr_mut(&mut cond);
         let index = self.index();
         let construct = emit::helper("if", index, if_token.span);
         let arm_position = match &position {
-            Some(p) => Position {
-                expected: p.expected.clone(),
-                value_of: p.value_of + 1,
-            },
+            Some(p) => Position { expected: p.expected.clone(), value_of: p.value_of + 1 },
             None => Position::default(),
         };
         self.open(construct.clone());
@@ -604,25 +518,13 @@ impl Walk<'_> {
             Expr::If(inner) => {
                 let span = inner.if_token.span;
                 let inner = self.if_expr(inner, position.is_some().then_some(arm_position));
-                Block {
-                    brace_token: token::Brace(span),
-                    stmts: vec![Stmt::Expr(inner, None)],
-                }
+                Block { brace_token: token::Brace(span), stmts: vec![Stmt::Expr(inner, None)] }
             }
-            other => unreachable!(
-                "an `else` is followed by a block or an `if`, not {}",
-                other.to_token_stream()
-            ),
+            other => unreachable!("an `else` is followed by a block or an `if`, not {}", other.to_token_stream()),
         });
         let carried = self.close(index, if_token.span);
-        let parts = IfParts {
-            construct,
-            index,
-            if_token: if_token.span,
-            condition: *cond,
-            then_arm: then_branch,
-            else_arm,
-        };
+        let parts =
+            IfParts { construct, index, if_token: if_token.span, condition: *cond, then_arm: then_branch, else_arm };
         let expansion = match position {
             Some(p) => emit::if_value(parts, carried, p.expected),
             None => emit::if_statement(parts, carried),
@@ -638,9 +540,7 @@ impl Walk<'_> {
         self.env.leave(scope);
         if let Some((_, branch)) = &mut e.else_branch {
             if let Expr::If(_) = **branch {
-                let Expr::If(inner) =
-                    std::mem::replace(&mut **branch, Expr::Verbatim(TokenStream::new()))
-                else {
+                let Expr::If(inner) = std::mem::replace(&mut **branch, Expr::Verbatim(TokenStream::new())) else {
                     unreachable!()
                 };
                 let inner = self.if_expr(inner, position);
@@ -664,9 +564,7 @@ impl Walk<'_> {
                 self.visit_expr_mut(&mut l.expr);
                 self.env.declare_matched(&l.pat, &scrutinee);
             }
-            Expr::Binary(b)
-                if matches!(b.op, BinOp::And(_)) && (has_let(&b.left) || has_let(&b.right)) =>
-            {
+            Expr::Binary(b) if matches!(b.op, BinOp::And(_)) && (has_let(&b.left) || has_let(&b.right)) => {
                 self.host_condition(&mut b.left);
                 self.host_condition(&mut b.right);
             }
@@ -678,28 +576,18 @@ impl Walk<'_> {
     /// native. Where the form misleads, the compiler finds a tensor in place of a `bool`.
     fn is_host(&self, e: &Expr) -> bool {
         match e {
-            Expr::Lit(ExprLit {
-                lit: Lit::Bool(_), ..
-            }) => true,
-            Expr::Path(p) => p
-                .path
-                .get_ident()
-                .is_some_and(|name| self.env.is_bool(&name.to_string())),
+            Expr::Lit(ExprLit { lit: Lit::Bool(_), .. }) => true,
+            Expr::Path(p) => p.path.get_ident().is_some_and(|name| self.env.is_bool(&name.to_string())),
             Expr::Macro(m) => m.mac.path.is_ident("cfg") || m.mac.path.is_ident("matches"),
             Expr::MethodCall(m) => known::gives_bool(&m.method.to_string()),
-            Expr::Unary(ExprUnary {
-                op: UnOp::Not(_),
-                expr,
-                ..
-            }) => self.is_host(expr),
+            Expr::Unary(ExprUnary { op: UnOp::Not(_), expr, .. }) => self.is_host(expr),
             Expr::Paren(e) => self.is_host(&e.expr),
             Expr::Group(e) => self.is_host(&e.expr),
             Expr::Binary(b) if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) => {
                 self.is_host(&b.left) && self.is_host(&b.right)
             }
             Expr::Binary(b) => {
-                emit::comparison(&b.op).is_some()
-                    && (known::is_host_value(&b.left) || known::is_host_value(&b.right))
+                emit::comparison(&b.op).is_some() && (known::is_host_value(&b.left) || known::is_host_value(&b.right))
             }
             _ => false,
         }
@@ -725,27 +613,12 @@ impl Walk<'_> {
         let carried = self.close(index, while_token);
         self.targets.pop();
         let (label, condition, body) = (w.label, *w.cond, w.body);
-        let expansion = emit::while_loop(
-            WhileParts {
-                construct,
-                index,
-                label,
-                while_token,
-                condition,
-                body,
-            },
-            carried,
-        );
+        let expansion = emit::while_loop(WhileParts { construct, index, label, while_token, condition, body }, carried);
         with_attributes(&w.attrs, expansion)
     }
 
     fn logical(&mut self, b: ExprBinary) -> Expr {
-        let ExprBinary {
-            mut left,
-            op,
-            mut right,
-            ..
-        } = b;
+        let ExprBinary { mut left, op, mut right, .. } = b;
         let at = op.span();
         self.visit_expr_mut(&mut left);
         let index = self.index();
@@ -767,9 +640,8 @@ impl Walk<'_> {
                 MacroResult::Kept
             }
             MacroKind::Matches => {
-                let parser = |input: parse::ParseStream<'_>| {
-                    Ok((input.parse::<Expr>()?, input.parse::<TokenStream>()?))
-                };
+                let parser =
+                    |input: parse::ParseStream<'_>| Ok((input.parse::<Expr>()?, input.parse::<TokenStream>()?));
                 if let Ok((mut scrutinee, rest)) = parser.parse2(mac.tokens.clone()) {
                     self.visit_expr_mut(&mut scrutinee);
                     mac.tokens = quote!(#scrutinee #rest);
@@ -792,19 +664,13 @@ impl Walk<'_> {
     /// `vec![a, b]` or `vec![a; n]`.
     fn elements(&mut self, mac: &mut Macro) {
         let repeat = |input: parse::ParseStream<'_>| {
-            Ok((
-                input.parse::<Expr>()?,
-                input.parse::<Token![;]>()?,
-                input.parse::<Expr>()?,
-            ))
+            Ok((input.parse::<Expr>()?, input.parse::<Token![;]>()?, input.parse::<Expr>()?))
         };
         if let Ok((mut value, semi, mut count)) = repeat.parse2(mac.tokens.clone()) {
             self.visit_expr_mut(&mut value);
             self.visit_expr_mut(&mut count);
             mac.tokens = quote!(#value #semi #count);
-        } else if let Ok(mut list) =
-            Punctuated::<Expr, Token![,]>::parse_terminated.parse2(mac.tokens.clone())
-        {
+        } else if let Ok(mut list) = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(mac.tokens.clone()) {
             list.iter_mut().for_each(|e| self.visit_expr_mut(e));
             mac.tokens = list.to_token_stream();
         }
@@ -852,20 +718,12 @@ impl VisitMut for Walk<'_> {
     fn visit_pat_mut(&mut self, _: &mut Pat) {}
     fn visit_path_mut(&mut self, _: &mut Path) {}
     fn visit_attribute_mut(&mut self, _: &mut Attribute) {}
-    fn visit_angle_bracketed_generic_arguments_mut(
-        &mut self,
-        _: &mut AngleBracketedGenericArguments,
-    ) {
-    }
+    fn visit_angle_bracketed_generic_arguments_mut(&mut self, _: &mut AngleBracketedGenericArguments) {}
 }
 
 /// An expansion with the attributes of what it replaces.
 fn with_attributes(attrs: &[Attribute], expansion: Expr) -> Expr {
-    if attrs.is_empty() {
-        expansion
-    } else {
-        Expr::Verbatim(quote!(#(#attrs)* #expansion))
-    }
+    if attrs.is_empty() { expansion } else { Expr::Verbatim(quote!(#(#attrs)* #expansion)) }
 }
 
 /// `{ checks; expr }`

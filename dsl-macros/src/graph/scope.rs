@@ -61,11 +61,7 @@ impl Env {
 
     /// The variable that a name means, if it is one of this function.
     pub(super) fn resolve(&self, name: &str) -> Option<BindingId> {
-        self.names
-            .iter()
-            .rev()
-            .find(|(n, _)| n == name)
-            .map(|&(_, id)| id)
+        self.names.iter().rev().find(|(n, _)| n == name).map(|&(_, id)| id)
     }
 
     /// What is known of a variable.
@@ -76,11 +72,7 @@ impl Env {
     /// Declares one variable.
     pub(super) fn declare(&mut self, name: String, access: Access, deferred: bool) {
         self.names.push((name, self.bindings.len()));
-        self.bindings.push(Binding {
-            access,
-            deferred,
-            is_bool: false,
-        });
+        self.bindings.push(Binding { access, deferred, is_bool: false });
     }
 
     /// Declares the variables of a pattern.
@@ -103,11 +95,7 @@ impl Env {
             Lends::No => false,
         };
         for (name, access) in found.0 {
-            let access = if lent && access == Access::Plain {
-                Access::Item
-            } else {
-                access
-            };
+            let access = if lent && access == Access::Plain { Access::Item } else { access };
             self.declare(name, access, false);
         }
     }
@@ -121,9 +109,7 @@ impl Env {
         };
         let item = match (pat, source) {
             (Pat::Ident(item), source) if lends_items(source) => Some(item),
-            (Pat::Tuple(t), Expr::MethodCall(m))
-                if m.method == "enumerate" && lends_items(&m.receiver) =>
-            {
+            (Pat::Tuple(t), Expr::MethodCall(m)) if m.method == "enumerate" && lends_items(&m.receiver) => {
                 match t.elems.last() {
                     Some(Pat::Ident(item)) => Some(item),
                     _ => None,
@@ -145,14 +131,7 @@ impl Env {
             Pat::Type(p) => (&*p.pat, Some(&*p.ty)),
             p => (p, None),
         };
-        if let Pat::Ident(PatIdent {
-            by_ref: None,
-            ident,
-            mutability,
-            subpat: None,
-            ..
-        }) = inner
-        {
+        if let Pat::Ident(PatIdent { by_ref: None, ident, mutability, subpat: None, .. }) = inner {
             let borrowed = matches!(init.map(|e| self.lends(e)), Some(Lends::Itself));
             let access = if borrowed || ty.is_some_and(is_mut_ref) {
                 Access::MutRef
@@ -188,8 +167,7 @@ impl Env {
 
     /// Notes the type with which the last variable was declared.
     fn note_type(&mut self, ty: Option<&Type>) {
-        let is_bool =
-            matches!(ty, Some(Type::Path(p)) if p.qself.is_none() && p.path.is_ident("bool"));
+        let is_bool = matches!(ty, Some(Type::Path(p)) if p.qself.is_none() && p.path.is_ident("bool"));
         if let Some(last) = self.bindings.last_mut() {
             last.is_bool = is_bool;
         }
@@ -197,8 +175,7 @@ impl Env {
 
     /// Whether a name means a variable that is declared as `bool`.
     pub(super) fn is_bool(&self, name: &str) -> bool {
-        self.resolve(name)
-            .is_some_and(|id| self.bindings[id].is_bool)
+        self.resolve(name).is_some_and(|id| self.bindings[id].is_bool)
     }
 
     /// Declares a parameter of a function.
@@ -243,11 +220,7 @@ fn lends(expr: &Expr) -> Lends {
         Expr::Group(e) => lends(&e.expr),
         Expr::MethodCall(m) => {
             let methods = ["as_mut", "get_mut", "last_mut", "first_mut"];
-            if methods.iter().any(|name| m.method == name) {
-                Lends::Item
-            } else {
-                Lends::No
-            }
+            if methods.iter().any(|name| m.method == name) { Lends::Item } else { Lends::No }
         }
         _ => Lends::No,
     }
@@ -351,14 +324,8 @@ mod tests {
     #[test]
     fn patterns_bind_names() {
         let plain = |n: &str| (n.to_owned(), Access::Plain);
-        assert_eq!(
-            names("(a, mut b)"),
-            [plain("a"), ("b".to_owned(), Access::Mut)]
-        );
-        assert_eq!(
-            names("S { x, y: [p, .., q], .. }"),
-            [plain("x"), plain("p"), plain("q")]
-        );
+        assert_eq!(names("(a, mut b)"), [plain("a"), ("b".to_owned(), Access::Mut)]);
+        assert_eq!(names("S { x, y: [p, .., q], .. }"), [plain("x"), plain("p"), plain("q")]);
         assert_eq!(names("Some(x) | Other(x)"), [plain("x")]);
         assert_eq!(names("n @ 1..=3"), [plain("n")]);
         assert_eq!(names("Some(ref mut r)"), [("r".to_owned(), Access::MutRef)]);
@@ -381,9 +348,7 @@ mod tests {
         let mut env = Env::default();
         let arg: FnArg = parse_quote!(p: &mut Vec<u8>);
         env.declare_parameter(&arg);
-        let syn::Stmt::Local(local) = parse_quote!(let r = &mut v;) else {
-            unreachable!()
-        };
+        let syn::Stmt::Local(local) = parse_quote!(let r = &mut v;) else { unreachable!() };
         env.declare_let(&local.pat, local.init.as_ref().map(|i| &*i.expr));
         for name in ["p", "r"] {
             let id = env.resolve(name).unwrap();

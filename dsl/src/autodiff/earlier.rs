@@ -4,7 +4,8 @@
 //! starts from does not depend on what the gradient is taken with respect to. Whether it does is known when the loop closes: so
 //! each of these gradients is remembered until then, with the loop variables that it reads.
 
-use super::{Sweep, activate, active_in};
+use super::Sweep;
+use super::activity::{activate, active_in};
 use crate::ir::Value;
 use crate::trace::{self, Tracer};
 use crate::{Diagnostic, Loc};
@@ -26,9 +27,7 @@ pub(super) fn remember(losses: impl Iterator<Item = Value>, wrt: &[Value], loc: 
         let reads = loop_variables_read(t, losses.collect());
         if !reads.is_empty() {
             let wrt = wrt.to_vec();
-            t.autodiff
-                .of_one_iteration
-                .push(OfOneIteration { reads, wrt, loc });
+            t.autodiff.of_one_iteration.push(OfOneIteration { reads, wrt, loc });
         }
     });
 }
@@ -36,14 +35,9 @@ pub(super) fn remember(losses: impl Iterator<Item = Value>, wrt: &[Value], loc: 
 /// The error of a gradient whose way leads through a loop variable.
 pub(super) fn error(name: Option<&'static str>, loc: Loc) -> Diagnostic {
     let name = name.unwrap_or("a value");
-    Diagnostic::new(format!(
-        "gradients: the way leads through `{name}`, which the loop around this call changes"
-    ))
-    .at(
-        loc,
-        "earlier iterations are not differentiated from inside of the loop",
-    )
-    .help("take the gradient after the loop, or cut the way with `stop_gradient()`")
+    Diagnostic::new(format!("gradients: the way leads through `{name}`, which the loop around this call changes"))
+        .at(loc, "earlier iterations are not differentiated from inside of the loop")
+        .help("take the gradient after the loop, or cut the way with `stop_gradient()`")
 }
 
 /// The loop variables of open loops from which `of` is computed by differentiable operations.
@@ -75,19 +69,13 @@ fn loop_variables_read(t: &Tracer, of: HashSet<Value>) -> HashSet<Value> {
             reached.extend(outer.into_iter().map(|(_, outer)| outer));
         }
     }
-    variables
-        .into_iter()
-        .filter(|v| reached.contains(v))
-        .collect()
+    variables.into_iter().filter(|v| reached.contains(v)).collect()
 }
 
 impl Tracer {
     /// Checks the gradients in the body of the innermost open loop, which is about to close, given its loop variables and their
     /// next values.
-    pub(crate) fn check_gradients_of_one_iteration(
-        &mut self,
-        carried: &[(Value, Value)],
-    ) -> Result<(), Diagnostic> {
+    pub(crate) fn check_gradients_of_one_iteration(&mut self, carried: &[(Value, Value)]) -> Result<(), Diagnostic> {
         let depth = self.depth_now();
         for mut gradient in std::mem::take(&mut self.autodiff.of_one_iteration) {
             let read_here = gradient.reads.clone();
@@ -103,9 +91,7 @@ impl Tracer {
             }
             let outside: Vec<_> = (0..depth).map(|d| self.region_of_depth(d)).collect();
             let wrt = gradient.wrt.iter().copied();
-            let wrt: Vec<_> = wrt
-                .filter(|&v| outside.contains(&self.graph.region_of(v)))
-                .collect();
+            let wrt: Vec<_> = wrt.filter(|&v| outside.contains(&self.graph.region_of(v))).collect();
             let mut active = active_in(self, &wrt);
             loop {
                 let active_next = carried.iter().filter(|(_, next)| active.contains(next));
@@ -117,9 +103,7 @@ impl Tracer {
                 }
                 activate(&self.graph, self.region_of_depth(depth), &mut active);
             }
-            let way = carried
-                .iter()
-                .find(|(p, _)| read_here.contains(p) && active.contains(p));
+            let way = carried.iter().find(|(p, _)| read_here.contains(p) && active.contains(p));
             if let Some(&(param, _)) = way {
                 return Err(error(self.graph.value(param).name, gradient.loc));
             }

@@ -124,11 +124,7 @@ impl Attrs {
     #[must_use]
     pub fn map_shapes(&self, f: impl Fn(&Shape) -> Shape) -> Attrs {
         let map = |a: &Attr| {
-            if let Attr::Shape(s) = a {
-                Attr::Shape(f(s))
-            } else {
-                a.clone()
-            }
+            if let Attr::Shape(s) = a { Attr::Shape(f(s)) } else { a.clone() }
         };
         Attrs(self.0.iter().map(|(n, a)| (*n, map(a))).collect())
     }
@@ -140,9 +136,7 @@ impl Attrs {
 
     /// An integer attribute. Panics if the operation has none of that name: verified graphs have.
     pub fn int(&self, name: &str) -> i64 {
-        let Some(Attr::Int(a)) = self.get(name) else {
-            panic!("no integer attribute `{name}`")
-        };
+        let Some(Attr::Int(a)) = self.get(name) else { panic!("no integer attribute `{name}`") };
         *a
     }
 
@@ -153,49 +147,36 @@ impl Attrs {
 
     /// A list attribute.
     pub fn ints(&self, name: &str) -> &[i64] {
-        let Some(Attr::Ints(a)) = self.get(name) else {
-            panic!("no list attribute `{name}`")
-        };
+        let Some(Attr::Ints(a)) = self.get(name) else { panic!("no list attribute `{name}`") };
         a
     }
 
     /// A list attribute of axes or extents.
     pub fn indices(&self, name: &str) -> Vec<usize> {
-        self.ints(name)
-            .iter()
-            .map(|&i| usize::try_from(i).expect("a negative index attribute"))
-            .collect()
+        self.ints(name).iter().map(|&i| usize::try_from(i).expect("a negative index attribute")).collect()
     }
 
     /// A float attribute.
     pub fn float(&self, name: &str) -> f64 {
-        let Some(Attr::Float(a)) = self.get(name) else {
-            panic!("no float attribute `{name}`")
-        };
+        let Some(Attr::Float(a)) = self.get(name) else { panic!("no float attribute `{name}`") };
         *a
     }
 
     /// A truth value attribute.
     pub fn bool(&self, name: &str) -> bool {
-        let Some(Attr::Bool(a)) = self.get(name) else {
-            panic!("no bool attribute `{name}`")
-        };
+        let Some(Attr::Bool(a)) = self.get(name) else { panic!("no bool attribute `{name}`") };
         *a
     }
 
     /// An element type attribute.
     pub fn dtype(&self, name: &str) -> DType {
-        let Some(Attr::DType(a)) = self.get(name) else {
-            panic!("no dtype attribute `{name}`")
-        };
+        let Some(Attr::DType(a)) = self.get(name) else { panic!("no dtype attribute `{name}`") };
         *a
     }
 
     /// A shape attribute.
     pub fn shape(&self, name: &str) -> &Shape {
-        let Some(Attr::Shape(a)) = self.get(name) else {
-            panic!("no shape attribute `{name}`")
-        };
+        let Some(Attr::Shape(a)) = self.get(name) else { panic!("no shape attribute `{name}`") };
         a
     }
 }

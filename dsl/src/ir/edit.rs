@@ -19,17 +19,9 @@ impl Graph {
     /// The same graph without the entities that are no longer in it; ids change.
     #[must_use]
     pub fn compact(&self) -> Graph {
-        let mut out = Graph {
-            vars: self.vars.clone(),
-            ..Graph::new(self.name.clone())
-        };
+        let mut out = Graph { vars: self.vars.clone(), ..Graph::new(self.name.clone()) };
         let root = out.root();
-        self.copy_region(
-            self.root(),
-            &mut out,
-            root,
-            &mut vec![Value::from_index(0); self.n_values()],
-        );
+        self.copy_region(self.root(), &mut out, root, &mut vec![Value::from_index(0); self.n_values()]);
         out
     }
 
@@ -44,14 +36,7 @@ impl Graph {
             map[p.index()] = out.add_param(to, ty.clone(), *name);
         }
         for &node in &data.nodes {
-            let NodeData {
-                op,
-                operands,
-                results,
-                regions,
-                loc,
-                ..
-            } = self.node(node);
+            let NodeData { op, operands, results, regions, loc, .. } = self.node(node);
             let types = results.iter().map(|&r| self.ty(r).clone());
             let copy = out.make_node(to, op.clone(), copied(operands, map), types, *loc);
             for (i, &r) in results.iter().enumerate() {

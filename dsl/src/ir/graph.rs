@@ -305,8 +305,7 @@ impl Graph {
 
     /// The place of the source that made a value.
     pub fn loc(&self, value: Value) -> Loc {
-        self.producer(value)
-            .map_or(Loc::UNKNOWN, |n| self.node(n).loc)
+        self.producer(value).map_or(Loc::UNKNOWN, |n| self.node(n).loc)
     }
 
     /// Number of loop variables of a `while` node: its first operands, its results, and what its body yields.
@@ -324,11 +323,7 @@ impl Graph {
     pub fn add_param(&mut self, region: Region, ty: Type, name: Option<&'static str>) -> Value {
         let value = Value::from_index(self.values.len());
         let position = self.regions[region.index()].params.len() as u32;
-        self.values.push(ValueData {
-            ty,
-            def: ValueDef::Param(region, position),
-            name,
-        });
+        self.values.push(ValueData { ty, def: ValueDef::Param(region, position), name });
         self.regions[region.index()].params.push(value);
         value
     }
@@ -351,14 +346,7 @@ impl Graph {
         loc: Loc,
     ) -> Node {
         let node = Node::from_index(self.nodes.len());
-        self.nodes.push(NodeData {
-            op,
-            operands,
-            results: Vec::new(),
-            regions: Vec::new(),
-            region,
-            loc,
-        });
+        self.nodes.push(NodeData { op, operands, results: Vec::new(), regions: Vec::new(), region, loc });
         for ty in result_types {
             self.add_result(node, ty);
         }
@@ -369,11 +357,7 @@ impl Graph {
     pub fn add_result(&mut self, node: Node, ty: Type) -> Value {
         let value = Value::from_index(self.values.len());
         let position = self.nodes[node.index()].results.len() as u32;
-        self.values.push(ValueData {
-            ty,
-            def: ValueDef::Result(node, position),
-            name: None,
-        });
+        self.values.push(ValueData { ty, def: ValueDef::Result(node, position), name: None });
         self.nodes[node.index()].results.push(value);
         value
     }
@@ -395,16 +379,9 @@ impl Graph {
     /// Puts a node before another one of the same region.
     pub fn insert_before(&mut self, node: Node, before: Node) {
         let region = self.nodes[before.index()].region;
-        assert_eq!(
-            self.nodes[node.index()].region,
-            region,
-            "insert_before: nodes of different regions"
-        );
+        assert_eq!(self.nodes[node.index()].region, region, "insert_before: nodes of different regions");
         let list = &mut self.regions[region.index()].nodes;
-        let at = list
-            .iter()
-            .rposition(|&n| n == before)
-            .expect("insert_before: the node is not in its region");
+        let at = list.iter().rposition(|&n| n == before).expect("insert_before: the node is not in its region");
         list.insert(at, node);
     }
 
@@ -421,21 +398,9 @@ impl Graph {
     /// Whether the two have the same structure: equal but for the numbering of their entities, for names and for
     /// source places.
     pub fn same_structure(&self, other: &Graph) -> bool {
-        fn same_region(
-            a: &Graph,
-            ra: Region,
-            b: &Graph,
-            rb: Region,
-            map: &mut [Option<Value>],
-        ) -> bool {
+        fn same_region(a: &Graph, ra: Region, b: &Graph, rb: Region, map: &mut [Option<Value>]) -> bool {
             let (da, db) = (a.region(ra), b.region(rb));
-            fn bind(
-                a: &Graph,
-                xs: &[Value],
-                b: &Graph,
-                ys: &[Value],
-                map: &mut [Option<Value>],
-            ) -> bool {
+            fn bind(a: &Graph, xs: &[Value], b: &Graph, ys: &[Value], map: &mut [Option<Value>]) -> bool {
                 xs.len() == ys.len()
                     && xs.iter().zip(ys).all(|(&x, &y)| {
                         map[x.index()] = Some(y);
@@ -452,23 +417,13 @@ impl Graph {
                     na.op == nb.op
                         && equal(&na.operands, &nb.operands, map)
                         && na.regions.len() == nb.regions.len()
-                        && na
-                            .regions
-                            .iter()
-                            .zip(&nb.regions)
-                            .all(|(&x, &y)| same_region(a, x, b, y, map))
+                        && na.regions.iter().zip(&nb.regions).all(|(&x, &y)| same_region(a, x, b, y, map))
                         && bind(a, &na.results, b, &nb.results, map)
                 })
                 && equal(&da.yields, &db.yields, map)
         }
         self.name == other.name
             && self.vars == other.vars
-            && same_region(
-                self,
-                self.root(),
-                other,
-                other.root(),
-                &mut vec![None; self.n_values()],
-            )
+            && same_region(self, self.root(), other, other.root(), &mut vec![None; self.n_values()])
     }
 }

@@ -16,10 +16,7 @@ pub(crate) struct Broken {
 
 /// A broken invariant with a message.
 pub(crate) fn broken(invariant: u8, message: impl Into<String>) -> Broken {
-    Broken {
-        invariant,
-        error: OpError::new(message),
-    }
+    Broken { invariant, error: OpError::new(message) }
 }
 
 /// A number of things in words: `1 value`, `2 values`.
@@ -29,15 +26,8 @@ pub(crate) fn count(n: usize, of: &str) -> String {
 
 /// Whether the extents of a shape that are known have a product that can be counted.
 pub(crate) fn is_countable(shape: &Shape) -> bool {
-    let known = shape
-        .dims()
-        .iter()
-        .filter_map(crate::Dim::known)
-        .filter(|&n| n > 0);
-    known
-        .map(|n| n as u128)
-        .try_fold(1u128, |p, n| p.checked_mul(n))
-        .is_some_and(|n| n <= MAX_ELEMENTS as u128)
+    let known = shape.dims().iter().filter_map(crate::Dim::known).filter(|&n| n > 0);
+    known.map(|n| n as u128).try_fold(1u128, |p, n| p.checked_mul(n)).is_some_and(|n| n <= MAX_ELEMENTS as u128)
 }
 
 /// Checks attributes against the row of their operation.
@@ -46,28 +36,14 @@ pub(crate) fn check_attrs(def: &OpDef, attrs: &Attrs) -> Result<(), Broken> {
     let expected: Vec<&str> = def.attrs.iter().map(|(name, _)| *name).collect();
     if names != expected {
         let list = |names: &[&str]| {
-            if names.is_empty() {
-                "none".to_owned()
-            } else {
-                names.join(", ")
-            }
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         };
-        let message = format!(
-            "the attributes are {}, expected {}",
-            list(&names),
-            list(&expected)
-        );
+        let message = format!("the attributes are {}, expected {}", list(&names), list(&expected));
         return Err(broken(4, message));
     }
     for ((name, attr), (_, kind)) in attrs.iter().zip(def.attrs) {
         if attr.kind() != *kind {
-            return Err(broken(
-                4,
-                format!(
-                    "the attribute `{name}` is {attr}, expected {}",
-                    kind_name(*kind)
-                ),
-            ));
+            return Err(broken(4, format!("the attribute `{name}` is {attr}, expected {}", kind_name(*kind))));
         }
         check_size(name, attr)?;
     }
@@ -82,11 +58,7 @@ fn check_size(name: &str, attr: &Attr) -> Result<(), Broken> {
         Attr::Shape(shape) => is_countable(shape),
         Attr::Float(_) | Attr::Bool(_) | Attr::DType(_) => true,
     };
-    if ok {
-        Ok(())
-    } else {
-        Err(broken(4, format!("the attribute `{name}` is too large")))
-    }
+    if ok { Ok(()) } else { Err(broken(4, format!("the attribute `{name}` is too large"))) }
 }
 
 /// What an attribute holds, in words.
@@ -105,9 +77,7 @@ fn arity(op: &Op) -> Arity {
     match op {
         Op::Prim(def, _) => def.arity,
         Op::Constant(_) | Op::Read(_) | Op::Stack(StackOp::New(_)) => Arity::Exactly(0),
-        Op::Assign(_) | Op::Assert { .. } | Op::Stack(StackOp::Pop | StackOp::ZerosLike) => {
-            Arity::Exactly(1)
-        }
+        Op::Assign(_) | Op::Assert { .. } | Op::Stack(StackOp::Pop | StackOp::ZerosLike) => Arity::Exactly(1),
         Op::Stack(StackOp::Push | StackOp::Add) => Arity::Exactly(2),
         Op::Cond => Arity::AtLeast(1),
         Op::While => Arity::AtLeast(0),
@@ -118,13 +88,8 @@ fn arity(op: &Op) -> Arity {
 pub(crate) fn check_arity(op: &Op, given: usize) -> Result<(), Broken> {
     let operands = |n| count(n, "operand");
     match arity(op) {
-        Arity::Exactly(n) if n != given => {
-            Err(broken(4, format!("takes {}, given {given}", operands(n))))
-        }
-        Arity::AtLeast(n) if n > given => Err(broken(
-            4,
-            format!("takes {} or more, given {given}", operands(n)),
-        )),
+        Arity::Exactly(n) if n != given => Err(broken(4, format!("takes {}, given {given}", operands(n)))),
+        Arity::AtLeast(n) if n > given => Err(broken(4, format!("takes {} or more, given {given}", operands(n)))),
         _ => Ok(()),
     }
 }
@@ -140,27 +105,12 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
             if let Some(i) = operands.iter().position(|t| t.as_tensor().is_none()) {
                 return Err(broken(10, format!("operand {} is a stack", i + 1)));
             }
-            let ty = (def.infer)(&InferCx {
-                operands: &operands,
-                attrs,
-            })
-            .map_err(|error| {
+            let ty = (def.infer)(&InferCx { operands: &operands, attrs }).map_err(|error| {
                 let types: Vec<String> = operands.iter().map(|t| t.to_string()).collect();
-                let error = if error.label.is_empty() {
-                    error.label(types.join(", "))
-                } else {
-                    error
-                };
-                Broken {
-                    invariant: 3,
-                    error,
-                }
+                let error = if error.label.is_empty() { error.label(types.join(", ")) } else { error };
+                Broken { invariant: 3, error }
             })?;
-            if is_countable(&ty.element().shape) {
-                Ok(vec![ty])
-            } else {
-                Err(broken(3, format!("{ty} is too large")))
-            }
+            if is_countable(&ty.element().shape) { Ok(vec![ty]) } else { Err(broken(3, format!("{ty} is too large"))) }
         }
         Op::Constant(tensor) => Ok(vec![tensor.ty().into()]),
         Op::Read(var) => match graph.vars.get(var.index()) {
@@ -174,8 +124,7 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
             let body = data.regions.get(1).map(|&r| graph.region(r));
             let body = body.ok_or_else(|| broken(5, "a loop has two regions"))?;
             let carried = body.params.get(..body.yields.len());
-            let carried = carried
-                .ok_or_else(|| broken(5, "the body yields more values than it has parameters"))?;
+            let carried = carried.ok_or_else(|| broken(5, "the body yields more values than it has parameters"))?;
             Ok(carried.iter().map(|&p| graph.ty(p).clone()).collect())
         }
     }
@@ -219,23 +168,11 @@ fn cond_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
     };
     let (a, b) = (&graph.region(then).yields, &graph.region(otherwise).yields);
     if a.len() != b.len() {
-        return Err(broken(
-            6,
-            format!(
-                "one branch yields {}, the other {}",
-                count(a.len(), "value"),
-                b.len()
-            ),
-        ));
+        return Err(broken(6, format!("one branch yields {}, the other {}", count(a.len(), "value"), b.len())));
     }
     let join = |(i, (&x, &y)): (usize, (&super::Value, &super::Value))| {
         let (x, y) = (graph.ty(x), graph.ty(y));
-        let differ = || {
-            broken(
-                6,
-                format!("value {} is {x} in one branch, {y} in the other", i + 1),
-            )
-        };
+        let differ = || broken(6, format!("value {} is {x} in one branch, {y} in the other", i + 1));
         x.join(y).filter(|_| x.compatible(y)).ok_or_else(differ)
     };
     a.iter().zip(b).enumerate().map(join).collect()

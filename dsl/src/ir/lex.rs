@@ -64,16 +64,7 @@ pub(super) fn intern(text: &str) -> &'static str {
 
 /// The tokens of a text, the last one [`Tok::End`], and what is no token.
 pub(super) fn lex<'a>(text: &'a str, file: &'static str) -> (Vec<Token<'a>>, Vec<Diagnostic>) {
-    let mut lexer = Lexer {
-        text,
-        at: 0,
-        loc: Loc {
-            file,
-            line: 1,
-            column: 1,
-        },
-        errors: Vec::new(),
-    };
+    let mut lexer = Lexer { text, at: 0, loc: Loc { file, line: 1, column: 1 }, errors: Vec::new() };
     let mut tokens = Vec::new();
     let mut line = 0;
     loop {
@@ -81,11 +72,7 @@ pub(super) fn lex<'a>(text: &'a str, file: &'static str) -> (Vec<Token<'a>>, Vec
         let loc = lexer.loc;
         if let Some(tok) = lexer.token() {
             let end = tok == Tok::End;
-            tokens.push(Token {
-                tok,
-                loc,
-                first: loc.line != line,
-            });
+            tokens.push(Token { tok, loc, first: loc.line != line });
             line = loc.line;
             if end {
                 return (tokens, lexer.errors);
@@ -163,11 +150,7 @@ impl<'a> Lexer<'a> {
                     self.error(loc, format!("`{c}` without a name"));
                     return None;
                 }
-                Some(if c == '%' {
-                    Tok::Value(name)
-                } else {
-                    Tok::At(name.to_owned())
-                })
+                Some(if c == '%' { Tok::Value(name) } else { Tok::At(name.to_owned()) })
             }
             '"' => self.string().map(Tok::Str),
             '-' => {

@@ -32,17 +32,11 @@ macro_rules! float_literal {
                     _ => {}
                 }
                 if let Some(hex) = word.strip_prefix("nan0x") {
-                    return is_hex(hex)
-                        .then(|| hex_value(hex).map($t::from_bits))
-                        .flatten()
-                        .filter(|x| x.is_nan());
+                    return is_hex(hex).then(|| hex_value(hex).map($t::from_bits)).flatten().filter(|x| x.is_nan());
                 }
                 let digits = word.strip_prefix('-').unwrap_or(word);
                 let is_number = digits.starts_with(|c: char| c.is_ascii_digit());
-                is_number
-                    .then(|| word.parse().ok())
-                    .flatten()
-                    .filter(|x: &$t| x.is_finite())
+                is_number.then(|| word.parse().ok()).flatten().filter(|x: &$t| x.is_finite())
             }
         }
     };
@@ -54,9 +48,7 @@ fn is_hex(word: &str) -> bool {
 
 /// The value of hexadecimal digits, if the target type can hold it.
 fn hex_value<T: TryFrom<u64>>(hex: &str) -> Option<T> {
-    u64::from_str_radix(hex, 16)
-        .ok()
-        .and_then(|bits| bits.try_into().ok())
+    u64::from_str_radix(hex, 16).ok().and_then(|bits| bits.try_into().ok())
 }
 
 float_literal!(f32, 0x7fc0_0000);
@@ -95,8 +87,7 @@ pub(super) fn is_word_char(c: char) -> bool {
 
 /// Whether a word is a name that needs no quotes.
 pub(super) fn is_plain_name(word: &str) -> bool {
-    word.starts_with(|c: char| is_word_char(c) && !c.is_ascii_digit())
-        && word.chars().all(is_word_char)
+    word.starts_with(|c: char| is_word_char(c) && !c.is_ascii_digit()) && word.chars().all(is_word_char)
 }
 
 /// A name as the text form has it: quoted if it is not a plain one.
@@ -104,11 +95,7 @@ pub(crate) struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if is_plain_name(self.0) {
-            f.write_str(self.0)
-        } else {
-            write!(f, "{:?}", self.0)
-        }
+        if is_plain_name(self.0) { f.write_str(self.0) } else { write!(f, "{:?}", self.0) }
     }
 }
 
@@ -130,11 +117,7 @@ mod tests {
         let mut written = String::new();
         x.write(&mut written).unwrap();
         assert_eq!(written, text);
-        assert_eq!(
-            f32::read(text).map(f32::to_bits),
-            Some(x.to_bits()),
-            "{text}"
-        );
+        assert_eq!(f32::read(text).map(f32::to_bits), Some(x.to_bits()), "{text}");
     }
 
     #[test]
@@ -152,18 +135,7 @@ mod tests {
 
     #[test]
     fn words_that_are_no_elements_are_refused() {
-        for word in [
-            "",
-            "-",
-            "NaN",
-            "infinity",
-            "nan0x",
-            "nan0x0",
-            "nan0x+7fc00001",
-            "1e999",
-            "1.0.0",
-            ".5",
-        ] {
+        for word in ["", "-", "NaN", "infinity", "nan0x", "nan0x0", "nan0x+7fc00001", "1e999", "1.0.0", ".5"] {
             assert_eq!(f32::read(word), None, "{word}");
         }
         assert_eq!(u8::read("256"), None);

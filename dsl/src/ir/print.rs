@@ -16,10 +16,7 @@ pub(super) const MAX_FILL: usize = 1 << 24;
 impl Graph {
     /// The text form, with options.
     pub fn text(&self) -> GraphText<'_> {
-        GraphText {
-            graph: self,
-            locs: false,
-        }
+        GraphText { graph: self, locs: false }
     }
 }
 
@@ -48,13 +45,7 @@ impl GraphText<'_> {
 impl Display for GraphText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = vec![String::new(); self.graph.n_values()];
-        let mut printer = Printer {
-            graph: self.graph,
-            locs: self.locs,
-            out: String::new(),
-            names,
-            next: 0,
-        };
+        let mut printer = Printer { graph: self.graph, locs: self.locs, out: String::new(), names, next: 0 };
         printer.graph()?;
         f.write_str(&printer.out)
     }
@@ -88,12 +79,7 @@ impl<'a> Printer<'a> {
             write!(self.out, "{}%{}: {}", comma(i), self.name(p), g.ty(p))?;
         }
         self.out.push_str(") -> ");
-        let outputs: Vec<&Type> = g
-            .outputs()
-            .iter()
-            .filter(|v| v.index() < g.n_values())
-            .map(|&v| g.ty(v))
-            .collect();
+        let outputs: Vec<&Type> = g.outputs().iter().filter(|v| v.index() < g.n_values()).map(|&v| g.ty(v)).collect();
         self.types(&outputs)?;
         self.out.push_str(" {\n");
         for var in &g.vars {
@@ -166,13 +152,7 @@ impl<'a> Printer<'a> {
     }
 
     /// The nodes of a region and what it yields, one line each.
-    fn body(
-        &mut self,
-        region: Region,
-        mut scope: Scope<'a>,
-        depth: usize,
-        end: &str,
-    ) -> fmt::Result {
+    fn body(&mut self, region: Region, mut scope: Scope<'a>, depth: usize, end: &str) -> fmt::Result {
         let g = self.graph;
         for &node in &g.region(region).nodes {
             self.indent(depth);
@@ -211,8 +191,7 @@ impl<'a> Printer<'a> {
             Op::Cond => {
                 self.result_types(node)?;
                 for (i, &region) in data.regions.iter().enumerate() {
-                    self.out
-                        .push_str(if i == 0 { " then (" } else { " else (" });
+                    self.out.push_str(if i == 0 { " then (" } else { " else (" });
                     let captured = data.operands.get(1..).unwrap_or_default();
                     let mut inner = Scope::default();
                     for (i, &p) in g.region(region).params.iter().enumerate() {
@@ -300,11 +279,7 @@ impl<'a> Printer<'a> {
         let g = self.graph;
         let data = g.node(node);
         let empty: &[Value] = &[];
-        let params = |i: usize| {
-            data.regions
-                .get(i)
-                .map_or(empty, |&r| &g.region(r).params[..])
-        };
+        let params = |i: usize| data.regions.get(i).map_or(empty, |&r| &g.region(r).params[..]);
         let (of_cond, of_body) = (params(0), params(1));
         let mut inner = Scope::default();
         self.out.push_str(" (");
@@ -326,8 +301,7 @@ impl<'a> Printer<'a> {
         self.out.push(')');
         self.result_types(node)?;
         for (i, &region) in data.regions.iter().enumerate() {
-            self.out
-                .push_str(if i == 0 { " cond {" } else { " body {" });
+            self.out.push_str(if i == 0 { " cond {" } else { " body {" });
             self.loc(node, i == 0);
             self.out.push('\n');
             self.close(region, inner.clone(), depth)?;
@@ -349,10 +323,7 @@ fn comma(i: usize) -> &'static str {
 
 /// A user's name without characters that the text form has other uses for.
 fn plain(user: &str) -> String {
-    let mut plain: String = user
-        .chars()
-        .map(|c| if is_word_char(c) { c } else { '_' })
-        .collect();
+    let mut plain: String = user.chars().map(|c| if is_word_char(c) { c } else { '_' }).collect();
     if plain.is_empty() || plain.starts_with(|c: char| c.is_ascii_digit()) {
         plain.insert(0, '_');
     }
@@ -401,14 +372,9 @@ fn is_uniform(tensor: &HostTensor) -> bool {
 impl StackOp {
     /// The stack operations that need no type, by their names in the text form.
     pub(super) fn by_name(name: &str) -> Option<StackOp> {
-        [
-            StackOp::Push,
-            StackOp::Pop,
-            StackOp::ZerosLike,
-            StackOp::Add,
-        ]
-        .into_iter()
-        .find(|op| Op::Stack(op.clone()).name() == name)
+        [StackOp::Push, StackOp::Pop, StackOp::ZerosLike, StackOp::Add]
+            .into_iter()
+            .find(|op| Op::Stack(op.clone()).name() == name)
     }
 }
 
@@ -433,16 +399,9 @@ mod tests {
         let with_locs = graph.text().with_locs().to_string();
         let expected = text
             .replace("then (%x) {", "then (%x) { ; loc f.ir:2:5")
-            .replace(
-                "%z = tanh %x : f32[]",
-                "%z = tanh %x : f32[] ; loc f.ir:3:9",
-            );
+            .replace("%z = tanh %x : f32[]", "%z = tanh %x : f32[] ; loc f.ir:3:9");
         assert_eq!(with_locs, expected);
-        assert!(
-            Graph::parse(&with_locs, "f.ir")
-                .unwrap()
-                .same_structure(&graph)
-        );
+        assert!(Graph::parse(&with_locs, "f.ir").unwrap().same_structure(&graph));
     }
 
     /// The text of a graph whose values have the given names.
@@ -451,13 +410,7 @@ mod tests {
         let root = graph.root();
         for &name in names {
             let ty = Type::tensor(DType::F32, ());
-            let node = graph.make_node(
-                root,
-                Op::Constant(HostTensor::scalar(0.0f32)),
-                vec![],
-                [ty],
-                Loc::UNKNOWN,
-            );
+            let node = graph.make_node(root, Op::Constant(HostTensor::scalar(0.0f32)), vec![], [ty], Loc::UNKNOWN);
             graph.append(node);
             let value = graph.node(node).results[0];
             graph.value_mut(value).name = Some(name);
@@ -468,16 +421,9 @@ mod tests {
     #[test]
     fn names_are_made_plain_and_different() {
         let text = text_of_names(&["x", "x", "x_2", "x", "a b", "", "0", "state.1"]);
-        let printed: Vec<&str> = text
-            .lines()
-            .filter_map(|l| l.trim().strip_suffix(" = constant 0.0 : f32[]"))
-            .collect();
-        assert_eq!(
-            printed,
-            [
-                "%x", "%x_2", "%x_2_2", "%x_3", "%a_b", "%_", "%_0", "%state.1"
-            ]
-        );
+        let printed: Vec<&str> =
+            text.lines().filter_map(|l| l.trim().strip_suffix(" = constant 0.0 : f32[]")).collect();
+        assert_eq!(printed, ["%x", "%x_2", "%x_2_2", "%x_3", "%a_b", "%_", "%_0", "%state.1"]);
         assert_eq!(Graph::parse(&text, "f.ir").unwrap().to_string(), text);
     }
 }

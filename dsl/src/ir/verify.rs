@@ -31,10 +31,7 @@ use std::collections::HashSet;
 
 /// Checks the invariants of the [module](mod@self); all that are broken are reported.
 pub fn verify(graph: &Graph) -> Result<(), Vec<Diagnostic>> {
-    let mut v = Verifier {
-        graph,
-        errors: Vec::new(),
-    };
+    let mut v = Verifier { graph, errors: Vec::new() };
     v.tables();
     // The rest follows ids, which are good from here on.
     if v.errors.is_empty() {
@@ -45,8 +42,7 @@ pub fn verify(graph: &Graph) -> Result<(), Vec<Diagnostic>> {
     if v.errors.is_empty() {
         return Ok(());
     }
-    v.errors
-        .sort_by_key(|e| e.loc().map(|l| (l.line, l.column)));
+    v.errors.sort_by_key(|e| e.loc().map(|l| (l.line, l.column)));
     Err(v.errors)
 }
 
@@ -57,8 +53,7 @@ struct Verifier<'a> {
 
 impl<'a> Verifier<'a> {
     fn error(&mut self, invariant: u8, loc: Loc, message: impl std::fmt::Display) {
-        self.errors
-            .push(Diagnostic::new(format!("V{invariant}: {message}")).at(loc, ""));
+        self.errors.push(Diagnostic::new(format!("V{invariant}: {message}")).at(loc, ""));
     }
 
     fn broken(&mut self, node: Node, broken: Broken) {
@@ -88,38 +83,23 @@ impl<'a> Verifier<'a> {
         let mut todo = vec![g.root()];
         regions[g.root().index()] = true;
         while let Some(region) = todo.pop() {
-            let loc = g
-                .region(region)
-                .owner
-                .map_or(Loc::UNKNOWN, |n| g.node(n).loc);
+            let loc = g.region(region).owner.map_or(Loc::UNKNOWN, |n| g.node(n).loc);
             for (i, &p) in g.region(region).params.iter().enumerate() {
                 self.definition(p, ValueDef::Param(region, i as u32), loc, &mut defined);
             }
             self.ids(&g.region(region).yields, loc);
             for &node in &g.region(region).nodes {
                 let Some(seen) = nodes.get_mut(node.index()) else {
-                    self.error(
-                        2,
-                        loc,
-                        format_args!("{region} holds {node}, which does not exist"),
-                    );
+                    self.error(2, loc, format_args!("{region} holds {node}, which does not exist"));
                     continue;
                 };
                 let data = g.node(node);
                 if std::mem::replace(seen, true) {
-                    self.error(
-                        7,
-                        data.loc,
-                        format_args!("{}: the node stands twice in the graph", data.op.name()),
-                    );
+                    self.error(7, data.loc, format_args!("{}: the node stands twice in the graph", data.op.name()));
                     continue;
                 }
                 if data.region != region {
-                    self.error(
-                        2,
-                        data.loc,
-                        format_args!("{node} stands in {region} and says {}", data.region),
-                    );
+                    self.error(2, data.loc, format_args!("{node} stands in {region} and says {}", data.region));
                 }
                 self.ids(&data.operands, data.loc);
                 for (i, &r) in data.results.iter().enumerate() {
@@ -127,27 +107,15 @@ impl<'a> Verifier<'a> {
                 }
                 for &inner in &data.regions {
                     let Some(seen) = regions.get_mut(inner.index()) else {
-                        self.error(
-                            2,
-                            data.loc,
-                            format_args!("{node} owns {inner}, which does not exist"),
-                        );
+                        self.error(2, data.loc, format_args!("{node} owns {inner}, which does not exist"));
                         continue;
                     };
                     if std::mem::replace(seen, true) {
-                        self.error(
-                            7,
-                            data.loc,
-                            format_args!("{inner} has two owners, or contains itself"),
-                        );
+                        self.error(7, data.loc, format_args!("{inner} has two owners, or contains itself"));
                         continue;
                     }
                     if g.region(inner).owner != Some(node) {
-                        self.error(
-                            2,
-                            data.loc,
-                            format_args!("{node} owns {inner}, which does not say so"),
-                        );
+                        self.error(2, data.loc, format_args!("{node} owns {inner}, which does not say so"));
                     }
                     todo.push(inner);
                 }
@@ -183,28 +151,17 @@ impl<'a> Verifier<'a> {
         let mut names = HashSet::new();
         for var in &g.vars {
             if !names.insert(&var.name) {
-                self.error(
-                    8,
-                    Loc::UNKNOWN,
-                    format_args!("the variable `{}` is declared twice", var.name),
-                );
+                self.error(8, Loc::UNKNOWN, format_args!("the variable `{}` is declared twice", var.name));
             }
             if var.ty.shape.known().is_none() || !is_countable(&var.ty.shape) {
-                let message = format_args!(
-                    "the variable `{}` is {}: its extents must be known",
-                    var.name, var.ty
-                );
+                let message = format_args!("the variable `{}` is {}: its extents must be known", var.name, var.ty);
                 self.error(8, Loc::UNKNOWN, message);
             }
         }
         for (what, values) in [("input", g.inputs()), ("output", g.outputs())] {
             for (i, &v) in values.iter().enumerate() {
                 if g.ty(v).as_tensor().is_none() {
-                    self.error(
-                        11,
-                        g.loc(v),
-                        format_args!("{what} {i} is {}, not a tensor", g.ty(v)),
-                    );
+                    self.error(11, g.loc(v), format_args!("{what} {i} is {}, not a tensor", g.ty(v)));
                 }
             }
         }
@@ -221,8 +178,7 @@ impl<'a> Verifier<'a> {
         for &node in &data.nodes {
             let mut closed = true;
             for &v in &g.node(node).operands {
-                closed &=
-                    self.is_defined(v, region, g.node(node).loc, g.node(node).op.name(), defined);
+                closed &= self.is_defined(v, region, g.node(node).loc, g.node(node).op.name(), defined);
             }
             for &inner in &g.node(node).regions {
                 self.region(inner, defined);
@@ -235,24 +191,13 @@ impl<'a> Verifier<'a> {
             }
         }
         let loc = data.owner.map(|n| g.node(n).loc).unwrap_or(Loc::UNKNOWN);
-        let end = if data.owner.is_some() {
-            "yield"
-        } else {
-            "return"
-        };
+        let end = if data.owner.is_some() { "yield" } else { "return" };
         for &v in &data.yields {
             self.is_defined(v, region, loc, end, defined);
         }
     }
 
-    fn is_defined(
-        &mut self,
-        value: Value,
-        region: Region,
-        loc: Loc,
-        user: &str,
-        defined: &[bool],
-    ) -> bool {
+    fn is_defined(&mut self, value: Value, region: Region, loc: Loc, user: &str, defined: &[bool]) -> bool {
         let g = self.graph;
         let place = if g.region_of(value) != region {
             "in another region: what a region uses is an operand of its owner and a parameter"
@@ -295,11 +240,7 @@ impl<'a> Verifier<'a> {
             _ => 3,
         };
         if types.len() != data.results.len() {
-            let message = format!(
-                "gives {}, has {}",
-                count(types.len(), "value"),
-                count(data.results.len(), "result")
-            );
+            let message = format!("gives {}, has {}", count(types.len(), "value"), count(data.results.len(), "result"));
             self.broken(node, broken(invariant, message));
             return;
         }
@@ -307,15 +248,8 @@ impl<'a> Verifier<'a> {
             let has = g.ty(r);
             let exact = matches!(data.op, Op::Constant(_) | Op::Read(_) | Op::While);
             if !(if exact { ty == has } else { ty.fits(has) }) {
-                let which = if types.len() > 1 {
-                    format!("result {}", i + 1)
-                } else {
-                    "the result".to_owned()
-                };
-                self.broken(
-                    node,
-                    broken(invariant, format!("{which} is {ty}, the graph says {has}")),
-                );
+                let which = if types.len() > 1 { format!("result {}", i + 1) } else { "the result".to_owned() };
+                self.broken(node, broken(invariant, format!("{which} is {ty}, the graph says {has}")));
             }
         }
     }
@@ -331,10 +265,9 @@ impl<'a> Verifier<'a> {
         match (&data.op, operand) {
             (Op::Assign(var), Some(ty)) => match g.vars.get(var.index()) {
                 None => Err(broken(8, "the variable is not declared")),
-                Some(var) if *ty != Type::Tensor(var.ty.clone()) => Err(broken(
-                    8,
-                    format!("the variable `{}` is {}, the value {ty}", var.name, var.ty),
-                )),
+                Some(var) if *ty != Type::Tensor(var.ty.clone()) => {
+                    Err(broken(8, format!("the variable `{}` is {}, the value {ty}", var.name, var.ty)))
+                }
                 Some(_) => Ok(()),
             },
             (Op::Assert { .. }, Some(ty)) if !is_predicate(ty) => {
@@ -345,21 +278,11 @@ impl<'a> Verifier<'a> {
     }
 
     /// Whether what is given for the parameters of a region fits them.
-    fn params(
-        &self,
-        invariant: u8,
-        region: Region,
-        given: &[Value],
-        name: &str,
-    ) -> Result<(), Broken> {
+    fn params(&self, invariant: u8, region: Region, given: &[Value], name: &str) -> Result<(), Broken> {
         let g = self.graph;
         let params = &g.region(region).params;
         if params.len() != given.len() {
-            let message = format!(
-                "`{name}` has {}, given {}",
-                count(params.len(), "parameter"),
-                given.len()
-            );
+            let message = format!("`{name}` has {}, given {}", count(params.len(), "parameter"), given.len());
             return Err(broken(invariant, message));
         }
         for (i, (&p, &v)) in params.iter().zip(given).enumerate() {
@@ -381,10 +304,7 @@ impl<'a> Verifier<'a> {
         };
         let predicate = g.ty(data.operands[0]);
         if !is_predicate(predicate) {
-            return Err(broken(
-                6,
-                format!("the predicate is {predicate}, not bool[]"),
-            ));
+            return Err(broken(6, format!("the predicate is {predicate}, not bool[]")));
         }
         self.params(6, then, &data.operands[1..], "then")?;
         self.params(6, otherwise, &data.operands[1..], "else")
@@ -402,22 +322,12 @@ impl<'a> Verifier<'a> {
             [p] if is_predicate(g.ty(p)) => {}
             [p] => return Err(broken(5, format!("`cond` yields {}, not bool[]", g.ty(p)))),
             ref yields => {
-                return Err(broken(
-                    5,
-                    format!(
-                        "`cond` yields {}, not one bool[]",
-                        count(yields.len(), "value")
-                    ),
-                ));
+                return Err(broken(5, format!("`cond` yields {}, not one bool[]", count(yields.len(), "value"))));
             }
         }
         let (yields, n) = (&g.region(body).yields, g.n_carried(node));
         if yields.len() != n || n > data.operands.len() {
-            let message = format!(
-                "`body` yields {} for {}",
-                count(yields.len(), "value"),
-                count(n, "result")
-            );
+            let message = format!("`body` yields {} for {}", count(yields.len(), "value"), count(n, "result"));
             return Err(broken(5, message));
         }
         for (i, (&next, &p)) in yields.iter().zip(&g.region(body).params).enumerate() {
@@ -428,13 +338,7 @@ impl<'a> Verifier<'a> {
             }
             let of_cond = g.ty(g.region(cond).params[i]);
             if of_cond != takes {
-                return Err(broken(
-                    5,
-                    format!(
-                        "loop variable {} is {takes} in `body`, {of_cond} in `cond`",
-                        i + 1
-                    ),
-                ));
+                return Err(broken(5, format!("loop variable {} is {takes} in `body`, {of_cond} in `cond`", i + 1)));
             }
         }
         Ok(())
@@ -451,13 +355,7 @@ impl<'a> Verifier<'a> {
             let (Op::Read(var) | Op::Assign(var)) = data.op else {
                 return;
             };
-            let name = || {
-                format!(
-                    "{} @{}",
-                    data.op.name(),
-                    g.vars.get(var.index()).map_or("?", |v| &v.name)
-                )
-            };
+            let name = || format!("{} @{}", data.op.name(), g.vars.get(var.index()).map_or("?", |v| &v.name));
             if data.region != g.root() {
                 errors.push((data.loc, format!("{}: in a branch or loop", name())));
             }
@@ -498,12 +396,7 @@ graph @f(%x: f32[2], %p: bool[]) -> f32[2] {
         change(&mut graph);
         // A broken graph can still be looked at.
         assert!(graph.to_string().starts_with("graph @f("));
-        verify(&graph)
-            .err()
-            .unwrap_or_default()
-            .into_iter()
-            .map(|e| e.message)
-            .collect()
+        verify(&graph).err().unwrap_or_default().into_iter().map(|e| e.message).collect()
     }
 
     /// The node that defines the value of that name.
@@ -546,10 +439,7 @@ graph @f(%x: f32[2], %p: bool[]) -> f32[2] {
             let result = g.node(b).results[0];
             g.value_mut(result).def = ValueDef::Result(b, 1);
         });
-        assert_eq!(
-            errors,
-            ["V2: %3 is Result(node1, 0) and says Result(node1, 1)"]
-        );
+        assert_eq!(errors, ["V2: %3 is Result(node1, 0) and says Result(node1, 1)"]);
 
         let errors = broken_by(|g| {
             let a = node(g, "a");
@@ -558,12 +448,7 @@ graph @f(%x: f32[2], %p: bool[]) -> f32[2] {
             g.region_mut(g.root()).yields.push(Value::from_index(98));
         });
         assert_eq!(errors.len(), 3, "{errors:?}");
-        assert!(
-            errors
-                .iter()
-                .all(|e| e.starts_with("V2") && e.ends_with("does not exist")),
-            "{errors:?}"
-        );
+        assert!(errors.iter().all(|e| e.starts_with("V2") && e.ends_with("does not exist")), "{errors:?}");
     }
 
     #[test]
@@ -572,15 +457,10 @@ graph @f(%x: f32[2], %p: bool[]) -> f32[2] {
             let c = node(g, "c");
             let cond = g.node(c).regions[0];
             let first = g.region(cond).params[0];
-            g.value_mut(first).ty = Type::tensor(
-                crate::DType::F32,
-                [crate::Dim::Unknown].into_iter().collect::<crate::Shape>(),
-            );
+            g.value_mut(first).ty =
+                Type::tensor(crate::DType::F32, [crate::Dim::Unknown].into_iter().collect::<crate::Shape>());
         });
-        assert_eq!(
-            errors,
-            ["V5: while: loop variable 1 is f32[2] in `body`, f32[?] in `cond`"]
-        );
+        assert_eq!(errors, ["V5: while: loop variable 1 is f32[2] in `body`, f32[?] in `cond`"]);
     }
 
     #[test]

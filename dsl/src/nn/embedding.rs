@@ -14,9 +14,7 @@ module!(Embedding: table);
 impl Embedding {
     /// A table of standard normal vectors.
     pub fn new(init: &Init, entries: usize, size: usize) -> Embedding {
-        Embedding {
-            table: Var::new("table", init.normal([entries, size], 1.0)),
-        }
+        Embedding { table: Var::new("table", init.normal([entries, size], 1.0)) }
     }
 
     /// The vectors of `ids`: shape `[..]` to `[.., size]`. A number that is not in the table fails the step.

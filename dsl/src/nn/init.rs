@@ -14,17 +14,13 @@ pub struct Init {
 impl Init {
     /// A source with a seed.
     pub fn new(seed: u64) -> Init {
-        Init {
-            seed,
-            drawn: Cell::new(0),
-        }
+        Init { seed, drawn: Cell::new(0) }
     }
 
     /// The next key of the stream.
     fn draw(&self, f: impl Fn(Key) -> crate::Tensor) -> Array<f32> {
         let n = self.drawn.replace(self.drawn.get() + 1);
-        eval(|| f(Key::new(self.seed).fold_in(n)))
-            .expect("drawing random numbers does not fail outside of a trace")
+        eval(|| f(Key::new(self.seed).fold_in(n))).expect("drawing random numbers does not fail outside of a trace")
     }
 
     /// Uniform in `[-bound, bound)`.

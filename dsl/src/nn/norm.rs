@@ -19,11 +19,7 @@ impl LayerNorm {
     /// A normalization of vectors of `size` elements.
     pub fn new(size: usize) -> LayerNorm {
         let constant = |x: f32| Array::new([size], vec![x; size]);
-        LayerNorm {
-            scale: Var::new("scale", constant(1.0)),
-            bias: Var::new("bias", constant(0.0)),
-            epsilon: 1e-5,
-        }
+        LayerNorm { scale: Var::new("scale", constant(1.0)), bias: Var::new("bias", constant(0.0)), epsilon: 1e-5 }
     }
 
     /// `[.., size]` to the same shape.

@@ -6,9 +6,7 @@ use crate::{Loc, Tensor, Var, trace, zeros};
 /// The last axis in parts of equal extent.
 #[track_caller]
 fn parts<const N: usize>(x: Tensor, units: usize) -> [Tensor; N] {
-    trace::called_at(Loc::caller(), || {
-        std::array::from_fn(|i| x.slice(-1, i * units, (i + 1) * units))
-    })
+    trace::called_at(Loc::caller(), || std::array::from_fn(|i| x.slice(-1, i * units, (i + 1) * units)))
 }
 
 /// A cell of long short-term memory (Hochreiter and Schmidhuber 1997), with a forget gate and without peepholes.
@@ -49,8 +47,7 @@ impl Lstm {
     /// One step: `x` of shape `[batch, inputs]`; gives the output `[batch, units]` and the next state.
     #[track_caller]
     pub fn step(&self, x: Tensor, (h, c): LstmState) -> (Tensor, LstmState) {
-        let gates =
-            x.matmul(self.weight_input.get()) + h.matmul(self.weight_state.get()) + self.bias.get();
+        let gates = x.matmul(self.weight_input.get()) + h.matmul(self.weight_state.get()) + self.bias.get();
         let [input, forget, candidate, output] = parts(gates, self.units);
         let c = forget.sigmoid() * c + input.sigmoid() * candidate.tanh();
         let h = output.sigmoid() * c.tanh();

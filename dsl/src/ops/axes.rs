@@ -82,25 +82,16 @@ pub(super) fn axis(axis: isize, rank: usize) -> Result<usize, OpError> {
     let error = OpError::new(format!("axis {axis} of a tensor of rank {rank}"));
     Err(match rank {
         0 => error.help("a scalar has no axes"),
-        _ => error.help(format!(
-            "axes are 0 to {}, or -1 to -{rank} counted from the back",
-            rank - 1
-        )),
+        _ => error.help(format!("axes are 0 to {}, or -1 to -{rank} counted from the back", rank - 1)),
     })
 }
 
 /// Axes counted from the front, ascending, each once.
 pub(super) fn axes(axes: &[isize], rank: usize) -> Result<Vec<usize>, OpError> {
-    let mut counted = axes
-        .iter()
-        .map(|&a| axis(a, rank))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut counted = axes.iter().map(|&a| axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
     counted.sort_unstable();
     match counted.windows(2).find(|w| w[0] == w[1]) {
-        Some(twice) => Err(OpError::new(format!(
-            "axis {} is given twice in {axes:?}",
-            twice[0]
-        ))),
+        Some(twice) => Err(OpError::new(format!("axis {} is given twice in {axes:?}", twice[0]))),
         None => Ok(counted),
     }
 }
@@ -117,21 +108,12 @@ mod tests {
 
     #[test]
     fn axes_out_of_range_name_axis_and_rank() {
-        assert_eq!(
-            axis(2, 2).unwrap_err().message,
-            "axis 2 of a tensor of rank 2"
-        );
-        assert_eq!(
-            axis(-1, 0).unwrap_err().help.as_deref(),
-            Some("a scalar has no axes")
-        );
+        assert_eq!(axis(2, 2).unwrap_err().message, "axis 2 of a tensor of rank 2");
+        assert_eq!(axis(-1, 0).unwrap_err().help.as_deref(), Some("a scalar has no axes"));
     }
 
     #[test]
     fn an_axis_given_twice_is_refused() {
-        assert_eq!(
-            axes(&[0, -2], 2).unwrap_err().message,
-            "axis 0 is given twice in [0, -2]"
-        );
+        assert_eq!(axes(&[0, -2], 2).unwrap_err().message, "axis 0 is given twice in [0, -2]");
     }
 }

@@ -85,11 +85,7 @@ impl Any {
         if self.dtype() == dtype {
             return self;
         }
-        trace::emit(
-            &CAST,
-            &[self],
-            Attrs::none().with("dtype", Attr::DType(dtype)),
-        )
+        trace::emit(&CAST, &[self], Attrs::none().with("dtype", Attr::DType(dtype)))
     }
 
     /// See [`Tensor::stop_gradient`].

@@ -11,17 +11,10 @@ use crate::ir::Attrs;
 use crate::{DType, Element, Float, HostTensor, Numeric, Operand, Tensor, match_buffer};
 
 /// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[
-    &EQ, &NE, &LT, &LE, &GT, &GE, &AND, &OR, &XOR, &NOT, &IS_NAN, &IS_FINITE, &SELECT,
-];
+pub(super) const OPS: &[&OpDef] = &[&EQ, &NE, &LT, &LE, &GT, &GE, &AND, &OR, &XOR, &NOT, &IS_NAN, &IS_FINITE, &SELECT];
 
 fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(&T, &T) -> bool) -> HostTensor {
-    cx.result(
-        a.iter()
-            .zip(cx.operands[1].data::<T>())
-            .map(|(a, b)| f(a, b))
-            .collect(),
-    )
+    cx.result(a.iter().zip(cx.operands[1].data::<T>()).map(|(a, b)| f(a, b)).collect())
 }
 
 /// A row for two tensors of a class, giving truth values.
@@ -52,64 +45,44 @@ fn of_bools(cx: &InferCx<'_>) -> Result<Type, OpError> {
 }
 
 /// `a == b`
-static EQ: OpDef = row("eq", of_any, |cx| {
-    Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, PartialEq::eq)))
-});
+static EQ: OpDef = row("eq", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, PartialEq::eq))));
 /// `a != b`, true of `NaN`.
-static NE: OpDef = row("ne", of_any, |cx| {
-    Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, PartialEq::ne)))
-});
+static NE: OpDef = row("ne", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, PartialEq::ne))));
 /// `a < b`
-static LT: OpDef = row("lt", of_numbers, |cx| {
-    Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::lt)))
-});
+static LT: OpDef =
+    row("lt", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::lt))));
 /// `a <= b`
-static LE: OpDef = row("le", of_numbers, |cx| {
-    Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::le)))
-});
+static LE: OpDef =
+    row("le", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::le))));
 /// `a > b`
-static GT: OpDef = row("gt", of_numbers, |cx| {
-    Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::gt)))
-});
+static GT: OpDef =
+    row("gt", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::gt))));
 /// `a >= b`
-static GE: OpDef = row("ge", of_numbers, |cx| {
-    Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::ge)))
-});
+static GE: OpDef =
+    row("ge", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::ge))));
 /// Both are true.
-static AND: OpDef = row("and", of_bools, |cx| {
-    Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a & b))
-});
+static AND: OpDef = row("and", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a & b)));
 /// One is true, or both.
-static OR: OpDef = row("or", of_bools, |cx| {
-    Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a | b))
-});
+static OR: OpDef = row("or", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a | b)));
 /// Exactly one is true.
-static XOR: OpDef = row("xor", of_bools, |cx| {
-    Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a ^ b))
-});
+static XOR: OpDef = row("xor", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a ^ b)));
 /// The opposite.
 static NOT: OpDef = OpDef {
     arity: Arity::Exactly(1),
-    ..row("not", of_bools, |cx| {
-        Ok(cx.result(cx.operands[0].data::<bool>().iter().map(|x| !x).collect()))
-    })
+    ..row("not", of_bools, |cx| Ok(cx.result(cx.operands[0].data::<bool>().iter().map(|x| !x).collect())))
 };
 /// Whether elements are `NaN`.
 static IS_NAN: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row("is_nan", of_floats, |cx| {
-        Ok(
-            match_float!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|x| x.is_nan()).collect())),
-        )
+        Ok(match_float!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|x| x.is_nan()).collect())))
     })
 };
 /// Whether elements are neither infinite nor `NaN`.
 static IS_FINITE: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row("is_finite", of_floats, |cx| {
-        Ok(
-            match_float!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|x| x.is_finite()).collect())),
-        )
+        Ok(match_float!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|x| x.is_finite()).collect())))
     })
 };
 
@@ -121,13 +94,7 @@ static SELECT: OpDef = OpDef {
     infer: |cx| {
         let cond = cx.tensor(0)?;
         Class::Bool.check(cond)?;
-        let values = common(
-            &InferCx {
-                operands: &cx.operands[1..],
-                attrs: cx.attrs,
-            },
-            Class::Every,
-        )?;
+        let values = common(&InferCx { operands: &cx.operands[1..], attrs: cx.attrs }, Class::Every)?;
         if !cond.shape.compatible(&values.shape) {
             return Err(shapes_differ(cond, &values));
         }
@@ -136,12 +103,7 @@ static SELECT: OpDef = OpDef {
     eval: |cx| {
         fn choose<T: Element>(cx: &EvalCx<'_>, a: &[T]) -> HostTensor {
             let (cond, b) = (cx.operands[0].data::<bool>(), cx.operands[2].data::<T>());
-            cx.result(
-                cond.iter()
-                    .zip(a.iter().zip(b))
-                    .map(|(&c, (&a, &b))| if c { a } else { b })
-                    .collect(),
-            )
+            cx.result(cond.iter().zip(a.iter().zip(b)).map(|(&c, (&a, &b))| if c { a } else { b }).collect())
         }
         Ok(match_buffer!(cx.operands[1].buffer(), a => choose(cx, a)))
     },
@@ -184,10 +146,7 @@ any_methods! {
 impl Any {
     /// The opposite truth values.
     #[track_caller]
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "a graph operation, not the operator of the host"
-    )]
+    #[expect(clippy::should_implement_trait, reason = "a graph operation, not the operator of the host")]
     pub fn not(self) -> Any {
         trace::emit(&NOT, &[self], Attrs::none())
     }
@@ -209,9 +168,7 @@ impl Any {
     pub fn select(self, a: Any, b: Any) -> Any {
         let (a, b) = broadcast_pair("select", a, b);
         let (tc, ta) = (self.tensor_type(), a.tensor_type());
-        let Some(shape) = tc.shape.broadcast(&ta.shape) else {
-            refuse("select", shapes_differ(&tc, &ta))
-        };
+        let Some(shape) = tc.shape.broadcast(&ta.shape) else { refuse("select", shapes_differ(&tc, &ta)) };
         let b = stretch(b, &b.shape(), &shape, self);
         let cond = stretch(self, &tc.shape, &shape, a);
         let a = stretch(a, &ta.shape, &shape, self);
@@ -330,9 +287,6 @@ impl Tensor<bool> {
     #[track_caller]
     #[must_use]
     pub fn select<T: Element>(self, a: impl Operand<T>, b: impl Operand<T>) -> Tensor<T> {
-        Tensor::from_any(
-            self.untyped()
-                .select(a.into_tensor().untyped(), b.into_tensor().untyped()),
-        )
+        Tensor::from_any(self.untyped().select(a.into_tensor().untyped(), b.into_tensor().untyped()))
     }
 }

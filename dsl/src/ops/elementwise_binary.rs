@@ -10,36 +10,21 @@ use crate::ir::Attrs;
 use crate::{Element, Float, HostTensor, Numeric, Operand, Shape, Tensor};
 
 /// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[
-    &ADD, &SUB, &MUL, &DIV, &REM, &NEG, &POW, &MAXIMUM, &MINIMUM, &ATAN2,
-];
+pub(super) const OPS: &[&OpDef] = &[&ADD, &SUB, &MUL, &DIV, &REM, &NEG, &POW, &MAXIMUM, &MINIMUM, &ATAN2];
 
 /// Applies a function to pairs of elements.
 fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(T, T) -> T) -> HostTensor {
-    cx.result(
-        a.iter()
-            .zip(cx.operands[1].data::<T>())
-            .map(|(&a, &b)| f(a, b))
-            .collect(),
-    )
+    cx.result(a.iter().zip(cx.operands[1].data::<T>()).map(|(&a, &b)| f(a, b)).collect())
 }
 
 /// Applies a function that fails for a zero divisor.
-fn try_zip<T: Element>(
-    cx: &EvalCx<'_>,
-    a: &[T],
-    f: impl Fn(T, T) -> Option<T>,
-) -> Result<HostTensor, OpError> {
+fn try_zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(T, T) -> Option<T>) -> Result<HostTensor, OpError> {
     let b = cx.operands[1].data::<T>();
     let mut data = Vec::with_capacity(a.len());
     for (i, (&a, &b)) in a.iter().zip(b).enumerate() {
         let Some(y) = f(a, b) else {
             let at = index_of(cx.operands[0].shape(), i);
-            let place = if at.is_empty() {
-                String::new()
-            } else {
-                format!(" at {at:?}")
-            };
+            let place = if at.is_empty() { String::new() } else { format!(" at {at:?}") };
             return Err(OpError::new(format!("division of {a} by zero{place}"))
                 .help("choose another divisor there, as with `(d == 0).select(1, d)`"));
         };
@@ -90,12 +75,7 @@ static SUB: OpDef = row(
 static MUL: OpDef = row(
     "mul",
     |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::times))),
-    Grad::Rule(|n| {
-        vec![
-            n.needs(0).then(|| n.dy() * n.x(1)),
-            n.needs(1).then(|| n.dy() * n.x(0)),
-        ]
-    }),
+    Grad::Rule(|n| vec![n.needs(0).then(|| n.dy() * n.x(1)), n.needs(1).then(|| n.dy() * n.x(0))]),
 );
 
 /// `a / b`; integers are cut towards zero.
@@ -131,11 +111,7 @@ static NEG: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row(
         "neg",
-        |cx| {
-            Ok(
-                match_numeric!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|&x| x.negated()).collect())),
-            )
-        },
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|&x| x.negated()).collect()))),
         Grad::Rule(|n| vec![Some(-n.dy())]),
     )
 };
@@ -207,25 +183,14 @@ pub(super) fn broadcast_pair(op: &str, a: Any, b: Any) -> (Any, Any) {
     if ta.shape == tb.shape {
         return (a, b);
     }
-    let Some(shape) = ta.shape.broadcast(&tb.shape) else {
-        super::refuse(op, shapes_differ(&ta, &tb))
-    };
-    (
-        stretch(a, &ta.shape, &shape, b),
-        stretch(b, &tb.shape, &shape, a),
-    )
+    let Some(shape) = ta.shape.broadcast(&tb.shape) else { super::refuse(op, shapes_differ(&ta, &tb)) };
+    (stretch(a, &ta.shape, &shape, b), stretch(b, &tb.shape, &shape, a))
 }
 
 /// Broadcasts `x` to `shape`, which it has in common with `other`.
 #[track_caller]
 pub(super) fn stretch(x: Any, from: &Shape, shape: &Shape, other: Any) -> Any {
-    if from.rank() == shape.rank()
-        && from
-            .dims()
-            .iter()
-            .zip(shape.dims())
-            .all(|(a, b)| stays(a, b))
-    {
+    if from.rank() == shape.rank() && from.dims().iter().zip(shape.dims()).all(|(a, b)| stays(a, b)) {
         x
     } else if super::infer::is_static(shape) {
         x.broadcast_to(shape)
@@ -274,10 +239,7 @@ any_methods! {
 impl Any {
     /// `-x`.
     #[track_caller]
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "the trait is implemented with it"
-    )]
+    #[expect(clippy::should_implement_trait, reason = "the trait is implemented with it")]
     pub fn neg(self) -> Any {
         trace::emit(&NEG, &[self], Attrs::none())
     }

@@ -30,11 +30,7 @@ macro_rules! real {
             fn sigmoid(self) -> Self {
                 // The exponential of a negative number does not overflow.
                 let e = (-self.abs()).exp();
-                if self >= 0.0 {
-                    1.0 / (1.0 + e)
-                } else {
-                    e / (1.0 + e)
-                }
+                if self >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }
             }
             fn softplus(self) -> Self {
                 self.larger(0.0) + (-self.abs()).exp().ln_1p()

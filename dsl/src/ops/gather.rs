@@ -16,12 +16,7 @@ use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{DType, Dim, Element, HostTensor, Integer, Numeric, Shape, Tensor, match_buffer};
 
 /// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[
-    &TAKE,
-    &SCATTER_ADD,
-    &TAKE_ALONG_AXIS,
-    &SCATTER_ADD_ALONG_AXIS,
-];
+pub(super) const OPS: &[&OpDef] = &[&TAKE, &SCATTER_ADD, &TAKE_ALONG_AXIS, &SCATTER_ADD_ALONG_AXIS];
 
 /// Integers of any type.
 pub(super) fn numbers(ids: &HostTensor) -> Vec<i64> {
@@ -34,13 +29,8 @@ fn checked(ids: &HostTensor, axis: usize, extent: usize) -> Result<Vec<usize>, O
         Ok(id) if id < extent => Ok(id),
         _ => {
             let at = super::elementwise_binary::index_of(ids.shape(), i);
-            let place = if at.is_empty() {
-                String::new()
-            } else {
-                format!(" at {at:?}")
-            };
-            let message =
-                format!("index {id}{place} is out of range for axis {axis} of extent {extent}");
+            let place = if at.is_empty() { String::new() } else { format!(" at {at:?}") };
+            let message = format!("index {id}{place} is out of range for axis {axis} of extent {extent}");
             Err(OpError::new(message))
         }
     };
@@ -71,10 +61,7 @@ fn taken_offsets(x: &[usize], ids: &[usize], axis: usize) -> Vec<usize> {
 fn along_offsets(x: &[usize], ids: &[usize], ids_shape: &[usize], axis: usize) -> Vec<usize> {
     let mut from = strides(x);
     let stride = std::mem::replace(&mut from[axis], 0);
-    offsets(ids_shape, from)
-        .zip(ids)
-        .map(|(o, &id)| o + id * stride)
-        .collect()
+    offsets(ids_shape, from).zip(ids).map(|(o, &id)| o + id * stride).collect()
 }
 
 fn read_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
@@ -84,9 +71,7 @@ fn read_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
 fn add_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
     fn add<T: Number>(into: &[T], updates: &[T], at: &[usize]) -> Vec<T> {
         let mut sums = into.to_vec();
-        at.iter()
-            .zip(updates)
-            .for_each(|(&o, &x)| sums[o] = sums[o].plus(x));
+        at.iter().zip(updates).for_each(|(&o, &x)| sums[o] = sums[o].plus(x));
         sums
     }
     match_numeric!(cx.operands[0].buffer(), d => cx.result(add(d, cx.operands[2].data(), at)))
@@ -101,10 +86,7 @@ static TAKE: OpDef = OpDef {
         let (x, ids) = (cx.tensor(0)?, cx.tensor(1)?);
         Class::Int.check(ids)?;
         let axis = axis_attr(cx, x)?;
-        Ok(Type::tensor(
-            x.dtype,
-            taken_shape(&x.shape, &ids.shape, axis),
-        ))
+        Ok(Type::tensor(x.dtype, taken_shape(&x.shape, &ids.shape, axis)))
     },
     eval: |cx| {
         let (x, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
@@ -139,11 +121,7 @@ static SCATTER_ADD: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| {
         let axis = n.attrs().index("axis") as isize;
-        vec![
-            Some(n.dy()),
-            None,
-            n.needs(2).then(|| n.dy().take(n.x(1), axis)),
-        ]
+        vec![Some(n.dy()), None, n.needs(2).then(|| n.dy().take(n.x(1), axis))]
     }),
     exactness: Exactness::Sum(1.0),
     effects: Effects::Fallible,
@@ -152,19 +130,11 @@ static SCATTER_ADD: OpDef = OpDef {
 /// Updates have the element type of what they are added to, and the shape of what would be read.
 fn check_updates(x: &TensorType, read: &Shape, updates: &TensorType) -> Result<(), OpError> {
     if updates.dtype != x.dtype {
-        let error = OpError::new(format!(
-            "element types differ, {} and {}",
-            x.dtype, updates.dtype
-        ));
-        return Err(error
-            .label(format!("{updates} into {x}"))
-            .help("convert the updates with `.cast()`"));
+        let error = OpError::new(format!("element types differ, {} and {}", x.dtype, updates.dtype));
+        return Err(error.label(format!("{updates} into {x}")).help("convert the updates with `.cast()`"));
     }
     if !updates.shape.compatible(read) {
-        let error = OpError::new(format!(
-            "the updates have shape {}, not {read}",
-            updates.shape
-        ));
+        let error = OpError::new(format!("the updates have shape {}, not {read}", updates.shape));
         return Err(error.label(format!("{updates} into {x}")));
     }
     Ok(())
@@ -176,10 +146,7 @@ fn infer_along(cx: &InferCx<'_>) -> Result<(), OpError> {
     Class::Int.check(ids)?;
     let axis = axis_attr(cx, x)?;
     if x.rank() != ids.rank() || !with_extent(&ids.shape, axis, Dim::Unknown).compatible(&x.shape) {
-        let error = OpError::new(format!(
-            "shapes {} and {} differ in more than axis {axis}",
-            x.shape, ids.shape
-        ));
+        let error = OpError::new(format!("shapes {} and {} differ in more than axis {axis}", x.shape, ids.shape));
         let help = "there is one index for each element of the result; `take` uses the same indices everywhere";
         return Err(error.label(format!("{x} at {ids}")).help(help));
     }
@@ -198,22 +165,12 @@ static TAKE_ALONG_AXIS: OpDef = OpDef {
         Ok(Type::tensor(x.dtype, shape))
     },
     eval: |cx| {
-        let (x, ids, axis) = (
-            cx.operands[0].shape(),
-            cx.operands[1],
-            cx.attrs.index("axis"),
-        );
-        Ok(read_at(
-            cx,
-            &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis),
-        ))
+        let (x, ids, axis) = (cx.operands[0].shape(), cx.operands[1], cx.attrs.index("axis"));
+        Ok(read_at(cx, &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis)))
     },
     grad: Grad::Rule(|n| {
         let axis = n.attrs().index("axis") as isize;
-        vec![
-            Some(zeros(n, 0).scatter_add_along_axis(n.x(1), n.dy(), axis)),
-            None,
-        ]
+        vec![Some(zeros(n, 0).scatter_add_along_axis(n.x(1), n.dy(), axis)), None]
     }),
     exactness: Exactness::Exact,
     effects: Effects::Fallible,
@@ -232,23 +189,12 @@ static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
         Ok(x.clone().into())
     },
     eval: |cx| {
-        let (x, ids, axis) = (
-            cx.operands[0].shape(),
-            cx.operands[1],
-            cx.attrs.index("axis"),
-        );
-        Ok(add_at(
-            cx,
-            &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis),
-        ))
+        let (x, ids, axis) = (cx.operands[0].shape(), cx.operands[1], cx.attrs.index("axis"));
+        Ok(add_at(cx, &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis)))
     },
     grad: Grad::Rule(|n| {
         let axis = n.attrs().index("axis") as isize;
-        vec![
-            Some(n.dy()),
-            None,
-            n.needs(2).then(|| n.dy().take_along_axis(n.x(1), axis)),
-        ]
+        vec![Some(n.dy()), None, n.needs(2).then(|| n.dy().take_along_axis(n.x(1), axis))]
     }),
     exactness: Exactness::Sum(1.0),
     effects: Effects::Fallible,
@@ -284,11 +230,7 @@ impl Any {
     #[track_caller]
     pub fn scatter_add_along_axis(self, ids: Any, updates: Any, axis: isize) -> Any {
         let axis = self.axis("scatter_add_along_axis", axis);
-        trace::emit(
-            &SCATTER_ADD_ALONG_AXIS,
-            &[self, ids, updates],
-            axis_only(axis),
-        )
+        trace::emit(&SCATTER_ADD_ALONG_AXIS, &[self, ids, updates], axis_only(axis))
     }
 
     /// See [`Tensor::one_hot`].
@@ -342,16 +284,8 @@ impl<T: Numeric> Tensor<T> {
     /// ```
     #[track_caller]
     #[must_use]
-    pub fn scatter_add<I: Integer>(
-        self,
-        ids: Tensor<I>,
-        updates: Tensor<T>,
-        axis: isize,
-    ) -> Tensor<T> {
-        Tensor::from_any(
-            self.untyped()
-                .scatter_add(ids.untyped(), updates.untyped(), axis),
-        )
+    pub fn scatter_add<I: Integer>(self, ids: Tensor<I>, updates: Tensor<T>, axis: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().scatter_add(ids.untyped(), updates.untyped(), axis))
     }
 
     /// This tensor with every element of `updates` added where [`take_along_axis`](Tensor::take_along_axis) would read it.
@@ -364,17 +298,8 @@ impl<T: Numeric> Tensor<T> {
     /// ```
     #[track_caller]
     #[must_use]
-    pub fn scatter_add_along_axis<I: Integer>(
-        self,
-        ids: Tensor<I>,
-        updates: Tensor<T>,
-        axis: isize,
-    ) -> Tensor<T> {
-        Tensor::from_any(self.untyped().scatter_add_along_axis(
-            ids.untyped(),
-            updates.untyped(),
-            axis,
-        ))
+    pub fn scatter_add_along_axis<I: Integer>(self, ids: Tensor<I>, updates: Tensor<T>, axis: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().scatter_add_along_axis(ids.untyped(), updates.untyped(), axis))
     }
 }
 

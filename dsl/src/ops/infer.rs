@@ -45,13 +45,8 @@ pub(super) fn common(cx: &InferCx<'_>, class: Class) -> Result<TensorType, OpErr
     for i in 1..cx.operands.len() {
         let ty = cx.tensor(i)?;
         if ty.dtype != common.dtype {
-            let error = OpError::new(format!(
-                "element types differ, {} and {}",
-                common.dtype, ty.dtype
-            ));
-            return Err(error
-                .label(format!("{common} with {ty}"))
-                .help("convert one of them with `.cast()`"));
+            let error = OpError::new(format!("element types differ, {} and {}", common.dtype, ty.dtype));
+            return Err(error.label(format!("{common} with {ty}")).help("convert one of them with `.cast()`"));
         }
         if !ty.shape.compatible(&common.shape) {
             return Err(shapes_differ(&common, ty));
@@ -63,25 +58,15 @@ pub(super) fn common(cx: &InferCx<'_>, class: Class) -> Result<TensorType, OpErr
 
 /// The error of shapes that do not fit elementwise.
 pub(super) fn shapes_differ(a: &TensorType, b: &TensorType) -> OpError {
-    let error = OpError::new(format!("shapes {} and {} do not fit", a.shape, b.shape))
-        .label(format!("{a} with {b}"));
+    let error = OpError::new(format!("shapes {} and {} do not fit", a.shape, b.shape)).label(format!("{a} with {b}"));
     error.help("shapes are aligned at their last axis, where extents are equal or one of them is 1")
 }
 
 /// A scalar operand of a class.
-pub(super) fn check_scalar(
-    cx: &InferCx<'_>,
-    i: usize,
-    class: Class,
-    what: &str,
-) -> Result<(), OpError> {
+pub(super) fn check_scalar(cx: &InferCx<'_>, i: usize, class: Class, what: &str) -> Result<(), OpError> {
     let ty = cx.tensor(i)?;
     class.check(ty)?;
-    if ty.rank() == 0 {
-        Ok(())
-    } else {
-        Err(OpError::new(format!("the {what} is {ty}, not a scalar")))
-    }
+    if ty.rank() == 0 { Ok(()) } else { Err(OpError::new(format!("the {what} is {ty}, not a scalar"))) }
 }
 
 /// An attribute that is an axis of a tensor.
@@ -121,9 +106,5 @@ pub(super) fn is_static(shape: &Shape) -> bool {
 pub(super) fn zeros(n: &GradNode<'_>, i: usize) -> Any {
     let ty = n.ty(i);
     let zero = trace::constant(HostTensor::zeros(ty.dtype, vec![]));
-    if is_static(&ty.shape) {
-        zero.broadcast_to(&ty.shape)
-    } else {
-        zero.broadcast_like(n.x(i))
-    }
+    if is_static(&ty.shape) { zero.broadcast_to(&ty.shape) } else { zero.broadcast_like(n.x(i)) }
 }

@@ -21,30 +21,16 @@ static CONCAT: OpDef = OpDef {
             let part = cx.tensor(i)?;
             let label = || format!("{first} beside {part}");
             if part.dtype != first.dtype {
-                let error = OpError::new(format!(
-                    "element types differ, {} and {}",
-                    first.dtype, part.dtype
-                ));
-                return Err(error
-                    .label(label())
-                    .help("convert them to one type with `.cast()`"));
+                let error = OpError::new(format!("element types differ, {} and {}", first.dtype, part.dtype));
+                return Err(error.label(label()).help("convert them to one type with `.cast()`"));
             }
             if part.rank() != first.rank() {
-                let error = OpError::new(format!(
-                    "ranks differ, {} and {}",
-                    first.rank(),
-                    part.rank()
-                ));
-                return Err(error
-                    .label(label())
-                    .help("`stack` puts tensors along a new axis"));
+                let error = OpError::new(format!("ranks differ, {} and {}", first.rank(), part.rank()));
+                return Err(error.label(label()).help("`stack` puts tensors along a new axis"));
             }
             let aligned = with_extent(&part.shape, axis, Dim::Unknown);
             if !aligned.compatible(&common.shape) {
-                let message = format!(
-                    "shapes {} and {} differ in more than axis {axis}",
-                    first.shape, part.shape
-                );
+                let message = format!("shapes {} and {} differ in more than axis {axis}", first.shape, part.shape);
                 return Err(OpError::new(message).label(label()));
             }
             common.shape = with_extent(&common.shape, axis, Dim::Unknown).meet(&aligned);
@@ -55,10 +41,7 @@ static CONCAT: OpDef = OpDef {
             (None, 1) => first.shape.dims()[axis].clone(),
             (None, _) => Dim::Unknown,
         };
-        Ok(Type::tensor(
-            first.dtype,
-            with_extent(&common.shape, axis, extent),
-        ))
+        Ok(Type::tensor(first.dtype, with_extent(&common.shape, axis, extent)))
     },
     eval: |cx| {
         fn joined<T: Element>(cx: &EvalCx<'_>, _: &[T]) -> HostTensor {
@@ -81,18 +64,11 @@ static CONCAT: OpDef = OpDef {
         (0..n.n_operands())
             .map(|i| {
                 let Some(extent) = n.ty(i).shape.dims()[axis].known() else {
-                    let error =
-                        OpError::new(format!("the gradient needs the extents along axis {axis}"));
-                    refuse(
-                        "concat",
-                        error
-                            .label(n.ty(i).to_string())
-                            .help("give the function a concrete signature"),
-                    );
+                    let error = OpError::new(format!("the gradient needs the extents along axis {axis}"));
+                    refuse("concat", error.label(n.ty(i).to_string()).help("give the function a concrete signature"));
                 };
                 from += extent;
-                n.needs(i)
-                    .then(|| n.dy().slice(axis as isize, from - extent, from))
+                n.needs(i).then(|| n.dy().slice(axis as isize, from - extent, from))
             })
             .collect()
     }),
@@ -104,26 +80,15 @@ impl Any {
     /// See [`concat()`].
     #[track_caller]
     pub fn concat(parts: &[Any], axis: isize) -> Any {
-        let Some(first) = parts.first() else {
-            refuse(
-                "concat",
-                OpError::new("there is nothing to put side by side"),
-            )
-        };
+        let Some(first) = parts.first() else { refuse("concat", OpError::new("there is nothing to put side by side")) };
         let axis = first.axis("concat", axis);
-        trace::emit(
-            &CONCAT,
-            parts,
-            Attrs::none().with("axis", Attr::Int(axis as i64)),
-        )
+        trace::emit(&CONCAT, parts, Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 
     /// See [`stack`].
     #[track_caller]
     pub fn stack(parts: &[Any], axis: isize) -> Any {
-        let Some(first) = parts.first() else {
-            refuse("stack", OpError::new("there is nothing to stack"))
-        };
+        let Some(first) = parts.first() else { refuse("stack", OpError::new("there is nothing to stack")) };
         let rank = first.rank() + 1;
         let axis = accept("stack", super::axes::axis(axis, rank));
         let unsqueeze = || parts.iter().map(|p| p.unsqueeze(axis as isize)).collect();
@@ -144,11 +109,7 @@ impl Any {
         if after > 0 {
             parts.push(value.broadcast_to(filled(after)));
         }
-        if parts.len() == 1 {
-            self
-        } else {
-            Any::concat(&parts, axis as isize)
-        }
+        if parts.len() == 1 { self } else { Any::concat(&parts, axis as isize) }
     }
 }
 
@@ -190,16 +151,7 @@ impl<T: Element> Tensor<T> {
     /// ```
     #[track_caller]
     #[must_use]
-    pub fn pad(
-        self,
-        axis: isize,
-        before: usize,
-        after: usize,
-        value: impl Operand<T>,
-    ) -> Tensor<T> {
-        Tensor::from_any(
-            self.untyped()
-                .pad(axis, before, after, value.into_tensor().untyped()),
-        )
+    pub fn pad(self, axis: isize, before: usize, after: usize, value: impl Operand<T>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().pad(axis, before, after, value.into_tensor().untyped()))
     }
 }

@@ -15,13 +15,7 @@ pub(super) fn strides(shape: &[usize]) -> Vec<usize> {
 pub(super) fn offsets(shape: &[usize], strides: Vec<usize>) -> Offsets {
     assert_eq!(shape.len(), strides.len(), "one stride for each axis");
     let left = shape.iter().product();
-    Offsets {
-        shape: shape.to_vec(),
-        strides,
-        index: vec![0; shape.len()],
-        offset: 0,
-        left,
-    }
+    Offsets { shape: shape.to_vec(), strides, index: vec![0; shape.len()], offset: 0, left }
 }
 
 /// The iterator of [`offsets`].
@@ -60,15 +54,7 @@ impl Iterator for Offsets {
 pub(super) fn broadcast_strides(from: &[usize], to: &[usize]) -> Vec<usize> {
     let own = strides(from);
     let missing = to.len() - from.len();
-    (0..to.len())
-        .map(|i| {
-            if i < missing || from[i - missing] == 1 {
-                0
-            } else {
-                own[i - missing]
-            }
-        })
-        .collect()
+    (0..to.len()).map(|i| if i < missing || from[i - missing] == 1 { 0 } else { own[i - missing] }).collect()
 }
 
 /// The lines of a tensor along one axis: the offset at which each starts, and the distance of neighbours on it.
@@ -76,10 +62,7 @@ pub(super) fn lanes(shape: &[usize], axis: usize) -> (impl Iterator<Item = usize
     let inner: usize = shape[axis + 1..].iter().product();
     let outer: usize = shape[..axis].iter().product();
     let block = inner * shape[axis];
-    (
-        (0..outer).flat_map(move |o| (0..inner).map(move |i| o * block + i)),
-        inner,
-    )
+    ((0..outer).flat_map(move |o| (0..inner).map(move |i| o * block + i)), inner)
 }
 
 #[cfg(test)]
@@ -94,10 +77,7 @@ mod tests {
 
     #[test]
     fn offsets_of_a_transposed_matrix_go_down_its_columns() {
-        assert_eq!(
-            offsets(&[3, 2], vec![1, 3]).collect::<Vec<_>>(),
-            [0, 3, 1, 4, 2, 5]
-        );
+        assert_eq!(offsets(&[3, 2], vec![1, 3]).collect::<Vec<_>>(), [0, 3, 1, 4, 2, 5]);
     }
 
     #[test]

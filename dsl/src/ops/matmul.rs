@@ -19,11 +19,7 @@ static MATMUL: OpDef = OpDef {
     infer: |cx| {
         let (a, b) = (cx.tensor(0)?, cx.tensor(1)?);
         if a.rank() < 2 || a.rank() != b.rank() {
-            let message = format!(
-                "ranks {} and {}, not equal and at least 2",
-                a.rank(),
-                b.rank()
-            );
+            let message = format!("ranks {} and {}, not equal and at least 2", a.rank(), b.rank());
             return Err(OpError::new(message).label(format!("{a} times {b}")));
         }
         check_matrices(a, b)?;
@@ -56,12 +52,8 @@ static MATMUL: OpDef = OpDef {
         }
         let (a, b) = (cx.operands[0], cx.operands[1]);
         let batch = a.rank() - 2;
-        let extents = [
-            a.shape()[..batch].iter().product(),
-            a.shape()[batch],
-            a.shape()[batch + 1],
-            b.shape()[batch + 1],
-        ];
+        let extents =
+            [a.shape()[..batch].iter().product(), a.shape()[batch], a.shape()[batch + 1], b.shape()[batch + 1]];
         Ok(match_numeric!(a.buffer(), d => cx.result(product(d, b.data(), extents))))
     },
     grad: Grad::Rule(|n| {
@@ -82,9 +74,7 @@ fn check_matrices(a: &TensorType, b: &TensorType) -> Result<(), OpError> {
         let error = error(format!("element types differ, {} and {}", a.dtype, b.dtype));
         return Err(error.help("convert one of them with `.cast()`"));
     }
-    let matrix = |ty: &TensorType| {
-        [-2, -1].map(|i| ty.shape.dims()[(ty.rank() as isize + i) as usize].clone())
-    };
+    let matrix = |ty: &TensorType| [-2, -1].map(|i| ty.shape.dims()[(ty.rank() as isize + i) as usize].clone());
     let ([rows, inner], [meets, columns]) = (matrix(a), matrix(b));
     if inner.compatible(&meets) {
         return Ok(());
@@ -105,8 +95,7 @@ impl Any {
     pub fn matmul(self, other: Any) -> Any {
         let (ta, tb) = (self.tensor_type(), other.tensor_type());
         if ta.rank() == 0 || tb.rank() == 0 {
-            let error =
-                OpError::new("a scalar has no matrix product").label(format!("{ta} times {tb}"));
+            let error = OpError::new("a scalar has no matrix product").label(format!("{ta} times {tb}"));
             refuse("matmul", error.help("multiply with `*`"));
         }
         let (row, column) = (ta.rank() == 1, tb.rank() == 1);
@@ -132,11 +121,7 @@ fn matrices(a: Any, b: Any) -> Any {
     let n_unknown = rows.iter().filter(|d| **d == Dim::Unknown).count();
     if sb.rank() == 2 && n_unknown <= 1 {
         // One matrix for all: the leading axes are rows of one large matrix.
-        let all_rows = rows
-            .iter()
-            .map(Dim::known)
-            .product::<Option<usize>>()
-            .map_or(Dim::Unknown, Dim::Known);
+        let all_rows = rows.iter().map(Dim::known).product::<Option<usize>>().map_or(Dim::Unknown, Dim::Known);
         let flat = a.reshape(Shape(vec![all_rows, sa.dims()[sa.rank() - 1].clone()]));
         let y = trace::emit(&MATMUL, &[flat, b], Attrs::none());
         let mut shape = Shape(rows.to_vec());

@@ -128,9 +128,7 @@ pub struct InferCx<'a> {
 impl<'a> InferCx<'a> {
     /// The type of an operand. Only stack operations take stacks, so it is a tensor.
     pub fn tensor(&self, i: usize) -> Result<&'a TensorType, OpError> {
-        self.operands[i]
-            .as_tensor()
-            .ok_or_else(|| OpError::new(format!("operand {} is a stack", i + 1)))
+        self.operands[i].as_tensor().ok_or_else(|| OpError::new(format!("operand {} is a stack", i + 1)))
     }
 }
 
@@ -147,10 +145,7 @@ pub struct EvalCx<'a> {
 impl EvalCx<'_> {
     /// The extents of the result.
     pub fn shape(&self) -> Vec<usize> {
-        self.ty
-            .shape
-            .known()
-            .expect("the type inferred from concrete operands is concrete")
+        self.ty.shape.known().expect("the type inferred from concrete operands is concrete")
     }
 
     /// The result with these elements.
@@ -173,11 +168,7 @@ pub struct OpError {
 impl OpError {
     /// An error without details.
     pub fn new(message: impl Into<String>) -> OpError {
-        OpError {
-            message: message.into(),
-            label: String::new(),
-            help: None,
-        }
+        OpError { message: message.into(), label: String::new(), help: None }
     }
 
     /// Says what is to be seen at the place.
@@ -196,11 +187,7 @@ impl OpError {
 
     /// The error at a place, of the operation `op`.
     pub fn at(self, op: &str, loc: Loc) -> Diagnostic {
-        Diagnostic {
-            message: format!("{op}: {}", self.message),
-            labels: vec![(loc, self.label)],
-            help: self.help,
-        }
+        Diagnostic { message: format!("{op}: {}", self.message), labels: vec![(loc, self.label)], help: self.help }
     }
 }
 

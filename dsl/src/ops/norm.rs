@@ -29,9 +29,6 @@ impl<T: Float> Tensor<T> {
     where
         T: Into<f64>,
     {
-        Tensor::from_any(
-            self.untyped()
-                .layer_norm(scale.untyped(), bias.untyped(), epsilon.into()),
-        )
+        Tensor::from_any(self.untyped().layer_norm(scale.untyped(), bias.untyped(), epsilon.into()))
     }
 }

@@ -24,19 +24,11 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     };
     for round in 0..10 {
         if round > 0 {
-            key = [
-                key[0].wrapping_add(0x9E37_79B9),
-                key[1].wrapping_add(0xBB67_AE85),
-            ];
+            key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
         }
         let (high0, low0) = product(0xD251_1F53, counter[0]);
         let (high1, low1) = product(0xCD9E_8D57, counter[2]);
-        counter = [
-            high1 ^ counter[1] ^ key[0],
-            low1,
-            high0 ^ counter[3] ^ key[1],
-            low0,
-        ];
+        counter = [high1 ^ counter[1] ^ key[0], low1, high0 ^ counter[3] ^ key[1], low0];
     }
     counter
 }
@@ -109,12 +101,7 @@ static RANDOM_UNIFORM: OpDef = OpDef {
             DType::F32 => cx.result(words(key_of(cx), n).map(unit_f32).collect()),
             _ => {
                 let words: Vec<u32> = words(key_of(cx), 2 * n).collect();
-                cx.result(
-                    words
-                        .chunks_exact(2)
-                        .map(|w| unit_f64(w[0], w[1]))
-                        .collect(),
-                )
+                cx.result(words.chunks_exact(2).map(|w| unit_f64(w[0], w[1])).collect())
             }
         })
     },
@@ -164,9 +151,7 @@ impl Key {
     /// The key of a seed.
     #[track_caller]
     pub fn new(seed: u64) -> Key {
-        Key {
-            tensor: crate::tensor([seed as u32, (seed >> 32) as u32]),
-        }
+        Key { tensor: crate::tensor([seed as u32, (seed >> 32) as u32]) }
     }
 
     /// A key that was a tensor; it has the shape `[2]`.
@@ -184,9 +169,7 @@ impl Key {
     #[must_use]
     pub fn fold_in<I: Integer>(self, number: impl Operand<I>) -> Key {
         let operands = [self.tensor.untyped(), number.into_tensor().untyped()];
-        Key {
-            tensor: Tensor::from_any(trace::emit(&RANDOM_FOLD_IN, &operands, Attrs::none())),
-        }
+        Key { tensor: Tensor::from_any(trace::emit(&RANDOM_FOLD_IN, &operands, Attrs::none())) }
     }
 
     /// `n` other keys: those of the numbers 0 to `n - 1`.
@@ -220,14 +203,8 @@ impl Key {
     /// ```
     #[track_caller]
     pub fn uniform<T: Float>(self, shape: impl Into<Shape>) -> Tensor<T> {
-        let attrs = Attrs::none()
-            .with("shape", Attr::Shape(shape.into()))
-            .with("dtype", Attr::DType(T::DTYPE));
-        Tensor::from_any(trace::emit(
-            &RANDOM_UNIFORM,
-            &[self.tensor.untyped()],
-            attrs,
-        ))
+        let attrs = Attrs::none().with("shape", Attr::Shape(shape.into())).with("dtype", Attr::DType(T::DTYPE));
+        Tensor::from_any(trace::emit(&RANDOM_UNIFORM, &[self.tensor.untyped()], attrs))
     }
 
     /// Normal with mean 0 and variance 1: `sqrt(-2 log(1 - u)) cos(2 pi v)` of two uniform numbers (Box and Muller 1958).
@@ -266,9 +243,7 @@ impl Carry for Key {
         Carry::flatten(&self.tensor, state);
     }
     fn rebuild(state: &mut Reader<'_>) -> Self {
-        Key {
-            tensor: Carry::rebuild(state),
-        }
+        Key { tensor: Carry::rebuild(state) }
     }
 }
 
@@ -280,19 +255,10 @@ mod tests {
     #[test]
     fn philox_gives_the_published_answers() {
         let ones = u32::MAX;
-        assert_eq!(
-            philox([0; 4], [0; 2]),
-            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
-        );
-        assert_eq!(
-            philox([ones; 4], [ones; 2]),
-            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
-        );
+        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(philox([ones; 4], [ones; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
         let pi = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];
-        assert_eq!(
-            philox(pi, [0xa409_3822, 0x299f_31d0]),
-            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
-        );
+        assert_eq!(philox(pi, [0xa409_3822, 0x299f_31d0]), [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]);
     }
 
     #[test]

@@ -42,10 +42,7 @@ fn infer(cx: &InferCx<'_>, class: Class) -> Result<Type, OpError> {
     let x = cx.tensor(0)?;
     class.check(x)?;
     let axes = axes_attr(cx, x)?;
-    Ok(Type::Tensor(TensorType {
-        dtype: x.dtype,
-        shape: reduced(&x.shape, &axes, cx.attrs.bool("keepdim")),
-    }))
+    Ok(Type::Tensor(TensorType { dtype: x.dtype, shape: reduced(&x.shape, &axes, cx.attrs.bool("keepdim")) }))
 }
 
 /// Refuses reductions over nothing.
@@ -53,11 +50,8 @@ fn infer_not_empty(cx: &InferCx<'_>) -> Result<Type, OpError> {
     let x = cx.tensor(0)?;
     for axis in axes_attr(cx, x)? {
         if x.shape.dims()[axis] == Dim::Known(0) {
-            let error = OpError::new(format!("there are no elements along axis {axis}"))
-                .label(x.to_string());
-            return Err(
-                error.help("a reduction over nothing has a value for sums and products only")
-            );
+            let error = OpError::new(format!("there are no elements along axis {axis}")).label(x.to_string());
+            return Err(error.help("a reduction over nothing has a value for sums and products only"));
         }
     }
     infer(cx, Class::Numeric)
@@ -83,11 +77,7 @@ static SUM: OpDef = OpDef {
     ..row(
         "sum",
         |cx| infer(cx, Class::Numeric),
-        |cx| {
-            Ok(
-                match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ZERO, Number::plus)),
-            )
-        },
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ZERO, Number::plus))),
         Grad::Rule(|n| vec![Some(spread(n, kept(n, n.dy())))]),
     )
 };
@@ -98,11 +88,7 @@ static PROD: OpDef = OpDef {
     ..row(
         "prod",
         |cx| infer(cx, Class::Numeric),
-        |cx| {
-            Ok(
-                match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ONE, Number::times)),
-            )
-        },
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ONE, Number::times))),
         Grad::Rule(|n| vec![Some(prod_gradient(n))]),
     )
 };
@@ -111,11 +97,7 @@ static PROD: OpDef = OpDef {
 static MAX: OpDef = row(
     "max",
     infer_not_empty,
-    |cx| {
-        Ok(
-            match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::LOWEST, Number::larger)),
-        )
-    },
+    |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::LOWEST, Number::larger))),
     Grad::Rule(|n| vec![Some(share(n))]),
 );
 
@@ -123,11 +105,7 @@ static MAX: OpDef = row(
 static MIN: OpDef = row(
     "min",
     infer_not_empty,
-    |cx| {
-        Ok(
-            match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::HIGHEST, Number::smaller)),
-        )
-    },
+    |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::HIGHEST, Number::smaller))),
     Grad::Rule(|n| vec![Some(share(n))]),
 );
 
@@ -150,29 +128,19 @@ static ANY: OpDef = row(
 /// A tensor of the type of the result, with the reduced axes kept.
 fn kept(n: &GradNode<'_>, of: Any) -> Any {
     let axes = n.attrs().indices("axes");
-    if n.attrs().bool("keepdim") {
-        of
-    } else {
-        of.reshape(reduced(&n.ty(0).shape, &axes, true))
-    }
+    if n.attrs().bool("keepdim") { of } else { of.reshape(reduced(&n.ty(0).shape, &axes, true)) }
 }
 
 /// A tensor with the reduced axes kept, broadcast to the operand.
 fn spread(n: &GradNode<'_>, kept: Any) -> Any {
     let shape = &n.ty(0).shape;
-    if is_static(shape) {
-        kept.broadcast_to(shape)
-    } else {
-        kept.broadcast_like(n.x(0))
-    }
+    if is_static(shape) { kept.broadcast_to(shape) } else { kept.broadcast_like(n.x(0)) }
 }
 
 /// The gradient of the largest or smallest element goes to the elements that are equal to it, in equal parts.
 fn share(n: &GradNode<'_>) -> Any {
     let taken = n.x(0).eq(kept(n, n.y()));
-    let count = taken
-        .cast(n.ty(0).dtype)
-        .sum(n.attrs().indices("axes"), true);
+    let count = taken.cast(n.ty(0).dtype).sum(n.attrs().indices("axes"), true);
     taken.select(kept(n, n.dy()) / count, n.dy().number(0.0))
 }
 
@@ -202,10 +170,7 @@ fn prod_gradient(n: &GradNode<'_>) -> Any {
     for (x, axis, length) in levels.into_iter().rev() {
         let (axis, half) = (axis as isize, length / 2);
         let first = d.slice(axis, 0, half);
-        let mut parts = vec![
-            first * x.slice(axis, half, 2 * half),
-            first * x.slice(axis, 0, half),
-        ];
+        let mut parts = vec![first * x.slice(axis, half, 2 * half), first * x.slice(axis, 0, half)];
         if length % 2 == 1 {
             parts.push(d.slice(axis, half, half + 1));
         }
@@ -244,12 +209,7 @@ static CUMSUM: OpDef = OpDef {
         let (shape, axis, reverse) = (cx.shape(), cx.attrs.index("axis"), cx.attrs.bool("reverse"));
         Ok(match_numeric!(cx.operands[0].buffer(), d => cx.result(sums(d, &shape, axis, reverse))))
     },
-    grad: Grad::Rule(|n| {
-        vec![Some(n.dy().running_sum(
-            n.attrs().index("axis"),
-            !n.attrs().bool("reverse"),
-        ))]
-    }),
+    grad: Grad::Rule(|n| vec![Some(n.dy().running_sum(n.attrs().index("axis"), !n.attrs().bool("reverse")))]),
     exactness: Exactness::Sum(1.0),
     effects: Effects::Pure,
 };
@@ -288,13 +248,7 @@ impl Any {
     #[track_caller]
     fn over(self, def: &'static OpDef, axes: &[usize], keepdim: bool) -> Any {
         let axes = Attr::Ints(axes.iter().map(|&a| a as i64).collect());
-        trace::emit(
-            def,
-            &[self],
-            Attrs::none()
-                .with("axes", axes)
-                .with("keepdim", Attr::Bool(keepdim)),
-        )
+        trace::emit(def, &[self], Attrs::none().with("axes", axes).with("keepdim", Attr::Bool(keepdim)))
     }
 
     /// The mean over axes.
@@ -306,12 +260,7 @@ impl Any {
         let sum = self.over(&SUM, &axes, keepdim);
         match n {
             Some(n) => sum / n as f64,
-            None => {
-                sum / self
-                    .number(1.0)
-                    .broadcast_like(self)
-                    .over(&SUM, &axes, keepdim)
-            }
+            None => sum / self.number(1.0).broadcast_like(self).over(&SUM, &axes, keepdim),
         }
     }
 
@@ -338,9 +287,7 @@ impl Any {
 
     #[track_caller]
     fn running_sum(self, axis: usize, reverse: bool) -> Any {
-        let attrs = Attrs::none()
-            .with("axis", Attr::Int(axis as i64))
-            .with("reverse", Attr::Bool(reverse));
+        let attrs = Attrs::none().with("axis", Attr::Int(axis as i64)).with("reverse", Attr::Bool(reverse));
         trace::emit(&CUMSUM, &[self], attrs)
     }
 }

@@ -20,10 +20,7 @@ const fn row(name: &'static str, eval: Eval) -> OpDef {
             Class::Numeric.check(x)?;
             let axis = axis_attr(cx, x)?;
             if x.shape.dims()[axis] == Dim::Known(0) {
-                return Err(
-                    OpError::new(format!("there are no elements along axis {axis}"))
-                        .label(x.to_string()),
-                );
+                return Err(OpError::new(format!("there are no elements along axis {axis}")).label(x.to_string()));
             }
             Ok(Type::tensor(DType::I32, reduced(&x.shape, &[axis], false)))
         },
@@ -35,13 +32,11 @@ const fn row(name: &'static str, eval: Eval) -> OpDef {
 }
 
 /// Index of the first largest element along an axis.
-static ARGMAX: OpDef = row("argmax", |cx| {
-    Ok(match_numeric!(cx.operands[0].buffer(), d => first(cx, d, |x, best| x > best)))
-});
+static ARGMAX: OpDef =
+    row("argmax", |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => first(cx, d, |x, best| x > best))));
 /// Index of the first smallest element along an axis.
-static ARGMIN: OpDef = row("argmin", |cx| {
-    Ok(match_numeric!(cx.operands[0].buffer(), d => first(cx, d, |x, best| x < best)))
-});
+static ARGMIN: OpDef =
+    row("argmin", |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => first(cx, d, |x, best| x < best))));
 
 /// The index of the first element that no later one beats; that of the first `NaN` if there is one.
 fn first<T: Number>(cx: &EvalCx<'_>, data: &[T], beats: impl Fn(T, T) -> bool) -> HostTensor {
@@ -65,22 +60,14 @@ impl Any {
     #[track_caller]
     pub fn argmax(self, axis: isize) -> Any {
         let axis = self.axis("argmax", axis);
-        trace::emit(
-            &ARGMAX,
-            &[self],
-            Attrs::none().with("axis", Attr::Int(axis as i64)),
-        )
+        trace::emit(&ARGMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 
     /// See [`Tensor::argmin`].
     #[track_caller]
     pub fn argmin(self, axis: isize) -> Any {
         let axis = self.axis("argmin", axis);
-        trace::emit(
-            &ARGMIN,
-            &[self],
-            Attrs::none().with("axis", Attr::Int(axis as i64)),
-        )
+        trace::emit(&ARGMIN, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 }
 

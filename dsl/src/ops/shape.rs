@@ -8,16 +8,8 @@ use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Dim, Element, HostTensor, Numeric, Shape, Tensor, match_buffer};
 
 /// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[
-    &BROADCAST_TO,
-    &BROADCAST_LIKE,
-    &SUM_LIKE,
-    &RESHAPE,
-    &RESHAPE_LIKE,
-    &PERMUTE,
-    &FLIP,
-    &IOTA,
-];
+pub(super) const OPS: &[&OpDef] =
+    &[&BROADCAST_TO, &BROADCAST_LIKE, &SUM_LIKE, &RESHAPE, &RESHAPE_LIKE, &PERMUTE, &FLIP, &IOTA];
 
 /// Reads the elements of the first operand at offsets, one for each element of the result.
 fn pick(cx: &EvalCx<'_>, strides: Vec<usize>) -> HostTensor {
@@ -26,10 +18,7 @@ fn pick(cx: &EvalCx<'_>, strides: Vec<usize>) -> HostTensor {
 }
 
 fn broadcast(cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
-    Ok(pick(
-        cx,
-        broadcast_strides(cx.operands[0].shape(), &cx.shape()),
-    ))
+    Ok(pick(cx, broadcast_strides(cx.operands[0].shape(), &cx.shape())))
 }
 
 /// Repeats elements along axes of extent 1 and new leading axes, to a shape that is written down.
@@ -40,17 +29,11 @@ static BROADCAST_TO: OpDef = OpDef {
     infer: |cx| {
         let (x, to) = (cx.tensor(0)?, cx.attrs.shape("shape"));
         if !x.shape.broadcasts_to(to) {
-            let error = OpError::new(format!("{} does not broadcast to {to}", x.shape))
-                .label(format!("{x} to {to}"));
-            return Err(
-                error.help("shapes are aligned at their last axis; only an extent of 1 stretches")
-            );
+            let error = OpError::new(format!("{} does not broadcast to {to}", x.shape)).label(format!("{x} to {to}"));
+            return Err(error.help("shapes are aligned at their last axis; only an extent of 1 stretches"));
         }
         if !is_static(to) {
-            return Err(
-                OpError::new(format!("the target {to} has an unknown extent"))
-                    .help("use `broadcast_like`"),
-            );
+            return Err(OpError::new(format!("the target {to} has an unknown extent")).help("use `broadcast_like`"));
         }
         Ok(Type::tensor(x.dtype, to))
     },
@@ -88,21 +71,9 @@ fn gather_stretched(n: &GradNode<'_>) -> Any {
         return n.dy().sum_like(n.x(0));
     }
     let leading: Vec<usize> = (0..missing).collect();
-    let stretched: Vec<usize> = pairs()
-        .enumerate()
-        .filter(|(_, (a, b))| a != b)
-        .map(|(i, _)| i)
-        .collect();
-    let dy = if leading.is_empty() {
-        n.dy()
-    } else {
-        n.dy().sum(leading, false)
-    };
-    if stretched.is_empty() {
-        dy
-    } else {
-        dy.sum(stretched, true)
-    }
+    let stretched: Vec<usize> = pairs().enumerate().filter(|(_, (a, b))| a != b).map(|(i, _)| i).collect();
+    let dy = if leading.is_empty() { n.dy() } else { n.dy().sum(leading, false) };
+    if stretched.is_empty() { dy } else { dy.sum(stretched, true) }
 }
 
 /// The adjoint of broadcasting: sums to the shape of the second operand, whose elements do not matter.
@@ -115,10 +86,7 @@ static SUM_LIKE: OpDef = OpDef {
         super::infer::Class::Numeric.check(x)?;
         if !like.shape.broadcasts_to(&x.shape) {
             let label = format!("{x} to the shape of {like}");
-            return Err(
-                OpError::new(format!("{} does not broadcast to {}", like.shape, x.shape))
-                    .label(label),
-            );
+            return Err(OpError::new(format!("{} does not broadcast to {}", like.shape, x.shape)).label(label));
         }
         Ok(Type::tensor(x.dtype, &like.shape))
     },
@@ -130,11 +98,8 @@ static SUM_LIKE: OpDef = OpDef {
         }))
     },
     grad: Grad::Rule(|n| {
-        let dx = if is_static(&n.ty(0).shape) {
-            n.dy().broadcast_to(&n.ty(0).shape)
-        } else {
-            n.dy().broadcast_like(n.x(0))
-        };
+        let dx =
+            if is_static(&n.ty(0).shape) { n.dy().broadcast_to(&n.ty(0).shape) } else { n.dy().broadcast_like(n.x(0)) };
         vec![Some(dx), None]
     }),
     exactness: Exactness::Sum(1.0),
@@ -148,19 +113,14 @@ static RESHAPE: OpDef = OpDef {
     attrs: &[("shape", AttrKind::Shape)],
     infer: |cx| {
         let x = cx.tensor(0)?;
-        let shape =
-            reshaped(&x.shape, cx.attrs.shape("shape")).map_err(|e| e.label(x.to_string()))?;
+        let shape = reshaped(&x.shape, cx.attrs.shape("shape")).map_err(|e| e.label(x.to_string()))?;
         Ok(Type::tensor(x.dtype, shape))
     },
     eval: |cx| Ok(cx.operands[0].reshaped(cx.shape())),
     grad: Grad::Rule(|n| {
         let from = &n.ty(0).shape;
         let unknown = from.dims().iter().filter(|d| **d == Dim::Unknown).count();
-        vec![Some(if unknown <= 1 {
-            n.dy().reshape(from)
-        } else {
-            n.dy().reshape_like(n.x(0))
-        })]
+        vec![Some(if unknown <= 1 { n.dy().reshape(from) } else { n.dy().reshape_like(n.x(0)) })]
     }),
     exactness: Exactness::Exact,
     effects: Effects::Pure,
@@ -169,11 +129,7 @@ static RESHAPE: OpDef = OpDef {
 /// The product of the known extents, and the names of the others, sorted.
 fn factors(shape: &Shape) -> (usize, Vec<&Dim>) {
     let known = shape.dims().iter().filter_map(Dim::known).product();
-    let mut others: Vec<&Dim> = shape
-        .dims()
-        .iter()
-        .filter(|d| d.known().is_none())
-        .collect();
+    let mut others: Vec<&Dim> = shape.dims().iter().filter(|d| d.known().is_none()).collect();
     others.sort();
     (known, others)
 }
@@ -192,11 +148,7 @@ fn reshaped(from: &Shape, to: &Shape) -> Result<Shape, OpError> {
     let ((known, others), (to_known, to_others)) = (factors(from), factors(to));
     if n_unknown == 0 {
         // What is not certainly wrong is checked when it runs.
-        return if others == to_others && known != to_known {
-            Err(differ())
-        } else {
-            Ok(to.clone())
-        };
+        return if others == to_others && known != to_known { Err(differ()) } else { Ok(to.clone()) };
     }
     let mut left = others.clone();
     for dim in to_others.iter().filter(|d| ***d != Dim::Unknown) {
@@ -212,11 +164,7 @@ fn reshaped(from: &Shape, to: &Shape) -> Result<Shape, OpError> {
         _ => Dim::Unknown,
     };
     let resolve = |d: &Dim| {
-        if *d == Dim::Unknown {
-            rest.clone()
-        } else {
-            d.clone()
-        }
+        if *d == Dim::Unknown { rest.clone() } else { d.clone() }
     };
     Ok(to.dims().iter().map(resolve).collect())
 }
@@ -231,10 +179,7 @@ static RESHAPE_LIKE: OpDef = OpDef {
         if let (Some(a), Some(b)) = (x.shape.size(), like.shape.size())
             && a != b
         {
-            let error = OpError::new(format!(
-                "{} does not have the elements of {}",
-                x.shape, like.shape
-            ));
+            let error = OpError::new(format!("{} does not have the elements of {}", x.shape, like.shape));
             return Err(error.label(format!("{x} to the shape of {like}")));
         }
         Ok(Type::tensor(x.dtype, &like.shape))
@@ -261,22 +206,12 @@ static PERMUTE: OpDef = OpDef {
         }
         Ok(Type::Tensor(TensorType {
             dtype: x.dtype,
-            shape: axes
-                .iter()
-                .map(|&a| x.shape.dims()[a as usize].clone())
-                .collect(),
+            shape: axes.iter().map(|&a| x.shape.dims()[a as usize].clone()).collect(),
         }))
     },
     eval: |cx| {
         let own = strides(cx.operands[0].shape());
-        Ok(pick(
-            cx,
-            cx.attrs
-                .indices("axes")
-                .into_iter()
-                .map(|a| own[a])
-                .collect(),
-        ))
+        Ok(pick(cx, cx.attrs.indices("axes").into_iter().map(|a| own[a]).collect()))
     },
     grad: Grad::Rule(|n| {
         let axes = n.attrs().indices("axes");
@@ -304,25 +239,11 @@ static FLIP: OpDef = OpDef {
         let (shape, axes) = (cx.shape(), cx.attrs.indices("axes"));
         let own = strides(&shape);
         // Counting an axis from its end is the offset of the end less that of the index.
-        let part = |flipped: bool| {
-            (0..shape.len())
-                .map(|i| {
-                    if axes.contains(&i) == flipped {
-                        own[i]
-                    } else {
-                        0
-                    }
-                })
-                .collect()
-        };
-        let end: usize = axes
-            .iter()
-            .map(|&a| own[a] * shape[a].saturating_sub(1))
-            .sum();
+        let part =
+            |flipped: bool| (0..shape.len()).map(|i| if axes.contains(&i) == flipped { own[i] } else { 0 }).collect();
+        let end: usize = axes.iter().map(|&a| own[a] * shape[a].saturating_sub(1)).sum();
         let pairs = offsets(&shape, part(false)).zip(offsets(&shape, part(true)));
-        Ok(
-            match_buffer!(cx.operands[0].buffer(), d => cx.result(pairs.map(|(o, f)| d[o + end - f]).collect())),
-        )
+        Ok(match_buffer!(cx.operands[0].buffer(), d => cx.result(pairs.map(|(o, f)| d[o + end - f]).collect())))
     },
     grad: Grad::Rule(|n| vec![Some(n.dy().flip(n.attrs().indices("axes")))]),
     exactness: Exactness::Exact,
@@ -333,11 +254,7 @@ static FLIP: OpDef = OpDef {
 static IOTA: OpDef = OpDef {
     name: "iota",
     arity: Arity::Exactly(0),
-    attrs: &[
-        ("shape", AttrKind::Shape),
-        ("axis", AttrKind::Int),
-        ("dtype", AttrKind::DType),
-    ],
+    attrs: &[("shape", AttrKind::Shape), ("axis", AttrKind::Int), ("dtype", AttrKind::DType)],
     infer: |cx| {
         let ty = TensorType::new(cx.attrs.dtype("dtype"), cx.attrs.shape("shape"));
         super::infer::Class::Numeric.check(&ty)?;
@@ -348,10 +265,7 @@ static IOTA: OpDef = OpDef {
         let (shape, axis) = (cx.shape(), cx.attrs.index("axis"));
         let mut only = vec![0; shape.len()];
         only[axis] = 1;
-        let numbers = HostTensor::new(
-            shape.clone(),
-            offsets(&shape, only).map(|i| i as i64).collect(),
-        );
+        let numbers = HostTensor::new(shape.clone(), offsets(&shape, only).map(|i| i as i64).collect());
         Ok(super::cast::converted(&numbers, cx.attrs.dtype("dtype")))
     },
     grad: Grad::Zero("there are no operands"),
@@ -371,11 +285,7 @@ impl Any {
         if self.shape() == shape && is_static(&shape) {
             return self;
         }
-        trace::emit(
-            &BROADCAST_TO,
-            &[self],
-            Attrs::none().with("shape", Attr::Shape(shape)),
-        )
+        trace::emit(&BROADCAST_TO, &[self], Attrs::none().with("shape", Attr::Shape(shape)))
     }
 
     /// Broadcasts to the common shape of this tensor and another one, whose elements do not matter.
@@ -406,11 +316,7 @@ impl Any {
         }
         // The extent that follows is written down if it is known already.
         let shape = reshaped(&self.shape(), &shape).unwrap_or(shape);
-        trace::emit(
-            &RESHAPE,
-            &[self],
-            Attrs::none().with("shape", Attr::Shape(shape)),
-        )
+        trace::emit(&RESHAPE, &[self], Attrs::none().with("shape", Attr::Shape(shape)))
     }
 
     /// The elements under the shape of another tensor of the same size.
@@ -423,15 +329,9 @@ impl Any {
     #[track_caller]
     pub fn permute(self, axes: impl IntoAxes) -> Any {
         let rank = self.rank();
-        let counted: Result<Vec<usize>, OpError> = axes
-            .to_axes()
-            .into_iter()
-            .map(|a| super::axes::axis(a, rank))
-            .collect();
-        let counted = accept(
-            "permute",
-            counted.map_err(|e| e.label(self.ty().to_string())),
-        );
+        let counted: Result<Vec<usize>, OpError> =
+            axes.to_axes().into_iter().map(|a| super::axes::axis(a, rank)).collect();
+        let counted = accept("permute", counted.map_err(|e| e.label(self.ty().to_string())));
         trace::emit(&PERMUTE, &[self], axes_list(&counted))
     }
 
@@ -467,16 +367,8 @@ impl Any {
         let shape = self.shape();
         let at = self.axis("squeeze", axis);
         if !shape.dims()[at].compatible(&Dim::Known(1)) {
-            let error = OpError::new(format!(
-                "the extent of axis {at} is {}, not 1",
-                shape.dims()[at]
-            ));
-            refuse(
-                "squeeze",
-                error
-                    .label(self.ty().to_string())
-                    .help("choose one element with `.index(i, axis)`"),
-            );
+            let error = OpError::new(format!("the extent of axis {at} is {}, not 1", shape.dims()[at]));
+            refuse("squeeze", error.label(self.ty().to_string()).help("choose one element with `.index(i, axis)`"));
         }
         self.reshape(reduced(&shape, &[at], false))
     }
@@ -487,12 +379,8 @@ impl Any {
         let shape = self.shape();
         let at = self.axis("dim", axis);
         let extent = shape.dims()[at].known().ok_or_else(|| {
-            let error = OpError::new(format!(
-                "the extent of axis {at} is not known while tracing"
-            ));
-            error
-                .label(self.ty().to_string())
-                .help("give the function a concrete signature")
+            let error = OpError::new(format!("the extent of axis {at} is not known while tracing"));
+            error.label(self.ty().to_string()).help("give the function a concrete signature")
         });
         accept("dim", extent)
     }
@@ -647,14 +535,8 @@ impl<T: Numeric> Tensor<T> {
     pub fn iota(shape: impl Into<Shape>, axis: isize) -> Tensor<T> {
         let shape = shape.into();
         let axis = accept("iota", super::axes::axis(axis, shape.rank()));
-        let attrs = Attrs::none()
-            .with("shape", Attr::Shape(shape))
-            .with("axis", Attr::Int(axis as i64));
-        Tensor::from_any(trace::emit(
-            &IOTA,
-            &[],
-            attrs.with("dtype", Attr::DType(T::DTYPE)),
-        ))
+        let attrs = Attrs::none().with("shape", Attr::Shape(shape)).with("axis", Attr::Int(axis as i64));
+        Tensor::from_any(trace::emit(&IOTA, &[], attrs.with("dtype", Attr::DType(T::DTYPE))))
     }
 }
 

@@ -53,58 +53,32 @@ fn write_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
 static SLICE: OpDef = OpDef {
     name: "slice",
     arity: Arity::Exactly(1),
-    attrs: &[
-        ("axis", AttrKind::Int),
-        ("start", AttrKind::Int),
-        ("end", AttrKind::Int),
-        ("step", AttrKind::Int),
-    ],
+    attrs: &[("axis", AttrKind::Int), ("start", AttrKind::Int), ("end", AttrKind::Int), ("step", AttrKind::Int)],
     infer: |cx| {
         let x = cx.tensor(0)?;
         let axis = axis_attr(cx, x)?;
-        let (start, end, step) = (
-            cx.attrs.int("start"),
-            cx.attrs.int("end"),
-            cx.attrs.int("step"),
-        );
+        let (start, end, step) = (cx.attrs.int("start"), cx.attrs.int("end"), cx.attrs.int("step"));
         let error = |message: String| OpError::new(message).label(x.to_string());
         if step < 1 {
-            return Err(error(format!("the step is {step}"))
-                .help("steps are at least 1; `.flip(axis)` turns an axis around"));
+            return Err(
+                error(format!("the step is {step}")).help("steps are at least 1; `.flip(axis)` turns an axis around")
+            );
         }
         if start < 0 || end < start {
-            return Err(error(format!(
-                "the range {start}..{end} is not one of indices"
-            )));
+            return Err(error(format!("the range {start}..{end} is not one of indices")));
         }
         if let Some(n) = x.shape.dims()[axis].known()
             && end > n as i64
         {
-            return Err(error(format!(
-                "the range {start}..{end} leaves axis {axis} of extent {n}"
-            )));
+            return Err(error(format!("the range {start}..{end} leaves axis {axis} of extent {n}")));
         }
         let n = ((end - start) as usize).div_ceil(step as usize);
-        Ok(Type::tensor(
-            x.dtype,
-            with_extent(&x.shape, axis, Dim::Known(n)),
-        ))
+        Ok(Type::tensor(x.dtype, with_extent(&x.shape, axis, Dim::Known(n))))
     },
-    eval: |cx| {
-        Ok(read_part(
-            cx,
-            cx.attrs.index("start"),
-            cx.attrs.index("step"),
-        ))
-    },
+    eval: |cx| Ok(read_part(cx, cx.attrs.index("start"), cx.attrs.index("step"))),
     grad: Grad::Rule(|n| {
         let a = n.attrs();
-        vec![Some(zeros(n, 0).written(
-            n.dy(),
-            a.index("axis"),
-            a.index("start"),
-            a.index("step"),
-        ))]
+        vec![Some(zeros(n, 0).written(n.dy(), a.index("axis"), a.index("start"), a.index("step")))]
     }),
     exactness: Exactness::Exact,
     effects: Effects::Pure,
@@ -116,93 +90,51 @@ fn infer_update(cx: &InferCx<'_>) -> Result<(TensorType, usize), OpError> {
     let axis = axis_attr(cx, x)?;
     let error = |message: String| OpError::new(message).label(format!("{part} into {x}"));
     if x.dtype != part.dtype {
-        return Err(error(format!(
-            "element types differ, {} and {}",
-            x.dtype, part.dtype
-        )));
+        return Err(error(format!("element types differ, {} and {}", x.dtype, part.dtype)));
     }
-    let fits = x.rank() == part.rank()
-        && with_extent(&part.shape, axis, Dim::Unknown).compatible(&x.shape);
+    let fits = x.rank() == part.rank() && with_extent(&part.shape, axis, Dim::Unknown).compatible(&x.shape);
     if !fits {
-        return Err(error(format!(
-            "shapes {} and {} differ in more than axis {axis}",
-            x.shape, part.shape
-        )));
+        return Err(error(format!("shapes {} and {} differ in more than axis {axis}", x.shape, part.shape)));
     }
-    if let (Some(n), Some(m)) = (
-        x.shape.dims()[axis].known(),
-        part.shape.dims()[axis].known(),
-    ) && m > n
+    if let (Some(n), Some(m)) = (x.shape.dims()[axis].known(), part.shape.dims()[axis].known())
+        && m > n
     {
-        return Err(error(format!(
-            "a part of extent {m} does not fit into axis {axis} of extent {n}"
-        )));
+        return Err(error(format!("a part of extent {m} does not fit into axis {axis} of extent {n}")));
     }
     let shape = x.shape.meet(&with_extent(&part.shape, axis, Dim::Unknown));
-    Ok((
-        TensorType {
-            dtype: x.dtype,
-            shape,
-        },
-        axis,
-    ))
+    Ok((TensorType { dtype: x.dtype, shape }, axis))
 }
 
 /// The first operand with every `step`-th element from `start` on replaced by the second.
 static UPDATE_SLICE: OpDef = OpDef {
     name: "update_slice",
     arity: Arity::Exactly(2),
-    attrs: &[
-        ("axis", AttrKind::Int),
-        ("start", AttrKind::Int),
-        ("step", AttrKind::Int),
-    ],
+    attrs: &[("axis", AttrKind::Int), ("start", AttrKind::Int), ("step", AttrKind::Int)],
     infer: |cx| {
         let (ty, axis) = infer_update(cx)?;
         let (start, step) = (cx.attrs.int("start"), cx.attrs.int("step"));
         let part = cx.tensor(1)?;
         let label = format!("{part} into {ty}");
         if step < 1 || start < 0 {
-            return Err(
-                OpError::new(format!("the start is {start} and the step {step}")).label(label),
-            );
+            return Err(OpError::new(format!("the start is {start} and the step {step}")).label(label));
         }
-        if let (Some(n), Some(m)) = (
-            ty.shape.dims()[axis].known(),
-            part.shape.dims()[axis].known(),
-        ) && m > 0
+        if let (Some(n), Some(m)) = (ty.shape.dims()[axis].known(), part.shape.dims()[axis].known())
+            && m > 0
             && start as usize + (m - 1) * step as usize >= n
         {
-            let message = format!(
-                "{m} elements from {start} with step {step} leave axis {axis} of extent {n}"
-            );
+            let message = format!("{m} elements from {start} with step {step} leave axis {axis} of extent {n}");
             return Err(OpError::new(message).label(label));
         }
         Ok(ty.into())
     },
-    eval: |cx| {
-        Ok(write_part(
-            cx,
-            cx.attrs.index("start"),
-            cx.attrs.index("step"),
-        ))
-    },
+    eval: |cx| Ok(write_part(cx, cx.attrs.index("start"), cx.attrs.index("step"))),
     grad: Grad::Rule(|n| {
         let a = n.attrs();
         let (axis, start, step) = (a.index("axis"), a.index("start"), a.index("step"));
         let whole = || n.dy().written(zeros(n, 1), axis, start, step);
         let part = || {
             let m = extent_for_gradient("update_slice", n.ty(1), axis);
-            n.dy().ranged(
-                axis,
-                start,
-                if m == 0 {
-                    start
-                } else {
-                    start + (m - 1) * step + 1
-                },
-                step,
-            )
+            n.dy().ranged(axis, start, if m == 0 { start } else { start + (m - 1) * step + 1 }, step)
         };
         vec![n.needs(0).then(whole), n.needs(1).then(part)]
     }),
@@ -213,8 +145,7 @@ static UPDATE_SLICE: OpDef = OpDef {
 /// The extent of an axis, which a gradient has to know while tracing.
 fn extent_for_gradient(op: &str, ty: &TensorType, axis: usize) -> usize {
     ty.shape.dims()[axis].known().unwrap_or_else(|| {
-        let error = OpError::new(format!("the gradient needs the extent of axis {axis}"))
-            .label(ty.to_string());
+        let error = OpError::new(format!("the gradient needs the extent of axis {axis}")).label(ty.to_string());
         refuse(op, error.help("give the function a concrete signature"))
     })
 }
@@ -225,14 +156,12 @@ fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usi
     let (extent, start) = (cx.operands[0].shape()[axis], numbers(start)[0]);
     match usize::try_from(start) {
         Ok(s) if s + size <= extent => Ok(s),
-        _ if size == 1 => Err(OpError::new(format!(
-            "index {start} is out of range for axis {axis} of extent {extent}"
-        ))),
+        _ if size == 1 => {
+            Err(OpError::new(format!("index {start} is out of range for axis {axis} of extent {extent}")))
+        }
         _ => {
             let end = start.saturating_add(size as i64);
-            Err(OpError::new(format!(
-                "the range {start}..{end} leaves axis {axis} of extent {extent}"
-            )))
+            Err(OpError::new(format!("the range {start}..{end} leaves axis {axis} of extent {extent}")))
         }
     }
 }
@@ -249,28 +178,15 @@ static DYNAMIC_SLICE: OpDef = OpDef {
         let n = x.shape.dims()[axis].known();
         if size < 0 || n.is_some_and(|n| size > n as i64) {
             let extent = &x.shape.dims()[axis];
-            let message =
-                format!("a part of extent {size} does not fit into axis {axis} of extent {extent}");
+            let message = format!("a part of extent {size} does not fit into axis {axis} of extent {extent}");
             return Err(OpError::new(message).label(x.to_string()));
         }
-        Ok(Type::tensor(
-            x.dtype,
-            with_extent(&x.shape, axis, Dim::Known(size as usize)),
-        ))
+        Ok(Type::tensor(x.dtype, with_extent(&x.shape, axis, Dim::Known(size as usize))))
     },
-    eval: |cx| {
-        Ok(read_part(
-            cx,
-            dynamic_start(cx, cx.operands[1], cx.attrs.index("size"))?,
-            1,
-        ))
-    },
+    eval: |cx| Ok(read_part(cx, dynamic_start(cx, cx.operands[1], cx.attrs.index("size"))?, 1)),
     grad: Grad::Rule(|n| {
         let axis = n.attrs().index("axis");
-        vec![
-            Some(zeros(n, 0).update_slice_at(n.dy(), n.x(1), axis as isize)),
-            None,
-        ]
+        vec![Some(zeros(n, 0).update_slice_at(n.dy(), n.x(1), axis as isize)), None]
     }),
     exactness: Exactness::Exact,
     effects: Effects::Fallible,
@@ -317,9 +233,7 @@ impl Any {
 
     #[track_caller]
     fn ranged(self, axis: usize, start: usize, end: usize, step: usize) -> Any {
-        let attrs = axis_only(axis)
-            .with("start", Attr::Int(start as i64))
-            .with("end", Attr::Int(end as i64));
+        let attrs = axis_only(axis).with("start", Attr::Int(start as i64)).with("end", Attr::Int(end as i64));
         trace::emit(&SLICE, &[self], attrs.with("step", Attr::Int(step as i64)))
     }
 
@@ -332,9 +246,7 @@ impl Any {
 
     #[track_caller]
     fn written(self, part: Any, axis: usize, start: usize, step: usize) -> Any {
-        let attrs = axis_only(axis)
-            .with("start", Attr::Int(start as i64))
-            .with("step", Attr::Int(step as i64));
+        let attrs = axis_only(axis).with("start", Attr::Int(start as i64)).with("step", Attr::Int(step as i64));
         trace::emit(&UPDATE_SLICE, &[self, part], attrs)
     }
 
@@ -342,11 +254,7 @@ impl Any {
     #[track_caller]
     pub fn slice_at(self, start: Any, axis: isize, size: usize) -> Any {
         let axis = self.axis("dynamic_slice", axis);
-        trace::emit(
-            &DYNAMIC_SLICE,
-            &[self, start],
-            axis_only(axis).with("size", Attr::Int(size as i64)),
-        )
+        trace::emit(&DYNAMIC_SLICE, &[self, start], axis_only(axis).with("size", Attr::Int(size as i64)))
     }
 
     /// See [`Tensor::update_slice_at`].
@@ -376,9 +284,7 @@ impl ScalarIndex for usize {
         if let Some(n) = x.shape().dims()[x.axis("index", axis)].known()
             && self >= n
         {
-            let error = OpError::new(format!(
-                "index {self} is out of range for axis {axis} of extent {n}"
-            ));
+            let error = OpError::new(format!("index {self} is out of range for axis {axis} of extent {n}"));
             refuse("index", error.label(x.ty().to_string()));
         }
         x.slice(axis, self, self + 1).squeeze(axis)
@@ -392,9 +298,7 @@ impl ScalarIndex for i32 {
         }
         let n = x.dim(axis);
         let Some(index) = n.checked_sub(self.unsigned_abs() as usize) else {
-            let error = OpError::new(format!(
-                "index {self} is out of range for axis {axis} of extent {n}"
-            ));
+            let error = OpError::new(format!("index {self} is out of range for axis {axis} of extent {n}"));
             refuse("index", error.label(x.ty().to_string()));
         };
         index.choose(x, axis)
@@ -465,16 +369,8 @@ impl<T: Element> Tensor<T> {
     /// ```
     #[track_caller]
     #[must_use]
-    pub fn update_slice_at<I: Integer>(
-        self,
-        part: Tensor<T>,
-        start: Tensor<I>,
-        axis: isize,
-    ) -> Tensor<T> {
-        Tensor::from_any(
-            self.untyped()
-                .update_slice_at(part.untyped(), start.untyped(), axis),
-        )
+    pub fn update_slice_at<I: Integer>(self, part: Tensor<T>, start: Tensor<I>, axis: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().update_slice_at(part.untyped(), start.untyped(), axis))
     }
 
     /// The elements at one index along an axis, which is not in the result. The index is a number, counted from the back if

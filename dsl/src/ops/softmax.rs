@@ -41,10 +41,7 @@ fn shifted_sum<T: Exponential>(lane: impl Iterator<Item = T> + Clone) -> (T, T) 
     let max = lane.clone().fold(T::LOWEST, T::larger);
     // With an infinite largest element differences would be NaN; infinities then come out of the exponentials.
     let shift = if max.is_finite() { max } else { T::ZERO };
-    (
-        shift,
-        lane.fold(T::ZERO, |sum, x| sum.plus(x.minus(shift).exp())),
-    )
+    (shift, lane.fold(T::ZERO, |sum, x| sum.plus(x.minus(shift).exp())))
 }
 
 /// Applies a function of an element, the shift and the sum of its lane.
@@ -76,9 +73,7 @@ static SOFTMAX: OpDef = OpDef {
     attrs: &[("axis", AttrKind::Int)],
     infer,
     eval: |cx| {
-        Ok(
-            match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift).exp() / sum)),
-        )
+        Ok(match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift).exp() / sum)))
     },
     grad: Grad::Rule(|n| {
         let (y, dy) = (n.y(), n.dy());
@@ -94,16 +89,10 @@ static LOG_SOFTMAX: OpDef = OpDef {
     arity: Arity::Exactly(1),
     attrs: &[("axis", AttrKind::Int)],
     infer,
-    eval: |cx| {
-        Ok(
-            match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift) - sum.ln())),
-        )
-    },
+    eval: |cx| Ok(match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift) - sum.ln()))),
     grad: Grad::Rule(|n| {
         let dy = n.dy();
-        vec![Some(
-            dy - n.y().exp() * dy.sum(n.attrs().index("axis"), true),
-        )]
+        vec![Some(dy - n.y().exp() * dy.sum(n.attrs().index("axis"), true))]
     }),
     exactness: Exactness::Ulps(32),
     effects: Effects::Pure,
@@ -118,10 +107,7 @@ static LOGSUMEXP: OpDef = OpDef {
         let x = cx.tensor(0)?;
         Class::Float.check(x)?;
         let axis = axis_attr(cx, x)?;
-        Ok(Type::tensor(
-            x.dtype,
-            reduced(&x.shape, &[axis], cx.attrs.bool("keepdim")),
-        ))
+        Ok(Type::tensor(x.dtype, reduced(&x.shape, &[axis], cx.attrs.bool("keepdim"))))
     },
     eval: |cx| {
         fn sums<T: Exponential>(cx: &EvalCx<'_>, data: &[T]) -> HostTensor {
@@ -137,11 +123,7 @@ static LOGSUMEXP: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| {
         let axis = n.attrs().index("axis");
-        let kept = if n.attrs().bool("keepdim") {
-            n.dy()
-        } else {
-            n.dy().unsqueeze(axis as isize)
-        };
+        let kept = if n.attrs().bool("keepdim") { n.dy() } else { n.dy().unsqueeze(axis as isize) };
         vec![Some(kept * n.x(0).softmax(axis as isize))]
     }),
     exactness: Exactness::Ulps(32),
@@ -153,58 +135,34 @@ impl Any {
     #[track_caller]
     pub fn softmax(self, axis: isize) -> Any {
         let axis = self.axis("softmax", axis);
-        trace::emit(
-            &SOFTMAX,
-            &[self],
-            Attrs::none().with("axis", Attr::Int(axis as i64)),
-        )
+        trace::emit(&SOFTMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 
     /// See [`Tensor::log_softmax`].
     #[track_caller]
     pub fn log_softmax(self, axis: isize) -> Any {
         let axis = self.axis("log_softmax", axis);
-        trace::emit(
-            &LOG_SOFTMAX,
-            &[self],
-            Attrs::none().with("axis", Attr::Int(axis as i64)),
-        )
+        trace::emit(&LOG_SOFTMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 
     /// See [`Tensor::logsumexp`]; the axis stays with extent 1 if `keepdim`.
     #[track_caller]
     pub fn logsumexp(self, axis: isize, keepdim: bool) -> Any {
         let axis = Attr::Int(self.axis("logsumexp", axis) as i64);
-        trace::emit(
-            &LOGSUMEXP,
-            &[self],
-            Attrs::none()
-                .with("axis", axis)
-                .with("keepdim", Attr::Bool(keepdim)),
-        )
+        trace::emit(&LOGSUMEXP, &[self], Attrs::none().with("axis", axis).with("keepdim", Attr::Bool(keepdim)))
     }
 
     /// See [`Tensor::cross_entropy`].
     #[track_caller]
     pub fn cross_entropy(self, ids: Any) -> Any {
         let (logits, labels) = (self.tensor_type(), ids.tensor_type());
-        let examples = logits
-            .shape
-            .dims()
-            .split_last()
-            .map(|(_, rest)| crate::Shape(rest.to_vec()));
+        let examples = logits.shape.dims().split_last().map(|(_, rest)| crate::Shape(rest.to_vec()));
         if !examples.is_some_and(|s| s.compatible(&labels.shape)) {
             let error = OpError::new("one label is needed for each row of logits");
             let help = "logits have one axis more than labels: [.., classes] and [..]";
-            refuse(
-                "cross_entropy",
-                error.label(format!("{logits} with {labels}")).help(help),
-            );
+            refuse("cross_entropy", error.label(format!("{logits} with {labels}")).help(help));
         }
-        self.log_softmax(-1)
-            .take_along_axis(ids.unsqueeze(-1), -1)
-            .squeeze(-1)
-            .neg()
+        self.log_softmax(-1).take_along_axis(ids.unsqueeze(-1), -1).squeeze(-1).neg()
     }
 }
 

@@ -25,11 +25,7 @@ impl Pass for Cse {
 
     fn run(&self, graph: &mut Graph) -> bool {
         let replaced = Replacements::new(graph);
-        let mut cse = Merge {
-            graph,
-            replaced,
-            changed: false,
-        };
+        let mut cse = Merge { graph, replaced, changed: false };
         cse.region(cse.graph.root());
         cse.changed
     }
@@ -123,11 +119,7 @@ impl Merge<'_> {
         let mut kept = operands[..skip].to_vec();
         let mut stays: Vec<usize> = (0..skip).collect();
         // Operands and parameters of a loop stand in one order; a branch has the predicate besides.
-        let shift = if matches!(self.graph.node(node).op, Op::Cond) {
-            1
-        } else {
-            0
-        };
+        let shift = if matches!(self.graph.node(node).op, Op::Cond) { 1 } else { 0 };
         for (i, &v) in operands.iter().enumerate().skip(skip) {
             match first.entry(v) {
                 Entry::Vacant(e) => {
@@ -147,11 +139,7 @@ impl Merge<'_> {
         if kept.len() < operands.len() {
             for region in self.graph.node(node).regions.clone() {
                 let params = &self.graph.region(region).params;
-                let params = stays
-                    .iter()
-                    .filter(|&&i| i >= shift)
-                    .map(|&i| params[i - shift])
-                    .collect();
+                let params = stays.iter().filter(|&&i| i >= shift).map(|&i| params[i - shift]).collect();
                 self.graph.set_params(region, params);
             }
             self.graph.node_mut(node).operands = kept;

@@ -123,9 +123,7 @@ impl Live<'_> {
     fn carried(&mut self, node: Node, i: usize) {
         let g = self.graph;
         let data = g.node(node);
-        let [cond, body] = data.regions[..] else {
-            panic!("a loop has two regions")
-        };
+        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
         let whole = [
             data.operands[i],
             g.region(cond).params[i],
@@ -168,11 +166,7 @@ fn narrow(graph: &mut Graph, node: Node, values: &[bool], changed: &mut bool) {
         }
     }
     let n = graph.region(regions[0]).params.len();
-    let is_needed = |i: usize| {
-        regions
-            .iter()
-            .any(|&r| values[graph.region(r).params[i].index()])
-    };
+    let is_needed = |i: usize| regions.iter().any(|&r| values[graph.region(r).params[i].index()]);
     let stays: Vec<bool> = (0..n).map(is_needed).collect();
     if stays.contains(&false) {
         *changed = true;
@@ -188,10 +182,5 @@ fn narrow(graph: &mut Graph, node: Node, values: &[bool], changed: &mut bool) {
 }
 
 fn kept(values: &[Value], stays: &[bool]) -> Vec<Value> {
-    values
-        .iter()
-        .zip(stays)
-        .filter(|(_, stays)| **stays)
-        .map(|(v, _)| *v)
-        .collect()
+    values.iter().zip(stays).filter(|(_, stays)| **stays).map(|(v, _)| *v).collect()
 }

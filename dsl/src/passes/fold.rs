@@ -36,12 +36,7 @@ impl Pass for Fold {
     fn run(&self, graph: &mut Graph) -> bool {
         let replaced = Replacements::new(graph);
         let facts = vec![Fact::Unknown; graph.n_values()];
-        let mut folder = Folder {
-            graph,
-            replaced,
-            facts,
-            changed: false,
-        };
+        let mut folder = Folder { graph, replaced, facts, changed: false };
         folder.region(folder.graph.root());
         folder.changed
     }
@@ -145,8 +140,7 @@ impl Folder<'_> {
         }
         let fills: Vec<Option<HostTensor>> = operands.iter().map(|&v| self.fill(v)).collect();
         let types: Vec<&Type> = operands.iter().map(|&v| self.graph.ty(v)).collect();
-        let same =
-            identity::operand_given_back(def.name, attrs, &types, self.graph.ty(result), &fills);
+        let same = identity::operand_given_back(def.name, attrs, &types, self.graph.ty(result), &fills);
         if let Some(i) = same
             && self.replace(result, operands[i])
         {
@@ -179,31 +173,17 @@ impl Folder<'_> {
         }
     }
 
-    fn evaluate(
-        &self,
-        def: &OpDef,
-        attrs: &Attrs,
-        operands: &[Value],
-        result: Value,
-    ) -> Option<HostTensor> {
+    fn evaluate(&self, def: &OpDef, attrs: &Attrs, operands: &[Value], result: Value) -> Option<HostTensor> {
         let Type::Tensor(ty) = self.graph.ty(result) else {
             return None;
         };
-        let operands: Vec<&HostTensor> = operands
-            .iter()
-            .map(|&v| self.constant(v))
-            .collect::<Option<_>>()?;
+        let operands: Vec<&HostTensor> = operands.iter().map(|&v| self.constant(v)).collect::<Option<_>>()?;
         let size = ty.shape.size()?;
         let given: usize = operands.iter().map(|t| t.len()).sum();
         if size > MAX_ELEMENTS || size > given.max(SMALL) {
             return None;
         }
-        let tensor = (def.eval)(&EvalCx {
-            operands: &operands,
-            attrs,
-            ty,
-        })
-        .ok()?;
+        let tensor = (def.eval)(&EvalCx { operands: &operands, attrs, ty }).ok()?;
         (tensor.ty() == *ty).then_some(tensor)
     }
 
@@ -236,13 +216,7 @@ impl Folder<'_> {
 
     /// What is known of a captured value is known of its parameter; nothing is known of loop variables.
     fn captured_facts(&mut self, region: Region, given: &[Value], n_carried: usize) {
-        let captures = self
-            .graph
-            .region(region)
-            .params
-            .iter()
-            .zip(given)
-            .skip(n_carried);
+        let captures = self.graph.region(region).params.iter().zip(given).skip(n_carried);
         for (p, v) in captures {
             self.facts[p.index()] = self.facts[v.index()].clone();
         }
@@ -258,9 +232,7 @@ impl Folder<'_> {
     /// Results of a `cond` that are the same capture in both branches.
     fn forward_captures(&mut self, node: Node) {
         let data = self.graph.node(node);
-        let [then, otherwise] = data.regions[..] else {
-            panic!("a cond has two regions")
-        };
+        let [then, otherwise] = data.regions[..] else { panic!("a cond has two regions") };
         let captured = |region: Region, i: usize| {
             let v = self.graph.region(region).yields[i];
             match self.graph.value(v).def {
@@ -268,9 +240,8 @@ impl Folder<'_> {
                 _ => None,
             }
         };
-        let outer: Vec<Option<Value>> = (0..data.results.len())
-            .map(|i| captured(then, i).filter(|v| captured(otherwise, i) == Some(*v)))
-            .collect();
+        let outer: Vec<Option<Value>> =
+            (0..data.results.len()).map(|i| captured(then, i).filter(|v| captured(otherwise, i) == Some(*v))).collect();
         let results = data.results.clone();
         // The result stays, unused, for the pass that removes such.
         for (r, v) in results.into_iter().zip(outer) {
@@ -286,22 +257,11 @@ impl Folder<'_> {
             self.captured_facts(inner, &data.operands, data.results.len());
             self.region(inner);
         }
-        let [cond, body] = data.regions[..] else {
-            panic!("a loop has two regions")
-        };
+        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
         let never = self.truth(self.graph.region(cond).yields[0]) == Some(false);
-        let silent = self
-            .graph
-            .region(cond)
-            .nodes
-            .iter()
-            .all(|&n| self.graph.node(n).op.effects() <= Effects::Fallible);
-        let plain = self
-            .graph
-            .region(cond)
-            .nodes
-            .iter()
-            .all(|&n| self.graph.node(n).regions.is_empty());
+        let silent =
+            self.graph.region(cond).nodes.iter().all(|&n| self.graph.node(n).op.effects() <= Effects::Fallible);
+        let plain = self.graph.region(cond).nodes.iter().all(|&n| self.graph.node(n).regions.is_empty());
         let same = |(&r, &v): (&Value, &Value)| self.graph.ty(r) == self.graph.ty(v);
         if never && silent && plain && data.results.iter().zip(&data.operands).all(same) {
             for (&r, &v) in data.results.iter().zip(&data.operands) {
@@ -328,10 +288,7 @@ impl Folder<'_> {
         self.changed = true;
         let n = data.operands.len();
         let is_carried = |i: &usize| stays.get(*i) == Some(&true);
-        let order: Vec<usize> = (0..n)
-            .filter(is_carried)
-            .chain((0..n).filter(|i| !is_carried(i)))
-            .collect();
+        let order: Vec<usize> = (0..n).filter(is_carried).chain((0..n).filter(|i| !is_carried(i))).collect();
         for region in [cond, body] {
             let params = &self.graph.region(region).params;
             let params = order.iter().map(|&i| params[i]).collect();
@@ -340,8 +297,7 @@ impl Folder<'_> {
         self.graph.node_mut(node).operands = order.iter().map(|&i| data.operands[i]).collect();
         let carried: Vec<usize> = (0..data.results.len()).filter(is_carried).collect();
         self.graph.region_mut(body).yields = carried.iter().map(|&i| yields[i]).collect();
-        self.graph
-            .set_results(node, carried.iter().map(|&i| data.results[i]).collect());
+        self.graph.set_results(node, carried.iter().map(|&i| data.results[i]).collect());
         for (i, &r) in data.results.iter().enumerate() {
             if !stays[i] {
                 self.replaced.replace(r, data.operands[i]);
@@ -363,7 +319,6 @@ fn uniform(tensor: &HostTensor) -> Option<HostTensor> {
         return None;
     }
     let first = match_buffer!(tensor.buffer(), d => HostTensor::scalar(d[0]));
-    let filled =
-        match_buffer!(tensor.buffer(), d => HostTensor::new(tensor.shape(), vec![d[0]; d.len()]));
+    let filled = match_buffer!(tensor.buffer(), d => HostTensor::new(tensor.shape(), vec![d[0]; d.len()]));
     (filled == *tensor).then_some(first)
 }

@@ -30,23 +30,9 @@ pub(super) fn operand_given_back(
         "select" if is(0, is_true) => Some(1),
         "select" if is(0, is_false) => Some(2),
         // The type says all: if it stays, nothing happens. An unknown extent is not known to stay.
-        "cast" | "reshape" | "broadcast_to" if is_definite(result) && operands[0] == result => {
-            Some(0)
-        }
-        "broadcast_like" | "sum_like" | "reshape_like"
-            if is_definite(result) && operands[0] == result =>
-        {
-            Some(0)
-        }
-        "permute"
-            if attrs
-                .ints("axes")
-                .iter()
-                .enumerate()
-                .all(|(i, &a)| i as i64 == a) =>
-        {
-            Some(0)
-        }
+        "cast" | "reshape" | "broadcast_to" if is_definite(result) && operands[0] == result => Some(0),
+        "broadcast_like" | "sum_like" | "reshape_like" if is_definite(result) && operands[0] == result => Some(0),
+        "permute" if attrs.ints("axes").iter().enumerate().all(|(i, &a)| i as i64 == a) => Some(0),
         "sum" | "prod" | "max" | "min" | "all" | "any" if attrs.ints("axes").is_empty() => Some(0),
         _ => None,
     }
@@ -59,16 +45,7 @@ pub(super) fn is_involution(op: &str) -> bool {
 
 /// Operations whose result is one scalar everywhere if the first operand is.
 pub(super) fn keeps_fill(op: &str) -> bool {
-    matches!(
-        op,
-        "broadcast_to"
-            | "broadcast_like"
-            | "reshape"
-            | "reshape_like"
-            | "permute"
-            | "flip"
-            | "slice"
-    )
+    matches!(op, "broadcast_to" | "broadcast_like" | "reshape" | "reshape_like" | "permute" | "flip" | "slice")
 }
 
 fn is_definite(ty: &Type) -> bool {
@@ -107,22 +84,11 @@ fn is_false(scalar: &HostTensor) -> bool {
 mod tests {
     #[test]
     fn every_operation_named_here_exists() {
-        let code = include_str!("identity.rs")
-            .split("#[cfg(test)]")
-            .next()
-            .unwrap_or_default();
-        let names: Vec<&str> = code
-            .split('"')
-            .skip(1)
-            .step_by(2)
-            .filter(|n| *n != "axes")
-            .collect();
+        let code = include_str!("identity.rs").split("#[cfg(test)]").next().unwrap_or_default();
+        let names: Vec<&str> = code.split('"').skip(1).step_by(2).filter(|n| *n != "axes").collect();
         assert!(names.len() > 20, "{names:?}");
         for name in names {
-            assert!(
-                crate::ops::by_name(name).is_some(),
-                "there is no operation `{name}`"
-            );
+            assert!(crate::ops::by_name(name).is_some(), "there is no operation `{name}`");
         }
     }
 }

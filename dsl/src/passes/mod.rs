@@ -38,10 +38,7 @@ pub struct Pipeline {
 impl Pipeline {
     /// The given passes, in this order. They are checked in debug builds.
     pub fn new(passes: Vec<Box<dyn Pass>>) -> Pipeline {
-        Pipeline {
-            passes,
-            check: cfg!(debug_assertions),
-        }
+        Pipeline { passes, check: cfg!(debug_assertions) }
     }
 
     /// What every graph goes through before it is run.
@@ -95,12 +92,7 @@ impl Pipeline {
     }
 
     fn check(&self, name: &str, before: Option<&Graph>, after: &Graph) {
-        let mut wrong: Vec<String> = verify(after)
-            .err()
-            .unwrap_or_default()
-            .into_iter()
-            .map(|e| e.message)
-            .collect();
+        let mut wrong: Vec<String> = verify(after).err().unwrap_or_default().into_iter().map(|e| e.message).collect();
         if let Some(before) = before
             && wrong.is_empty()
             && signature(before) != signature(after)
@@ -108,13 +100,8 @@ impl Pipeline {
             wrong.push("the inputs, outputs or variables are others than before".to_owned());
         }
         if !wrong.is_empty() {
-            let before = before
-                .map(|g| format!("\n; ---- before\n{g}"))
-                .unwrap_or_default();
-            panic!(
-                "{name}: the graph is broken\n{}\n{before}; ---- after\n{after}",
-                wrong.join("\n")
-            );
+            let before = before.map(|g| format!("\n; ---- before\n{g}")).unwrap_or_default();
+            panic!("{name}: the graph is broken\n{}\n{before}; ---- after\n{after}", wrong.join("\n"));
         }
     }
 }
@@ -129,11 +116,7 @@ fn signature(graph: &Graph) -> Signature<'_> {
     (
         graph.inputs().iter().map(|&v| graph.ty(v)).collect(),
         graph.outputs().iter().map(|&v| graph.ty(v)).collect(),
-        graph
-            .vars
-            .iter()
-            .map(|v| (v.name.as_str(), &v.ty))
-            .collect(),
+        graph.vars.iter().map(|v| (v.name.as_str(), &v.ty)).collect(),
     )
 }
 
@@ -173,28 +156,19 @@ mod tests {
         let pipeline = Pipeline::new(passes).checked(true);
         let run = std::panic::AssertUnwindSafe(|| pipeline.run(&mut graph.clone()));
         let payload = catch_unwind(run).expect_err("the pipeline finds the wrong pass");
-        payload
-            .downcast_ref::<String>()
-            .expect("the panic has a message")
-            .clone()
+        payload.downcast_ref::<String>().expect("the panic has a message").clone()
     }
 
     #[test]
     fn a_pass_that_breaks_the_graph_is_named() {
         let message = panic_of(DropsNodes);
-        assert!(
-            message.starts_with("drops_nodes: the graph is broken\nV1: return: `%y`"),
-            "{message}"
-        );
+        assert!(message.starts_with("drops_nodes: the graph is broken\nV1: return: `%y`"), "{message}");
         assert!(message.contains("; ---- before\ngraph @f"), "{message}");
     }
 
     #[test]
     fn a_pass_that_changes_the_signature_is_named() {
         let message = panic_of(DropsOutputs);
-        assert!(
-            message.starts_with("drops_outputs: the graph is broken\nthe inputs, outputs"),
-            "{message}"
-        );
+        assert!(message.starts_with("drops_outputs: the graph is broken\nthe inputs, outputs"), "{message}");
     }
 }

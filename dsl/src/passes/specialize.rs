@@ -31,15 +31,9 @@ pub fn specialize(graph: &Graph, inputs: &[TensorType]) -> Result<Graph> {
     let params = graph.inputs().to_vec();
     if params.len() != inputs.len() {
         let (takes, given) = (params.len(), inputs.len());
-        return Err(Diagnostic::new(format!(
-            "`{}` takes {takes} inputs, given {given}",
-            graph.name
-        )));
+        return Err(Diagnostic::new(format!("`{}` takes {takes} inputs, given {given}", graph.name)));
     }
-    let mut s = Specializer {
-        graph: graph.compact(),
-        dims: HashMap::new(),
-    };
+    let mut s = Specializer { graph: graph.compact(), dims: HashMap::new() };
     for (i, given) in inputs.iter().enumerate() {
         s.bind(i, given)?;
     }
@@ -66,37 +60,18 @@ impl Specializer {
         if fits {
             for (dim, given) in expected.shape.dims().iter().zip(given.shape.dims()) {
                 if let Dim::Named(name) = dim {
-                    fits &= self
-                        .dims
-                        .entry(name.clone())
-                        .or_insert_with(|| given.clone())
-                        == given;
+                    fits &= self.dims.entry(name.clone()).or_insert_with(|| given.clone()) == given;
                 }
             }
         }
         if fits {
             return Ok(());
         }
-        let name = self
-            .graph
-            .value(value)
-            .name
-            .map_or_else(|| format!("input {i}"), |n| format!("the parameter `{n}`"));
-        let known: Vec<String> = expected
-            .shape
-            .dims()
-            .iter()
-            .filter_map(|d| self.known(d))
-            .collect();
-        let known = if known.is_empty() {
-            String::new()
-        } else {
-            format!(" where {}", known.join(" and "))
-        };
-        let message = format!(
-            "`{}`: {name} is {expected}{known}, given {given}",
-            self.graph.name
-        );
+        let name =
+            self.graph.value(value).name.map_or_else(|| format!("input {i}"), |n| format!("the parameter `{n}`"));
+        let known: Vec<String> = expected.shape.dims().iter().filter_map(|d| self.known(d)).collect();
+        let known = if known.is_empty() { String::new() } else { format!(" where {}", known.join(" and ")) };
+        let message = format!("`{}`: {name} is {expected}{known}, given {given}", self.graph.name);
         Err(Diagnostic::new(message).help("named extents are the same throughout a call"))
     }
 
@@ -115,10 +90,7 @@ impl Specializer {
     }
 
     fn element(&self, ty: &TensorType) -> TensorType {
-        TensorType {
-            dtype: ty.dtype,
-            shape: self.shape(&ty.shape),
-        }
+        TensorType { dtype: ty.dtype, shape: self.shape(&ty.shape) }
     }
 
     /// Replaces the named extents that operations mention.
@@ -126,9 +98,7 @@ impl Specializer {
         for node in self.graph.region(region).nodes.clone() {
             let op = match &self.graph.node(node).op {
                 Op::Prim(def, attrs) => Some(Op::Prim(def, attrs.map_shapes(|s| self.shape(s)))),
-                Op::Stack(StackOp::New(element)) => {
-                    Some(Op::Stack(StackOp::New(self.element(element))))
-                }
+                Op::Stack(StackOp::New(element)) => Some(Op::Stack(StackOp::New(self.element(element)))),
                 _ => None,
             };
             if let Some(op) = op {
@@ -178,9 +148,7 @@ impl Specializer {
     /// The types of loop variables: those with which the loop begins, if the body gives back the same; what differs is less exact, and
     /// then the body is inferred again. Ends, since an extent that became unknown stays so.
     fn loop_types(&mut self, node: Node, operands: &[Value], regions: &[Region]) -> Result<()> {
-        let [cond, body] = regions[..] else {
-            panic!("a loop has two regions")
-        };
+        let [cond, body] = regions[..] else { panic!("a loop has two regions") };
         let params = self.graph.region(body).params.clone();
         self.give(&params, operands);
         loop {
@@ -189,9 +157,7 @@ impl Specializer {
             for (&p, &y) in params.iter().zip(&self.graph.region(body).yields.clone()) {
                 let (before, after) = (self.graph.ty(p), self.graph.ty(y));
                 let Some(joined) = before.join(after) else {
-                    let message = format!(
-                        "a loop variable is {before} before an iteration and {after} after it"
-                    );
+                    let message = format!("a loop variable is {before} before an iteration and {after} after it");
                     return Err(Diagnostic::new(message).at(self.graph.node(node).loc, ""));
                 };
                 if joined != *before {
@@ -211,16 +177,11 @@ impl Specializer {
     fn error(&self, node: Node, broken: Broken) -> Diagnostic {
         let data = self.graph.node(node);
         let mut error = broken.error.at(data.op.name(), data.loc);
-        let mut known: Vec<String> = self
-            .dims
-            .iter()
-            .map(|(n, d)| format!("{} is {d}", Dim::Named(n.clone())))
-            .collect();
+        let mut known: Vec<String> =
+            self.dims.iter().map(|(n, d)| format!("{} is {d}", Dim::Named(n.clone()))).collect();
         known.sort();
         if !known.is_empty() && !error.labels.is_empty() {
-            error.labels[0]
-                .1
-                .push_str(&format!(" (where {})", known.join(", ")));
+            error.labels[0].1.push_str(&format!(" (where {})", known.join(", ")));
         }
         error
     }

@@ -122,15 +122,8 @@ impl State {
     /// The same structure with other tensors: as many as it needs are taken from `tensors`.
     pub(super) fn with_tensors(&self, tensors: &mut impl Iterator<Item = Any>) -> State {
         let tensors: Vec<Any> = tensors.take(self.tensors.len()).collect();
-        assert_eq!(
-            tensors.len(),
-            self.tensors.len(),
-            "one tensor for each one in the structure"
-        );
-        State {
-            tensors,
-            structure: self.structure.clone(),
-        }
+        assert_eq!(tensors.len(), self.tensors.len(), "one tensor for each one in the structure");
+        State { tensors, structure: self.structure.clone() }
     }
 
     /// What is different in the structure of two states, if anything, as words for each.
@@ -156,10 +149,7 @@ impl State {
     }
 
     fn read<R>(&self, f: impl FnOnce(&mut Reader<'_>) -> R) -> R {
-        let mut reader = Reader {
-            tensors: &self.tensors,
-            structure: &self.structure,
-        };
+        let mut reader = Reader { tensors: &self.tensors, structure: &self.structure };
         let value = f(&mut reader);
         assert!(reader.structure.is_empty(), "{MISUSE}");
         value
@@ -191,30 +181,21 @@ impl Reader<'_> {
     }
 
     /// The next length.
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "it takes a length that was appended"
-    )]
+    #[expect(clippy::len_without_is_empty, reason = "it takes a length that was appended")]
     pub fn len(&mut self) -> usize {
-        let Entry::Len(len) = self.next() else {
-            panic!("{MISUSE}")
-        };
+        let Entry::Len(len) = self.next() else { panic!("{MISUSE}") };
         *len
     }
 
     /// Whether the next optional part is there.
     pub fn present(&mut self) -> bool {
-        let Entry::Present(present) = self.next() else {
-            panic!("{MISUSE}")
-        };
+        let Entry::Present(present) = self.next() else { panic!("{MISUSE}") };
         *present
     }
 
     /// The next host value.
     pub fn host<T: HostValue>(&mut self) -> T {
-        let Entry::Host(value) = self.next() else {
-            panic!("{MISUSE}")
-        };
+        let Entry::Host(value) = self.next() else { panic!("{MISUSE}") };
         value.as_any().downcast_ref::<T>().expect(MISUSE).clone()
     }
 }

@@ -153,12 +153,7 @@ impl<T> Values<T> {
     /// No values yet, of an `if` with a condition of type `C`.
     #[inline]
     pub(super) fn new<C: Produces<T>>() -> Values<T> {
-        Values {
-            then: None,
-            otherwise: None,
-            take_apart: C::take_apart,
-            put_together: C::put_together,
-        }
+        Values { then: None, otherwise: None, take_apart: C::take_apart, put_together: C::put_together }
     }
 }
 
@@ -174,11 +169,7 @@ impl<'a, T: ?Sized> Place<'a, T> {
     /// A place that a construct with a condition of type `C` changes.
     #[inline]
     pub(super) fn new<C: Changes<T>>(at: &'a mut T) -> Place<'a, T> {
-        Place {
-            at,
-            save: C::save,
-            load: C::load,
-        }
+        Place { at, save: C::save, load: C::load }
     }
 }
 
@@ -222,10 +213,7 @@ pub(super) fn tensors(states: &[State]) -> Vec<Any> {
 /// The states with other tensors in place of theirs.
 pub(super) fn with_tensors(states: &[State], tensors: Vec<Any>) -> Vec<State> {
     let mut tensors = tensors.into_iter();
-    states
-        .iter()
-        .map(|s| s.with_tensors(&mut tensors))
-        .collect()
+    states.iter().map(|s| s.with_tensors(&mut tensors)).collect()
 }
 
 /// The site of the place for each tensor in it.
@@ -238,10 +226,7 @@ pub(super) fn tensor_sites(states: &[State], sites: &[Site]) -> Vec<Site> {
 pub(super) fn check_structure(a: &[State], b: &[State], sites: &[Site], moments: [&str; 2]) {
     for ((a, b), site) in a.iter().zip(b).zip(sites) {
         if let Some((was, is)) = a.difference(b) {
-            let error = format!(
-                "`{}` has {was} {}, but {is} {}",
-                site.name, moments[0], moments[1]
-            );
+            let error = format!("`{}` has {was} {}, but {is} {}", site.name, moments[0], moments[1]);
             trace::fail(
                 Diagnostic::new(error)
                     .at(site.loc(), "changed here, under a condition that is a tensor")

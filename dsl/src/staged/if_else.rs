@@ -57,24 +57,14 @@ impl<C: Condition> If<C> {
     where
         C: Produces<()>,
     {
-        self.0.end(
-            places,
-            sites,
-            Values {
-                then: Some(()),
-                otherwise: Some(()),
-                ..Values::new::<C>()
-            },
-        );
+        self.0.end(places, sites, Values { then: Some(()), otherwise: Some(()), ..Values::new::<C>() });
     }
 
     /// The end of an `if` that has a value: that of the arm that ran.
     #[inline]
     #[track_caller]
     pub fn end_value<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> T {
-        self.0
-            .end(places, sites, values)
-            .expect("one of the arms ran to its end")
+        self.0.end(places, sites, values).expect("one of the arms ran to its end")
     }
 }
 
@@ -129,11 +119,7 @@ impl StagedIf {
 impl IfArms<Tensor<bool>> for StagedIf {
     #[track_caller]
     fn begin(condition: Tensor<bool>) -> StagedIf {
-        StagedIf {
-            trace: Some(CondTrace::begin(condition.untyped())),
-            before: Vec::new(),
-            then: None,
-        }
+        StagedIf { trace: Some(CondTrace::begin(condition.untyped())), before: Vec::new(), then: None }
     }
 
     fn then_arm<P: Places>(&mut self, places: P) -> bool {
@@ -160,24 +146,19 @@ impl IfArms<Tensor<bool>> for StagedIf {
             Some(then) => (then, now),
             None => (now, std::mem::take(&mut self.before)),
         };
-        condition::check_structure(
-            &then,
-            &otherwise,
-            sites,
-            ["after the first branch", "after the second"],
-        );
+        condition::check_structure(&then, &otherwise, sites, ["after the first branch", "after the second"]);
         let tensor_sites = condition::tensor_sites(&then, sites);
         let (Some(a), Some(b)) = (values.then, values.otherwise) else {
-            trace::fail(Diagnostic::new(
-                "a branch of a staged `if` does not come to its end",
-            ));
+            trace::fail(Diagnostic::new("a branch of a staged `if` does not come to its end"));
         };
         let (a, b) = ((values.take_apart)(&a), (values.take_apart)(&b));
         if let Some((a, b)) = a.difference(&b) {
             trace::fail(
-                Diagnostic::new(format!("the branches of a staged `if` have values of different structure: {a} and {b}"))
-                    .at(crate::Loc::caller(), "the value of this `if`")
-                    .help("lengths, options and host values are fixed in the graph; let only tensors differ"),
+                Diagnostic::new(format!(
+                    "the branches of a staged `if` have values of different structure: {a} and {b}"
+                ))
+                .at(crate::Loc::caller(), "the value of this `if`")
+                .help("lengths, options and host values are fixed in the graph; let only tensors differ"),
             );
         }
         then.push(a);

@@ -97,12 +97,7 @@ impl Join<bool, bool> for Lazy<bool> {
 impl Join<bool, Tensor<bool>> for Lazy<bool> {
     type Output = Tensor<bool>;
     #[track_caller]
-    fn join<P: Places>(
-        &mut self,
-        _places: P,
-        _sites: &[Site],
-        right: Option<Tensor<bool>>,
-    ) -> Tensor<bool> {
+    fn join<P: Places>(&mut self, _places: P, _sites: &[Site], right: Option<Tensor<bool>>) -> Tensor<bool> {
         match right {
             Some(right) => right,
             None => scalar(self.decides),
@@ -124,12 +119,7 @@ impl LazyParts<Tensor<bool>> for StagedLazy {
     #[track_caller]
     fn begin(left: Tensor<bool>, decides: bool) -> Self {
         let left = left.untyped();
-        StagedLazy {
-            left,
-            decides,
-            before: Vec::new(),
-            branch: None,
-        }
+        StagedLazy { left, decides, before: Vec::new(), branch: None }
     }
 
     #[track_caller]
@@ -152,35 +142,24 @@ impl StagedLazy {
 
     /// `right` is in the branch of the right side, if there is one.
     #[track_caller]
-    fn join_tensor<P: Places>(
-        &mut self,
-        mut places: P,
-        sites: &[Site],
-        right: Any,
-    ) -> Tensor<bool> {
+    fn join_tensor<P: Places>(&mut self, mut places: P, sites: &[Site], right: Any) -> Tensor<bool> {
         let now = condition::save(&places);
-        condition::check_structure(
-            &self.before,
-            &now,
-            sites,
-            ["on the left of `&&` or `||`", "on the right"],
-        );
+        condition::check_structure(&self.before, &now, sites, ["on the left of `&&` or `||`", "on the right"]);
         let right_branch = self.right_branch();
         let Some(mut branch) = self.branch.take() else {
             for ((a, b), site) in self.before.iter().zip(&now).zip(sites) {
                 if a.tensors() != b.tensors() {
                     trace::fail(
-                        Diagnostic::new(format!("the right side of an elementwise `&&` or `||` changes `{}`", site.name))
-                            .at(site.loc(), "changed here")
-                            .help("the left side has dimensions, so both sides are always computed: change it before"),
+                        Diagnostic::new(format!(
+                            "the right side of an elementwise `&&` or `||` changes `{}`",
+                            site.name
+                        ))
+                        .at(site.loc(), "changed here")
+                        .help("the left side has dimensions, so both sides are always computed: change it before"),
                     );
                 }
             }
-            let value = if self.decides {
-                self.left.or(right)
-            } else {
-                self.left.and(right)
-            };
+            let value = if self.decides { self.left.or(right) } else { self.left.and(right) };
             return Tensor::from_any(value);
         };
         let shape = right.shape();
@@ -208,12 +187,7 @@ const COMPUTED: &str = "a staged `&&` or `||` computes its right side";
 impl Join<Tensor<bool>, Tensor<bool>> for StagedLazy {
     type Output = Tensor<bool>;
     #[track_caller]
-    fn join<P: Places>(
-        &mut self,
-        places: P,
-        sites: &[Site],
-        right: Option<Tensor<bool>>,
-    ) -> Tensor<bool> {
+    fn join<P: Places>(&mut self, places: P, sites: &[Site], right: Option<Tensor<bool>>) -> Tensor<bool> {
         self.join_tensor(places, sites, right.expect(COMPUTED).untyped())
     }
 }

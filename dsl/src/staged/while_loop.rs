@@ -94,12 +94,7 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
             }
             StagedWhile::Body(trace, params) => {
                 let next = condition::save(&places);
-                condition::check_structure(
-                    &params,
-                    &next,
-                    sites,
-                    ["before the loop", "after one iteration"],
-                );
+                condition::check_structure(&params, &next, sites, ["before the loop", "after one iteration"]);
                 let sites = condition::tensor_sites(&next, sites);
                 let results = trace.end(&condition::tensors(&next), &sites);
                 places.load(&condition::with_tensors(&next, results));
@@ -113,26 +108,17 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
 
     #[track_caller]
     fn test<P: Places>(&mut self, condition: Tensor<bool>, mut places: P, sites: &[Site]) -> bool {
-        let StagedWhile::Condition(mut trace, params) = std::mem::replace(self, StagedWhile::After)
-        else {
+        let StagedWhile::Condition(mut trace, params) = std::mem::replace(self, StagedWhile::After) else {
             unreachable!("the parts of a loop follow each other")
         };
         let now = condition::save(&places);
-        condition::check_structure(
-            &params,
-            &now,
-            sites,
-            ["before the loop", "after its condition"],
-        );
+        condition::check_structure(&params, &now, sites, ["before the loop", "after its condition"]);
         for ((a, b), site) in params.iter().zip(&now).zip(sites) {
             if a.tensors() != b.tensors() {
                 trace::fail(
-                    Diagnostic::new(format!(
-                        "the condition of a staged `while` changes `{}`",
-                        site.name
-                    ))
-                    .at(site.loc(), "changed here")
-                    .help("change it in the body, and once more before the loop"),
+                    Diagnostic::new(format!("the condition of a staged `while` changes `{}`", site.name))
+                        .at(site.loc(), "changed here")
+                        .help("change it in the body, and once more before the loop"),
                 );
             }
         }

@@ -37,20 +37,9 @@ pub fn enter(name: &'static str, site: Site) -> CallGuard {
         return CallGuard(false);
     }
     try_with(|t| {
-        t.calls.push(Call {
-            name,
-            loc: site.loc(),
-            dims: HashMap::new(),
-        });
+        t.calls.push(Call { name, loc: site.loc(), dims: HashMap::new() });
         if t.calls.len() > MAX_CALLS {
-            let chain: Vec<_> = t
-                .calls
-                .iter()
-                .rev()
-                .take(4)
-                .rev()
-                .map(|c| format!("`{}`", c.name))
-                .collect();
+            let chain: Vec<_> = t.calls.iter().rev().take(4).rev().map(|c| format!("`{}`", c.name)).collect();
             return Err(Diagnostic::new(format!("`{name}` calls itself without end while it is traced"))
                 .at(site.loc(), format!("after {MAX_CALLS} nested calls: .. {}", chain.join(" -> ")))
                 .help("a graph has no recursion: write it as a `while` over tensors, or let host values end it"));
@@ -82,10 +71,7 @@ pub fn name_param(param: Any, name: &'static str) {
 pub fn expect_shape(param: Any, name: &'static str, extents: &[Extent], site: Site) {
     try_with(|t| {
         let ty = t.graph.ty(param.value).element().clone();
-        let call = t
-            .calls
-            .last_mut()
-            .expect("a graph function is entered before its parameters are checked");
+        let call = t.calls.last_mut().expect("a graph function is entered before its parameters are checked");
         let mut fits = ty.rank() == extents.len();
         let mut because = String::new();
         for (dim, extent) in ty.shape.dims().iter().zip(extents) {
@@ -112,17 +98,9 @@ pub fn expect_shape(param: Any, name: &'static str, extents: &[Extent], site: Si
         };
         let extents: Vec<String> = extents.iter().map(show).collect();
         let expected = format!("{}[{}]", ty.dtype, extents.join(", "));
-        let message = format!(
-            "`{}`: the parameter `{name}` is {expected}, given {ty}",
-            call.name
-        );
-        let error = Diagnostic::new(message)
-            .at(site.loc(), format!("expected {expected}"))
-            .at(call.loc, "in this function");
-        Err(if because.is_empty() {
-            error
-        } else {
-            error.help(because)
-        })
+        let message = format!("`{}`: the parameter `{name}` is {expected}, given {ty}", call.name);
+        let error =
+            Diagnostic::new(message).at(site.loc(), format!("expected {expected}")).at(call.loc, "in this function");
+        Err(if because.is_empty() { error } else { error.help(because) })
     });
 }

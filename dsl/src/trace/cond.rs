@@ -18,21 +18,14 @@ impl CondTrace {
         try_with(|t| {
             let pred = t.predicate(pred, "if", loc)?;
             t.open_construct(Kind::Cond, loc);
-            Ok(CondTrace {
-                construct: t.open.len() - 1,
-                pred,
-            })
+            Ok(CondTrace { construct: t.open.len() - 1, pred })
         })
     }
 
     /// Makes the first (0) or second (1) branch the one to which nodes are appended.
     pub fn select(&mut self, branch: usize) {
         with(|t| {
-            assert_eq!(
-                t.open.len(),
-                self.construct + 1,
-                "an inner construct was left open"
-            );
+            assert_eq!(t.open.len(), self.construct + 1, "an inner construct was left open");
             t.open[self.construct].current = branch;
         });
     }
@@ -66,16 +59,8 @@ impl Tracer {
         sites: &[Site],
         loc: Loc,
     ) -> Result<Vec<Any>> {
-        assert_eq!(
-            then.len(),
-            otherwise.len(),
-            "the branches of a cond give equally many values"
-        );
-        assert_eq!(
-            self.open.len(),
-            cond.construct + 1,
-            "an inner construct was left open"
-        );
+        assert_eq!(then.len(), otherwise.len(), "the branches of a cond give equally many values");
+        assert_eq!(self.open.len(), cond.construct + 1, "an inner construct was left open");
         let depth = self.open.len();
         let [r0, r1] = self.open[cond.construct].regions;
         let mut sides = [Vec::new(), Vec::new()];
@@ -87,11 +72,7 @@ impl Tracer {
             }
         }
         let c = &self.open[cond.construct];
-        let mut written: Vec<VarId> = c.var_values[0]
-            .keys()
-            .chain(c.var_values[1].keys())
-            .copied()
-            .collect();
+        let mut written: Vec<VarId> = c.var_values[0].keys().chain(c.var_values[1].keys()).copied().collect();
         written.sort();
         written.dedup();
         for &id in &written {
@@ -124,8 +105,7 @@ impl Tracer {
             if !tx.compatible(&ty) {
                 let words = ["in one branch", "in the other"];
                 let (x, y) = ((&tx, self.origin(x)), (&ty, self.origin(y)));
-                return Err(mismatch("here", sites.get(i), x, y, words)
-                    .or_at(self.open[cond.construct].loc));
+                return Err(mismatch("here", sites.get(i), x, y, words).or_at(self.open[cond.construct].loc));
             }
             results.push(Ok(types.len()));
             yields[0].push(x);
@@ -138,9 +118,7 @@ impl Tracer {
         let [y0, y1] = yields;
         self.graph.region_mut(r0).yields = y0;
         self.graph.region_mut(r1).yields = y1;
-        let operands = std::iter::once(cond.pred)
-            .chain(c.outer.iter().copied())
-            .collect();
+        let operands = std::iter::once(cond.pred).chain(c.outer.iter().copied()).collect();
         let loc = if c.loc.is_known() { c.loc } else { loc };
         let node = self.append(Op::Cond, operands, types, loc);
         self.graph.set_regions(node, vec![r0, r1]);
@@ -176,15 +154,9 @@ pub(super) fn mismatch(
     } else {
         "give it the same shape on both sides"
     };
-    let mut d = Diagnostic::new(format!(
-        "{name} has type {} {}, but {} {}",
-        before.0, words[0], after.0, words[1]
-    ));
+    let mut d = Diagnostic::new(format!("{name} has type {} {}, but {} {}", before.0, words[0], after.0, words[1]));
     let place = site.map_or(after.1, Site::loc);
-    d = d.at(
-        if after.1.is_known() { after.1 } else { place },
-        format!("{} {what}", after.0),
-    );
+    d = d.at(if after.1.is_known() { after.1 } else { place }, format!("{} {what}", after.0));
     if before.1.is_known() {
         d = d.at(before.1, format!("{} here", before.0));
     }
@@ -195,11 +167,7 @@ impl Diagnostic {
     /// Makes sure that the error has a known first place.
     pub(super) fn or_at(mut self, loc: Loc) -> Diagnostic {
         if self.loc().is_none() {
-            let label = if self.labels.is_empty() {
-                String::new()
-            } else {
-                self.labels.remove(0).1
-            };
+            let label = if self.labels.is_empty() { String::new() } else { self.labels.remove(0).1 };
             self.labels.insert(0, (loc, label));
         }
         self

@@ -8,11 +8,7 @@ impl Tracer {
         self.check_trace(any, loc)?;
         // A value of an open region is differentiated where it is: the sweep goes through all of them.
         let open = (0..=self.depth).any(|d| self.region_at(d) == self.graph.region_of(any.value));
-        if open {
-            Ok(any.value)
-        } else {
-            self.resolve(any, loc)
-        }
+        if open { Ok(any.value) } else { self.resolve(any, loc) }
     }
 
     pub(crate) fn depth_now(&self) -> usize {
@@ -27,19 +23,12 @@ impl Tracer {
     /// Parameters of the present region of the open construct at `depth`, each with the value outside.
     pub(crate) fn open_params(&self, depth: usize) -> Vec<(Value, Value)> {
         let params = &self.graph.region(self.region_at(depth)).params;
-        params
-            .iter()
-            .copied()
-            .zip(self.open[depth - 1].outer.iter().copied())
-            .collect()
+        params.iter().copied().zip(self.open[depth - 1].outer.iter().copied()).collect()
     }
 
     /// The value outside for a parameter of an open region.
     pub(crate) fn open_outer(&self, region: Region, param: usize) -> Option<Value> {
-        self.open
-            .iter()
-            .find(|c| c.regions.contains(&region))
-            .map(|c| c.outer[param])
+        self.open.iter().find(|c| c.regions.contains(&region)).map(|c| c.outer[param])
     }
 
     /// Whether a parameter of the open construct at `depth` is a loop variable, or may become one.
@@ -52,16 +41,9 @@ impl Tracer {
     }
 
     /// Appends a stack operation whose operands fit.
-    pub(crate) fn emit_stack(
-        &mut self,
-        op: crate::ir::StackOp,
-        operands: &[Any],
-    ) -> Result<Vec<Any>> {
+    pub(crate) fn emit_stack(&mut self, op: crate::ir::StackOp, operands: &[Any]) -> Result<Vec<Any>> {
         use crate::ir::StackOp;
-        let values = operands
-            .iter()
-            .map(|&a| self.resolve(a, Loc::UNKNOWN))
-            .collect::<Result<Vec<_>>>()?;
+        let values = operands.iter().map(|&a| self.resolve(a, Loc::UNKNOWN)).collect::<Result<Vec<_>>>()?;
         let stack = values.first().map(|&v| self.graph.ty(v).clone());
         let types = match (&op, stack) {
             (StackOp::New(element), _) => vec![Type::Stack(element.clone())],
@@ -74,12 +56,6 @@ impl Tracer {
             (op, ty) => panic!("{op:?} of {ty:?}"),
         };
         let node = self.append(Op::Stack(op), values, types, Loc::UNKNOWN);
-        Ok(self
-            .graph
-            .node(node)
-            .results
-            .iter()
-            .map(|&v| self.any(v))
-            .collect())
+        Ok(self.graph.node(node).results.iter().map(|&v| self.any(v)).collect())
     }
 }

@@ -57,11 +57,7 @@ pub struct Site {
 impl Site {
     /// The place.
     pub fn loc(&self) -> Loc {
-        Loc {
-            file: self.file,
-            line: self.line,
-            column: self.column,
-        }
+        Loc { file: self.file, line: self.line, column: self.column }
     }
 }
 
@@ -172,10 +168,7 @@ pub fn trace(name: &str, f: impl FnOnce() -> Vec<Any>) -> Result<Traced> {
     match outcome {
         Ok(result) => result.map(|()| {
             let tracer = tracer.expect("the tracer stays while it traces");
-            Traced {
-                graph: tracer.graph,
-                vars: tracer.vars,
-            }
+            Traced { graph: tracer.graph, vars: tracer.vars }
         }),
         Err(payload) => match payload.downcast::<Abort>() {
             Ok(abort) => Err(abort.0),
@@ -240,11 +233,7 @@ pub fn assert(cond: Any, message: String) {
     try_with(|t| {
         let v = t.resolve(cond, loc)?;
         if *t.graph.ty(v) != Type::tensor(DType::Bool, ()) {
-            return Err(Diagnostic::new(format!(
-                "assert!: the condition is {}, not bool",
-                t.graph.ty(v)
-            ))
-            .at(loc, ""));
+            return Err(Diagnostic::new(format!("assert!: the condition is {}, not bool", t.graph.ty(v))).at(loc, ""));
         }
         t.append(Op::Assert { message }, vec![v], [], loc);
         Ok(())
@@ -319,10 +308,7 @@ impl Any {
     /// The type of the tensor.
     #[track_caller]
     pub fn tensor_type(self) -> TensorType {
-        self.ty()
-            .as_tensor()
-            .expect("a user's handle is a tensor")
-            .clone()
+        self.ty().as_tensor().expect("a user's handle is a tensor").clone()
     }
 
     /// The shape.
@@ -378,19 +364,16 @@ impl Tracer {
 
     /// A handle of a value.
     pub(crate) fn any(&self, value: Value) -> Any {
-        Any {
-            trace: self.id,
-            value,
-        }
+        Any { trace: self.id, value }
     }
 
     fn check_trace(&self, any: Any, loc: Loc) -> Result<()> {
         if any.trace == self.id {
             return Ok(());
         }
-        Err(Diagnostic::new("a tensor of another trace")
-            .at(loc, "used here")
-            .help("a tensor is a symbol of the function that made it: pass values between calls as arguments and results"))
+        Err(Diagnostic::new("a tensor of another trace").at(loc, "used here").help(
+            "a tensor is a symbol of the function that made it: pass values between calls as arguments and results",
+        ))
     }
 
     /// The region in which nodes are appended at `depth`.
@@ -412,23 +395,15 @@ impl Tracer {
     }
 
     /// Resolves in `region`, which is one of the regions of the construct at `depth`.
-    fn resolve_in(
-        &mut self,
-        value: Value,
-        depth: usize,
-        region: Region,
-        loc: Loc,
-    ) -> Result<Value> {
+    fn resolve_in(&mut self, value: Value, depth: usize, region: Region, loc: Loc) -> Result<Value> {
         if self.graph.region_of(value) == region {
             return Ok(value);
         }
         if depth == 0 {
-            return Err(
-                Diagnostic::new("a tensor of a branch or loop body is used outside of it")
-                    .at(loc, "used here")
-                    .at(self.graph.loc(value), "made here")
-                    .help("assign it to a variable declared before the `if` or `while`"),
-            );
+            return Err(Diagnostic::new("a tensor of a branch or loop body is used outside of it")
+                .at(loc, "used here")
+                .at(self.graph.loc(value), "made here")
+                .help("assign it to a variable declared before the `if` or `while`"));
         }
         let outer = self.resolve_at(value, depth - 1, loc)?;
         let which = usize::from(self.open[depth - 1].regions[1] == region);
@@ -440,10 +415,7 @@ impl Tracer {
                 i
             }
         };
-        Ok(self
-            .graph
-            .region(self.open[depth - 1].regions[which])
-            .params[index])
+        Ok(self.graph.region(self.open[depth - 1].regions[which]).params[index])
     }
 
     /// The place that made a value, or for a parameter the value outside.
@@ -451,17 +423,11 @@ impl Tracer {
         let ValueDef::Param(region, i) = self.graph.value(value).def else {
             return self.graph.loc(value);
         };
-        self.open_outer(region, i as usize)
-            .map_or(Loc::UNKNOWN, |outer| self.origin(outer))
+        self.open_outer(region, i as usize).map_or(Loc::UNKNOWN, |outer| self.origin(outer))
     }
 
     /// Adds a parameter for `outer` to both regions of an open construct.
-    fn add_construct_param(
-        &mut self,
-        construct: usize,
-        outer: Value,
-        name: Option<&'static str>,
-    ) -> usize {
+    fn add_construct_param(&mut self, construct: usize, outer: Value, name: Option<&'static str>) -> usize {
         let ty = self.graph.ty(outer).clone();
         let name = name.or(self.graph.value(outer).name);
         for region in self.open[construct].regions {
@@ -486,24 +452,11 @@ impl Tracer {
         node
     }
 
-    fn emit(
-        &mut self,
-        def: &'static OpDef,
-        operands: &[Any],
-        attrs: Attrs,
-        loc: Loc,
-    ) -> Result<Any> {
+    fn emit(&mut self, def: &'static OpDef, operands: &[Any], attrs: Attrs, loc: Loc) -> Result<Any> {
         let loc = self.loc_override.unwrap_or(loc);
-        let values = operands
-            .iter()
-            .map(|&a| self.resolve(a, loc))
-            .collect::<Result<Vec<_>>>()?;
+        let values = operands.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
         let types: Vec<&Type> = values.iter().map(|&v| self.graph.ty(v)).collect();
-        let ty = (def.infer)(&InferCx {
-            operands: &types,
-            attrs: &attrs,
-        })
-        .map_err(|e| {
+        let ty = (def.infer)(&InferCx { operands: &types, attrs: &attrs }).map_err(|e| {
             let mut diagnostic = e.at(def.name, loc);
             if diagnostic.labels[0].1.is_empty() {
                 let types: Vec<_> = types.iter().map(|t| t.to_string()).collect();
@@ -521,12 +474,7 @@ impl Tracer {
         if is_scalar && let Some(&v) = self.scalars.get(&(region, tensor.clone())) {
             return self.any(v);
         }
-        let node = self.append(
-            Op::Constant(tensor.clone()),
-            vec![],
-            [tensor.ty().into()],
-            loc,
-        );
+        let node = self.append(Op::Constant(tensor.clone()), vec![], [tensor.ty().into()], loc);
         let value = self.graph.node(node).results[0];
         if is_scalar {
             self.scalars.insert((region, tensor), value);
@@ -535,11 +483,7 @@ impl Tracer {
     }
 
     fn open_construct(&mut self, kind: Kind, loc: Loc) {
-        assert_eq!(
-            self.depth,
-            self.open.len(),
-            "control flow is opened in the innermost region"
-        );
+        assert_eq!(self.depth, self.open.len(), "control flow is opened in the innermost region");
         let regions = [self.graph.add_region(), self.graph.add_region()];
         self.open.push(Construct {
             kind,
@@ -558,24 +502,13 @@ impl Tracer {
     }
 
     fn finish(&mut self, outputs: &[Any]) -> Result<()> {
-        assert!(
-            self.open.is_empty(),
-            "a control-flow construct was left open"
-        );
-        let outputs = outputs
-            .iter()
-            .map(|&o| self.resolve(o, Loc::UNKNOWN))
-            .collect::<Result<Vec<_>>>()?;
+        assert!(self.open.is_empty(), "a control-flow construct was left open");
+        let outputs = outputs.iter().map(|&o| self.resolve(o, Loc::UNKNOWN)).collect::<Result<Vec<_>>>()?;
         let root = self.graph.root();
         self.graph.region_mut(root).yields = outputs;
         for (i, state) in self.var_state.clone().into_iter().enumerate() {
             if state.current != state.read {
-                self.append(
-                    Op::Assign(VarId::from_index(i)),
-                    vec![state.current],
-                    [],
-                    Loc::UNKNOWN,
-                );
+                self.append(Op::Assign(VarId::from_index(i)), vec![state.current], [], Loc::UNKNOWN);
             }
         }
         Ok(())

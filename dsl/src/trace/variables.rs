@@ -11,25 +11,16 @@ impl Tracer {
         let taken = |name: &str| self.graph.vars.iter().any(|v| v.name == name);
         let mut name = var.name().to_owned();
         if taken(&name) {
-            name = (2..)
-                .map(|i| format!("{}_{i}", var.name()))
-                .find(|n| !taken(n))
-                .expect("some number is free");
+            name = (2..).map(|i| format!("{}_{i}", var.name())).find(|n| !taken(n)).expect("some number is free");
         }
-        self.graph.vars.push(VarDecl {
-            name,
-            ty: var.ty().clone(),
-        });
+        self.graph.vars.push(VarDecl { name, ty: var.ty().clone() });
         self.vars.push(var.clone());
         self.var_ids.insert(var.id(), id);
         let depth = std::mem::replace(&mut self.depth, 0);
         let node = self.append(Op::Read(id), vec![], [var.ty().clone().into()], loc);
         self.depth = depth;
         let read = self.graph.node(node).results[0];
-        self.var_state.push(VarState {
-            read,
-            current: read,
-        });
+        self.var_state.push(VarState { read, current: read });
         self.var_versions.push(vec![read]);
         id
     }
@@ -55,9 +46,7 @@ impl Tracer {
         }
         if c.kind == Kind::Cond {
             let outer = self.var_at(id, depth - 1);
-            return self
-                .resolve_at(outer, depth, Loc::UNKNOWN)
-                .expect("values of enclosing regions are visible");
+            return self.resolve_at(outer, depth, Loc::UNKNOWN).expect("values of enclosing regions are visible");
         }
         let index = match c.var_params.get(&id) {
             Some(&i) => i,
@@ -79,11 +68,9 @@ impl Tracer {
     pub(super) fn assign_var(&mut self, var: &AnyVar, value: Any, loc: Loc) -> Result<()> {
         let v = self.resolve(value, loc)?;
         if *self.graph.ty(v) != Type::Tensor(var.ty().clone()) {
-            return Err(
-                Diagnostic::new(format!("the variable `{}` is {}", var.name(), var.ty()))
-                    .at(loc, format!("assigned {}", self.graph.ty(v)))
-                    .help("a variable keeps its element type and shape"),
-            );
+            return Err(Diagnostic::new(format!("the variable `{}` is {}", var.name(), var.ty()))
+                .at(loc, format!("assigned {}", self.graph.ty(v)))
+                .help("a variable keeps its element type and shape"));
         }
         let id = self.var_id(var, loc);
         // Reading first makes the variable a parameter of every enclosing loop.
@@ -107,9 +94,6 @@ impl Tracer {
     pub(crate) fn visible_versions(&self, id: VarId) -> Vec<Value> {
         let visible: Vec<Region> = (0..=self.depth).map(|d| self.region_at(d)).collect();
         let versions = self.var_versions[id.index()].iter().rev();
-        versions
-            .copied()
-            .filter(|&v| visible.contains(&self.graph.region_of(v)))
-            .collect()
+        versions.copied().filter(|&v| visible.contains(&self.graph.region_of(v))).collect()
     }
 }

@@ -16,10 +16,7 @@ impl WhileTrace {
     pub fn begin(init: &[Any], sites: &[Site]) -> (WhileTrace, Vec<Any>) {
         let loc = Loc::caller();
         try_with(|t| {
-            let init = init
-                .iter()
-                .map(|&a| t.resolve(a, loc))
-                .collect::<Result<Vec<_>>>()?;
+            let init = init.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
             t.open_construct(Kind::While, loc);
             let construct = t.open.len() - 1;
             for (i, &v) in init.iter().enumerate() {
@@ -36,11 +33,7 @@ impl WhileTrace {
     pub fn begin_body(&mut self, pred: Any) -> Vec<Any> {
         let loc = Loc::caller();
         try_with(|t| {
-            assert_eq!(
-                t.open.len(),
-                self.construct + 1,
-                "an inner construct was left open"
-            );
+            assert_eq!(t.open.len(), self.construct + 1, "an inner construct was left open");
             let pred = t.predicate(pred, "while", loc)?;
             if let Some(&id) = t.open[self.construct].var_values[0].keys().next() {
                 let name = &t.graph.vars[id.index()].name;
@@ -90,10 +83,7 @@ impl WhileTrace {
 
 impl Tracer {
     fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<Any> {
-        let params = &self
-            .graph
-            .region(self.open[construct].regions[which])
-            .params;
+        let params = &self.graph.region(self.open[construct].regions[which]).params;
         params[..n].iter().map(|&p| self.any(p)).collect()
     }
 
@@ -106,47 +96,20 @@ impl Tracer {
         loc: Loc,
     ) -> Result<Vec<Any>> {
         let construct = trace.construct;
-        assert_eq!(
-            self.open.len(),
-            construct + 1,
-            "an inner construct was left open"
-        );
-        assert_eq!(
-            next.len(),
-            self.open[construct].declared,
-            "one next value for each loop variable"
-        );
+        assert_eq!(self.open.len(), construct + 1, "an inner construct was left open");
+        assert_eq!(next.len(), self.open[construct].declared, "one next value for each loop variable");
         let depth = self.open.len();
         let [cond, body] = self.open[construct].regions;
-        let next = next
-            .iter()
-            .map(|&a| self.resolve(a, loc))
-            .collect::<Result<Vec<_>>>()?;
-        let extra_next = extra
-            .iter()
-            .map(|&a| self.resolve(a, loc))
-            .collect::<Result<Vec<_>>>()?;
+        let next = next.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
+        let extra_next = extra.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
 
         // All loop variables: parameter and next value.
         let mut carried: Vec<(usize, Value)> = next.iter().copied().enumerate().collect();
-        let mut vars: Vec<(VarId, usize)> = self.open[construct]
-            .var_params
-            .iter()
-            .map(|(&id, &i)| (id, i))
-            .collect();
+        let mut vars: Vec<(VarId, usize)> = self.open[construct].var_params.iter().map(|(&id, &i)| (id, i)).collect();
         vars.sort();
         let is_var = |i: usize| vars.iter().any(|&(_, p)| p == i);
-        let added: Vec<usize> = self.open[construct]
-            .extra
-            .iter()
-            .copied()
-            .filter(|&i| !is_var(i))
-            .collect();
-        assert_eq!(
-            added.len(),
-            extra_next.len(),
-            "one next value for each added loop variable"
-        );
+        let added: Vec<usize> = self.open[construct].extra.iter().copied().filter(|&i| !is_var(i)).collect();
+        assert_eq!(added.len(), extra_next.len(), "one next value for each added loop variable");
         carried.extend(added.into_iter().zip(extra_next));
         let n_results = carried.len();
         for &(id, i) in &vars {
@@ -155,10 +118,8 @@ impl Tracer {
         }
 
         let regions = [cond, body].map(|region| self.graph.region(region).params.clone());
-        let of_params: Vec<(Value, Value)> = regions
-            .iter()
-            .flat_map(|params| carried.iter().map(|&(i, next)| (params[i], next)))
-            .collect();
+        let of_params: Vec<(Value, Value)> =
+            regions.iter().flat_map(|params| carried.iter().map(|&(i, next)| (params[i], next))).collect();
         self.check_gradients_of_one_iteration(&of_params)?;
 
         // Those that change are results; the others are captures.
@@ -183,10 +144,7 @@ impl Tracer {
             let (before, after) = (self.graph.ty(c.outer[i]), self.graph.ty(value));
             if before != after {
                 let words = ["before the loop", "after one iteration"];
-                let (x, y) = (
-                    (before, self.origin(c.outer[i])),
-                    (after, self.origin(value)),
-                );
+                let (x, y) = ((before, self.origin(c.outer[i])), (after, self.origin(value)));
                 let site = if k < next.len() { sites.get(k) } else { None };
                 return Err(mismatch("after one iteration", site, x, y, words).or_at(c.loc));
             }
@@ -198,11 +156,8 @@ impl Tracer {
 
         // Loop variables first, then captures.
         let is_changing = |i: usize| changing.iter().any(|&(j, _)| j == i);
-        let order: Vec<usize> = changing
-            .iter()
-            .map(|&(i, _)| i)
-            .chain((0..c.outer.len()).filter(|&i| !is_changing(i)))
-            .collect();
+        let order: Vec<usize> =
+            changing.iter().map(|&(i, _)| i).chain((0..c.outer.len()).filter(|&i| !is_changing(i))).collect();
         for region in c.regions {
             let params = &self.graph.region(region).params;
             let params = order.iter().map(|&i| params[i]).collect();
@@ -211,10 +166,7 @@ impl Tracer {
         self.graph.region_mut(cond).yields = vec![c.pred.expect("begin_body was called")];
         self.graph.region_mut(body).yields = changing.iter().map(|&(_, v)| v).collect();
         let operands = order.iter().map(|&i| c.outer[i]).collect();
-        let types: Vec<Type> = changing
-            .iter()
-            .map(|&(i, _)| self.graph.ty(c.outer[i]).clone())
-            .collect();
+        let types: Vec<Type> = changing.iter().map(|&(i, _)| self.graph.ty(c.outer[i]).clone()).collect();
         let loc = if c.loc.is_known() { c.loc } else { loc };
         let node = self.append(Op::While, operands, types, loc);
         self.graph.set_regions(node, vec![cond, body]);

@@ -36,35 +36,19 @@ pub(crate) fn inputs() -> Vec<HostTensor> {
 pub(crate) fn program(tape: &[u8]) -> Program {
     let traced = trace::trace("random", || {
         let types = [
-            TensorType {
-                dtype: DType::F32,
-                shape: Shape(vec![n()]),
-            },
-            TensorType {
-                dtype: DType::F32,
-                shape: Shape(vec![Dim::Known(2), n()]),
-            },
+            TensorType { dtype: DType::F32, shape: Shape(vec![n()]) },
+            TensorType { dtype: DType::F32, shape: Shape(vec![Dim::Known(2), n()]) },
             TensorType::new(DType::I32, ()),
-            TensorType {
-                dtype: DType::Bool,
-                shape: Shape(vec![n()]),
-            },
+            TensorType { dtype: DType::Bool, shape: Shape(vec![n()]) },
             TensorType::new(DType::F64, ()),
         ];
         let names = ["x", "m", "k", "mask", "y"];
-        let inputs: Vec<Any> = types
-            .iter()
-            .zip(names)
-            .map(|(ty, name)| trace::input(ty.clone(), Some(name)))
-            .collect();
+        let inputs: Vec<Any> = types.iter().zip(names).map(|(ty, name)| trace::input(ty.clone(), Some(name))).collect();
         let vars = vec![
             AnyVar::new("w", HostTensor::new([2], vec![1.0f32, -2.0])),
             AnyVar::new("odd name", HostTensor::scalar(3i32)),
         ];
-        let mut writer = Writer {
-            tape: tape.iter(),
-            vars,
-        };
+        let mut writer = Writer { tape: tape.iter(), vars };
         let mut scope = inputs.clone();
         let gradient = writer.choose(2) == 1;
         writer.block(&mut scope, 3, 12);
@@ -77,10 +61,7 @@ pub(crate) fn program(tape: &[u8]) -> Program {
     });
     let traced = traced.unwrap_or_else(|e| panic!("a random program is not traced: {e}"));
     let vars = traced.vars.iter().map(|v| v.init().clone()).collect();
-    Program {
-        graph: traced.graph,
-        vars,
-    }
+    Program { graph: traced.graph, vars }
 }
 
 struct Writer<'a> {
@@ -101,11 +82,7 @@ impl Writer<'_> {
     }
 
     fn pick_where(&mut self, scope: &[Any], fits: impl Fn(&TensorType) -> bool) -> Any {
-        let fitting: Vec<Any> = scope
-            .iter()
-            .copied()
-            .filter(|a| fits(&a.tensor_type()))
-            .collect();
+        let fitting: Vec<Any> = scope.iter().copied().filter(|a| fits(&a.tensor_type())).collect();
         self.pick(&fitting)
     }
 
@@ -136,20 +113,13 @@ impl Writer<'_> {
             13 if depth > 0 => return self.repeat(scope, depth),
             14 => self.variable(scope),
             15 => {
-                trace::assert(
-                    self.predicate(scope, true),
-                    "assertions \"hold\"; always".to_owned(),
-                );
+                trace::assert(self.predicate(scope, true), "assertions \"hold\"; always".to_owned());
                 return;
             }
             _ if ty.dtype.is_float() => a.mul(a.tanh()).named("a b"),
             _ => a.cast(DType::F32).mul(a.cast(DType::F32)),
         };
-        scope.push(if self.choose(4) == 0 {
-            new.named("v")
-        } else {
-            new
-        });
+        scope.push(if self.choose(4) == 0 { new.named("v") } else { new });
     }
 
     fn constant(&mut self) -> HostTensor {
@@ -174,11 +144,7 @@ impl Writer<'_> {
         match self.choose(4) {
             0 => trace::constant(HostTensor::scalar(true)),
             1 => trace::constant(HostTensor::scalar(false)),
-            _ => self
-                .pick(scope)
-                .cast(DType::F32)
-                .sum_all()
-                .gt(trace::constant(HostTensor::scalar(0.5f32))),
+            _ => self.pick(scope).cast(DType::F32).sum_all().gt(trace::constant(HostTensor::scalar(0.5f32))),
         }
     }
 
@@ -187,11 +153,7 @@ impl Writer<'_> {
         let var = self.vars[which].clone();
         if self.choose(2) == 0 {
             let ty = var.ty().clone();
-            let fitting: Vec<Any> = scope
-                .iter()
-                .copied()
-                .filter(|a| a.tensor_type() == ty)
-                .collect();
+            let fitting: Vec<Any> = scope.iter().copied().filter(|a| a.tensor_type() == ty).collect();
             if !fitting.is_empty() {
                 let value = self.pick(&fitting);
                 trace::assign_var(&var, value);
@@ -206,11 +168,7 @@ impl Writer<'_> {
         for &a in of {
             let ty = a.tensor_type();
             let b = self.pick_where(scope, |t| *t == ty);
-            next.push(if ty.dtype.is_float() && self.choose(2) == 0 {
-                a.mul(b.tanh())
-            } else {
-                b
-            });
+            next.push(if ty.dtype.is_float() && self.choose(2) == 0 { a.mul(b.tanh()) } else { b });
         }
         next
     }
@@ -234,9 +192,7 @@ impl Writer<'_> {
         let mut init = vec![counter(0)];
         init.extend((0..1 + self.choose(2)).map(|_| self.pick(scope)));
         // A float, so that gradients flow through the loop.
-        init.push(self.pick_where(scope, |t| {
-            t.dtype == DType::F32 && t.shape.dims().contains(&n())
-        }));
+        init.push(self.pick_where(scope, |t| t.dtype == DType::F32 && t.shape.dims().contains(&n())));
         let limit = self.choose(3) as i32;
         let (mut loop_, params) = WhileTrace::begin(&init, &[]);
         let pred = params[0].lt(counter(limit));
@@ -252,15 +208,7 @@ impl Writer<'_> {
 
 /// The gradient of what was computed last, through all its control flow; loops get stacks by it.
 fn gradient_of_latest(scope: &[Any], wrt: Any) -> Any {
-    let latest = scope
-        .iter()
-        .rev()
-        .copied()
-        .filter(|a| a.dtype() == DType::F32)
-        .take(8);
-    let loss = latest
-        .map(Any::sum_all)
-        .reduce(Any::add)
-        .expect("inputs are floats");
+    let latest = scope.iter().rev().copied().filter(|a| a.dtype() == DType::F32).take(8);
+    let loss = latest.map(Any::sum_all).reduce(Any::add).expect("inputs are floats");
     gradients(Tensor::<f32>::from_any(loss), Tensor::<f32>::from_any(wrt)).untyped()
 }

@@ -79,20 +79,12 @@ macro_rules! real {
         impl Real for $t {
             #[inline(always)]
             fn larger(self, other: $t) -> $t {
-                if self.is_nan() || self > other {
-                    self
-                } else {
-                    other
-                }
+                if self.is_nan() || self > other { self } else { other }
             }
 
             #[inline(always)]
             fn smaller(self, other: $t) -> $t {
-                if self.is_nan() || self < other {
-                    self
-                } else {
-                    other
-                }
+                if self.is_nan() || self < other { self } else { other }
             }
 
             #[inline(always)]
@@ -113,11 +105,7 @@ macro_rules! real {
                 const LN2_LOW: $t = $ln2_low;
                 // Subnormal numbers are scaled up.
                 let small = self < $t::MIN_POSITIVE;
-                let x = if small {
-                    self * ((1 as $bits) << $scale) as $t
-                } else {
-                    self
-                };
+                let x = if small { self * ((1 as $bits) << $scale) as $t } else { self };
                 // x = 2^n m with m between the roots of 1/2 and of 2.
                 let bits = x.to_bits();
                 let n = (bits.wrapping_sub($root) as $int) >> $mantissa;
@@ -132,15 +120,10 @@ macro_rules! real {
                     series = series * z + ODD[k] as $t;
                 }
                 let half_square = 0.5 * f * f;
-                let ln = n * LN2_HIGH
-                    - ((half_square - (s * (half_square + z * series) + n * LN2_LOW)) - f);
+                let ln = n * LN2_HIGH - ((half_square - (s * (half_square + z * series) + n * LN2_LOW)) - f);
                 let ln = if self == $t::INFINITY { self } else { ln };
                 let ln = if self == 0.0 { $t::NEG_INFINITY } else { ln };
-                if self < 0.0 || self.is_nan() {
-                    $t::NAN
-                } else {
-                    ln
-                }
+                if self < 0.0 || self.is_nan() { $t::NAN } else { ln }
             }
 
             #[inline(always)]
@@ -158,11 +141,7 @@ macro_rules! real {
             fn sigmoid(self) -> $t {
                 // The exponential of a negative number does not overflow.
                 let e = (-self.abs()).fast_exp();
-                if self >= 0.0 {
-                    1.0 / (1.0 + e)
-                } else {
-                    e / (1.0 + e)
-                }
+                if self >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }
             }
 
             fn erf(self) -> $t {
@@ -249,38 +228,18 @@ mod tests {
     }
 
     /// Checks a function for both types against the standard library's for `f64`.
-    fn check(
-        name: &str,
-        low: f64,
-        high: f64,
-        f32s: fn(f32) -> f32,
-        f64s: fn(f64) -> f64,
-        exact: fn(f64) -> f64,
-    ) {
+    fn check(name: &str, low: f64, high: f64, f32s: fn(f32) -> f32, f64s: fn(f64) -> f64, exact: fn(f64) -> f64) {
         let (mut worst32, mut worst64) = ((0.0, 0.0), (0.0, 0.0));
         for x in samples(low, high) {
             let x32 = x as f32;
-            let (a, b) = (
-                ulps32(f32s(x32), exact(f64::from(x32))),
-                ulps64(f64s(x), exact(x)),
-            );
+            let (a, b) = (ulps32(f32s(x32), exact(f64::from(x32))), ulps64(f64s(x), exact(x)));
             assert!(!a.is_nan() && !b.is_nan(), "{name}({x})");
             worst32 = if a > worst32.0 { (a, x) } else { worst32 };
             worst64 = if b > worst64.0 { (b, x) } else { worst64 };
         }
-        assert!(
-            worst32.0 < 3.0,
-            "{name}: {} units off for f32 at {}",
-            worst32.0,
-            worst32.1
-        );
+        assert!(worst32.0 < 3.0, "{name}: {} units off for f32 at {}", worst32.0, worst32.1);
         // The standard library may be one unit off itself.
-        assert!(
-            worst64.0 < 4.0,
-            "{name}: {} units off for f64 at {}",
-            worst64.0,
-            worst64.1
-        );
+        assert!(worst64.0 < 4.0, "{name}: {} units off for f64 at {}", worst64.0, worst64.1);
     }
 
     #[test]
@@ -289,77 +248,35 @@ mod tests {
         check("exp", -20.0, 20.0, f32::fast_exp, f64::fast_exp, f64::exp);
         check("ln", 0.0, 1e6, f32::fast_ln, f64::fast_ln, f64::ln);
         check("ln", 0.5, 2.0, f32::fast_ln, f64::fast_ln, f64::ln);
-        check(
-            "tanh",
-            -25.0,
-            25.0,
-            f32::fast_tanh,
-            f64::fast_tanh,
-            f64::tanh,
-        );
+        check("tanh", -25.0, 25.0, f32::fast_tanh, f64::fast_tanh, f64::tanh);
         check("tanh", -1.0, 1.0, f32::fast_tanh, f64::fast_tanh, f64::tanh);
-        check("sigmoid", -80.0, 80.0, f32::sigmoid, f64::sigmoid, |x| {
-            1.0 / (1.0 + (-x).exp())
-        });
+        check("sigmoid", -80.0, 80.0, f32::sigmoid, f64::sigmoid, |x| 1.0 / (1.0 + (-x).exp()));
     }
 
     #[test]
     fn ends_and_special_numbers() {
         let inf = f32::INFINITY;
-        assert_eq!(
-            [f32::fast_exp(inf), f32::fast_exp(-inf), f32::fast_exp(0.0)],
-            [inf, 0.0, 1.0]
-        );
+        assert_eq!([f32::fast_exp(inf), f32::fast_exp(-inf), f32::fast_exp(0.0)], [inf, 0.0, 1.0]);
         assert_eq!([f32::fast_exp(88.8), f32::fast_exp(-104.5)], [inf, 0.0]);
         assert_eq!(f32::fast_exp(-103.0), 1e-45, "a subnormal number");
-        assert_eq!(
-            [f64::fast_exp(709.9), f64::fast_exp(-746.0)],
-            [f64::INFINITY, 0.0]
-        );
+        assert_eq!([f64::fast_exp(709.9), f64::fast_exp(-746.0)], [f64::INFINITY, 0.0]);
         assert_eq!(f64::fast_exp(-745.0), 5e-324);
-        assert_eq!(
-            [f32::fast_ln(inf), f32::fast_ln(0.0), f32::fast_ln(1.0)],
-            [inf, -inf, 0.0]
-        );
+        assert_eq!([f32::fast_ln(inf), f32::fast_ln(0.0), f32::fast_ln(1.0)], [inf, -inf, 0.0]);
         assert!(
             (f32::fast_ln(1e-45) - -103.278_93).abs() < 1e-4
                 && (f64::fast_ln(5e-324) + 744.440_071_921_381).abs() < 1e-12
         );
-        assert_eq!(
-            [
-                f32::fast_tanh(inf),
-                f32::fast_tanh(-inf),
-                f32::fast_tanh(-1e-40)
-            ],
-            [1.0, -1.0, -1e-40]
-        );
+        assert_eq!([f32::fast_tanh(inf), f32::fast_tanh(-inf), f32::fast_tanh(-1e-40)], [1.0, -1.0, -1e-40]);
         assert!(f32::fast_tanh(-0.0).is_sign_negative());
-        let nans = [
-            f32::fast_exp(f32::NAN),
-            f32::fast_ln(f32::NAN),
-            f32::fast_tanh(f32::NAN),
-            f32::fast_ln(-1.0),
-        ];
-        assert!(
-            nans.iter().all(|x| x.is_nan())
-                && f64::fast_ln(-0.5).is_nan()
-                && f64::fast_exp(f64::NAN).is_nan()
-        );
+        let nans = [f32::fast_exp(f32::NAN), f32::fast_ln(f32::NAN), f32::fast_tanh(f32::NAN), f32::fast_ln(-1.0)];
+        assert!(nans.iter().all(|x| x.is_nan()) && f64::fast_ln(-0.5).is_nan() && f64::fast_exp(f64::NAN).is_nan());
     }
 
     #[test]
     fn wide_loops_give_the_same_bits() {
         let x: Vec<f32> = (0..1000).map(|i| i as f32 / 37.0 - 13.0).collect();
         let mut y = vec![0.0f32; 1000];
-        wide(|| {
-            y.iter_mut()
-                .zip(&x)
-                .for_each(|(y, &x)| *y = x.fast_tanh().fast_exp())
-        });
-        assert!(
-            x.iter()
-                .zip(&y)
-                .all(|(x, y)| x.fast_tanh().fast_exp().to_bits() == y.to_bits())
-        );
+        wide(|| y.iter_mut().zip(&x).for_each(|(y, &x)| *y = x.fast_tanh().fast_exp()));
+        assert!(x.iter().zip(&y).all(|(x, y)| x.fast_tanh().fast_exp().to_bits() == y.to_bits()));
     }
 }

@@ -26,11 +26,7 @@ impl Arena {
         let words = vec![0u64; bytes.div_ceil(8) + ALIGN / 8];
         // The vector is never grown, so its elements stay where they are.
         let start = words.as_ptr().align_offset(ALIGN);
-        Arena {
-            start,
-            words,
-            bytes,
-        }
+        Arena { start, words, bytes }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -83,20 +79,8 @@ pub(crate) struct Sources<'a> {
 
 impl<'a> Sources<'a> {
     /// Everything, when nothing is written.
-    pub(crate) fn new(
-        arena: &'a [u8],
-        regs: &'a [u64],
-        regions: &'a [Range<usize>],
-        foreign: Foreign<'a>,
-    ) -> Self {
-        Sources {
-            before: arena,
-            after: &[],
-            after_start: arena.len(),
-            regions,
-            regs,
-            foreign,
-        }
+    pub(crate) fn new(arena: &'a [u8], regs: &'a [u64], regions: &'a [Range<usize>], foreign: Foreign<'a>) -> Self {
+        Sources { before: arena, after: &[], after_start: arena.len(), regions, regs, foreign }
     }
 
     /// All bytes of what a view lies in.
@@ -194,17 +178,8 @@ mod tests {
     fn reading_what_is_written_is_refused() {
         let mut arena = Arena::new(128);
         let regions = [0..64, 32..96];
-        let foreign = Foreign {
-            inputs: &[],
-            constants: &[],
-            vars: Vars::Tensors(&[]),
-        };
-        let mut memory = Memory {
-            arena: arena.bytes_mut(),
-            regs: &mut [],
-            regions: &regions,
-            foreign,
-        };
+        let foreign = Foreign { inputs: &[], constants: &[], vars: Vars::Tensors(&[]) };
+        let mut memory = Memory { arena: arena.bytes_mut(), regs: &mut [], regions: &regions, foreign };
         let (_, sources) = memory.split(BufferId(0));
         sources.bytes(Base::Buffer(BufferId(1)));
     }

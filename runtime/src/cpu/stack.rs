@@ -31,14 +31,7 @@ impl Stack {
             return Stack::default();
         };
         let bytes = shape.iter().product::<usize>() * ty.dtype.size();
-        Stack {
-            element: Some(Element {
-                dtype: ty.dtype,
-                bytes,
-            }),
-            shape,
-            ..Stack::default()
-        }
+        Stack { element: Some(Element { dtype: ty.dtype, bytes }), shape, ..Stack::default() }
     }
 
     /// Whether the elements are host tensors of any shape.
@@ -48,11 +41,7 @@ impl Stack {
 
     /// Number of elements.
     pub(crate) fn len(&self) -> usize {
-        if self.is_dynamic() {
-            self.tensors.len()
-        } else {
-            self.len
-        }
+        if self.is_dynamic() { self.tensors.len() } else { self.len }
     }
 
     /// Removes all elements.
@@ -108,8 +97,7 @@ impl Stack {
         if self.is_dynamic() {
             self.tensors.push(tensor);
         } else {
-            self.grow()
-                .copy_from_slice(super::element::bytes_of(tensor.buffer()));
+            self.grow().copy_from_slice(super::element::bytes_of(tensor.buffer()));
         }
     }
 
@@ -121,9 +109,7 @@ impl Stack {
     /// Sets all elements to zero.
     pub(crate) fn zero(&mut self) {
         if self.is_dynamic() {
-            self.tensors
-                .iter_mut()
-                .for_each(|t| *t = HostTensor::zeros(t.dtype(), t.shape()));
+            self.tensors.iter_mut().for_each(|t| *t = HostTensor::zeros(t.dtype(), t.shape()));
         } else {
             let used = self.used();
             bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..used].fill(0);
@@ -153,8 +139,7 @@ impl Stack {
             let all: &[u8] = bytemuck::cast_slice(&other.words);
             for i in 0..other.len {
                 let data = super::element::to_buffer(*dtype, &all[i * bytes..][..*bytes]);
-                self.tensors
-                    .push(HostTensor::from_buffer(other.shape.clone(), data));
+                self.tensors.push(HostTensor::from_buffer(other.shape.clone(), data));
             }
             return;
         }
@@ -174,9 +159,7 @@ impl Stack {
 fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
     use super::kernels::functions::{Scalar, function};
     let add = function("add", dtype, dtype).expect("a sum of stacks is one of numbers");
-    let Scalar::Binary(add) = add.scalar else {
-        panic!("a sum has two operands")
-    };
+    let Scalar::Binary(add) = add.scalar else { panic!("a sum has two operands") };
     match_dtype!(dtype, T => {
         let n = size_of::<<T as Cell>::Mem>();
         for (a, b) in to.chunks_exact_mut(n).zip(from.chunks_exact(n)) {

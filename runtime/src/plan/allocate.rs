@@ -103,10 +103,7 @@ mod tests {
             assert!(x.end <= end && x.start.is_multiple_of(ALIGN));
             for (b, y) in requests[..i].iter().zip(&regions) {
                 let together = a.live.0 <= b.live.1 && b.live.0 <= a.live.1;
-                assert!(
-                    !together || x.end <= y.start || y.end <= x.start,
-                    "{a:?} at {x:?} and {b:?} at {y:?}"
-                );
+                assert!(!together || x.end <= y.start || y.end <= x.start, "{a:?} at {x:?} and {b:?} at {y:?}");
             }
         }
         end
@@ -114,12 +111,7 @@ mod tests {
 
     #[test]
     fn memory_is_used_again() {
-        let chain: Vec<Request> = (0..100)
-            .map(|i| Request {
-                bytes: 1000,
-                live: (2 * i, 2 * i + 2),
-            })
-            .collect();
+        let chain: Vec<Request> = (0..100).map(|i| Request { bytes: 1000, live: (2 * i, 2 * i + 2) }).collect();
         assert_eq!(check(&chain), 2 * 1024);
     }
 
@@ -128,33 +120,19 @@ mod tests {
         // A fixed sequence of pseudo-random requests.
         let mut state = 1u64;
         let mut next = |n: u64| {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (state >> 33) % n
         };
         let requests: Vec<Request> = (0..300)
             .map(|_| {
                 let start = next(1000) as u32;
-                Request {
-                    bytes: next(5000) as usize,
-                    live: (start, start + next(50) as u32),
-                }
+                Request { bytes: next(5000) as usize, live: (start, start + next(50) as u32) }
             })
             .collect();
         let end = check(&requests);
         let peak = (0..1100u32)
-            .map(|t| {
-                requests
-                    .iter()
-                    .filter(|r| r.live.0 <= t && t <= r.live.1)
-                    .map(|r| r.bytes)
-                    .sum::<usize>()
-            })
+            .map(|t| requests.iter().filter(|r| r.live.0 <= t && t <= r.live.1).map(|r| r.bytes).sum::<usize>())
             .max();
-        assert!(
-            end < 2 * peak.unwrap_or(0),
-            "{end} bytes for a peak of {peak:?}"
-        );
+        assert!(end < 2 * peak.unwrap_or(0), "{end} bytes for a peak of {peak:?}");
     }
 }

@@ -99,9 +99,7 @@ impl Draft {
                 for m in moves {
                     match m {
                         Move::Reg { src, .. } => f(Storage::Reg(*src), Touch::Read),
-                        Move::Tensor { src, .. } => {
-                            src.storage().into_iter().for_each(|s| f(s, Touch::Read))
-                        }
+                        Move::Tensor { src, .. } => src.storage().into_iter().for_each(|s| f(s, Touch::Read)),
                         Move::Stack { src, .. } => f(Storage::Stack(*src), Touch::Read),
                         Move::Slot { src, .. } => f(Storage::Slot(*src), Touch::Read),
                     }
@@ -126,29 +124,20 @@ impl Draft {
                 f(Storage::Reg(*dst), Write);
             }
             Instr::Select { dst, a, b, c } => {
-                [a, b, c]
-                    .into_iter()
-                    .for_each(|r| f(Storage::Reg(*r), Read));
+                [a, b, c].into_iter().for_each(|r| f(Storage::Reg(*r), Read));
                 f(Storage::Reg(*dst), Write);
             }
             Instr::Require { step, .. } => {
                 let operands = &self.step(*step).operands;
-                operands
-                    .iter()
-                    .filter_map(super::Operand::storage)
-                    .for_each(|s| f(s, Read));
+                operands.iter().filter_map(super::Operand::storage).for_each(|s| f(s, Read));
             }
-            Instr::JumpCompare { a, b, .. } => {
-                [a, b].into_iter().for_each(|r| f(Storage::Reg(*r), Read))
-            }
+            Instr::JumpCompare { a, b, .. } => [a, b].into_iter().for_each(|r| f(Storage::Reg(*r), Read)),
             Instr::Move { dst, src } => {
                 f(Storage::Reg(*src), Read);
                 f(Storage::Reg(*dst), Write);
             }
             Instr::Jump { .. } => {}
-            Instr::JumpIf { cond, .. }
-            | Instr::JumpUnless { cond, .. }
-            | Instr::Assert { cond, .. } => {
+            Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } | Instr::Assert { cond, .. } => {
                 f(Storage::Reg(*cond), Read);
             }
             Instr::Run(step) => self.step_touches(*step, f, Write),
@@ -181,10 +170,7 @@ impl Draft {
 
     fn step_touches(&self, step: StepId, f: &mut dyn FnMut(Storage, Touch), out: Touch) {
         let step = self.step(step);
-        step.operands
-            .iter()
-            .filter_map(super::Operand::storage)
-            .for_each(|s| f(s, Touch::Read));
+        step.operands.iter().filter_map(super::Operand::storage).for_each(|s| f(s, Touch::Read));
         if let Some(s) = step.out.storage() {
             f(s, out);
         }

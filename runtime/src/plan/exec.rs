@@ -1,8 +1,6 @@
 //! The executor: one loop over the instructions of a plan.
 
-use super::{
-    Base, BufferId, Instr, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers,
-};
+use super::{Base, BufferId, Instr, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers};
 use crate::cpu::element::{bytes_of, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars};
@@ -29,12 +27,7 @@ impl Context {
     }
 
     fn memory<'a>(&'a mut self, plan: &'a Plan, foreign: Foreign<'a>) -> Memory<'a> {
-        Memory {
-            arena: self.arena.bytes_mut(),
-            regs: &mut self.regs,
-            regions: &plan.regions,
-            foreign,
-        }
+        Memory { arena: self.arena.bytes_mut(), regs: &mut self.regs, regions: &plan.regions, foreign }
     }
 
     fn sources<'a>(&'a self, plan: &'a Plan, foreign: Foreign<'a>) -> Sources<'a> {
@@ -44,17 +37,8 @@ impl Context {
 
 impl Plan {
     /// Runs the instructions. The outputs and the new values of variables are in the context afterwards.
-    pub(crate) fn run(
-        &self,
-        cx: &mut Context,
-        inputs: &[HostTensor],
-        vars: Vars<'_>,
-    ) -> Result<()> {
-        let foreign = Foreign {
-            inputs,
-            constants: &self.constants,
-            vars,
-        };
+    pub(crate) fn run(&self, cx: &mut Context, inputs: &[HostTensor], vars: Vars<'_>) -> Result<()> {
+        let foreign = Foreign { inputs, constants: &self.constants, vars };
         let code = &self.code[..];
         let mut pc = 0;
         loop {
@@ -69,24 +53,14 @@ impl Plan {
                 }
                 Instr::Assert { step, .. } => {
                     let step = &self.steps[step.index()];
-                    let Kernel::Assert(message) = &step.kernel else {
-                        panic!("an assertion without a message")
-                    };
+                    let Kernel::Assert(message) = &step.kernel else { panic!("an assertion without a message") };
                     return Err(interp::assertion_failed(message, step.loc));
                 }
-                Instr::CheckFinite(step) => {
-                    self.check_finite(cx, &self.steps[step.index()], foreign)?
-                }
+                Instr::CheckFinite(step) => self.check_finite(cx, &self.steps[step.index()], foreign)?,
                 Instr::StackNew(s) => cx.stacks[s.index()].clear(),
-                Instr::StackMove { dst, src, take } => {
-                    move_stack(&mut cx.stacks, *dst, *src, *take)
-                }
-                Instr::StackPush { stack, step } => {
-                    self.push(cx, *stack, &self.steps[step.index()], foreign)?
-                }
-                Instr::StackPop { stack, step } => {
-                    self.pop(cx, *stack, &self.steps[step.index()])?
-                }
+                Instr::StackMove { dst, src, take } => move_stack(&mut cx.stacks, *dst, *src, *take),
+                Instr::StackPush { stack, step } => self.push(cx, *stack, &self.steps[step.index()], foreign)?,
+                Instr::StackPop { stack, step } => self.pop(cx, *stack, &self.steps[step.index()])?,
                 Instr::StackZero(s) => cx.stacks[s.index()].zero(),
                 Instr::StackAdd { dst, src, step } => {
                     let [dst, src] = cx
@@ -94,15 +68,12 @@ impl Plan {
                         .get_disjoint_mut([dst.index(), src.index()])
                         .expect("a stack is not added to itself in place");
                     if dst.len() != src.len() {
-                        let message =
-                            format!("sum of stacks of {} and {} elements", dst.len(), src.len());
+                        let message = format!("sum of stacks of {} and {} elements", dst.len(), src.len());
                         return Err(Diagnostic::new(message).at(self.steps[step.index()].loc, ""));
                     }
                     dst.add(src);
                 }
-                Instr::SlotMove { dst, src } => {
-                    cx.slots[dst.index()] = cx.slots[src.index()].clone()
-                }
+                Instr::SlotMove { dst, src } => cx.slots[dst.index()] = cx.slots[src.index()].clone(),
                 Instr::Unary { .. }
                 | Instr::Binary { .. }
                 | Instr::Select { .. }
@@ -130,9 +101,7 @@ impl Plan {
             _ => {
                 let outcome = match &step.out {
                     Out::View(out) => {
-                        let Base::Buffer(b) = out.base else {
-                            panic!("a step writes {:?}", out.base)
-                        };
+                        let Base::Buffer(b) = out.base else { panic!("a step writes {:?}", out.base) };
                         let mut memory = cx.memory(self, foreign);
                         let (out, sources) = memory.split(b);
                         kernels::run(step, out, &sources)
@@ -160,20 +129,14 @@ impl Plan {
     }
 
     fn operands(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Vec<HostTensor> {
-        step.operands
-            .iter()
-            .map(|o| self.host(cx, o, foreign))
-            .collect()
+        step.operands.iter().map(|o| self.host(cx, o, foreign)).collect()
     }
 
     /// The error of a step whose kernel failed, in the words of the reference.
     fn failure(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Diagnostic {
         match reference::eval(step, &self.operands(cx, step, foreign)) {
             Err(error) => error,
-            Ok(_) => panic!(
-                "the kernel of `{}` failed where its reference does not",
-                step.name
-            ),
+            Ok(_) => panic!("the kernel of `{}` failed where its reference does not", step.name),
         }
     }
 
@@ -187,11 +150,8 @@ impl Plan {
             }
             Out::View(v) => {
                 fits(step, &tensor, &v.shape)?;
-                let Base::Buffer(b) = v.base else {
-                    panic!("a step writes {:?}", v.base)
-                };
-                self.buffer_mut(cx, b)
-                    .copy_from_slice(bytes_of(tensor.buffer()));
+                let Base::Buffer(b) = v.base else { panic!("a step writes {:?}", v.base) };
+                self.buffer_mut(cx, b).copy_from_slice(bytes_of(tensor.buffer()));
             }
             Out::Nothing => panic!("`{}` has no result", step.name),
         }
@@ -215,24 +175,14 @@ impl Plan {
         reference::check_finite(step, &self.operands(cx, step, foreign), &result)
     }
 
-    fn push(
-        &self,
-        cx: &mut Context,
-        stack: StackId,
-        step: &Step,
-        foreign: Foreign<'_>,
-    ) -> Result<()> {
+    fn push(&self, cx: &mut Context, stack: StackId, step: &Step, foreign: Foreign<'_>) -> Result<()> {
         let mut to = std::mem::take(&mut cx.stacks[stack.index()]);
         match &step.operands[0] {
             Operand::View(v) if !to.is_dynamic() => to.push(v, &cx.sources(self, foreign)),
             operand => {
                 let tensor = self.host(cx, operand, foreign);
                 if !self.stacks[stack.index()].compatible(&tensor.ty()) {
-                    let message = format!(
-                        "push of {} to a stack of {}",
-                        tensor.ty(),
-                        self.stacks[stack.index()]
-                    );
+                    let message = format!("push of {} to a stack of {}", tensor.ty(), self.stacks[stack.index()]);
                     return Err(Diagnostic::new(message).at(step.loc, ""));
                 }
                 to.push_host(tensor);
@@ -252,9 +202,7 @@ impl Plan {
         }
         match &step.out {
             Out::View(v) => {
-                let Base::Buffer(b) = v.base else {
-                    panic!("a step writes {:?}", v.base)
-                };
+                let Base::Buffer(b) = v.base else { panic!("a step writes {:?}", v.base) };
                 let region = self.regions[b.index()].clone();
                 let Context { arena, stacks, .. } = cx;
                 stacks[stack.index()].pop(&mut arena.bytes_mut()[region]);
@@ -273,45 +221,20 @@ impl Plan {
     }
 
     /// The outputs after a run, as tensors of their own.
-    pub(crate) fn outputs(
-        &self,
-        cx: &Context,
-        inputs: &[HostTensor],
-        vars: Vars<'_>,
-    ) -> Vec<HostTensor> {
-        let foreign = Foreign {
-            inputs,
-            constants: &self.constants,
-            vars,
-        };
-        self.outputs
-            .iter()
-            .map(|(o, _)| self.host(cx, o, foreign))
-            .collect()
+    pub(crate) fn outputs(&self, cx: &Context, inputs: &[HostTensor], vars: Vars<'_>) -> Vec<HostTensor> {
+        let foreign = Foreign { inputs, constants: &self.constants, vars };
+        self.outputs.iter().map(|(o, _)| self.host(cx, o, foreign)).collect()
     }
 
     /// The outputs after a run, into tensors that an earlier call returned, whose memory is used again where it fits.
-    pub(crate) fn outputs_into(
-        &self,
-        cx: &Context,
-        inputs: &[HostTensor],
-        vars: Vars<'_>,
-        to: &mut Vec<HostTensor>,
-    ) {
-        let foreign = Foreign {
-            inputs,
-            constants: &self.constants,
-            vars,
-        };
+    pub(crate) fn outputs_into(&self, cx: &Context, inputs: &[HostTensor], vars: Vars<'_>, to: &mut Vec<HostTensor>) {
+        let foreign = Foreign { inputs, constants: &self.constants, vars };
         to.truncate(self.outputs.len());
         for (i, (operand, _)) in self.outputs.iter().enumerate() {
             match (operand, to.get_mut(i)) {
-                (Operand::View(v), Some(t))
-                    if t.dtype() == v.dtype && t.shape() == v.shape && v.is_contiguous() =>
-                {
+                (Operand::View(v), Some(t)) if t.dtype() == v.dtype && t.shape() == v.shape && v.is_contiguous() => {
                     let size = v.dtype.size();
-                    let bytes =
-                        &cx.sources(self, foreign).bytes(v.base)[v.offset * size..][..v.n_bytes()];
+                    let bytes = &cx.sources(self, foreign).bytes(v.base)[v.offset * size..][..v.n_bytes()];
                     write_buffer(t.buffer_mut(), bytes);
                 }
                 (_, Some(t)) => *t = self.host(cx, operand, foreign),
@@ -321,23 +244,13 @@ impl Plan {
     }
 
     /// Gives variables their new values; `var` gives the variable's tensor for writing.
-    pub(crate) fn commit(
-        &self,
-        cx: &Context,
-        inputs: &[HostTensor],
-        mut var: impl FnMut(usize, Change<'_>),
-    ) {
-        let foreign = Foreign {
-            inputs,
-            constants: &self.constants,
-            vars: Vars::Tensors(&[]),
-        };
+    pub(crate) fn commit(&self, cx: &Context, inputs: &[HostTensor], mut var: impl FnMut(usize, Change<'_>)) {
+        let foreign = Foreign { inputs, constants: &self.constants, vars: Vars::Tensors(&[]) };
         for assign in &self.assigns {
             match &assign.value {
                 Operand::View(v) if v.is_contiguous() => {
                     let size = v.dtype.size();
-                    let bytes =
-                        &cx.sources(self, foreign).bytes(v.base)[v.offset * size..][..v.n_bytes()];
+                    let bytes = &cx.sources(self, foreign).bytes(v.base)[v.offset * size..][..v.n_bytes()];
                     var(assign.var, Change::Bytes(bytes));
                 }
                 other => var(assign.var, Change::Tensor(self.host(cx, other, foreign))),
@@ -360,10 +273,7 @@ impl Change<'_> {
         match self {
             Change::Bytes(bytes) => write_buffer(tensor.buffer_mut(), bytes),
             Change::Tensor(t) => {
-                let same = HostTensor::from_buffer(
-                    tensor.shape().to_vec(),
-                    to_buffer(t.dtype(), bytes_of(t.buffer())),
-                );
+                let same = HostTensor::from_buffer(tensor.shape().to_vec(), to_buffer(t.dtype(), bytes_of(t.buffer())));
                 *tensor = same;
             }
         }
@@ -371,9 +281,7 @@ impl Change<'_> {
 }
 
 fn slot(cx: &Context, s: SlotId) -> &HostTensor {
-    cx.slots[s.index()]
-        .as_ref()
-        .unwrap_or_else(|| panic!("{s:?} is read before it is written"))
+    cx.slots[s.index()].as_ref().unwrap_or_else(|| panic!("{s:?} is read before it is written"))
 }
 
 /// The error of a result whose shape is not the one that was inferred.
@@ -382,12 +290,7 @@ fn fits(step: &Step, tensor: &HostTensor, shape: &[usize]) -> Result<()> {
         return Ok(());
     }
     let expected = TensorType::new(tensor.dtype(), shape);
-    Err(Diagnostic::new(format!(
-        "{}: the result is {}, not {expected}",
-        step.name,
-        tensor.ty()
-    ))
-    .at(step.loc, ""))
+    Err(Diagnostic::new(format!("{}: the result is {}, not {expected}", step.name, tensor.ty())).at(step.loc, ""))
 }
 
 fn move_stack(stacks: &mut [Stack], dst: StackId, src: StackId, take: bool) {

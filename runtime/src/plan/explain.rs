@@ -17,20 +17,11 @@ impl fmt::Display for Plan {
             self.arena_bytes,
         )?;
         if !self.stacks.is_empty() {
-            let stacks: Vec<String> = self
-                .stacks
-                .iter()
-                .enumerate()
-                .map(|(i, t)| format!("s{i}: {t}"))
-                .collect();
+            let stacks: Vec<String> = self.stacks.iter().enumerate().map(|(i, t)| format!("s{i}: {t}")).collect();
             writeln!(f, "  stacks {}", stacks.join(", "))?;
         }
         if self.is_dynamic() {
-            writeln!(
-                f,
-                "  {} slots for tensors whose shapes only the data decides",
-                self.n_slots
-            )?;
+            writeln!(f, "  {} slots for tensors whose shapes only the data decides", self.n_slots)?;
         }
         let inputs: Vec<String> = self.inputs.iter().map(ToString::to_string).collect();
         writeln!(f, "  inputs ({})", inputs.join(", "))?;
@@ -59,11 +50,7 @@ impl Plan {
                 write!(f, "check {a:?} for {}", self.steps[step.index()].name)
             }
             Instr::JumpCompare { a, b, to, when, .. } => {
-                write!(
-                    f,
-                    "{} {name} {a:?}, {b:?} jump {to}",
-                    if *when { "if" } else { "unless" }
-                )
+                write!(f, "{} {name} {a:?}, {b:?} jump {to}", if *when { "if" } else { "unless" })
             }
             Instr::Move { dst, src } => write!(f, "{dst:?} = {src:?}"),
             Instr::Jump { to } => write!(f, "jump {to}"),
@@ -75,24 +62,14 @@ impl Plan {
                 write!(f, "check {}", ShownOut(&self.steps[step.index()].out))
             }
             Instr::StackNew(s) => write!(f, "{s:?} = empty"),
-            Instr::StackMove { dst, src, take } => write!(
-                f,
-                "{dst:?} = {} {src:?}",
-                if *take { "take" } else { "copy" }
-            ),
+            Instr::StackMove { dst, src, take } => {
+                write!(f, "{dst:?} = {} {src:?}", if *take { "take" } else { "copy" })
+            }
             Instr::StackPush { stack, step } => {
-                write!(
-                    f,
-                    "push {stack:?}, {}",
-                    Shown(&self.steps[step.index()].operands[0])
-                )
+                write!(f, "push {stack:?}, {}", Shown(&self.steps[step.index()].operands[0]))
             }
             Instr::StackPop { stack, step } => {
-                write!(
-                    f,
-                    "{} = pop {stack:?}",
-                    ShownOut(&self.steps[step.index()].out)
-                )
+                write!(f, "{} = pop {stack:?}", ShownOut(&self.steps[step.index()].out))
             }
             Instr::StackZero(s) => write!(f, "{s:?} = zeros"),
             Instr::StackAdd { dst, src, .. } => write!(f, "{dst:?} += {src:?}"),
@@ -101,14 +78,7 @@ impl Plan {
     }
 
     fn step_text(&self, f: &mut fmt::Formatter<'_>, id: StepId) -> fmt::Result {
-        let Step {
-            kernel,
-            operands,
-            out,
-            name,
-            loc,
-            ..
-        } = &self.steps[id.index()];
+        let Step { kernel, operands, out, name, loc, .. } = &self.steps[id.index()];
         write!(f, "{} = ", ShownOut(out))?;
         match kernel {
             Kernel::Map(map) => {
@@ -122,11 +92,7 @@ impl Plan {
         for (i, operand) in operands.iter().enumerate() {
             write!(f, "{} {}", if i > 0 { "," } else { "" }, Shown(operand))?;
         }
-        if loc.is_known() {
-            write!(f, "  ; {loc}")
-        } else {
-            Ok(())
-        }
+        if loc.is_known() { write!(f, "  ; {loc}") } else { Ok(()) }
     }
 }
 
@@ -142,11 +108,7 @@ impl fmt::Display for ShownView<'_> {
             Base::Var(i) => write!(f, "variable{i}")?,
         }
         write!(f, ": {}{:?}", v.dtype, v.shape)?;
-        if v.offset > 0 || !v.is_contiguous() {
-            write!(f, " at {} by {:?}", v.offset, v.strides)
-        } else {
-            Ok(())
-        }
+        if v.offset > 0 || !v.is_contiguous() { write!(f, " at {} by {:?}", v.offset, v.strides) } else { Ok(()) }
     }
 }
 

@@ -4,9 +4,7 @@ use super::allocate::{Request, allocate};
 use super::draft::{Draft, Item, Move, Storage};
 use super::liveness::Liveness;
 use super::moves::{Ordered, in_order};
-use super::{
-    Assign, Base, BufferId, Instr, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View,
-};
+use super::{Assign, Base, BufferId, Instr, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
 use anabranch_dsl::{Loc, Result, TensorType};
@@ -51,10 +49,7 @@ pub(super) fn finish(
     outputs: Vec<(Operand, TensorType)>,
     assigns: Vec<Assign>,
 ) -> Result<Plan> {
-    let last = outputs
-        .iter()
-        .map(|(o, _)| o)
-        .chain(assigns.iter().map(|a| &a.value));
+    let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value));
     let mut live = Liveness::new(&draft, last);
     live.coalesce(&draft);
 
@@ -75,10 +70,7 @@ pub(super) fn finish(
         compared: None,
         labelled: vec![false; draft.items.len() + 1],
     };
-    draft
-        .labels
-        .iter()
-        .for_each(|&l| finish.labelled[l as usize] = true);
+    draft.labels.iter().for_each(|&l| finish.labelled[l as usize] = true);
     // The registers of constants come first.
     for &(r, _) in &draft.constant_regs {
         finish.reg(r);
@@ -103,17 +95,8 @@ pub(super) fn finish(
         }
     }
 
-    let outputs = outputs
-        .into_iter()
-        .map(|(o, ty)| (finish.operand(o), ty))
-        .collect();
-    let assigns = assigns
-        .into_iter()
-        .map(|a| Assign {
-            value: finish.operand(a.value),
-            ..a
-        })
-        .collect();
+    let outputs = outputs.into_iter().map(|(o, ty)| (finish.operand(o), ty)).collect();
+    let assigns = assigns.into_iter().map(|a| Assign { value: finish.operand(a.value), ..a }).collect();
     let (regions, arena_bytes) = allocate(&finish.requests);
     let mut registers = vec![0; finish.regs.of.len()];
     for &(r, bits) in &draft.constant_regs {
@@ -159,10 +142,7 @@ impl Finish<'_> {
         let id = self.buffers.get(self.live.representative(storage));
         if id as usize == self.requests.len() {
             let live = self.live.hull(storage).unwrap_or((0, 0));
-            self.requests.push(Request {
-                bytes: self.draft.buffers[b.index()],
-                live,
-            });
+            self.requests.push(Request { bytes: self.draft.buffers[b.index()], live });
         }
         BufferId(id)
     }
@@ -203,69 +183,35 @@ impl Finish<'_> {
             Item::Moves(moves) => self.moves(p, moves),
             Item::Instr(instr) => {
                 let instr = match instr.clone() {
-                    Instr::Unary { f, dst, a } => Instr::Unary {
-                        f,
-                        dst: self.reg(dst),
-                        a: self.reg(a),
-                    },
-                    Instr::Binary { f, dst, a, b } => Instr::Binary {
-                        f,
-                        dst: self.reg(dst),
-                        a: self.reg(a),
-                        b: self.reg(b),
-                    },
-                    Instr::Select { dst, a, b, c } => Instr::Select {
-                        dst: self.reg(dst),
-                        a: self.reg(a),
-                        b: self.reg(b),
-                        c: self.reg(c),
-                    },
-                    Instr::Require { valid, a, step } => Instr::Require {
-                        valid,
-                        a: self.reg(a),
-                        step,
-                    },
+                    Instr::Unary { f, dst, a } => Instr::Unary { f, dst: self.reg(dst), a: self.reg(a) },
+                    Instr::Binary { f, dst, a, b } => {
+                        Instr::Binary { f, dst: self.reg(dst), a: self.reg(a), b: self.reg(b) }
+                    }
+                    Instr::Select { dst, a, b, c } => {
+                        Instr::Select { dst: self.reg(dst), a: self.reg(a), b: self.reg(b), c: self.reg(c) }
+                    }
+                    Instr::Require { valid, a, step } => Instr::Require { valid, a: self.reg(a), step },
                     Instr::JumpCompare { .. } => panic!("comparisons and jumps are joined here"),
-                    Instr::Move { dst, src } => Instr::Move {
-                        dst: self.reg(dst),
-                        src: self.reg(src),
-                    },
+                    Instr::Move { dst, src } => Instr::Move { dst: self.reg(dst), src: self.reg(src) },
                     Instr::JumpIf { cond, to } => self.jump(p, cond, to, true),
                     Instr::JumpUnless { cond, to } => self.jump(p, cond, to, false),
-                    Instr::Assert { cond, step } => Instr::Assert {
-                        cond: self.reg(cond),
-                        step,
-                    },
+                    Instr::Assert { cond, step } => Instr::Assert { cond: self.reg(cond), step },
                     Instr::StackNew(s) => Instr::StackNew(self.stack(s)),
-                    Instr::StackMove { dst, src, take } => Instr::StackMove {
-                        dst: self.stack(dst),
-                        src: self.stack(src),
-                        take,
-                    },
-                    Instr::StackPush { stack, step } => Instr::StackPush {
-                        stack: self.stack(stack),
-                        step,
-                    },
-                    Instr::StackPop { stack, step } => Instr::StackPop {
-                        stack: self.stack(stack),
-                        step,
-                    },
+                    Instr::StackMove { dst, src, take } => {
+                        Instr::StackMove { dst: self.stack(dst), src: self.stack(src), take }
+                    }
+                    Instr::StackPush { stack, step } => Instr::StackPush { stack: self.stack(stack), step },
+                    Instr::StackPop { stack, step } => Instr::StackPop { stack: self.stack(stack), step },
                     Instr::StackZero(s) => Instr::StackZero(self.stack(s)),
-                    Instr::StackAdd { dst, src, step } => Instr::StackAdd {
-                        dst: self.stack(dst),
-                        src: self.stack(src),
-                        step,
-                    },
-                    Instr::SlotMove { dst, src } => Instr::SlotMove {
-                        dst: self.slot(dst),
-                        src: self.slot(src),
-                    },
+                    Instr::StackAdd { dst, src, step } => {
+                        Instr::StackAdd { dst: self.stack(dst), src: self.stack(src), step }
+                    }
+                    Instr::SlotMove { dst, src } => Instr::SlotMove { dst: self.slot(dst), src: self.slot(src) },
                     other @ (Instr::Jump { .. } | Instr::Run(_) | Instr::CheckFinite(_)) => other,
                 };
                 self.code.push(instr);
                 self.names.resize(self.code.len() - 1, "");
-                self.names
-                    .push(self.compared.take().unwrap_or(draft.names[p]));
+                self.names.push(self.compared.take().unwrap_or(draft.names[p]));
             }
         }
     }
@@ -285,11 +231,7 @@ impl Finish<'_> {
             self.compared = self.names.pop();
             return Instr::JumpCompare { f, a, b, to, when };
         }
-        if when {
-            Instr::JumpIf { cond: compared, to }
-        } else {
-            Instr::JumpUnless { cond: compared, to }
-        }
+        if when { Instr::JumpIf { cond: compared, to } } else { Instr::JumpUnless { cond: compared, to } }
     }
 
     /// Moves that are left after coalescing, in an order in which each reads what it should.
@@ -304,10 +246,7 @@ impl Finish<'_> {
                     Move::Stack { src, .. } => Some(Storage::Stack(*src)),
                     Move::Slot { src, .. } => Some(Storage::Slot(*src)),
                 };
-                (
-                    self.live.representative(m.destination()),
-                    src.map(|s| self.live.representative(s)),
-                )
+                (self.live.representative(m.destination()), src.map(|s| self.live.representative(s)))
             })
             .collect();
         let mut saved: HashMap<usize, Saved> = HashMap::new();
@@ -319,10 +258,7 @@ impl Finish<'_> {
                 }
                 Ordered::Do(i) => {
                     let readers = pairs.iter().filter(|(_, src)| *src == pairs[i].1).count();
-                    let take = readers == 1
-                        && pairs[i]
-                            .1
-                            .is_some_and(|src| !self.live.is_live_after(src, p));
+                    let take = readers == 1 && pairs[i].1.is_some_and(|src| !self.live.is_live_after(src, p));
                     self.do_move(left[i], saved.get(&i), take);
                 }
             }
@@ -338,12 +274,7 @@ impl Finish<'_> {
             Move::Tensor { dst, src } => match (dst.storage(), src.storage()) {
                 (Some(d), Some(s)) => {
                     let same_base = matches!(src.base, Base::Buffer(_)) && self.live.same(d, s);
-                    same_base
-                        && View {
-                            base: dst.base,
-                            ..src.clone()
-                        }
-                        .same_places(dst)
+                    same_base && View { base: dst.base, ..src.clone() }.same_places(dst)
                 }
                 _ => false,
             },
@@ -361,24 +292,16 @@ impl Finish<'_> {
             Move::Tensor { src, .. } => {
                 let id = BufferId(self.new_number(NumberOf::Buffers));
                 let view = View::whole(Base::Buffer(id), src.dtype, src.shape.clone());
-                self.requests.push(Request {
-                    bytes: view.n_bytes(),
-                    live: (2 * p as u32, 2 * p as u32 + 1),
-                });
+                self.requests.push(Request { bytes: view.n_bytes(), live: (2 * p as u32, 2 * p as u32 + 1) });
                 let src = self.view(src.clone());
                 self.copy(src, view.clone());
                 Saved::View(view)
             }
             Move::Stack { src, .. } => {
                 let dst = StackId(self.new_number(NumberOf::Stacks));
-                self.stack_types
-                    .push(self.draft.stacks[src.index()].clone());
+                self.stack_types.push(self.draft.stacks[src.index()].clone());
                 let src = self.stack(*src);
-                self.code.push(Instr::StackMove {
-                    dst,
-                    src,
-                    take: false,
-                });
+                self.code.push(Instr::StackMove { dst, src, take: false });
                 Saved::Stack(dst)
             }
             Move::Slot { src, .. } => {
@@ -393,20 +316,12 @@ impl Finish<'_> {
     fn do_move(&mut self, m: &Move, saved: Option<&Saved>, take: bool) {
         match m {
             Move::Reg { dst, src } => {
-                let src = if let Some(Saved::Reg(r)) = saved {
-                    *r
-                } else {
-                    self.reg(*src)
-                };
+                let src = if let Some(Saved::Reg(r)) = saved { *r } else { self.reg(*src) };
                 let dst = self.reg(*dst);
                 self.code.push(Instr::Move { dst, src });
             }
             Move::Tensor { dst, src } => {
-                let src = if let Some(Saved::View(v)) = saved {
-                    v.clone()
-                } else {
-                    self.view(src.clone())
-                };
+                let src = if let Some(Saved::View(v)) = saved { v.clone() } else { self.view(src.clone()) };
                 let dst = self.view(dst.clone());
                 self.copy(src, dst);
             }
@@ -420,11 +335,7 @@ impl Finish<'_> {
                 self.code.push(Instr::StackMove { dst, src, take });
             }
             Move::Slot { dst, src } => {
-                let src = if let Some(Saved::Slot(s)) = saved {
-                    *s
-                } else {
-                    self.slot(*src)
-                };
+                let src = if let Some(Saved::Slot(s)) = saved { *s } else { self.slot(*src) };
                 let dst = self.slot(*dst);
                 self.code.push(Instr::SlotMove { dst, src });
             }
@@ -434,16 +345,8 @@ impl Finish<'_> {
     fn copy(&mut self, src: View, dst: View) {
         let kernel = Kernel::Copy(Copy::new(&src, &dst));
         let (operands, out) = (vec![Operand::View(src)], Out::View(dst));
-        self.steps.push(Step {
-            kernel,
-            operands,
-            out,
-            meaning: None,
-            name: "move",
-            loc: Loc::UNKNOWN,
-        });
-        self.code
-            .push(Instr::Run(StepId(self.steps.len() as u32 - 1)));
+        self.steps.push(Step { kernel, operands, out, meaning: None, name: "move", loc: Loc::UNKNOWN });
+        self.code.push(Instr::Run(StepId(self.steps.len() as u32 - 1)));
     }
 
     /// A number that stands for no class of the draft: the key is storage beyond the draft's.

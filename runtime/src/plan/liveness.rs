@@ -42,10 +42,7 @@ struct Branches {
 impl Liveness {
     /// Finds out when everything is live; `last` is read after all items.
     pub(crate) fn new<'a>(draft: &Draft, last: impl Iterator<Item = &'a Operand>) -> Liveness {
-        let n = draft.n_regs as usize
-            + draft.buffers.len()
-            + draft.stacks.len()
-            + draft.n_slots as usize;
+        let n = draft.n_regs as usize + draft.buffers.len() + draft.stacks.len() + draft.n_slots as usize;
         let mut live = Liveness {
             n_regs: draft.n_regs as usize,
             n_buffers: draft.buffers.len(),
@@ -57,11 +54,7 @@ impl Liveness {
         for &(r, _) in &draft.constant_regs {
             live.pinned[r.index()] = true;
         }
-        let carried: HashMap<Id, u32> = draft
-            .carried
-            .iter()
-            .map(|&(s, l)| (live.id(s), l))
-            .collect();
+        let carried: HashMap<Id, u32> = draft.carried.iter().map(|&(s, l)| (live.id(s), l)).collect();
 
         // First write and all moves into each piece; then every read, extended to the ends of the loops around it.
         let mut first = vec![u32::MAX; n];
@@ -114,11 +107,7 @@ impl Liveness {
                     let pause = last_in_body[id].map_or(2 * l.start - 1, |p| 2 * p);
                     let resume = 2 * l.back_edge + offset;
                     let end = end[id].max(2 * l.end);
-                    if pause < resume {
-                        vec![(start, pause), (resume, end)]
-                    } else {
-                        vec![(start, end)]
-                    }
+                    if pause < resume { vec![(start, pause), (resume, end)] } else { vec![(start, end)] }
                 }
                 (None, &[then, otherwise]) => {
                     let b = Branches { then, otherwise };
@@ -163,10 +152,7 @@ impl Liveness {
     /// Whether storage is needed after item `p`.
     pub(crate) fn is_live_after(&self, storage: Storage, p: usize) -> bool {
         let (id, point) = (self.class_of(storage), 2 * p as u32 + 1);
-        self.pinned[id]
-            || self.ranges[id]
-                .iter()
-                .any(|&(a, b)| a <= point && point <= b)
+        self.pinned[id] || self.ranges[id].iter().any(|&(a, b)| a <= point && point <= b)
     }
 
     /// The first and last point at which a class is live, for classes that are live at all.
@@ -181,12 +167,8 @@ impl Liveness {
         match storage {
             Storage::Reg(_) => Storage::Reg(Reg(id as u32)),
             Storage::Buffer(_) => Storage::Buffer(BufferId((id - self.n_regs) as u32)),
-            Storage::Stack(_) => {
-                Storage::Stack(StackId((id - self.n_regs - self.n_buffers) as u32))
-            }
-            Storage::Slot(_) => Storage::Slot(SlotId(
-                (id - self.n_regs - self.n_buffers - self.n_stacks) as u32,
-            )),
+            Storage::Stack(_) => Storage::Stack(StackId((id - self.n_regs - self.n_buffers) as u32)),
+            Storage::Slot(_) => Storage::Slot(SlotId((id - self.n_regs - self.n_buffers - self.n_stacks) as u32)),
         }
     }
 
@@ -210,11 +192,7 @@ impl Liveness {
             for operand in &step.operands {
                 if let Operand::View(v) = operand
                     && matches!(v.base, Base::Buffer(_))
-                    && self.union(
-                        draft,
-                        v.storage().expect("a buffer"),
-                        out.storage().expect("a buffer"),
-                    )
+                    && self.union(draft, v.storage().expect("a buffer"), out.storage().expect("a buffer"))
                 {
                     break;
                 }
@@ -229,18 +207,12 @@ impl Liveness {
         for m in moves {
             match m {
                 Move::Reg { dst, src } => self.union(draft, Storage::Reg(*src), Storage::Reg(*dst)),
-                Move::Tensor { dst, src } if is_all_of(src, dst) => self.union(
-                    draft,
-                    src.storage().expect("a buffer"),
-                    dst.storage().expect("a buffer"),
-                ),
+                Move::Tensor { dst, src } if is_all_of(src, dst) => {
+                    self.union(draft, src.storage().expect("a buffer"), dst.storage().expect("a buffer"))
+                }
                 Move::Tensor { .. } => false,
-                Move::Stack { dst, src } => {
-                    self.union(draft, Storage::Stack(*src), Storage::Stack(*dst))
-                }
-                Move::Slot { dst, src } => {
-                    self.union(draft, Storage::Slot(*src), Storage::Slot(*dst))
-                }
+                Move::Stack { dst, src } => self.union(draft, Storage::Stack(*src), Storage::Stack(*dst)),
+                Move::Slot { dst, src } => self.union(draft, Storage::Slot(*src), Storage::Slot(*dst)),
             };
         }
     }
@@ -326,12 +298,8 @@ impl Liveness {
     /// Whether two pieces of storage are of one kind and size.
     fn alike(&self, draft: &Draft, a: Storage, b: Storage) -> bool {
         match (a, b) {
-            (Storage::Buffer(a), Storage::Buffer(b)) => {
-                draft.buffers[a.index()] == draft.buffers[b.index()]
-            }
-            (Storage::Stack(a), Storage::Stack(b)) => {
-                draft.stacks[a.index()] == draft.stacks[b.index()]
-            }
+            (Storage::Buffer(a), Storage::Buffer(b)) => draft.buffers[a.index()] == draft.buffers[b.index()],
+            (Storage::Stack(a), Storage::Stack(b)) => draft.stacks[a.index()] == draft.stacks[b.index()],
             (Storage::Reg(_), Storage::Reg(_)) | (Storage::Slot(_), Storage::Slot(_)) => true,
             _ => false,
         }

@@ -145,20 +145,11 @@ pub(crate) enum Instr {
     /// `dst = f(a)`
     Unary { f: fn(u64) -> u64, dst: Reg, a: Reg },
     /// `dst = f(a, b)`
-    Binary {
-        f: fn(u64, u64) -> u64,
-        dst: Reg,
-        a: Reg,
-        b: Reg,
-    },
+    Binary { f: fn(u64, u64) -> u64, dst: Reg, a: Reg, b: Reg },
     /// `dst = a ? b : c`
     Select { dst: Reg, a: Reg, b: Reg, c: Reg },
     /// Fails, in the words of the step's meaning, unless the register holds a valid operand.
-    Require {
-        valid: fn(u64) -> bool,
-        a: Reg,
-        step: StepId,
-    },
+    Require { valid: fn(u64) -> bool, a: Reg, step: StepId },
     /// `dst = src`
     Move { dst: Reg, src: Reg },
     /// Goes on at another instruction.
@@ -168,13 +159,7 @@ pub(crate) enum Instr {
     /// Goes on at another instruction if the register holds false.
     JumpUnless { cond: Reg, to: u32 },
     /// Goes on at another instruction if `f(a, b)` is `when`: a comparison and a jump in one.
-    JumpCompare {
-        f: fn(u64, u64) -> u64,
-        a: Reg,
-        b: Reg,
-        to: u32,
-        when: bool,
-    },
+    JumpCompare { f: fn(u64, u64) -> u64, a: Reg, b: Reg, to: u32, when: bool },
     /// Runs a tensor instruction.
     Run(StepId),
     /// Fails unless the register holds true.
@@ -184,11 +169,7 @@ pub(crate) enum Instr {
     /// Empties a stack.
     StackNew(StackId),
     /// Copies a stack; takes its content if the source is not used any more.
-    StackMove {
-        dst: StackId,
-        src: StackId,
-        take: bool,
-    },
+    StackMove { dst: StackId, src: StackId, take: bool },
     /// Pushes the operand of a step.
     StackPush { stack: StackId, step: StepId },
     /// Pops into the output of a step; fails if the stack is empty.
@@ -196,11 +177,7 @@ pub(crate) enum Instr {
     /// Zeros the elements of a stack.
     StackZero(StackId),
     /// Adds another stack of the same length.
-    StackAdd {
-        dst: StackId,
-        src: StackId,
-        step: StepId,
-    },
+    StackAdd { dst: StackId, src: StackId, step: StepId },
     /// Shares the tensor of a slot.
     SlotMove { dst: SlotId, src: SlotId },
 }
@@ -248,11 +225,5 @@ impl Plan {
 
 /// The view of a register as a tensor without dimensions.
 pub(crate) fn reg_view(reg: Reg, dtype: DType) -> View {
-    View {
-        base: Base::Reg(reg),
-        dtype,
-        offset: 0,
-        shape: Vec::new(),
-        strides: Vec::new(),
-    }
+    View { base: Base::Reg(reg), dtype, offset: 0, shape: Vec::new(), strides: Vec::new() }
 }

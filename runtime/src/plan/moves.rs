@@ -19,21 +19,15 @@ pub(crate) enum Ordered {
 /// Destinations are different from each other; a source equal to its destination is read while it is overwritten, and is
 /// saved.
 pub(crate) fn in_order<S: Copy + Eq + Hash>(moves: &[(S, Option<S>)]) -> Vec<Ordered> {
-    let by_destination: HashMap<S, usize> =
-        moves.iter().enumerate().map(|(i, m)| (m.0, i)).collect();
+    let by_destination: HashMap<S, usize> = moves.iter().enumerate().map(|(i, m)| (m.0, i)).collect();
     // Of each move that is not done and whose source is not saved: the move that overwrites what it reads.
-    let mut waits: Vec<Option<usize>> = moves
-        .iter()
-        .map(|m| m.1.and_then(|src| by_destination.get(&src).copied()))
-        .collect();
+    let mut waits: Vec<Option<usize>> =
+        moves.iter().map(|m| m.1.and_then(|src| by_destination.get(&src).copied())).collect();
     let mut readers = vec![0; moves.len()];
     waits.iter().flatten().for_each(|&t| readers[t] += 1);
     let mut order = Vec::with_capacity(moves.len());
     let mut done = vec![false; moves.len()];
-    let mut ready: Vec<usize> = (0..moves.len())
-        .rev()
-        .filter(|&i| readers[i] == 0)
-        .collect();
+    let mut ready: Vec<usize> = (0..moves.len()).rev().filter(|&i| readers[i] == 0).collect();
     let mut next = 0;
     while next < moves.len() {
         let read = match ready.pop() {

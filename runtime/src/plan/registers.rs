@@ -12,15 +12,9 @@ pub(super) fn run(code: &[Instr], regs: &mut [u64], mut pc: usize) -> usize {
     while let Some(instr) = code.get(pc) {
         match *instr {
             Instr::Unary { f, dst, a } => regs[dst.index()] = f(regs[a.index()]),
-            Instr::Binary { f, dst, a, b } => {
-                regs[dst.index()] = f(regs[a.index()], regs[b.index()])
-            }
+            Instr::Binary { f, dst, a, b } => regs[dst.index()] = f(regs[a.index()], regs[b.index()]),
             Instr::Select { dst, a, b, c } => {
-                let taken = if bool::from_reg(regs[a.index()]) {
-                    b
-                } else {
-                    c
-                };
+                let taken = if bool::from_reg(regs[a.index()]) { b } else { c };
                 regs[dst.index()] = regs[taken.index()];
             }
             Instr::Move { dst, src } => regs[dst.index()] = regs[src.index()],

@@ -42,13 +42,7 @@ pub(crate) fn row_major(shape: &[usize]) -> Vec<isize> {
 impl View {
     /// All of a base, row-major.
     pub(crate) fn whole(base: Base, dtype: DType, shape: Vec<usize>) -> View {
-        View {
-            base,
-            dtype,
-            offset: 0,
-            strides: row_major(&shape),
-            shape,
-        }
+        View { base, dtype, offset: 0, strides: row_major(&shape), shape }
     }
 
     /// Number of elements.
@@ -87,11 +81,7 @@ impl View {
                 _ => 0,
             })
             .collect();
-        View {
-            shape: shape.to_vec(),
-            strides,
-            ..self.clone()
-        }
+        View { shape: shape.to_vec(), strides, ..self.clone() }
     }
 
     /// The axes in another order.
@@ -125,20 +115,11 @@ impl View {
     /// The same elements in row-major order under another shape, if strides can say it.
     pub(crate) fn reshape(&self, shape: &[usize]) -> Option<View> {
         if self.size() == 0 || self.is_contiguous() {
-            return Some(View {
-                shape: shape.to_vec(),
-                strides: row_major(shape),
-                ..self.clone()
-            });
+            return Some(View { shape: shape.to_vec(), strides: row_major(shape), ..self.clone() });
         }
         // Axes of extent 1 have no say; then each group of old axes must be one run for a group of new ones.
-        let old: Vec<(usize, isize)> = self
-            .shape
-            .iter()
-            .copied()
-            .zip(self.strides.iter().copied())
-            .filter(|&(n, _)| n != 1)
-            .collect();
+        let old: Vec<(usize, isize)> =
+            self.shape.iter().copied().zip(self.strides.iter().copied()).filter(|&(n, _)| n != 1).collect();
         let mut strides = vec![0; shape.len()];
         let (mut i, mut j) = (0, 0);
         while i < old.len() {
@@ -155,10 +136,7 @@ impl View {
                     i += 1;
                 }
             }
-            if old[first_old..i]
-                .windows(2)
-                .any(|w| w[0].1 != w[1].1 * w[1].0 as isize)
-            {
+            if old[first_old..i].windows(2).any(|w| w[0].1 != w[1].1 * w[1].0 as isize) {
                 return None;
             }
             let mut stride = old[i - 1].1;
@@ -167,32 +145,18 @@ impl View {
                 stride *= shape[k] as isize;
             }
         }
-        Some(View {
-            shape: shape.to_vec(),
-            strides,
-            ..self.clone()
-        })
+        Some(View { shape: shape.to_vec(), strides, ..self.clone() })
     }
 
     /// The index in the base of every element, in row-major order.
     pub(crate) fn offsets(&self) -> Offsets<'_> {
-        Offsets {
-            view: self,
-            index: vec![0; self.shape.len()],
-            next: self.offset as isize,
-            left: self.size(),
-        }
+        Offsets { view: self, index: vec![0; self.shape.len()], next: self.offset as isize, left: self.size() }
     }
 
     /// Whether the other view shows the same elements at the same places.
     pub(crate) fn same_places(&self, other: &View) -> bool {
         let steps = |v: &View| {
-            v.shape
-                .iter()
-                .zip(&v.strides)
-                .filter(|&(&n, _)| n != 1)
-                .map(|(&n, &s)| (n, s))
-                .collect::<Vec<_>>()
+            v.shape.iter().zip(&v.strides).filter(|&(&n, _)| n != 1).map(|(&n, &s)| (n, s)).collect::<Vec<_>>()
         };
         self.base == other.base
             && self.offset == other.offset
@@ -249,10 +213,7 @@ mod tests {
         assert_eq!(offsets(&v.permute(&[1, 0])), [0, 3, 1, 4, 2, 5]);
         assert_eq!(offsets(&v.flip(1)), [2, 1, 0, 5, 4, 3]);
         assert_eq!(offsets(&v.slice(1, 1, 2, 1)), [1, 2, 4, 5]);
-        assert_eq!(
-            offsets(&v.slice(0, 1, 1, 1).broadcast_to(&[2, 2, 3])),
-            [3, 4, 5, 3, 4, 5, 3, 4, 5, 3, 4, 5]
-        );
+        assert_eq!(offsets(&v.slice(0, 1, 1, 1).broadcast_to(&[2, 2, 3])), [3, 4, 5, 3, 4, 5, 3, 4, 5, 3, 4, 5]);
         assert!(v.is_contiguous() && !v.flip(0).is_contiguous());
         assert!(v.slice(0, 1, 1, 1).is_contiguous());
     }
@@ -261,21 +222,12 @@ mod tests {
     fn reshape_is_a_view_where_strides_can_say_it() {
         let v = view(&[4, 6]);
         let t = v.slice(1, 0, 4, 1);
-        assert_eq!(
-            offsets(&t.reshape(&[2, 2, 2, 2]).expect("splits axes")),
-            offsets(&t)
-        );
-        assert_eq!(
-            offsets(&t.reshape(&[4, 1, 4]).expect("adds an axis")),
-            offsets(&t)
-        );
+        assert_eq!(offsets(&t.reshape(&[2, 2, 2, 2]).expect("splits axes")), offsets(&t));
+        assert_eq!(offsets(&t.reshape(&[4, 1, 4]).expect("adds an axis")), offsets(&t));
         assert!(t.reshape(&[16]).is_none(), "rows are apart");
         assert!(v.permute(&[1, 0]).reshape(&[24]).is_none());
         let b = view(&[3]).broadcast_to(&[2, 3]);
-        assert_eq!(
-            offsets(&b.reshape(&[2, 3, 1]).expect("keeps the broadcast")),
-            offsets(&b)
-        );
+        assert_eq!(offsets(&b.reshape(&[2, 3, 1]).expect("keeps the broadcast")), offsets(&b));
         assert_eq!(view(&[0, 3]).reshape(&[3, 0]).map(|v| v.size()), Some(0));
     }
 }

@@ -7,11 +7,7 @@ use anabranch_runtime::Program;
 
 /// A staged loop over untyped handles.
 #[track_caller]
-pub fn while_loop(
-    init: &[Any],
-    cond: impl Fn(&[Any]) -> Any,
-    body: impl Fn(&[Any]) -> Vec<Any>,
-) -> Vec<Any> {
+pub fn while_loop(init: &[Any], cond: impl Fn(&[Any]) -> Any, body: impl Fn(&[Any]) -> Vec<Any>) -> Vec<Any> {
     let (mut t, params) = WhileTrace::begin(init, &[]);
     let pred = cond(&params);
     let params = t.begin_body(pred);
@@ -21,11 +17,7 @@ pub fn while_loop(
 
 /// A staged branch over untyped handles.
 #[track_caller]
-pub fn branch(
-    pred: Any,
-    then: impl FnOnce() -> Vec<Any>,
-    otherwise: impl FnOnce() -> Vec<Any>,
-) -> Vec<Any> {
+pub fn branch(pred: Any, then: impl FnOnce() -> Vec<Any>, otherwise: impl FnOnce() -> Vec<Any>) -> Vec<Any> {
     let mut t = CondTrace::begin(pred);
     let a = then();
     t.select(1);
@@ -46,10 +38,7 @@ pub fn traced(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Trac
 /// Runs a function by the interpreter and by its plan, the plan twice: outputs, variables and errors must be the same.
 /// Gives the outputs.
 #[track_caller]
-pub fn check(
-    inputs: &[HostTensor],
-    f: impl FnOnce(&[Any]) -> Vec<Any>,
-) -> Result<Vec<HostTensor>, String> {
+pub fn check(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Result<Vec<HostTensor>, String> {
     check_traced(&traced(inputs, f), inputs)
 }
 
@@ -58,12 +47,7 @@ pub fn check(
 pub fn check_traced(traced: &Traced, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
     let init: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
     let mut expected_vars = init.clone();
-    let expected = interp::run(
-        &traced.graph,
-        inputs,
-        &mut expected_vars,
-        interp::Options::default(),
-    );
+    let expected = interp::run(&traced.graph, inputs, &mut expected_vars, interp::Options::default());
     let program = Program::new(traced.graph.clone()).unwrap_or_else(|e| panic!("{e}"));
     for round in 0..2 {
         let mut vars = init.clone();
@@ -71,28 +55,15 @@ pub fn check_traced(traced: &Traced, inputs: &[HostTensor]) -> Result<Vec<HostTe
         match (&got, &expected) {
             (Ok(got), Ok(expected)) => {
                 assert_eq!(got.len(), expected.len());
-                for (g, e) in got
-                    .iter()
-                    .zip(expected)
-                    .chain(vars.iter().zip(&expected_vars))
-                {
-                    assert!(
-                        close(g, e),
-                        "round {round}: {} is not {}\n{}",
-                        short(g),
-                        short(e),
-                        program.explain()
-                    );
+                for (g, e) in got.iter().zip(expected).chain(vars.iter().zip(&expected_vars)) {
+                    assert!(close(g, e), "round {round}: {} is not {}\n{}", short(g), short(e), program.explain());
                 }
             }
             (Err(got), Err(expected)) => {
                 assert_eq!(got, expected, "round {round}\n{}", program.explain());
                 assert_eq!(vars, init, "a failing step changed a variable");
             }
-            _ => panic!(
-                "round {round}: {got:?} is not {expected:?}\n{}",
-                program.explain()
-            ),
+            _ => panic!("round {round}: {got:?} is not {expected:?}\n{}", program.explain()),
         }
     }
     expected.map_err(|e| e.message)
@@ -105,10 +76,7 @@ pub fn close(a: &HostTensor, b: &HostTensor) -> bool {
     }
     a.ty() == b.ty()
         && match (a.buffer(), b.buffer()) {
-            (Buffer::F32(x), Buffer::F32(y)) => x
-                .iter()
-                .zip(y)
-                .all(|(&x, &y)| near(x.into(), y.into(), 1e-5)),
+            (Buffer::F32(x), Buffer::F32(y)) => x.iter().zip(y).all(|(&x, &y)| near(x.into(), y.into(), 1e-5)),
             (Buffer::F64(x), Buffer::F64(y)) => x.iter().zip(y).all(|(&x, &y)| near(x, y, 1e-10)),
             _ => a == b,
         }

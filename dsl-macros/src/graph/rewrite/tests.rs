@@ -8,12 +8,7 @@ fn carried(function: &str) -> Vec<String> {
     let cx = Ctxt::new();
     let rewritten = rewrite(&cx, parse_str(function).unwrap());
     cx.finish().unwrap();
-    rewritten
-        .carried
-        .into_iter()
-        .filter(|c| !c.is_empty())
-        .map(|c| c.join(" "))
-        .collect()
+    rewritten.carried.into_iter().filter(|c| !c.is_empty()).map(|c| c.join(" ")).collect()
 }
 
 /// The errors of a body.
@@ -33,14 +28,8 @@ fn rewritten(function: &str) -> String {
 
 #[test]
 fn assignments_to_outer_variables_are_carried() {
-    assert_eq!(
-        carried("fn f() { let mut x = 0; let mut y = 0; if c { x = 1; } else { y += 2; } }"),
-        ["x y"]
-    );
-    assert_eq!(
-        carried("fn f(mut x: T) { while x > 0 { x = x - 1; } }"),
-        ["x"]
-    );
+    assert_eq!(carried("fn f() { let mut x = 0; let mut y = 0; if c { x = 1; } else { y += 2; } }"), ["x y"]);
+    assert_eq!(carried("fn f(mut x: T) { while x > 0 { x = x - 1; } }"), ["x"]);
     assert!(carried("fn f(x: T) { if c { g(x); x.h(); } }").is_empty());
 }
 
@@ -48,16 +37,8 @@ fn assignments_to_outer_variables_are_carried() {
 fn variables_of_the_block_are_not_carried() {
     assert!(carried("fn f() { if c { let mut x = 0; x = 1; } }").is_empty());
     assert!(carried("fn f() { let mut x = 0; if c { let mut x = 1; x = 2; } }").is_empty());
-    assert_eq!(
-        carried("fn f() { let mut x = 0; if c { { let mut x = 1; x = 2; } x = 3; } }"),
-        ["x"]
-    );
-    assert_eq!(
-        carried(
-            "fn f() { let mut x = 0; if c { let x2 = x; x = { let mut x = 1; x += x2; x }; } }"
-        ),
-        ["x"]
-    );
+    assert_eq!(carried("fn f() { let mut x = 0; if c { { let mut x = 1; x = 2; } x = 3; } }"), ["x"]);
+    assert_eq!(carried("fn f() { let mut x = 0; if c { let x2 = x; x = { let mut x = 1; x += x2; x }; } }"), ["x"]);
 }
 
 #[test]
@@ -68,73 +49,30 @@ fn inner_and_outer_constructs_carry_what_is_theirs() {
 
 #[test]
 fn fields_are_carried_by_their_path() {
-    assert_eq!(
-        carried("fn f(s: &mut S) { if c { s.a.0 = 1; s.b = 2; s.a.0 = 3; } }"),
-        ["s.a.0 s.b"]
-    );
-    assert_eq!(
-        carried("fn f(s: &mut S) { if c { s.a.x = 1; s.a = 2; } }"),
-        ["s.a"]
-    );
-    assert_eq!(
-        carried("fn f(&mut self) { if c { self.layers[i].w = 1; } }"),
-        ["self.layers"]
-    );
-    assert_eq!(
-        carried("fn f(&mut self) { if c { self.a = 1; self.step(); } }"),
-        ["self"]
-    );
+    assert_eq!(carried("fn f(s: &mut S) { if c { s.a.0 = 1; s.b = 2; s.a.0 = 3; } }"), ["s.a.0 s.b"]);
+    assert_eq!(carried("fn f(s: &mut S) { if c { s.a.x = 1; s.a = 2; } }"), ["s.a"]);
+    assert_eq!(carried("fn f(&mut self) { if c { self.layers[i].w = 1; } }"), ["self.layers"]);
+    assert_eq!(carried("fn f(&mut self) { if c { self.a = 1; self.step(); } }"), ["self"]);
 }
 
 #[test]
 fn receivers_count_if_they_may_change() {
-    assert_eq!(
-        carried("fn f() { let mut v = vec![]; if c { v.push(1); } }"),
-        ["v"]
-    );
-    assert!(
-        carried("fn f() { let mut v = vec![]; if c { v.len(); v.iter().count(); } }").is_empty()
-    );
+    assert_eq!(carried("fn f() { let mut v = vec![]; if c { v.push(1); } }"), ["v"]);
+    assert!(carried("fn f() { let mut v = vec![]; if c { v.len(); v.iter().count(); } }").is_empty());
     assert!(carried("fn f(v: V) { if c { v.push(1); } }").is_empty());
     assert_eq!(carried("fn f(v: &mut V) { if c { v.push(1); } }"), ["v"]);
-    assert_eq!(
-        carried("fn f() { let mut v = vec![]; if c { v.iter_mut().for_each(|x| *x += 1); } }"),
-        ["v"]
-    );
-    assert_eq!(
-        carried("fn f() { let mut g = |x| x; if c { g(1); } }"),
-        ["g"]
-    );
+    assert_eq!(carried("fn f() { let mut v = vec![]; if c { v.iter_mut().for_each(|x| *x += 1); } }"), ["v"]);
+    assert_eq!(carried("fn f() { let mut g = |x| x; if c { g(1); } }"), ["g"]);
 }
 
 #[test]
 fn items_that_are_lent_mutably_may_change() {
-    assert_eq!(
-        carried("fn f(v: V) { for l in v.iter_mut() { if c { l.step(); } } }"),
-        ["l"]
-    );
-    assert_eq!(
-        carried(
-            "fn f(v: V) { for (i, l) in v.iter_mut().enumerate() { if c { i.h(); l.step(); } } }"
-        ),
-        ["l"]
-    );
-    assert_eq!(
-        carried("fn f(v: V) { for l in &mut v { if c { l.w.step(); } } }"),
-        ["l.w"]
-    );
-    assert_eq!(
-        carried("fn f(o: O) { if let Some(x) = o.as_mut() { if c { x.step(); } } }"),
-        ["x"]
-    );
-    assert_eq!(
-        carried("fn f(o: O) { match &mut o { S { a, b } => if c { a.step(); b.step(); } } }"),
-        ["a b"]
-    );
-    assert_eq!(
-        carried("fn f(v: V) { let l = v.last_mut().unwrap(); if c { l.step(); } }"),
-        ["l"]
-    );
+    assert_eq!(carried("fn f(v: V) { for l in v.iter_mut() { if c { l.step(); } } }"), ["l"]);
+    assert_eq!(carried("fn f(v: V) { for (i, l) in v.iter_mut().enumerate() { if c { i.h(); l.step(); } } }"), ["l"]);
+    assert_eq!(carried("fn f(v: V) { for l in &mut v { if c { l.w.step(); } } }"), ["l.w"]);
+    assert_eq!(carried("fn f(o: O) { if let Some(x) = o.as_mut() { if c { x.step(); } } }"), ["x"]);
+    assert_eq!(carried("fn f(o: O) { match &mut o { S { a, b } => if c { a.step(); b.step(); } } }"), ["a b"]);
+    assert_eq!(carried("fn f(v: V) { let l = v.last_mut().unwrap(); if c { l.step(); } }"), ["l"]);
     assert!(carried("fn f(v: V) { for l in v.iter_mut() { if c { g(l); } } }").is_empty());
     assert!(carried("fn f(v: V) { for l in v.iter() { if c { l.step(); } } }").is_empty());
     assert!(carried("fn f(v: V) { for (&k, l) in &mut v { if c { k.step(); } } }").is_empty());
@@ -142,22 +80,11 @@ fn items_that_are_lent_mutably_may_change() {
 
 #[test]
 fn borrows_and_passed_references_count() {
-    assert_eq!(
-        carried("fn f() { let mut x = 0; if c { g(&mut x); } }"),
-        ["x"]
-    );
+    assert_eq!(carried("fn f() { let mut x = 0; if c { g(&mut x); } }"), ["x"]);
     assert_eq!(carried("fn f(x: &mut T) { if c { g(x); } }"), ["x"]);
     assert_eq!(carried("fn f(&mut self) { if c { g(self); } }"), ["self"]);
-    assert_eq!(
-        carried("fn f() { let mut o = None; if c { if let Some(ref mut x) = o { *x = 1; } } }"),
-        ["o"]
-    );
-    assert_eq!(
-        carried(
-            "fn f() { let mut o = None; if c { match &mut o { Some(x) => *x = 1, None => {} } } }"
-        ),
-        ["o"]
-    );
+    assert_eq!(carried("fn f() { let mut o = None; if c { if let Some(ref mut x) = o { *x = 1; } } }"), ["o"]);
+    assert_eq!(carried("fn f() { let mut o = None; if c { match &mut o { Some(x) => *x = 1, None => {} } } }"), ["o"]);
 }
 
 #[test]
@@ -178,39 +105,20 @@ fn destructuring_assignments_count() {
 fn patterns_closures_and_arms_have_scopes() {
     let f = "fn f() { let mut x = 0; if c { for x in v { x = 1; } g(|mut x| x += 1); match m { Some(mut x) => x = 1, _ => {} } } }";
     assert!(carried(f).is_empty());
-    assert_eq!(
-        carried("fn f() { let mut x = 0; if c { let g = || x = 1; } }"),
-        ["x"]
-    );
-    assert_eq!(
-        carried("fn f() { let mut x = 0; if c { let Some(x) = o else { x = 1; return }; } }"),
-        ["x"]
-    );
-    assert_eq!(
-        carried(
-            "fn f() { let mut x = 0; while c { if let Some(x) = o { x = 1; } else { x = 2; } } }"
-        ),
-        ["x"]
-    );
+    assert_eq!(carried("fn f() { let mut x = 0; if c { let g = || x = 1; } }"), ["x"]);
+    assert_eq!(carried("fn f() { let mut x = 0; if c { let Some(x) = o else { x = 1; return }; } }"), ["x"]);
+    assert_eq!(carried("fn f() { let mut x = 0; while c { if let Some(x) = o { x = 1; } else { x = 2; } } }"), ["x"]);
 }
 
 #[test]
 fn a_right_side_of_and_carries_too() {
-    assert_eq!(
-        carried("fn f() { let mut x = 0; let y = a && { x = 1; b }; }"),
-        ["x"]
-    );
+    assert_eq!(carried("fn f() { let mut x = 0; let y = a && { x = 1; b }; }"), ["x"]);
 }
 
 #[test]
 fn items_and_constants_stay_as_they_are() {
-    let body = rewritten(
-        "fn f() { fn g(a: u8) -> bool { if a > 1 { true } else { false } } const { 1 < 2 } }",
-    );
-    assert!(
-        body.contains("if a > 1") && body.contains("1 < 2"),
-        "{body}"
-    );
+    let body = rewritten("fn f() { fn g(a: u8) -> bool { if a > 1 { true } else { false } } const { 1 < 2 } }");
+    assert!(body.contains("if a > 1") && body.contains("1 < 2"), "{body}");
 }
 
 #[test]
@@ -223,24 +131,12 @@ fn let_chains_and_literal_conditions_stay_native() {
 
 #[test]
 fn conditions_that_are_bool_by_their_form_stay_native() {
-    for condition in [
-        "on",
-        "!on",
-        "v.is_empty()",
-        "o.is_some() && !on",
-        "v.len() > n",
-        "s == \"x\"",
-        "c != 'x'",
-    ] {
-        let body = rewritten(&format!(
-            "fn f(on: bool) {{ if {condition} {{ a() }} while {condition} {{ b() }} }}"
-        ));
+    for condition in ["on", "!on", "v.is_empty()", "o.is_some() && !on", "v.len() > n", "s == \"x\"", "c != 'x'"] {
+        let body = rewritten(&format!("fn f(on: bool) {{ if {condition} {{ a() }} while {condition} {{ b() }} }}"));
         assert!(!body.contains("__rt"), "{body}");
     }
     for condition in ["off", "x > 1", "on == x", "on && x"] {
-        let body = rewritten(&format!(
-            "fn f(on: bool, off: Tensor<bool>) {{ if {condition} {{ a() }} }}"
-        ));
+        let body = rewritten(&format!("fn f(on: bool, off: Tensor<bool>) {{ if {condition} {{ a() }} }}"));
         assert!(body.contains("__rt :: If"), "{body}");
     }
     let body = rewritten("fn f(on: bool) { let on = g(); if on { a() } }");
@@ -249,9 +145,8 @@ fn conditions_that_are_bool_by_their_form_stay_native() {
 
 #[test]
 fn every_block_is_emitted_once() {
-    let body = rewritten(
-        "fn f() { if a { if b { m1() } else { m2() } } else if c { while d { m3() } } else { m4() } }",
-    );
+    let body =
+        rewritten("fn f() { if a { if b { m1() } else { m2() } } else if c { while d { m3() } } else { m4() } }");
     for call in ["m1 ()", "m2 ()", "m3 ()", "m4 ()"] {
         assert_eq!(body.matches(call).count(), 1, "{call} in {body}");
     }
@@ -260,37 +155,19 @@ fn every_block_is_emitted_once() {
 #[test]
 fn jumps_are_checked_by_the_constructs_that_they_leave() {
     let checks = |f: &str| rewritten(f).matches(". allows_").count();
-    assert_eq!(
-        checks("fn f() { for x in v { if a { if b { break; } } } }"),
-        2
-    );
+    assert_eq!(checks("fn f() { for x in v { if a { if b { break; } } } }"), 2);
     assert_eq!(checks("fn f() { while a { if b { continue; } } }"), 2);
     assert_eq!(checks("fn f() { if a { loop { break; } } }"), 0);
-    assert_eq!(
-        checks("fn f() { 'o: while a { if b { for x in v { break 'o; } } } }"),
-        2
-    );
-    assert_eq!(
-        checks("fn f() { if a { for x in v { if b { return; } } } }"),
-        2
-    );
-    assert_eq!(
-        checks("fn f() { if a { let g = || { if b { return 1; } 2 }; g()?; } }"),
-        2
-    );
+    assert_eq!(checks("fn f() { 'o: while a { if b { for x in v { break 'o; } } } }"), 2);
+    assert_eq!(checks("fn f() { if a { for x in v { if b { return; } } } }"), 2);
+    assert_eq!(checks("fn f() { if a { let g = || { if b { return 1; } 2 }; g()?; } }"), 2);
     assert_eq!(checks("fn f() { if a { 'b: { if c { break 'b; } } } }"), 1);
-    assert_eq!(
-        checks("fn f() { if a { vec![1]; concat!(1); println!(); panic!(); } println!(); }"),
-        2
-    );
+    assert_eq!(checks("fn f() { if a { vec![1]; concat!(1); println!(); panic!(); } println!(); }"), 2);
 }
 
 #[test]
 fn deferred_variables_are_named() {
-    assert!(
-        errors("fn f() { let x; if c { x = 1; } else { x = 2; } }")
-            .contains("`x` is used in an `if`")
-    );
+    assert!(errors("fn f() { let x; if c { x = 1; } else { x = 2; } }").contains("`x` is used in an `if`"));
     assert!(carried("fn f() { let mut x; x = 1; if c { x = 2; } }") == ["x"]);
     assert!(carried("fn f() { let x; match m { A => x = 1, B => x = 2 } }").is_empty());
     assert!(carried("fn f() { if c { let x; x = 1; } }").is_empty());
@@ -299,8 +176,5 @@ fn deferred_variables_are_named() {
 #[test]
 fn attributes_of_statements_stay() {
     let body = rewritten("fn f() { #[cfg(a)] if b { x() } #[cfg(c)] while d { y() } }");
-    assert!(
-        body.contains("# [cfg (a)] {") && body.contains("# [cfg (c)] {"),
-        "{body}"
-    );
+    assert!(body.contains("# [cfg (a)] {") && body.contains("# [cfg (c)] {"), "{body}");
 }

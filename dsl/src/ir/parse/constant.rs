@@ -7,13 +7,7 @@ use crate::{Buffer, HostTensor, Loc, TensorType};
 
 impl<'a> Parser<'a> {
     pub(super) fn elements(&mut self) -> Parse<Elements<'a>> {
-        let mut e = Elements {
-            loc: self.loc(),
-            words: vec![],
-            places: vec![],
-            extents: vec![],
-            rank: None,
-        };
+        let mut e = Elements { loc: self.loc(), words: vec![], places: vec![], extents: vec![], rank: None };
         // The number of items so far in each list that is open.
         let mut open: Vec<usize> = Vec::new();
         loop {
@@ -76,19 +70,12 @@ impl Elements<'_> {
     /// The tensor of a type: the elements in order, or the only one everywhere.
     pub(super) fn tensor(&self, ty: &TensorType) -> Result<HostTensor, (Loc, String)> {
         let Some(shape) = ty.shape.known() else {
-            return Err((
-                self.loc,
-                format!("a constant of type {ty}: its extents must be known"),
-            ));
+            return Err((self.loc, format!("a constant of type {ty}: its extents must be known")));
         };
         let size: usize = ty.shape.size().expect("all extents are known");
         let read = read_elements(ty.dtype, &self.words);
-        let data = read.map_err(|i| {
-            (
-                self.places[i],
-                format!("`{}` is not an element of type {}", self.words[i], ty.dtype),
-            )
-        })?;
+        let data =
+            read.map_err(|i| (self.places[i], format!("`{}` is not an element of type {}", self.words[i], ty.dtype)))?;
         if self.rank == Some(0) {
             if size > MAX_FILL {
                 return Err((self.loc, format!("{ty} is too large for a constant")));

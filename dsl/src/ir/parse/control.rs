@@ -13,10 +13,7 @@ impl<'a> Parser<'a> {
     /// Parses a region with its parameters defined. `types` are those of what is given for the parameters.
     fn region(&mut self, params: &[Param<'a>], types: &[Type]) -> Parse<Region> {
         if self.scopes.len() > MAX_DEPTH {
-            return Err(self.error(
-                self.loc(),
-                format!("regions are nested more than {MAX_DEPTH} deep"),
-            ));
+            return Err(self.error(self.loc(), format!("regions are nested more than {MAX_DEPTH} deep")));
         }
         self.expect('{')?;
         let region = self.graph.add_region();
@@ -28,10 +25,7 @@ impl<'a> Parser<'a> {
                     self.define(p.name, p.loc, Symbol::Value(value, p.loc));
                 }
                 None => {
-                    self.error(
-                        p.loc,
-                        format!("V6: nothing is given for the parameter `%{}`", p.name),
-                    );
+                    self.error(p.loc, format!("V6: nothing is given for the parameter `%{}`", p.name));
                     self.define(p.name, p.loc, Symbol::Broken);
                 }
             }
@@ -45,11 +39,7 @@ impl<'a> Parser<'a> {
         let operands = self.operands();
         let annotation = self.annotation()?;
         let given: Vec<Type> = match &operands {
-            Ok(values) => values
-                .iter()
-                .skip(1)
-                .map(|&v| self.graph.ty(v).clone())
-                .collect(),
+            Ok(values) => values.iter().skip(1).map(|&v| self.graph.ty(v).clone()).collect(),
             Err(Failed) => vec![],
         };
         let mut regions = Vec::new();
@@ -136,16 +126,11 @@ impl<'a> Parser<'a> {
             let params = &self.graph.region(regions[1]).params[..n_carried];
             params.iter().map(|&p| self.graph.ty(p).clone()).collect()
         });
-        let node = self
-            .graph
-            .make_node(region, Op::While, operands, types, loc);
+        let node = self.graph.make_node(region, Op::While, operands, types, loc);
         self.graph.set_regions(node, regions);
         if self.graph.n_carried(node) != n_carried {
             let n = self.graph.n_carried(node);
-            return Err(self.error(
-                loc,
-                format!("V5: while: {n_carried} loop variables, {n} results"),
-            ));
+            return Err(self.error(loc, format!("V5: while: {n_carried} loop variables, {n} results")));
         }
         Ok(node)
     }

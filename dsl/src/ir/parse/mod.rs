@@ -33,25 +33,14 @@ impl Graph {
     /// ```
     pub fn parse(text: &str, file: &str) -> Result<Graph, Vec<Diagnostic>> {
         let (tokens, errors) = lex(text, intern(file));
-        let mut parser = Parser {
-            tokens,
-            at: 0,
-            graph: Graph::new(""),
-            scopes: vec![HashMap::new()],
-            vars: HashMap::new(),
-            errors,
-        };
+        let mut parser =
+            Parser { tokens, at: 0, graph: Graph::new(""), scopes: vec![HashMap::new()], vars: HashMap::new(), errors };
         if parser.graph().is_ok() && parser.peek() != &Tok::End {
             let found = parser.peek().describe();
-            parser.error(
-                parser.loc(),
-                format!("expected the end of the text after the graph, found {found}"),
-            );
+            parser.error(parser.loc(), format!("expected the end of the text after the graph, found {found}"));
         }
         if !parser.errors.is_empty() {
-            parser
-                .errors
-                .sort_by_key(|e| e.loc().map(|l| (l.line, l.column)));
+            parser.errors.sort_by_key(|e| e.loc().map(|l| (l.line, l.column)));
             return Err(parser.errors);
         }
         super::verify(&parser.graph)?;
@@ -138,11 +127,7 @@ impl<'a> Parser<'a> {
     }
 
     fn expect(&mut self, c: char) -> Parse<()> {
-        if self.eat(c) {
-            Ok(())
-        } else {
-            Err(self.unexpected(&format!("`{c}`")))
-        }
+        if self.eat(c) { Ok(()) } else { Err(self.unexpected(&format!("`{c}`"))) }
     }
 
     fn eat_word(&mut self, word: &str) -> bool {
@@ -154,19 +139,11 @@ impl<'a> Parser<'a> {
     }
 
     fn expect_word(&mut self, word: &str) -> Parse<()> {
-        if self.eat_word(word) {
-            Ok(())
-        } else {
-            Err(self.unexpected(&format!("`{word}`")))
-        }
+        if self.eat_word(word) { Ok(()) } else { Err(self.unexpected(&format!("`{word}`"))) }
     }
 
     /// Items separated by commas up to a closing character, which is taken.
-    fn list<T>(
-        &mut self,
-        close: char,
-        mut item: impl FnMut(&mut Self) -> Parse<T>,
-    ) -> Parse<Vec<T>> {
+    fn list<T>(&mut self, close: char, mut item: impl FnMut(&mut Self) -> Parse<T>) -> Parse<Vec<T>> {
         let mut items = Vec::new();
         if self.eat(close) {
             return Ok(items);
@@ -252,8 +229,7 @@ impl<'a> Parser<'a> {
     fn dtype(&mut self) -> Parse<DType> {
         let loc = self.loc();
         let word = self.word("an element type")?;
-        DType::from_name(word)
-            .ok_or_else(|| self.error(loc, format!("there is no element type `{word}`")))
+        DType::from_name(word).ok_or_else(|| self.error(loc, format!("there is no element type `{word}`")))
     }
 
     fn dim(&mut self) -> Parse<Dim> {
@@ -267,10 +243,7 @@ impl<'a> Parser<'a> {
                 Err(_) => Err(self.error(loc, format!("`{n}` is not an extent"))),
             },
             other => {
-                let message = format!(
-                    "expected an extent, a name or `?`, found {}",
-                    other.describe()
-                );
+                let message = format!("expected an extent, a name or `?`, found {}", other.describe());
                 Err(self.error(loc, message))
             }
         }
@@ -280,19 +253,12 @@ impl<'a> Parser<'a> {
         let loc = self.loc();
         self.expect('[')?;
         let shape = Shape(self.list(']', Self::dim)?);
-        if is_countable(&shape) {
-            Ok(shape)
-        } else {
-            Err(self.error(loc, format!("the shape {shape} is too large")))
-        }
+        if is_countable(&shape) { Ok(shape) } else { Err(self.error(loc, format!("the shape {shape} is too large"))) }
     }
 
     fn tensor_type(&mut self) -> Parse<TensorType> {
         let dtype = self.dtype()?;
-        Ok(TensorType {
-            dtype,
-            shape: self.shape()?,
-        })
+        Ok(TensorType { dtype, shape: self.shape()? })
     }
 
     fn ty(&mut self) -> Parse<Type> {
@@ -307,19 +273,11 @@ impl<'a> Parser<'a> {
 
     /// One type, or several in parentheses.
     fn types(&mut self) -> Parse<Vec<Type>> {
-        if self.eat('(') {
-            self.list(')', Self::ty)
-        } else {
-            Ok(vec![self.ty()?])
-        }
+        if self.eat('(') { self.list(')', Self::ty) } else { Ok(vec![self.ty()?]) }
     }
 
     fn annotation(&mut self) -> Parse<Option<Vec<Type>>> {
-        if self.eat(':') {
-            self.types().map(Some)
-        } else {
-            Ok(None)
-        }
+        if self.eat(':') { self.types().map(Some) } else { Ok(None) }
     }
 
     // The graph.
@@ -355,28 +313,13 @@ impl<'a> Parser<'a> {
         self.expect('{')?;
         let root = self.graph.root();
         self.region_body(root, "return")?;
-        let given: Vec<Type> = self
-            .graph
-            .outputs()
-            .iter()
-            .map(|&v| self.graph.ty(v).clone())
-            .collect();
+        let given: Vec<Type> = self.graph.outputs().iter().map(|&v| self.graph.ty(v).clone()).collect();
         if let Some(declared) = declared
             && declared != given
             && self.errors.is_empty()
         {
-            let list = |types: &[Type]| {
-                types
-                    .iter()
-                    .map(Type::to_string)
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            };
-            let message = format!(
-                "the graph returns ({}), its head says ({})",
-                list(&given),
-                list(&declared)
-            );
+            let list = |types: &[Type]| types.iter().map(Type::to_string).collect::<Vec<_>>().join(", ");
+            let message = format!("the graph returns ({}), its head says ({})", list(&given), list(&declared));
             self.error(loc, message);
         }
         Ok(())
@@ -388,11 +331,7 @@ impl<'a> Parser<'a> {
             return Err(self.unexpected("a parameter, as `%x`"));
         };
         self.next();
-        let ty = if self.eat(':') {
-            Some(self.ty()?)
-        } else {
-            None
-        };
+        let ty = if self.eat(':') { Some(self.ty()?) } else { None };
         Ok(Param { name, loc, ty })
     }
 

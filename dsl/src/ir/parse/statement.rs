@@ -34,11 +34,7 @@ impl<'a> Parser<'a> {
                 break;
             }
         }
-        let node = if names.is_empty() {
-            Ok(())
-        } else {
-            self.expect('=')
-        };
+        let node = if names.is_empty() { Ok(()) } else { self.expect('=') };
         let node = node.and_then(|()| self.operation(region, loc, names.len()));
         match node {
             Ok(node) => {
@@ -68,11 +64,7 @@ impl<'a> Parser<'a> {
         };
         let n = self.graph.node(node).results.len();
         if n != n_names {
-            let message = format!(
-                "`{name}` gives {}, {} named",
-                count(n, "value"),
-                count(n_names, "value")
-            );
+            let message = format!("`{name}` gives {}, {} named", count(n, "value"), count(n_names, "value"));
             return Err(self.error(op_loc, message));
         }
         Ok(node)
@@ -86,34 +78,17 @@ impl<'a> Parser<'a> {
                 let Some([Type::Tensor(ty)]) = types.as_deref() else {
                     return Err(self.error(op_loc, "a constant needs its type, as `: f32[2]`"));
                 };
-                let tensor = elements
-                    .tensor(ty)
-                    .map_err(|(loc, message)| self.error(loc, message))?;
-                let node = self.graph.make_node(
-                    region,
-                    Op::Constant(tensor),
-                    vec![],
-                    [ty.clone().into()],
-                    loc,
-                );
+                let tensor = elements.tensor(ty).map_err(|(loc, message)| self.error(loc, message))?;
+                let node = self.graph.make_node(region, Op::Constant(tensor), vec![], [ty.clone().into()], loc);
                 return Ok(node);
             }
             "stack_new" => {
                 let types = self.annotation()?;
                 let Some([Type::Stack(element)]) = types.as_deref() else {
-                    return Err(self.error(
-                        op_loc,
-                        "an empty stack needs its type, as `: stack<f32[2]>`",
-                    ));
+                    return Err(self.error(op_loc, "an empty stack needs its type, as `: stack<f32[2]>`"));
                 };
                 let op = Op::Stack(StackOp::New(element.clone()));
-                return Ok(self.graph.make_node(
-                    region,
-                    op,
-                    vec![],
-                    [Type::Stack(element.clone())],
-                    loc,
-                ));
+                return Ok(self.graph.make_node(region, op, vec![], [Type::Stack(element.clone())], loc));
             }
             "read" => (Op::Read(self.var()?), vec![]),
             "assign" => {
@@ -137,8 +112,7 @@ impl<'a> Parser<'a> {
                     (Op::Prim(def, attrs), operands?)
                 }
                 (None, None) => {
-                    let mut error =
-                        Diagnostic::new(format!("there is no operation `{name}`")).at(op_loc, "");
+                    let mut error = Diagnostic::new(format!("there is no operation `{name}`")).at(op_loc, "");
                     let all = ops::all().map(|d| d.name).chain(BUILTINS.iter().copied());
                     if let Some(near) = nearest(name, all) {
                         error = error.help(format!("there is `{near}`"));
@@ -155,12 +129,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Gives a node its results: of the types that are written, or else of those that follow from the operands.
-    pub(super) fn set_types(
-        &mut self,
-        node: Node,
-        types: Option<Vec<Type>>,
-        loc: Loc,
-    ) -> Parse<()> {
+    pub(super) fn set_types(&mut self, node: Node, types: Option<Vec<Type>>, loc: Loc) -> Parse<()> {
         let types = match types {
             Some(types) => types,
             None if matches!(self.graph.node(node).op, Op::Assign(_) | Op::Assert { .. }) => vec![],
@@ -186,9 +155,7 @@ impl<'a> Parser<'a> {
                 let loc = p.loc();
                 let word = p.word("the name of an attribute")?;
                 let Some(&(name, kind)) = def.attrs.iter().find(|(name, _)| *name == word) else {
-                    let mut error =
-                        Diagnostic::new(format!("V4: {} has no attribute `{word}`", def.name))
-                            .at(loc, "");
+                    let mut error = Diagnostic::new(format!("V4: {} has no attribute `{word}`", def.name)).at(loc, "");
                     let names: Vec<&str> = def.attrs.iter().map(|(name, _)| *name).collect();
                     if !names.is_empty() {
                         error = error.help(format!("it has {}", names.join(", ")));
@@ -217,15 +184,11 @@ impl<'a> Parser<'a> {
             match given.iter().find(|(n, _)| *n == name) {
                 Some((_, attr)) => attrs = attrs.with(name, attr.clone()),
                 None => {
-                    return Err(self.error(
-                        op_loc,
-                        format!("V4: {} needs the attribute `{name}`", def.name),
-                    ));
+                    return Err(self.error(op_loc, format!("V4: {} needs the attribute `{name}`", def.name)));
                 }
             }
         }
-        check_attrs(def, &attrs)
-            .map_err(|b| self.error(op_loc, format!("V4: {}: {}", def.name, b.error.message)))?;
+        check_attrs(def, &attrs).map_err(|b| self.error(op_loc, format!("V4: {}: {}", def.name, b.error.message)))?;
         Ok(attrs)
     }
 
@@ -234,27 +197,15 @@ impl<'a> Parser<'a> {
         let start = self.errors.len();
         let attr = match kind {
             AttrKind::Int => self.int().map(Attr::Int),
-            AttrKind::Ints => self
-                .expect('[')
-                .and_then(|()| self.list(']', Self::int))
-                .map(Attr::Ints),
-            AttrKind::Float => self
-                .element_word()
-                .and_then(|w| Literal::read(w).ok_or(Failed))
-                .map(Attr::Float),
-            AttrKind::Bool => self
-                .element_word()
-                .and_then(|w| Literal::read(w).ok_or(Failed))
-                .map(Attr::Bool),
+            AttrKind::Ints => self.expect('[').and_then(|()| self.list(']', Self::int)).map(Attr::Ints),
+            AttrKind::Float => self.element_word().and_then(|w| Literal::read(w).ok_or(Failed)).map(Attr::Float),
+            AttrKind::Bool => self.element_word().and_then(|w| Literal::read(w).ok_or(Failed)).map(Attr::Bool),
             AttrKind::DType => self.dtype().map(Attr::DType),
             AttrKind::Shape => self.shape().map(Attr::Shape),
         };
         attr.map_err(|Failed| {
             self.errors.truncate(start);
-            self.error(
-                loc,
-                format!("V4: the attribute `{name}` is {}", kind_name(kind)),
-            )
+            self.error(loc, format!("V4: the attribute `{name}` is {}", kind_name(kind)))
         })
     }
 
@@ -277,11 +228,7 @@ impl<'a> Parser<'a> {
 /// The name most like `word`, if one is alike.
 fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let limit = word.chars().count().div_ceil(3);
-    names
-        .map(|n| (distance(word, n), n))
-        .filter(|(d, _)| *d <= limit)
-        .min()
-        .map(|(_, n)| n)
+    names.map(|n| (distance(word, n), n)).filter(|(d, _)| *d <= limit).min().map(|(_, n)| n)
 }
 
 /// How many letters must be added, removed or replaced to make one word the other (Levenshtein).

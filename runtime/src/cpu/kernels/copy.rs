@@ -17,12 +17,7 @@ pub(crate) struct Copy {
 impl Copy {
     pub(crate) fn new(from: &View, to: &View) -> Copy {
         let axes = merged(&to.shape, [&to.strides, &from.strides]);
-        Copy {
-            axes,
-            to: to.offset,
-            from: from.offset,
-            size: to.dtype.size(),
-        }
+        Copy { axes, to: to.offset, from: from.offset, size: to.dtype.size() }
     }
 
     /// `out` is the whole buffer of the destination.
@@ -31,13 +26,7 @@ impl Copy {
     }
 
     /// The same with all places of the destination and of the source moved by so many elements.
-    pub(crate) fn run_shifted(
-        &self,
-        from: &View,
-        out: &mut [u8],
-        sources: &Sources<'_>,
-        shift: [isize; 2],
-    ) {
+    pub(crate) fn run_shifted(&self, from: &View, out: &mut [u8], sources: &Sources<'_>, shift: [isize; 2]) {
         let bytes = sources.bytes(from.base);
         match self.size {
             8 => self.run_as::<u64>(bytes, out, shift),
@@ -56,14 +45,10 @@ impl Copy {
                 let (t, f) = (t as usize, f as usize);
                 to[t..t + n].copy_from_slice(&from[f..f + n]);
             }),
-            Some((Axis { n, strides: [1, 0] }, outer)) if *n > 0 => {
-                for_each(outer, start, &mut |[t, f]| {
-                    to[t as usize..t as usize + n].fill(from[f as usize]);
-                })
-            }
-            Some(_) => for_each(&self.axes, start, &mut |[t, f]| {
-                to[t as usize] = from[f as usize]
+            Some((Axis { n, strides: [1, 0] }, outer)) if *n > 0 => for_each(outer, start, &mut |[t, f]| {
+                to[t as usize..t as usize + n].fill(from[f as usize]);
             }),
+            Some(_) => for_each(&self.axes, start, &mut |[t, f]| to[t as usize] = from[f as usize]),
         }
     }
 }

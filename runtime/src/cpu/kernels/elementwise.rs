@@ -75,26 +75,15 @@ impl Map {
                 Access::InPlace
             } else {
                 match axes[..] {
-                    [] | [Axis { strides: [0], .. }] => Access::Splat {
-                        offset: view.offset,
-                    },
-                    [Axis { strides: [1], .. }] => Access::Contiguous {
-                        offset: view.offset,
-                    },
-                    _ => Access::Strided {
-                        offset: view.offset,
-                        axes,
-                    },
+                    [] | [Axis { strides: [0], .. }] => Access::Splat { offset: view.offset },
+                    [Axis { strides: [1], .. }] => Access::Contiguous { offset: view.offset },
+                    _ => Access::Strided { offset: view.offset, axes },
                 }
             };
             (access, view.dtype.size())
         });
         let access = access.collect();
-        Map {
-            n: out.size(),
-            access,
-            ops,
-        }
+        Map { n: out.size(), access, ops }
     }
 
     /// Names of the operations in order.
@@ -107,12 +96,7 @@ impl Map {
         Map::new(self.ops.clone(), operands, out)
     }
 
-    pub(crate) fn run(
-        &self,
-        operands: &[Operand],
-        out: &mut [u8],
-        sources: &Sources<'_>,
-    ) -> Result<(), Failed> {
+    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
         let size = self.ops.last().expect("a map has operations").dtype.size();
         if self.n == 0 {
             return Ok(());
@@ -121,9 +105,7 @@ impl Map {
             return self.run_part(operands, 0, out, sources);
         }
         let parts = out.par_chunks_mut(PART * size).enumerate();
-        parts
-            .map(|(i, out)| self.run_part(operands, i * PART, out, sources))
-            .collect()
+        parts.map(|(i, out)| self.run_part(operands, i * PART, out, sources)).collect()
     }
 
     /// Computes the elements from `first` on that fill `out`.
@@ -141,13 +123,7 @@ impl Map {
             if scratch.is_empty() {
                 scratch.resize(MAX_BLOCKS * SLOT / 8, 0);
             }
-            self.run_blocks(
-                operands,
-                first,
-                out,
-                sources,
-                bytemuck::cast_slice_mut(scratch),
-            )
+            self.run_blocks(operands, first, out, sources, bytemuck::cast_slice_mut(scratch))
         })
     }
 
@@ -165,9 +141,7 @@ impl Map {
         let mut bytes: [&[u8]; MAX_BLOCKS] = [&[]; MAX_BLOCKS];
         for (i, (access, size)) in self.access.iter().enumerate() {
             match access {
-                Access::Contiguous { offset } => {
-                    bytes[i] = &sources.bytes(operands[i].view().base)[offset * size..]
-                }
+                Access::Contiguous { offset } => bytes[i] = &sources.bytes(operands[i].view().base)[offset * size..],
                 Access::Splat { offset } => {
                     let element = &sources.bytes(operands[i].view().base)[offset * size..][..*size];
                     fill(&mut scratch[i * SLOT..][..n.min(BLOCK) * size], element);
@@ -182,9 +156,7 @@ impl Map {
             for (i, (access, size)) in self.access.iter().enumerate() {
                 let block = &mut scratch[i * SLOT..][..len * size];
                 match access {
-                    Access::Strided { offset, axes } => {
-                        gather(block, bytes[i], *size, *offset, axes, first + start)
-                    }
+                    Access::Strided { offset, axes } => gather(block, bytes[i], *size, *offset, axes, first + start),
                     Access::InPlace => block.copy_from_slice(&out[start * size..][..len * size]),
                     Access::Contiguous { .. } | Access::Splat { .. } => {}
                 }
@@ -195,31 +167,20 @@ impl Map {
                     Arg::Operand(i) => {
                         let (access, size) = &self.access[i as usize];
                         match access {
-                            Access::Contiguous { .. } => {
-                                &bytes[i as usize][(first + start) * size..][..len * size]
-                            }
+                            Access::Contiguous { .. } => &bytes[i as usize][(first + start) * size..][..len * size],
                             _ => &blocks[i as usize * SLOT..][..len * size],
                         }
                     }
                     Arg::Result(i) => {
-                        &blocks[(n_operands + i as usize) * SLOT..]
-                            [..len * self.ops[i as usize].dtype.size()]
+                        &blocks[(n_operands + i as usize) * SLOT..][..len * self.ops[i as usize].dtype.size()]
                     }
                 };
                 let args = op.args.map(arg);
-                if op
-                    .function
-                    .check
-                    .is_some_and(|check| !(check.block)(args[1]))
-                {
+                if op.function.check.is_some_and(|check| !(check.block)(args[1])) {
                     return Err(Failed);
                 }
                 let size = op.dtype.size();
-                let to = if k + 1 == self.ops.len() {
-                    &mut out[start * size..]
-                } else {
-                    rest
-                };
+                let to = if k + 1 == self.ops.len() { &mut out[start * size..] } else { rest };
                 (op.function.block)(&mut to[..len * size], args);
             }
             start += len;
@@ -240,20 +201,8 @@ fn fill(to: &mut [u8], element: &[u8]) {
 /// Copies elements `first`, `first + 1`, .. of a strided space.
 fn gather(to: &mut [u8], from: &[u8], size: usize, offset: usize, axes: &[Axis<1>], first: usize) {
     match size {
-        8 => gather_as::<u64>(
-            bytemuck::cast_slice_mut(to),
-            bytemuck::cast_slice(from),
-            offset,
-            axes,
-            first,
-        ),
-        4 => gather_as::<u32>(
-            bytemuck::cast_slice_mut(to),
-            bytemuck::cast_slice(from),
-            offset,
-            axes,
-            first,
-        ),
+        8 => gather_as::<u64>(bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from), offset, axes, first),
+        4 => gather_as::<u32>(bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from), offset, axes, first),
         _ => gather_as::<u8>(to, from, offset, axes, first),
     }
 }

@@ -156,20 +156,18 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
         "add" => float2!(d, |x, y| x + y).or_else(|| int2!(d, |x, y| x.wrapping_add(y))),
         "sub" => float2!(d, |x, y| x - y).or_else(|| int2!(d, |x, y| x.wrapping_sub(y))),
         "mul" => float2!(d, |x, y| x * y).or_else(|| int2!(d, |x, y| x.wrapping_mul(y))),
-        "div" => {
-            float2!(d, |x, y| x / y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_div(y)), d))
-        }
-        "rem" => {
-            float2!(d, |x, y| x % y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_rem(y)), d))
-        }
+        "div" => float2!(d, |x, y| x / y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_div(y)), d)),
+        "rem" => float2!(d, |x, y| x % y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_rem(y)), d)),
         "pow" => float2!(d, |x, y| x.powf(y)),
         "atan2" => float2!(d, |y, x| y.atan2(x)),
         "maximum" => float2!(d, |x, y| x.larger(y)).or_else(|| int2!(d, |x, y| x.max(y))),
         "minimum" => float2!(d, |x, y| x.smaller(y)).or_else(|| int2!(d, |x, y| x.min(y))),
-        "eq" => compare!(d, |x, y| x == y)
-            .or_else(|| dispatch!(d, T in [Bool bool] => binary!(T => bool, |x, y| x == y))),
-        "ne" => compare!(d, |x, y| x != y)
-            .or_else(|| dispatch!(d, T in [Bool bool] => binary!(T => bool, |x, y| x != y))),
+        "eq" => {
+            compare!(d, |x, y| x == y).or_else(|| dispatch!(d, T in [Bool bool] => binary!(T => bool, |x, y| x == y)))
+        }
+        "ne" => {
+            compare!(d, |x, y| x != y).or_else(|| dispatch!(d, T in [Bool bool] => binary!(T => bool, |x, y| x != y)))
+        }
         "lt" => compare!(d, |x, y| x < y),
         "le" => compare!(d, |x, y| x <= y),
         "gt" => compare!(d, |x, y| x > y),

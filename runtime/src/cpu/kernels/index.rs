@@ -11,18 +11,9 @@ use anabranch_dsl::{DType, match_dtype};
 #[derive(Clone, Debug)]
 pub(crate) enum Places {
     /// Whole slices along an axis: for each of the axes before, for each index, `inner` elements.
-    Slices {
-        outer: usize,
-        extent: usize,
-        inner: usize,
-    },
+    Slices { outer: usize, extent: usize, inner: usize },
     /// For each index one element: `strides` of the tensor along the axes of the indices, 0 along the indexed one.
-    Elements {
-        shape: Vec<usize>,
-        strides: Vec<usize>,
-        extent: usize,
-        stride: usize,
-    },
+    Elements { shape: Vec<usize>, strides: Vec<usize>, extent: usize, stride: usize },
 }
 
 impl Places {
@@ -37,17 +28,9 @@ impl Places {
 
     /// Elements of a dense tensor, at indices of shape `ids`.
     pub(crate) fn elements(shape: &[usize], ids: &[usize], axis: usize) -> Places {
-        let mut strides: Vec<usize> = crate::plan::row_major(shape)
-            .into_iter()
-            .map(|s| s as usize)
-            .collect();
+        let mut strides: Vec<usize> = crate::plan::row_major(shape).into_iter().map(|s| s as usize).collect();
         let stride = std::mem::replace(&mut strides[axis], 0);
-        Places::Elements {
-            shape: ids.to_vec(),
-            strides,
-            extent: shape[axis],
-            stride,
-        }
+        Places::Elements { shape: ids.to_vec(), strides, extent: shape[axis], stride }
     }
 
     fn extent(&self) -> usize {
@@ -59,11 +42,7 @@ impl Places {
     /// Calls `f(place in the tensor, place among what is read, length)` for every run of elements.
     fn for_each(&self, ids: &Ids<'_>, f: &mut impl FnMut(usize, usize, usize)) {
         match self {
-            Places::Slices {
-                outer,
-                extent,
-                inner,
-            } => {
+            Places::Slices { outer, extent, inner } => {
                 let mut at = 0;
                 for o in 0..*outer {
                     for i in 0..ids.len() {
@@ -72,12 +51,7 @@ impl Places {
                     }
                 }
             }
-            Places::Elements {
-                shape,
-                strides,
-                stride,
-                ..
-            } => {
+            Places::Elements { shape, strides, stride, .. } => {
                 // Walks the indices in order, with the offset of all axes but the indexed one.
                 let mut at = 0;
                 walk(shape, strides, 0, &mut |offset| {
@@ -92,9 +66,7 @@ impl Places {
 fn walk(shape: &[usize], strides: &[usize], start: usize, f: &mut impl FnMut(usize)) {
     match shape {
         [] => f(start),
-        [n, rest @ ..] => {
-            (0..*n).for_each(|i| walk(rest, &strides[1..], start + i * strides[0], f))
-        }
+        [n, rest @ ..] => (0..*n).for_each(|i| walk(rest, &strides[1..], start + i * strides[0], f)),
     }
 }
 
@@ -144,12 +116,7 @@ impl<'a> Ids<'a> {
 }
 
 /// Reads the places that the second operand names from the first, both dense.
-pub(crate) fn take(
-    places: &Places,
-    operands: &[Operand],
-    out: &mut [u8],
-    sources: &Sources<'_>,
-) -> Result<(), Failed> {
+pub(crate) fn take(places: &Places, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
     let (x, ids) = (operands[0].view(), operands[1].view());
     let ids = Ids::new(ids, sources, places.extent())?;
     match_dtype!(x.dtype, T => {
@@ -177,10 +144,7 @@ pub(crate) fn scatter_add(
             let x = sources.contiguous::<$t>(updates);
             let y: &mut [$t] = bytemuck::cast_slice_mut(out);
             places.for_each(&ids, &mut |to, from, n| {
-                y[to..to + n]
-                    .iter_mut()
-                    .zip(&x[from..from + n])
-                    .for_each(|(y, &x)| *y = $add(*y, x));
+                y[to..to + n].iter_mut().zip(&x[from..from + n]).for_each(|(y, &x)| *y = $add(*y, x));
             });
         }};
     }
@@ -209,17 +173,11 @@ pub(crate) struct Window {
 impl Window {
     /// `copy` is that of the part that starts at 0; `whole` is the tensor with the axis, `size` the extent of the part.
     pub(crate) fn new(copy: Copy, whole: &View, axis: usize, size: usize) -> Window {
-        Window {
-            copy,
-            stride: whole.strides[axis],
-            last: whole.shape[axis] - size,
-        }
+        Window { copy, stride: whole.strides[axis], last: whole.shape[axis] - size }
     }
 
     fn start(&self, start: &View, sources: &Sources<'_>) -> Result<isize, Failed> {
-        let Base::Reg(r) = start.base else {
-            panic!("the start of a part is in a register")
-        };
+        let Base::Reg(r) = start.base else { panic!("the start of a part is in a register") };
         let bits = sources.reg(r);
         let start = match start.dtype {
             DType::I32 => i32::from_reg(bits).into(),
@@ -235,28 +193,16 @@ impl Window {
     }
 
     /// Reads the part of the first operand that starts where the second says.
-    pub(crate) fn read(
-        &self,
-        operands: &[Operand],
-        out: &mut [u8],
-        sources: &Sources<'_>,
-    ) -> Result<(), Failed> {
+    pub(crate) fn read(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
         let shift = self.start(operands[1].view(), sources)?;
-        self.copy
-            .run_shifted(operands[0].view(), out, sources, [0, shift]);
+        self.copy.run_shifted(operands[0].view(), out, sources, [0, shift]);
         Ok(())
     }
 
     /// Writes the second operand to the part of `out` that starts where the third says.
-    pub(crate) fn write(
-        &self,
-        operands: &[Operand],
-        out: &mut [u8],
-        sources: &Sources<'_>,
-    ) -> Result<(), Failed> {
+    pub(crate) fn write(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
         let shift = self.start(operands[2].view(), sources)?;
-        self.copy
-            .run_shifted(operands[1].view(), out, sources, [shift, 0]);
+        self.copy.run_shifted(operands[1].view(), out, sources, [shift, 0]);
         Ok(())
     }
 }

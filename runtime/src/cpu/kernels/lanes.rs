@@ -29,12 +29,7 @@ const PARALLEL: usize = 1 << 15;
 const PART: usize = 1 << 13;
 
 /// Calls `f` with each block of `x` and of `y`, whose lengths are given: all that belongs to one index of the axes before.
-pub(super) fn blocks<T: Sync, R: Send>(
-    x: &[T],
-    y: &mut [R],
-    lengths: [usize; 2],
-    f: impl Fn(&[T], &mut [R]) + Sync,
-) {
+pub(super) fn blocks<T: Sync, R: Send>(x: &[T], y: &mut [R], lengths: [usize; 2], f: impl Fn(&[T], &mut [R]) + Sync) {
     let [from, to] = lengths;
     if y.is_empty() {
         return;
@@ -49,19 +44,13 @@ pub(super) fn blocks<T: Sync, R: Send>(
         return run(0, y);
     }
     let of_part = (PART / from.max(1)).max(1);
-    y.par_chunks_mut(of_part * to)
-        .enumerate()
-        .for_each(|(i, y)| run(i * of_part, y));
+    y.par_chunks_mut(of_part * to).enumerate().for_each(|(i, y)| run(i * of_part, y));
 }
 
 impl Lanes {
     /// `shape` is that of the dense operand.
     pub(crate) fn new(along: Along, shape: &[usize], axis: usize) -> Lanes {
-        Lanes {
-            along,
-            n: shape[axis],
-            inner: shape[axis + 1..].iter().product(),
-        }
+        Lanes { along, n: shape[axis], inner: shape[axis + 1..].iter().product() }
     }
 
     pub(crate) fn run(&self, view: &View, out: &mut [u8], sources: &Sources<'_>) {
@@ -81,51 +70,27 @@ impl Lanes {
         }
     }
 
-    fn run_as<T: Cell<Mem = T> + bytemuck::Pod>(
-        &self,
-        x: &[T],
-        out: &mut [u8],
-        add: impl Fn(T, T) -> T + Sync,
-    ) {
+    fn run_as<T: Cell<Mem = T> + bytemuck::Pod>(&self, x: &[T], out: &mut [u8], add: impl Fn(T, T) -> T + Sync) {
         let whole = self.n * self.inner;
         let lanes = 0..self.inner;
         match self.along {
             Along::CumSum { reverse } => {
-                blocks(
-                    x,
-                    bytemuck::cast_slice_mut::<u8, T>(out),
-                    [whole, whole],
-                    |x, y| {
-                        lanes
-                            .clone()
-                            .for_each(|at| self.cumsum(x, y, at, reverse, &add));
-                    },
-                );
+                blocks(x, bytemuck::cast_slice_mut::<u8, T>(out), [whole, whole], |x, y| {
+                    lanes.clone().for_each(|at| self.cumsum(x, y, at, reverse, &add));
+                });
             }
             Along::ArgMax | Along::ArgMin => {
                 let largest = self.along == Along::ArgMax;
-                blocks(
-                    x,
-                    bytemuck::cast_slice_mut::<u8, i32>(out),
-                    [whole, self.inner],
-                    |x, y| {
-                        lanes.clone().for_each(|at| {
-                            y[at] = self.first(x, at, |a, b| if largest { a > b } else { a < b });
-                        });
-                    },
-                );
+                blocks(x, bytemuck::cast_slice_mut::<u8, i32>(out), [whole, self.inner], |x, y| {
+                    lanes.clone().for_each(|at| {
+                        y[at] = self.first(x, at, |a, b| if largest { a > b } else { a < b });
+                    });
+                });
             }
         }
     }
 
-    fn cumsum<T: Copy + Default>(
-        &self,
-        x: &[T],
-        y: &mut [T],
-        at: usize,
-        reverse: bool,
-        add: impl Fn(T, T) -> T,
-    ) {
+    fn cumsum<T: Copy + Default>(&self, x: &[T], y: &mut [T], at: usize, reverse: bool, add: impl Fn(T, T) -> T) {
         let mut sum = T::default();
         for i in 0..self.n {
             let at = at + self.inner * if reverse { self.n - 1 - i } else { i };

@@ -43,21 +43,13 @@ fn layout(view: &View) -> Option<Layout> {
     let (down, right) = (view.strides[rank - 2], view.strides[rank - 1]);
     let far = |stride: isize, n: usize| usize::try_from(stride).ok().filter(|&s| s >= n.max(1));
     if right == 1 || columns <= 1 {
-        let stride = if rows <= 1 {
-            Some(columns.max(1))
-        } else {
-            far(down, columns)
-        };
+        let stride = if rows <= 1 { Some(columns.max(1)) } else { far(down, columns) };
         if let Some(stride) = stride {
             return Some(Layout::RowMajor { stride });
         }
     }
     if down == 1 || rows <= 1 {
-        let stride = if columns <= 1 {
-            Some(rows.max(1))
-        } else {
-            far(right, rows)
-        };
+        let stride = if columns <= 1 { Some(rows.max(1)) } else { far(right, rows) };
         return stride.map(|stride| Layout::ColumnMajor { stride });
     }
     None
@@ -72,18 +64,12 @@ impl Matmul {
     /// A product of views that [`takes`](Self::takes) allows.
     pub(crate) fn new(a: &View, b: &View) -> Matmul {
         let batch = a.shape.len() - 2;
-        let (la, lb) = (
-            layout(a).expect("checked before"),
-            layout(b).expect("checked before"),
-        );
+        let (la, lb) = (layout(a).expect("checked before"), layout(b).expect("checked before"));
         Matmul {
             m: a.shape[batch],
             k: a.shape[batch + 1],
             n: b.shape[batch + 1],
-            batch: merged(
-                &a.shape[..batch],
-                [&a.strides[..batch], &b.strides[..batch]],
-            ),
+            batch: merged(&a.shape[..batch], [&a.strides[..batch], &b.strides[..batch]]),
             a: la,
             b: lb,
         }
@@ -95,24 +81,16 @@ impl Matmul {
             DType::F32 => self.run_as::<f32>(a, b, out, sources, Self::faer::<f32>),
             DType::F64 => self.run_as::<f64>(a, b, out, sources, Self::faer::<f64>),
             DType::I32 => self.run_as::<i32>(a, b, out, sources, |s, a, b, y, i, n| {
-                s.loops(a, b, y, i, n, |sum: i32, x, w| {
-                    sum.wrapping_add(x.wrapping_mul(w))
-                });
+                s.loops(a, b, y, i, n, |sum: i32, x, w| sum.wrapping_add(x.wrapping_mul(w)));
             }),
             DType::I64 => self.run_as::<i64>(a, b, out, sources, |s, a, b, y, i, n| {
-                s.loops(a, b, y, i, n, |sum: i64, x, w| {
-                    sum.wrapping_add(x.wrapping_mul(w))
-                });
+                s.loops(a, b, y, i, n, |sum: i64, x, w| sum.wrapping_add(x.wrapping_mul(w)));
             }),
             DType::U32 => self.run_as::<u32>(a, b, out, sources, |s, a, b, y, i, n| {
-                s.loops(a, b, y, i, n, |sum: u32, x, w| {
-                    sum.wrapping_add(x.wrapping_mul(w))
-                });
+                s.loops(a, b, y, i, n, |sum: u32, x, w| sum.wrapping_add(x.wrapping_mul(w)));
             }),
             DType::U8 => self.run_as::<u8>(a, b, out, sources, |s, a, b, y, i, n| {
-                s.loops(a, b, y, i, n, |sum: u8, x, w| {
-                    sum.wrapping_add(x.wrapping_mul(w))
-                });
+                s.loops(a, b, y, i, n, |sum: u8, x, w| sum.wrapping_add(x.wrapping_mul(w)));
             }),
             DType::Bool => panic!("a product of truth values"),
         }
@@ -137,22 +115,17 @@ impl Matmul {
             return y.fill(T::default());
         }
         let mut rest = y;
-        for_each(
-            &self.batch,
-            [a.offset as isize, b.offset as isize],
-            &mut |[i, j]| {
-                let (y, next) = std::mem::take(&mut rest).split_at_mut(size);
-                rest = next;
-                let (x, w) = (&x[i as usize..], &w[j as usize..]);
-                if size * self.k < PARALLEL || self.m < 2 * PART_ROWS {
-                    product(self, x, w, y, 0, self.m);
-                } else {
-                    let parts = y.par_chunks_mut(PART_ROWS * self.n).enumerate();
-                    parts
-                        .for_each(|(p, y)| product(self, x, w, y, p * PART_ROWS, y.len() / self.n));
-                }
-            },
-        );
+        for_each(&self.batch, [a.offset as isize, b.offset as isize], &mut |[i, j]| {
+            let (y, next) = std::mem::take(&mut rest).split_at_mut(size);
+            rest = next;
+            let (x, w) = (&x[i as usize..], &w[j as usize..]);
+            if size * self.k < PARALLEL || self.m < 2 * PART_ROWS {
+                product(self, x, w, y, 0, self.m);
+            } else {
+                let parts = y.par_chunks_mut(PART_ROWS * self.n).enumerate();
+                parts.for_each(|(p, y)| product(self, x, w, y, p * PART_ROWS, y.len() / self.n));
+            }
+        });
     }
 
     fn faer<T: faer::traits::ComplexField + faer::traits::RealField>(
@@ -197,19 +170,11 @@ impl Matmul {
 fn matrix<T>(data: &[T], rows: usize, columns: usize, layout: Layout) -> MatRef<'_, T> {
     match layout {
         Layout::RowMajor { stride } => {
-            let n = if rows == 0 {
-                0
-            } else {
-                (rows - 1) * stride + columns
-            };
+            let n = if rows == 0 { 0 } else { (rows - 1) * stride + columns };
             MatRef::from_row_major_slice_with_stride(&data[..n], rows, columns, stride)
         }
         Layout::ColumnMajor { stride } => {
-            let n = if columns == 0 {
-                0
-            } else {
-                (columns - 1) * stride + rows
-            };
+            let n = if columns == 0 { 0 } else { (columns - 1) * stride + rows };
             MatRef::from_column_major_slice_with_stride(&data[..n], rows, columns, stride)
         }
     }

@@ -85,11 +85,7 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
             let size = view.dtype.size();
             out.copy_from_slice(&sources.bytes(view.base)[view.offset * size..][..size]);
         }
-        Kernel::Data
-        | Kernel::Assert(_)
-        | Kernel::ToSlot
-        | Kernel::FromSlot
-        | Kernel::Reference => {
+        Kernel::Data | Kernel::Assert(_) | Kernel::ToSlot | Kernel::FromSlot | Kernel::Reference => {
             panic!("`{}` has no kernel over bytes", step.name)
         }
     }

@@ -29,21 +29,15 @@ pub(crate) fn fill(random: Random, operands: &[Operand], out: &mut [u8], sources
     let key = key(operands[0].view(), sources);
     match random {
         Random::Bits => blocks::<u32, 4>(key, bytemuck::cast_slice_mut(out), |w| w),
-        Random::Uniform(DType::F32) => {
-            blocks::<f32, 4>(key, bytemuck::cast_slice_mut(out), |w| w.map(unit_f32))
+        Random::Uniform(DType::F32) => blocks::<f32, 4>(key, bytemuck::cast_slice_mut(out), |w| w.map(unit_f32)),
+        Random::Uniform(_) => {
+            blocks::<f64, 2>(key, bytemuck::cast_slice_mut(out), |w| [unit_f64(w[0], w[1]), unit_f64(w[2], w[3])])
         }
-        Random::Uniform(_) => blocks::<f64, 2>(key, bytemuck::cast_slice_mut(out), |w| {
-            [unit_f64(w[0], w[1]), unit_f64(w[2], w[3])]
-        }),
     }
 }
 
 /// Fills a slice with the `N` elements that each block of four words gives.
-fn blocks<T: Send + Copy, const N: usize>(
-    key: [u32; 2],
-    out: &mut [T],
-    f: impl Fn([u32; 4]) -> [T; N] + Sync,
-) {
+fn blocks<T: Send + Copy, const N: usize>(key: [u32; 2], out: &mut [T], f: impl Fn([u32; 4]) -> [T; N] + Sync) {
     let part = |first: usize, out: &mut [T]| {
         for (i, out) in out.chunks_mut(N).enumerate() {
             let i = (first + i) as u64;
@@ -54,9 +48,7 @@ fn blocks<T: Send + Copy, const N: usize>(
     if out.len() < PARALLEL {
         return part(0, out);
     }
-    out.par_chunks_mut(PART * N)
-        .enumerate()
-        .for_each(|(i, out)| part(i * PART, out));
+    out.par_chunks_mut(PART * N).enumerate().for_each(|(i, out)| part(i * PART, out));
 }
 
 /// Writes the key that a key and a number make.

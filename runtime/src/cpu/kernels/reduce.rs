@@ -60,8 +60,7 @@ impl Reduce {
     pub(crate) fn new(reduction: Reduction, view: &View, axes: &[usize]) -> Reduce {
         let pick = |reduce: bool| {
             let of = (0..view.shape.len()).filter(|a| axes.contains(a) == reduce);
-            let (shape, strides): (Vec<usize>, Vec<isize>) =
-                of.map(|a| (view.shape[a], view.strides[a])).unzip();
+            let (shape, strides): (Vec<usize>, Vec<isize>) = of.map(|a| (view.shape[a], view.strides[a])).unzip();
             merged(&shape, [&strides])
         };
         let (mut kept, reduced) = (pick(false), pick(true));
@@ -73,14 +72,7 @@ impl Reduce {
             }
             _ => 1,
         };
-        Reduce {
-            reduction,
-            dtype: view.dtype,
-            offset: view.offset,
-            kept,
-            row,
-            reduced,
-        }
+        Reduce { reduction, dtype: view.dtype, offset: view.offset, kept, row, reduced }
     }
 
     pub(crate) fn run(&self, view: &View, out: &mut [u8], sources: &Sources<'_>) {
@@ -89,12 +81,8 @@ impl Reduce {
                 match self.reduction {
                     Reduction::Sum => self.run_as::<$t>(view, out, sources, 0.0, |a, b| a + b),
                     Reduction::Prod => self.run_as::<$t>(view, out, sources, 1.0, |a, b| a * b),
-                    Reduction::Max => {
-                        self.run_as::<$t>(view, out, sources, <$t>::NEG_INFINITY, Real::larger)
-                    }
-                    Reduction::Min => {
-                        self.run_as::<$t>(view, out, sources, <$t>::INFINITY, Real::smaller)
-                    }
+                    Reduction::Max => self.run_as::<$t>(view, out, sources, <$t>::NEG_INFINITY, Real::larger),
+                    Reduction::Min => self.run_as::<$t>(view, out, sources, <$t>::INFINITY, Real::smaller),
                     Reduction::All | Reduction::Any => panic!("a logical reduction of numbers"),
                 }
             };
@@ -152,9 +140,7 @@ impl Reduce {
         }
         // Rows are whole in every part; a part has about 2^15 elements to read.
         let rows = ((1 << 15) * n_rows / size).clamp(1, n_rows);
-        out.par_chunks_mut(rows * self.row)
-            .enumerate()
-            .for_each(|(i, out)| kernel(i * rows, out));
+        out.par_chunks_mut(rows * self.row).enumerate().for_each(|(i, out)| kernel(i * rows, out));
     }
 
     /// Where the elements of the `i`-th row of results begin.
@@ -169,14 +155,7 @@ impl Reduce {
 
     /// Computes one row of results from the elements that begin at `at`.
     #[inline(always)]
-    fn one<T: Cell>(
-        &self,
-        at: isize,
-        out: &mut [T::Mem],
-        data: &[T::Mem],
-        start: T,
-        f: impl Fn(T, T) -> T + Copy,
-    ) {
+    fn one<T: Cell>(&self, at: isize, out: &mut [T::Mem], data: &[T::Mem], start: T, f: impl Fn(T, T) -> T + Copy) {
         if self.row > 1 {
             out.fill(start.store());
             for_each(&self.reduced, [at], &mut |[at]| {
@@ -192,9 +171,7 @@ impl Reduce {
             Some((Axis { n, strides: [1] }, outer)) => for_each(outer, [at], &mut |[at]| {
                 total = f(total, fold(&data[at as usize..at as usize + n], start, f));
             }),
-            Some(_) => for_each(&self.reduced, [at], &mut |[at]| {
-                total = f(total, T::load(data[at as usize]))
-            }),
+            Some(_) => for_each(&self.reduced, [at], &mut |[at]| total = f(total, T::load(data[at as usize]))),
         }
         out[0] = total.store();
     }

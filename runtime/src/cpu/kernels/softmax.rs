@@ -56,33 +56,19 @@ exponential!(f32 f64);
 impl Softmax {
     /// `shape` is that of the dense operand.
     pub(crate) fn new(normal: Normal, shape: &[usize], axis: usize) -> Softmax {
-        Softmax {
-            normal,
-            n: shape[axis],
-            inner: shape[axis + 1..].iter().product(),
-        }
+        Softmax { normal, n: shape[axis], inner: shape[axis + 1..].iter().product() }
     }
 
     pub(crate) fn run(&self, view: &View, out: &mut [u8], sources: &Sources<'_>) {
         match view.dtype {
-            DType::F32 => self.run_as(
-                sources.contiguous::<f32>(view),
-                bytemuck::cast_slice_mut::<u8, f32>(out),
-            ),
-            DType::F64 => self.run_as(
-                sources.contiguous::<f64>(view),
-                bytemuck::cast_slice_mut::<u8, f64>(out),
-            ),
+            DType::F32 => self.run_as(sources.contiguous::<f32>(view), bytemuck::cast_slice_mut::<u8, f32>(out)),
+            DType::F64 => self.run_as(sources.contiguous::<f64>(view), bytemuck::cast_slice_mut::<u8, f64>(out)),
             other => panic!("exponentials of {other}"),
         }
     }
 
     fn run_as<T: Exponential>(&self, x: &[T], y: &mut [T]) {
-        let n_out = if self.normal == Normal::LogSumExp {
-            1
-        } else {
-            self.n
-        };
+        let n_out = if self.normal == Normal::LogSumExp { 1 } else { self.n };
         blocks(x, y, [self.n * self.inner, n_out * self.inner], |x, y| {
             if self.inner == 1 {
                 wide(|| self.row(x, y));
@@ -98,26 +84,18 @@ impl Softmax {
         let shift = shift(fold::<T>(x, T::LOWEST, T::larger));
         match self.normal {
             Normal::Softmax => {
-                y.iter_mut()
-                    .zip(x)
-                    .for_each(|(y, &x)| *y = x.minus(shift).fast_exp());
+                y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.minus(shift).fast_exp());
                 let sum = fold::<T>(y, T::default(), T::plus);
                 y.iter_mut().for_each(|y| *y = y.over(sum));
             }
             Normal::LogSoftmax => {
                 // The exponentials are kept where the result goes until they are summed.
-                y.iter_mut()
-                    .zip(x)
-                    .for_each(|(y, &x)| *y = x.minus(shift).fast_exp());
+                y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.minus(shift).fast_exp());
                 let log = fold::<T>(y, T::default(), T::plus).fast_ln();
-                y.iter_mut()
-                    .zip(x)
-                    .for_each(|(y, &x)| *y = x.minus(shift).minus(log));
+                y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.minus(shift).minus(log));
             }
             Normal::LogSumExp => {
-                let sum = x
-                    .iter()
-                    .fold(T::default(), |sum, x| sum.plus(x.minus(shift).fast_exp()));
+                let sum = x.iter().fold(T::default(), |sum, x| sum.plus(x.minus(shift).fast_exp()));
                 y[0] = shift.plus(sum.fast_ln());
             }
         }
@@ -127,9 +105,7 @@ impl Softmax {
     fn column<T: Exponential>(&self, x: &[T], y: &mut [T], at: usize) {
         let places = || (0..self.n).map(|i| at + i * self.inner);
         let shift = shift(places().fold(T::LOWEST, |max, i| max.larger(x[i])));
-        let sum = places().fold(T::default(), |sum, i| {
-            sum.plus(x[i].minus(shift).fast_exp())
-        });
+        let sum = places().fold(T::default(), |sum, i| sum.plus(x[i].minus(shift).fast_exp()));
         match self.normal {
             Normal::Softmax => places().for_each(|i| y[i] = x[i].minus(shift).fast_exp().over(sum)),
             Normal::LogSoftmax => {

@@ -11,10 +11,7 @@ pub(crate) struct Axis<const N: usize> {
 /// Axes of extent 1 disappear. A space without elements keeps one axis of extent 0.
 pub(crate) fn merged<const N: usize>(shape: &[usize], strides: [&[isize]; N]) -> Vec<Axis<N>> {
     if shape.contains(&0) {
-        return vec![Axis {
-            n: 0,
-            strides: [0; N],
-        }];
+        return vec![Axis { n: 0, strides: [0; N] }];
     }
     let mut axes: Vec<Axis<N>> = Vec::new();
     for (i, &n) in shape.iter().enumerate() {
@@ -24,10 +21,7 @@ pub(crate) fn merged<const N: usize>(shape: &[usize], strides: [&[isize]; N]) ->
         let strides: [isize; N] = std::array::from_fn(|k| strides[k][i]);
         match axes.last_mut() {
             Some(last) if (0..N).all(|k| last.strides[k] == strides[k] * n as isize) => {
-                *last = Axis {
-                    n: last.n * n,
-                    strides,
-                };
+                *last = Axis { n: last.n * n, strides };
             }
             _ => axes.push(Axis { n, strides }),
         }
@@ -37,11 +31,7 @@ pub(crate) fn merged<const N: usize>(shape: &[usize], strides: [&[isize]; N]) ->
 
 /// Calls `f` with the offset of each operand for every combination of indices, in row-major order. Takes no memory.
 #[inline]
-pub(crate) fn for_each<const N: usize>(
-    axes: &[Axis<N>],
-    start: [isize; N],
-    f: &mut impl FnMut([isize; N]),
-) {
+pub(crate) fn for_each<const N: usize>(axes: &[Axis<N>], start: [isize; N], f: &mut impl FnMut([isize; N])) {
     match axes {
         [] => f(start),
         [axis] => {
@@ -68,19 +58,7 @@ mod tests {
     #[test]
     fn axes_merge_where_all_operands_agree() {
         let a = merged(&[2, 1, 3, 4], [&[12, 99, 4, 1], &[0, 0, 4, 1]]);
-        assert_eq!(
-            a,
-            [
-                Axis {
-                    n: 2,
-                    strides: [12, 0]
-                },
-                Axis {
-                    n: 12,
-                    strides: [1, 1]
-                }
-            ]
-        );
+        assert_eq!(a, [Axis { n: 2, strides: [12, 0] }, Axis { n: 12, strides: [1, 1] }]);
         assert_eq!(merged(&[2, 0], [&[1, 1]]), [Axis { n: 0, strides: [0] }]);
         assert!(merged(&[1, 1], [&[1, 1]]).is_empty());
     }
@@ -88,9 +66,7 @@ mod tests {
     #[test]
     fn every_element_is_visited_in_order() {
         let mut seen = Vec::new();
-        for_each(&merged(&[2, 3], [&[1, 2], &[3, 1]]), [10, 0], &mut |at| {
-            seen.push(at)
-        });
+        for_each(&merged(&[2, 3], [&[1, 2], &[3, 1]]), [10, 0], &mut |at| seen.push(at));
         assert_eq!(seen, [[10, 0], [12, 1], [14, 2], [11, 3], [13, 4], [15, 5]]);
     }
 }

@@ -16,21 +16,11 @@ impl Lower<'_> {
         let graph = self.graph;
         let data = graph.node(node);
         // Expressions are computed before the branches: both may use them.
-        let captures = data.operands[1..]
-            .iter()
-            .map(|&v| self.place(v))
-            .collect::<Result<Vec<_>>>()?;
+        let captures = data.operands[1..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         let cond = self.reg(data.operands[0])?;
-        let results: Vec<Place> = data
-            .results
-            .iter()
-            .map(|&r| self.new_place(graph.ty(r)))
-            .collect();
+        let results: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
         let (otherwise, end) = (self.new_label(), self.new_label());
-        self.emit(Instr::JumpUnless {
-            cond,
-            to: otherwise,
-        });
+        self.emit(Instr::JumpUnless { cond, to: otherwise });
         for (side, &region) in data.regions.iter().enumerate() {
             for (&param, place) in graph.region(region).params.iter().zip(&captures) {
                 self.places[param.index()] = Some(place.clone());
@@ -55,19 +45,10 @@ impl Lower<'_> {
     pub(super) fn while_loop(&mut self, node: Node) -> Result<()> {
         let graph = self.graph;
         let data = graph.node(node);
-        let [cond, body] = data.regions[..] else {
-            panic!("a while has two regions")
-        };
+        let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
         let n = data.results.len();
-        let carried: Vec<Place> = data
-            .results
-            .iter()
-            .map(|&r| self.new_place(graph.ty(r)))
-            .collect();
-        let captures = data.operands[n..]
-            .iter()
-            .map(|&v| self.place(v))
-            .collect::<Result<Vec<_>>>()?;
+        let carried: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
+        let captures = data.operands[n..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         self.move_all(&carried, &data.operands[..n], data.loc)?;
         for region in [cond, body] {
             let places = carried.iter().chain(&captures);
@@ -92,17 +73,12 @@ impl Lower<'_> {
         self.region(body)?;
         self.move_all(&carried, &graph.region(body).yields, data.loc)?;
         // Without loop variables that move, the edge is the point before the condition.
-        self.draft.loops[id as usize].back_edge = self
-            .here()
-            .saturating_sub(1)
-            .max(self.draft.loops[id as usize].start);
+        self.draft.loops[id as usize].back_edge =
+            self.here().saturating_sub(1).max(self.draft.loops[id as usize].start);
         self.set_label(test);
         self.region(cond)?;
         let pred = self.reg(graph.region(cond).yields[0])?;
-        self.emit(Instr::JumpIf {
-            cond: pred,
-            to: again,
-        });
+        self.emit(Instr::JumpIf { cond: pred, to: again });
         self.draft.loops[id as usize].end = self.here() - 1;
         self.current_loop = self.draft.loops[id as usize].parent;
         self.bind(&data.results, carried);
@@ -117,10 +93,7 @@ impl Lower<'_> {
 
     /// Gives places the values of others, all at once.
     fn move_all(&mut self, to: &[Place], from: &[Value], loc: Loc) -> Result<()> {
-        let sources = from
-            .iter()
-            .map(|&v| self.place(v))
-            .collect::<Result<Vec<_>>>()?;
+        let sources = from.iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         let mut moves = Vec::new();
         for ((dst, src), &value) in to.iter().zip(sources).zip(from) {
             moves.push(match (dst.clone(), src) {
@@ -131,14 +104,7 @@ impl Lower<'_> {
                 (Place::Slot(dst), Place::View(_) | Place::Reg(_)) => {
                     let operand = self.operand(value)?;
                     let src = self.new_slot();
-                    let step = self.add_step(
-                        Kernel::ToSlot,
-                        vec![operand],
-                        Out::Slot(src),
-                        None,
-                        "copy",
-                        loc,
-                    );
+                    let step = self.add_step(Kernel::ToSlot, vec![operand], Out::Slot(src), None, "copy", loc);
                     self.emit(Instr::Run(step));
                     Move::Slot { dst, src }
                 }
@@ -170,10 +136,7 @@ impl Lower<'_> {
             return Ok(());
         }
         // A stack is a value: the operation works on a copy, which liveness turns into the stack itself at its last use.
-        let others = data.operands[1..]
-            .iter()
-            .map(|&v| self.place(v))
-            .collect::<Result<Vec<_>>>()?;
+        let others = data.operands[1..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         let Place::Stack(src) = self.place(data.operands[0])? else {
             panic!("the operand of {} is no stack", op_name(op))
         };
@@ -184,14 +147,7 @@ impl Lower<'_> {
             StackOp::New(_) => unreachable!("handled above"),
             StackOp::Push => {
                 let operand = self.operand(data.operands[1])?;
-                let step = self.add_step(
-                    Kernel::Data,
-                    vec![operand],
-                    Out::Nothing,
-                    None,
-                    name,
-                    data.loc,
-                );
+                let step = self.add_step(Kernel::Data, vec![operand], Out::Nothing, None, name, data.loc);
                 self.emit(Instr::StackPush { stack, step });
             }
             StackOp::Pop => {
@@ -208,15 +164,9 @@ impl Lower<'_> {
             }
             StackOp::ZerosLike => self.emit(Instr::StackZero(stack)),
             StackOp::Add => {
-                let Place::Stack(src) = others[0] else {
-                    panic!("the second operand of {name} is no stack")
-                };
+                let Place::Stack(src) = others[0] else { panic!("the second operand of {name} is no stack") };
                 let step = self.add_step(Kernel::Data, vec![], Out::Nothing, None, name, data.loc);
-                self.emit(Instr::StackAdd {
-                    dst: stack,
-                    src,
-                    step,
-                });
+                self.emit(Instr::StackAdd { dst: stack, src, step });
             }
         }
         self.places[data.results[0].index()] = Some(Place::Stack(stack));

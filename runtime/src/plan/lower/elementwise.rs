@@ -27,24 +27,16 @@ impl Expr {
     }
 
     fn add_operand(&mut self, view: View) -> Arg {
-        let i = self
-            .operands
-            .iter()
-            .position(|v| *v == view)
-            .unwrap_or_else(|| {
-                self.operands.push(view);
-                self.operands.len() - 1
-            });
+        let i = self.operands.iter().position(|v| *v == view).unwrap_or_else(|| {
+            self.operands.push(view);
+            self.operands.len() - 1
+        });
         Arg::Operand(i as u8)
     }
 
     /// Adds all of another expression; gives the argument that is its result.
     fn add_expr(&mut self, other: Expr) -> Arg {
-        let operands: Vec<Arg> = other
-            .operands
-            .into_iter()
-            .map(|v| self.add_operand(v))
-            .collect();
+        let operands: Vec<Arg> = other.operands.into_iter().map(|v| self.add_operand(v)).collect();
         let first = self.ops.len();
         for mut op in other.ops {
             op.args = op.args.map(|a| match a {
@@ -68,22 +60,13 @@ fn function_of(graph: &anabranch_dsl::Graph, node: &NodeData) -> Option<Function
     };
     let dtype = graph.ty(node.operands[0]).element().dtype;
     // The elements that `select` chooses from are its second and third operand.
-    let dtype = if def.name == "select" {
-        graph.ty(node.operands[1]).element().dtype
-    } else {
-        dtype
-    };
+    let dtype = if def.name == "select" { graph.ty(node.operands[1]).element().dtype } else { dtype };
     function(def.name, dtype, graph.ty(node.results[0]).element().dtype)
 }
 
 impl Lower<'_> {
     /// Lowers a node if it is elementwise.
-    pub(super) fn elementwise(
-        &mut self,
-        node: Node,
-        def: &'static OpDef,
-        attrs: &Attrs,
-    ) -> Result<Option<Place>> {
+    pub(super) fn elementwise(&mut self, node: Node, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
         let graph = self.graph;
         let data = graph.node(node);
         let Some(function) = function_of(graph, data) else {
@@ -95,14 +78,7 @@ impl Lower<'_> {
             return self.scalar(data, function, def, attrs).map(Some);
         }
 
-        let mut expr = Expr {
-            shape,
-            operands: vec![],
-            ops: vec![],
-            def,
-            attrs: attrs.clone(),
-            loc: data.loc,
-        };
+        let mut expr = Expr { shape, operands: vec![], ops: vec![], def, attrs: attrs.clone(), loc: data.loc };
         let mut args = Vec::new();
         for (i, &v) in data.operands.iter().enumerate() {
             if let Some(j) = data.operands[..i].iter().position(|&w| w == v) {
@@ -124,12 +100,7 @@ impl Lower<'_> {
             });
         }
         let args: [Arg; 3] = std::array::from_fn(|i| args.get(i).copied().unwrap_or(args[0]));
-        expr.ops.push(MapOp {
-            function,
-            args,
-            dtype: ty.dtype,
-            name: def.name,
-        });
+        expr.ops.push(MapOp { function, args, dtype: ty.dtype, name: def.name });
 
         // A second user would compute it again; a failure must name this node.
         if let Users::Only(user) = self.only_user[data.results[0].index()]
@@ -137,11 +108,7 @@ impl Lower<'_> {
             && !self.options.check_finite
             && let user = graph.node(user)
             && function_of(graph, user).is_some()
-            && user
-                .operands
-                .iter()
-                .chain(&user.results)
-                .all(|&v| graph.ty(v).element().shape.known().is_some())
+            && user.operands.iter().chain(&user.results).all(|&v| graph.ty(v).element().shape.known().is_some())
             && graph.ty(user.results[0]).element().shape == ty.shape
         {
             return Ok(Some(Place::Expr(Box::new(expr))));
@@ -154,19 +121,9 @@ impl Lower<'_> {
         let out = self.new_buffer(expr.dtype(), expr.shape);
         let operands: Vec<Operand> = expr.operands.into_iter().map(Operand::View).collect();
         let kernel = Kernel::Map(Map::new(expr.ops, &operands, &out));
-        let meaning = Meaning {
-            def: expr.def,
-            attrs: expr.attrs,
-        };
+        let meaning = Meaning { def: expr.def, attrs: expr.attrs };
         let name = expr.def.name;
-        let step = self.add_step(
-            kernel,
-            operands,
-            Out::View(out.clone()),
-            Some(meaning),
-            name,
-            expr.loc,
-        );
+        let step = self.add_step(kernel, operands, Out::View(out.clone()), Some(meaning), name, expr.loc);
         self.emit(Instr::Run(step));
         if self.options.check_finite {
             self.emit(Instr::CheckFinite(step));
@@ -174,44 +131,20 @@ impl Lower<'_> {
         out
     }
 
-    fn scalar(
-        &mut self,
-        data: &NodeData,
-        function: Function,
-        def: &'static OpDef,
-        attrs: &Attrs,
-    ) -> Result<Place> {
-        let regs = data
-            .operands
-            .iter()
-            .map(|&v| self.reg(v))
-            .collect::<Result<Vec<_>>>()?;
+    fn scalar(&mut self, data: &NodeData, function: Function, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
+        let regs = data.operands.iter().map(|&v| self.reg(v)).collect::<Result<Vec<_>>>()?;
         let reg = |i: usize| regs.get(i).copied().unwrap_or(regs[0]);
         let (dst, a, b, c) = (self.new_reg(), reg(0), reg(1), reg(2));
         let needs_step = function.check.is_some() || self.options.check_finite;
         let step = needs_step.then(|| {
             let operand = |(&r, &v)| Operand::View(reg_view(r, self.graph.ty(v).element().dtype));
             let operands = regs.iter().zip(&data.operands).map(operand).collect();
-            let meaning = Meaning {
-                def,
-                attrs: attrs.clone(),
-            };
+            let meaning = Meaning { def, attrs: attrs.clone() };
             let out = Out::Reg(dst, self.graph.ty(data.results[0]).element().dtype);
-            self.add_step(
-                Kernel::Data,
-                operands,
-                out,
-                Some(meaning),
-                def.name,
-                data.loc,
-            )
+            self.add_step(Kernel::Data, operands, out, Some(meaning), def.name, data.loc)
         });
         if let (Some(check), Some(step)) = (function.check, step) {
-            self.emit(Instr::Require {
-                valid: check.scalar,
-                a: b,
-                step,
-            });
+            self.emit(Instr::Require { valid: check.scalar, a: b, step });
         }
         let instr = match function.scalar {
             Scalar::Unary(f) => Instr::Unary { f, dst, a },

@@ -10,8 +10,7 @@ mod prim;
 
 use super::draft::{Draft, Item, Loop, Move};
 use super::{
-    Assign, Base, BufferId, Instr, Meaning, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId,
-    View, reg_view,
+    Assign, Base, BufferId, Instr, Meaning, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View, reg_view,
 };
 use crate::cpu::element::scalar_to_reg;
 use crate::cpu::kernels::Kernel;
@@ -104,9 +103,7 @@ fn users(graph: &Graph) -> Vec<Users> {
             }
             regions.extend(&graph.node(node).regions);
         }
-        data.yields
-            .iter()
-            .for_each(|v| users[v.index()] = Users::Several);
+        data.yields.iter().for_each(|v| users[v.index()] = Users::Several);
     }
     users
 }
@@ -114,22 +111,13 @@ fn users(graph: &Graph) -> Vec<Users> {
 impl Lower<'_> {
     fn inputs(&mut self) -> Vec<TensorType> {
         let graph = self.graph;
-        let types = graph
-            .inputs()
-            .iter()
-            .map(|&v| graph.ty(v).element().clone())
-            .collect();
+        let types = graph.inputs().iter().map(|&v| graph.ty(v).element().clone()).collect();
         for (i, &v) in graph.inputs().iter().enumerate() {
             let ty = graph.ty(v).element();
             let base = Base::Input(i as u32);
             let place = match ty.shape.known() {
-                Some(shape) => {
-                    self.tensor_place(View::whole(base, ty.dtype, shape), "input", Loc::UNKNOWN)
-                }
-                None => panic!(
-                    "the plan of `{}` was asked for before its inputs were known: {ty}",
-                    graph.name
-                ),
+                Some(shape) => self.tensor_place(View::whole(base, ty.dtype, shape), "input", Loc::UNKNOWN),
+                None => panic!("the plan of `{}` was asked for before its inputs were known: {ty}", graph.name),
             };
             self.places[v.index()] = Some(place);
         }
@@ -154,11 +142,7 @@ impl Lower<'_> {
 
     fn region(&mut self, region: Region) -> Result<()> {
         let graph = self.graph;
-        graph
-            .region(region)
-            .nodes
-            .iter()
-            .try_for_each(|&n| self.node(n))
+        graph.region(region).nodes.iter().try_for_each(|&n| self.node(n))
     }
 
     fn node(&mut self, node: Node) -> Result<()> {
@@ -188,27 +172,19 @@ impl Lower<'_> {
             Op::Assign(var) => {
                 if data.region != graph.root() {
                     let name = &graph.vars[var.index()].name;
-                    let message = format!(
-                        "the variable `{name}` is assigned inside of a branch or loop body of the graph"
+                    let message =
+                        format!("the variable `{name}` is assigned inside of a branch or loop body of the graph");
+                    return Err(
+                        Diagnostic::new(message).at(data.loc, "carry its value out, and assign it in the root region")
                     );
-                    return Err(Diagnostic::new(message).at(
-                        data.loc,
-                        "carry its value out, and assign it in the root region",
-                    ));
                 }
                 self.place(data.operands[0])?;
                 self.assigned[var.index()] = Some(data.operands[0]);
             }
             Op::Assert { message } => {
                 let cond = self.reg(data.operands[0])?;
-                let step = self.add_step(
-                    Kernel::Assert(message.clone()),
-                    vec![],
-                    Out::Nothing,
-                    None,
-                    "assert",
-                    data.loc,
-                );
+                let step =
+                    self.add_step(Kernel::Assert(message.clone()), vec![], Out::Nothing, None, "assert", data.loc);
                 self.emit(Instr::Assert { cond, step });
             }
             Op::Stack(op) => self.stack_op(node, op)?,
@@ -223,12 +199,7 @@ impl Lower<'_> {
     /// Where a value is; an expression is computed first.
     fn place(&mut self, value: Value) -> Result<Place> {
         let place = self.places[value.index()].clone();
-        let place = place.unwrap_or_else(|| {
-            panic!(
-                "{value} of `{}` is used before it is defined",
-                self.graph.name
-            )
-        });
+        let place = place.unwrap_or_else(|| panic!("{value} of `{}` is used before it is defined", self.graph.name));
         let Place::Expr(expr) = place else {
             return Ok(place);
         };
@@ -253,10 +224,7 @@ impl Lower<'_> {
     fn reg(&mut self, value: Value) -> Result<Reg> {
         match self.place(value)? {
             Place::Reg(r) => Ok(r),
-            other => panic!(
-                "{value} of `{}` is not in a register but {other:?}",
-                self.graph.name
-            ),
+            other => panic!("{value} of `{}` is not in a register but {other:?}", self.graph.name),
         }
     }
 
@@ -269,14 +237,7 @@ impl Lower<'_> {
             return Place::Reg(r);
         }
         let (dst, dtype) = (self.new_reg(), view.dtype);
-        let step = self.add_step(
-            Kernel::Load,
-            vec![Operand::View(view)],
-            Out::Reg(dst, dtype),
-            None,
-            name,
-            loc,
-        );
+        let step = self.add_step(Kernel::Load, vec![Operand::View(view)], Out::Reg(dst, dtype), None, name, loc);
         self.emit(Instr::Run(step));
         Place::Reg(dst)
     }
@@ -287,11 +248,7 @@ impl Lower<'_> {
         }
         let i = self.draft.constants.len() as u32;
         self.draft.constants.push(tensor.clone());
-        Place::View(View::whole(
-            Base::Constant(i),
-            tensor.dtype(),
-            tensor.shape().to_vec(),
-        ))
+        Place::View(View::whole(Base::Constant(i), tensor.dtype(), tensor.shape().to_vec()))
     }
 
     fn constant_reg(&mut self, bits: u64) -> Reg {
@@ -378,12 +335,7 @@ impl Lower<'_> {
 
     fn open_loop(&mut self) -> u32 {
         let id = self.draft.loops.len() as u32;
-        self.draft.loops.push(Loop {
-            start: self.here(),
-            end: 0,
-            parent: self.current_loop,
-            back_edge: 0,
-        });
+        self.draft.loops.push(Loop { start: self.here(), end: 0, parent: self.current_loop, back_edge: 0 });
         self.current_loop = Some(id);
         id
     }
@@ -398,14 +350,7 @@ impl Lower<'_> {
         loc: Loc,
     ) -> StepId {
         let meaning = meaning.map(Box::new);
-        self.draft.steps.push(Step {
-            kernel,
-            operands,
-            out,
-            meaning,
-            name,
-            loc,
-        });
+        self.draft.steps.push(Step { kernel, operands, out, meaning, name, loc });
         StepId(self.draft.steps.len() as u32 - 1)
     }
 
@@ -419,23 +364,12 @@ impl Lower<'_> {
     /// Copies a view to a part of a buffer.
     fn copy_to(&mut self, from: &View, to: View, name: &'static str, loc: Loc) {
         let kernel = Kernel::Copy(Copy::new(from, &to));
-        let step = self.add_step(
-            kernel,
-            vec![Operand::View(from.clone())],
-            Out::View(to),
-            None,
-            name,
-            loc,
-        );
+        let step = self.add_step(kernel, vec![Operand::View(from.clone())], Out::View(to), None, name, loc);
         self.emit(Instr::Run(step));
     }
 
     /// The view itself if it is contiguous, a copy if not.
     fn contiguous(&mut self, view: View, name: &'static str, loc: Loc) -> View {
-        if view.is_contiguous() {
-            view
-        } else {
-            self.copied(&view, name, loc)
-        }
+        if view.is_contiguous() { view } else { self.copied(&view, name, loc) }
     }
 }

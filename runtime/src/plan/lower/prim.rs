@@ -18,11 +18,7 @@ impl Lower<'_> {
         let graph = self.graph;
         let data = graph.node(node);
         let is_known = |ty: &Type| ty.element().shape.known().is_some();
-        let mut known = data
-            .operands
-            .iter()
-            .chain(&data.results)
-            .all(|&v| is_known(graph.ty(v)));
+        let mut known = data.operands.iter().chain(&data.results).all(|&v| is_known(graph.ty(v)));
         // A value of a known type may have come through a slot.
         for &v in &data.operands {
             known &= !matches!(self.places[v.index()], Some(Place::Slot(_)));
@@ -46,58 +42,30 @@ impl Lower<'_> {
     }
 
     /// An operation without operands has one value: it is computed now.
-    fn constant_op(
-        &mut self,
-        data: &NodeData,
-        def: &'static OpDef,
-        attrs: &Attrs,
-    ) -> Result<Place> {
+    fn constant_op(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
         let ty = self.graph.ty(data.results[0]).element();
-        let tensor = (def.eval)(&EvalCx {
-            operands: &[],
-            attrs,
-            ty,
-        })
-        .map_err(|e| e.at(def.name, data.loc))?;
+        let tensor = (def.eval)(&EvalCx { operands: &[], attrs, ty }).map_err(|e| e.at(def.name, data.loc))?;
         Ok(self.constant(&tensor))
     }
 
     /// The extents of an operand or a result.
     fn shape_of(&self, v: Value) -> Vec<usize> {
-        self.graph
-            .ty(v)
-            .element()
-            .shape
-            .known()
-            .expect("the shape is known")
+        self.graph.ty(v).element().shape.known().expect("the shape is known")
     }
 
     /// Operations that only say where elements are, and those that are copies.
-    fn structural(
-        &mut self,
-        data: &NodeData,
-        def: &'static OpDef,
-        attrs: &Attrs,
-    ) -> Result<Option<Place>> {
+    fn structural(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
         let shape = self.shape_of(data.results[0]);
         let view = match def.name {
             "broadcast_to" | "broadcast_like" => self.view_of(data, 0)?.broadcast_to(&shape),
             "permute" => self.view_of(data, 0)?.permute(&attrs.indices("axes")),
             "flip" => {
                 let view = self.view_of(data, 0)?;
-                attrs
-                    .indices("axes")
-                    .into_iter()
-                    .fold(view, |v, axis| v.flip(axis))
+                attrs.indices("axes").into_iter().fold(view, |v, axis| v.flip(axis))
             }
             "slice" => {
                 let axis = attrs.index("axis");
-                self.view_of(data, 0)?.slice(
-                    axis,
-                    attrs.index("start"),
-                    shape[axis],
-                    attrs.int("step") as isize,
-                )
+                self.view_of(data, 0)?.slice(axis, attrs.index("start"), shape[axis], attrs.int("step") as isize)
             }
             "reshape" | "reshape_like" => {
                 let view = self.view_of(data, 0)?;
@@ -105,8 +73,7 @@ impl Lower<'_> {
                     Some(view) => view,
                     None => {
                         let copy = self.copied(&view, def.name, data.loc);
-                        copy.reshape(&shape)
-                            .expect("a contiguous tensor has all shapes")
+                        copy.reshape(&shape).expect("a contiguous tensor has all shapes")
                     }
                 }
             }
@@ -123,16 +90,10 @@ impl Lower<'_> {
                 out
             }
             "update_slice" => {
-                let (axis, start, step) =
-                    (attrs.index("axis"), attrs.index("start"), attrs.int("step"));
+                let (axis, start, step) = (attrs.index("axis"), attrs.index("start"), attrs.int("step"));
                 let part = self.view_of(data, 1)?;
                 let out = self.changeable(data)?;
-                self.copy_to(
-                    &part,
-                    out.slice(axis, start, part.shape[axis], step as isize),
-                    def.name,
-                    data.loc,
-                );
+                self.copy_to(&part, out.slice(axis, start, part.shape[axis], step as isize), def.name, data.loc);
                 out
             }
             _ => return Ok(None),
@@ -144,23 +105,13 @@ impl Lower<'_> {
     fn changeable(&mut self, data: &NodeData) -> Result<View> {
         let src = self.view_of(data, 0)?;
         let dst = self.new_buffer(src.dtype, src.shape.clone());
-        self.emit_moves(vec![Move::Tensor {
-            dst: dst.clone(),
-            src,
-        }]);
+        self.emit_moves(vec![Move::Tensor { dst: dst.clone(), src }]);
         Ok(dst)
     }
 
     /// Operations with a kernel.
-    fn kernel(
-        &mut self,
-        data: &NodeData,
-        def: &'static OpDef,
-        attrs: &Attrs,
-    ) -> Result<Option<Place>> {
-        let mut operands = (0..data.operands.len())
-            .map(|i| self.view_of(data, i))
-            .collect::<Result<Vec<_>>>()?;
+    fn kernel(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
+        let mut operands = (0..data.operands.len()).map(|i| self.view_of(data, i)).collect::<Result<Vec<_>>>()?;
         let shape = self.shape_of(data.results[0]);
         let kernel = match def.name {
             "sum" | "prod" | "max" | "min" | "all" | "any" => {
@@ -169,8 +120,7 @@ impl Lower<'_> {
             }
             "sum_like" => {
                 let missing = operands[0].shape.len() - shape.len();
-                let stretched =
-                    |&a: &usize| a < missing || shape[a - missing] != operands[0].shape[a];
+                let stretched = |&a: &usize| a < missing || shape[a - missing] != operands[0].shape[a];
                 let axes: Vec<usize> = (0..operands[0].shape.len()).filter(stretched).collect();
                 Kernel::Reduce(Reduce::new(Reduction::Sum, &operands[0], &axes))
             }
@@ -181,17 +131,11 @@ impl Lower<'_> {
                     _ => Normal::LogSumExp,
                 };
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
-                Kernel::Softmax(Softmax::new(
-                    normal,
-                    &operands[0].shape,
-                    attrs.index("axis"),
-                ))
+                Kernel::Softmax(Softmax::new(normal, &operands[0].shape, attrs.index("axis")))
             }
             "cumsum" | "argmax" | "argmin" => {
                 let along = match def.name {
-                    "cumsum" => Along::CumSum {
-                        reverse: attrs.bool("reverse"),
-                    },
+                    "cumsum" => Along::CumSum { reverse: attrs.bool("reverse") },
                     "argmax" => Along::ArgMax,
                     _ => Along::ArgMin,
                 };
@@ -245,8 +189,7 @@ impl Lower<'_> {
             _ => return Ok(None),
         };
         let operands = operands.into_iter().map(Operand::View).collect();
-        self.run_kernel_on(kernel, operands, data, def, attrs)
-            .map(Some)
+        self.run_kernel_on(kernel, operands, data, def, attrs).map(Some)
     }
 
     /// Runs a kernel that changes its first operand, a buffer of its own.
@@ -260,18 +203,8 @@ impl Lower<'_> {
     ) -> Place {
         let out = operands[0].clone();
         let operands = operands.into_iter().map(Operand::View).collect();
-        let meaning = Meaning {
-            def,
-            attrs: attrs.clone(),
-        };
-        let step = self.add_step(
-            kernel,
-            operands,
-            Out::View(out.clone()),
-            Some(meaning),
-            def.name,
-            data.loc,
-        );
+        let meaning = Meaning { def, attrs: attrs.clone() };
+        let step = self.add_step(kernel, operands, Out::View(out.clone()), Some(meaning), def.name, data.loc);
         self.emit(Instr::Run(step));
         Place::View(out)
     }
@@ -285,11 +218,7 @@ impl Lower<'_> {
 
     /// Runs an operation by its reference meaning.
     fn reference(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
-        let operands = data
-            .operands
-            .iter()
-            .map(|&v| self.operand(v))
-            .collect::<Result<Vec<_>>>()?;
+        let operands = data.operands.iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
         self.run_kernel_on(Kernel::Reference, operands, data, def, attrs)
     }
 
@@ -310,10 +239,7 @@ impl Lower<'_> {
             Place::Slot(s) => Out::Slot(*s),
             Place::Stack(_) | Place::Expr(_) => panic!("{} gives a tensor", def.name),
         };
-        let meaning = Meaning {
-            def,
-            attrs: attrs.clone(),
-        };
+        let meaning = Meaning { def, attrs: attrs.clone() };
         let step = self.add_step(kernel, operands, out, Some(meaning), def.name, data.loc);
         self.emit(Instr::Run(step));
         if self.options.check_finite {

@@ -1,0 +1,131 @@
+//! Which values a gradient concerns: those that depend on what it is taken with respect to, and among them those on which the
+//! loss depends.
+
+use super::*;
+
+/// The values that depend on `wrt` through differentiable operations, in the open regions and all regions inside.
+pub(super) fn active_in(t: &trace::Tracer, wrt: &[Value]) -> HashSet<Value> {
+    let mut active: HashSet<Value> = wrt.iter().copied().collect();
+    for depth in 0..=t.depth_now() {
+        if depth > 0 {
+            for (param, outer) in t.open_params(depth) {
+                if active.contains(&outer) {
+                    active.insert(param);
+                }
+            }
+        }
+        activate(&t.graph, t.region_of_depth(depth), &mut active);
+    }
+    active
+}
+
+pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut HashSet<Value>) {
+    for &node in &graph.region(region).nodes {
+        let data = graph.node(node);
+        if !data.operands.iter().any(|v| active.contains(v)) {
+            continue;
+        }
+        let bind = |from: &[Value], to: &[Value], active: &mut HashSet<Value>| {
+            let mut changed = false;
+            for (a, b) in from.iter().zip(to) {
+                if active.contains(a) {
+                    changed |= active.insert(*b);
+                }
+            }
+            changed
+        };
+        match &data.op {
+            Op::Prim(def, _) if matches!(def.grad, Grad::Zero(_)) => {}
+            Op::Prim(..) | Op::Stack(_) => {
+                for &r in &data.results {
+                    if graph.ty(r).is_differentiable() {
+                        active.insert(r);
+                    }
+                }
+            }
+            Op::Cond => {
+                for &arm in &data.regions {
+                    bind(&data.operands[1..], &graph.region(arm).params, active);
+                    activate(graph, arm, active);
+                    bind(&graph.region(arm).yields, &data.results, active);
+                }
+            }
+            Op::While => {
+                let body = graph.region(data.regions[1]);
+                bind(&data.operands, &body.params, active);
+                loop {
+                    activate(graph, data.regions[1], active);
+                    if !bind(&body.yields, &body.params, active) {
+                        break;
+                    }
+                }
+                bind(&body.params[..data.results.len()], &data.results, active);
+            }
+            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } => {}
+        }
+    }
+}
+
+impl Sweep {
+    pub(super) fn is_active(&self, v: Value) -> bool {
+        self.active.contains(&v)
+    }
+
+    /// Which values of `region` get a cotangent if `seeds` do.
+    pub(super) fn reached(
+        &self,
+        graph: &crate::Graph,
+        region: Region,
+        seeds: &mut dyn Iterator<Item = Value>,
+    ) -> HashSet<Value> {
+        let mut reached: HashSet<Value> = seeds.filter(|&v| self.is_active(v)).collect();
+        for &node in graph.region(region).nodes.iter().rev() {
+            let data = graph.node(node);
+            if !data.results.iter().any(|r| reached.contains(r)) {
+                continue;
+            }
+            let hit = |i: usize| reached.contains(&data.results[i]);
+            let operands: Vec<Value> = match &data.op {
+                Op::Prim(..) | Op::Stack(_) => data.operands.clone(),
+                Op::Cond => {
+                    let mut operands = Vec::new();
+                    for &arm in &data.regions {
+                        let arm_data = graph.region(arm);
+                        let mut seeds = arm_data.yields.iter().enumerate().filter(|&(i, _)| hit(i)).map(|(_, &v)| v);
+                        let inner = self.reached(graph, arm, &mut seeds);
+                        let pairs = arm_data.params.iter().zip(&data.operands[1..]);
+                        operands.extend(pairs.filter(|(p, _)| inner.contains(p)).map(|(_, &v)| v));
+                    }
+                    operands
+                }
+                Op::While => {
+                    let seeds = (0..data.results.len()).filter(|&i| hit(i)).collect();
+                    let params = self.reached_params(graph, data, seeds);
+                    params.into_iter().map(|i| data.operands[i]).collect()
+                }
+                Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } => vec![],
+            };
+            reached.extend(operands.into_iter().filter(|&v| self.is_active(v)));
+        }
+        reached
+    }
+
+    /// Which parameters of a loop get a cotangent if the results `seeds` do, in order. A loop variable gets one as well
+    /// if a later trip gives it one.
+    pub(super) fn reached_params(&self, graph: &crate::Graph, data: &NodeData, seeds: Vec<usize>) -> Vec<usize> {
+        let body = graph.region(data.regions[1]);
+        let n = data.results.len();
+        let mut hit: HashSet<usize> = seeds.into_iter().filter(|&i| self.is_active(body.params[i])).collect();
+        loop {
+            let mut seeds = hit.iter().filter(|&&i| i < n).map(|&i| body.yields[i]);
+            let inner = self.reached(graph, data.regions[1], &mut seeds);
+            let before = hit.len();
+            hit.extend((0..body.params.len()).filter(|&i| inner.contains(&body.params[i])));
+            if hit.len() == before {
+                let mut hit: Vec<usize> = hit.into_iter().collect();
+                hit.sort_unstable();
+                return hit;
+            }
+        }
+    }
+}

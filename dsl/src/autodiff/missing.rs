@@ -1,0 +1,57 @@
+//! The error of an operation without a gradient: it names the way from the loss to what the gradient is taken with respect to.
+
+use super::*;
+
+impl Sweep {
+    pub(super) fn missing(&self, def: &OpDef, why: &str, node: Node, data: &NodeData) -> ! {
+        let came_from = self.came_from.borrow();
+        let mut to_loss = Vec::new();
+        let mut at = node;
+        trace::with(|t| {
+            while let Some(&next) = t.graph.node(at).results.iter().find_map(|r| came_from.get(r)) {
+                if next == at || to_loss.len() > 20 {
+                    break;
+                }
+                at = next;
+                to_loss.push(t.graph.node(at).op.name());
+            }
+        });
+        let mut to_wrt = Vec::new();
+        trace::with(|t| {
+            let mut at = data.operands.iter().copied().find(|&v| self.is_active(v));
+            while let Some(v) = at {
+                let done = self.wrt.contains(&v) || to_wrt.len() > 20;
+                if let Some(name) = t.graph.value(v).name
+                    && (done || t.graph.producer(v).is_none())
+                {
+                    to_wrt.push(format!("`{name}`"));
+                }
+                at = if done { None } else { self.comes_from(&t.graph, v, &mut to_wrt) };
+            }
+        });
+        let mut path = vec!["loss".to_owned()];
+        path.extend(to_loss.iter().rev().map(|s| (*s).to_owned()));
+        path.push(def.name.to_owned());
+        path.extend(to_wrt);
+        trace::fail(
+            Diagnostic::new(format!("gradients: `{}` has no gradient: {why}", def.name))
+                .at(data.loc, "the gradient is needed here")
+                .help(format!("the way is {}; `stop_gradient()` cuts it", path.join(" <- "))),
+        )
+    }
+
+    /// One step of the way from a value to what the gradient is taken with respect to; notes the operation that is passed.
+    fn comes_from(&self, graph: &crate::Graph, v: Value, way: &mut Vec<String>) -> Option<Value> {
+        match graph.value(v).def {
+            ValueDef::Result(node, _) => {
+                way.push(graph.node(node).op.name().to_owned());
+                graph.node(node).operands.iter().copied().find(|&v| self.is_active(v))
+            }
+            ValueDef::Param(region, i) => {
+                let owner = graph.node(graph.region(region).owner?);
+                let offset = usize::from(matches!(owner.op, Op::Cond));
+                Some(owner.operands[i as usize + offset]).filter(|&v| self.is_active(v))
+            }
+        }
+    }
+}

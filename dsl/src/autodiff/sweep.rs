@@ -1,0 +1,271 @@
+//! Going backwards through forward regions, node by node.
+
+use super::saved::Origin;
+use super::*;
+
+impl Sweep {
+    /// Adds to the cotangent of a forward value.
+    pub(super) fn add(&self, cot: &mut Cotangents, v: Value, dv: Any, from: Option<Node>) {
+        if !self.is_active(v) {
+            return;
+        }
+        if let Some(node) = from {
+            self.came_from.borrow_mut().entry(v).or_insert(node);
+        }
+        let sum = match cot.get(&v) {
+            None => dv,
+            Some(&old) => match old.ty() {
+                Type::Tensor(_) => old.add(dv),
+                Type::Stack(_) => stack_op(StackOp::Add, &[old, dv])[0],
+            },
+        };
+        cot.insert(v, sum);
+    }
+
+    /// Goes backwards through the nodes of a forward region.
+    pub(super) fn region(&self, level: usize, region: Region, cot: &mut Cotangents) {
+        let nodes = graph(|g| g.region(region).nodes.clone());
+        for node in nodes.into_iter().rev() {
+            let data = graph(|g| {
+                let data = g.node(node);
+                let wanted = data.results.iter().any(|r| cot.contains_key(r))
+                    && data.operands.iter().any(|&v| self.is_active(v));
+                wanted.then(|| data.clone())
+            });
+            if let Some(data) = data {
+                trace::at_loc(data.loc, || self.node(level, node, &data, cot));
+            }
+        }
+    }
+
+    fn node(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
+        match &data.op {
+            Op::Prim(def, attrs) => {
+                let Some(&dy) = cot.get(&data.results[0]) else {
+                    return;
+                };
+                let rule = match def.grad {
+                    Grad::Rule(rule) => rule,
+                    Grad::Zero(_) => return,
+                    Grad::Missing(why) => self.missing(def, why, node, data),
+                };
+                let element = |v: &Value| graph(|g| g.ty(*v).element().clone());
+                let grad_node = GradNode {
+                    sweep: self,
+                    level,
+                    data,
+                    attrs,
+                    types: data.operands.iter().map(element).collect(),
+                    result_type: element(&data.results[0]),
+                    dy,
+                };
+                let parts = rule(&grad_node);
+                assert_eq!(parts.len(), data.operands.len(), "{}: one gradient for each operand", def.name);
+                for (&v, part) in data.operands.iter().zip(parts) {
+                    if let Some(part) = part {
+                        self.add(cot, v, part, Some(node));
+                    }
+                }
+            }
+            Op::Stack(op) => self.stack(level, op, node, data, cot),
+            Op::Cond => self.cond(level, node, data, cot),
+            Op::While => self.while_loop(level, node, data, cot),
+            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } => {}
+        }
+    }
+
+    fn stack(&self, level: usize, op: &StackOp, node: Node, data: &NodeData, cot: &mut Cotangents) {
+        let d = |i: usize, cot: &Cotangents| cot.get(&data.results[i]).copied();
+        match op {
+            StackOp::Push => {
+                let ds = d(0, cot).expect("a push has one result");
+                let popped = stack_op(StackOp::Pop, &[ds]);
+                self.add(cot, data.operands[0], popped[0], Some(node));
+                self.add(cot, data.operands[1], popped[1], Some(node));
+            }
+            StackOp::Pop => {
+                let below = d(0, cot).unwrap_or_else(|| self.zeros_left(level, data.results[0]));
+                let top = d(1, cot).unwrap_or_else(|| self.zeros_of_type(level, data.results[1]));
+                let pushed = stack_op(StackOp::Push, &[below, top])[0];
+                self.add(cot, data.operands[0], pushed, Some(node));
+            }
+            StackOp::Add => {
+                let ds = d(0, cot).expect("a sum has one result");
+                self.add(cot, data.operands[0], ds, Some(node));
+                self.add(cot, data.operands[1], ds, Some(node));
+            }
+            StackOp::New(_) | StackOp::ZerosLike => {}
+        }
+    }
+
+    /// Zeros of the type of a forward value, which is only asked for if its extents are not known.
+    pub(super) fn zeros_of_type(&self, level: usize, v: Value) -> Any {
+        let ty = graph(|g| g.ty(v).clone());
+        match &ty {
+            Type::Tensor(t) if !t.shape.dims().contains(&crate::Dim::Unknown) => {
+                trace::constant(HostTensor::zeros(t.dtype, vec![])).broadcast_to(t.shape.clone())
+            }
+            Type::Stack(_) => self.zeros_of_stack(level, v),
+            Type::Tensor(_) => zeros_of(self.map(level, v)),
+        }
+    }
+
+    /// The cotangent of a stack that a construct of a backward region leaves behind, where nothing reads it.
+    ///
+    /// Such a construct pops all that was pushed since the stack was new, or it would hand the stack on and so give it a
+    /// cotangent. So inside of another construct, where the stack itself cannot be had again, there is nothing left on it.
+    fn zeros_left(&self, level: usize, v: Value) -> Any {
+        match graph(|g| g.ty(v).clone()) {
+            Type::Stack(element) if level > 0 => stack_op(StackOp::New(element), &[])[0],
+            _ => self.zeros_of_type(level, v),
+        }
+    }
+
+    /// Zeros for a stack, which is not saved: it has to come from outside of all forward regions.
+    fn zeros_of_stack(&self, level: usize, v: Value) -> Any {
+        if level == 0 {
+            return zeros_of(trace::with(|t| t.any(v)));
+        }
+        match self.origin(v) {
+            Origin::Outside(outer) => self.zeros_of_stack(level - 1, outer),
+            _ => trace::fail(
+                Diagnostic::new(
+                    "gradients: a gradient that was taken in a loop, of a loop before it, in one more loop, \
+                     cannot be differentiated",
+                )
+                .at(graph(|g| g.loc(v)), "this loop saves values for the gradient")
+                .help("take the gradient beside the loop that it goes through"),
+            ),
+        }
+    }
+
+    fn cond(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
+        let regions: Vec<_> = graph(|g| data.regions.iter().map(|&r| g.region(r).clone()).collect());
+        let pred = self.map(level, data.operands[0]);
+        let mut bwd = CondTrace::begin(pred);
+        let mut parts: [Vec<Option<Any>>; 2] = Default::default();
+        let mut threads: [Vec<Thread>; 2] = Default::default();
+        for (arm, region) in regions.iter().enumerate() {
+            bwd.select(arm);
+            self.push_level(data.regions[arm], None);
+            let mut arm_cot = Cotangents::new();
+            for (r, &y) in data.results.iter().zip(&region.yields) {
+                if let Some(&dr) = cot.get(r) {
+                    self.add(&mut arm_cot, y, dr, Some(node));
+                }
+            }
+            self.region(level + 1, data.regions[arm], &mut arm_cot);
+            parts[arm] = region.params.iter().map(|p| arm_cot.get(p).copied()).collect();
+            threads[arm] = self.pop_level().threads;
+        }
+        let captures = &data.operands[1..];
+        let wanted: Vec<usize> =
+            (0..captures.len()).filter(|&i| parts[0][i].is_some() || parts[1][i].is_some()).collect();
+        let mut sides = [Vec::new(), Vec::new()];
+        for (arm, side) in sides.iter_mut().enumerate() {
+            bwd.select(arm);
+            side.extend(wanted.iter().map(|&i| parts[arm][i].unwrap_or_else(|| self.zeros_left(level, captures[i]))));
+        }
+        for (arm, arm_threads) in threads.iter().enumerate() {
+            for thread in arm_threads {
+                sides[arm].push(thread.current);
+                sides[1 - arm].push(thread.outer);
+            }
+        }
+        let results = bwd.end(&sides[0], &sides[1], &[]);
+        for (&i, &d) in wanted.iter().zip(&results) {
+            self.add(cot, captures[i], d, Some(node));
+        }
+        let after = threads.iter().flatten().zip(&results[wanted.len()..]);
+        self.hand_back(level, after.map(|(t, &r)| (t.saved, r)));
+    }
+
+    fn while_loop(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
+        let n = data.results.len();
+        let body_region = data.regions[1];
+        let seeds: Vec<usize> = (0..n).filter(|&i| cot.contains_key(&data.results[i])).collect();
+        let reached = graph(|g| self.reached_params(g, data, seeds));
+        // Positions of captures are those of now: counting the trips adds a loop variable before them.
+        let body = graph(|g| g.region(body_region).clone());
+        let trips = trace::with(|t| t.count_trips(node));
+        let trips = self.map(level, trips);
+
+        // The loop variables of the backward loop: trips left, then the cotangents of what is reached.
+        let initial = |&i: &usize| {
+            if i < n {
+                cot.get(&data.results[i]).copied().unwrap_or_else(|| self.zeros_left(level, data.results[i]))
+            } else {
+                self.zeros_of_type(level, data.operands[i])
+            }
+        };
+        let mut init = vec![trips];
+        init.extend(reached.iter().map(initial));
+        let (mut bwd, params) = WhileTrace::begin(&init, &[]);
+        let int = |x: i32| trace::constant(HostTensor::scalar(x));
+        let params_in_body = bwd.begin_body(params[0].gt(int(0)));
+        let left = params_in_body[0].sub(int(1));
+        self.push_level(body_region, Some(bwd));
+        let mut body_cot = Cotangents::new();
+        for (&i, &d) in reached.iter().zip(&params_in_body[1..]) {
+            if i < n {
+                self.add(&mut body_cot, body.yields[i], d, Some(node));
+            }
+        }
+        self.region(level + 1, body_region, &mut body_cot);
+        let mut next = vec![left];
+        for (&i, &d) in reached.iter().zip(&params_in_body[1..]) {
+            let part = body_cot.get(&body.params[i]).copied();
+            next.push(if i < n {
+                part.unwrap_or_else(|| self.zeros_of_type(level + 1, body.params[i]))
+            } else {
+                match part {
+                    None => d,
+                    Some(part) if matches!(d.ty(), Type::Stack(_)) => stack_op(StackOp::Add, &[d, part])[0],
+                    Some(part) => d.add(part),
+                }
+            });
+        }
+        let Level { threads, bwd, .. } = self.pop_level();
+        let bwd = bwd.expect("the level is that of a loop");
+        let extra: Vec<Any> = threads.iter().map(|t| t.current).collect();
+        let results = bwd.end_with(&next, &extra, &[]);
+        for (&i, &d) in reached.iter().zip(&results[1..]) {
+            self.add(cot, data.operands[i], d, Some(node));
+        }
+        let after = threads.iter().zip(&results[next.len()..]);
+        self.hand_back(level, after.map(|(t, &r)| (t.saved, r)));
+    }
+
+    pub(super) fn push_level(&self, fwd: Region, bwd: Option<WhileTrace>) {
+        let level = Level { fwd, depth: trace::depth(), map: HashMap::new(), threads: vec![], bwd };
+        self.levels.borrow_mut().push(level);
+    }
+
+    pub(super) fn pop_level(&self) -> Level {
+        self.levels.borrow_mut().pop().expect("levels are pushed and popped in pairs")
+    }
+
+    /// What a closed backward construct left on the stacks is what its surroundings go on with.
+    fn hand_back(&self, level: usize, results: impl Iterator<Item = (Value, Any)>) {
+        let mut levels = self.levels.borrow_mut();
+        for (saved, stack) in results {
+            if let Some(thread) = levels[level].threads.iter_mut().find(|t| t.saved == saved) {
+                thread.current = stack;
+            }
+        }
+    }
+
+    /// Hands the cotangents of the parameters of an open construct to what they stand for.
+    pub(super) fn leave_open(&self, depth: usize, cot: &mut Cotangents, loc: Loc) {
+        let params = trace::with(|t| t.open_params(depth));
+        for (param, outer) in params {
+            let Some(&d) = cot.get(&param) else { continue };
+            let (carried, name) = trace::with(|t| (t.is_open_carried(depth, param), t.graph.value(param).name));
+            if !carried {
+                self.add(cot, outer, d, None);
+            } else if self.is_active(outer) {
+                trace::fail(earlier::error(name, loc));
+            }
+        }
+    }
+}
