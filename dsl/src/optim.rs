@@ -23,6 +23,18 @@ pub trait Optimizer {
     /// The next value of `var`, now `value`, with gradient `grad`; `rate` is a scalar of its element type.
     fn update(&self, var: &AnyVar, value: Any, grad: Any, rate: Any, step: Option<Any>) -> Any;
 
+    /// Makes the state that it keeps for `var`, if there is none yet.
+    fn prepare_var(&self, _var: &AnyVar) {}
+
+    /// Makes the state that it keeps for the variables of `model`. Updating them does so as well; loading the state of an
+    /// earlier run comes before that.
+    fn prepare<M: Module + ?Sized>(&self, model: &M)
+    where
+        Self: Sized,
+    {
+        float_vars(model).iter().for_each(|var| self.prepare_var(var));
+    }
+
     /// Differentiates `loss` with respect to the variables of `model` and updates them.
     #[track_caller]
     fn minimize<M: Module + ?Sized>(&self, loss: Tensor, model: &M)
@@ -61,9 +73,14 @@ pub trait Optimizer {
 /// The gradients of a loss with respect to all float variables of a model.
 #[track_caller]
 pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyVar, Any)> {
-    let vars: Vec<AnyVar> = model.vars().into_iter().map(|(_, v)| v).filter(|v| v.ty().dtype.is_float()).collect();
+    let vars = float_vars(model);
     let gradients = var_gradients(loss, &vars);
     vars.into_iter().zip(gradients).collect()
+}
+
+/// The variables of a model that have gradients.
+fn float_vars<M: Module + ?Sized>(model: &M) -> Vec<AnyVar> {
+    model.vars().into_iter().map(|(_, v)| v).filter(|v| v.ty().dtype.is_float()).collect()
 }
 
 /// Scales gradients down together so that the root of the sum of all their squares is at most `max` (Pascanu et al. 2013).
@@ -137,6 +154,11 @@ impl Sgd {
         self.nesterov = true;
         self
     }
+
+    fn velocity(&self, var: &AnyVar) -> AnyVar {
+        let [velocity] = self.slots.of(var, ["velocity"]);
+        velocity
+    }
 }
 
 impl Optimizer for Sgd {
@@ -144,11 +166,17 @@ impl Optimizer for Sgd {
         self.rate
     }
 
+    fn prepare_var(&self, var: &AnyVar) {
+        if self.momentum != 0.0 {
+            self.velocity(var);
+        }
+    }
+
     fn update(&self, var: &AnyVar, value: Any, grad: Any, rate: Any, _: Option<Any>) -> Any {
         if self.momentum == 0.0 {
             return value - rate * grad;
         }
-        let [velocity] = self.slots.of(var, ["velocity"]);
+        let velocity = self.velocity(var);
         let v = read_var(&velocity) * f64::from(self.momentum) + grad;
         assign_var(&velocity, v);
         let direction = if self.nesterov { grad + v * f64::from(self.momentum) } else { v };
@@ -200,11 +228,19 @@ impl Adam {
         self.weight_decay = decay;
         self
     }
+
+    fn moments(&self, var: &AnyVar) -> [AnyVar; 2] {
+        self.slots.of(var, ["adam_m", "adam_v"])
+    }
 }
 
 impl Optimizer for Adam {
     fn rate(&self) -> f32 {
         self.rate
+    }
+
+    fn prepare_var(&self, var: &AnyVar) {
+        self.moments(var);
     }
 
     fn begin(&self) -> Option<Any> {
@@ -214,7 +250,7 @@ impl Optimizer for Adam {
     }
 
     fn update(&self, var: &AnyVar, value: Any, grad: Any, rate: Any, step: Option<Any>) -> Any {
-        let [first, second] = self.slots.of(var, ["adam_m", "adam_v"]);
+        let [first, second] = self.moments(var);
         let (b1, b2) = self.betas;
         let m = read_var(&first) * b1 + grad * (1.0 - b1);
         let v = read_var(&second) * b2 + grad * grad * (1.0 - b2);
