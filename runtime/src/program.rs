@@ -85,7 +85,7 @@ impl Program {
         let Some(plan) = &self.plan else {
             return self.interpret(inputs, vars);
         };
-        let mut cx = self.context(plan);
+        let mut cx = self.context(plan)?;
         let before = Vars::Tensors(vars);
         let outcome = plan.run(&mut cx, inputs, before);
         let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
@@ -109,7 +109,7 @@ impl Program {
             }
             return Ok(outputs);
         };
-        let mut cx = self.context(plan);
+        let mut cx = self.context(plan)?;
         let before = Vars::Locked(vars);
         let outcome = plan.run(&mut cx, inputs, before);
         let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
@@ -133,7 +133,7 @@ impl Program {
             return Ok(());
         };
         self.check_inputs(inputs)?;
-        let mut cx = self.context(plan);
+        let mut cx = self.context(plan)?;
         let before = Vars::Tensors(vars);
         let outcome = plan.run(&mut cx, inputs, before);
         if outcome.is_ok() {
@@ -168,9 +168,9 @@ impl Program {
         Ok(())
     }
 
-    fn context(&self, plan: &Plan) -> Context {
+    fn context(&self, plan: &Plan) -> Result<Context> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        free.unwrap_or_else(|| Context::new(plan))
+        free.map_or_else(|| Context::new(plan), Ok)
     }
 
     fn give_back(&self, cx: Context) {

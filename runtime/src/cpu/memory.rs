@@ -22,11 +22,12 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    pub(crate) fn new(bytes: usize) -> Arena {
-        let words = vec![0u64; bytes.div_ceil(8) + ALIGN / 8];
+    /// An arena, if the system has so much memory.
+    pub(crate) fn new(bytes: usize) -> Option<Arena> {
+        let words: Vec<u64> = bytemuck::allocation::try_zeroed_vec(bytes.div_ceil(8) + ALIGN / 8).ok()?;
         // The vector is never grown, so its elements stay where they are.
         let start = words.as_ptr().align_offset(ALIGN);
-        Arena { start, words, bytes }
+        Some(Arena { start, words, bytes })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -166,7 +167,7 @@ mod tests {
     #[test]
     fn an_arena_is_aligned_and_zeroed() {
         for bytes in [0, 1, 63, 64, 1000] {
-            let arena = Arena::new(bytes);
+            let arena = Arena::new(bytes).expect("there is a little memory");
             assert_eq!(arena.bytes().len(), bytes);
             assert_eq!(arena.bytes().as_ptr().align_offset(ALIGN), 0);
             assert!(arena.bytes().iter().all(|&b| b == 0));
@@ -176,7 +177,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "while it writes there")]
     fn reading_what_is_written_is_refused() {
-        let mut arena = Arena::new(128);
+        let mut arena = Arena::new(128).expect("there is a little memory");
         let regions = [0..64, 32..96];
         let foreign = Foreign { inputs: &[], constants: &[], vars: Vars::Tensors(&[]) };
         let mut memory = Memory { arena: arena.bytes_mut(), regs: &mut [], regions: &regions, foreign };

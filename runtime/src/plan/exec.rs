@@ -16,14 +16,21 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Memory for a plan.
-    pub(crate) fn new(plan: &Plan) -> Context {
-        Context {
-            arena: Arena::new(plan.arena_bytes),
+    /// Memory for a plan; an error at its largest value if the system has not so much, or not as much again as the outputs
+    /// are copied to.
+    pub(crate) fn new(plan: &Plan) -> Result<Context> {
+        let outputs = plan.outputs.iter().map(|(o, _)| if let Operand::View(v) = o { v.n_bytes() } else { 0 });
+        let n_output_bytes = outputs.fold(0, usize::saturating_add);
+        let arena = Arena::new(plan.arena_bytes);
+        let (Some(arena), Ok(())) = (arena, Vec::<u8>::new().try_reserve_exact(n_output_bytes)) else {
+            return Err(plan.too_large(n_output_bytes));
+        };
+        Ok(Context {
+            arena,
             regs: plan.registers.clone(),
             stacks: plan.stacks.iter().map(Stack::new).collect(),
             slots: vec![None; plan.n_slots],
-        }
+        })
     }
 
     fn memory<'a>(&'a mut self, plan: &'a Plan, foreign: Foreign<'a>) -> Memory<'a> {
@@ -36,6 +43,18 @@ impl Context {
 }
 
 impl Plan {
+    /// The error of a plan for which there is not enough memory.
+    fn too_large(&self, n_output_bytes: usize) -> Diagnostic {
+        let bytes = self.arena_bytes.saturating_add(n_output_bytes);
+        let error = Diagnostic::new(format!("`{}` needs {bytes} bytes of memory, more than there is", self.name));
+        let views =
+            self.steps.iter().filter_map(|step| if let Out::View(v) = &step.out { Some((step, v)) } else { None });
+        match views.max_by_key(|(_, view)| view.n_bytes()) {
+            Some((step, view)) => error.at(step.loc, format!("the largest value: {}{:?}", view.dtype, view.shape)),
+            None => error,
+        }
+    }
+
     /// Runs the instructions. The outputs and the new values of variables are in the context afterwards.
     pub(crate) fn run(&self, cx: &mut Context, inputs: &[HostTensor], vars: Vars<'_>) -> Result<()> {
         let foreign = Foreign { inputs, constants: &self.constants, vars };
