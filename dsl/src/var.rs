@@ -44,6 +44,11 @@ impl AnyVar {
         &self.0.ty
     }
 
+    /// Whether this is the only handle of it: when it is dropped, nothing can name the variable any more.
+    pub fn is_only_handle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// The value it has before anything was assigned.
     pub fn init(&self) -> &HostTensor {
         &self.0.init

@@ -152,7 +152,7 @@ where
             return Ok(found);
         }
         let (traced, rebuild) = self.trace(signature)?;
-        let cells: Vec<_> = traced.vars.iter().map(|v| self.session.state.cell(v)).collect();
+        let cells = self.session.state.cells(&traced.vars);
         let graph = crate::optimize::optimize(traced.graph, signature, self.options)?;
         let program = Program::with_options(graph, self.options)?;
         let compiled = Arc::new(Compiled {

@@ -104,12 +104,13 @@ impl Session {
     /// The present values of all variables of a module with their paths, as they are between two steps.
     pub fn state(&self, module: &impl Module) -> Vec<(String, HostTensor)> {
         let (paths, vars): (Vec<_>, Vec<_>) = module.vars().into_iter().unzip();
-        let cells: Vec<_> = vars.iter().map(|v| self.state.cell(v)).collect();
+        let cells = self.state.cells(&vars);
         let guards = state::lock(&cells, &state::lock_order(&cells), &vec![false; cells.len()]);
         paths.into_iter().zip(guards.iter().map(|g| g.tensor().clone())).collect()
     }
 
-    /// Gives all variables of a module values, found by their paths; other entries are an error, as is a missing one. Nothing
+    /// Gives all variables of a module values, found by their paths; other entries are an error, as is a missing
+    /// or a second one. Nothing
     /// changes if there is an error, and no step sees some of the values only.
     pub fn load_state(&self, module: &impl Module, values: &[(String, HostTensor)]) -> Result<()> {
         let vars = module.vars();
@@ -124,7 +125,11 @@ impl Session {
         if let Some((path, _)) = values.iter().find(|(p, _)| !vars.iter().any(|(q, _)| p == q)) {
             return Err(Diagnostic::new(format!("the module has no variable `{path}`")));
         }
-        let cells: Vec<_> = vars.iter().map(|(_, v)| self.state.cell(v)).collect();
+        let mut seen = std::collections::HashSet::new();
+        if let Some((path, _)) = values.iter().find(|(p, _)| !seen.insert(p)) {
+            return Err(Diagnostic::new(format!("there are two values for the variable `{path}`")));
+        }
+        let cells = self.state.cells(vars.iter().map(|(_, v)| v));
         let mut guards = state::lock(&cells, &state::lock_order(&cells), &vec![true; cells.len()]);
         for (guard, value) in guards.iter_mut().zip(found) {
             *guard.tensor_mut() = value.clone();

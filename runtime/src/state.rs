@@ -26,7 +26,7 @@ impl Cell {
     }
 }
 
-/// All variables a session has met.
+/// All variables a session has met and that something can still name.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     cells: Mutex<HashMap<u64, Arc<Cell>>>,
@@ -38,6 +38,15 @@ impl State {
         let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(Cell { var: var.clone(), value: RwLock::new(var.init().clone()) });
         cells.entry(var.id()).or_insert_with(new).clone()
+    }
+
+    /// The cells of variables, in their order. Before, the cells of variables that nothing can name any more are dropped: so
+    /// a session does not grow with every model that it ever saw.
+    pub(crate) fn cells<'a>(&self, vars: impl IntoIterator<Item = &'a AnyVar>) -> Vec<Arc<Cell>> {
+        // A cell that only the map holds, of a variable that only the cell holds: no other thread can come to either.
+        let is_named = |cell: &Arc<Cell>| Arc::strong_count(cell) > 1 || !cell.var.is_only_handle();
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, cell| is_named(cell));
+        vars.into_iter().map(|var| self.cell(var)).collect()
     }
 }
 
@@ -81,4 +90,25 @@ pub(crate) fn lock_order(cells: &[Arc<Cell>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..cells.len()).collect();
     order.sort_by_key(|&i| cells[i].var.id());
     order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_nothing_names_are_forgotten() {
+        let state = State::default();
+        let var = |name| AnyVar::new(name, HostTensor::scalar(1.0f32));
+        let (named, dropped, in_use) = (var("named"), var("dropped"), var("in_use"));
+        let held = state.cells([&named, &dropped, &in_use]).remove(2);
+        *state.cell(&named).write() = HostTensor::scalar(2.0f32);
+        drop((dropped, in_use));
+        assert_eq!(state.cells([]).len(), 0);
+        let mut names: Vec<_> = state.cells.lock().unwrap().values().map(|c| c.var.name().to_owned()).collect();
+        names.sort();
+        assert_eq!(names, ["in_use", "named"]);
+        assert_eq!(*state.cell(&named).read(), HostTensor::scalar(2.0f32));
+        drop(held);
+    }
 }
