@@ -241,3 +241,38 @@ fn training_inside_of_control_flow() -> Outcome {
     }
     Ok(())
 }
+
+#[test]
+fn a_rate_that_is_no_scalar_is_refused() -> Outcome {
+    let (net, sgd, session) = (Linear::new(&Init::new(1), 2, 2), Sgd::new(0.1), Session::new()?);
+    let step = session.function(|x: Tensor| sgd.minimize_at(x.reshape([2]), net.apply(x).sum(), &net))?;
+    let error = step.call([[1.0, 2.0]]).unwrap_err();
+    assert!(error.message.contains("learning rate"), "{error}");
+    assert!(error.to_string().contains("tests/sessions.rs") && error.to_string().contains("f32[2]"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn two_values_for_one_variable_are_refused() -> Outcome {
+    let (net, session) = (Linear::new(&Init::new(1), 2, 2), Session::new()?);
+    let mut values = session.state(&net);
+    values.push(values[0].clone());
+    let error = session.load_state(&net, &values).unwrap_err();
+    assert!(error.message.contains("two values for the variable `weight`"), "{error}");
+    Ok(())
+}
+
+// Memory.
+
+#[test]
+fn a_step_that_needs_more_memory_than_there_is_is_an_error() -> Outcome {
+    let session = Session::new()?;
+    let outer = session.function(|x: Tensor| (x.reshape([1 << 20, 1]) * x.reshape([1, 1 << 20])).tanh())?;
+    let error = outer.call(vec![1.0; 1 << 20]).unwrap_err();
+    assert!(error.message.contains("bytes of memory"), "{error}");
+    assert!(error.to_string().contains("f32[1048576, 1048576]"), "{error}");
+    // An output that nothing computes is memory, too.
+    let wide = session.function(|x: Tensor| x.broadcast_to([1 << 20, 1 << 20]))?;
+    assert!(wide.call(1.0).unwrap_err().message.contains("bytes of memory"));
+    Ok(())
+}

@@ -30,7 +30,7 @@ impl<T: Element> Input for Tensor<T> {
         let ty = inputs
             .types
             .next()
-            .ok_or_else(|| Diagnostic::new(format!("the function takes at least {} tensors, given {i}", i + 1)))?;
+            .ok_or_else(|| Diagnostic::new(format!("the function takes more than {i} tensors, given {i}")))?;
         if ty.dtype != T::DTYPE {
             return Err(Diagnostic::new(format!("input {i} has elements of type {}, given {ty}", T::DTYPE)));
         }

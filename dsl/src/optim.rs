@@ -4,9 +4,9 @@
 //! when a parameter is first seen, so it lives where they live and is saved like them.
 
 use crate::autodiff::var_gradients;
-use crate::trace::{assign_var, called_at, constant, read_var};
+use crate::trace::{assign_var, called_at, constant, fail, read_var};
 use crate::var::Path;
-use crate::{Any, AnyVar, HostTensor, Loc, Module, Operand, Tensor};
+use crate::{Any, AnyVar, Diagnostic, HostTensor, Loc, Module, Operand, Tensor};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -59,8 +59,12 @@ pub trait Optimizer {
     where
         Self: Sized,
     {
-        called_at(Loc::caller(), || {
+        let here = Loc::caller();
+        called_at(here, || {
             let rate = rate.into_tensor().untyped();
+            if rate.rank() > 0 {
+                fail(Diagnostic::new("the learning rate is not a scalar").at(here, rate.ty().to_string()));
+            }
             let step = self.begin();
             for (var, grad) in gradients {
                 let next = self.update(var, read_var(var), *grad, rate.cast(var.ty().dtype), step);
