@@ -88,6 +88,14 @@ fn a_condition_that_is_not_scalar() {
 }
 
 #[test]
+fn a_tensor_larger_than_any_memory() {
+    let error = error_of(|| zeros::<f32>([1 << 40, 1 << 40]), ());
+    shows(&error, &["broadcast_to", "larger than any memory", "zeros::<f32>"]);
+    let error = error_of(|x: S| x.reshape([usize::MAX, 2]), [1.0, 2.0]);
+    shows(&error, &["reshape", "f64[2]"]);
+}
+
+#[test]
 fn an_index_out_of_range_is_found_at_run_time() {
     #[graph]
     fn f(x: S, i: Tensor<i32>) -> S {

@@ -19,6 +19,8 @@ use proc_macro::TokenStream;
 /// visibility stay. What is assigned in a branch or a loop on a tensor must be a `Carry`: tensors, and tuples, arrays,
 /// options, vectors and derived structs of them.
 ///
+/// What cannot be seen: a change through a `Cell` or `RefCell`. It happens once, while tracing, whatever the condition turns out to be.
+///
 /// A parameter may declare its shape: `#[shape(batch, 784, _)] x: Tensor`. A call with another shape is an error that names the
 /// parameter; a name stands for one extent wherever the parameters of a call use it.
 ///

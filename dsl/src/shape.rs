@@ -97,9 +97,9 @@ impl Shape {
         self.0.iter().map(Dim::known).collect()
     }
 
-    /// Number of elements, if all extents are known.
+    /// Number of elements, if all extents are known; the largest `usize` if it is larger than that.
     pub fn size(&self) -> Option<usize> {
-        self.0.iter().map(Dim::known).product()
+        self.0.iter().try_fold(1usize, |n, d| Some(n.saturating_mul(d.known()?)))
     }
 
     /// Whether the two may be equal at run time.

@@ -128,7 +128,7 @@ static RESHAPE: OpDef = OpDef {
 
 /// The product of the known extents, and the names of the others, sorted.
 fn factors(shape: &Shape) -> (usize, Vec<&Dim>) {
-    let known = shape.dims().iter().filter_map(Dim::known).product();
+    let known = shape.dims().iter().filter_map(Dim::known).fold(1, usize::saturating_mul);
     let mut others: Vec<&Dim> = shape.dims().iter().filter(|d| d.known().is_none()).collect();
     others.sort();
     (known, others)

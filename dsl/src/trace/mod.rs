@@ -464,6 +464,11 @@ impl Tracer {
             }
             diagnostic
         })?;
+        let bytes = ty.element().shape.size().map(|n| n.saturating_mul(ty.element().dtype.size()));
+        if bytes.is_some_and(|bytes| bytes > isize::MAX as usize) {
+            let error = Diagnostic::new(format!("{}: the result is larger than any memory", def.name));
+            return Err(error.at(loc, ty.to_string()));
+        }
         let node = self.append(Op::Prim(def, attrs), values, [ty], loc);
         Ok(self.any(self.graph.node(node).results[0]))
     }
