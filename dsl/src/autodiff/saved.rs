@@ -200,11 +200,7 @@ impl crate::Graph {
         let ty = self.ty(init).clone();
         let mut param = init;
         for region in self.node(node).regions.clone() {
-            param = self.add_param(region, ty.clone(), None);
-            let mut params = self.region(region).params.clone();
-            params.pop();
-            params.insert(n, param);
-            self.set_params(region, params);
+            param = self.insert_param(region, n, ty.clone());
         }
         (param, self.add_result(node, ty))
     }

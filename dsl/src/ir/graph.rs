@@ -328,6 +328,17 @@ impl Graph {
         value
     }
 
+    /// Adds a parameter to a region before the one at `position`; the work is that of the parameters behind it.
+    pub(crate) fn insert_param(&mut self, region: Region, position: usize, ty: Type) -> Value {
+        let value = self.add_param(region, ty, None);
+        let params = &mut self.regions[region.index()].params;
+        params[position..].rotate_right(1);
+        for (i, &p) in (position..).zip(&params[position..]) {
+            self.values[p.index()].def = ValueDef::Param(region, i as u32);
+        }
+        value
+    }
+
     /// Puts the parameters of a region into another order or drops some: `params` are the ones that stay.
     pub fn set_params(&mut self, region: Region, params: Vec<Value>) {
         for (i, &p) in params.iter().enumerate() {
