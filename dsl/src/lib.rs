@@ -35,7 +35,7 @@ pub use ir::Graph;
 pub use loc::Loc;
 pub use ops::{IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
 pub use shape::{Dim, Shape};
-pub use staged::Carry;
+pub use staged::{Carry, Range, range};
 pub use tensor::{Operand, Tensor, full, scalar, tensor, zeros};
 pub use trace::Any;
 pub use ty::{TensorType, Type};
@@ -44,6 +44,7 @@ pub use var::{AnyVar, Module, Var};
 /// What a model needs: `use anabranch_dsl::prelude::*`.
 pub mod prelude {
     pub use crate::{
-        Array, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, scalar, stack, tensor, zeros,
+        Array, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, range, scalar, stack,
+        tensor, zeros,
     };
 }

@@ -74,6 +74,11 @@ impl Condition for bool {
     fn itself(self) -> bool {
         self
     }
+    type Stays = std::convert::Infallible;
+    #[inline]
+    fn stays() -> Option<std::convert::Infallible> {
+        None
+    }
     type If = bool;
     type While = ();
     type Lazy = Lazy<bool>;
@@ -146,12 +151,21 @@ impl IfArms<Tensor<bool>> for StagedIf {
             Some(then) => (then, now),
             None => (now, std::mem::take(&mut self.before)),
         };
+        // A value that only one arm gives: the other one has left, or has not assigned it.
+        let mut value = [values.then, values.otherwise].map(|v| v.map(|v| (values.take_apart)(&v)));
+        self.trace().select(0);
+        condition::fill(&mut then, &otherwise);
+        if let [gap @ None, Some(given)] = &mut value {
+            *gap = Some(given.zeros_like());
+        }
+        self.trace().select(1);
+        condition::fill(&mut otherwise, &then);
+        if let [Some(given), gap @ None] = &mut value {
+            *gap = Some(given.zeros_like());
+        }
         condition::check_structure(&then, &otherwise, sites, ["after the first branch", "after the second"]);
         let tensor_sites = condition::tensor_sites(&then, sites);
-        let (Some(a), Some(b)) = (values.then, values.otherwise) else {
-            trace::fail(Diagnostic::new("a branch of a staged `if` does not come to its end"));
-        };
-        let (a, b) = ((values.take_apart)(&a), (values.take_apart)(&b));
+        let [Some(a), Some(b)] = value else { unreachable!("an `if` of which both arms leave has no value") };
         if let Some((a, b)) = a.difference(&b) {
             trace::fail(
                 Diagnostic::new(format!(

@@ -126,6 +126,8 @@ pub(crate) struct Tracer {
     loc_override: Option<Loc>,
     scalars: HashMap<(Region, HostTensor), Value>,
     calls: Vec<Call>,
+    /// How often the body of a host loop was traced that a tensor may end.
+    unrolled: HashMap<Loc, usize>,
 }
 
 thread_local! {
@@ -223,6 +225,38 @@ pub fn emit(def: &'static OpDef, operands: &[Any], attrs: Attrs) -> Any {
 pub fn constant(tensor: HostTensor) -> Any {
     let loc = Loc::caller();
     with(|t| t.constant(tensor, loc))
+}
+
+/// Zeros of a type, for where a value must exist and is not read; unknown extents are 0.
+#[track_caller]
+pub(crate) fn zeros_of(ty: Type) -> Any {
+    match ty {
+        Type::Tensor(ty) => {
+            let extents = ty.shape.dims().iter().map(|d| d.known().unwrap_or(0)).collect::<Vec<_>>();
+            let zero = constant(HostTensor::zeros(ty.dtype, &[]));
+            if extents.is_empty() { zero } else { zero.broadcast_to(extents) }
+        }
+        Type::Stack(_) => unreachable!("stacks are not in the user's hands"),
+    }
+}
+
+/// How often the body of one host loop may be traced if a tensor decides when it ends.
+const MAX_UNROLLED: usize = 10_000;
+
+/// Counts a pass of a host loop that a tensor may end: one that is endless otherwise would be traced for ever.
+#[track_caller]
+pub(crate) fn count_unrolled() {
+    let loc = Loc::caller();
+    try_with(|t| {
+        let count = t.unrolled.entry(loc).or_insert(0);
+        *count += 1;
+        if *count <= MAX_UNROLLED {
+            return Ok(());
+        }
+        Err(Diagnostic::new(format!("the body of a host loop was traced {MAX_UNROLLED} times"))
+            .at(loc, "only a tensor ends this loop")
+            .help("let it run in the graph: `loop`, `while` on a tensor, or `for i in range(..)`"))
+    });
 }
 
 /// Appends an assertion on a `bool[]` (any other shape must hold for all elements).
@@ -359,6 +393,7 @@ impl Tracer {
             loc_override: None,
             scalars: HashMap::new(),
             calls: Vec::new(),
+            unrolled: HashMap::new(),
         }
     }
 

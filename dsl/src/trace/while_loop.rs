@@ -66,6 +66,14 @@ impl WhileTrace {
         })
     }
 
+    /// Adds a loop variable whose first value nobody reads, for what the body makes as `next`: it starts as zeros.
+    #[track_caller]
+    pub(crate) fn add_late(&mut self, next: Any) {
+        let ty = next.ty();
+        let init = at_depth(self.construct, || zeros_of(ty));
+        self.add_carried(init);
+    }
+
     /// Closes the loop. `next[i]` is the next value of the i-th declared loop variable; `extra` gives the next values of those
     /// that autodiff added, in order. The results come in the same order; a variable that the body
     /// does not change comes back as its initial value.
