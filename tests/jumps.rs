@@ -1,5 +1,5 @@
 //! `break`, `continue`, `return`, labels, `loop`, `for` and `match` on tensors, on host values, and in plain Rust.
-#![warn(warnings)]
+#![deny(warnings)]
 
 use anabranch::prelude::*;
 
@@ -380,3 +380,84 @@ agree!(closures_with_jumps(n) over 0..6; {
     };
     classify(n) + classify(n + 1)
 });
+
+fn parsed(text: &str) -> Result<f32, std::num::ParseFloatError> {
+    text.parse::<f32>()
+}
+
+#[graph]
+fn scaled(x: Tensor, text: &str) -> Result<Tensor, std::num::ParseFloatError> {
+    let mut y = x;
+    while y < 100.0 {
+        if y > 10.0 {
+            y *= parsed(text)?;
+        }
+        y += 1.0;
+    }
+    Ok(y)
+}
+
+#[test]
+fn a_question_mark_ends_the_trace_with_its_error() {
+    assert_eq!(eval_with(|x| scaled(x, "2"), 8.0).unwrap(), 191.0);
+    let error = eval_with(|x| scaled(x, "two"), 8.0).unwrap_err().to_string();
+    assert!(error.contains("invalid float literal"), "{error}");
+    let error = eval_with(|x: Tensor| scaled(x, "two").unwrap_or(x) + 1.0f32, 8.0).unwrap_err().to_string();
+    assert!(error.contains("was left before its end"), "{error}");
+    assert!(error.contains("tests/jumps.rs"), "{error}");
+}
+
+#[graph]
+fn rows(x: Tensor, limit: Tensor) -> Tensor {
+    let mut sum = scalar(0.0);
+    for row in x {
+        if sum > limit {
+            break;
+        }
+        sum += (row * row).sum();
+    }
+    sum
+}
+
+#[test]
+fn a_for_goes_over_the_leading_axis() {
+    let x = [[1.0f32, 2.0], [3.0, 4.0], [5.0, 6.0]];
+    assert_eq!(eval_with(rows, (x, 10.0f32)).unwrap(), 30.0);
+    assert_eq!(eval_with(rows, (x, 100.0f32)).unwrap(), 91.0);
+    let gradient = |x: Tensor, limit: Tensor| gradients(rows(x, limit), x);
+    let gradient = eval_with(gradient, (x, 10.0f32)).unwrap();
+    assert_eq!(gradient.as_slice(), [2.0, 4.0, 6.0, 8.0, 0.0, 0.0]);
+}
+
+#[graph]
+fn ranges(n: Tensor<i32>) -> [Tensor<i32>; 4] {
+    let mut digits = [scalar(1), scalar(1), scalar(1), scalar(1)];
+    for i in range(3..=n) {
+        digits[0] = digits[0] * 10 + i;
+    }
+    for i in range(1..n).step_by(3) {
+        digits[1] = digits[1] * 10 + i;
+    }
+    for i in range(n).rev() {
+        digits[2] = digits[2] * 10 + i;
+    }
+    for i in range(1..n).step_by(2).rev() {
+        digits[3] = digits[3] * 10 + i;
+    }
+    digits
+}
+
+#[test]
+fn ranges_count_as_host_ranges_do() {
+    for n in [-3, 0, 1, 2, 5, 8] {
+        let number = |digits: &mut dyn Iterator<Item = i32>| digits.fold(1, |n: i32, d| n * 10 + d);
+        let expected = [
+            number(&mut (3..=n)),
+            number(&mut (1..n).step_by(3)),
+            number(&mut (0..n).rev()),
+            number(&mut (1..n).step_by(2).rev()),
+        ];
+        let got = eval_with(ranges, n).unwrap().map(|a| a.item());
+        assert_eq!(got, expected, "{n}");
+    }
+}

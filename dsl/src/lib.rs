@@ -44,7 +44,6 @@ pub use var::{AnyVar, Module, Var};
 /// What a model needs: `use anabranch_dsl::prelude::*`.
 pub mod prelude {
     pub use crate::{
-        Array, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, range, scalar, stack,
-        tensor, zeros,
+        Array, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, range, scalar, stack, tensor, zeros,
     };
 }

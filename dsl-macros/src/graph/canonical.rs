@@ -561,7 +561,10 @@ mod tests {
     fn what_follows_a_jump_moves_into_the_other_arm() {
         check("{ if c { return 1; } f(); 2 }", "{ if c { return 1; } else { f(); 2 } }");
         check("{ if c { f() } else { break } g(); }", "{ if !(c) { break } else { f(); g(); } }");
-        check("{ let x = if c { 1 } else { continue }; f(x) }", "{ if !(c) { continue } else { let x = { 1 }; f(x) } }");
+        check(
+            "{ let x = if c { 1 } else { continue }; f(x) }",
+            "{ if !(c) { continue } else { let x = { 1 }; f(x) } }",
+        );
         check(
             "{ if a { return 1; } else if b { return 2; } f() }",
             "{ if a { return 1; } else { if b { return 2; } else { f() } } }",

@@ -7,7 +7,9 @@ use super::place::{Places, Written};
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{BinOp, Block, Expr, ExprReference, Ident, Label, Lifetime, Pat, Token, Type};
+use syn::{
+    BinOp, Block, Expr, ExprCall, ExprRange, ExprReference, Ident, Label, Lifetime, Pat, RangeLimits, Token, Type,
+};
 
 /// The hygiene of helper variables at the location of a token.
 fn helper_span(at: Span) -> Span {
@@ -126,8 +128,10 @@ pub(super) struct Arm {
     pub(super) block: Block,
     /// If a jump leaves it.
     pub(super) label: Option<Lifetime>,
-    /// Whether it certainly jumps, and so has no value.
-    pub(super) jumps: bool,
+    /// Whether it comes to its end with a value, if the `if` has one.
+    pub(super) has_value: bool,
+    /// Whether it may come to its end.
+    pub(super) ends: bool,
 }
 
 /// The parts of an `if`.
@@ -183,7 +187,8 @@ fn if_parts(
         Some(quote_spanned!(here=> #var = #slot.take();))
     });
     let given: TokenStream = given.collect();
-    let given = (!given.is_empty()).then(|| quote!(#[allow(unused_assignments, reason = "it may not be read")] { #given }));
+    let given =
+        (!given.is_empty()).then(|| quote!(#[allow(unused_assignments, reason = "it may not be read")] { #given }));
     let (declaration, uses) = (&carried.declaration, &carried.uses);
     let tokens = quote! {
         #(#slots)*
@@ -205,7 +210,7 @@ fn arm_block(arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) -> TokenSt
         let (var, is_mut) = (&d.var, d.is_mut.then(|| quote!(mut)));
         quote!(#[allow(unused_mut, unused_assignments, reason = "it stands for the outer one")] let #is_mut #var;)
     });
-    let given = deferred.iter().filter(|_| !arm.jumps).filter_map(|d| {
+    let given = deferred.iter().filter(|_| arm.ends).filter_map(|d| {
         let (var, slot) = (&d.var, d.slot.as_ref()?);
         Some(quote_spanned!(helper_span(var.span())=> #slot.set(#var);))
     });
@@ -243,19 +248,19 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>)
     let (tokens, Carried { places, sites, .. }, after) = if_parts(parts, carried, Some(values), |i, arm, deferred| {
         let label = arm.label.as_ref().map(|l| quote!(#l:));
         let field = Ident::new(["then", "otherwise"][i], Span::call_site());
-        let block = match (arm.jumps, deferred.is_empty()) {
-            (true, _) => {
+        let block = match (arm.has_value, deferred.is_empty()) {
+            (false, _) => {
                 let block = arm_block(&arm, deferred, None);
                 quote!(#block ::core::option::Option::None)
             }
-            (false, true) => some_block(&arm.block),
-            (false, false) => {
+            (true, true) => some_block(&arm.block),
+            (true, false) => {
                 let block = arm_block(&arm, deferred, Some(&given));
                 quote!(::core::option::Option::Some({ #block }))
             }
         };
         match label {
-            None if !arm.jumps => quote!(#value.#field = #block;),
+            None if arm.has_value => quote!(#value.#field = #block;),
             label => quote!(#value.#field = #label { #block };),
         }
     });
@@ -387,6 +392,24 @@ pub(super) fn for_loop(looping: &Ident, position: &Ident, at: Span, iterable: &E
     })
 }
 
+/// The ends of a `range(a..b)` may be of different types, a tensor and a host number: so they become `(a, b)`.
+pub(super) fn bounds(call: &mut ExprCall) {
+    let is_range = matches!(&*call.func, Expr::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == "range"));
+    if !is_range || call.args.len() != 1 {
+        return;
+    }
+    if let Some(Expr::Range(ExprRange { start: Some(start), limits, end: Some(end), .. })) = call.args.first() {
+        let bounds = match limits {
+            RangeLimits::HalfOpen(_) => quote!((#start, #end)),
+            RangeLimits::Closed(_) => {
+                let inclusive = rt(limits.span(), "Inclusive");
+                quote!(#inclusive(#start, #end))
+            }
+        };
+        call.args[0] = syn::parse_quote!(#bounds);
+    }
+}
+
 /// Whether a `for` has another item.
 pub(super) fn another(looping: &Ident, position: &Ident, at: Span) -> Expr {
     let methods = rt(at, "Looping");
@@ -503,7 +526,13 @@ fn leave_after(
 }
 
 /// Fails the step and leaves an arm, if its construct is staged.
-pub(super) fn fail(construct: &Ident, label: &Lifetime, at: Span, has_value: bool, message: &TokenStream) -> TokenStream {
+pub(super) fn fail(
+    construct: &Ident,
+    label: &Lifetime,
+    at: Span,
+    has_value: bool,
+    message: &TokenStream,
+) -> TokenStream {
     let fails = rt(at, "fails");
     leave_after(quote_spanned!(at=> #fails(#message);), construct, label, at, has_value, None)
 }

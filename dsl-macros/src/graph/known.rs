@@ -183,8 +183,25 @@ pub(super) fn is_host_value(e: &Expr) -> bool {
 /// Whether an expression is a host iterator by its form: not a tensor, nor a range that the graph counts.
 pub(super) fn is_host_iterator(e: &Expr) -> bool {
     let names = [
-        "bytes", "chain", "chars", "chunks", "chunks_exact", "cloned", "copied", "drain", "enumerate", "filter", "into_iter",
-        "iter", "iter_mut", "keys", "lines", "values", "values_mut", "windows", "zip",
+        "bytes",
+        "chain",
+        "chars",
+        "chunks",
+        "chunks_exact",
+        "cloned",
+        "copied",
+        "drain",
+        "enumerate",
+        "filter",
+        "into_iter",
+        "iter",
+        "iter_mut",
+        "keys",
+        "lines",
+        "values",
+        "values_mut",
+        "windows",
+        "zip",
     ];
     match e {
         Expr::Range(_) | Expr::Reference(_) | Expr::Array(_) | Expr::Repeat(_) => true,

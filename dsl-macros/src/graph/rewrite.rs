@@ -14,7 +14,7 @@ mod loops;
 
 use jumps::{Flag, Target, TargetKind};
 
-use super::canonical::{Jumps, canonical, block_jumps, expr_jumps, has_let};
+use super::canonical::{Jumps, block_jumps, canonical, expr_jumps, has_let};
 use super::emit::{self, Arm, Carried, IfParts};
 use super::known::{self, MacroKind};
 use super::place::{Place, Places, Projection, Written};
@@ -530,6 +530,7 @@ impl Walk<'_> {
                 visit_mut::visit_expr_method_call_mut(self, m);
             }
             Expr::Call(c) => {
+                emit::bounds(c);
                 if let Some(written) = Written::of(&c.func) {
                     self.change(written, Change::Perhaps, 0);
                 }
@@ -588,6 +589,10 @@ impl Walk<'_> {
         let ExprIf { attrs, if_token, mut cond, mut then_branch, else_branch } = e;
         self.visit_expr_mut(&mut cond);
         let jumps = [block_jumps(&then_branch), else_branch.as_ref().is_some_and(|(_, e)| expr_jumps(e))];
+        let has_value = [
+            !ends_in_jump(&then_branch.stmts),
+            !matches!(&else_branch, Some((_, e)) if matches!(&**e, Expr::Block(b) if ends_in_jump(&b.block.stmts))),
+        ];
         // Without a way to its end it has no value, unless its jumps give that of the function.
         let never_ends = jumps == [true; 2] && position.tail.is_none_or(|t| self.targets[t].kind == TargetKind::Loop);
         let is_value = is_value && !never_ends;
@@ -611,8 +616,13 @@ impl Walk<'_> {
         });
         let Closed { carried, labels: [then_label, else_label], deferred, kind } = self.close(at);
         let arms = [
-            Some(Arm { block: then_branch, label: then_label, jumps: jumps[0] }),
-            else_arm.map(|block| Arm { block, label: else_label, jumps: jumps[1] }),
+            Some(Arm { block: then_branch, label: then_label, has_value: is_value && has_value[0], ends: !jumps[0] }),
+            else_arm.map(|block| Arm {
+                block,
+                label: else_label,
+                has_value: is_value && has_value[1],
+                ends: !jumps[1],
+            }),
         ];
         let parts = IfParts { construct, index, at, condition: *cond, arms, deferred, kind };
         let mut expansion = match is_value {
@@ -841,6 +851,17 @@ fn nameable(ty: &Type) -> Option<Type> {
     let mut opaque = Opaque(matches!(ty, Type::Never(_)));
     visit::Visit::visit_type(&mut opaque, ty);
     (!opaque.0).then(|| ty.clone())
+}
+
+/// Whether statements certainly jump, and not in an `if` or `match` at their end, whose value is theirs.
+fn ends_in_jump(stmts: &[Stmt]) -> bool {
+    let jumps = |stmt: &Stmt| match stmt {
+        Stmt::Expr(e, _) => expr_jumps(e),
+        Stmt::Local(Local { init: Some(init), .. }) => expr_jumps(&init.expr),
+        _ => false,
+    };
+    let ends_in_value = matches!(stmts.last(), Some(Stmt::Expr(Expr::If(_) | Expr::Match(_) | Expr::Block(_), None)));
+    !ends_in_value && stmts.iter().any(jumps)
 }
 
 /// Whether an arm of an `if` ends in an expression.

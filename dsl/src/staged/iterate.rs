@@ -164,6 +164,17 @@ impl<T: Integer, A: Bound<T>, B: Bound<T>> Bounds<T> for (A, B) {
     }
 }
 
+/// `a..=b` with ends of different types.
+#[derive(Clone, Copy, Debug)]
+pub struct Inclusive<A, B>(pub A, pub B);
+
+impl<T: Integer, A: Bound<T>, B: Bound<T>> Bounds<T> for Inclusive<A, B> {
+    #[track_caller]
+    fn bounds(self) -> (Option<Tensor<T>>, Tensor<T>) {
+        (Some(self.0.bound()), self.1.bound() + scalar(T::ONE))
+    }
+}
+
 /// Numbers counted by the graph, for a `for` in a `#[graph]` function: see [`range`].
 #[must_use = "a range does nothing until a `for` goes over it"]
 #[derive(Clone, Copy, Debug)]

@@ -43,7 +43,7 @@ pub use compare::{Comparand, Compare, CompareHost, CompareTensors, compare};
 pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values, condition};
 pub use flag::{Flag, Kind, Kinds, Stops, flag, guard, head, host_kind, is_down, is_up, raise};
 pub use if_else::{If, StagedIf};
-pub use iterate::{Bound, Bounds, HostLoop, Iterable, Looping, Range, Rows, host_iter, looping, range};
+pub use iterate::{Bound, Bounds, HostLoop, Inclusive, Iterable, Looping, Range, Rows, host_iter, looping, range};
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};
 pub use receiver::{MutReference, NoMutReference, Used, UsedKind, Uses, never};

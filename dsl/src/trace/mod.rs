@@ -128,6 +128,8 @@ pub(crate) struct Tracer {
     calls: Vec<Call>,
     /// How often the body of a host loop was traced that a tensor may end.
     unrolled: HashMap<Loc, usize>,
+    /// A construct that user code has left without closing it.
+    abandoned: Option<Loc>,
 }
 
 thread_local! {
@@ -179,6 +181,22 @@ pub fn trace(name: &str, f: impl FnOnce() -> Vec<Any>) -> Result<Traced> {
     }
 }
 
+/// Notes that an open construct is dropped. If it was not closed before, user code has left it: by `?`, which is a host matter.
+/// Its error ends the trace; who catches it in between would go on inside of the construct.
+fn abandoned(construct: usize) {
+    if std::thread::panicking() {
+        return;
+    }
+    TRACER.with_borrow_mut(|t| {
+        if let Some(t) = t
+            && t.open.len() > construct
+        {
+            let loc = t.open[construct].loc;
+            t.abandoned.get_or_insert(loc);
+        }
+    });
+}
+
 /// Whether a trace is active on this thread.
 pub fn is_tracing() -> bool {
     TRACER.with_borrow(Option::is_some)
@@ -188,6 +206,15 @@ pub fn is_tracing() -> bool {
 #[track_caller]
 pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
     let loc = Loc::caller();
+    let abandoned = TRACER.with_borrow(|t| t.as_ref().and_then(|t| t.abandoned));
+    if let Some(construct) = abandoned {
+        fail(
+            Diagnostic::new("a staged `if` or loop was left before its end, and tracing goes on")
+                .at(construct, "left by `?`")
+                .at(loc, "goes on here")
+                .help("the error of `?` under a condition that is a tensor ends the whole function: do not catch it"),
+        )
+    }
     TRACER.with_borrow_mut(|t| t.as_mut().map(f)).unwrap_or_else(|| {
         fail(
             Diagnostic::new("a tensor operation outside of a graph function")
@@ -394,6 +421,7 @@ impl Tracer {
             scalars: HashMap::new(),
             calls: Vec::new(),
             unrolled: HashMap::new(),
+            abandoned: None,
         }
     }
 

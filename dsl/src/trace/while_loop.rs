@@ -85,7 +85,13 @@ impl WhileTrace {
     #[track_caller]
     pub(crate) fn end_with(self, next: &[Any], extra: &[Any], sites: &[Site]) -> Vec<Any> {
         let loc = Loc::caller();
-        try_with(|t| t.end_while(self, next, extra, sites, loc))
+        try_with(|t| t.end_while(&self, next, extra, sites, loc))
+    }
+}
+
+impl Drop for WhileTrace {
+    fn drop(&mut self) {
+        abandoned(self.construct);
     }
 }
 
@@ -97,7 +103,7 @@ impl Tracer {
 
     fn end_while(
         &mut self,
-        trace: WhileTrace,
+        trace: &WhileTrace,
         next: &[Any],
         extra: &[Any],
         sites: &[Site],

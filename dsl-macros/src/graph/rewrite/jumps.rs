@@ -192,7 +192,7 @@ impl Walk<'_> {
         let (index, construct) = self.open(ConstructKind::If, at, &position);
         self.innermost().has_value = has_value;
         self.innermost().arm = 1;
-        let jumps = rest.iter().any(|s| matches!(s, Stmt::Expr(e, _) if expr_jumps(e)));
+        let rest_has_value = has_value && !ends_in_jump(&rest);
         let mut block = Block { brace_token: token::Brace(at), stmts: rest };
         self.block(&mut block, position.of_arms(has_value));
         let Closed { carried, labels: [_, label], deferred, kind } = self.close(at);
@@ -204,8 +204,8 @@ impl Walk<'_> {
             },
         };
         let arms = [
-            Some(Arm { block: left, label: None, jumps: has_value && slot.is_none() }),
-            Some(Arm { block, label, jumps }),
+            Some(Arm { block: left, label: None, has_value: slot.is_some(), ends: true }),
+            Some(Arm { block, label, has_value: rest_has_value, ends: true }),
         ];
         let parts = IfParts { construct, index, at, condition: emit::is_up(&flag.name), arms, deferred, kind };
         let expansion = match has_value {

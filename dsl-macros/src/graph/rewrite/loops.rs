@@ -5,8 +5,8 @@
 //! are; if a jump in one stands under a condition, what is left of the loop is traced under its flag.
 
 use super::*;
-use quote::quote_spanned;
 use crate::graph::emit::WhileParts;
+use quote::quote_spanned;
 
 impl Walk<'_> {
     pub(super) fn while_expr(&mut self, mut w: ExprWhile, _position: Position) -> Expr {
@@ -81,7 +81,7 @@ impl Walk<'_> {
     fn close_guard(&mut self, construct: Ident, index: usize, at: Span, condition: Expr, body: &mut Block) {
         let Closed { carried, labels: [label, _], deferred, kind } = self.close(at);
         let block = std::mem::replace(body, Block { brace_token: body.brace_token, stmts: Vec::new() });
-        let arms = [Some(Arm { block, label, jumps: false }), None];
+        let arms = [Some(Arm { block, label, has_value: false, ends: true }), None];
         let parts = IfParts { construct, index, at, condition, arms, deferred, kind };
         body.stmts.push(Stmt::Expr(emit::if_statement(parts, carried), None));
     }
