@@ -26,6 +26,11 @@ impl Ctxt {
         self.0.borrow_mut().as_mut().expect("errors are added before they are read").push(error);
     }
 
+    /// Whether there are errors so far.
+    pub(crate) fn has_errors(&self) -> bool {
+        self.0.borrow().as_ref().is_some_and(|errors| !errors.is_empty())
+    }
+
     /// `Err` with a `compile_error!` for every error, if there are any.
     pub(crate) fn finish(self) -> Result<(), TokenStream> {
         let errors = self.0.take().expect("errors are read once");

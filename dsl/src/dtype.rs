@@ -96,6 +96,11 @@ pub trait Float: Numeric {
     fn from_f64(x: f64) -> Self;
 }
 /// Integer elements: valid as indices.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an integer element type",
+    label = "integers are needed here",
+    note = "counts and indices are `i32`, `i64`, `u32` or `u8`; `.cast::<i32>()` makes a tensor of them"
+)]
 pub trait Integer: Numeric {
     /// The number 1.
     const ONE: Self;

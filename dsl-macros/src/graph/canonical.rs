@@ -88,6 +88,11 @@ impl VisitMut for Canonical {
             let scrutinee = self.helper("matched", e.span());
             let (declaration, chain) = switch.build(scrutinee);
             *e = parse_quote!({ #declaration #chain });
+        } else if let Expr::Match(m) = e
+            && m.arms.iter().any(|arm| has_test(unguarded(&arm.pat).0) == Some(true))
+        {
+            // It stays a `match` of the host.
+            *m.expr = emit::host_number(&m.expr);
         }
         visit_mut::visit_expr_mut(self, e);
     }
@@ -608,9 +613,11 @@ mod tests {
              else if { let k = __matched1; k > 9 } { let k = __matched1; c } else { let k = __matched1; d(k) } }",
         );
         check("{ match b { true => 1, false => 2 } }", "{ let __matched1 = b; if __matched1 { 1 } else { 2 } }");
-        for same in ["{ match n { 0 => a, MAX => b, _ => c } }", "{ match x { Some(1) => a, _ => b } }"] {
-            check(same, same);
-        }
+        let same = "{ match x { Some(1) => a, _ => b } }";
+        check(same, same);
+        // On host values only.
+        let host = "{ match ::anabranch::__rt::host_number(n) { 0 => a, MAX => b, _ => c } }";
+        check("{ match n { 0 => a, MAX => b, _ => c } }", host);
     }
 
     #[test]

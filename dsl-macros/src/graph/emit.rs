@@ -392,6 +392,13 @@ pub(super) fn for_loop(looping: &Ident, position: &Ident, at: Span, iterable: &E
     })
 }
 
+/// What is matched with numbers, checked to be a host value.
+pub(super) fn host_number(matched: &Expr) -> Expr {
+    let (at, matched) = (matched.span(), bare(matched));
+    let host_number = rt(at, "host_number");
+    syn::parse_quote_spanned!(at=> #host_number(#matched))
+}
+
 /// The ends of a `range(a..b)` may be of different types, a tensor and a host number: so they become `(a, b)`.
 pub(super) fn bounds(call: &mut ExprCall) {
     let is_range = matches!(&*call.func, Expr::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == "range"));

@@ -33,23 +33,23 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     };
     check_signature(&cx, &function.sig);
     let params = params::take(&cx, &mut function.sig);
-    let rewritten = rewrite::rewrite(&cx, function).function;
-    match cx.finish() {
-        Ok(()) => {
-            let ItemFn { attrs, vis, sig, block, .. } = rewritten;
-            let guard = emit::guard(&sig.ident);
-            let stmts = &block.stmts;
-            quote! {
-                #(#attrs)*
-                #vis #sig {
-                    #guard
-                    #(#params)*
-                    #(#stmts)*
-                }
-            }
+    let signature_is_wrong = cx.has_errors();
+    let ItemFn { attrs, vis, sig, block, .. } = rewrite::rewrite(&cx, function).function;
+    let guard = emit::guard(&sig.ident);
+    let stmts = &block.stmts;
+    let errors = cx.finish().err();
+    // There is always a function, so that editors and later errors stay sensible.
+    if signature_is_wrong {
+        return quote!(#errors #item);
+    }
+    quote! {
+        #errors
+        #(#attrs)*
+        #vis #sig {
+            #guard
+            #(#params)*
+            #(#stmts)*
         }
-        // The function as the user wrote it keeps editors and later errors sensible.
-        Err(errors) => quote!(#errors #item),
     }
 }
 

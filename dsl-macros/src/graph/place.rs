@@ -28,7 +28,9 @@ pub(super) struct Written {
 impl Written {
     /// A whole variable, at a place.
     pub(super) fn variable(name: &Ident, span: Span) -> Written {
-        Written { root: name.clone(), projections: Vec::new(), indexed: false, span }
+        let mut root = name.clone();
+        root.set_span(name.span().located_at(span));
+        Written { root, projections: Vec::new(), indexed: false, span }
     }
 
     /// The place that an expression names, if it is one.

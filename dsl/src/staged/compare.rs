@@ -256,3 +256,25 @@ impl<A: ?Sized, B: ?Sized> CompareHost<'_, A, B> {
         self.0 >= self.1
     }
 }
+
+/// What a `match` that is not staged may compare with numbers.
+#[diagnostic::on_unimplemented(
+    message = "a `match` on `{Self}` is not staged in this form",
+    label = "matched here",
+    note = "on a tensor, the patterns are literals and ranges of literals, and the last arm is `_ => ..`"
+)]
+pub trait HostNumber {}
+macro_rules! host_numbers {
+    ($($t:ty)*) => {$(
+        impl HostNumber for $t {}
+    )*};
+}
+host_numbers!(i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize f32 f64 bool);
+#[diagnostic::do_not_recommend]
+impl<T: HostNumber> HostNumber for &T {}
+
+/// The same value.
+#[inline]
+pub fn host_number<T: HostNumber>(value: T) -> T {
+    value
+}

@@ -50,6 +50,7 @@ pub struct HostLoop<I: Iterator> {
     item: Option<I::Item>,
 }
 
+#[diagnostic::do_not_recommend]
 impl<I: IntoIterator> Iterable for I {
     type Looping = HostLoop<I::IntoIter>;
     #[inline]

@@ -39,7 +39,7 @@ pub use crate::trace::{CallGuard, Extent, Site, enter, expect_shape, name_param}
 pub use crate::var::{AnyVar, Module, Path};
 pub use assert::{Assert, Assertable, fails};
 pub use carry::{Carry, HostValue, Reader, State};
-pub use compare::{Comparand, Compare, CompareHost, CompareTensors, compare};
+pub use compare::{Comparand, Compare, CompareHost, CompareTensors, HostNumber, compare, host_number};
 pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values, condition};
 pub use flag::{Flag, Kind, Kinds, Stops, flag, guard, head, host_kind, is_down, is_up, raise};
 pub use if_else::{If, StagedIf};

@@ -31,7 +31,6 @@ impl<T> Slot<T> {
     }
 }
 
-#[diagnostic::do_not_recommend]
 impl<T: Carry> Carry for Slot<T> {
     fn flatten(&self, state: &mut State) {
         match &self.0 {

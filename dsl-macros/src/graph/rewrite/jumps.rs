@@ -255,9 +255,13 @@ impl Walk<'_> {
         if let Some(value) = value {
             self.visit_expr_mut(value);
         }
-        // The compiler says what is wrong with a jump to nowhere.
         let Some(target) = target else {
-            return e;
+            let message = match label {
+                Some(label) => format!("nothing around this has the label `{label}`"),
+                None => "there is no loop around this to leave or to continue".to_owned(),
+            };
+            self.cx.push(syn::Error::new(at, message));
+            return Expr::Verbatim(emit::never(at));
         };
         let first = self.targets[target].first_inside;
         if self.constructs[first..].is_empty() {

@@ -1,8 +1,0 @@
-use anabranch::prelude::*;
-
-#[graph]
-fn f(x: Tensor) -> Tensor {
-    if x > 1.0 { x } else { unreachable!() }
-}
-
-fn main() {}
