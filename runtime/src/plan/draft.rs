@@ -58,6 +58,17 @@ pub(crate) struct Loop {
     pub(crate) back_edge: u32,
 }
 
+/// One of the two branches of a `cond`: its items, the jump behind the first one included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arm {
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+    /// The branch around it.
+    pub(crate) parent: Option<u32>,
+    /// 0 or 1. The arms of a `cond` follow each other in the list of arms.
+    pub(crate) side: usize,
+}
+
 /// The draft of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
@@ -67,6 +78,10 @@ pub(crate) struct Draft {
     /// For each item the innermost loop around it.
     pub(crate) item_loops: Vec<Option<u32>>,
     pub(crate) loops: Vec<Loop>,
+    /// For each item the innermost branch around it.
+    pub(crate) item_arms: Vec<Option<u32>>,
+    /// The branches, outer ones before inner ones.
+    pub(crate) arms: Vec<Arm>,
     /// For each label the item it stands before.
     pub(crate) labels: Vec<u32>,
     pub(crate) steps: Vec<Step>,

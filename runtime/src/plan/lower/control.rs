@@ -21,7 +21,11 @@ impl Lower<'_> {
         let results: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
         let (otherwise, end) = (self.new_label(), self.new_label());
         self.emit(Instr::JumpUnless { cond, to: otherwise });
+        let (arms, around) = (self.open_arms(), self.current_arm);
         for (side, &region) in data.regions.iter().enumerate() {
+            let arm = arms + side as u32;
+            self.current_arm = Some(arm);
+            self.draft.arms[arm as usize].start = self.here();
             for (&param, place) in graph.region(region).params.iter().zip(&captures) {
                 self.places[param.index()] = Some(place.clone());
             }
@@ -31,7 +35,9 @@ impl Lower<'_> {
                 self.emit(Instr::Jump { to: end });
                 self.set_label(otherwise);
             }
+            self.draft.arms[arm as usize].end = self.here();
         }
+        self.current_arm = around;
         self.set_label(end);
         self.bind(&data.results, results);
         Ok(())

@@ -8,7 +8,7 @@ mod control;
 mod elementwise;
 mod prim;
 
-use super::draft::{Draft, Item, Loop, Move};
+use super::draft::{Arm, Draft, Item, Loop, Move};
 use super::{
     Assign, Base, BufferId, Instr, Meaning, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View, reg_view,
 };
@@ -54,6 +54,7 @@ struct Lower<'g> {
     /// The present value of each variable, where it was assigned.
     assigned: Vec<Option<Value>>,
     current_loop: Option<u32>,
+    current_arm: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,7 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
         constant_regs: HashMap::new(),
         assigned: vec![None; graph.vars.len()],
         current_loop: None,
+        current_arm: None,
     };
     let inputs = lower.inputs();
     lower.region(graph.root())?;
@@ -312,6 +314,7 @@ impl Lower<'_> {
         self.draft.items.push(item);
         self.draft.names.push("");
         self.draft.item_loops.push(self.current_loop);
+        self.draft.item_arms.push(self.current_arm);
     }
 
     fn emit_moves(&mut self, moves: Vec<Move>) {
@@ -338,6 +341,14 @@ impl Lower<'_> {
         let id = self.draft.loops.len() as u32;
         self.draft.loops.push(Loop { start: self.here(), end: 0, parent: self.current_loop, back_edge: 0 });
         self.current_loop = Some(id);
+        id
+    }
+
+    /// Opens the two branches of a `cond`; gives the first.
+    fn open_arms(&mut self) -> u32 {
+        let id = self.draft.arms.len() as u32;
+        let (start, parent) = (self.here(), self.current_arm);
+        self.draft.arms.extend([0, 1].map(|side| Arm { start, end: start, parent, side }));
         id
     }
 
