@@ -43,6 +43,11 @@ impl List {
         self.written.len()
     }
 
+    /// The extents of the elements, which are known.
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.shape.as_ref().expect("the shape is known")
+    }
+
     /// The type of the elements.
     pub(crate) fn element(&self) -> &TensorType {
         &self.element
@@ -173,14 +178,14 @@ impl List {
 
     /// The shape of what is found.
     pub(crate) fn query_shape(&self, op: &ListOp, indices: &[i32], loc: Loc) -> Result<Vec<usize>> {
-        let shape = self.shape.as_ref().expect("the shape is known");
+        let shape = self.shape();
         let len = self.len();
         Ok(match op {
-            ListOp::Read => shape.clone(),
-            ListOp::Gather => [&[indices.len()], &shape[..]].concat(),
+            ListOp::Read => shape.to_vec(),
+            ListOp::Gather => [&[indices.len()], shape].concat(),
             ListOp::Stack(extent) => {
                 meaning::check_extent(op, len, extent, loc)?;
-                [&[len], &shape[..]].concat()
+                [&[len], shape].concat()
             }
             ListOp::Concat(extent) => {
                 meaning::check_extent(op, len * shape[0], extent, loc)?;
@@ -206,13 +211,13 @@ impl List {
                 self.all_to(to);
             }
             ListOp::Concat(extent) => {
-                let first = self.shape.as_ref().expect("the shape is known")[0];
+                let first = self.shape()[0];
                 meaning::check_extent(op, self.len() * first, extent, loc)?;
                 self.all_to(to);
             }
             ListOp::Len => to.copy_from_slice(&(self.len() as i32).to_ne_bytes()),
             ListOp::Extents => {
-                let first = self.shape.as_ref().expect("the shape is known")[0] as i32;
+                let first = self.shape()[0] as i32;
                 to.chunks_exact_mut(4).for_each(|to| to.copy_from_slice(&first.to_ne_bytes()));
             }
             op => panic!("{} reads no list", op.name()),

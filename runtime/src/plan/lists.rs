@@ -127,7 +127,7 @@ impl Plan {
     /// Checks the shape of what goes into a list, in the order in which the interpreter does.
     fn check_rows(&self, list: &List, op: &ListOp, indices: &[i32], step: &Step, shape: &[usize]) -> Result<()> {
         let element = list.element();
-        let expected = element.shape.known().expect("the shape is known");
+        let expected = list.shape();
         let given = match op {
             ListOp::Push | ListOp::Write => shape,
             ListOp::Scatter | ListOp::Accumulate if shape.len() > expected.len() => {
@@ -159,7 +159,7 @@ impl Plan {
 
     /// Checks the extents of a tensor that is cut along its first axis.
     fn check_rest(&self, list: &List, step: &Step, shape: &[usize]) -> Result<()> {
-        let expected = list.element().shape.known().expect("the shape is known");
+        let expected = list.shape();
         if shape[1..] == expected[1..] {
             return Ok(());
         }
