@@ -2,7 +2,7 @@
 
 mod support;
 
-use anabranch_dsl::{Any, HostTensor, autodiff, trace};
+use anabranch_dsl::{Any, Graph, HostTensor, autodiff, trace};
 use anabranch_runtime::Program;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -39,9 +39,13 @@ fn constant(x: i32) -> Any {
 fn of_third_run(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> usize {
     let traced = support::traced(inputs, f);
     let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
-    let program = Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}"));
+    of_third_run_of(traced.graph, inputs, &mut vars)
+}
+
+fn of_third_run_of(graph: Graph, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> usize {
+    let program = Program::new(graph).unwrap_or_else(|e| panic!("{e}"));
     let mut outputs = Vec::new();
-    let mut run = || program.run_into(inputs, &mut vars, &mut outputs).unwrap_or_else(|e| panic!("{e}"));
+    let mut run = || program.run_into(inputs, vars, &mut outputs).unwrap_or_else(|e| panic!("{e}"));
     run();
     run();
     let before = COUNT.get();
@@ -86,6 +90,35 @@ fn a_loop_over_tensors_and_its_gradient_take_no_memory() {
         [vec![loss], gradient].concat()
     });
     assert_eq!(n, 0);
+}
+
+#[test]
+fn a_loop_over_lists_and_its_gradient_takes_no_memory() {
+    let text = "graph @f(%x: f64[100, 4], %n: i32[]) -> (f64[100, 4], i32[]) {
+        %0 = constant 0 : i32[]
+        %l = list_unstack %x
+        %z = list_zeros_like %l
+        %e = list_new %0 : list<f64[4]>
+        %all, %dl, %i = while (%all = %e, %dl = %z, %i = %0 | %l = %l, %n = %n) cond {
+            %p = lt %i, %n
+            yield %p
+        } body {
+            %row = list_read %l, %i
+            %y = tanh %row
+            %more = list_push %all, %y
+            %d = list_accumulate %dl, %i, %y
+            %1 = constant 1 : i32[]
+            %j = add %i, %1
+            yield %more, %d, %j
+        }
+        %s = list_stack %dl : f64[100, 4]
+        %rest, %last = list_pop %all
+        %len = list_len %rest
+        return %s, %len
+    }";
+    let graph = Graph::parse(text, "lists.ir").unwrap_or_else(|e| panic!("{}", e[0]));
+    let x = HostTensor::new([100, 4], (0..400).map(|i| f64::from(i) / 100.0).collect::<Vec<_>>());
+    assert_eq!(of_third_run_of(graph, &[x, HostTensor::scalar(100)], &mut vec![]), 0);
 }
 
 #[test]

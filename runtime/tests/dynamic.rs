@@ -109,3 +109,37 @@ fn stacks_hold_tensors_of_unknown_shapes() {
         &[floats(&[1.0, 2.0])],
     );
 }
+
+#[test]
+fn lists_hold_tensors_of_unknown_shapes() {
+    for p in [true, false] {
+        check(
+            "graph @f(%x: f32[4], %parts: i32[2], %p: bool[], %i: i32[]) -> (f32[?], f32[?], i32[?]) {
+                %l = list_split %x, %parts : list<f32[?]>
+                %two = list_split %x, %parts : list<f32[2]>
+                %m = cond %p, %l, %two : list<f32[?]> then (%l, %two) {
+                    %0 = constant 0 : i32[]
+                    %b = list_read %l, %0
+                    %more = list_push %l, %b
+                    yield %more
+                } else (%l, %two) {
+                    yield %two
+                }
+                %d = list_zeros_like %m
+                %row = list_read %m, %i
+                %e = list_accumulate %d, %i, %row
+                %f = list_accumulate %e, %i, %row
+                %g = list_add %f, %m
+                %all = list_concat %g
+                %n = list_extents %m
+                return %row, %all, %n
+            }",
+            &[
+                floats(&[1.0, 2.0, 3.0, 4.0]),
+                HostTensor::new([2], vec![2, 2]),
+                HostTensor::scalar(p),
+                HostTensor::scalar(1),
+            ],
+        );
+    }
+}

@@ -4,7 +4,9 @@
 //! loop variables getting their next values, stand together as one item and happen at once. Jumps go to labels.
 
 use super::{BufferId, Instr, Reg, SlotId, StackId, Step, StepId, View};
-use anabranch_dsl::{HostTensor, TensorType};
+use crate::cpu::kernels::Kernel;
+use anabranch_dsl::ir::ListForm;
+use anabranch_dsl::{HostTensor, Type};
 
 /// One piece of storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +58,17 @@ pub(crate) struct Loop {
     pub(crate) back_edge: u32,
 }
 
+/// One of the two branches of a `cond`: its items, the jump behind the first one included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arm {
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+    /// The branch around it.
+    pub(crate) parent: Option<u32>,
+    /// 0 or 1. The arms of a `cond` follow each other in the list of arms.
+    pub(crate) side: usize,
+}
+
 /// The draft of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
@@ -65,6 +78,10 @@ pub(crate) struct Draft {
     /// For each item the innermost loop around it.
     pub(crate) item_loops: Vec<Option<u32>>,
     pub(crate) loops: Vec<Loop>,
+    /// For each item the innermost branch around it.
+    pub(crate) item_arms: Vec<Option<u32>>,
+    /// The branches, outer ones before inner ones.
+    pub(crate) arms: Vec<Arm>,
     /// For each label the item it stands before.
     pub(crate) labels: Vec<u32>,
     pub(crate) steps: Vec<Step>,
@@ -73,7 +90,7 @@ pub(crate) struct Draft {
     pub(crate) constant_regs: Vec<(Reg, u64)>,
     /// Bytes of each buffer.
     pub(crate) buffers: Vec<usize>,
-    pub(crate) stacks: Vec<TensorType>,
+    pub(crate) stacks: Vec<Type>,
     pub(crate) n_slots: u32,
     pub(crate) constants: Vec<HostTensor>,
     /// Storage of loop variables, with their loop.
@@ -160,6 +177,19 @@ impl Draft {
                 f(Storage::Stack(*dst), Read);
                 f(Storage::Stack(*src), Read);
                 f(Storage::Stack(*dst), Write);
+            }
+            Instr::List { list, other, step } => {
+                let Kernel::List(op) = &self.step(*step).kernel else { panic!("a list without an operation") };
+                if op.form() != ListForm::Make {
+                    f(Storage::Stack(*list), Read);
+                }
+                if let Some(other) = other {
+                    f(Storage::Stack(*other), Read);
+                }
+                self.step_touches(*step, f, Write);
+                if op.form() != ListForm::Query {
+                    f(Storage::Stack(*list), Write);
+                }
             }
             Instr::SlotMove { dst, src } => {
                 f(Storage::Slot(*src), Read);

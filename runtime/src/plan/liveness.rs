@@ -5,8 +5,10 @@
 //! while it writes. Storage is live in a sorted list of closed ranges of points.
 //!
 //! Ranges follow the order of the items with two additions. What is written before a loop and read inside it is live to the
-//! loop's end, because the loop reads it again. And two kinds of storage have holes: a loop variable between its
-//! last use in the body and the back edge, and the result of a branch while the other branch runs.
+//! loop's end, because the loop reads it again. And three kinds of storage have holes: a loop variable between its
+//! last use in the body and the back edge, the result of a `cond` while the other branch runs, and what dies in both branches
+//! between its last use in the first one and the second one. Without the last, a branch could not change in place what the other one
+//! leaves as it is.
 //!
 //! **Coalescing** makes two pieces of storage one if they are never live together; they may touch where a move copies the
 //! one to the other, or where an elementwise map computes the one from the very places of the other. So loop variables are
@@ -15,7 +17,7 @@
 use super::draft::{Draft, Item, Move, Storage, Touch};
 use super::{Base, BufferId, Instr, Operand, Out, Reg, SlotId, StackId, View};
 use crate::cpu::kernels::Kernel;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// The index of a piece of storage, or of the class it belongs to.
 type Id = usize;
@@ -61,6 +63,9 @@ impl Liveness {
         let mut end = vec![0u32; n];
         let mut written = vec![Vec::new(); n];
         let mut last_in_body = vec![None::<u32>; n];
+        // What was written before a `cond`: its last read in the first branch, and whether the second one reads it.
+        let mut last_in_first: HashMap<(u32, Id), u32> = HashMap::new();
+        let mut in_second: BTreeSet<(u32, Id)> = BTreeSet::new();
         for (p, item) in draft.items.iter().enumerate() {
             let p = p as u32;
             draft.touches(item, &mut |storage, touch| {
@@ -87,6 +92,19 @@ impl Liveness {
                     at = range.parent;
                 }
                 end[id] = end[id].max(2 * until);
+                let mut at = draft.item_arms[p as usize];
+                while let Some(a) = at {
+                    let arm = draft.arms[a as usize];
+                    if first[id] < arm.start {
+                        if arm.side == 1 {
+                            in_second.insert((a, id));
+                        } else {
+                            let last = last_in_first.entry((a, id)).or_insert(0);
+                            *last = (*last).max(until_in(draft, arm.start, p));
+                        }
+                    }
+                    at = arm.parent;
+                }
             });
         }
         for operand in last {
@@ -116,6 +134,19 @@ impl Liveness {
                 }
                 _ => vec![(start, end[id])],
             };
+        }
+        // Outer branches come first, so that an inner one finds the range that ends in it.
+        for (second, id) in in_second {
+            let (first, second_arm) = (draft.arms[second as usize - 1], draft.arms[second as usize]);
+            let dies_here =
+                |&(a, b): &(u32, u32)| a < 2 * first.start && 2 * second_arm.start <= b && b < 2 * second_arm.end;
+            let Some(i) = live.ranges[id].iter().position(dies_here) else {
+                continue;
+            };
+            let (a, b) = live.ranges[id][i];
+            let jump = 2 * first.start - 1;
+            let pause = last_in_first.get(&(second - 1, id)).map_or(jump, |p| 2 * p);
+            live.ranges[id].splice(i..=i, [(a, pause.max(jump)), (2 * second_arm.start, b)]);
         }
         live
     }
@@ -304,6 +335,21 @@ impl Liveness {
             _ => false,
         }
     }
+}
+
+/// The item until which a read at `p` of what was written before item `start` lasts: loops from there on read it again.
+fn until_in(draft: &Draft, start: u32, p: u32) -> u32 {
+    let mut until = p;
+    let mut at = draft.item_loops[p as usize];
+    while let Some(l) = at {
+        let range = draft.loops[l as usize];
+        if range.start < start {
+            break;
+        }
+        until = range.end;
+        at = range.parent;
+    }
+    until
 }
 
 /// Whether a view shows all of a buffer's elements in the order in which `dst`, a whole buffer, has them.

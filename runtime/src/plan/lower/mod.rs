@@ -8,7 +8,7 @@ mod control;
 mod elementwise;
 mod prim;
 
-use super::draft::{Draft, Item, Loop, Move};
+use super::draft::{Arm, Draft, Item, Loop, Move};
 use super::{
     Assign, Base, BufferId, Instr, Meaning, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View, reg_view,
 };
@@ -36,7 +36,7 @@ enum Place {
     View(View),
     /// A tensor of unknown shape.
     Slot(SlotId),
-    /// A stack.
+    /// A stack or list.
     Stack(StackId),
     /// An elementwise expression that its only user will compute.
     Expr(Box<Expr>),
@@ -54,6 +54,7 @@ struct Lower<'g> {
     /// The present value of each variable, where it was assigned.
     assigned: Vec<Option<Value>>,
     current_loop: Option<u32>,
+    current_arm: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,7 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
         constant_regs: HashMap::new(),
         assigned: vec![None; graph.vars.len()],
         current_loop: None,
+        current_arm: None,
     };
     let inputs = lower.inputs();
     lower.region(graph.root())?;
@@ -188,6 +190,7 @@ impl Lower<'_> {
                 self.emit(Instr::Assert { cond, step });
             }
             Op::Stack(op) => self.stack_op(node, op)?,
+            Op::List(op) => self.list_op(node, op)?,
             Op::Cond => self.cond(node)?,
             Op::While => self.while_loop(node)?,
         }
@@ -264,7 +267,7 @@ impl Lower<'_> {
     /// A new place for a value of a type.
     fn new_place(&mut self, ty: &Type) -> Place {
         match ty {
-            Type::Stack(element) => Place::Stack(self.new_stack(element.clone())),
+            Type::Stack(_) | Type::List(_) => Place::Stack(self.new_stack(ty.clone())),
             Type::Tensor(t) if t.rank() == 0 => Place::Reg(self.new_reg()),
             Type::Tensor(t) => match t.shape.known() {
                 Some(shape) => Place::View(self.new_buffer(t.dtype, shape)),
@@ -283,8 +286,8 @@ impl Lower<'_> {
         SlotId(self.draft.n_slots - 1)
     }
 
-    fn new_stack(&mut self, element: TensorType) -> StackId {
-        self.draft.stacks.push(element);
+    fn new_stack(&mut self, ty: Type) -> StackId {
+        self.draft.stacks.push(ty);
         StackId(self.draft.stacks.len() as u32 - 1)
     }
 
@@ -311,6 +314,7 @@ impl Lower<'_> {
         self.draft.items.push(item);
         self.draft.names.push("");
         self.draft.item_loops.push(self.current_loop);
+        self.draft.item_arms.push(self.current_arm);
     }
 
     fn emit_moves(&mut self, moves: Vec<Move>) {
@@ -337,6 +341,14 @@ impl Lower<'_> {
         let id = self.draft.loops.len() as u32;
         self.draft.loops.push(Loop { start: self.here(), end: 0, parent: self.current_loop, back_edge: 0 });
         self.current_loop = Some(id);
+        id
+    }
+
+    /// Opens the two branches of a `cond`; gives the first.
+    fn open_arms(&mut self) -> u32 {
+        let id = self.draft.arms.len() as u32;
+        let (start, parent) = (self.here(), self.current_arm);
+        self.draft.arms.extend([0, 1].map(|side| Arm { start, end: start, parent, side }));
         id
     }
 
