@@ -3,6 +3,7 @@
 //! It runs nodes one after the other, in program order, on host tensors, by [`OpDef::eval`](crate::ops::OpDef). Every
 //! other engine is tested against it. It must never know a device, and never be made clever.
 
+use crate::format::Stream;
 use crate::ir::{Graph, Node, Op, Region, StackOp, Value};
 use crate::ops::{EvalCx, InferCx};
 use crate::{Diagnostic, Dim, HostTensor, Loc, Result, Shape, TensorType, Type};
@@ -16,6 +17,26 @@ pub struct Options {
     pub check_finite: bool,
     /// Fail after so many loop iterations in all.
     pub max_trips: Option<u64>,
+}
+
+/// What a run meets outside of its graph.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// Takes the text of each print, in the order in which they happen.
+    pub print: &'a dyn Fn(Stream, &str),
+}
+
+impl Default for Surroundings<'_> {
+    /// Prints go to the streams of this process.
+    fn default() -> Self {
+        Surroundings { print: &Stream::write }
+    }
+}
+
+impl std::fmt::Debug for Surroundings<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Surroundings").finish_non_exhaustive()
+    }
 }
 
 /// A stack as a persistent list: pushing shares what is below.
@@ -74,6 +95,7 @@ struct Interp<'a> {
     vars: Vec<HostTensor>,
     dims: HashMap<Arc<str>, usize>,
     options: Options,
+    surroundings: Surroundings<'a>,
     trips: u64,
 }
 
@@ -85,12 +107,38 @@ pub fn run(
     vars: &mut Vec<HostTensor>,
     options: Options,
 ) -> Result<Vec<HostTensor>> {
+    run_in(graph, inputs, vars, options, Surroundings::default())
+}
+
+/// Runs a graph like [`run`], in other surroundings. What was printed before an error stays printed.
+///
+/// ```
+/// use anabranch_dsl::{Graph, HostTensor, interp};
+/// use std::cell::RefCell;
+///
+/// let text = r#"graph @f(%x: f32[]) { print stdout "x = {:.1}\n", %x return }"#;
+/// let graph = Graph::parse(text, "f.ir").expect("the text is right");
+/// let printed = RefCell::new(String::new());
+/// let surroundings = interp::Surroundings { print: &|_stream, text| printed.borrow_mut().push_str(text) };
+/// let options = interp::Options::default();
+/// interp::run_in(&graph, &[HostTensor::scalar(0.25f32)], &mut vec![], options, surroundings)?;
+/// assert_eq!(printed.into_inner(), "x = 0.2\n");
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+pub fn run_in(
+    graph: &Graph,
+    inputs: &[HostTensor],
+    vars: &mut Vec<HostTensor>,
+    options: Options,
+    surroundings: Surroundings<'_>,
+) -> Result<Vec<HostTensor>> {
     let mut interp = Interp {
         graph,
         env: vec![None; graph.n_values()],
         vars: vars.clone(),
         dims: HashMap::new(),
         options,
+        surroundings,
         trips: 0,
     };
     if inputs.len() != graph.inputs().len() {
@@ -195,6 +243,11 @@ impl Interp<'_> {
                 if !self.is_true(data.operands[0]) {
                     return Err(assertion_failed(message, data.loc));
                 }
+                vec![]
+            }
+            Op::Print { stream, template } => {
+                let values: Vec<HostTensor> = data.operands.iter().map(|&v| self.tensor(v).clone()).collect();
+                (self.surroundings.print)(*stream, &template.render(&values));
                 vec![]
             }
             Op::Stack(op) => self.stack_op(op, &data.operands, data.loc)?,

@@ -9,6 +9,7 @@ pub mod autodiff;
 pub mod corpus;
 mod diagnostic;
 mod dtype;
+pub mod format;
 pub mod function;
 pub mod interp;
 pub mod ir;

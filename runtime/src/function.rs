@@ -1,9 +1,10 @@
 //! Functions of a session: traced and compiled once for each combination of argument types, then run.
 
 use crate::program::{Options, Program};
-use crate::session::{Builder, Session};
+use crate::session::Session;
 use crate::state::{self, Cell};
 use anabranch_dsl::function::{CallArgs, GraphFn, Output, Rebuild, trace_fn};
+use anabranch_dsl::interp::Surroundings;
 use anabranch_dsl::trace::{self, Traced};
 use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType};
 use std::marker::PhantomData;
@@ -51,12 +52,14 @@ impl<F, Args> Function<F, Args>
 where
     F: GraphFn<Args>,
 {
-    pub(crate) fn new(session: Session, f: F, settings: Builder) -> Self {
+    pub(crate) fn new(session: Session, f: F) -> Self {
+        let settings = &session.options;
+        let options = Options { check_finite: settings.check_finite, interpreted: settings.interpreted };
         Function {
             name: name_of::<F>(),
             f,
             session,
-            options: Options { check_finite: settings.check_finite, interpreted: settings.interpreted },
+            options,
             cache: Mutex::default(),
             compiling: Mutex::default(),
             args: PhantomData,
@@ -96,14 +99,14 @@ where
         let mut inputs = Vec::new();
         args.feed_all(&mut inputs);
         let compiled = self.compiled(&inputs)?;
-        let outputs = compiled.step(&inputs)?;
+        let outputs = self.step(&compiled, &inputs)?;
         Ok((compiled.rebuild)(&mut outputs.into_iter()))
     }
 
     /// Calls the function with tensors whose types are checked now, in the order of the parameters; gives all
     /// output tensors in order.
     pub fn call_host(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
-        self.compiled(inputs)?.step(inputs)
+        self.step(&*self.compiled(inputs)?, inputs)
     }
 
     /// Traces and compiles the function for arguments of the given types, if that was not done before.
@@ -124,6 +127,15 @@ where
     /// What runs for arguments of the given types, as text: instructions and memory.
     pub fn explain(&self, signature: &[TensorType]) -> Result<String> {
         Ok(self.compiled_for(signature)?.program.explain())
+    }
+
+    fn step(&self, compiled: &Compiled<HostOf<F, Args>>, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
+        let surroundings = match &self.session.options.print_to {
+            Some(to) => Surroundings { print: &**to },
+            None => Surroundings::default(),
+        };
+        let mut guards = state::lock(&compiled.cells, &compiled.lock_order, &compiled.assigned);
+        compiled.program.step(inputs, &mut guards, surroundings)
     }
 
     fn compiled(&self, inputs: &[HostTensor]) -> Result<Arc<Compiled<HostOf<F, Args>>>> {
@@ -185,11 +197,6 @@ impl<H> Compiled<H> {
                     && ty.rank() == t.rank()
                     && ty.shape.dims().iter().zip(t.shape()).all(|(d, &n)| *d == Dim::Known(n))
             })
-    }
-
-    fn step(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
-        let mut guards = state::lock(&self.cells, &self.lock_order, &self.assigned);
-        self.program.step(inputs, &mut guards)
     }
 }
 

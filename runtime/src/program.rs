@@ -3,8 +3,9 @@
 use crate::cpu::memory::Vars;
 use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
+use anabranch_dsl::interp::{self, Surroundings};
 use anabranch_dsl::ir::Op;
-use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, interp};
+use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -81,13 +82,14 @@ impl Program {
     /// Runs the graph. `vars` are the values of its variables in the order of [`Graph::vars`]; they are changed only if the
     /// run succeeds.
     pub fn run(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
+        let surroundings = Surroundings::default();
         self.check_inputs(inputs)?;
         let Some(plan) = &self.plan else {
-            return self.interpret(inputs, vars);
+            return self.interpret(inputs, vars, surroundings);
         };
         let mut cx = self.context(plan)?;
         let before = Vars::Tensors(vars);
-        let outcome = plan.run(&mut cx, inputs, before);
+        let outcome = plan.run(&mut cx, inputs, before, surroundings);
         let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
         if outputs.is_ok() {
             plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
@@ -97,11 +99,16 @@ impl Program {
     }
 
     /// Runs the graph on locked variables.
-    pub(crate) fn step(&self, inputs: &[HostTensor], vars: &mut [Guard<'_>]) -> Result<Vec<HostTensor>> {
+    pub(crate) fn step(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut [Guard<'_>],
+        surroundings: Surroundings<'_>,
+    ) -> Result<Vec<HostTensor>> {
         self.check_inputs(inputs)?;
         let Some(plan) = &self.plan else {
             let mut values: Vec<HostTensor> = vars.iter().map(|g| g.tensor().clone()).collect();
-            let outputs = self.interpret(inputs, &mut values)?;
+            let outputs = self.interpret(inputs, &mut values, surroundings)?;
             for (guard, value) in vars.iter_mut().zip(values) {
                 if let Guard::Write(tensor) = guard {
                     **tensor = value;
@@ -111,7 +118,7 @@ impl Program {
         };
         let mut cx = self.context(plan)?;
         let before = Vars::Locked(vars);
-        let outcome = plan.run(&mut cx, inputs, before);
+        let outcome = plan.run(&mut cx, inputs, before, surroundings);
         let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
         if outputs.is_ok() {
             plan.commit(&cx, inputs, |var, change| change.apply(vars[var].tensor_mut()));
@@ -133,9 +140,10 @@ impl Program {
             return Ok(());
         };
         self.check_inputs(inputs)?;
+        let surroundings = Surroundings::default();
         let mut cx = self.context(plan)?;
         let before = Vars::Tensors(vars);
-        let outcome = plan.run(&mut cx, inputs, before);
+        let outcome = plan.run(&mut cx, inputs, before, surroundings);
         if outcome.is_ok() {
             plan.outputs_into(&cx, inputs, before, outputs);
             plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
@@ -144,9 +152,14 @@ impl Program {
         outcome
     }
 
-    fn interpret(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
+    fn interpret(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut Vec<HostTensor>,
+        surroundings: Surroundings<'_>,
+    ) -> Result<Vec<HostTensor>> {
         let options = interp::Options { check_finite: self.options.check_finite, ..Default::default() };
-        interp::run(&self.graph, inputs, vars, options)
+        interp::run_in(&self.graph, inputs, vars, options, surroundings)
     }
 
     fn check_inputs(&self, inputs: &[HostTensor]) -> Result<()> {

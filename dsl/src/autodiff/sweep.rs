@@ -70,7 +70,7 @@ impl Sweep {
             Op::Stack(op) => self.stack(level, op, node, data, cot),
             Op::Cond => self.cond(level, node, data, cot),
             Op::While => self.while_loop(level, node, data, cot),
-            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } => {}
+            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => {}
         }
     }
 

@@ -79,6 +79,7 @@ fn arity(op: &Op) -> Arity {
         Op::Constant(_) | Op::Read(_) | Op::Stack(StackOp::New(_)) => Arity::Exactly(0),
         Op::Assign(_) | Op::Assert { .. } | Op::Stack(StackOp::Pop | StackOp::ZerosLike) => Arity::Exactly(1),
         Op::Stack(StackOp::Push | StackOp::Add) => Arity::Exactly(2),
+        Op::Print { template, .. } => Arity::Exactly(template.n_values()),
         Op::Cond => Arity::AtLeast(1),
         Op::While => Arity::AtLeast(0),
     }
@@ -117,7 +118,7 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
             Some(var) => Ok(vec![var.ty.clone().into()]),
             None => Err(broken(8, "the variable is not declared")),
         },
-        Op::Assign(_) | Op::Assert { .. } => Ok(vec![]),
+        Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => Ok(vec![]),
         Op::Stack(op) => stack_types(op, &operands),
         Op::Cond => cond_types(graph, node),
         Op::While => {

@@ -19,6 +19,7 @@ mod for_autodiff;
 mod variables;
 mod while_loop;
 
+use crate::format::{Stream, Template};
 use crate::ir::{Graph, Node, Op, Region, Value, ValueDef, VarDecl, VarId};
 use crate::ops::{InferCx, OpDef};
 use crate::var::AnyVar;
@@ -299,6 +300,22 @@ pub fn assert(cond: Any, message: String) {
         t.append(Op::Assert { message }, vec![v], [], loc);
         Ok(())
     });
+}
+
+/// Appends a print of tensors in the places of a template.
+#[track_caller]
+pub fn print(stream: Stream, template: Template, values: &[Any]) {
+    let loc = Loc::caller();
+    try_with(|t| {
+        let values = values.iter().map(|&v| t.resolve(v, loc)).collect::<Result<Vec<_>>>()?;
+        t.append(Op::Print { stream, template }, values, [], loc);
+        Ok(())
+    });
+}
+
+/// Whether a staged `if`, `while`, `&&` or `||` is open, so that what runs now stands for what runs some number of times.
+pub fn in_construct() -> bool {
+    TRACER.with_borrow(|t| t.as_ref().is_some_and(|t| !t.open.is_empty()))
 }
 
 /// The present value of a variable.

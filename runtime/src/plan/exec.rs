@@ -5,7 +5,8 @@ use crate::cpu::element::{bytes_of, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars};
 use crate::cpu::stack::Stack;
-use anabranch_dsl::{Diagnostic, HostTensor, Result, TensorType, interp};
+use anabranch_dsl::interp::{self, Surroundings};
+use anabranch_dsl::{Diagnostic, HostTensor, Result, TensorType};
 
 /// The memory of one running step; used again by later steps of the same plan.
 pub(crate) struct Context {
@@ -56,7 +57,13 @@ impl Plan {
     }
 
     /// Runs the instructions. The outputs and the new values of variables are in the context afterwards.
-    pub(crate) fn run(&self, cx: &mut Context, inputs: &[HostTensor], vars: Vars<'_>) -> Result<()> {
+    pub(crate) fn run(
+        &self,
+        cx: &mut Context,
+        inputs: &[HostTensor],
+        vars: Vars<'_>,
+        surroundings: Surroundings<'_>,
+    ) -> Result<()> {
         let foreign = Foreign { inputs, constants: &self.constants, vars };
         let code = &self.code[..];
         let mut pc = 0;
@@ -66,7 +73,7 @@ impl Plan {
                 return Ok(());
             };
             match instr {
-                Instr::Run(step) => self.step(cx, &self.steps[step.index()], foreign)?,
+                Instr::Run(step) => self.step(cx, &self.steps[step.index()], foreign, surroundings)?,
                 Instr::Require { step, .. } => {
                     return Err(self.failure(cx, &self.steps[step.index()], foreign));
                 }
@@ -106,8 +113,12 @@ impl Plan {
         }
     }
 
-    fn step(&self, cx: &mut Context, step: &Step, foreign: Foreign<'_>) -> Result<()> {
-        match step.kernel {
+    fn step(&self, cx: &mut Context, step: &Step, foreign: Foreign<'_>, surroundings: Surroundings<'_>) -> Result<()> {
+        match &step.kernel {
+            Kernel::Print(stream, template) => {
+                (surroundings.print)(*stream, &template.render(&self.operands(cx, step, foreign)));
+                Ok(())
+            }
             Kernel::Reference => {
                 let operands = self.operands(cx, step, foreign);
                 let result = reference::eval(step, &operands)?;

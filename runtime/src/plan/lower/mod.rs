@@ -187,6 +187,12 @@ impl Lower<'_> {
                     self.add_step(Kernel::Assert(message.clone()), vec![], Out::Nothing, None, "assert", data.loc);
                 self.emit(Instr::Assert { cond, step });
             }
+            Op::Print { stream, template } => {
+                let operands = data.operands.iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
+                let kernel = Kernel::Print(*stream, template.clone());
+                let step = self.add_step(kernel, operands, Out::Nothing, None, "print", data.loc);
+                self.emit(Instr::Run(step));
+            }
             Op::Stack(op) => self.stack_op(node, op)?,
             Op::Cond => self.cond(node)?,
             Op::While => self.while_loop(node)?,
