@@ -6,6 +6,7 @@
 use crate::format::Stream;
 use crate::ir::{Graph, Node, Op, Region, StackOp, Value};
 use crate::ops::{EvalCx, InferCx};
+pub use crate::stop::{StopFlag, stopped};
 use crate::{Diagnostic, Dim, HostTensor, Loc, Result, Shape, TensorType, Type};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,12 +25,16 @@ pub struct Options {
 pub struct Surroundings<'a> {
     /// Takes the text of each print, in the order in which they happen.
     pub print: &'a dyn Fn(Stream, &str),
+    /// Ends the run with an error soon after it is set.
+    pub stop: &'a StopFlag,
 }
 
+static NEVER: StopFlag = StopFlag::new();
+
 impl Default for Surroundings<'_> {
-    /// Prints go to the streams of this process.
+    /// Prints go to the streams of this process, and nothing stops the run.
     fn default() -> Self {
-        Surroundings { print: &Stream::write }
+        Surroundings { print: &Stream::write, stop: &NEVER }
     }
 }
 
@@ -97,6 +102,8 @@ struct Interp<'a> {
     options: Options,
     surroundings: Surroundings<'a>,
     trips: u64,
+    /// The loops that are running, outermost first.
+    loops: Vec<Loc>,
 }
 
 /// Runs a graph. `vars` are the values of its variables, in the order of [`Graph::vars`]; they are changed only if the
@@ -119,7 +126,8 @@ pub fn run(
 /// let text = r#"graph @f(%x: f32[]) { print stdout "x = {:.1}\n", %x return }"#;
 /// let graph = Graph::parse(text, "f.ir").expect("the text is right");
 /// let printed = RefCell::new(String::new());
-/// let surroundings = interp::Surroundings { print: &|_stream, text| printed.borrow_mut().push_str(text) };
+/// let print = |_stream, text: &str| printed.borrow_mut().push_str(text);
+/// let surroundings = interp::Surroundings { print: &print, ..Default::default() };
 /// let options = interp::Options::default();
 /// interp::run_in(&graph, &[HostTensor::scalar(0.25f32)], &mut vec![], options, surroundings)?;
 /// assert_eq!(printed.into_inner(), "x = 0.2\n");
@@ -140,6 +148,7 @@ pub fn run_in(
         options,
         surroundings,
         trips: 0,
+        loops: Vec::new(),
     };
     if inputs.len() != graph.inputs().len() {
         let (expected, given) = (graph.inputs().len(), inputs.len());
@@ -213,9 +222,18 @@ impl Interp<'_> {
         graph.region(region).nodes.iter().try_for_each(|&n| self.node(n))
     }
 
+    /// Fails if the run is to stop before what stands at `next`.
+    fn check_stop(&self, next: Loc) -> Result<()> {
+        let Some(kind) = self.surroundings.stop.get() else {
+            return Ok(());
+        };
+        Err(stopped(kind, &self.graph.name, self.loops.iter().rev().copied(), next))
+    }
+
     fn node(&mut self, node: Node) -> Result<()> {
         let graph = self.graph;
         let data = graph.node(node);
+        self.check_stop(data.loc)?;
         let results = match &data.op {
             Op::Prim(def, attrs) => {
                 let operands: Vec<&HostTensor> = data.operands.iter().map(|&v| self.tensor(v)).collect();
@@ -261,7 +279,9 @@ impl Interp<'_> {
                 let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
                 let n = data.results.len();
                 let mut state = self.vals(&data.operands);
+                self.loops.push(data.loc);
                 loop {
+                    self.check_stop(data.loc)?;
                     self.bind(&graph.region(cond).params, state.clone());
                     self.region(cond)?;
                     if !self.is_true(graph.region(cond).yields[0]) {
@@ -277,6 +297,7 @@ impl Interp<'_> {
                     let next = self.vals(&graph.region(body).yields);
                     state.splice(..n, next);
                 }
+                self.loops.pop();
                 state.truncate(n);
                 state
             }

@@ -22,6 +22,7 @@ pub mod optim;
 pub mod passes;
 mod shape;
 pub mod staged;
+mod stop;
 mod tensor;
 pub mod trace;
 mod ty;
@@ -29,7 +30,7 @@ pub mod var;
 
 pub use array::{Array, Buffer, HostTensor, IntoArray};
 pub use autodiff::{Wrt, gradients};
-pub use diagnostic::{Diagnostic, Result};
+pub use diagnostic::{Diagnostic, ErrorKind, Result};
 pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use function::{eval, eval_with};
 pub use ir::Graph;

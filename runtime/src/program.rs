@@ -94,7 +94,9 @@ impl Program {
         if outputs.is_ok() {
             plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
         }
-        self.give_back(cx);
+        if outputs.is_ok() {
+            self.give_back(cx);
+        }
         outputs
     }
 
@@ -123,7 +125,9 @@ impl Program {
         if outputs.is_ok() {
             plan.commit(&cx, inputs, |var, change| change.apply(vars[var].tensor_mut()));
         }
-        self.give_back(cx);
+        if outputs.is_ok() {
+            self.give_back(cx);
+        }
         outputs
     }
 
@@ -148,7 +152,9 @@ impl Program {
             plan.outputs_into(&cx, inputs, before, outputs);
             plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
         }
-        self.give_back(cx);
+        if outcome.is_ok() {
+            self.give_back(cx);
+        }
         outcome
     }
 
@@ -186,6 +192,8 @@ impl Program {
         free.map_or_else(|| Context::new(plan), Ok)
     }
 
+    /// Keeps the memory of a step for a later one. That of a step that failed is freed instead: its stacks may have grown without
+    /// bound.
     fn give_back(&self, cx: Context) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MAX_FREE {

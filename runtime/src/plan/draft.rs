@@ -4,7 +4,7 @@
 //! loop variables getting their next values, stand together as one item and happen at once. Jumps go to labels.
 
 use super::{BufferId, Instr, Reg, SlotId, StackId, Step, StepId, View};
-use anabranch_dsl::{HostTensor, TensorType};
+use anabranch_dsl::{HostTensor, Loc, TensorType};
 
 /// One piece of storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +54,8 @@ pub(crate) struct Loop {
     pub(crate) parent: Option<u32>,
     /// The item that gives the loop variables their next values.
     pub(crate) back_edge: u32,
+    /// The loop in the user's source.
+    pub(crate) loc: Loc,
 }
 
 /// The draft of a plan.

@@ -1,12 +1,12 @@
 //! The executor: one loop over the instructions of a plan.
 
-use super::{Base, BufferId, Instr, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers};
+use super::{Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers};
 use crate::cpu::element::{bytes_of, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars};
 use crate::cpu::stack::Stack;
 use anabranch_dsl::interp::{self, Surroundings};
-use anabranch_dsl::{Diagnostic, HostTensor, Result, TensorType};
+use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType};
 
 /// The memory of one running step; used again by later steps of the same plan.
 pub(crate) struct Context {
@@ -68,10 +68,13 @@ impl Plan {
         let code = &self.code[..];
         let mut pc = 0;
         loop {
-            pc = registers::run(code, &mut cx.regs, pc);
+            pc = registers::run(code, &mut cx.regs, pc, surroundings.stop);
             let Some(instr) = code.get(pc) else {
                 return Ok(());
             };
+            if let Some(kind) = surroundings.stop.get() {
+                return Err(self.stopped(kind, pc));
+            }
             match instr {
                 Instr::Run(step) => self.step(cx, &self.steps[step.index()], foreign, surroundings)?,
                 Instr::Require { step, .. } => {
@@ -111,6 +114,17 @@ impl Plan {
             }
             pc += 1;
         }
+    }
+
+    /// The error of a run that was stopped before an instruction.
+    fn stopped(&self, kind: ErrorKind, pc: usize) -> Diagnostic {
+        let mut around: Vec<&LoopPlace> = self.loops.iter().filter(|l| l.code.contains(&(pc as u32))).collect();
+        around.sort_by_key(|l| l.code.len());
+        let next = match self.code[pc] {
+            Instr::Run(step) | Instr::Assert { step, .. } | Instr::Require { step, .. } => self.steps[step.index()].loc,
+            _ => Loc::UNKNOWN,
+        };
+        interp::stopped(kind, &self.name, around.iter().map(|l| l.loc), next)
     }
 
     fn step(&self, cx: &mut Context, step: &Step, foreign: Foreign<'_>, surroundings: Surroundings<'_>) -> Result<()> {

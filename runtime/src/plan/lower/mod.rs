@@ -339,9 +339,9 @@ impl Lower<'_> {
         self.draft.labels[label as usize] = self.here();
     }
 
-    fn open_loop(&mut self) -> u32 {
+    fn open_loop(&mut self, loc: Loc) -> u32 {
         let id = self.draft.loops.len() as u32;
-        self.draft.loops.push(Loop { start: self.here(), end: 0, parent: self.current_loop, back_edge: 0 });
+        self.draft.loops.push(Loop { start: self.here(), end: 0, parent: self.current_loop, back_edge: 0, loc });
         self.current_loop = Some(id);
         id
     }
