@@ -134,8 +134,7 @@ impl Spec {
     /// An element in its width.
     fn pad(&self, out: &mut String, text: &str, number: bool) {
         let missing = self.width.unwrap_or(0).saturating_sub(text.chars().count());
-        // As in the standard library, what is not made of digits (NaN, infinity) is not filled by zeros.
-        if self.zero && number && text.ends_with(|c: char| c.is_ascii_digit()) {
+        if self.zero && number {
             let (sign, digits) = text.split_at(usize::from(text.starts_with(['-', '+'])));
             out.push_str(sign);
             out.extend(std::iter::repeat_n('0', missing));

@@ -245,7 +245,7 @@ impl Interp<'_> {
                 let ty = ty.as_tensor().expect("primitive operations give tensors");
                 let result = (def.eval)(&EvalCx { operands: &operands, attrs: &attrs, ty });
                 let result = result.map_err(|e| e.at(def.name, data.loc))?;
-                debug_assert_eq!(result.ty(), *ty, "{}: eval and infer disagree", def.name);
+                debug_assert!(result.ty().fits(ty), "{}: eval gives {}, infer {ty}", def.name, result.ty());
                 if self.options.check_finite && !is_finite(&result) && operands.iter().all(|t| is_finite(t)) {
                     return Err(not_finite(def.name, data.loc));
                 }

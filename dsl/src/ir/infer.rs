@@ -174,7 +174,9 @@ fn cond_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
     let join = |(i, (&x, &y)): (usize, (&super::Value, &super::Value))| {
         let (x, y) = (graph.ty(x), graph.ty(y));
         let differ = || broken(6, format!("value {} is {x} in one branch, {y} in the other", i + 1));
-        x.join(y).filter(|_| x.compatible(y)).ok_or_else(differ)
+        // Either may run, so extents may differ; those of the elements of a stack do not.
+        let stacks_differ = matches!(x, Type::Stack(_)) && !x.compatible(y);
+        x.join(y).filter(|_| !stacks_differ).ok_or_else(differ)
     };
     a.iter().zip(b).enumerate().map(join).collect()
 }
