@@ -4,12 +4,12 @@
 pub use anabranch_dsl as dsl;
 pub use anabranch_dsl::ops::random;
 pub use anabranch_dsl::{
-    Any, AnyVar, Array, Carry, DType, Diagnostic, Dim, Element, Float, Graph, HostTensor, Integer, IntoArray, List,
-    ListIndex, Loc, Module, Numeric, Operand, Range, Result, Shape, Tensor, TensorType, Type, Var, Wrt, eval,
-    eval_with, full, gradients, nn, optim, range, scalar, tensor, zeros,
+    Any, AnyVar, Array, Carry, DType, Diagnostic, Dim, Element, ErrorKind, Float, Graph, HostTensor, Integer,
+    IntoArray, List, ListIndex, Loc, Module, Numeric, Operand, Range, Result, Shape, Tensor, TensorType, Type, Var,
+    Wrt, eval, eval_with, full, gradients, nn, optim, range, scalar, tensor, zeros,
 };
 pub use anabranch_macros::{Carry, Module, graph};
-pub use anabranch_runtime::{Function, Session};
+pub use anabranch_runtime::{CallOptions, CancelHandle, Function, Session};
 
 #[doc(hidden)]
 pub use anabranch_dsl::staged as __rt;

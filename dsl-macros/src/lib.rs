@@ -24,7 +24,10 @@ use proc_macro::TokenStream;
 /// A parameter may declare its shape: `#[shape(batch, 784, _)] x: Tensor`. A call with another shape is an error that names the
 /// parameter; a name stands for one extent wherever the parameters of a call use it.
 ///
-/// What cannot be staged yet (`break`, `continue`, `return`, `?`, panics and macros under a condition that is a tensor, and
+/// `println!`, `print!`, `eprintln!`, `eprint!` and `dbg!` with a tensor among their arguments print its value whenever the graph comes
+/// to them; under a condition that is a tensor they do so without one, too. Else they print while tracing, as ordinary Rust.
+///
+/// What cannot be staged yet (`break`, `continue`, `return`, `?`, panics and other macros under a condition that is a tensor, and
 /// `for` over a tensor) is a compile error at its token.
 ///
 /// # What counts as a change

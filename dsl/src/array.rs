@@ -1,5 +1,6 @@
 //! Tensors in the memory of the host: constants, inputs, outputs, and what the interpreter computes with.
 
+use crate::format::{Kind, Spec};
 use crate::{DType, Element, TensorType};
 use std::fmt;
 use std::sync::Arc;
@@ -255,23 +256,11 @@ impl std::hash::Hash for HostTensor {
     }
 }
 
+/// Nested brackets, with the formatter's options for each element; a long tensor is abbreviated, but not by `{:#}`. See
+/// [`format`](crate::format).
 impl fmt::Display for HostTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fn nested<T: fmt::Display>(f: &mut fmt::Formatter<'_>, shape: &[usize], data: &[T]) -> fmt::Result {
-            let Some((&n, inner)) = shape.split_first() else {
-                return fmt::Display::fmt(&data[0], f);
-            };
-            let stride: usize = inner.iter().product();
-            f.write_str("[")?;
-            for i in 0..n {
-                if i > 0 {
-                    f.write_str(", ")?;
-                }
-                nested(f, inner, &data[i * stride..(i + 1) * stride])?;
-            }
-            f.write_str("]")
-        }
-        match_buffer!(&*self.data, d => nested(f, &self.shape, d))
+        f.write_str(&Spec::of(f, Kind::Display).show(self))
     }
 }
 

@@ -24,6 +24,21 @@ pub struct Diagnostic {
     pub labels: Vec<(Loc, String)>,
     /// What to do.
     pub help: Option<String>,
+    /// What kind of error it is, for programs.
+    pub kind: ErrorKind,
+}
+
+/// The kinds of errors that a program may want to tell apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// What was given is wrong: a program, a value, a shape.
+    #[default]
+    Invalid,
+    /// A call did not end before its deadline.
+    DeadlineExceeded,
+    /// A call was cancelled.
+    Cancelled,
 }
 
 /// The result of everything that can meet bad input.
@@ -32,7 +47,7 @@ pub type Result<T, E = Diagnostic> = std::result::Result<T, E>;
 impl Diagnostic {
     /// An error without a place.
     pub fn new(message: impl Into<String>) -> Diagnostic {
-        Diagnostic { message: message.into(), labels: Vec::new(), help: None }
+        Diagnostic { message: message.into(), labels: Vec::new(), help: None, kind: ErrorKind::Invalid }
     }
 
     /// Adds a place; the first one added is the place of the error.

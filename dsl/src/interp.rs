@@ -5,8 +5,10 @@
 
 pub mod list;
 
+use crate::format::Stream;
 use crate::ir::{Graph, ListForm, ListOp, Node, Op, Region, StackOp, Value};
 use crate::ops::{EvalCx, InferCx};
+pub use crate::stop::{StopFlag, stopped};
 use crate::{Diagnostic, Dim, HostTensor, Loc, Result, Shape, TensorType, Type};
 use list::HostList;
 use std::collections::HashMap;
@@ -20,6 +22,30 @@ pub struct Options {
     pub check_finite: bool,
     /// Fail after so many loop iterations in all.
     pub max_trips: Option<u64>,
+}
+
+/// What a run meets outside of its graph.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// Takes the text of each print, in the order in which they happen.
+    pub print: &'a dyn Fn(Stream, &str),
+    /// Ends the run with an error soon after it is set.
+    pub stop: &'a StopFlag,
+}
+
+static NEVER: StopFlag = StopFlag::new();
+
+impl Default for Surroundings<'_> {
+    /// Prints go to the streams of this process, and nothing stops the run.
+    fn default() -> Self {
+        Surroundings { print: &Stream::write, stop: &NEVER }
+    }
+}
+
+impl std::fmt::Debug for Surroundings<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Surroundings").finish_non_exhaustive()
+    }
 }
 
 /// A stack as a persistent list: pushing shares what is below.
@@ -79,7 +105,10 @@ struct Interp<'a> {
     vars: Vec<HostTensor>,
     dims: HashMap<Arc<str>, usize>,
     options: Options,
+    surroundings: Surroundings<'a>,
     trips: u64,
+    /// The loops that are running, outermost first.
+    loops: Vec<Loc>,
 }
 
 /// Runs a graph. `vars` are the values of its variables, in the order of [`Graph::vars`]; they are changed only if the
@@ -90,13 +119,41 @@ pub fn run(
     vars: &mut Vec<HostTensor>,
     options: Options,
 ) -> Result<Vec<HostTensor>> {
+    run_in(graph, inputs, vars, options, Surroundings::default())
+}
+
+/// Runs a graph like [`run`], in other surroundings. What was printed before an error stays printed.
+///
+/// ```
+/// use anabranch_dsl::{Graph, HostTensor, interp};
+/// use std::cell::RefCell;
+///
+/// let text = r#"graph @f(%x: f32[]) { print stdout "x = {:.1}\n", %x return }"#;
+/// let graph = Graph::parse(text, "f.ir").expect("the text is right");
+/// let printed = RefCell::new(String::new());
+/// let print = |_stream, text: &str| printed.borrow_mut().push_str(text);
+/// let surroundings = interp::Surroundings { print: &print, ..Default::default() };
+/// let options = interp::Options::default();
+/// interp::run_in(&graph, &[HostTensor::scalar(0.25f32)], &mut vec![], options, surroundings)?;
+/// assert_eq!(printed.into_inner(), "x = 0.2\n");
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+pub fn run_in(
+    graph: &Graph,
+    inputs: &[HostTensor],
+    vars: &mut Vec<HostTensor>,
+    options: Options,
+    surroundings: Surroundings<'_>,
+) -> Result<Vec<HostTensor>> {
     let mut interp = Interp {
         graph,
         env: vec![None; graph.n_values()],
         vars: vars.clone(),
         dims: HashMap::new(),
         options,
+        surroundings,
         trips: 0,
+        loops: Vec::new(),
     };
     if inputs.len() != graph.inputs().len() {
         let (expected, given) = (graph.inputs().len(), inputs.len());
@@ -184,9 +241,18 @@ impl Interp<'_> {
         graph.region(region).nodes.iter().try_for_each(|&n| self.node(n))
     }
 
+    /// Fails if the run is to stop before what stands at `next`.
+    fn check_stop(&self, next: Loc) -> Result<()> {
+        let Some(kind) = self.surroundings.stop.get() else {
+            return Ok(());
+        };
+        Err(stopped(kind, &self.graph.name, self.loops.iter().rev().copied(), next))
+    }
+
     fn node(&mut self, node: Node) -> Result<()> {
         let graph = self.graph;
         let data = graph.node(node);
+        self.check_stop(data.loc)?;
         let results = match &data.op {
             Op::Prim(def, attrs) => {
                 let operands: Vec<&HostTensor> = data.operands.iter().map(|&v| self.tensor(v)).collect();
@@ -198,7 +264,7 @@ impl Interp<'_> {
                 let ty = ty.as_tensor().expect("primitive operations give tensors");
                 let result = (def.eval)(&EvalCx { operands: &operands, attrs: &attrs, ty });
                 let result = result.map_err(|e| e.at(def.name, data.loc))?;
-                debug_assert_eq!(result.ty(), *ty, "{}: eval and infer disagree", def.name);
+                debug_assert!(result.ty().fits(ty), "{}: eval gives {}, infer {ty}", def.name, result.ty());
                 if self.options.check_finite && !is_finite(&result) && operands.iter().all(|t| is_finite(t)) {
                     return Err(not_finite(def.name, data.loc));
                 }
@@ -216,6 +282,11 @@ impl Interp<'_> {
                 }
                 vec![]
             }
+            Op::Print { stream, template } => {
+                let values: Vec<HostTensor> = data.operands.iter().map(|&v| self.tensor(v).clone()).collect();
+                (self.surroundings.print)(*stream, &template.render(&values));
+                vec![]
+            }
             Op::Stack(op) => self.stack_op(op, &data.operands, data.loc)?,
             Op::List(op) => self.list_op(op, node)?,
             Op::Cond => {
@@ -228,7 +299,9 @@ impl Interp<'_> {
                 let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
                 let n = data.results.len();
                 let mut state = self.vals(&data.operands);
+                self.loops.push(data.loc);
                 loop {
+                    self.check_stop(data.loc)?;
                     self.bind(&graph.region(cond).params, state.clone());
                     self.region(cond)?;
                     if !self.is_true(graph.region(cond).yields[0]) {
@@ -244,6 +317,7 @@ impl Interp<'_> {
                     let next = self.vals(&graph.region(body).yields);
                     state.splice(..n, next);
                 }
+                self.loops.pop();
                 state.truncate(n);
                 state
             }

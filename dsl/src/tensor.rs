@@ -1,7 +1,9 @@
 //! `Tensor<T>`: what a model is written in.
 
+use crate::format::Kind;
 use crate::trace::{self, Any};
-use crate::{Array, Element, HostTensor, IntoArray, Numeric, Shape};
+use crate::{Array, Element, HostTensor, IntoArray, Numeric, Shape, staged};
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops;
 
@@ -32,12 +34,28 @@ impl<T: Element> Clone for Tensor<T> {
 }
 impl<T: Element> Copy for Tensor<T> {}
 
-impl<T: Element> std::fmt::Debug for Tensor<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// In `println!` and `dbg!` of a graph function the values that it will have; elsewhere the number and type of the symbol.
+impl<T: Element> fmt::Debug for Tensor<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if staged::show(self.any, Kind::Debug, f)? {
+            return Ok(());
+        }
         write!(f, "{}: ", self.any.value())?;
         if trace::is_tracing() { write!(f, "{}", self.any.ty()) } else { write!(f, "{}", T::DTYPE) }
     }
 }
+
+macro_rules! show_values {
+    ($($kind:ident)*) => {$(
+        /// In `println!` of a graph function the values that it will have; an error elsewhere, where it has none.
+        impl<T: Element> fmt::$kind for Tensor<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                if staged::show(self.any, Kind::$kind, f)? { Ok(()) } else { staged::fail_without_value() }
+            }
+        }
+    )*};
+}
+show_values!(Display LowerExp UpperExp);
 
 impl<T: Element> Tensor<T> {
     /// The tensor of an untyped handle.

@@ -1,13 +1,16 @@
 //! Functions of a session: traced and compiled once for each combination of argument types, then run.
 
+use crate::call::{Call, CallOptions};
 use crate::program::{Options, Program};
-use crate::session::{Builder, Session};
+use crate::session::Session;
 use crate::state::{self, Cell};
 use anabranch_dsl::function::{CallArgs, GraphFn, Output, Rebuild, trace_fn};
+use anabranch_dsl::interp::{self, Surroundings};
 use anabranch_dsl::trace::{self, Traced};
 use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Compiled signatures.
 type Cache<F, Args> = Mutex<Vec<Arc<Compiled<HostOf<F, Args>>>>>;
@@ -51,12 +54,14 @@ impl<F, Args> Function<F, Args>
 where
     F: GraphFn<Args>,
 {
-    pub(crate) fn new(session: Session, f: F, settings: Builder) -> Self {
+    pub(crate) fn new(session: Session, f: F) -> Self {
+        let settings = &session.options;
+        let options = Options { check_finite: settings.check_finite, interpreted: settings.interpreted };
         Function {
             name: name_of::<F>(),
             f,
             session,
-            options: Options { check_finite: settings.check_finite, interpreted: settings.interpreted },
+            options,
             cache: Mutex::default(),
             compiling: Mutex::default(),
             args: PhantomData,
@@ -96,14 +101,45 @@ where
         let mut inputs = Vec::new();
         args.feed_all(&mut inputs);
         let compiled = self.compiled(&inputs)?;
-        let outputs = compiled.step(&inputs)?;
+        let outputs = self.step(&compiled, &inputs, None)?;
+        Ok((compiled.rebuild)(&mut outputs.into_iter()))
+    }
+
+    /// Calls the function like [`call`](Self::call), and ends the call with an error of the kind
+    /// [`ErrorKind::DeadlineExceeded`](anabranch_dsl::ErrorKind) if it takes longer than `duration`; see
+    /// [`call_with`](Self::call_with).
+    ///
+    /// ```
+    /// use anabranch_dsl::{ErrorKind, prelude::*};
+    /// use anabranch_runtime::Session;
+    /// use std::time::Duration;
+    ///
+    /// let session = Session::new()?;
+    /// let double = session.function(|x: Tensor| x * 2.0)?;
+    /// assert_eq!(double.call_within(Duration::from_secs(60), 3.0)?, 6.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn call_within(&self, duration: Duration, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
+        self.call_with(&CallOptions::new().within(duration), args)
+    }
+
+    /// Calls the function like [`call`](Self::call), and ends the call with an error when its options say so: between two
+    /// operations, or before the next iteration of a loop, which the error names. Then no variable has changed, and the memory of
+    /// the step is freed. Waiting for variables that another call holds ends, too; tracing and compiling, which the first call
+    /// with arguments of some types does, is done first.
+    pub fn call_with(&self, options: &CallOptions, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
+        let call = options.begin()?;
+        let mut inputs = Vec::new();
+        args.feed_all(&mut inputs);
+        let compiled = self.compiled(&inputs)?;
+        let outputs = self.step(&compiled, &inputs, Some(&call))?;
         Ok((compiled.rebuild)(&mut outputs.into_iter()))
     }
 
     /// Calls the function with tensors whose types are checked now, in the order of the parameters; gives all
     /// output tensors in order.
     pub fn call_host(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
-        self.compiled(inputs)?.step(inputs)
+        self.step(&*self.compiled(inputs)?, inputs, None)
     }
 
     /// Traces and compiles the function for arguments of the given types, if that was not done before.
@@ -124,6 +160,30 @@ where
     /// What runs for arguments of the given types, as text: instructions and memory.
     pub fn explain(&self, signature: &[TensorType]) -> Result<String> {
         Ok(self.compiled_for(signature)?.program.explain())
+    }
+
+    fn step(
+        &self,
+        compiled: &Compiled<HostOf<F, Args>>,
+        inputs: &[HostTensor],
+        call: Option<&Call>,
+    ) -> Result<Vec<HostTensor>> {
+        let mut surroundings = Surroundings::default();
+        if let Some(to) = &self.session.options.print_to {
+            surroundings.print = &**to;
+        }
+        let Compiled { cells, lock_order, assigned, .. } = compiled;
+        let Some(call) = call else {
+            let mut guards = state::lock(cells, lock_order, assigned);
+            return compiled.program.step(inputs, &mut guards, surroundings);
+        };
+        surroundings.stop = &call.flag;
+        let guards = state::lock_unless(cells, lock_order, assigned, &call.flag);
+        let (Some(mut guards), None) = (guards, call.flag.get()) else {
+            let kind = call.flag.get().expect("only a set flag ends the wait for variables");
+            return Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN));
+        };
+        compiled.program.step(inputs, &mut guards, surroundings)
     }
 
     fn compiled(&self, inputs: &[HostTensor]) -> Result<Arc<Compiled<HostOf<F, Args>>>> {
@@ -185,11 +245,6 @@ impl<H> Compiled<H> {
                     && ty.rank() == t.rank()
                     && ty.shape.dims().iter().zip(t.shape()).all(|(d, &n)| *d == Dim::Known(n))
             })
-    }
-
-    fn step(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
-        let mut guards = state::lock(&self.cells, &self.lock_order, &self.assigned);
-        self.program.step(inputs, &mut guards)
     }
 }
 

@@ -14,6 +14,7 @@
 //! are new, optimizes the graph, lowers it to a plan (`plan`), and runs the plan's instructions with the kernels of the
 //! CPU (`cpu`). A [`Program`] is a graph that was compiled without a function.
 
+mod call;
 mod cpu;
 mod function;
 mod optimize;
@@ -22,6 +23,7 @@ mod program;
 mod session;
 mod state;
 
+pub use call::{CallOptions, CancelHandle};
 pub use function::Function;
 pub use program::Program;
 pub use session::{Builder, Session};

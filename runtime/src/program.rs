@@ -3,8 +3,9 @@
 use crate::cpu::memory::Vars;
 use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
+use anabranch_dsl::interp::{self, Surroundings};
 use anabranch_dsl::ir::Op;
-use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, interp};
+use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -81,27 +82,35 @@ impl Program {
     /// Runs the graph. `vars` are the values of its variables in the order of [`Graph::vars`]; they are changed only if the
     /// run succeeds.
     pub fn run(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
+        let surroundings = Surroundings::default();
         self.check_inputs(inputs)?;
         let Some(plan) = &self.plan else {
-            return self.interpret(inputs, vars);
+            return self.interpret(inputs, vars, surroundings);
         };
         let mut cx = self.context(plan)?;
         let before = Vars::Tensors(vars);
-        let outcome = plan.run(&mut cx, inputs, before);
+        let outcome = plan.run(&mut cx, inputs, before, surroundings);
         let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
         if outputs.is_ok() {
             plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
         }
-        self.give_back(cx);
+        if outputs.is_ok() {
+            self.give_back(cx);
+        }
         outputs
     }
 
     /// Runs the graph on locked variables.
-    pub(crate) fn step(&self, inputs: &[HostTensor], vars: &mut [Guard<'_>]) -> Result<Vec<HostTensor>> {
+    pub(crate) fn step(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut [Guard<'_>],
+        surroundings: Surroundings<'_>,
+    ) -> Result<Vec<HostTensor>> {
         self.check_inputs(inputs)?;
         let Some(plan) = &self.plan else {
             let mut values: Vec<HostTensor> = vars.iter().map(|g| g.tensor().clone()).collect();
-            let outputs = self.interpret(inputs, &mut values)?;
+            let outputs = self.interpret(inputs, &mut values, surroundings)?;
             for (guard, value) in vars.iter_mut().zip(values) {
                 if let Guard::Write(tensor) = guard {
                     **tensor = value;
@@ -111,12 +120,14 @@ impl Program {
         };
         let mut cx = self.context(plan)?;
         let before = Vars::Locked(vars);
-        let outcome = plan.run(&mut cx, inputs, before);
+        let outcome = plan.run(&mut cx, inputs, before, surroundings);
         let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
         if outputs.is_ok() {
             plan.commit(&cx, inputs, |var, change| change.apply(vars[var].tensor_mut()));
         }
-        self.give_back(cx);
+        if outputs.is_ok() {
+            self.give_back(cx);
+        }
         outputs
     }
 
@@ -133,20 +144,28 @@ impl Program {
             return Ok(());
         };
         self.check_inputs(inputs)?;
+        let surroundings = Surroundings::default();
         let mut cx = self.context(plan)?;
         let before = Vars::Tensors(vars);
-        let outcome = plan.run(&mut cx, inputs, before);
+        let outcome = plan.run(&mut cx, inputs, before, surroundings);
         if outcome.is_ok() {
             plan.outputs_into(&cx, inputs, before, outputs);
             plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
         }
-        self.give_back(cx);
+        if outcome.is_ok() {
+            self.give_back(cx);
+        }
         outcome
     }
 
-    fn interpret(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
+    fn interpret(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut Vec<HostTensor>,
+        surroundings: Surroundings<'_>,
+    ) -> Result<Vec<HostTensor>> {
         let options = interp::Options { check_finite: self.options.check_finite, ..Default::default() };
-        interp::run(&self.graph, inputs, vars, options)
+        interp::run_in(&self.graph, inputs, vars, options, surroundings)
     }
 
     fn check_inputs(&self, inputs: &[HostTensor]) -> Result<()> {
@@ -173,6 +192,8 @@ impl Program {
         free.map_or_else(|| Context::new(plan), Ok)
     }
 
+    /// Keeps the memory of a step for a later one. That of a step that failed is freed instead: its stacks may have grown without
+    /// bound.
     fn give_back(&self, cx: Context) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MAX_FREE {

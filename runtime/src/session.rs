@@ -2,9 +2,11 @@
 
 use crate::function::Function;
 use crate::state::{self, State};
+use anabranch_dsl::format::Stream;
 use anabranch_dsl::function::GraphFn;
 use anabranch_dsl::var::check_value;
 use anabranch_dsl::{AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, Module, Result, Var};
+use std::fmt;
 use std::sync::Arc;
 
 /// A place where functions run, on the CPU of this machine. It owns the present values of variables.
@@ -24,15 +26,28 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Session {
     pub(crate) state: Arc<State>,
-    options: Builder,
+    pub(crate) options: Builder,
 }
 
 /// Settings of a session.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Default)]
 #[must_use]
 pub struct Builder {
     pub(crate) check_finite: bool,
     pub(crate) interpreted: bool,
+    pub(crate) print_to: Option<PrintTo>,
+}
+
+/// Takes what functions print.
+pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("check_finite", &self.check_finite)
+            .field("interpreted", &self.interpreted)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Builder {
@@ -44,6 +59,30 @@ impl Builder {
     /// Whether functions run by the interpreter, unless they say otherwise themselves.
     pub fn interpreted(self, interpreted: bool) -> Builder {
         Builder { interpreted, ..self }
+    }
+
+    /// Where functions print: `to` gets the text of each `println!` or `dbg!` on tensors when it happens, calls on several
+    /// threads at once included. Without it the text goes to the standard output and the standard error.
+    ///
+    /// What a step has printed stays printed if it fails later.
+    ///
+    /// ```
+    /// use anabranch_dsl::format::Stream;
+    /// use anabranch_dsl::{prelude::*, staged};
+    /// use anabranch_runtime::Session;
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// let printed = Arc::new(Mutex::new(String::new()));
+    /// let to = printed.clone();
+    /// let session = Session::builder().print_to(move |_stream, text| to.lock().unwrap().push_str(text)).build()?;
+    /// // In a `#[graph]` function: `println!("{x:.1}")`.
+    /// let f = session.function(|x: Tensor| staged::print(Stream::Stdout, format_args!("{x:.1}"), "\n"))?;
+    /// f.call([0.5, 2.0])?;
+    /// assert_eq!(*printed.lock().unwrap(), "[0.5, 2.0]\n");
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn print_to(self, to: impl Fn(Stream, &str) + Send + Sync + 'static) -> Builder {
+        Builder { print_to: Some(Arc::new(to)), ..self }
     }
 
     /// The session.
@@ -66,7 +105,7 @@ impl Session {
     /// A function that runs in this session. It is traced and compiled when it is called first with arguments of
     /// given types, and that again for each other combination of types.
     pub fn function<Args, F: GraphFn<Args>>(&self, f: F) -> Result<Function<F, Args>> {
-        Ok(Function::new(self.clone(), f, self.options))
+        Ok(Function::new(self.clone(), f))
     }
 
     /// The present value of a variable.

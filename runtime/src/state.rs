@@ -5,9 +5,11 @@
 //! changed the last: so steps are serializable, and no two of them wait for each other. A step that panics changes nothing,
 //! since variables change at its very end; the locks it held stay usable.
 
+use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::{AnyVar, HostTensor};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult};
+use std::time::Duration;
 
 /// The value of one variable in one session.
 #[derive(Debug)]
@@ -19,6 +21,18 @@ pub(crate) struct Cell {
 impl Cell {
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, HostTensor> {
         self.value.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the cell if no other step holds it.
+    fn try_lock(&self, write: bool) -> Option<Guard<'_>> {
+        fn got<T>(outcome: TryLockResult<T>) -> Option<T> {
+            match outcome {
+                Ok(guard) => Some(guard),
+                Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            }
+        }
+        if write { got(self.value.try_write()).map(Guard::Write) } else { got(self.value.try_read()).map(Guard::Read) }
     }
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, HostTensor> {
@@ -84,6 +98,32 @@ pub(crate) fn lock<'a>(cells: &'a [Arc<Cell>], order: &[usize], writes: &[bool])
     }
     guards.into_iter().map(|g| g.expect("the order has every cell")).collect()
 }
+
+/// Locks cells like [`lock`], unless `stop` is set before all are free.
+pub(crate) fn lock_unless<'a>(
+    cells: &'a [Arc<Cell>],
+    order: &[usize],
+    writes: &[bool],
+    stop: &StopFlag,
+) -> Option<Vec<Guard<'a>>> {
+    let mut guards: Vec<Option<Guard<'a>>> = cells.iter().map(|_| None).collect();
+    for &i in order {
+        let guard = loop {
+            if let Some(guard) = cells[i].try_lock(writes[i]) {
+                break guard;
+            }
+            if stop.is_set() {
+                return None;
+            }
+            std::thread::sleep(BETWEEN_TRIES);
+        };
+        guards[i] = Some(guard);
+    }
+    Some(guards.into_iter().map(|g| g.expect("the order has every cell")).collect())
+}
+
+/// How long a step that may be stopped waits before it tries again to lock a variable.
+const BETWEEN_TRIES: Duration = Duration::from_micros(200);
 
 /// The order in which cells are locked.
 pub(crate) fn lock_order(cells: &[Arc<Cell>]) -> Vec<usize> {

@@ -673,3 +673,31 @@ pub(super) fn assert(index: usize, at: Span, debug: bool, condition: &Expr, text
         }
     })
 }
+
+/// `print!` and its relatives; the arguments begin with the format string.
+pub(super) fn print(at: Span, error: bool, line: bool, arguments: &TokenStream) -> Expr {
+    let (print, stream) = (rt(at, "print"), rt(at, "Stream"));
+    let stream_name = Ident::new(if error { "Stderr" } else { "Stdout" }, at);
+    let end = if line { "\n" } else { "" };
+    let arguments = if arguments.is_empty() { quote!("") } else { arguments.clone() };
+    Expr::Verbatim(quote_spanned!(at=> #print(#stream::#stream_name, ::core::format_args!(#arguments), #end)))
+}
+
+/// `dbg!(value)`, where `written` is what stood there.
+pub(super) fn dbg(at: Span, written: &TokenStream, value: &Expr) -> Expr {
+    let (dbg, name) = (rt(at, "dbg"), Ident::new("__debugged", helper_span(at)));
+    Expr::Verbatim(quote_spanned!(at=>
+        match #value {
+            #name => {
+                #dbg(::core::stringify!(#written), &#name);
+                #name
+            }
+        }
+    ))
+}
+
+/// `dbg!()`.
+pub(super) fn dbg_here(at: Span) -> Expr {
+    let dbg_here = rt(at, "dbg_here");
+    Expr::Verbatim(quote_spanned!(at=> #dbg_here()))
+}

@@ -223,6 +223,17 @@ pub(super) enum MacroKind {
     Matches,
     /// `assert!` and, if true, `debug_assert!`.
     Assert(bool),
+    /// `println!` and its relatives.
+    Print {
+        /// Whether it writes to the standard error.
+        error: bool,
+        /// Whether a line ends after it.
+        line: bool,
+    },
+    /// `dbg!`.
+    Dbg,
+    /// `format!`: its arguments are rewritten; it makes a host value.
+    Format,
     /// Panics when it is reached.
     Panic,
     /// A constant: nothing happens in it.
@@ -238,6 +249,11 @@ pub(super) fn macro_kind(name: &str) -> MacroKind {
         "matches" => MacroKind::Matches,
         "assert" => MacroKind::Assert(false),
         "debug_assert" => MacroKind::Assert(true),
+        "print" | "println" | "eprint" | "eprintln" => {
+            MacroKind::Print { error: name.starts_with('e'), line: name.ends_with("ln") }
+        }
+        "dbg" => MacroKind::Dbg,
+        "format" => MacroKind::Format,
         "panic" | "todo" | "unimplemented" | "unreachable" => MacroKind::Panic,
         "cfg" | "column" | "concat" | "env" | "file" | "include_bytes" | "include_str" | "line" | "module_path"
         | "option_env" | "stringify" => MacroKind::Constant,

@@ -6,6 +6,7 @@
 
 mod canonical;
 mod emit;
+mod format;
 mod known;
 mod params;
 mod place;

@@ -16,6 +16,7 @@ use jumps::{Flag, Target, TargetKind};
 
 use super::canonical::{Jumps, block_jumps, canonical, expr_jumps, has_let};
 use super::emit::{self, Arm, Carried, IfParts};
+use super::format;
 use super::known::{self, MacroKind};
 use super::place::{Place, Places, Projection, Written};
 use super::scope::{self, Access, BindingId, Env};
@@ -149,7 +150,7 @@ enum Change {
     Perhaps,
 }
 
-struct Walk<'a> {
+pub(super) struct Walk<'a> {
     cx: &'a Ctxt,
     env: Env,
     constructs: Vec<Construct>,
@@ -730,16 +731,20 @@ impl Walk<'_> {
                 MacroResult::Kept
             }
             MacroKind::Assert(debug) => self.assert(mac, name.span(), debug),
+            MacroKind::Print { error, line } => format::print(self, mac, name.span(), error, line),
+            MacroKind::Dbg => format::dbg(self, mac, name.span()),
+            MacroKind::Format => format::format(self, mac),
             MacroKind::Panic => match self.panic(mac, &name) {
                 Some(e) => MacroResult::Replaced(e),
                 None => MacroResult::Kept,
             },
-            MacroKind::Opaque => self.checked(name.span(), "allows_macro"),
+            // In a closure, too: it may change what the closure captures.
+            MacroKind::Opaque => self.checked(name.span(), "allows_macro", 0),
         }
     }
 
-    fn checked(&self, at: Span, function: &'static str) -> MacroResult {
-        match self.checks(function, at, self.function_start) {
+    fn checked(&self, at: Span, function: &'static str, from: usize) -> MacroResult {
+        match self.checks(function, at, from) {
             Some(checks) => MacroResult::Checked(checks),
             None => MacroResult::Kept,
         }
@@ -795,7 +800,7 @@ fn take(e: &mut Expr) -> Expr {
 }
 
 /// What becomes of a macro call.
-enum MacroResult {
+pub(super) enum MacroResult {
     /// It stays.
     Kept,
     /// It stays, after these checks.

@@ -62,7 +62,7 @@ pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut HashSe
                 }
                 bind(&body.params[..data.results.len()], &data.results, active);
             }
-            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } => {}
+            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => {}
         }
     }
 }
@@ -104,7 +104,7 @@ impl Sweep {
                     let params = self.reached_params(graph, data, seeds);
                     params.into_iter().map(|i| data.operands[i]).collect()
                 }
-                Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } => vec![],
+                Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => vec![],
             };
             reached.extend(operands.into_iter().filter(|&v| self.is_active(v)));
         }

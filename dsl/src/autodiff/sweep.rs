@@ -2,6 +2,7 @@
 
 use super::saved::Origin;
 use super::*;
+use crate::Dim;
 
 impl Sweep {
     /// Adds to the cotangent of a forward value.
@@ -72,7 +73,7 @@ impl Sweep {
             Op::List(op) => self.list(level, op, node, data, cot),
             Op::Cond => self.cond(level, node, data, cot),
             Op::While => self.while_loop(level, node, data, cot),
-            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } => {}
+            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => {}
         }
     }
 
@@ -104,7 +105,7 @@ impl Sweep {
     pub(super) fn zeros_of_type(&self, level: usize, v: Value) -> Any {
         let ty = graph(|g| g.ty(v).clone());
         match &ty {
-            Type::Tensor(t) if !t.shape.dims().contains(&crate::Dim::Unknown) => {
+            Type::Tensor(t) if !t.shape.dims().contains(&Dim::Unknown) => {
                 trace::constant(HostTensor::zeros(t.dtype, vec![])).broadcast_to(t.shape.clone())
             }
             Type::Stack(_) => self.zeros_of_stack(level, v),
@@ -202,7 +203,9 @@ impl Sweep {
             if let Some(d) = lists[i].and_then(|v| cot.get(&v).copied()) {
                 d
             } else if i < n {
-                cot.get(&data.results[i]).copied().unwrap_or_else(|| self.zeros_left(level, data.results[i]))
+                let d = cot.get(&data.results[i]).copied();
+                let d = d.unwrap_or_else(|| self.zeros_left(level, data.results[i]));
+                as_general(d, &graph(|g| g.ty(data.results[i]).clone()))
             } else {
                 self.zeros_of_type(level, data.operands[i])
             }
@@ -284,4 +287,13 @@ impl Sweep {
             }
         }
     }
+}
+
+/// A cotangent whose type says no more of extents than that of its loop variable, which may change in the loop.
+fn as_general(d: Any, ty: &Type) -> Any {
+    let (Type::Tensor(own), Type::Tensor(ty)) = (d.ty(), ty) else { return d };
+    let pairs = own.shape.dims().iter().zip(ty.shape.dims()).enumerate();
+    let axes: Vec<usize> =
+        pairs.filter(|(_, (own, dim))| **dim == Dim::Unknown && **own != Dim::Unknown).map(|(i, _)| i).collect();
+    if axes.is_empty() { d } else { d.with_dynamic(axes) }
 }

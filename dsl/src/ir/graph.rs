@@ -1,6 +1,7 @@
 //! The tables of a graph and its entities.
 
 use super::{Attrs, ListOp};
+use crate::format::{Stream, Template};
 use crate::ops::{Effects, OpDef};
 use crate::{HostTensor, Loc, TensorType, Type};
 use std::fmt;
@@ -68,6 +69,13 @@ pub enum Op {
         /// What the user wrote.
         message: String,
     },
+    /// Writes the operands in the places of a template. No result.
+    Print {
+        /// Where the text goes.
+        stream: Stream,
+        /// The text, with a place for each operand.
+        template: Template,
+    },
     /// Saved values of a loop.
     Stack(StackOp),
     /// Lists of the user.
@@ -100,6 +108,7 @@ impl PartialEq for Op {
             (Op::Constant(a), Op::Constant(b)) => a == b,
             (Op::Read(a), Op::Read(b)) | (Op::Assign(a), Op::Assign(b)) => a == b,
             (Op::Assert { message: a }, Op::Assert { message: b }) => a == b,
+            (Op::Print { stream: a, template: x }, Op::Print { stream: b, template: y }) => a == b && x == y,
             (Op::Stack(a), Op::Stack(b)) => a == b,
             (Op::List(a), Op::List(b)) => a == b,
             (Op::Cond, Op::Cond) | (Op::While, Op::While) => true,
@@ -118,6 +127,7 @@ impl Op {
             Op::Read(_) => "read",
             Op::Assign(_) => "assign",
             Op::Assert { .. } => "assert",
+            Op::Print { .. } => "print",
             Op::Stack(StackOp::New(_)) => "stack_new",
             Op::Stack(StackOp::Push) => "push",
             Op::Stack(StackOp::Pop) => "pop",
@@ -136,7 +146,7 @@ impl Op {
             Op::Constant(_) | Op::Cond | Op::While => Effects::Pure,
             Op::Read(_) => Effects::ReadsState,
             Op::Assign(_) => Effects::WritesState,
-            Op::Assert { .. } => Effects::Observable,
+            Op::Assert { .. } | Op::Print { .. } => Effects::Observable,
             Op::Stack(StackOp::Pop | StackOp::Add) => Effects::Fallible,
             Op::Stack(_) => Effects::Pure,
             Op::List(op) if op.is_fallible() => Effects::Fallible,

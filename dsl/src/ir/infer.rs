@@ -80,6 +80,7 @@ fn arity(op: &Op) -> Arity {
         Op::Assign(_) | Op::Assert { .. } | Op::Stack(StackOp::Pop | StackOp::ZerosLike) => Arity::Exactly(1),
         Op::Stack(StackOp::Push | StackOp::Add) => Arity::Exactly(2),
         Op::List(op) => Arity::Exactly(op.arity()),
+        Op::Print { template, .. } => Arity::Exactly(template.n_values()),
         Op::Cond => Arity::AtLeast(1),
         Op::While => Arity::AtLeast(0),
     }
@@ -119,7 +120,7 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
             Some(var) => Ok(vec![var.ty.clone().into()]),
             None => Err(broken(8, "the variable is not declared")),
         },
-        Op::Assign(_) | Op::Assert { .. } => Ok(vec![]),
+        Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => Ok(vec![]),
         Op::Stack(op) => stack_types(op, &operands),
         Op::List(op) => op.result_types(&operands),
         Op::Cond => cond_types(graph, node),
@@ -176,7 +177,9 @@ fn cond_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
     let join = |(i, (&x, &y)): (usize, (&super::Value, &super::Value))| {
         let (x, y) = (graph.ty(x), graph.ty(y));
         let differ = || broken(6, format!("value {} is {x} in one branch, {y} in the other", i + 1));
-        x.join(y).filter(|_| x.compatible(y)).ok_or_else(differ)
+        // Either may run, so extents may differ; those of the elements of a stack do not.
+        let stacks_differ = matches!(x, Type::Stack(_)) && !x.compatible(y);
+        x.join(y).filter(|_| !stacks_differ).ok_or_else(differ)
     };
     a.iter().zip(b).enumerate().map(join).collect()
 }

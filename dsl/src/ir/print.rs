@@ -225,7 +225,7 @@ impl<'a> Printer<'a> {
     fn operation(&mut self, node: Node) -> fmt::Result {
         let data = self.graph.node(node);
         self.out.push_str(data.op.name());
-        if !data.operands.is_empty() && data.op != Op::While && !matches!(data.op, Op::Assign(_)) {
+        if !data.operands.is_empty() && !matches!(data.op, Op::While | Op::Assign(_) | Op::Print { .. }) {
             self.out.push(' ');
             self.list(&data.operands);
         }
@@ -242,6 +242,13 @@ impl<'a> Printer<'a> {
                 self.list(&data.operands);
             }
             Op::Assert { message } => write!(self.out, ", {message:?}")?,
+            Op::Print { stream, template } => {
+                write!(self.out, " {} {:?}", stream.name(), template.to_string())?;
+                if !data.operands.is_empty() {
+                    self.out.push_str(", ");
+                    self.list(&data.operands);
+                }
+            }
             _ => {}
         }
         Ok(())

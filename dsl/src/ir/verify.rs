@@ -9,7 +9,7 @@
 //!   found there; regions contain one another as a tree below the root.
 //! - **V3** A node has the results that its operation gives, each of the type that follows from the operands or of one that is
 //!   less exact (an extent is unknown instead).
-//! - **V4** Number of operands, names, order and kinds of the attributes are those of the operation.
+//! - **V4** Number of operands (those of a print are the places of its template), names, order and kinds of the attributes are those of the operation.
 //! - **V5** The operands of a `while` are the parameters of both of its regions, in number and type. `cond` yields one `bool[]`.
 //!   `body` yields a value for each loop variable; the first parameters and the results are of the same types.
 //! - **V6** The first operand of a `cond` is a `bool[]`, the others are the parameters of both of its regions, in number and
@@ -19,7 +19,7 @@
 //!   type.
 //! - **V9** Variables are read and assigned in the root only, so that a step which fails leaves all as they were: each
 //!   is assigned at most once, and not read after that. What is asserted is a `bool[]`.
-//! - **V10** What is pushed on a stack, popped and added is of the type of its elements. Other operations take tensors.
+//! - **V10** What is pushed on a stack, popped and added is of the type of its elements. Other operations and prints take tensors.
 //! - **V11** Inputs and outputs of the graph are tensors.
 //! - **V12** Operations on lists take a list where their definition says so, `i32` as indices, and elements that may be of the type
 //!   of the list's. What such an operation says of an extent is in the type of its result.
@@ -282,6 +282,10 @@ impl<'a> Verifier<'a> {
             (Op::Assert { .. }, Some(ty)) if !is_predicate(ty) => {
                 Err(broken(9, format!("the assertion is {ty}, not bool[]")))
             }
+            (Op::Print { .. }, _) => match data.operands.iter().position(|&v| g.ty(v).as_tensor().is_none()) {
+                Some(i) => Err(broken(10, format!("operand {} is a stack", i + 1))),
+                None => Ok(()),
+            },
             _ => Ok(()),
         }
     }

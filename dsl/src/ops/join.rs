@@ -6,7 +6,7 @@ use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Dim, Element, HostTensor, Operand, Tensor, match_buffer};
 
 /// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&CONCAT];
+pub(super) const OPS: &[&OpDef] = &[&CONCAT, &CONCAT_PART];
 
 /// Tensors side by side along an axis.
 static CONCAT: OpDef = OpDef {
@@ -60,17 +60,70 @@ static CONCAT: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| {
         let axis = n.attrs().index("axis");
+        let extents: Option<Vec<usize>> = (0..n.n_operands()).map(|i| n.ty(i).shape.dims()[axis].known()).collect();
         let mut from = 0;
         (0..n.n_operands())
             .map(|i| {
-                let Some(extent) = n.ty(i).shape.dims()[axis].known() else {
-                    let error = OpError::new(format!("the gradient needs the extents along axis {axis}"));
-                    refuse("concat", error.label(n.ty(i).to_string()).help("give the function a concrete signature"));
+                let Some(extents) = &extents else {
+                    let parts = || (0..n.n_operands()).map(|i| n.x(i)).collect::<Vec<_>>();
+                    return n.needs(i).then(|| n.dy().concat_part(&parts(), axis, i));
                 };
-                from += extent;
-                n.needs(i).then(|| n.dy().slice(axis as isize, from - extent, from))
+                from += extents[i];
+                n.needs(i).then(|| n.dy().slice(axis as isize, from - extents[i], from))
             })
             .collect()
+    }),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+/// The adjoint of `concat` where extents are not known: from the first operand, which is as large as the others side by side,
+/// what lies where the part of that index would. The elements of the others do not matter.
+static CONCAT_PART: OpDef = OpDef {
+    name: "concat_part",
+    arity: Arity::AtLeast(2),
+    attrs: &[("axis", AttrKind::Int), ("part", AttrKind::Int)],
+    infer: |cx| {
+        let whole = cx.tensor(0)?;
+        let axis = super::infer::axis_attr(cx, whole)?;
+        let part = cx.attrs.index("part");
+        if part + 1 >= cx.operands.len() {
+            return Err(OpError::new(format!("there are {} parts, none of index {part}", cx.operands.len() - 1)));
+        }
+        let mut extent = Some(0);
+        for i in 1..cx.operands.len() {
+            let part = cx.tensor(i)?;
+            if part.rank() != whole.rank() || !with_extent(&part.shape, axis, Dim::Unknown).compatible(&whole.shape) {
+                return Err(super::infer::shapes_differ(whole, part));
+            }
+            extent = extent.and_then(|n| Some(n + part.shape.dims()[axis].known()?));
+        }
+        if let (Some(parts), Some(n)) = (extent, whole.shape.dims()[axis].known())
+            && parts != n
+        {
+            return Err(OpError::new(format!("the parts have {parts} of {n} along axis {axis}")));
+        }
+        Ok(Type::tensor(whole.dtype, &cx.tensor(part + 1)?.shape))
+    },
+    eval: |cx| {
+        let (axis, part) = (cx.attrs.index("axis"), cx.attrs.index("part"));
+        let whole = cx.operands[0];
+        let block = |t: &HostTensor| t.shape()[axis..].iter().product::<usize>();
+        let before: usize = cx.operands[1..=part].iter().map(|t| block(t)).sum();
+        let (row, size) = (block(whole), block(cx.operands[part + 1]));
+        let outer: usize = whole.shape()[..axis].iter().product();
+        let parts = |o: usize| o * row + before..o * row + before + size;
+        Ok(match_buffer!(whole.buffer(), d => cx.result((0..outer).flat_map(|o| d[parts(o)].to_vec()).collect())))
+    },
+    grad: Grad::Rule(|n| {
+        let (axis, part) = (n.attrs().index("axis"), n.attrs().index("part"));
+        let piece = |i: usize| {
+            let zero = || trace::constant(HostTensor::zeros(n.ty(0).dtype, vec![])).broadcast_like(n.x(i));
+            if i == part + 1 { n.dy() } else { zero() }
+        };
+        let mut grads = vec![None; n.n_operands()];
+        grads[0] = n.needs(0).then(|| Any::concat(&(1..n.n_operands()).map(piece).collect::<Vec<_>>(), axis as isize));
+        grads
     }),
     exactness: Exactness::Exact,
     effects: Effects::Pure,
@@ -83,6 +136,14 @@ impl Any {
         let Some(first) = parts.first() else { refuse("concat", OpError::new("there is nothing to put side by side")) };
         let axis = first.axis("concat", axis);
         trace::emit(&CONCAT, parts, Attrs::none().with("axis", Attr::Int(axis as i64)))
+    }
+
+    /// What of a tensor as large as `parts` side by side along an axis lies where the part of an index would.
+    #[track_caller]
+    pub(crate) fn concat_part(self, parts: &[Any], axis: usize, part: usize) -> Any {
+        let operands: Vec<Any> = std::iter::once(self).chain(parts.iter().copied()).collect();
+        let attrs = Attrs::none().with("axis", Attr::Int(axis as i64)).with("part", Attr::Int(part as i64));
+        trace::emit(&CONCAT_PART, &operands, attrs)
     }
 
     /// See [`stack`].

@@ -189,7 +189,8 @@ impl OpError {
 
     /// The error at a place, of the operation `op`.
     pub fn at(self, op: &str, loc: Loc) -> Diagnostic {
-        Diagnostic { message: format!("{op}: {}", self.message), labels: vec![(loc, self.label)], help: self.help }
+        let error = Diagnostic::new(format!("{op}: {}", self.message)).at(loc, self.label);
+        Diagnostic { help: self.help, ..error }
     }
 }
 

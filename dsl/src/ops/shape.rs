@@ -9,7 +9,7 @@ use crate::{Dim, Element, HostTensor, Numeric, Shape, Tensor, match_buffer};
 
 /// The operations of this file.
 pub(super) const OPS: &[&OpDef] =
-    &[&BROADCAST_TO, &BROADCAST_LIKE, &SUM_LIKE, &RESHAPE, &RESHAPE_LIKE, &PERMUTE, &FLIP, &IOTA];
+    &[&BROADCAST_TO, &BROADCAST_LIKE, &SUM_LIKE, &RESHAPE, &RESHAPE_LIKE, &PERMUTE, &FLIP, &WITH_DYNAMIC, &IOTA];
 
 /// Reads the elements of the first operand at offsets, one for each element of the result.
 fn pick(cx: &EvalCx<'_>, strides: Vec<usize>) -> HostTensor {
@@ -250,6 +250,28 @@ static FLIP: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
+/// The same tensor, of whose type the extents along axes are not known: they may be other ones later, in a loop.
+static WITH_DYNAMIC: OpDef = OpDef {
+    name: "with_dynamic",
+    arity: Arity::Exactly(1),
+    attrs: &[("axes", AttrKind::Ints)],
+    infer: |cx| {
+        let x = cx.tensor(0)?;
+        axes_attr(cx, x)?;
+        let axes = cx.attrs.indices("axes");
+        let dims = x.shape.dims().iter().enumerate();
+        let shape: Shape = dims.map(|(i, d)| if axes.contains(&i) { Dim::Unknown } else { d.clone() }).collect();
+        Ok(Type::tensor(x.dtype, shape))
+    },
+    eval: |cx| Ok(cx.operands[0].clone()),
+    grad: Grad::Rule(|n| {
+        let from = &n.ty(0).shape;
+        vec![Some(if is_static(from) { n.dy().reshape(from) } else { n.dy().reshape_like(n.x(0)) })]
+    }),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
 /// Counts from 0 along one axis.
 static IOTA: OpDef = OpDef {
     name: "iota",
@@ -317,6 +339,13 @@ impl Any {
         // The extent that follows is written down if it is known already.
         let shape = reshaped(&self.shape(), &shape).unwrap_or(shape);
         trace::emit(&RESHAPE, &[self], Attrs::none().with("shape", Attr::Shape(shape)))
+    }
+
+    /// See [`Tensor::with_dynamic`].
+    #[track_caller]
+    pub fn with_dynamic(self, axes: impl IntoAxes) -> Any {
+        let axes = self.axes("with_dynamic", axes);
+        trace::emit(&WITH_DYNAMIC, &[self], axes_list(&axes))
     }
 
     /// The elements under the shape of another tensor of the same size.
@@ -427,6 +456,23 @@ impl<T: Element> Tensor<T> {
     #[must_use]
     pub fn reshape(self, shape: impl IntoExtents) -> Tensor<T> {
         Tensor::from_any(self.untyped().reshape(shape))
+    }
+
+    /// The same tensor, with extents along axes that are not part of its type: so a loop may change them, and `concat` in a loop
+    /// works. Element type and number of dimensions stay.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let x = eval(|| tensor([1, 2]).with_dynamic(0).shape().to_string().len() as i32 + tensor([0]))?;
+    /// // The shape is `[?]` while tracing.
+    /// assert_eq!(x.as_slice(), [3]);
+    /// assert_eq!(eval(|| tensor([1, 2]).with_dynamic(0))?.as_slice(), [1, 2]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn with_dynamic(self, axes: impl IntoAxes) -> Tensor<T> {
+        Tensor::from_any(self.untyped().with_dynamic(axes))
     }
 
     /// All elements along one axis.

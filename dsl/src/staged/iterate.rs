@@ -4,7 +4,7 @@
 //! tracing; for tensors and ranges a `Tensor<bool>`, so it is a loop of the graph, with the position as one more loop variable.
 
 use super::Condition;
-use crate::{Element, Integer, Tensor, scalar, trace};
+use crate::{Element, Integer, List, Tensor, scalar, trace};
 use std::ops;
 
 /// What a `for` can go over.
@@ -83,10 +83,19 @@ impl<I: Iterator> Looping for HostLoop<I> {
 }
 
 /// The slices of a tensor along its leading axis.
+///
+/// They are read from a [`List`], so that their gradients are added to one list in place; of integers, which have none, from
+/// the tensor.
 #[derive(Debug)]
 pub struct Rows<T: Element> {
-    of: Tensor<T>,
-    len: i32,
+    of: RowsOf<T>,
+    len: Tensor<i32>,
+}
+
+#[derive(Debug)]
+enum RowsOf<T: Element> {
+    List(List<T>),
+    Tensor(Tensor<T>),
 }
 
 #[diagnostic::do_not_recommend]
@@ -94,7 +103,9 @@ impl<T: Element> Iterable for Tensor<T> {
     type Looping = Rows<T>;
     #[track_caller]
     fn looping(self) -> Rows<T> {
-        Rows { of: self, len: self.dim(0).try_into().expect("an axis is shorter than 2^31") }
+        let list = List::unstack(self);
+        let of = if T::DTYPE.is_float() { RowsOf::List(list) } else { RowsOf::Tensor(self) };
+        Rows { of, len: list.len() }
     }
 }
 
@@ -107,11 +118,14 @@ impl<T: Element> Looping for Rows<T> {
     }
     #[track_caller]
     fn test(&mut self, position: &Tensor<i32>) -> Tensor<bool> {
-        Tensor::from_any(position.untyped().lt(scalar(self.len).untyped()))
+        Tensor::from_any(position.untyped().lt(self.len.untyped()))
     }
     #[track_caller]
     fn item(&mut self, position: &mut Tensor<i32>) -> Tensor<T> {
-        let item = self.of.row(*position);
+        let item = match &self.of {
+            RowsOf::List(list) => list.read(*position),
+            RowsOf::Tensor(tensor) => tensor.row(*position),
+        };
         *position += 1;
         item
     }

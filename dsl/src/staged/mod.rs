@@ -1,6 +1,6 @@
 //! What `#[graph]` expands to: one set of calls for host and staged control flow.
 //!
-//! The macro sees tokens, not types. It turns every `if`, `while`, `&&`, `||`, comparison and assertion into calls of this
+//! The macro sees tokens, not types. It turns every `if`, `while`, `&&`, `||`, comparison, assertion and print into calls of this
 //! module, and the *type of the condition* picks the meaning: `bool` is ordinary Rust at trace time, `Tensor<bool>` records
 //! a `cond` or a `while` node. [`Condition`] is the trait with these two implementations.
 //!
@@ -31,10 +31,12 @@ mod if_else;
 mod iterate;
 mod jump;
 mod logic;
+mod print;
 mod receiver;
 mod slot;
 mod while_loop;
 
+pub use crate::format::Stream;
 pub use crate::trace::{CallGuard, Extent, Site, enter, expect_shape, name_param};
 pub use crate::var::{AnyVar, Module, Path};
 pub use assert::{Assert, Assertable, fails};
@@ -46,6 +48,8 @@ pub use if_else::{If, StagedIf};
 pub use iterate::{Bound, Bounds, HostLoop, Inclusive, Iterable, Looping, Range, Rows, host_iter, looping, range};
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};
+pub use print::{dbg, dbg_here, print};
+pub(crate) use print::{fail_without_value, show};
 pub use receiver::{MutReference, NoMutReference, Used, UsedKind, Uses, never};
 pub use slot::Slot;
 pub use while_loop::{StagedWhile, While};

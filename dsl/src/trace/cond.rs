@@ -108,16 +108,18 @@ impl Tracer {
                 continue;
             }
             let (tx, ty) = (self.graph.ty(x).clone(), self.graph.ty(y).clone());
-            if !tx.compatible(&ty) {
+            let stacks_differ = matches!(tx, Type::Stack(_)) && !tx.compatible(&ty);
+            let common = tx.join(&ty).filter(|_| !stacks_differ);
+            let Some(common) = common else {
                 let words = ["in one branch", "in the other"];
                 let (x, y) = ((&tx, self.origin(x)), (&ty, self.origin(y)));
                 return Err(mismatch("here", sites.get(i), x, y, words).or_at(self.open[cond.construct].loc));
-            }
+            };
             results.push(Ok(types.len()));
             yields[0].push(x);
             yields[1].push(y);
             // Either branch may run, so an extent is known only if it is the same in both.
-            types.push(tx.join(&ty).expect("compatible types have a common one"));
+            types.push(common);
         }
         let c = self.open.pop().expect("the construct is open");
         self.depth -= 1;

@@ -19,6 +19,7 @@ mod for_autodiff;
 mod variables;
 mod while_loop;
 
+use crate::format::{Stream, Template};
 use crate::ir::{Graph, ListOp, Node, Op, Region, Value, ValueDef, VarDecl, VarId};
 use crate::ops::{InferCx, OpDef};
 use crate::var::AnyVar;
@@ -268,8 +269,12 @@ pub(crate) fn zeros_of(ty: Type) -> Any {
         Type::Tensor(ty) => {
             let extents = ty.shape.dims().iter().map(|d| d.known().unwrap_or(0)).collect::<Vec<_>>();
             let zero = constant(HostTensor::zeros(ty.dtype, &[]));
-            if extents.is_empty() { zero } else { zero.broadcast_to(extents) }
+            let unknown = ty.shape.dims().iter().enumerate().filter(|(_, d)| d.known().is_none());
+            let unknown: Vec<isize> = unknown.map(|(i, _)| i as isize).collect();
+            let zeros = if extents.is_empty() { zero } else { zero.broadcast_to(extents) };
+            if unknown.is_empty() { zeros } else { zeros.with_dynamic(&unknown[..]) }
         }
+        Type::List(element) => emit_list(ListOp::New(element), &[constant(HostTensor::scalar(0i32))])[0],
         Type::Stack(_) => unreachable!("stacks are not in the user's hands"),
     }
 }
@@ -306,6 +311,22 @@ pub fn assert(cond: Any, message: String) {
         t.append(Op::Assert { message }, vec![v], [], loc);
         Ok(())
     });
+}
+
+/// Appends a print of tensors in the places of a template.
+#[track_caller]
+pub fn print(stream: Stream, template: Template, values: &[Any]) {
+    let loc = Loc::caller();
+    try_with(|t| {
+        let values = values.iter().map(|&v| t.resolve(v, loc)).collect::<Result<Vec<_>>>()?;
+        t.append(Op::Print { stream, template }, values, [], loc);
+        Ok(())
+    });
+}
+
+/// Whether a staged `if`, `while`, `&&` or `||` is open, so that what runs now stands for what runs some number of times.
+pub fn in_construct() -> bool {
+    TRACER.with_borrow(|t| t.as_ref().is_some_and(|t| !t.open.is_empty()))
 }
 
 /// The present value of a variable.

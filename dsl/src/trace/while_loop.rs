@@ -95,6 +95,17 @@ impl Drop for WhileTrace {
     }
 }
 
+/// The axes along which two tensors of one element type and rank differ, as an argument in Rust.
+fn changed_axes(before: &Type, after: &Type) -> Option<String> {
+    let (Type::Tensor(before), Type::Tensor(after)) = (before, after) else { return None };
+    if before.dtype != after.dtype || before.rank() != after.rank() {
+        return None;
+    }
+    let pairs = before.shape.dims().iter().zip(after.shape.dims()).enumerate();
+    let axes: Vec<usize> = pairs.filter(|(_, (b, a))| !a.fits(b)).map(|(i, _)| i).collect();
+    Some(if let [axis] = axes[..] { axis.to_string() } else { format!("{axes:?}") })
+}
+
 impl Tracer {
     fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<Any> {
         let params = &self.graph.region(self.open[construct].regions[which]).params;
@@ -156,11 +167,21 @@ impl Tracer {
                 continue;
             }
             let (before, after) = (self.graph.ty(c.outer[i]), self.graph.ty(value));
-            if before != after {
+            if !after.fits(before) {
                 let words = ["before the loop", "after one iteration"];
                 let (x, y) = ((before, self.origin(c.outer[i])), (after, self.origin(value)));
                 let site = if k < next.len() { sites.get(k) } else { None };
-                return Err(mismatch("after one iteration", site, x, y, words).or_at(c.loc));
+                let error = mismatch("after one iteration", site, x, y, words).or_at(c.loc);
+                return Err(match changed_axes(before, after) {
+                    Some(axes) => {
+                        let name = site.map_or("x", |s| s.name);
+                        error.help(format!(
+                            "if the extent is to change in the loop, declare it before the loop: \
+                             `let mut {name} = {name}.with_dynamic({axes});`"
+                        ))
+                    }
+                    None => error,
+                });
             }
             results.push(Ok(changing.len()));
             changing.push((i, value));

@@ -6,7 +6,7 @@
 use super::{BufferId, Instr, Reg, SlotId, StackId, Step, StepId, View};
 use crate::cpu::kernels::Kernel;
 use anabranch_dsl::ir::ListForm;
-use anabranch_dsl::{HostTensor, Type};
+use anabranch_dsl::{HostTensor, Loc, Type};
 
 /// One piece of storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +56,8 @@ pub(crate) struct Loop {
     pub(crate) parent: Option<u32>,
     /// The item that gives the loop variables their next values.
     pub(crate) back_edge: u32,
+    /// The loop in the user's source.
+    pub(crate) loc: Loc,
 }
 
 /// One of the two branches of a `cond`: its items, the jump behind the first one included.

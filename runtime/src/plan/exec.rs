@@ -1,13 +1,14 @@
 //! The executor: one loop over the instructions of a plan.
 
 use super::lists::Scratch;
-use super::{Base, BufferId, Instr, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers};
+use super::{Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers};
 use crate::cpu::element::{bytes_of, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::list::List;
 use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars};
 use crate::cpu::stack::Stack;
-use anabranch_dsl::{Diagnostic, HostTensor, Result, TensorType, Type, interp};
+use anabranch_dsl::interp::{self, Surroundings};
+use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type};
 
 /// The memory of one running step; used again by later steps of the same plan.
 pub(crate) struct Context {
@@ -64,17 +65,26 @@ impl Plan {
     }
 
     /// Runs the instructions. The outputs and the new values of variables are in the context afterwards.
-    pub(crate) fn run(&self, cx: &mut Context, inputs: &[HostTensor], vars: Vars<'_>) -> Result<()> {
+    pub(crate) fn run(
+        &self,
+        cx: &mut Context,
+        inputs: &[HostTensor],
+        vars: Vars<'_>,
+        surroundings: Surroundings<'_>,
+    ) -> Result<()> {
         let foreign = Foreign { inputs, constants: &self.constants, vars };
         let code = &self.code[..];
         let mut pc = 0;
         loop {
-            pc = registers::run(code, &mut cx.regs, pc);
+            pc = registers::run(code, &mut cx.regs, pc, surroundings.stop);
             let Some(instr) = code.get(pc) else {
                 return Ok(());
             };
+            if let Some(kind) = surroundings.stop.get() {
+                return Err(self.stopped(kind, pc));
+            }
             match instr {
-                Instr::Run(step) => self.step(cx, &self.steps[step.index()], foreign)?,
+                Instr::Run(step) => self.step(cx, &self.steps[step.index()], foreign, surroundings)?,
                 Instr::Require { step, .. } => {
                     return Err(self.failure(cx, &self.steps[step.index()], foreign));
                 }
@@ -120,8 +130,23 @@ impl Plan {
         }
     }
 
-    fn step(&self, cx: &mut Context, step: &Step, foreign: Foreign<'_>) -> Result<()> {
-        match step.kernel {
+    /// The error of a run that was stopped before an instruction.
+    fn stopped(&self, kind: ErrorKind, pc: usize) -> Diagnostic {
+        let mut around: Vec<&LoopPlace> = self.loops.iter().filter(|l| l.code.contains(&(pc as u32))).collect();
+        around.sort_by_key(|l| l.code.len());
+        let next = match self.code[pc] {
+            Instr::Run(step) | Instr::Assert { step, .. } | Instr::Require { step, .. } => self.steps[step.index()].loc,
+            _ => Loc::UNKNOWN,
+        };
+        interp::stopped(kind, &self.name, around.iter().map(|l| l.loc), next)
+    }
+
+    fn step(&self, cx: &mut Context, step: &Step, foreign: Foreign<'_>, surroundings: Surroundings<'_>) -> Result<()> {
+        match &step.kernel {
+            Kernel::Print(stream, template) => {
+                (surroundings.print)(*stream, &template.render(&self.operands(cx, step, foreign)));
+                Ok(())
+            }
             Kernel::Reference => {
                 let operands = self.operands(cx, step, foreign);
                 let result = reference::eval(step, &operands)?;

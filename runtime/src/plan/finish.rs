@@ -4,7 +4,7 @@ use super::allocate::{Request, allocate};
 use super::draft::{Draft, Item, Move, Storage};
 use super::liveness::Liveness;
 use super::moves::{Ordered, in_order};
-use super::{Assign, Base, BufferId, Instr, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View};
+use super::{Assign, Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
 use anabranch_dsl::{Loc, Result, TensorType, Type};
@@ -95,6 +95,8 @@ pub(super) fn finish(
         }
     }
 
+    let in_code = |l: &super::draft::Loop| starts[l.start as usize]..starts[l.end as usize + 1];
+    let loops = draft.loops.iter().map(|l| LoopPlace { code: in_code(l), loc: l.loc }).collect();
     let outputs = outputs.into_iter().map(|(o, ty)| (finish.operand(o), ty)).collect();
     let assigns = assigns.into_iter().map(|a| Assign { value: finish.operand(a.value), ..a }).collect();
     let (regions, arena_bytes) = allocate(&finish.requests);
@@ -106,6 +108,7 @@ pub(super) fn finish(
         code: finish.code,
         names: finish.names,
         steps: finish.steps,
+        loops,
         regions,
         arena_bytes,
         registers,

@@ -194,6 +194,15 @@ pub(crate) struct Assign {
     pub(crate) value: Operand,
 }
 
+/// A loop, for messages.
+#[derive(Clone, Debug)]
+pub(crate) struct LoopPlace {
+    /// Its instructions.
+    pub(crate) code: Range<u32>,
+    /// The loop in the user's source.
+    pub(crate) loc: Loc,
+}
+
 /// A plan: see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -201,6 +210,7 @@ pub(crate) struct Plan {
     /// For each instruction the name of the operation, if it is one on registers.
     pub(crate) names: Vec<&'static str>,
     pub(crate) steps: Vec<Step>,
+    pub(crate) loops: Vec<LoopPlace>,
     /// Where each buffer lies in the arena.
     pub(crate) regions: Vec<Range<usize>>,
     pub(crate) arena_bytes: usize,

@@ -1,10 +1,11 @@
 //! Statements: operations with their operands and attributes.
 
 use super::{Failed, Parse, Parser, Symbol};
+use crate::format::{Stream, Template};
 use crate::ir::infer::{check_attrs, count, kind_name, result_types};
 use crate::ir::lex::Tok;
 use crate::ir::literal::Literal;
-use crate::ir::{Attr, AttrKind, Attrs, ListOp, Node, Op, Region, StackOp};
+use crate::ir::{Attr, AttrKind, Attrs, ListOp, Node, Op, Region, StackOp, Value};
 use crate::ops::{self, OpDef};
 use crate::{Diagnostic, Loc, Type};
 
@@ -14,6 +15,7 @@ const BUILTINS: &[&str] = &[
     "read",
     "assign",
     "assert",
+    "print",
     "stack_new",
     "push",
     "pop",
@@ -104,6 +106,7 @@ impl<'a> Parser<'a> {
                 self.next();
                 (Op::Assert { message }, operands)
             }
+            "print" => self.print()?,
             _ if ListOp::parsed(name, None).is_some() => {
                 let operands = self.operands()?;
                 let types = self.annotation()?;
@@ -140,11 +143,29 @@ impl<'a> Parser<'a> {
         Ok(node)
     }
 
+    /// `print stdout "x = {}", %x`
+    fn print(&mut self) -> Parse<(Op, Vec<Value>)> {
+        let Tok::Word(word) = *self.peek() else {
+            return Err(self.unexpected("`stdout` or `stderr`"));
+        };
+        let Some(stream) = Stream::by_name(word) else {
+            return Err(self.unexpected("`stdout` or `stderr`"));
+        };
+        self.next();
+        let (Tok::Str(text), loc) = (self.peek().clone(), self.loc()) else {
+            return Err(self.unexpected("the text to print"));
+        };
+        self.next();
+        let operands = if self.eat(',') { self.operands() } else { Ok(vec![]) };
+        let template = Template::parse(&text).map_err(|e| self.error(loc, e))?;
+        Ok((Op::Print { stream, template }, operands?))
+    }
+
     /// Gives a node its results: of the types that are written, or else of those that follow from the operands.
     pub(super) fn set_types(&mut self, node: Node, types: Option<Vec<Type>>, loc: Loc) -> Parse<()> {
         let types = match types {
             Some(types) => types,
-            None if matches!(self.graph.node(node).op, Op::Assign(_) | Op::Assert { .. }) => vec![],
+            None if matches!(self.graph.node(node).op, Op::Assign(_) | Op::Assert { .. } | Op::Print { .. }) => vec![],
             None => result_types(&self.graph, node).map_err(|broken| {
                 let mut error = broken.error.at(self.graph.node(node).op.name(), loc);
                 error.message = format!("V{}: {}", broken.invariant, error.message);

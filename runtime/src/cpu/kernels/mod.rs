@@ -18,6 +18,7 @@ pub(crate) mod walk;
 
 use super::memory::Sources;
 use crate::plan::Step;
+use anabranch_dsl::format::{Stream, Template};
 use anabranch_dsl::ir::ListOp;
 
 /// What a step runs.
@@ -29,6 +30,8 @@ pub(crate) enum Kernel {
     Assert(String),
     /// An operation on lists.
     List(ListOp),
+    /// A print of the operands.
+    Print(Stream, Template),
     /// Fused elementwise operations.
     Map(elementwise::Map),
     /// A copy to a part of a buffer.
@@ -88,7 +91,13 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
             let size = view.dtype.size();
             out.copy_from_slice(&sources.bytes(view.base)[view.offset * size..][..size]);
         }
-        Kernel::Data | Kernel::Assert(_) | Kernel::List(_) | Kernel::ToSlot | Kernel::FromSlot | Kernel::Reference => {
+        Kernel::Data
+        | Kernel::Assert(_)
+        | Kernel::Print(..)
+        | Kernel::List(_)
+        | Kernel::ToSlot
+        | Kernel::FromSlot
+        | Kernel::Reference => {
             panic!("`{}` has no kernel over bytes", step.name)
         }
     }

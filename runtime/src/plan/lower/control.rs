@@ -64,7 +64,7 @@ impl Lower<'_> {
         }
         let (again, test) = (self.new_label(), self.new_label());
         self.emit(Instr::Jump { to: test });
-        let id = self.open_loop();
+        let id = self.open_loop(data.loc);
         for place in &carried {
             let storage = match place {
                 Place::Reg(r) => Storage::Reg(*r),

@@ -189,6 +189,12 @@ impl Lower<'_> {
                     self.add_step(Kernel::Assert(message.clone()), vec![], Out::Nothing, None, "assert", data.loc);
                 self.emit(Instr::Assert { cond, step });
             }
+            Op::Print { stream, template } => {
+                let operands = data.operands.iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
+                let kernel = Kernel::Print(*stream, template.clone());
+                let step = self.add_step(kernel, operands, Out::Nothing, None, "print", data.loc);
+                self.emit(Instr::Run(step));
+            }
             Op::Stack(op) => self.stack_op(node, op)?,
             Op::List(op) => self.list_op(node, op)?,
             Op::Cond => self.cond(node)?,
@@ -337,9 +343,9 @@ impl Lower<'_> {
         self.draft.labels[label as usize] = self.here();
     }
 
-    fn open_loop(&mut self) -> u32 {
+    fn open_loop(&mut self, loc: Loc) -> u32 {
         let id = self.draft.loops.len() as u32;
-        self.draft.loops.push(Loop { start: self.here(), end: 0, parent: self.current_loop, back_edge: 0 });
+        self.draft.loops.push(Loop { start: self.here(), end: 0, parent: self.current_loop, back_edge: 0, loc });
         self.current_loop = Some(id);
         id
     }

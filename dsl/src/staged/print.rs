@@ -1,0 +1,118 @@
+//! `println!`, `print!`, `eprintln!`, `eprint!` and `dbg!`.
+//!
+//! The expansion hands the arguments over as `format_args!`, so the format string, its captured names and its options mean what they
+//! mean in Rust, and host values are formatted at once. A tensor inside of them, at any depth of a `Vec`, an `Option` or a struct with
+//! `#[derive(Debug)]`, notes itself and its options here and leaves a mark in the text ([`show`]). The text between the
+//! marks and the options make the template of the print.
+//!
+//! Without a tensor and outside of staged constructs the text is printed at once, while tracing. Inside of a construct it is
+//! always a part of the graph, so that it appears once for each time that the construct's part runs.
+//!
+//! It must never know the syntax of format strings: that is the compiler's.
+
+use crate::format::{Kind, Piece, Spec, Stream, Template};
+use crate::trace::{self, Any};
+use crate::{Diagnostic, Loc};
+use std::cell::RefCell;
+use std::fmt;
+
+/// Begins and ends the mark of a tensor: characters that Unicode keeps for internal use.
+const MARKS: [char; 2] = ['\u{FDD0}', '\u{FDD1}'];
+
+thread_local! {
+    /// The tensors of the texts that are being made; a text may be made while another one is.
+    static SHOWN: RefCell<Vec<Vec<(Any, Spec)>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Ends a text also if a `fmt` method of the user panics.
+struct Making;
+
+impl Making {
+    fn begin() -> Making {
+        SHOWN.with_borrow_mut(|s| s.push(Vec::new()));
+        Making
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        SHOWN.with_borrow_mut(Vec::pop);
+    }
+}
+
+/// Writes a mark for a tensor; gives whether there is a text to put it in.
+pub(crate) fn show(tensor: Any, kind: Kind, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+    let index = SHOWN.with_borrow_mut(|s| {
+        let shown = s.last_mut()?;
+        shown.push((tensor, Spec::of(f, kind)));
+        Some(shown.len() - 1)
+    });
+    let Some(index) = index else {
+        return Ok(false);
+    };
+    write!(f, "{}{index}{}", MARKS[0], MARKS[1])?;
+    Ok(true)
+}
+
+/// The error of a tensor in a text that is made while tracing.
+pub(crate) fn fail_without_value() -> ! {
+    let error = Diagnostic::new("a tensor has no value yet where it is formatted")
+        .at(Loc::UNKNOWN, "a `Tensor` is a symbol while its function is traced")
+        .help("print it with `println!` or `dbg!` in a `#[graph]` function, or return it and format the result");
+    trace::fail(error)
+}
+
+/// The text of arguments as a template, and the tensors in its places.
+fn template(arguments: fmt::Arguments<'_>, end: &str) -> (Template, Vec<Any>) {
+    let making = Making::begin();
+    let text = arguments.to_string();
+    let shown = SHOWN.with_borrow_mut(|s| std::mem::take(s.last_mut().expect("a text is being made")));
+    drop(making);
+    let mut pieces = Vec::new();
+    let mut values = Vec::new();
+    let mut rest = &text[..];
+    while let Some((before, after)) = rest.split_once(MARKS[0]) {
+        pieces.push(Piece::Text(before.to_owned()));
+        let mark = after.split_once(MARKS[1]).and_then(|(index, after)| {
+            let index: usize = index.parse().ok()?;
+            Some((shown.get(index)?, after))
+        });
+        match mark {
+            Some((&(value, spec), after)) => {
+                pieces.push(Piece::Value(spec));
+                values.push(value);
+                rest = after;
+            }
+            // The character was in a text of the user.
+            None => {
+                pieces.push(Piece::Text(MARKS[0].to_string()));
+                rest = after;
+            }
+        }
+    }
+    pieces.extend([rest, end].map(|text| Piece::Text(text.to_owned())));
+    (Template::new(pieces), values)
+}
+
+/// Prints arguments and then `end`: at once, or as a part of the graph.
+#[track_caller]
+pub fn print(stream: Stream, arguments: fmt::Arguments<'_>, end: &str) {
+    let (template, values) = template(arguments, end);
+    if values.is_empty() && !trace::in_construct() {
+        stream.write(&template.render(&[]));
+    } else {
+        trace::print(stream, template, &values);
+    }
+}
+
+/// `dbg!(value)`: prints where it stands, what it was written as, and the value.
+#[track_caller]
+pub fn dbg(written: &str, value: &dyn fmt::Debug) {
+    print(Stream::Stderr, format_args!("[{}] {written} = {value:#?}", Loc::caller()), "\n");
+}
+
+/// `dbg!()`: prints where it stands.
+#[track_caller]
+pub fn dbg_here() {
+    print(Stream::Stderr, format_args!("[{}]", Loc::caller()), "\n");
+}

@@ -1,0 +1,73 @@
+//! Asking a run to stop.
+
+use crate::{Diagnostic, ErrorKind, Loc};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Whether a run is to stop, and why. Another thread may set it; engines look at it between operations and before each
+/// iteration of a loop.
+///
+/// ```
+/// use anabranch_dsl::interp::StopFlag;
+/// use anabranch_dsl::ErrorKind;
+///
+/// let flag = StopFlag::new();
+/// assert_eq!(flag.get(), None);
+/// flag.stop(ErrorKind::Cancelled);
+/// assert_eq!(flag.get(), Some(ErrorKind::Cancelled));
+/// ```
+#[derive(Debug, Default)]
+pub struct StopFlag(AtomicU8);
+
+const CANCELLED: u8 = 1;
+const DEADLINE_EXCEEDED: u8 = 2;
+
+impl StopFlag {
+    /// A flag that is not set.
+    pub const fn new() -> StopFlag {
+        StopFlag(AtomicU8::new(0))
+    }
+
+    /// Sets the flag; the first reason stays.
+    ///
+    /// # Panics
+    /// If the kind is no reason to stop.
+    pub fn stop(&self, kind: ErrorKind) {
+        let code = match kind {
+            ErrorKind::Cancelled => CANCELLED,
+            ErrorKind::DeadlineExceeded => DEADLINE_EXCEEDED,
+            ErrorKind::Invalid => panic!("{kind:?} is no reason to stop"),
+        };
+        // Nothing else is handed over with the flag, so the order of other accesses does not matter. A flag that was set keeps its reason.
+        let _ = self.0.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Whether it is set.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// The reason, if it is set.
+    pub fn get(&self) -> Option<ErrorKind> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            CANCELLED => Some(ErrorKind::Cancelled),
+            _ => Some(ErrorKind::DeadlineExceeded),
+        }
+    }
+}
+
+/// The error of a run of `graph` that was stopped, the same for every engine. `loops` are the loops that were running, innermost
+/// first; without one `next` is what would have run next.
+pub fn stopped(kind: ErrorKind, graph: &str, loops: impl IntoIterator<Item = Loc>, next: Loc) -> Diagnostic {
+    let message = match kind {
+        ErrorKind::DeadlineExceeded => format!("the call of `{graph}` did not end before its deadline"),
+        _ => format!("the call of `{graph}` was cancelled"),
+    };
+    let mut error = Diagnostic { kind, ..Diagnostic::new(message) };
+    for place in loops {
+        let label = if error.labels.is_empty() { "this loop was running" } else { "inside of this one" };
+        error = error.at(place, label);
+    }
+    if error.labels.is_empty() { error.at(next, "this would have run next") } else { error }
+}

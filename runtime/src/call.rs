@@ -1,0 +1,184 @@
+//! Ending calls: deadlines, and handles that cancel from another thread.
+//!
+//! Each call that can be ended has a flag of its own, which the running plan looks at. A handle sets the flags of the calls it
+//! was given to; one thread of the process, started by the first deadline, sets those whose time has come. So a loop pays for
+//! looking at one byte, however its call may be ended.
+
+use anabranch_dsl::interp::StopFlag;
+use anabranch_dsl::{Diagnostic, ErrorKind, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How a call may be ended before it returns; for [`Function::call_with`](crate::Function::call_with).
+///
+/// ```
+/// use anabranch_runtime::{CallOptions, CancelHandle};
+/// use std::time::Duration;
+///
+/// let cancel = CancelHandle::new();
+/// let options = CallOptions::new().within(Duration::from_secs(2)).cancelled_by(&cancel);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct CallOptions {
+    within: Option<Duration>,
+    cancel: Option<CancelHandle>,
+}
+
+impl CallOptions {
+    /// A call that ends by itself only.
+    pub fn new() -> CallOptions {
+        CallOptions::default()
+    }
+
+    /// Ends the call so long after its start, with an error of the kind [`ErrorKind::DeadlineExceeded`].
+    pub fn within(self, duration: Duration) -> CallOptions {
+        CallOptions { within: Some(duration), ..self }
+    }
+
+    /// Ends the call when the handle cancels, with an error of the kind [`ErrorKind::Cancelled`].
+    pub fn cancelled_by(self, handle: &CancelHandle) -> CallOptions {
+        CallOptions { cancel: Some(handle.clone()), ..self }
+    }
+
+    /// Begins a call.
+    pub(crate) fn begin(&self) -> Result<Call> {
+        let flag = Arc::new(StopFlag::new());
+        if let Some(handle) = &self.cancel {
+            handle.watch(&flag);
+        }
+        // A deadline later than time can tell is none.
+        let at = self.within.and_then(|d| Instant::now().checked_add(d));
+        let deadline = at.map(|at| Deadline::set(at, &flag)).transpose()?;
+        Ok(Call { flag, _deadline: deadline })
+    }
+}
+
+/// A call that may be ended.
+pub(crate) struct Call {
+    pub(crate) flag: Arc<StopFlag>,
+    _deadline: Option<Deadline>,
+}
+
+/// Ends calls from any thread; a clone is another handle of the same calls.
+///
+/// ```
+/// use anabranch_dsl::{ErrorKind, prelude::*};
+/// use anabranch_runtime::{CallOptions, CancelHandle, Session};
+///
+/// let session = Session::new()?;
+/// let double = session.function(|x: Tensor| x * 2.0)?;
+/// let cancel = CancelHandle::new();
+/// let options = CallOptions::new().cancelled_by(&cancel);
+/// assert_eq!(double.call_with(&options, 3.0)?, 6.0);
+/// // From here on, on this thread or another one, running and later calls end.
+/// cancel.cancel();
+/// assert_eq!(double.call_with(&options, 3.0).unwrap_err().kind, ErrorKind::Cancelled);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct CancelHandle(Arc<Mutex<Watched>>);
+
+#[derive(Debug, Default)]
+struct Watched {
+    cancelled: bool,
+    calls: Vec<Weak<StopFlag>>,
+}
+
+impl CancelHandle {
+    /// A handle of no calls so far.
+    pub fn new() -> CancelHandle {
+        CancelHandle::default()
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the calls that were given this handle, those that run and those that begin later.
+    pub fn cancel(&self) {
+        let mut watched = self.watched();
+        watched.cancelled = true;
+        for flag in watched.calls.drain(..).filter_map(|flag| flag.upgrade()) {
+            flag.stop(ErrorKind::Cancelled);
+        }
+    }
+
+    /// Whether [`cancel`](Self::cancel) was called.
+    pub fn is_cancelled(&self) -> bool {
+        self.watched().cancelled
+    }
+
+    fn watch(&self, flag: &Arc<StopFlag>) {
+        let mut watched = self.watched();
+        if watched.cancelled {
+            flag.stop(ErrorKind::Cancelled);
+            return;
+        }
+        watched.calls.retain(|flag| flag.strong_count() > 0);
+        watched.calls.push(Arc::downgrade(flag));
+    }
+}
+
+/// The deadlines of all running calls, the next one first.
+#[derive(Default)]
+struct Clock {
+    deadlines: BTreeMap<(Instant, u64), Weak<StopFlag>>,
+    next_id: u64,
+    runs: bool,
+}
+
+static CLOCK: Mutex<Clock> = Mutex::new(Clock { deadlines: BTreeMap::new(), next_id: 0, runs: false });
+static CHANGED: Condvar = Condvar::new();
+
+fn clock() -> MutexGuard<'static, Clock> {
+    CLOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The deadline of a call, until it is dropped.
+struct Deadline(Instant, u64);
+
+impl Deadline {
+    fn set(at: Instant, flag: &Arc<StopFlag>) -> Result<Deadline> {
+        let mut clock = clock();
+        if !clock.runs {
+            let thread = std::thread::Builder::new().name("anabranch-deadlines".to_owned()).spawn(watch_the_clock);
+            thread.map_err(|e| Diagnostic::new(format!("the thread that watches deadlines did not start: {e}")))?;
+            clock.runs = true;
+        }
+        let id = clock.next_id;
+        clock.next_id += 1;
+        clock.deadlines.insert((at, id), Arc::downgrade(flag));
+        CHANGED.notify_one();
+        Ok(Deadline(at, id))
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        clock().deadlines.remove(&(self.0, self.1));
+    }
+}
+
+/// Sets the flag of each call whose deadline has passed, for as long as the process runs.
+fn watch_the_clock() {
+    let mut clock = clock();
+    loop {
+        let Some(((at, _), _)) = clock.deadlines.first_key_value() else {
+            clock = CHANGED.wait(clock).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        let left = at.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            clock = CHANGED.wait_timeout(clock, left).unwrap_or_else(PoisonError::into_inner).0;
+            continue;
+        }
+        if let Some((_, flag)) = clock.deadlines.pop_first()
+            && let Some(flag) = flag.upgrade()
+        {
+            flag.stop(ErrorKind::DeadlineExceeded);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Extents that change between iterations or differ between branches, on every engine.
+#![deny(warnings)]
+
+mod support;
+
+use anabranch::gradients;
+use anabranch::prelude::*;
+use support::{check, error_of};
+
+#[test]
+fn concat_in_a_loop_grows_a_dynamic_dimension() {
+    #[graph]
+    fn f(x: Tensor<i32>, n: Tensor<i32>) -> Tensor<i32> {
+        let mut all = x.with_dynamic(0);
+        let mut i = scalar(1);
+        while i <= n {
+            all = concat(&[all, i.reshape([1])], 0);
+            i += 1;
+        }
+        all
+    }
+    check(f, ([0], 6), &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    check(f, ([0], 0), &[0.0]);
+}
+
+#[test]
+fn without_it_the_error_names_the_variable_both_shapes_and_what_to_write() {
+    #[graph]
+    fn f(x: Tensor<i32>) -> Tensor<i32> {
+        let mut all = x.unsqueeze(0);
+        let mut i = scalar(0);
+        while i < 3 {
+            all = concat(&[all, all], 1);
+            i += 1;
+        }
+        all
+    }
+    let error = error_of(f, [1, 2]);
+    assert_eq!(error.message, "`all` has type i32[1, 2] before the loop, but i32[1, 4] after one iteration");
+    let help =
+        "if the extent is to change in the loop, declare it before the loop: `let mut all = all.with_dynamic(1);`";
+    assert_eq!(error.help.as_deref(), Some(help));
+    assert_eq!(error.labels[0].0.line, line!() - 10, "{error}");
+}
+
+#[test]
+fn element_type_and_rank_stay_those_of_the_start() {
+    #[graph]
+    fn rank(x: Tensor, n: Tensor<i32>) -> Tensor {
+        let mut y = x.with_dynamic(0);
+        let mut i = scalar(0);
+        while i < n {
+            y = y.unsqueeze(0);
+            i += 1;
+        }
+        y
+    }
+    let error = error_of(rank, ([1.0, 2.0], 2));
+    assert!(error.message.starts_with("`y` has type f32[?] before the loop, but f32[1, ?]"), "{error}");
+    assert!(error.help.unwrap().contains("same number of dimensions"));
+}
+
+#[test]
+fn a_known_extent_fits_a_dynamic_dimension() {
+    #[graph]
+    fn f(x: Tensor, n: Tensor<i32>) -> Tensor {
+        let mut y = x.with_dynamic(0);
+        let mut i = scalar(0);
+        while i < n {
+            y = tensor([1.0, 2.0, 3.0]) * y.sum();
+            i += 1;
+        }
+        y
+    }
+    check(f, ([5.0, 6.0], 0), &[5.0, 6.0]);
+    check(f, ([5.0, 6.0], 2), &[66.0, 132.0, 198.0]);
+}
+
+#[test]
+fn the_gradient_of_a_growing_loop_uses_the_shapes_of_each_iteration() {
+    // y grows by (sum(y) * x), so that each iteration reads what came before.
+    #[graph]
+    fn f(x: Tensor<f64>, n: Tensor<i32>) -> (Tensor<f64>, Tensor<f64>) {
+        let mut y = x.with_dynamic(0);
+        let mut i = scalar(0);
+        while i < n {
+            y = concat(&[(y * y).sum() * x, y * 0.5], 0);
+            i += 1;
+        }
+        let loss = (y * y.sum()).sum();
+        let [dx] = gradients(loss, [x]);
+        (loss, dx)
+    }
+    fn plain(x: &[f64], n: usize) -> f64 {
+        let mut y = x.to_vec();
+        for _ in 0..n {
+            let squares: f64 = y.iter().map(|a| a * a).sum();
+            y = x.iter().map(|a| a * squares).chain(y.iter().map(|a| a * 0.5)).collect();
+        }
+        y.iter().sum::<f64>().powi(2)
+    }
+    let x = [0.3, -0.4];
+    for n in 0..4 {
+        let mut expected = vec![plain(&x, n)];
+        for k in 0..x.len() {
+            let at = |h: f64| {
+                let mut x = x;
+                x[k] += h;
+                plain(&x, n)
+            };
+            let h = 1e-3;
+            // Central differences of fourth order.
+            expected.push((8.0 * (at(h) - at(-h)) - (at(2.0 * h) - at(-2.0 * h))) / (12.0 * h));
+        }
+        check(f, (x, n as i32), &expected);
+    }
+}
+
+#[test]
+fn the_cotangent_of_a_growing_loop_may_have_a_known_shape() {
+    #[graph]
+    fn f(x: Tensor<f64>) -> Tensor<f64> {
+        let mut y = x.with_dynamic(0);
+        let mut i = scalar(0);
+        while i < 2 {
+            y = concat(&[y, y * 3.0], 0);
+            i += 1;
+        }
+        let weights = tensor([1.0, 2.0, 3.0, 4.0]);
+        let [dx] = gradients((y.reshape([4]) * weights).sum(), [x]);
+        dx
+    }
+    check(f, [1.0], &[1.0 + 2.0 * 3.0 + 3.0 * 3.0 + 4.0 * 9.0]);
+}
+
+#[test]
+fn a_gradient_of_a_growing_loop_can_be_differentiated() {
+    #[graph]
+    fn f(x: Tensor<f64>) -> Tensor<f64> {
+        let mut y = x.with_dynamic(0);
+        let mut i = scalar(0);
+        while i < 2 {
+            y = concat(&[y * y, y], 0);
+            i += 1;
+        }
+        let [dx] = gradients(y.sum(), [x]);
+        let [ddx] = gradients(dx.sum(), [x]);
+        ddx
+    }
+    // x^4 + x^2 + x^2 + x
+    check(f, [2.0], &[12.0 * 4.0 + 4.0]);
+}
+
+#[test]
+fn branches_that_differ_in_extents_give_a_dynamic_dimension() {
+    #[graph]
+    fn f(x: Tensor<f64>) -> (Tensor<f64>, Tensor<f64>) {
+        let mut y = x;
+        if x.sum() > 0.0 {
+            y = concat(&[x, x * x], 0);
+        }
+        let loss = (y * y).sum();
+        let [dx] = gradients(loss, [x]);
+        (y, dx)
+    }
+    check(f, [1.0, 2.0], &[1.0, 2.0, 1.0, 4.0, 2.0 + 4.0, 4.0 + 4.0 * 8.0]);
+    check(f, [-1.0, -2.0], &[-1.0, -2.0, -2.0, -4.0]);
+    let traced = Session::new().unwrap().function(f).unwrap();
+    let graph = traced.graph(&[anabranch::TensorType::new(anabranch::DType::F64, [2])]).unwrap();
+    assert_eq!(graph.ty(graph.outputs()[0]).to_string(), "f64[?]");
+}
