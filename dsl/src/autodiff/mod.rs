@@ -18,6 +18,9 @@
 //! `k`-th forward region inside, paired with the backward region that is being traced for it.
 
 mod activity;
+mod calls;
+mod checkpoint;
+mod custom;
 mod earlier;
 mod missing;
 mod saved;
@@ -28,6 +31,8 @@ use crate::ops::{Grad, OpDef};
 use crate::trace::{self, Any, CondTrace, WhileTrace};
 use crate::{AnyVar, DType, Diagnostic, Float, HostTensor, Loc, Tensor, TensorType, Type};
 use activity::active_in;
+pub use checkpoint::checkpoint;
+pub use custom::custom_gradient;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 

@@ -48,6 +48,7 @@ impl Sweep {
                 let owner = g.region(region).owner.expect("a region inside has an owner");
                 match g.node(owner).op {
                     Op::Cond => Origin::Outside(g.node(owner).operands[i as usize + 1]),
+                    Op::Call(_) => Origin::Outside(g.node(owner).operands[i as usize]),
                     _ if i as usize >= g.n_carried(owner) => Origin::Outside(g.node(owner).operands[i as usize]),
                     _ => Origin::Saved,
                 }
@@ -62,7 +63,7 @@ impl Sweep {
     /// The stack of a saved value as the backward region of `level` sees it.
     fn thread(&self, level: usize, saved: Value) -> Any {
         if level == 0 {
-            return trace::with(|t| t.save(saved));
+            return trace::try_with(|t| t.save(saved));
         }
         let known = self.levels.borrow()[level].threads.iter().find(|t| t.saved == saved).map(|t| t.current);
         if let Some(known) = known {
@@ -97,7 +98,9 @@ fn is_invariant(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
     let Some(node) = graph.producer(v) else {
         let ValueDef::Param(region, i) = graph.value(v).def else { unreachable!("no producer: a parameter") };
         return match graph.region(region).owner {
-            Some(owner) => matches!(graph.node(owner).op, Op::Cond) || i as usize >= graph.n_carried(owner),
+            Some(owner) => {
+                matches!(graph.node(owner).op, Op::Cond | Op::Call(_)) || i as usize >= graph.n_carried(owner)
+            }
             None => true,
         };
     };
@@ -112,6 +115,15 @@ fn is_invariant(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
         }
         _ => false,
     }
+}
+
+/// The error of a backward region that needs the saved values of a loop in the backward region of another loop.
+pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
+    Diagnostic::new(
+        "gradients: a gradient that was taken in a loop, of a loop before it, in one more loop, cannot be differentiated",
+    )
+    .at(loc, "this loop saves values for the gradient")
+    .help("take the gradient beside the loop that it goes through")
 }
 
 impl trace::Tracer {
@@ -148,7 +160,7 @@ impl trace::Tracer {
 
     /// The stack on which the executions of a region inside push `v`, as a handle in the open region around. The first call gives
     /// every construct between the two a stack.
-    fn save(&mut self, v: Value) -> Any {
+    fn save(&mut self, v: Value) -> Result<Any, Diagnostic> {
         // The constructs between, innermost first, each with the region that leads to `v`.
         let mut path: Vec<(Node, Region)> = Vec::new();
         let mut region = self.graph.region_of(v);
@@ -159,11 +171,11 @@ impl trace::Tracer {
         let base = region;
         // An owner is set when its construct closes, so the climb ends at an open region.
         if let Some(&stack) = self.autodiff.stacks.get(&(v, base)) {
-            return self.any(stack);
+            return Ok(self.any(stack));
         }
         path.reverse();
         let Type::Tensor(element) = self.graph.ty(v).clone() else {
-            panic!("autodiff saves tensors, not stacks: {v} of `{}`", self.graph.name)
+            return Err(stacks_are_not_saved(self.graph.loc(v)));
         };
         let loc = self.graph.loc(v);
         let ty = Type::Stack(element.clone());
@@ -174,7 +186,8 @@ impl trace::Tracer {
         for &(node, region) in &path {
             let (param, result) = match self.graph.node(node).op {
                 Op::While => self.graph.add_loop_variable(node, stack),
-                _ => self.graph.add_cond_result(node, stack, region),
+                Op::Cond => self.graph.add_cond_result(node, stack, region),
+                ref op => panic!("{} is swept as a copy: nothing in it is saved", op.name()),
             };
             results.push(result);
             stack = param;
@@ -188,7 +201,7 @@ impl trace::Tracer {
             self.graph.region_mut(region).yields.push(value);
         }
         self.autodiff.stacks.insert((v, base), results[0]);
-        self.any(results[0])
+        Ok(self.any(results[0]))
     }
 }
 

@@ -70,6 +70,7 @@ impl Sweep {
             Op::Stack(op) => self.stack(level, op, node, data, cot),
             Op::Cond => self.cond(level, node, data, cot),
             Op::While => self.while_loop(level, node, data, cot),
+            Op::Call(kind) => self.call(level, *kind, node, data, cot),
             Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } => {}
         }
     }
@@ -128,14 +129,7 @@ impl Sweep {
         }
         match self.origin(v) {
             Origin::Outside(outer) => self.zeros_of_stack(level - 1, outer),
-            _ => trace::fail(
-                Diagnostic::new(
-                    "gradients: a gradient that was taken in a loop, of a loop before it, in one more loop, \
-                     cannot be differentiated",
-                )
-                .at(graph(|g| g.loc(v)), "this loop saves values for the gradient")
-                .help("take the gradient beside the loop that it goes through"),
-            ),
+            _ => trace::fail(super::saved::stacks_are_not_saved(graph(|g| g.loc(v)))),
         }
     }
 

@@ -82,7 +82,7 @@ impl WhileTrace {
 }
 
 impl Tracer {
-    fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<Any> {
+    pub(super) fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<Any> {
         let params = &self.graph.region(self.open[construct].regions[which]).params;
         params[..n].iter().map(|&p| self.any(p)).collect()
     }

@@ -1,0 +1,220 @@
+//! Checkpoints: gradients that compute again instead of saving.
+
+mod support;
+
+use anabranch::dsl::function::{GraphFn, trace_fn};
+use anabranch::dsl::passes::Pipeline;
+use anabranch::prelude::*;
+use anabranch::random::Key;
+use anabranch::{DType, TensorType};
+use support::{check, error_of};
+
+type S = Tensor<f64>;
+
+/// The optimized graph of a function of `f64` tensors of the given shapes.
+fn graph_of<Args, F: GraphFn<Args>>(f: F, shapes: &[&[usize]]) -> anabranch::Graph {
+    let signature: Vec<TensorType> = shapes.iter().map(|s| TensorType::new(DType::F64, s.to_vec())).collect();
+    let mut graph = trace_fn("f", &f, &signature).unwrap_or_else(|e| panic!("{e}")).0.graph;
+    Pipeline::standard().run(&mut graph);
+    graph
+}
+
+fn pushes(graph: &anabranch::Graph) -> usize {
+    graph.to_string().matches(" push ").count()
+}
+
+#[test]
+fn a_checkpoint_changes_neither_value_nor_gradient() {
+    #[graph]
+    fn f(x: S, w: S) -> (S, S, S) {
+        let y = checkpoint(|| {
+            let u = (x * w).tanh();
+            u * u + w
+        });
+        let (dx, dw) = gradients(y.sum(), (x, w));
+        (y, dx, dw)
+    }
+    let (x, w) = (0.7f64, 1.3f64);
+    let u = (x * w).tanh();
+    let du = 2.0 * u * (1.0 - u * u);
+    check(f, (x, w), &[u * u + w, du * w, du * x + 1.0]);
+}
+
+#[test]
+fn in_second_order_and_one_in_another() {
+    #[graph]
+    fn f(x: S) -> (S, S, S) {
+        let y = checkpoint(|| {
+            let u = checkpoint(|| x * x);
+            u * x
+        });
+        let dx = gradients(y, x);
+        let ddx = gradients(dx, x);
+        (dx, ddx, gradients(ddx, x))
+    }
+    check(f, 2.0, &[12.0, 12.0, 6.0]);
+}
+
+#[test]
+fn several_results_of_several_types_and_what_is_given_back() {
+    #[graph]
+    fn f(x: S) -> (S, S, Tensor<i32>, S) {
+        let (a, b, n) = checkpoint(|| (x * 3.0, x, scalar(4)));
+        (a, b, n, gradients(a * b, x))
+    }
+    check(f, 2.0, &[6.0, 2.0, 4.0, 12.0]);
+}
+
+#[test]
+fn a_body_with_branches_and_loops_in_a_loop() {
+    #[graph]
+    fn step(x: S, w: S) -> S {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < 3 {
+            if y > 1.0 {
+                y = y * w;
+            } else {
+                y = y + w * w;
+            }
+            i += 1;
+        }
+        y
+    }
+    #[graph]
+    fn plain(x: S, w: S, n: Tensor<i32>) -> (S, S, S) {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < n {
+            y = step(y, w);
+            i += 1;
+        }
+        let (dx, dw) = gradients(y, (x, w));
+        (y, dx, dw)
+    }
+    #[graph]
+    fn again(x: S, w: S, n: Tensor<i32>) -> (S, S, S) {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < n {
+            y = checkpoint(|| step(y, w));
+            i += 1;
+        }
+        let (dx, dw) = gradients(y, (x, w));
+        (y, dx, dw)
+    }
+    for n in [0, 1, 2, 7] {
+        let args = || (0.3, 0.9, n);
+        let expected = anabranch::eval_with(plain, args()).unwrap();
+        let expected = [expected.0.item(), expected.1.item(), expected.2.item()];
+        check(plain, args(), &expected);
+        check(again, args(), &expected);
+    }
+}
+
+#[test]
+fn a_loop_saves_the_carried_state_alone() {
+    #[graph]
+    fn plain(x: S, w: S) -> (S, S) {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < 10 {
+            y = ((y * w).sin().exp() * y).tanh();
+            i += 1;
+        }
+        gradients(y.sum(), (x, w))
+    }
+    #[graph]
+    fn again(x: S, w: S) -> (S, S) {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < 10 {
+            y = checkpoint(|| ((y * w).sin().exp() * y).tanh());
+            i += 1;
+        }
+        gradients(y.sum(), (x, w))
+    }
+    let shapes: [&[usize]; 2] = [&[5], &[5]];
+    assert!(pushes(&graph_of(plain, &shapes)) >= 3);
+    let graph = graph_of(again, &shapes);
+    assert_eq!(pushes(&graph), 1, "{graph}");
+    let x = [0.1, 0.2, 0.3, 0.4, 0.5];
+    let expected = anabranch::eval_with(plain, (x, x)).unwrap();
+    let expected: Vec<f64> = expected.0.as_slice().iter().chain(expected.1.as_slice()).copied().collect();
+    check(again, (x, x), &expected);
+}
+
+/// The bytes of the arena, from what `explain` says.
+fn arena<Args, F: GraphFn<Args>>(f: F, shape: &[usize]) -> usize {
+    let session = Session::new().unwrap();
+    let text = session.function(f).unwrap().explain(&[TensorType::new(DType::F64, shape.to_vec())]).unwrap();
+    let line = text.lines().find(|l| l.contains("in an arena of")).expect("a line about the arena");
+    let rest = line.split("in an arena of ").nth(1).unwrap();
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn memory_falls_since_nothing_inside_is_kept() {
+    fn layer(x: S) -> S {
+        (0..6).fold(x, |x, _| x.matmul(x).sin())
+    }
+    fn plain(x: S) -> S {
+        gradients((0..6).fold(x, |x, _| layer(x)).sum(), x)
+    }
+    fn again(x: S) -> S {
+        gradients((0..6).fold(x, |x, _| checkpoint(|| layer(x))).sum(), x)
+    }
+    let (plain, again) = (arena(plain, &[16, 16]), arena(again, &[16, 16]));
+    // 36 products and as many sines against 6 inputs and the 12 values of one layer.
+    assert!(2 * again < plain, "{again} bytes with checkpoints, {plain} without");
+}
+
+#[test]
+fn random_numbers_are_the_same_again() {
+    fn drop(x: S, key: Key) -> S {
+        let keep = key.bernoulli(0.5f64, [64]);
+        keep.select(x * 2.0, x * 0.0)
+    }
+    fn f(x: S) -> (S, S) {
+        let key = Key::new(3);
+        let y = checkpoint(|| drop(x, key.fold_in(1)) * x);
+        (y, gradients(y.sum(), x))
+    }
+    let x = vec![1.0; 64];
+    let (y, dx) = anabranch::eval_with(f, x.clone()).unwrap();
+    let (kept, n) = (y.as_slice(), y.as_slice().iter().filter(|&&y| y > 0.0).count());
+    assert!((10..54).contains(&n), "{n} of 64 are kept");
+    let expected: Vec<f64> = kept.iter().map(|y| 2.0 * y).collect();
+    assert_eq!(dx.as_slice(), expected);
+    let all: Vec<f64> = kept.iter().copied().chain(expected).collect();
+    check(f, x, &all);
+}
+
+#[test]
+fn assertions_and_assignments_happen_once() {
+    let calls = Var::new("calls", 0.0f64);
+    let counter = calls.clone();
+    let f = move |x: S| {
+        let y = checkpoint(|| {
+            counter.set(counter.get() + 1.0);
+            anabranch::dsl::trace::assert(x.untyped().gt(anabranch::scalar(0.0f64).untyped()), "positive".into());
+            (x * counter.get()).exp()
+        });
+        (y, gradients(y, x), counter.get())
+    };
+    let e = 2f64.exp();
+    check(&f, 2.0, &[e, e, 1.0]);
+    let graph = graph_of(&f, &[&[]]);
+    assert_eq!(graph.to_string().matches("assert").count(), 1, "{graph}");
+    assert_eq!(error_of(&f, -1.0).message, "assertion failed: positive");
+}
+
+#[test]
+fn a_tensor_does_not_leave_a_checkpoint_by_a_side_door() {
+    let cell = std::cell::Cell::new(None);
+    let f = |x: S| {
+        let z = checkpoint(|| {
+            cell.set(Some(x * 2.0));
+            x
+        });
+        cell.get().expect("the body ran") + z
+    };
+    let text = error_of(f, 1.0).to_string();
+    assert!(text.contains("a tensor of the body of a `checkpoint` is used outside of it"), "{text}");
+    assert!(text.contains("give it back as a result"), "{text}");
+}
