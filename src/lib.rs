@@ -5,8 +5,8 @@ pub use anabranch_dsl as dsl;
 pub use anabranch_dsl::ops::random;
 pub use anabranch_dsl::{
     Any, AnyVar, Array, Carry, DType, Diagnostic, Dim, Element, Float, Graph, HostTensor, Integer, IntoArray, Loc,
-    Module, Numeric, Operand, Result, Shape, Tensor, TensorType, Type, Var, Wrt, checkpoint, custom_gradient, eval,
-    eval_with, full, gradients, nn, optim, scalar, tensor, zeros,
+    Module, Numeric, Operand, Result, Shape, Tensor, TensorType, Type, Var, Wrt, checkpoint, checkpoint_loop,
+    checkpoint_loop_every, custom_gradient, eval, eval_with, full, gradients, nn, optim, scalar, tensor, zeros,
 };
 pub use anabranch_macros::{Carry, Module, graph};
 pub use anabranch_runtime::{Function, Session};

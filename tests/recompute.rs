@@ -218,3 +218,145 @@ fn a_tensor_does_not_leave_a_checkpoint_by_a_side_door() {
     assert!(text.contains("a tensor of the body of a `checkpoint` is used outside of it"), "{text}");
     assert!(text.contains("give it back as a result"), "{text}");
 }
+
+// Loops in segments.
+
+#[graph]
+fn recurrence(x: S, w: S, n: Tensor<i32>) -> (S, Tensor<i32>) {
+    let (mut y, mut i) = (x, scalar(0));
+    while i < n {
+        y = (y * w).sin() + y * 0.5;
+        i += 1;
+    }
+    (y, i)
+}
+
+#[graph]
+fn in_growing_segments(x: S, w: S, n: Tensor<i32>) -> (S, Tensor<i32>) {
+    let (mut y, mut i) = (x, scalar(0));
+    while i < n {
+        checkpoint_loop();
+        y = (y * w).sin() + y * 0.5;
+        i += 1;
+    }
+    (y, i)
+}
+
+#[graph]
+fn in_segments_of_8(x: S, w: S, n: Tensor<i32>) -> (S, Tensor<i32>) {
+    let (mut y, mut i) = (x, scalar(0));
+    while i < n {
+        y = (y * w).sin() + y * 0.5;
+        checkpoint_loop_every(8);
+        i += 1;
+    }
+    (y, i)
+}
+
+/// Value, trips, first derivatives, and a second one.
+fn derivatives(y: (S, Tensor<i32>), x: S, w: S) -> (S, Tensor<i32>, S, S, S) {
+    let (dx, dw) = gradients(y.0, (x, w));
+    (y.0, y.1, dx, dw, gradients(dx, w))
+}
+
+#[test]
+fn segments_have_the_gradients_of_the_plain_loop() {
+    for n in [0, 1, 2, 7, 64, 65] {
+        let plain = |x, w, n| derivatives(recurrence(x, w, n), x, w);
+        let (y, i, dx, dw, dxw) = anabranch::eval_with(plain, (0.3, 1.2, n)).unwrap();
+        let expected = [y.item(), i.item().into(), dx.item(), dw.item(), dxw.item()];
+        assert_eq!(expected[1], f64::from(n));
+        check(plain, (0.3, 1.2, n), &expected);
+        check(|x, w, n| derivatives(in_growing_segments(x, w, n), x, w), (0.3, 1.2, n), &expected);
+        check(|x, w, n| derivatives(in_segments_of_8(x, w, n), x, w), (0.3, 1.2, n), &expected);
+    }
+}
+
+#[test]
+fn segments_with_loops_inside_and_around() {
+    #[graph]
+    fn nest(x: S, segments: bool) -> (S, S) {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < 3 {
+            let mut j = scalar(0);
+            while j < 5 {
+                if segments {
+                    checkpoint_loop();
+                }
+                let mut k = scalar(0);
+                while k < j {
+                    if segments {
+                        checkpoint_loop_every(2);
+                    }
+                    y = y + (y * 0.3).sin();
+                    k += 1;
+                }
+                y = y * 0.9;
+                j += 1;
+            }
+            i += 1;
+        }
+        (y, gradients(y, x))
+    }
+    let expected = anabranch::eval_with(|x| nest(x, false), 0.4).unwrap();
+    let expected = [expected.0.item(), expected.1.item()];
+    check(|x| nest(x, false), 0.4, &expected);
+    check(|x| nest(x, true), 0.4, &expected);
+}
+
+#[test]
+fn a_loop_in_segments_has_its_effects_once_and_in_order() {
+    let log = Var::new("log", 0.0f64);
+    let counter = log.clone();
+    #[graph]
+    fn f(x: S, n: Tensor<i32>, log: &Var<f64>) -> (S, S, S) {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < n {
+            checkpoint_loop_every(3);
+            assert!(y < 100.0, "y grew");
+            log.set(log.get() * 2.0 + 1.0);
+            y = y * y;
+            i += 1;
+        }
+        (y, gradients(y, x), log.get())
+    }
+    // Each trip doubles and adds one.
+    check(|x, n| f(x, n, &counter), (1.0, 5), &[1.0, 32.0, 31.0]);
+    let error = error_of(|x, n| f(x, n, &counter), (2.0, 5));
+    assert_eq!(error.message, "assertion failed: y grew");
+}
+
+#[test]
+fn a_loop_in_segments_saves_its_state_once_for_each() {
+    let shapes: [&[usize]; 2] = [&[], &[]];
+    let plain = graph_of(|x, w| gradients(recurrence(x, w, scalar(64)).0, (x, w)), &shapes);
+    let segments = graph_of(|x, w| gradients(in_growing_segments(x, w, scalar(64)).0, (x, w)), &shapes);
+    // Outside of what is computed again: the state and the counters, in the loop over segments.
+    let text = segments.to_string();
+    let forward = text.split("recompute").next().unwrap();
+    assert!(forward.matches(" push ").count() <= 4, "{text}");
+    assert!(pushes(&plain) >= 1);
+}
+
+#[test]
+fn checkpoints_of_no_loop_are_an_error() {
+    let text = error_of(
+        |x: S| {
+            checkpoint_loop();
+            x
+        },
+        1.0,
+    )
+    .to_string();
+    assert!(text.contains("a loop is asked for checkpoints where there is none"), "{text}");
+    #[graph]
+    fn f(mut x: S) -> S {
+        while x < 10.0 {
+            checkpoint_loop_every(0);
+            x = x * 2.0;
+        }
+        x
+    }
+    let text = error_of(f, 1.0).to_string();
+    assert!(text.contains("a loop cannot run in segments of 0 iterations"), "{text}");
+}

@@ -31,7 +31,7 @@ use crate::ops::{Grad, OpDef};
 use crate::trace::{self, Any, CondTrace, WhileTrace};
 use crate::{AnyVar, DType, Diagnostic, Float, HostTensor, Loc, Tensor, TensorType, Type};
 use activity::active_in;
-pub use checkpoint::checkpoint;
+pub use checkpoint::{checkpoint, checkpoint_loop, checkpoint_loop_every};
 pub use custom::custom_gradient;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

@@ -17,6 +17,7 @@ mod call;
 mod call_node;
 mod cond;
 mod for_autodiff;
+mod segments;
 mod variables;
 mod while_loop;
 
@@ -27,6 +28,7 @@ use crate::{DType, Diagnostic, HostTensor, Loc, Result, Shape, TensorType, Type,
 pub use call::{CallGuard, Extent, enter, expect_shape, name_param};
 pub(crate) use call_node::CallTrace;
 pub use cond::CondTrace;
+pub(crate) use segments::{Segments, segment_loop};
 pub use while_loop::WhileTrace;
 
 use call::Call;
@@ -103,6 +105,8 @@ struct Construct {
     pred: Option<Value>,
     /// Call: parameters of the second region that stand for nothing outside.
     own: Vec<Value>,
+    /// `while`: whether it is to run in segments.
+    segments: Option<Segments>,
 }
 
 #[derive(Clone, Copy)]
@@ -518,6 +522,7 @@ impl Tracer {
             var_values: Default::default(),
             pred: None,
             own: Vec::new(),
+            segments: None,
         });
         self.depth += 1;
     }
