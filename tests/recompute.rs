@@ -139,10 +139,16 @@ fn a_loop_saves_the_carried_state_alone() {
     check(again, (x, x), &expected);
 }
 
+/// What `explain` says of a function of `f64` tensors.
+fn explained<Args, F: GraphFn<Args>>(f: F, shapes: &[&[usize]]) -> String {
+    let session = Session::new().unwrap();
+    let signature: Vec<TensorType> = shapes.iter().map(|s| TensorType::new(DType::F64, s.to_vec())).collect();
+    session.function(f).unwrap().explain(&signature).unwrap()
+}
+
 /// The bytes of the arena, from what `explain` says.
 fn arena<Args, F: GraphFn<Args>>(f: F, shape: &[usize]) -> usize {
-    let session = Session::new().unwrap();
-    let text = session.function(f).unwrap().explain(&[TensorType::new(DType::F64, shape.to_vec())]).unwrap();
+    let text = explained(f, &[shape]);
     let line = text.lines().find(|l| l.contains("in an arena of")).expect("a line about the arena");
     let rest = line.split("in an arena of ").nth(1).unwrap();
     rest.split(' ').next().unwrap().parse().unwrap()
@@ -359,4 +365,75 @@ fn checkpoints_of_no_loop_are_an_error() {
     }
     let text = error_of(f, 1.0).to_string();
     assert!(text.contains("a loop cannot run in segments of 0 iterations"), "{text}");
+}
+
+// What is saved, in words.
+
+/// The last part of what `explain` says, with lines of this file counted from the first one that is named.
+fn saved_part(text: &str) -> String {
+    let from = text.find("  saved for gradients").unwrap_or_else(|| panic!("{text}"));
+    let file = "tests/recompute.rs:";
+    let mut first = None;
+    let line = |l: &str| {
+        let mut parts = l.split(file);
+        let mut out = parts.next().unwrap().to_owned();
+        for part in parts {
+            let end = part.find(|c: char| !c.is_ascii_digit()).unwrap();
+            let line: usize = part[..end].parse().unwrap();
+            let rest = part[end..].trim_start_matches(|c: char| c == ':' || c.is_ascii_digit());
+            let offset = line - *first.get_or_insert(line);
+            let colon = if part[end..].matches(':').count() > 1 { ":" } else { "" };
+            out += &format!("{file}L{offset}{colon}{rest}");
+        }
+        out
+    };
+    let lines: Vec<String> = text[from..].lines().map(line).collect();
+    format!("\n{}\n", lines.join("\n"))
+}
+
+#[test]
+fn explain_says_what_a_loop_saves() {
+    #[graph]
+    fn f(x: S, w: S) -> S {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < 10 {
+            let u = y * w;
+            if u.sum() > 0.0 {
+                y = u.sin();
+            } else {
+                y = u * 2.0;
+            }
+            i += 1;
+        }
+        gradients(y.sum(), w)
+    }
+    let text = explained(f, &[&[5], &[5]]);
+    // The predicate, u for its sine and y for the gradient of w; not w, which no iteration changes.
+    let expected = "
+  saved for gradients
+    loop at tests/recompute.rs:L0: 81 bytes in each iteration
+      1 byte: the result of gt, bool[], of tests/recompute.rs:L2
+      40 bytes: the result of mul, f64[5], of tests/recompute.rs:L1
+      40 bytes: `y`, f64[5], of tests/recompute.rs:L0
+";
+    assert_eq!(saved_part(&text), expected, "{text}");
+}
+
+#[test]
+fn explain_says_what_segments_and_checkpoints_save() {
+    let text = explained(|x, w| gradients(in_growing_segments(x, w, scalar(64)).0, (x, w)), &[&[], &[]]);
+    let expected = "
+  saved for gradients
+    loop at tests/recompute.rs:L0: 17 bytes in each segment, of which the iterations are run again
+      1 byte: a loop variable, bool[], of tests/recompute.rs:L0
+      4 bytes: a loop variable, i32[], of tests/recompute.rs:L0
+      8 bytes: `y`, f64[], of tests/recompute.rs:L0
+      4 bytes: `i`, i32[], of tests/recompute.rs:L0
+    loop at tests/recompute.rs:L0: 16 bytes in each iteration, while a checkpoint is computed again
+      8 bytes: the result of mul, f64[], of tests/recompute.rs:L2
+      8 bytes: `y`, f64[], of tests/recompute.rs:L0
+";
+    assert_eq!(saved_part(&text), expected, "{text}");
+    let text = explained(|x: S| gradients((x * x).sum(), x), &[&[5]]);
+    assert!(text.ends_with("  no loop or branch saves anything for a gradient\n"), "{text}");
 }

@@ -4,7 +4,7 @@ use crate::cpu::memory::Vars;
 use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
 use anabranch_dsl::ir::Op;
-use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, interp};
+use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, autodiff, interp};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -180,11 +180,11 @@ impl Program {
         }
     }
 
-    /// What the program does, as text: instructions, memory, inputs and outputs.
+    /// What the program does, as text: instructions, memory, inputs and outputs, and what loops and branches save for gradients.
     pub fn explain(&self) -> String {
         match &self.plan {
-            Some(plan) => plan.to_string(),
-            None => format!("`{}` is interpreted\n", self.graph.name),
+            Some(plan) => format!("{plan}{}", autodiff::saved(&self.graph)),
+            None => format!("`{}` is interpreted\n{}", self.graph.name, autodiff::saved(&self.graph)),
         }
     }
 }

@@ -59,7 +59,7 @@ pub fn checkpoint<Y: Carry>(body: impl FnOnce() -> Y) -> Y {
 ///     let body = w.begin_body(params[0].lt(scalar(100.0f64).untyped()));
 ///     checkpoint_loop();
 ///     let y = w.end(&[body[0].mul(body[0])], &[])[0];
-///     gradients(Tensor::from_any(y), x)
+///     gradients(Tensor::<f64>::from_any(y), x)
 /// })?;
 /// assert_eq!(dx, 1024.0);
 /// # Ok::<(), anabranch_dsl::Diagnostic>(())

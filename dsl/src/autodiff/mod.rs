@@ -22,6 +22,7 @@ mod calls;
 mod checkpoint;
 mod custom;
 mod earlier;
+mod memory;
 mod missing;
 mod saved;
 mod sweep;
@@ -33,6 +34,7 @@ use crate::{AnyVar, DType, Diagnostic, Float, HostTensor, Loc, Tensor, TensorTyp
 use activity::active_in;
 pub use checkpoint::{checkpoint, checkpoint_loop, checkpoint_loop_every};
 pub use custom::custom_gradient;
+pub use memory::{Each, Saved, SavedAt, SavedValue, saved};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
