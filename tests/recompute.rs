@@ -437,3 +437,99 @@ fn explain_says_what_segments_and_checkpoints_save() {
     let text = explained(|x: S| gradients((x * x).sum(), x), &[&[5]]);
     assert!(text.ends_with("  no loop or branch saves anything for a gradient\n"), "{text}");
 }
+
+// What is the same in all iterations.
+
+#[test]
+fn nothing_that_no_iteration_changes_is_saved() {
+    #[graph]
+    fn quotient(x: S, w: S) -> (S, S) {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < 3 {
+            y = y * (w / (w + 1.0)) % 7.0;
+            i += 1;
+        }
+        gradients(y.sum(), (x, w))
+    }
+    // Only the left side of the product; the quotient and its parts are computed again.
+    let graph = graph_of(quotient, &[&[2], &[2]]);
+    assert!(pushes(&graph) <= 2, "{graph}");
+    let q = |w: f64| (w / (w + 1.0)).powi(3);
+    let dq = |w: f64| 3.0 * (w / (w + 1.0)).powi(2) / (w + 1.0).powi(2);
+    check(quotient, ([1.0, 2.0], [3.0, 4.0]), &[q(3.0), q(4.0), dq(3.0), 2.0 * dq(4.0)]);
+
+    // A product and a long chain, which are not computed again: they are handed out.
+    fn chain(w: S) -> S {
+        (0..12).fold(w, |u, _| (u * 0.5).sin() + w).matmul(w)
+    }
+    #[graph]
+    fn handed_out(x: S, w: S, n: Tensor<i32>) -> (S, S) {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < n {
+            let u = chain(w);
+            y = y * u + u.sin();
+            i += 1;
+        }
+        gradients(y.sum(), (x, w))
+    }
+    #[graph]
+    fn outside(x: S, w: S, n: Tensor<i32>) -> (S, S) {
+        let (mut y, mut i) = (x, scalar(0));
+        let u = chain(w);
+        while i < n {
+            y = y * u + u.sin();
+            i += 1;
+        }
+        gradients(y.sum(), (x, w))
+    }
+    let three = |f: fn(S, S, Tensor<i32>) -> (S, S)| move |x, w| f(x, w, scalar(3));
+    let graph = graph_of(three(handed_out), &[&[2, 2], &[2, 2]]);
+    assert_eq!(pushes(&graph), 1, "{graph}");
+    for n in [0, 1, 3] {
+        let args = || ([[0.1, 0.2], [0.3, 0.4]], [[0.5, -0.6], [0.7, 0.8]], n);
+        let (dx, dw) = anabranch::eval_with(outside, args()).unwrap();
+        let expected: Vec<f64> = dx.as_slice().iter().chain(dw.as_slice()).copied().collect();
+        check(handed_out, args(), &expected);
+    }
+}
+
+#[test]
+fn what_is_the_same_is_handed_out_of_branches_and_nests_and_differentiated_again() {
+    fn chain(w: S) -> S {
+        (0..12).fold(w, |u, _| (u * 0.5).sin() + w)
+    }
+    #[graph]
+    fn f(x: S, w: S, inside: bool, up: bool) -> (S, S, S) {
+        let before = chain(w);
+        let (mut y, mut i) = (x, scalar(0));
+        while i < 4 {
+            let mut j = scalar(0);
+            let n = if up { i } else { 2 - i };
+            while j < n {
+                if y > 0.5 {
+                    let u = if inside { chain(w) } else { before };
+                    y = (y * u).sin();
+                } else {
+                    y = y + 0.4;
+                }
+                j += 1;
+            }
+            i += 1;
+        }
+        let dw = gradients(y, w);
+        (y, dw, gradients(dw, w))
+    }
+    // With more trips inside from one to the next, and with fewer, down to none.
+    for (x, up) in [(0.1, true), (0.9, true), (0.1, false), (0.9, false)] {
+        let (y, dw, ddw) = anabranch::eval_with(|x, w| f(x, w, false, up), (x, 0.7)).unwrap();
+        let expected = [y.item(), dw.item(), ddw.item()];
+        check(|x, w| f(x, w, false, up), (x, 0.7), &expected);
+        check(|x, w| f(x, w, true, up), (x, 0.7), &expected);
+    }
+    // The predicate, y, the trips inside; and the product, which is not computed again from so much. The chain is not among them.
+    let saved = |inside| {
+        let graph = graph_of(|x, w| f(x, w, inside, true).1, &[&[], &[]]);
+        pushes(&graph)
+    };
+    assert_eq!((saved(true), saved(false)), (4, 3));
+}

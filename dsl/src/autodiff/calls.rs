@@ -38,8 +38,8 @@ impl Sweep {
         let wrt: HashSet<Value> = wrt.collect();
         let mut active = wrt.clone();
         graph(|g| activity::activate(g, region, &mut active));
-        let root = Level { fwd: region, depth: trace::depth(), map: HashMap::new(), threads: vec![], bwd: None };
-        let inner = Sweep { active, levels: RefCell::new(vec![root]), came_from: RefCell::default(), wrt };
+        let root = Level::new(region, trace::depth(), None);
+        let inner = Sweep::new(active, wrt, root);
         let mut inner_cot = Cotangents::new();
         for (&(i, _), &d) in seeds.iter().zip(gradients) {
             inner.add(&mut inner_cot, outputs[i], d, None);

@@ -9,7 +9,7 @@
 //! down and sweeps the body backwards; it carries the gradients of the loop variables and sums those of captures.
 //!
 //! **Saved values.** A backward region may need values of its forward region. Captures are read where they come from, constants
-//! and views are made again, and only what is left is saved: the forward construct is given one more loop variable, a stack, on which every
+//! and views are made again, values that are the same in all iterations are handed out once, and only what is left is saved: the forward construct is given one more loop variable, a stack, on which every
 //! execution of the region pushes, and from which the backward region pops in reverse order. The stack is carried through
 //! all enclosing constructs, so nesting needs no stacks of stacks, and a branch that is not taken saves nothing. What no rule
 //! asks for is not saved ([`GradNode::x`]); asking twice, also in a second gradient, saves once (`Augmented`).
@@ -45,6 +45,8 @@ pub(crate) struct Augmented {
     trips: HashMap<Node, Value>,
     /// The stack of a saved value, as seen from an enclosing region.
     stacks: HashMap<(Value, Region), Value>,
+    /// The result by which a loop hands out a value that is the same in all its iterations.
+    last: HashMap<Value, Value>,
     /// Gradients in the bodies of loops that are still open.
     of_one_iteration: Vec<earlier::OfOneIteration>,
 }
@@ -254,10 +256,23 @@ struct Level {
     depth: usize,
     /// Forward values as the backward region sees them.
     map: HashMap<Value, Any>,
-    /// The stacks that pass through here.
+    /// The stacks that pass through here, in the order in which they came.
     threads: Vec<Thread>,
+    /// Which of them is the one of a saved value.
+    thread_of: HashMap<Value, usize>,
     /// The backward loop, if it is one.
     bwd: Option<WhileTrace>,
+}
+
+impl Level {
+    fn new(fwd: Region, depth: usize, bwd: Option<WhileTrace>) -> Level {
+        Level { fwd, depth, map: HashMap::new(), threads: Vec::new(), thread_of: HashMap::new(), bwd }
+    }
+
+    fn thread(&mut self, saved: Value) -> Option<&mut Thread> {
+        let &i = self.thread_of.get(&saved)?;
+        Some(&mut self.threads[i])
+    }
 }
 
 /// A stack of saved values on its way through a backward region.
@@ -279,6 +294,20 @@ struct Sweep {
     /// Through which node a cotangent came first.
     came_from: RefCell<HashMap<Value, Node>>,
     wrt: HashSet<Value>,
+    /// For each region that was asked about: its values that are the same in all iterations of the loop around it.
+    invariant: RefCell<HashMap<Region, HashSet<Value>>>,
+}
+
+impl Sweep {
+    fn new(active: HashSet<Value>, wrt: HashSet<Value>, root: Level) -> Sweep {
+        Sweep {
+            active,
+            levels: RefCell::new(vec![root]),
+            came_from: RefCell::default(),
+            wrt,
+            invariant: RefCell::default(),
+        }
+    }
 }
 
 fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
@@ -297,13 +326,8 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
         earlier::remember(seeds.iter().map(|&(y, _)| y), &wrt_values, loc);
     }
     let active = trace::with(|t| active_in(t, &wrt_values));
-    let root = Level { fwd: Region::from_index(0), depth: here, map: HashMap::new(), threads: vec![], bwd: None };
-    let sweep = Sweep {
-        active,
-        levels: RefCell::new(vec![root]),
-        came_from: RefCell::default(),
-        wrt: wrt_values.iter().copied().collect(),
-    };
+    let root = Level::new(Region::from_index(0), here, None);
+    let sweep = Sweep::new(active, wrt_values.iter().copied().collect(), root);
     let mut cot = Cotangents::new();
     for (y, dy) in seeds {
         sweep.add(&mut cot, y, dy, None);

@@ -231,8 +231,7 @@ impl Sweep {
     }
 
     pub(super) fn push_level(&self, fwd: Region, bwd: Option<WhileTrace>) {
-        let level = Level { fwd, depth: trace::depth(), map: HashMap::new(), threads: vec![], bwd };
-        self.levels.borrow_mut().push(level);
+        self.levels.borrow_mut().push(Level::new(fwd, trace::depth(), bwd));
     }
 
     pub(super) fn pop_level(&self) -> Level {
@@ -243,7 +242,7 @@ impl Sweep {
     fn hand_back(&self, level: usize, results: impl Iterator<Item = (Value, Any)>) {
         let mut levels = self.levels.borrow_mut();
         for (saved, stack) in results {
-            if let Some(thread) = levels[level].threads.iter_mut().find(|t| t.saved == saved) {
+            if let Some(thread) = levels[level].thread(saved) {
                 thread.current = stack;
             }
         }
