@@ -1,5 +1,7 @@
 //! Checkpoints: gradients that compute again instead of saving.
 
+#![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
+
 mod support;
 
 use anabranch::dsl::function::{GraphFn, trace_fn};

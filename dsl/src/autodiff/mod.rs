@@ -14,6 +14,10 @@
 //! all enclosing constructs, so nesting needs no stacks of stacks, and a branch that is not taken saves nothing. What no rule
 //! asks for is not saved ([`GradNode::x`]); asking twice, also in a second gradient, saves once (`Augmented`).
 //!
+//! **Calls.** A checkpoint saves what goes into it; its gradient is one region with a copy of its nodes and the sweep of them
+//! (`calls.rs`). A function with its own gradient is asked for it: the nodes of its second region are copied to where the sweep
+//! is. A loop with checkpoints is a loop over segments, each in a checkpoint; the tracer makes it so when the loop closes.
+//!
 //! Levels: level 0 are the regions that are open when the gradient is taken, whose values need no saving; level `k` is the
 //! `k`-th forward region inside, paired with the backward region that is being traced for it.
 
