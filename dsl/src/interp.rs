@@ -321,6 +321,12 @@ impl Interp<'_> {
                 state.truncate(n);
                 state
             }
+            Op::Call(_) => {
+                let body = data.regions[0];
+                self.bind(&graph.region(body).params, self.vals(&data.operands));
+                self.region(body)?;
+                self.vals(&graph.region(body).yields)
+            }
         };
         self.bind(&data.results, results);
         Ok(())

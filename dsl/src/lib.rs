@@ -30,7 +30,7 @@ mod ty;
 pub mod var;
 
 pub use array::{Array, Buffer, HostTensor, IntoArray};
-pub use autodiff::{Wrt, gradients};
+pub use autodiff::{Wrt, checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients};
 pub use diagnostic::{Diagnostic, ErrorKind, Result};
 pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use function::{eval, eval_with};
@@ -48,7 +48,7 @@ pub use var::{AnyVar, Module, Var};
 /// What a model needs: `use anabranch_dsl::prelude::*`.
 pub mod prelude {
     pub use crate::{
-        Array, List, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, range, scalar, stack, tensor,
-        zeros,
+        Array, List, Module, Tensor, Var, checkpoint, checkpoint_loop, checkpoint_loop_every, concat, custom_gradient,
+        eval, eval_with, full, gradients, iota, range, scalar, stack, tensor, zeros,
     };
 }

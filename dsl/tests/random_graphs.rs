@@ -5,15 +5,24 @@ mod random;
 use anabranch_dsl::interp::{Options, run};
 use anabranch_dsl::ir::{Op, verify};
 use anabranch_dsl::passes::{Pipeline, specialize};
-use anabranch_dsl::{Graph, HostTensor};
+use anabranch_dsl::{Buffer, Graph, HostTensor};
 use proptest::prelude::*;
-use random::{Program, inputs, program};
+use random::{Program, inputs, program, without_checkpoints};
 
 /// Outputs and variables after a run, which no random program fails.
 fn results(graph: &Graph, vars: &[HostTensor]) -> (Vec<HostTensor>, Vec<HostTensor>) {
     let mut vars = vars.to_vec();
     let outputs = run(graph, &inputs(), &mut vars, Options::default()).unwrap_or_else(|e| panic!("{e}\n{graph}"));
     (outputs, vars)
+}
+
+/// Whether floats differ by rounding alone.
+fn is_close(a: &HostTensor, b: &HostTensor) -> bool {
+    let (Buffer::F32(x), Buffer::F32(y)) = (a.buffer(), b.buffer()) else { return false };
+    let close = |(x, y): (&f32, &f32)| {
+        x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= 1e-4 * x.abs().max(y.abs()).max(1.0)
+    };
+    a.ty() == b.ty() && x.iter().zip(y).all(close)
 }
 
 #[track_caller]
@@ -64,6 +73,17 @@ proptest! {
         let mut again = optimized.clone();
         Pipeline::standard().checked(true).run(&mut again);
         prop_assert_eq!(&results(&again, &vars), &before);
+    }
+
+    #[test]
+    fn checkpoints_change_no_value_and_no_gradient(tape in tape()) {
+        let (with, without) = (program(&tape), without_checkpoints(&tape));
+        let ((a, vars), (b, expected)) = (results(&with.graph, &with.vars), results(&without.graph, &without.vars));
+        prop_assert_eq!(vars, expected);
+        for (a, b) in a.iter().zip(&b) {
+            // A gradient may be summed in another order.
+            prop_assert!(a == b || is_close(a, b), "{:?}\n{:?}\n{}", a, b, with.graph);
+        }
     }
 
     #[test]
@@ -127,6 +147,7 @@ fn edited(text: &str, index: prop::sample::Index, kind: u8, new: &str) -> String
 #[test]
 fn random_graphs_have_everything() {
     let (mut conds, mut whiles, mut stacks, mut assigns, mut deepest) = (0, 0, 0, 0, 0);
+    let mut calls = std::collections::HashMap::new();
     let mut state = 1u64;
     for _ in 0..300 {
         let tape: Vec<u8> = (0..800)
@@ -143,6 +164,7 @@ fn random_graphs_have_everything() {
                 Op::While => whiles += 1,
                 Op::Stack(_) => stacks += 1,
                 Op::Assign(_) => assigns += 1,
+                Op::Call(kind) => *calls.entry(kind.name()).or_insert(0) += 1,
                 _ => {}
             }
             let mut depth = 0;
@@ -155,5 +177,6 @@ fn random_graphs_have_everything() {
         });
     }
     assert!(conds > 100 && whiles > 100 && stacks > 100 && assigns > 20, "{conds} {whiles} {stacks} {assigns}");
+    assert!(calls.len() == 3 && calls.values().all(|&n| n > 5), "{calls:?}");
     assert!(deepest >= 3, "{deepest}");
 }

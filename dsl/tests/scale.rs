@@ -2,7 +2,8 @@
 
 use anabranch_dsl::ir::verify;
 use anabranch_dsl::passes::{Pipeline, specialize};
-use anabranch_dsl::{DType, Dim, Graph, Shape, TensorType, trace};
+use anabranch_dsl::trace::WhileTrace;
+use anabranch_dsl::{DType, Dim, Graph, Shape, Tensor, TensorType, gradients, trace};
 use std::time::{Duration, Instant};
 
 /// A chain of about `n` nodes with constants, shared values and names that are taken.
@@ -42,4 +43,30 @@ fn a_graph_ten_times_as_large_takes_about_ten_times_as_long() {
     let best = |n: usize| (0..3).map(|_| all_steps(n)).min().expect("there are three");
     let (small, large) = (best(2_000), best(20_000));
     assert!(large < small * 40, "{small:?} for 2,000 nodes, {large:?} for 20,000");
+}
+
+/// The gradient of a loop whose body has `n` values that are saved.
+#[expect(clippy::disallowed_methods, reason = "the time that passes is what is tested")]
+fn gradient_of_a_loop(n: usize) -> Duration {
+    let start = Instant::now();
+    let traced = trace::trace("loop", || {
+        let x = trace::input(TensorType::new(DType::F32, ()), Some("x"));
+        let (mut body, params) = WhileTrace::begin(&[x], &[]);
+        let mut y = body.begin_body(params[0].lt(x.number(10.0)))[0];
+        for _ in 0..n {
+            y = y.mul(y.tanh());
+        }
+        let y = body.end(&[y], &[])[0];
+        vec![gradients(Tensor::<f32>::from_any(y), Tensor::<f32>::from_any(x)).untyped()]
+    });
+    let graph = traced.expect("the loop is traced").graph;
+    assert!(graph.n_nodes() > 3 * n, "{} nodes", graph.n_nodes());
+    start.elapsed()
+}
+
+#[test]
+fn a_gradient_that_saves_ten_times_as_much_takes_about_ten_times_as_long() {
+    let best = |n: usize| (0..3).map(|_| gradient_of_a_loop(n)).min().expect("there are three");
+    let (small, large) = (best(500), best(5_000));
+    assert!(large < small * 40, "{small:?} for 500 values, {large:?} for 5,000");
 }

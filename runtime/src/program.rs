@@ -5,7 +5,7 @@ use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
 use anabranch_dsl::interp::{self, Surroundings};
 use anabranch_dsl::ir::Op;
-use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result};
+use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, autodiff};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -201,11 +201,11 @@ impl Program {
         }
     }
 
-    /// What the program does, as text: instructions, memory, inputs and outputs.
+    /// What the program does, as text: instructions, memory, inputs and outputs, and what loops and branches save for gradients.
     pub fn explain(&self) -> String {
         match &self.plan {
-            Some(plan) => plan.to_string(),
-            None => format!("`{}` is interpreted\n", self.graph.name),
+            Some(plan) => format!("{plan}{}", autodiff::saved(&self.graph)),
+            None => format!("`{}` is interpreted\n{}", self.graph.name, autodiff::saved(&self.graph)),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! loss depends.
 
 use super::*;
+use crate::ir::CallKind;
 
 /// The values that depend on `wrt` through differentiable operations, in the open regions and all regions inside.
 pub(super) fn active_in(t: &trace::Tracer, wrt: &[Value]) -> HashSet<Value> {
@@ -62,6 +63,17 @@ pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut HashSe
                 }
                 bind(&body.params[..data.results.len()], &data.results, active);
             }
+            Op::Call(kind) => {
+                bind(&data.operands, &graph.region(data.regions[0]).params, active);
+                activate(graph, data.regions[0], active);
+                bind(&graph.region(data.regions[0]).yields, &data.results, active);
+                // The gradient of one's own may let it through where the function does not.
+                if let CallKind::CustomGradient { args } = *kind
+                    && data.operands[..args].iter().any(|v| active.contains(v))
+                {
+                    active.extend(data.results.iter().filter(|&&r| graph.ty(r).is_differentiable()));
+                }
+            }
             Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => {}
         }
     }
@@ -104,6 +116,14 @@ impl Sweep {
                     let params = self.reached_params(graph, data, seeds);
                     params.into_iter().map(|i| data.operands[i]).collect()
                 }
+                Op::Call(CallKind::Checkpoint | CallKind::Recompute) => {
+                    let body = graph.region(data.regions[0]);
+                    let mut seeds = body.yields.iter().enumerate().filter(|&(i, _)| hit(i)).map(|(_, &v)| v);
+                    let inner = self.reached(graph, data.regions[0], &mut seeds);
+                    let pairs = body.params.iter().zip(&data.operands);
+                    pairs.filter(|(p, _)| inner.contains(p)).map(|(_, &v)| v).collect()
+                }
+                Op::Call(CallKind::CustomGradient { args }) => data.operands[..*args].to_vec(),
                 Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => vec![],
             };
             reached.extend(operands.into_iter().filter(|&v| self.is_active(v)));

@@ -4,12 +4,11 @@
 //! starts from does not depend on what the gradient is taken with respect to. Whether it does is known when the loop closes: so
 //! each of these gradients is remembered until then, with the loop variables that it reads.
 
-use super::Sweep;
 use super::activity::{activate, active_in};
+use super::{Level, Sweep};
 use crate::ir::Value;
 use crate::trace::{self, Tracer};
 use crate::{Diagnostic, Loc};
-use std::cell::RefCell;
 use std::collections::HashSet;
 
 /// A gradient in the body of a loop that is still open.
@@ -53,12 +52,8 @@ fn loop_variables_read(t: &Tracer, of: HashSet<Value>) -> HashSet<Value> {
     if variables.is_empty() {
         return HashSet::new();
     }
-    let sweep = Sweep {
-        active: active_in(t, &variables),
-        levels: RefCell::default(),
-        came_from: RefCell::default(),
-        wrt: HashSet::new(),
-    };
+    let root = Level::new(t.graph.root(), 0, None);
+    let sweep = Sweep::new(active_in(t, &variables), HashSet::new(), root);
     let mut reached = of;
     for depth in (0..=t.depth_now()).rev() {
         let region = t.region_of_depth(depth);

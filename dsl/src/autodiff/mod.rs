@@ -9,7 +9,7 @@
 //! down and sweeps the body backwards; it carries the gradients of the loop variables and sums those of captures.
 //!
 //! **Saved values.** A backward region may need values of its forward region. Captures are read where they come from, constants
-//! and views are made again, and only what is left is saved: the forward construct is given one more loop variable, a stack, on which every
+//! and views are made again, values that are the same in all iterations are handed out once, and only what is left is saved: the forward construct is given one more loop variable, a stack, on which every
 //! execution of the region pushes, and from which the backward region pops in reverse order. The stack is carried through
 //! all enclosing constructs, so nesting needs no stacks of stacks, and a branch that is not taken saves nothing. What no rule
 //! asks for is not saved ([`GradNode::x`]); asking twice, also in a second gradient, saves once (`Augmented`).
@@ -17,13 +17,20 @@
 //! **Lists.** The gradient of a list is a list of the same type and length, in which what is not written is zero. A list that a
 //! construct captures hands its gradient in and takes it out again: what is read inside adds to it in place, so that a loop which
 //! reads each element once takes time in proportion to their number. No list is saved: what a rule needs is an index, or the length.
+//! **Calls.** A checkpoint saves what goes into it; its gradient is one region with a copy of its nodes and the sweep of them
+//! (`calls.rs`). A function with its own gradient is asked for it: the nodes of its second region are copied to where the sweep
+//! is. A loop with checkpoints is a loop over segments, each in a checkpoint; the tracer makes it so when the loop closes.
 //!
 //! Levels: level 0 are the regions that are open when the gradient is taken, whose values need no saving; level `k` is the
 //! `k`-th forward region inside, paired with the backward region that is being traced for it.
 
 mod activity;
+mod calls;
+mod checkpoint;
+mod custom;
 mod earlier;
 mod lists;
+mod memory;
 mod missing;
 mod saved;
 mod sweep;
@@ -33,6 +40,9 @@ use crate::ops::{Grad, OpDef};
 use crate::trace::{self, Any, CondTrace, WhileTrace};
 use crate::{AnyVar, DType, Diagnostic, Float, HostTensor, Loc, Tensor, TensorType, Type};
 use activity::active_in;
+pub use checkpoint::{checkpoint, checkpoint_loop, checkpoint_loop_every};
+pub use custom::custom_gradient;
+pub use memory::{Each, Saved, SavedAt, SavedValue, saved};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
@@ -45,6 +55,8 @@ pub(crate) struct Augmented {
     stacks: HashMap<(Value, Region), Value>,
     /// What is read of a list where it is made.
     of_lists: HashMap<(Value, ListOp), Value>,
+    /// The result by which a loop hands out a value that is the same in all its iterations.
+    last: HashMap<Value, Value>,
     /// Gradients in the bodies of loops that are still open.
     of_one_iteration: Vec<earlier::OfOneIteration>,
 }
@@ -254,10 +266,23 @@ struct Level {
     depth: usize,
     /// Forward values as the backward region sees them.
     map: HashMap<Value, Any>,
-    /// The stacks that pass through here.
+    /// The stacks that pass through here, in the order in which they came.
     threads: Vec<Thread>,
+    /// Which of them is the one of a saved value.
+    thread_of: HashMap<Value, usize>,
     /// The backward loop, if it is one.
     bwd: Option<WhileTrace>,
+}
+
+impl Level {
+    fn new(fwd: Region, depth: usize, bwd: Option<WhileTrace>) -> Level {
+        Level { fwd, depth, map: HashMap::new(), threads: Vec::new(), thread_of: HashMap::new(), bwd }
+    }
+
+    fn thread(&mut self, saved: Value) -> Option<&mut Thread> {
+        let &i = self.thread_of.get(&saved)?;
+        Some(&mut self.threads[i])
+    }
 }
 
 /// A stack of saved values on its way through a backward region.
@@ -279,6 +304,20 @@ struct Sweep {
     /// Through which node a cotangent came first.
     came_from: RefCell<HashMap<Value, Node>>,
     wrt: HashSet<Value>,
+    /// For each region that was asked about: its values that are the same in all iterations of the loop around it.
+    invariant: RefCell<HashMap<Region, HashSet<Value>>>,
+}
+
+impl Sweep {
+    fn new(active: HashSet<Value>, wrt: HashSet<Value>, root: Level) -> Sweep {
+        Sweep {
+            active,
+            levels: RefCell::new(vec![root]),
+            came_from: RefCell::default(),
+            wrt,
+            invariant: RefCell::default(),
+        }
+    }
 }
 
 fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
@@ -297,13 +336,8 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
         earlier::remember(seeds.iter().map(|&(y, _)| y), &wrt_values, loc);
     }
     let active = trace::with(|t| active_in(t, &wrt_values));
-    let root = Level { fwd: Region::from_index(0), depth: here, map: HashMap::new(), threads: vec![], bwd: None };
-    let sweep = Sweep {
-        active,
-        levels: RefCell::new(vec![root]),
-        came_from: RefCell::default(),
-        wrt: wrt_values.iter().copied().collect(),
-    };
+    let root = Level::new(Region::from_index(0), here, None);
+    let sweep = Sweep::new(active, wrt_values.iter().copied().collect(), root);
     let mut cot = Cotangents::new();
     for (y, dy) in seeds {
         sweep.add(&mut cot, y, dy, None);

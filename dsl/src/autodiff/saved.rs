@@ -28,12 +28,16 @@ impl Sweep {
                     op => unreachable!("{} is not made again", op.name()),
                 })
             }
+            Origin::Last => {
+                let path = self.path_out(v);
+                let (last, levels_up) = trace::with(|t| t.hand_out(v, path));
+                self.map(level - levels_up, last)
+            }
             Origin::Saved => {
                 let stack = self.thread(level, v);
                 let popped = trace::at_depth(depth, || stack_op(StackOp::Pop, &[stack]));
                 let mut levels = self.levels.borrow_mut();
-                let thread = levels[level].threads.iter_mut().find(|t| t.saved == v);
-                thread.expect("the stack passes through here").current = popped[0];
+                levels[level].thread(v).expect("the stack passes through here").current = popped[0];
                 popped[1]
             }
         };
@@ -48,23 +52,93 @@ impl Sweep {
                 let owner = g.region(region).owner.expect("a region inside has an owner");
                 match g.node(owner).op {
                     Op::Cond => Origin::Outside(g.node(owner).operands[i as usize + 1]),
+                    Op::Call(_) => Origin::Outside(g.node(owner).operands[i as usize]),
                     _ if i as usize >= g.n_carried(owner) => Origin::Outside(g.node(owner).operands[i as usize]),
                     _ => Origin::Saved,
                 }
             }
-            ValueDef::Result(node, _) if is_view(&g.node(node).op) || is_invariant(g, v, 8) => {
+            ValueDef::Result(node, _) if is_view(&g.node(node).op) || is_cheap(g, v, 8) => {
                 Origin::Again(Box::new(g.node(node).clone()))
             }
-            ValueDef::Result(..) => Origin::Saved,
+            ValueDef::Result(..) if g.ty(v).as_tensor().is_none() => Origin::Saved,
+            ValueDef::Result(..) => {
+                if self.are_invariant(g, g.region_of(v), &[v])[0] {
+                    Origin::Last
+                } else {
+                    Origin::Saved
+                }
+            }
         })
+    }
+
+    /// The constructs around a value that is the same in all iterations of the loop around it, innermost first, up to that loop; and
+    /// on to the next one, if it is the same in the iterations of that one as well.
+    fn path_out(&self, v: Value) -> Vec<(Node, Region)> {
+        graph(|g| {
+            let mut path = Vec::new();
+            let (mut region, mut out) = (g.region_of(v), 0);
+            let mut needs = vec![v];
+            while let Some(owner) = g.region(region).owner {
+                path.push((owner, region));
+                let outside = g.node(owner).region;
+                if g.node(owner).op == Op::While {
+                    out = path.len();
+                }
+                if g.region(outside).owner.is_some() {
+                    needs = operands_needed(g, region, needs);
+                    if out == path.len() && self.are_invariant(g, outside, &needs).contains(&false) {
+                        break;
+                    }
+                }
+                region = outside;
+            }
+            path.truncate(out);
+            path
+        })
+    }
+
+    /// Whether values of a region are the same in all iterations of the loop around it. If there is no loop, none is.
+    fn are_invariant(&self, g: &crate::Graph, region: Region, values: &[Value]) -> Vec<bool> {
+        if !self.invariant.borrow().contains_key(&region) {
+            let found = self.find_invariant(g, region);
+            self.invariant.borrow_mut().insert(region, found);
+        }
+        let known = self.invariant.borrow();
+        values.iter().map(|v| known[&region].contains(v)).collect()
+    }
+
+    fn find_invariant(&self, g: &crate::Graph, region: Region) -> HashSet<Value> {
+        let data = g.region(region);
+        let Some(node) = data.owner else { return HashSet::new() };
+        let owner = g.node(node);
+        let same: Vec<bool> = if owner.op == Op::While {
+            (0..data.params.len()).map(|i| i >= g.n_carried(node)).collect()
+        } else {
+            let first = usize::from(owner.op == Op::Cond);
+            self.are_invariant(g, owner.region, &owner.operands[first..])
+        };
+        let mut values: HashSet<Value> =
+            data.params.iter().zip(same).filter(|(_, same)| *same).map(|(&p, _)| p).collect();
+        let mut around = Some(node);
+        while let Some(node) = around.filter(|&n| g.node(n).op != Op::While) {
+            around = g.region(g.node(node).region).owner;
+        }
+        if around.is_some() {
+            for &node in &data.nodes {
+                if g.node(node).operands.iter().all(|v| values.contains(v)) {
+                    values.extend(&g.node(node).results);
+                }
+            }
+        }
+        values
     }
 
     /// The stack of a saved value as the backward region of `level` sees it.
     fn thread(&self, level: usize, saved: Value) -> Any {
         if level == 0 {
-            return trace::with(|t| t.save(saved));
+            return trace::try_with(|t| t.save(saved));
         }
-        let known = self.levels.borrow()[level].threads.iter().find(|t| t.saved == saved).map(|t| t.current);
+        let known = self.levels.borrow_mut()[level].thread(saved).map(|t| t.current);
         if let Some(known) = known {
             return known;
         }
@@ -73,6 +147,8 @@ impl Sweep {
         let current = bwd.as_mut().map_or(outer, |bwd| bwd.add_carried(outer));
         let mut levels = self.levels.borrow_mut();
         levels[level].bwd = bwd;
+        let n = levels[level].threads.len();
+        levels[level].thread_of.insert(saved, n);
         levels[level].threads.push(Thread { saved, outer, current });
         current
     }
@@ -83,8 +159,26 @@ pub(super) enum Origin {
     Outside(Value),
     /// The same node gives it again.
     Again(Box<NodeData>),
+    /// It is the same in all iterations of the loop around: the last one hands it out.
+    Last,
     /// It has to be saved.
     Saved,
+}
+
+/// The operands of a region's owner from which values of the region follow.
+fn operands_needed(g: &crate::Graph, region: Region, values: Vec<Value>) -> Vec<Value> {
+    let owner = g.node(g.region(region).owner.expect("a region inside has an owner"));
+    let first = usize::from(owner.op == Op::Cond);
+    let (mut seen, mut todo, mut operands) = (HashSet::new(), values, Vec::new());
+    while let Some(v) = todo.pop() {
+        if seen.insert(v) {
+            match g.value(v).def {
+                ValueDef::Result(node, _) => todo.extend(&g.node(node).operands),
+                ValueDef::Param(_, i) => operands.push(owner.operands[i as usize + first]),
+            }
+        }
+    }
+    operands
 }
 
 /// Operations that only look at their operand in another way: made again rather than saved, so that what is saved is small.
@@ -92,12 +186,15 @@ fn is_view(op: &Op) -> bool {
     matches!(op, Op::Prim(def, _) if matches!(def.name, "broadcast_to" | "reshape" | "permute"))
 }
 
-/// Whether a value of a region is computed from constants and captures alone by a few cheap operations.
-fn is_invariant(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
+/// Whether a value of a region is computed from constants and captures alone by a few cheap operations. One that may fail did not
+/// when the forward region ran, and the backward region runs as often.
+fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
     let Some(node) = graph.producer(v) else {
         let ValueDef::Param(region, i) = graph.value(v).def else { unreachable!("no producer: a parameter") };
         return match graph.region(region).owner {
-            Some(owner) => matches!(graph.node(owner).op, Op::Cond) || i as usize >= graph.n_carried(owner),
+            Some(owner) => {
+                matches!(graph.node(owner).op, Op::Cond | Op::Call(_)) || i as usize >= graph.n_carried(owner)
+            }
             None => true,
         };
     };
@@ -106,12 +203,21 @@ fn is_invariant(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
         Op::Constant(_) => true,
         Op::Prim(def, _) => {
             fuel > 0
-                && def.effects == Effects::Pure
+                && def.effects <= Effects::Fallible
                 && def.name != "matmul"
-                && data.operands.iter().all(|&x| is_invariant(graph, x, fuel - 1))
+                && data.operands.iter().all(|&x| is_cheap(graph, x, fuel - 1))
         }
         _ => false,
     }
+}
+
+/// The error of a backward region that needs the saved values of a loop in the backward region of another loop.
+pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
+    Diagnostic::new(
+        "gradients: a gradient that was taken in a loop, of a loop before it, in one more loop, cannot be differentiated",
+    )
+    .at(loc, "this loop saves values for the gradient")
+    .help("take the gradient beside the loop that it goes through")
 }
 
 impl trace::Tracer {
@@ -146,9 +252,73 @@ impl trace::Tracer {
         result
     }
 
+    /// The result which is `v`, of the loop at the end of a path of constructs around it, and how many constructs are between the two.
+    /// The value is the same in all iterations; what the result is after none of them, nobody reads. It is threaded through the
+    /// path from outside, so it stays through an iteration that does not reach `v`.
+    fn hand_out(&mut self, v: Value, mut path: Vec<(Node, Region)>) -> (Value, usize) {
+        if let Some(&last) = self.autodiff.last.get(&v) {
+            let to = self.graph.region_of(last);
+            let n = path.iter().position(|&(node, _)| self.graph.node(node).region == to);
+            return (last, n.expect("the result is of a construct around the value") + 1);
+        }
+        let n = path.len();
+        let region = self.graph.node(path[n - 1].0).region;
+        path.reverse();
+        let loc = self.graph.loc(v);
+        let zeros = self.empty(region, self.graph.ty(v).element().clone(), path[0].0, loc);
+        let last = self.thread_through(&path, zeros, |_, _| v);
+        self.autodiff.last.insert(v, last);
+        (last, n)
+    }
+
+    /// A tensor of zeros before a node; extents that are not known are 0.
+    fn empty(&mut self, region: Region, ty: crate::TensorType, before: Node, loc: Loc) -> Value {
+        let scalar = HostTensor::zeros(ty.dtype, vec![]);
+        let node = self.graph.make_node(region, Op::Constant(scalar), vec![], [Type::tensor(ty.dtype, ())], loc);
+        self.graph.insert_before(node, before);
+        let zero = self.graph.node(node).results[0];
+        if ty.rank() == 0 {
+            return zero;
+        }
+        let known = |d: &crate::Dim| if *d == crate::Dim::Unknown { crate::Dim::Known(0) } else { d.clone() };
+        let shape = crate::Shape(ty.shape.dims().iter().map(known).collect());
+        let broadcast =
+            Op::Prim(self.add_op("broadcast_to"), Attrs::none().with("shape", crate::ir::Attr::Shape(shape)));
+        let node = self.graph.make_node(region, broadcast, vec![zero], [ty.into()], loc);
+        self.graph.insert_before(node, before);
+        self.graph.node(node).results[0]
+    }
+
+    /// Threads a value through constructs, outermost first, each with the region that leads inwards; `innermost` makes what
+    /// the last region yields of its parameter. Gives the result of the first construct.
+    fn thread_through(
+        &mut self,
+        path: &[(Node, Region)],
+        init: Value,
+        innermost: impl FnOnce(&mut Self, Value) -> Value,
+    ) -> Value {
+        let mut value = init;
+        let mut results = Vec::new();
+        for &(node, region) in path {
+            let (param, result) = match self.graph.node(node).op {
+                Op::While => self.graph.add_loop_variable(node, value),
+                Op::Cond => self.graph.add_cond_result(node, value, region),
+                ref op => panic!("{} is swept as a copy: nothing in it is saved", op.name()),
+            };
+            results.push(result);
+            value = param;
+        }
+        let inner = innermost(self, value);
+        let yields = results[1..].iter().copied().chain([inner]);
+        for (&(_, region), value) in path.iter().zip(yields) {
+            self.graph.region_mut(region).yields.push(value);
+        }
+        results[0]
+    }
+
     /// The stack on which the executions of a region inside push `v`, as a handle in the open region around. The first call gives
     /// every construct between the two a stack.
-    fn save(&mut self, v: Value) -> Any {
+    fn save(&mut self, v: Value) -> Result<Any, Diagnostic> {
         // The constructs between, innermost first, each with the region that leads to `v`.
         let mut path: Vec<(Node, Region)> = Vec::new();
         let mut region = self.graph.region_of(v);
@@ -159,36 +329,24 @@ impl trace::Tracer {
         let base = region;
         // An owner is set when its construct closes, so the climb ends at an open region.
         if let Some(&stack) = self.autodiff.stacks.get(&(v, base)) {
-            return self.any(stack);
+            return Ok(self.any(stack));
         }
         path.reverse();
         let Type::Tensor(element) = self.graph.ty(v).clone() else {
-            panic!("autodiff saves tensors, not stacks: {v} of `{}`", self.graph.name)
+            return Err(stacks_are_not_saved(self.graph.loc(v)));
         };
         let loc = self.graph.loc(v);
         let ty = Type::Stack(element.clone());
         let new = self.graph.make_node(base, Op::Stack(StackOp::New(element)), vec![], [ty.clone()], loc);
         self.graph.insert_before(new, path[0].0);
-        let mut stack = self.graph.node(new).results[0];
-        let mut results = Vec::new();
-        for &(node, region) in &path {
-            let (param, result) = match self.graph.node(node).op {
-                Op::While => self.graph.add_loop_variable(node, stack),
-                _ => self.graph.add_cond_result(node, stack, region),
-            };
-            results.push(result);
-            stack = param;
-        }
         let (_, innermost) = path[path.len() - 1];
-        let push = self.graph.make_node(innermost, Op::Stack(StackOp::Push), vec![stack, v], [ty], loc);
-        self.graph.append(push);
-        let pushed = self.graph.node(push).results[0];
-        let inner = results[1..].iter().copied().chain([pushed]);
-        for (&(_, region), value) in path.iter().zip(inner) {
-            self.graph.region_mut(region).yields.push(value);
-        }
-        self.autodiff.stacks.insert((v, base), results[0]);
-        self.any(results[0])
+        let stack = self.thread_through(&path, self.graph.node(new).results[0], |t, stack| {
+            let push = t.graph.make_node(innermost, Op::Stack(StackOp::Push), vec![stack, v], [ty], loc);
+            t.graph.append(push);
+            t.graph.node(push).results[0]
+        });
+        self.autodiff.stacks.insert((v, base), stack);
+        Ok(self.any(stack))
     }
 }
 

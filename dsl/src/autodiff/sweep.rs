@@ -73,6 +73,7 @@ impl Sweep {
             Op::List(op) => self.list(level, op, node, data, cot),
             Op::Cond => self.cond(level, node, data, cot),
             Op::While => self.while_loop(level, node, data, cot),
+            Op::Call(kind) => self.call(level, *kind, node, data, cot),
             Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => {}
         }
     }
@@ -132,14 +133,7 @@ impl Sweep {
         }
         match self.origin(v) {
             Origin::Outside(outer) => self.zeros_of_stack(level - 1, outer),
-            _ => trace::fail(
-                Diagnostic::new(
-                    "gradients: a gradient that was taken in a loop, of a loop before it, in one more loop, \
-                     cannot be differentiated",
-                )
-                .at(graph(|g| g.loc(v)), "this loop saves values for the gradient")
-                .help("take the gradient beside the loop that it goes through"),
-            ),
+            _ => trace::fail(super::saved::stacks_are_not_saved(graph(|g| g.loc(v)))),
         }
     }
 
@@ -256,8 +250,7 @@ impl Sweep {
     }
 
     pub(super) fn push_level(&self, fwd: Region, bwd: Option<WhileTrace>) {
-        let level = Level { fwd, depth: trace::depth(), map: HashMap::new(), threads: vec![], bwd };
-        self.levels.borrow_mut().push(level);
+        self.levels.borrow_mut().push(Level::new(fwd, trace::depth(), bwd));
     }
 
     pub(super) fn pop_level(&self) -> Level {
@@ -268,7 +261,7 @@ impl Sweep {
     fn hand_back(&self, level: usize, results: impl Iterator<Item = (Value, Any)>) {
         let mut levels = self.levels.borrow_mut();
         for (saved, stack) in results {
-            if let Some(thread) = levels[level].threads.iter_mut().find(|t| t.saved == saved) {
+            if let Some(thread) = levels[level].thread(saved) {
                 thread.current = stack;
             }
         }

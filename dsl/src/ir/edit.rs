@@ -1,6 +1,8 @@
 //! Changing a graph: what passes share.
 
-use super::{Graph, Node, NodeData, Region, RegionData, Value, ValueData, ValueDef};
+use super::{Graph, Node, NodeData, Op, Region, RegionData, Value, ValueData, ValueDef};
+use crate::Type;
+use std::collections::HashMap;
 
 impl Graph {
     /// Drops results of a node or puts them into another order: `results` are the ones that stay.
@@ -54,6 +56,65 @@ impl Graph {
         let yields = copied(&data.yields, map);
         let RegionData { yields: to, .. } = out.region_mut(to);
         *to = yields;
+    }
+}
+
+impl Graph {
+    /// Copies the nodes of a region, whose owner may be anywhere in this graph, to the end of another one. `given` stands for its
+    /// first parameters; gives what stands for the values that it yields. Nodes on which `leave` is true, which have no results,
+    /// are left out.
+    pub(crate) fn copy_into(
+        &mut self,
+        from: Region,
+        to: Region,
+        given: HashMap<Value, Value>,
+        leave: &dyn Fn(&Op) -> bool,
+    ) -> Vec<Value> {
+        let mut map = given;
+        self.copy_nodes(from, to, &mut map, leave)
+    }
+
+    fn copy_nodes(
+        &mut self,
+        from: Region,
+        to: Region,
+        map: &mut HashMap<Value, Value>,
+        leave: &dyn Fn(&Op) -> bool,
+    ) -> Vec<Value> {
+        let copied = |values: &[Value], map: &HashMap<Value, Value>| values.iter().map(|v| map[v]).collect();
+        for node in self.region(from).nodes.clone() {
+            let NodeData { op, operands, results, regions, loc, .. } = self.node(node).clone();
+            if leave(&op) {
+                assert!(results.is_empty(), "{}: what is left out has no results", op.name());
+                continue;
+            }
+            let types: Vec<Type> = results.iter().map(|&r| self.ty(r).clone()).collect();
+            let copy = self.make_node(to, op, copied(&operands, map), types, loc);
+            for (i, &r) in results.iter().enumerate() {
+                let result = self.node(copy).results[i];
+                self.value_mut(result).name = self.value(r).name;
+                map.insert(r, result);
+            }
+            let mut copies = Vec::with_capacity(regions.len());
+            for (i, &inner) in regions.iter().enumerate() {
+                let copy = self.add_region();
+                for p in self.region(inner).params.clone() {
+                    let ValueData { ty, name, .. } = self.value(p).clone();
+                    let param = self.add_param(copy, ty, name);
+                    map.insert(p, param);
+                }
+                // The second region of a call is its gradient, which has not run yet.
+                let keep_all = |_: &Op| false;
+                let of_gradient = i > 0 && matches!(self.node(node).op, Op::Call(_));
+                let leave = if of_gradient { &keep_all } else { leave };
+                let yields = self.copy_nodes(inner, copy, map, leave);
+                self.region_mut(copy).yields = yields;
+                copies.push(copy);
+            }
+            self.set_regions(copy, copies);
+            self.append(copy);
+        }
+        copied(&self.region(from).yields, map)
     }
 }
 

@@ -84,6 +84,35 @@ pub enum Op {
     Cond,
     /// Runs a region as long as another yields true.
     While,
+    /// Runs its first region once, with the operands as its parameters.
+    Call(CallKind),
+}
+
+/// What a call means to a gradient and to passes. What it computes is in all cases what its first region computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CallKind {
+    /// A gradient keeps nothing of what is computed inside: it computes it again from the operands.
+    Checkpoint,
+    /// What was in a checkpoint, computed again for a gradient, with the gradient itself. Nothing moves in or out of it and
+    /// nothing in it is merged with what is outside, or what was to be forgotten would be kept.
+    Recompute,
+    /// The gradient is what the second region computes: from the operands, the results and the gradients of the results, those of
+    /// the arguments.
+    CustomGradient {
+        /// So many operands are arguments; the others are captured.
+        args: usize,
+    },
+}
+
+impl CallKind {
+    /// The name in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            CallKind::Checkpoint => "checkpoint",
+            CallKind::Recompute => "recompute",
+            CallKind::CustomGradient { .. } => "custom_gradient",
+        }
+    }
 }
 
 /// Operations on stacks. A stack is a value: pushing makes a new one.
@@ -112,6 +141,7 @@ impl PartialEq for Op {
             (Op::Stack(a), Op::Stack(b)) => a == b,
             (Op::List(a), Op::List(b)) => a == b,
             (Op::Cond, Op::Cond) | (Op::While, Op::While) => true,
+            (Op::Call(a), Op::Call(b)) => a == b,
             _ => false,
         }
     }
@@ -136,6 +166,7 @@ impl Op {
             Op::List(op) => op.name(),
             Op::Cond => "cond",
             Op::While => "while",
+            Op::Call(kind) => kind.name(),
         }
     }
 
@@ -143,7 +174,7 @@ impl Op {
     pub fn effects(&self) -> Effects {
         match self {
             Op::Prim(def, _) => def.effects,
-            Op::Constant(_) | Op::Cond | Op::While => Effects::Pure,
+            Op::Constant(_) | Op::Cond | Op::While | Op::Call(_) => Effects::Pure,
             Op::Read(_) => Effects::ReadsState,
             Op::Assign(_) => Effects::WritesState,
             Op::Assert { .. } | Op::Print { .. } => Effects::Observable,

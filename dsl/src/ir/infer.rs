@@ -1,6 +1,6 @@
 //! The types of a node's results, from its operands: for the verifier, the parser and passes.
 
-use super::{Attr, AttrKind, Attrs, Graph, Node, Op, StackOp};
+use super::{Attr, AttrKind, Attrs, CallKind, Graph, Node, Op, StackOp};
 use crate::ops::{Arity, InferCx, OpDef, OpError};
 use crate::{DType, Shape, TensorType, Type};
 
@@ -82,7 +82,8 @@ fn arity(op: &Op) -> Arity {
         Op::List(op) => Arity::Exactly(op.arity()),
         Op::Print { template, .. } => Arity::Exactly(template.n_values()),
         Op::Cond => Arity::AtLeast(1),
-        Op::While => Arity::AtLeast(0),
+        Op::Call(CallKind::CustomGradient { args }) => Arity::AtLeast(*args),
+        Op::While | Op::Call(_) => Arity::AtLeast(0),
     }
 }
 
@@ -96,7 +97,7 @@ pub(crate) fn check_arity(op: &Op, given: usize) -> Result<(), Broken> {
     }
 }
 
-/// The types of a node's results, as exactly as its operands allow; those of a `cond` and a `while` from their regions.
+/// The types of a node's results, as exactly as its operands allow; those of control flow and calls from their regions.
 pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
     let data = graph.node(node);
     check_arity(&data.op, data.operands.len())?;
@@ -130,6 +131,10 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
             let carried = body.params.get(..body.yields.len());
             let carried = carried.ok_or_else(|| broken(5, "the body yields more values than it has parameters"))?;
             Ok(carried.iter().map(|&p| graph.ty(p).clone()).collect())
+        }
+        Op::Call(_) => {
+            let body = data.regions.first().ok_or_else(|| broken(13, "a call has a region"))?;
+            Ok(graph.region(*body).yields.iter().map(|&y| graph.ty(y).clone()).collect())
         }
     }
 }

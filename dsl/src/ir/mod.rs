@@ -30,7 +30,9 @@ pub mod verify;
 
 pub use attrs::{Attr, AttrKind, Attrs};
 pub(crate) use edit::Replacements;
-pub use graph::{Graph, Node, NodeData, Op, Region, RegionData, StackOp, Value, ValueData, ValueDef, VarDecl, VarId};
+pub use graph::{
+    CallKind, Graph, Node, NodeData, Op, Region, RegionData, StackOp, Value, ValueData, ValueDef, VarDecl, VarId,
+};
 pub(crate) use infer::{Broken, result_types};
 pub use list::{ListForm, ListOp};
 pub(crate) use literal::Quoted;

@@ -5,7 +5,7 @@
 //! Printing what was parsed from this text gives the same text.
 
 use super::literal::{Literal, Quoted, is_word_char};
-use super::{Graph, Node, Op, Region, StackOp, Value};
+use super::{CallKind, Graph, Node, Op, Region, StackOp, Value};
 use crate::{HostTensor, Type, match_buffer};
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Write};
@@ -188,6 +188,7 @@ impl<'a> Printer<'a> {
         self.operation(node)?;
         match &data.op {
             Op::While => self.loop_params(node, depth),
+            Op::Call(kind) => self.call(node, *kind, depth),
             Op::Cond => {
                 self.result_types(node)?;
                 for (i, &region) in data.regions.iter().enumerate() {
@@ -225,7 +226,8 @@ impl<'a> Printer<'a> {
     fn operation(&mut self, node: Node) -> fmt::Result {
         let data = self.graph.node(node);
         self.out.push_str(data.op.name());
-        if !data.operands.is_empty() && !matches!(data.op, Op::While | Op::Assign(_) | Op::Print { .. }) {
+        let bound_later = matches!(data.op, Op::While | Op::Call(_) | Op::Assign(_) | Op::Print { .. });
+        if !data.operands.is_empty() && !bound_later {
             self.out.push(' ');
             self.list(&data.operands);
         }
@@ -288,11 +290,32 @@ impl<'a> Printer<'a> {
         let empty: &[Value] = &[];
         let params = |i: usize| data.regions.get(i).map_or(empty, |&r| &g.region(r).params[..]);
         let (of_cond, of_body) = (params(0), params(1));
+        let inner = self.bound_params(node, of_cond, of_body, data.results.len())?;
+        self.result_types(node)?;
+        for (i, &region) in data.regions.iter().enumerate() {
+            self.out.push_str(if i == 0 { " cond {" } else { " body {" });
+            self.loc(node, i == 0);
+            self.out.push('\n');
+            self.close(region, inner.clone(), depth)?;
+        }
+        Ok(())
+    }
+
+    /// Parameters with the operands that are given for them; captures stand after a bar before number `bar`.
+    /// `others` are the parameters of another region that have the same names.
+    fn bound_params(
+        &mut self,
+        node: Node,
+        others: &[Value],
+        params: &[Value],
+        bar: usize,
+    ) -> Result<Scope<'a>, fmt::Error> {
+        let data = self.graph.node(node);
         let mut inner = Scope::default();
         self.out.push_str(" (");
-        for (i, &p) in of_body.iter().enumerate() {
-            self.define(&mut inner, &of_cond.get(i).map_or(vec![p], |&q| vec![q, p]));
-            let captures_begin = i == data.results.len();
+        for (i, &p) in params.iter().enumerate() {
+            self.define(&mut inner, &others.get(i).map_or(vec![p], |&q| vec![q, p]));
+            let captures_begin = i == bar;
             self.out.push_str(match (i, captures_begin) {
                 (0, false) => "",
                 (0, true) => "| ",
@@ -306,12 +329,37 @@ impl<'a> Printer<'a> {
             }
         }
         self.out.push(')');
+        Ok(inner)
+    }
+
+    /// The rest of a call from its parameters on. Those of the operands stand there once; a second region has more.
+    fn call(&mut self, node: Node, kind: CallKind, depth: usize) -> fmt::Result {
+        let g = self.graph;
+        let data = g.node(node);
+        let empty: &[Value] = &[];
+        let params = |i: usize| data.regions.get(i).map_or(empty, |&r| &g.region(r).params[..]);
+        let (bar, words) = match kind {
+            CallKind::Checkpoint | CallKind::Recompute => (usize::MAX, [" body", ""]),
+            CallKind::CustomGradient { args } => (args, [" forward", " gradient"]),
+        };
+        let inner = self.bound_params(node, params(1), params(0), bar)?;
         self.result_types(node)?;
-        for (i, &region) in data.regions.iter().enumerate() {
-            self.out.push_str(if i == 0 { " cond {" } else { " body {" });
+        for (i, (&region, word)) in data.regions.iter().zip(words).enumerate() {
+            self.out.push_str(word);
+            let mut scope = inner.clone();
+            if i > 0 {
+                self.out.push_str(" (");
+                for (k, &p) in params(1).iter().skip(params(0).len()).enumerate() {
+                    self.define(&mut scope, &[p]);
+                    self.out.push_str(comma(k));
+                    self.param(p, None)?;
+                }
+                self.out.push(')');
+            }
+            self.out.push_str(" {");
             self.loc(node, i == 0);
             self.out.push('\n');
-            self.close(region, inner.clone(), depth)?;
+            self.close(region, scope, depth)?;
         }
         Ok(())
     }

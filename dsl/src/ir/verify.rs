@@ -23,11 +23,14 @@
 //! - **V11** Inputs and outputs of the graph are tensors.
 //! - **V12** Operations on lists take a list where their definition says so, `i32` as indices, and elements that may be of the type
 //!   of the list's. What such an operation says of an extent is in the type of its result.
+//! - **V13** The operands of a call are the parameters of its regions, in number and type, and its first region yields its results. A
+//!   `custom_gradient` has a second region, with more parameters: the results, and a gradient for each of them that is differentiable.
+//!   It yields a gradient of the same type for each argument that is differentiable. Other calls have one region.
 //!
 //! "Of the type" means: equal, or of a type that [fits](crate::Type::fits) a less exact one.
 
 use super::infer::{broken, check_arity, count, is_countable, is_predicate, result_types};
-use super::{Broken, Graph, ListOp, Node, Op, Region, Value, ValueDef};
+use super::{Broken, CallKind, Graph, ListOp, Node, Op, Region, Value, ValueDef};
 use crate::{Diagnostic, Loc, Type};
 use std::collections::HashSet;
 
@@ -169,7 +172,7 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    // V1, and V3 to V10 node by node.
+    // V1, V3 to V10 and V13, node by node.
 
     fn region(&mut self, region: Region, defined: &mut Vec<bool>) {
         let g = self.graph;
@@ -221,6 +224,7 @@ impl<'a> Verifier<'a> {
         let checked = match self.graph.node(node).op {
             Op::Cond => self.cond(node),
             Op::While => self.while_loop(node),
+            Op::Call(kind) => self.call(node, kind),
             _ => self.simple(node),
         };
         match checked.and_then(|()| result_types(self.graph, node)) {
@@ -237,6 +241,7 @@ impl<'a> Verifier<'a> {
         let invariant = match data.op {
             Op::Cond => 6,
             Op::While => 5,
+            Op::Call(_) => 13,
             Op::Read(_) => 8,
             Op::Stack(_) => 10,
             Op::List(_) => 12,
@@ -352,6 +357,38 @@ impl<'a> Verifier<'a> {
             let of_cond = g.ty(g.region(cond).params[i]);
             if of_cond != takes {
                 return Err(broken(5, format!("loop variable {} is {takes} in `body`, {of_cond} in `cond`", i + 1)));
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&self, node: Node, kind: CallKind) -> Result<(), Broken> {
+        let g = self.graph;
+        let data = g.node(node);
+        check_arity(&data.op, data.operands.len())?;
+        let (body, args) = match (kind, &data.regions[..]) {
+            (CallKind::CustomGradient { args }, &[forward, gradient]) => {
+                self.params(13, forward, &data.operands, "forward")?;
+                let more = data.results.iter().filter(|&&r| g.ty(r).is_differentiable());
+                let given: Vec<Value> = data.operands.iter().chain(&data.results).chain(more).copied().collect();
+                self.params(13, gradient, &given, "gradient")?;
+                (gradient, args)
+            }
+            (CallKind::CustomGradient { .. }, _) => return Err(broken(13, "has two regions")),
+            (_, &[body]) => return self.params(13, body, &data.operands, "body"),
+            _ => return Err(broken(13, "has one region")),
+        };
+        let takes: Vec<&Type> =
+            data.operands[..args].iter().map(|&v| g.ty(v)).filter(|ty| ty.is_differentiable()).collect();
+        let yields = &g.region(body).yields;
+        if takes.len() != yields.len() {
+            let message = format!("`gradient` yields {}, expected {}", count(yields.len(), "value"), takes.len());
+            return Err(broken(13, message));
+        }
+        for (i, (&y, takes)) in yields.iter().zip(takes).enumerate() {
+            let gives = g.ty(y);
+            if !gives.compatible(takes) {
+                return Err(broken(13, format!("gradient {} is {gives}, of an argument {takes}", i + 1)));
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::Pass;
 use crate::Graph;
-use crate::ir::{ListForm, Node, Op, Region, Replacements, Value};
+use crate::ir::{CallKind, ListForm, Node, Op, Region, Replacements, Value};
 use crate::ops::Effects;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -114,6 +114,7 @@ impl Merge<'_> {
         let skip = match self.graph.node(node).op {
             Op::Cond => 1,
             Op::While => self.graph.n_carried(node),
+            Op::Call(CallKind::Checkpoint | CallKind::Recompute) => 0,
             _ => return,
         };
         let mut first: HashMap<Value, usize> = HashMap::new();

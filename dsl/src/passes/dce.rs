@@ -2,14 +2,14 @@
 
 use super::Pass;
 use crate::Graph;
-use crate::ir::{Node, Op, Region, Value, ValueDef};
+use crate::ir::{CallKind, Node, Op, Region, Value, ValueDef};
 use crate::ops::Effects;
 
 /// Removes what no output and no effect needs.
 ///
 /// Before: verified. After: verified, and every node is needed by an output, an assignment or an assertion, through a chain of
 /// uses. The same holds of the results of a `cond`, of loop variables (one that only feeds itself is not needed), and
-/// of captures. Operations that may fail, and loops that may not end, are removed like others when nobody needs them.
+/// of captures. Only a `custom_gradient` stays whole. Operations that may fail, and loops that may not end, are removed like others when nobody needs them.
 #[derive(Clone, Copy, Debug)]
 pub struct Dce;
 
@@ -84,6 +84,7 @@ impl Live<'_> {
             match data.op {
                 Op::Cond => self.values_needed(&data.operands[..1]),
                 Op::While => self.values_needed(&g.region(data.regions[0]).yields),
+                Op::Call(CallKind::CustomGradient { .. }) => self.whole(node),
                 _ => {}
             }
             next = g.region(data.region).owner;
@@ -101,6 +102,10 @@ impl Live<'_> {
                 }
             }
             Op::While => self.carried(node, i),
+            Op::Call(CallKind::Checkpoint | CallKind::Recompute) => {
+                self.values_needed(&g.region(data.regions[0]).yields[i..=i]);
+            }
+            Op::Call(CallKind::CustomGradient { .. }) => self.whole(node),
             _ => self.values_needed(&data.operands),
         }
     }
@@ -114,8 +119,20 @@ impl Live<'_> {
         let data = g.node(node);
         match data.op {
             Op::While if i < g.n_carried(node) => self.carried(node, i),
-            Op::While => self.values_needed(&data.operands[i..=i]),
+            Op::While | Op::Call(_) => self.values_needed(data.operands.get(i..=i).unwrap_or_default()),
             _ => self.values_needed(&data.operands[i + 1..=i + 1]),
+        }
+    }
+
+    /// A call with its own gradient is needed as a whole: what its gradient will need is not known yet.
+    fn whole(&mut self, node: Node) {
+        let g = self.graph;
+        let data = g.node(node);
+        self.values_needed(&data.operands);
+        self.values_needed(&data.results);
+        for &region in &data.regions {
+            self.values_needed(&g.region(region).params);
+            self.values_needed(&g.region(region).yields);
         }
     }
 
@@ -152,14 +169,18 @@ fn sweep(graph: &mut Graph, region: Region, values: &[bool], nodes: &[bool], cha
 
 /// Drops the results and captures of a control-flow node that are not needed.
 fn narrow(graph: &mut Graph, node: Node, values: &[bool], changed: &mut bool) {
-    let is_cond = graph.node(node).op == Op::Cond;
+    let op = graph.node(node).op.clone();
+    if matches!(op, Op::Call(CallKind::CustomGradient { .. })) {
+        return;
+    }
+    let is_cond = op == Op::Cond;
     let regions = graph.node(node).regions.clone();
     let results = graph.node(node).results.clone();
     let stays: Vec<bool> = results.iter().map(|r| values[r.index()]).collect();
     if stays.contains(&false) {
         *changed = true;
         graph.set_results(node, kept(&results, &stays));
-        let yielding = if is_cond { &regions[..] } else { &regions[1..] };
+        let yielding = if op == Op::While { &regions[1..] } else { &regions[..] };
         for &region in yielding {
             let yields = kept(&graph.region(region).yields, &stays);
             graph.region_mut(region).yields = yields;

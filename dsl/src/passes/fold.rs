@@ -2,7 +2,7 @@
 
 use super::Pass;
 use super::identity;
-use crate::ir::{Attrs, Node, Op, Region, Replacements, Value, ValueDef};
+use crate::ir::{Attrs, CallKind, Node, Op, Region, Replacements, Value, ValueDef};
 use crate::ops::{Effects, EvalCx, OpDef};
 use crate::{Graph, HostTensor, Type, match_buffer};
 
@@ -15,7 +15,7 @@ use crate::{Graph, HostTensor, Type, match_buffer};
 ///   initial values;
 /// - an operation that gives an operand back, bit by bit, is replaced by it: `x * 1`, but not `x + 0.0`, which turns `-0.0`
 ///   into `0.0`;
-/// - a result of a `cond` that is one capture in both branches is replaced by what is captured, and a loop variable that its body
+/// - a result of a `cond` that is one capture in both branches, or of a checkpoint, is replaced by what is captured, and a loop variable that its body
 ///   does not change is a capture.
 ///
 /// A value is replaced by one of the same type only, so the types of everything else stay.
@@ -83,6 +83,7 @@ impl Folder<'_> {
                 Op::Prim(def, attrs) => self.prim(node, def, &attrs),
                 Op::Cond => self.cond(node, region, kept),
                 Op::While => self.while_loop(node),
+                Op::Call(kind) => self.call(node, kind),
                 Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } | Op::Stack(_) | Op::List(_) => true,
             };
             if stays {
@@ -249,6 +250,24 @@ impl Folder<'_> {
                 self.replace(r, v);
             }
         }
+    }
+
+    fn call(&mut self, node: Node, kind: CallKind) -> bool {
+        let data = self.graph.node(node).clone();
+        for &inner in &data.regions {
+            self.captured_facts(inner, &data.operands, 0);
+            self.region(inner);
+        }
+        if matches!(kind, CallKind::CustomGradient { .. }) {
+            return true;
+        }
+        // The result stays, unused, for the pass that removes such.
+        for (&r, &y) in data.results.iter().zip(&self.graph.region(data.regions[0]).yields.clone()) {
+            if let ValueDef::Param(_, i) = self.graph.value(y).def {
+                self.replace(r, data.operands[i as usize]);
+            }
+        }
+        true
     }
 
     fn while_loop(&mut self, node: Node) -> bool {

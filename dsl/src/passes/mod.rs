@@ -13,11 +13,13 @@ mod cse;
 mod dce;
 mod fold;
 mod identity;
+mod inline;
 mod specialize;
 
 pub use cse::Cse;
 pub use dce::Dce;
 pub use fold::Fold;
+pub use inline::Inline;
 pub use specialize::specialize;
 
 /// A transformation of graphs that keeps their meaning.
@@ -44,6 +46,8 @@ impl Pipeline {
     /// What every graph goes through before it is run.
     pub fn standard() -> Pipeline {
         Pipeline::new(vec![
+            // First: gradients are taken, so what carries a gradient of its own is in the way of the others.
+            Box::new(Inline),
             Box::new(Fold),
             // After folding, which makes equal constants of different nodes.
             Box::new(Cse),

@@ -131,11 +131,30 @@ impl Specializer {
                 }
             }
             Op::While => self.loop_types(node, &operands, &regions)?,
+            Op::Call(_) => self.call_types(node, &operands, &regions)?,
             _ => {}
         }
         let types = result_types(&self.graph, node).map_err(|broken| self.error(node, broken))?;
         for (r, ty) in self.graph.node(node).results.clone().into_iter().zip(types) {
             self.graph.value_mut(r).ty = ty;
+        }
+        Ok(())
+    }
+
+    /// The second region of a call, if there is one, takes the results and the gradients of those that have some.
+    fn call_types(&mut self, node: Node, operands: &[Value], regions: &[Region]) -> Result<()> {
+        for (i, &region) in regions.iter().enumerate() {
+            let params = self.graph.region(region).params.clone();
+            let (shared, more) = params.split_at(operands.len());
+            self.give(shared, operands);
+            if i > 0 {
+                let results = self.graph.node(node).results.clone();
+                let yields = self.graph.region(regions[0]).yields.clone();
+                let differentiable = |&i: &usize| self.graph.ty(results[i]).is_differentiable();
+                let with_gradient: Vec<Value> = (0..results.len()).filter(differentiable).map(|i| yields[i]).collect();
+                self.give(more, &[yields, with_gradient].concat());
+            }
+            self.region(region)?;
         }
         Ok(())
     }

@@ -136,19 +136,19 @@ impl State {
     }
 
     /// The tensors, in order.
-    pub(super) fn tensors(&self) -> &[Any] {
+    pub(crate) fn tensors(&self) -> &[Any] {
         &self.tensors
     }
 
     /// The same structure with other tensors: as many as it needs are taken from `tensors`.
-    pub(super) fn with_tensors(&self, tensors: &mut impl Iterator<Item = Any>) -> State {
+    pub(crate) fn with_tensors(&self, tensors: &mut impl Iterator<Item = Any>) -> State {
         let tensors: Vec<Any> = tensors.take(self.tensors.len()).collect();
         assert_eq!(tensors.len(), self.tensors.len(), "one tensor for each one in the structure");
         State { tensors, structure: self.structure.clone() }
     }
 
     /// What is different in the structure of two states, if anything, as words for each.
-    pub(super) fn difference(&self, other: &State) -> Option<(String, String)> {
+    pub(crate) fn difference(&self, other: &State) -> Option<(String, String)> {
         let pairs = self.structure.iter().zip(&other.structure);
         for (a, b) in pairs {
             if !a.same(b) {
@@ -160,7 +160,7 @@ impl State {
     }
 
     /// Puts the value together again.
-    pub(super) fn rebuild<T: Carry>(&self) -> T {
+    pub(crate) fn rebuild<T: Carry>(&self) -> T {
         self.read(T::rebuild)
     }
 

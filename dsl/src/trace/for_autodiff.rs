@@ -28,7 +28,7 @@ impl Tracer {
 
     /// The value outside for a parameter of an open region.
     pub(crate) fn open_outer(&self, region: Region, param: usize) -> Option<Value> {
-        self.open.iter().find(|c| c.regions.contains(&region)).map(|c| c.outer[param])
+        self.open.iter().find(|c| c.regions.contains(&region)).and_then(|c| c.outer.get(param).copied())
     }
 
     /// Whether a parameter of the open construct at `depth` is a loop variable, or may become one.

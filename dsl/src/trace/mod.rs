@@ -14,8 +14,10 @@
 //! that whatever is emitted outside meanwhile comes before it.
 
 mod call;
+mod call_node;
 mod cond;
 mod for_autodiff;
+mod segments;
 mod variables;
 mod while_loop;
 
@@ -25,7 +27,9 @@ use crate::ops::{InferCx, OpDef};
 use crate::var::AnyVar;
 use crate::{DType, Diagnostic, HostTensor, Loc, Result, Shape, TensorType, Type, ir::Attrs};
 pub use call::{CallGuard, Extent, enter, expect_shape, name_param};
+pub(crate) use call_node::CallTrace;
 pub use cond::CondTrace;
+pub(crate) use segments::{Segments, segment_loop};
 pub use while_loop::WhileTrace;
 
 use call::Call;
@@ -75,13 +79,14 @@ pub struct Traced {
 enum Kind {
     Cond,
     While,
+    Call,
 }
 
 /// A control-flow construct whose regions are open.
 struct Construct {
     kind: Kind,
     loc: Loc,
-    /// then and else, or cond and body.
+    /// then and else, or cond and body, or the region of a call and that of its own gradient if it has one.
     regions: [Region; 2],
     /// Index of the region in which nodes are appended.
     current: usize,
@@ -99,6 +104,10 @@ struct Construct {
     var_values: [HashMap<VarId, Value>; 2],
     /// What the condition yields.
     pred: Option<Value>,
+    /// Call: parameters of the second region that stand for nothing outside.
+    own: Vec<Value>,
+    /// `while`: whether it is to run in segments.
+    segments: Option<Segments>,
 }
 
 #[derive(Clone, Copy)]
@@ -491,10 +500,20 @@ impl Tracer {
             return Ok(value);
         }
         if depth == 0 {
-            return Err(Diagnostic::new("a tensor of a branch or loop body is used outside of it")
+            let owner = self.graph.region(self.graph.region_of(value)).owner;
+            let (place, help) = match owner.map(|n| &self.graph.node(n).op) {
+                Some(Op::Call(kind)) => (
+                    format!("the body of a `{}`", kind.name()),
+                    "give it back as a result of the function that is the body",
+                ),
+                _ => {
+                    ("a branch or loop body".to_owned(), "assign it to a variable declared before the `if` or `while`")
+                }
+            };
+            return Err(Diagnostic::new(format!("a tensor of {place} is used outside of it"))
                 .at(loc, "used here")
                 .at(self.graph.loc(value), "made here")
-                .help("assign it to a variable declared before the `if` or `while`"));
+                .help(help));
         }
         let outer = self.resolve_at(value, depth - 1, loc)?;
         let which = usize::from(self.open[depth - 1].regions[1] == region);
@@ -603,6 +622,8 @@ impl Tracer {
             var_params: HashMap::new(),
             var_values: Default::default(),
             pred: None,
+            own: Vec::new(),
+            segments: None,
         });
         self.depth += 1;
     }

@@ -44,7 +44,7 @@ impl Tracer {
         if let Some(&v) = c.var_values[c.current].get(&id) {
             return v;
         }
-        if c.kind == Kind::Cond {
+        if c.kind != Kind::While {
             let outer = self.var_at(id, depth - 1);
             return self.resolve_at(outer, depth, Loc::UNKNOWN).expect("values of enclosing regions are visible");
         }

@@ -107,7 +107,7 @@ fn changed_axes(before: &Type, after: &Type) -> Option<String> {
 }
 
 impl Tracer {
-    fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<Any> {
+    pub(super) fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<Any> {
         let params = &self.graph.region(self.open[construct].regions[which]).params;
         params[..n].iter().map(|&p| self.any(p)).collect()
     }
@@ -205,10 +205,14 @@ impl Tracer {
         let loc = if c.loc.is_known() { c.loc } else { loc };
         let node = self.append(Op::While, operands, types, loc);
         self.graph.set_regions(node, vec![cond, body]);
+        let made = match c.segments {
+            None => self.graph.node(node).results.clone(),
+            Some(segments) => self.in_segments(node, segments),
+        };
         let results: Vec<Value> = results
             .into_iter()
             .map(|r| match r {
-                Ok(i) => self.graph.node(node).results[i],
+                Ok(i) => made[i],
                 Err(outer) => outer,
             })
             .collect();

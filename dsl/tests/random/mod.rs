@@ -5,7 +5,8 @@
 
 use anabranch_dsl::ir::Graph;
 use anabranch_dsl::trace::{self, Any, CondTrace, WhileTrace};
-use anabranch_dsl::{AnyVar, DType, Dim, HostTensor, Shape, Tensor, TensorType, gradients};
+use anabranch_dsl::{AnyVar, DType, Dim, HostTensor, Shape, Tensor, TensorType};
+use anabranch_dsl::{checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients};
 use std::sync::Arc;
 
 /// A random graph, and initial values for its variables.
@@ -34,6 +35,15 @@ pub(crate) fn inputs() -> Vec<HostTensor> {
 
 /// The program that a tape stands for.
 pub(crate) fn program(tape: &[u8]) -> Program {
+    written(tape, true)
+}
+
+/// The same program without its checkpoints: it computes the same.
+pub(crate) fn without_checkpoints(tape: &[u8]) -> Program {
+    written(tape, false)
+}
+
+fn written(tape: &[u8], checkpoints: bool) -> Program {
     let traced = trace::trace("random", || {
         let types = [
             TensorType { dtype: DType::F32, shape: Shape(vec![n()]) },
@@ -48,7 +58,7 @@ pub(crate) fn program(tape: &[u8]) -> Program {
             AnyVar::new("w", HostTensor::new([2], vec![1.0f32, -2.0])),
             AnyVar::new("odd name", HostTensor::scalar(3i32)),
         ];
-        let mut writer = Writer { tape: tape.iter(), vars };
+        let mut writer = Writer { tape: tape.iter(), vars, checkpoints };
         let mut scope = inputs.clone();
         let gradient = writer.choose(2) == 1;
         writer.block(&mut scope, 3, 12);
@@ -67,6 +77,7 @@ pub(crate) fn program(tape: &[u8]) -> Program {
 struct Writer<'a> {
     tape: std::slice::Iter<'a, u8>,
     vars: Vec<AnyVar>,
+    checkpoints: bool,
 }
 
 impl Writer<'_> {
@@ -95,7 +106,7 @@ impl Writer<'_> {
     fn statement(&mut self, scope: &mut Vec<Any>, depth: usize) {
         let a = self.pick(scope);
         let ty = a.tensor_type();
-        let new = match self.choose(16) {
+        let new = match self.choose(18) {
             0 => trace::constant(self.constant()),
             1 if ty.dtype.is_float() => a.tanh(),
             2 if ty.dtype.is_numeric() => a.neg(),
@@ -116,6 +127,8 @@ impl Writer<'_> {
                 trace::assert(self.predicate(scope, true), "assertions \"hold\"; always".to_owned());
                 return;
             }
+            16 if depth > 0 => return self.checkpoint(scope, depth),
+            17 if ty.dtype == DType::F32 => self.with_own_gradient(scope, a),
             _ if ty.dtype.is_float() => a.mul(a.tanh()).named("a b"),
             _ => a.cast(DType::F32).mul(a.cast(DType::F32)),
         };
@@ -187,6 +200,27 @@ impl Writer<'_> {
         scope.extend(cond.end(&sides[0], &sides[1], &[]));
     }
 
+    fn checkpoint(&mut self, scope: &mut Vec<Any>, depth: usize) {
+        let float = |a: Any| Tensor::<f32>::from_any(a.cast(DType::F32));
+        let kept = self.checkpoints;
+        let mut body = || {
+            let mut inner = scope.clone();
+            self.block(&mut inner, depth - 1, 4);
+            vec![float(self.pick(&inner)), float(self.pick(&inner))]
+        };
+        let results = if kept { checkpoint(body) } else { body() };
+        scope.extend(results.into_iter().map(Tensor::untyped));
+    }
+
+    fn with_own_gradient(&mut self, scope: &[Any], a: Any) -> Any {
+        let scale = self.pick_where(scope, |t| t.dtype == DType::F32).sum_all().tanh();
+        let f = custom_gradient(
+            |x: Tensor<f32>| x.tanh() * x + Tensor::from_any(scale).stop_gradient(),
+            |x, y, dy| dy * y.tanh() + x * Tensor::from_any(scale),
+        );
+        f(Tensor::from_any(a)).untyped()
+    }
+
     fn repeat(&mut self, scope: &mut Vec<Any>, depth: usize) {
         let counter = |n: i32| trace::constant(HostTensor::scalar(n));
         let mut init = vec![counter(0)];
@@ -197,6 +231,11 @@ impl Writer<'_> {
         let (mut loop_, params) = WhileTrace::begin(&init, &[]);
         let pred = params[0].lt(counter(limit));
         let params = loop_.begin_body(pred);
+        match self.choose(6) {
+            0 if self.checkpoints => checkpoint_loop(),
+            1 if self.checkpoints => checkpoint_loop_every(2),
+            _ => {}
+        }
         let mut inner = scope.clone();
         inner.extend(&params[1..]);
         self.block(&mut inner, depth - 1, 4);

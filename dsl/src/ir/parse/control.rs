@@ -2,12 +2,20 @@
 
 use super::{Failed, Param, Parse, Parser, Symbol};
 use crate::ir::lex::Tok;
-use crate::ir::{Node, Op, Region};
+use crate::ir::{CallKind, Node, Op, Region, Value};
 use crate::{Loc, Type};
 use std::collections::HashMap;
 
 /// How deep regions may be nested in a text.
 const MAX_DEPTH: usize = 128;
+
+/// Parameters of regions, with the operands that are given for them.
+struct Bound<'a> {
+    params: Vec<Param<'a>>,
+    operands: Parse<Vec<Value>>,
+    /// How many stand before the bar, if there is one.
+    bar: Option<usize>,
+}
 
 impl<'a> Parser<'a> {
     /// Parses a region with its parameters defined. `types` are those of what is given for the parameters.
@@ -80,16 +88,17 @@ impl<'a> Parser<'a> {
         }
     }
 
-    pub(super) fn while_loop(&mut self, region: Region, loc: Loc) -> Parse<Node> {
+    /// Parameters with what is given for them, as `(%x = %a | %w = %w)`.
+    fn bound_params(&mut self) -> Parse<Bound<'a>> {
         self.expect('(')?;
         let (mut params, mut operands) = (Vec::new(), Ok(Vec::new()));
-        let mut n_carried = None;
+        let mut bar = None;
         while !self.eat(')') {
-            if n_carried.is_none() && self.eat('|') {
-                n_carried = Some(params.len());
+            if bar.is_none() && self.eat('|') {
+                bar = Some(params.len());
                 continue;
             }
-            if !params.is_empty() && n_carried != Some(params.len()) {
+            if !params.is_empty() && bar != Some(params.len()) {
                 self.expect(',')?;
             }
             params.push(self.param()?);
@@ -104,6 +113,46 @@ impl<'a> Parser<'a> {
                 _ => operands = Err(Failed),
             }
         }
+        Ok(Bound { params, operands, bar })
+    }
+
+    pub(super) fn call(&mut self, region: Region, kind: CallKind, loc: Loc) -> Parse<Node> {
+        let Bound { mut params, operands, bar } = self.bound_params()?;
+        let annotation = self.annotation()?;
+        let given: Vec<Type> = match &operands {
+            Ok(values) => values.iter().map(|&v| self.graph.ty(v).clone()).collect(),
+            Err(Failed) => vec![],
+        };
+        let custom = matches!(kind, CallKind::CustomGradient { .. });
+        let kind = if custom { CallKind::CustomGradient { args: bar.unwrap_or(params.len()) } } else { kind };
+        if !custom && bar.is_some() {
+            return Err(self.error(loc, format!("`{}` has no captures after a bar", kind.name())));
+        }
+        let words: &[&str] = if custom { &["forward", "gradient"] } else { &["body"] };
+        let mut regions = Vec::new();
+        for (i, word) in words.iter().enumerate() {
+            self.expect_word(word)?;
+            if i > 0 {
+                self.expect('(')?;
+                params.extend(self.list(')', Self::param)?);
+            }
+            if operands.is_ok() {
+                regions.push(self.region(&params, &given));
+            } else {
+                self.expect('{')?;
+                self.skip_region();
+            }
+        }
+        let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
+        let (operands, regions) = (operands?, regions?);
+        let node = self.graph.make_node(region, Op::Call(kind), operands, [], loc);
+        self.graph.set_regions(node, regions);
+        self.set_types(node, annotation, loc)?;
+        Ok(node)
+    }
+
+    pub(super) fn while_loop(&mut self, region: Region, loc: Loc) -> Parse<Node> {
+        let Bound { params, operands, bar: n_carried } = self.bound_params()?;
         let annotation = self.annotation()?;
         let given: Vec<Type> = match &operands {
             Ok(values) => values.iter().map(|&v| self.graph.ty(v).clone()).collect(),

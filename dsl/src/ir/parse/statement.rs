@@ -5,7 +5,7 @@ use crate::format::{Stream, Template};
 use crate::ir::infer::{check_attrs, count, kind_name, result_types};
 use crate::ir::lex::Tok;
 use crate::ir::literal::Literal;
-use crate::ir::{Attr, AttrKind, Attrs, ListOp, Node, Op, Region, StackOp, Value};
+use crate::ir::{Attr, AttrKind, Attrs, CallKind, ListOp, Node, Op, Region, StackOp, Value};
 use crate::ops::{self, OpDef};
 use crate::{Diagnostic, Loc, Type};
 
@@ -23,6 +23,9 @@ const BUILTINS: &[&str] = &[
     "stack_add",
     "cond",
     "while",
+    "checkpoint",
+    "recompute",
+    "custom_gradient",
 ];
 
 impl<'a> Parser<'a> {
@@ -62,6 +65,9 @@ impl<'a> Parser<'a> {
         let node = match name {
             "cond" => self.cond(region, loc)?,
             "while" => self.while_loop(region, loc)?,
+            "checkpoint" => self.call(region, CallKind::Checkpoint, loc)?,
+            "recompute" => self.call(region, CallKind::Recompute, loc)?,
+            "custom_gradient" => self.call(region, CallKind::CustomGradient { args: 0 }, loc)?,
             _ => self.simple(region, name, loc, op_loc)?,
         };
         let n = self.graph.node(node).results.len();

@@ -3,7 +3,7 @@
 use super::{Instr, Item, Kernel, Lower, Move, Operand, Out, Place};
 use crate::plan::draft::Storage;
 use anabranch_dsl::ir::{ListForm, ListOp, Node, StackOp, Value};
-use anabranch_dsl::{Loc, Result};
+use anabranch_dsl::{Loc, Result, Type};
 
 impl Lower<'_> {
     /// ```text
@@ -88,6 +88,33 @@ impl Lower<'_> {
         self.draft.loops[id as usize].end = self.here() - 1;
         self.current_loop = self.draft.loops[id as usize].parent;
         self.bind(&data.results, carried);
+        Ok(())
+    }
+
+    /// The region stands in the place of the call: its parameters are where the operands are, the results where it leaves them.
+    pub(super) fn call(&mut self, node: Node) -> Result<()> {
+        let graph = self.graph;
+        let data = graph.node(node);
+        let body = graph.region(data.regions[0]);
+        let operands = data.operands.iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
+        self.bind(&body.params, operands);
+        self.region(data.regions[0])?;
+        let mut results = Vec::with_capacity(data.results.len());
+        for (&r, &y) in data.results.iter().zip(&body.yields) {
+            let mut place = self.place(y)?;
+            // A result of unknown extents may be one whose extents are known inside.
+            if let (Place::View(_), Type::Tensor(ty)) = (&place, graph.ty(r))
+                && ty.shape.known().is_none()
+            {
+                let operand = self.operand(y)?;
+                let slot = self.new_slot();
+                let step = self.add_step(Kernel::ToSlot, vec![operand], Out::Slot(slot), None, "copy", data.loc);
+                self.emit(Instr::Run(step));
+                place = Place::Slot(slot);
+            }
+            results.push(place);
+        }
+        self.bind(&data.results, results);
         Ok(())
     }
 

@@ -1,0 +1,136 @@
+//! Going backwards through calls: checkpoints are computed again, functions with a gradient of their own are asked for it.
+//!
+//! The gradient of a checkpoint is a `recompute`: a copy of its region, without what would be seen a second time (assertions), and
+//! the sweep of that copy, in one region that takes the operands of the checkpoint and the gradients of its results. So
+//! nothing of the checkpoint but its operands is saved, and since random numbers follow from keys, which are operands or made
+//! inside, they are the same. Inside the region the copy is level 0 of a sweep of its own: loops in it are given their
+//! stacks there.
+
+use super::*;
+use crate::ir::CallKind;
+use crate::ops::Effects;
+use crate::trace::CallTrace;
+
+impl Sweep {
+    pub(super) fn call(&self, level: usize, kind: CallKind, node: Node, data: &NodeData, cot: &mut Cotangents) {
+        match kind {
+            CallKind::Checkpoint | CallKind::Recompute => self.recompute(level, node, data, cot),
+            CallKind::CustomGradient { args } => self.custom_gradient(level, args, node, data, cot),
+        }
+    }
+
+    fn recompute(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
+        let seeds: Vec<(usize, Any)> =
+            data.results.iter().enumerate().filter_map(|(i, r)| Some((i, *cot.get(r)?))).collect();
+        let mut given: Vec<Any> = data.operands.iter().map(|&v| self.map(level, v)).collect();
+        let n = given.len();
+        given.extend(seeds.iter().map(|&(_, d)| d));
+        let (call, params) = CallTrace::begin(&given);
+        let (operands, gradients) = params.split_at(n);
+
+        let (region, outputs) = trace::with(|t| {
+            let values: Vec<Value> = operands.iter().map(|p| p.value()).collect();
+            let seen_once = |op: &Op| op.effects() >= Effects::Observable;
+            t.copy_here(data.regions[0], &values, &seen_once)
+        });
+        let is_active = |&(p, &v): &(&Any, &Value)| self.is_active(v) && graph(|g| g.ty(p.value()).is_differentiable());
+        let wrt = operands.iter().zip(&data.operands).filter(is_active).map(|(p, _)| p.value());
+        let wrt: HashSet<Value> = wrt.collect();
+        let mut active = wrt.clone();
+        graph(|g| activity::activate(g, region, &mut active));
+        let root = Level::new(region, trace::depth(), None);
+        let inner = Sweep::new(active, wrt, root);
+        let mut inner_cot = Cotangents::new();
+        for (&(i, _), &d) in seeds.iter().zip(gradients) {
+            inner.add(&mut inner_cot, outputs[i], d, None);
+        }
+        inner.region(0, region, &mut inner_cot);
+
+        let parts = operands.iter().map(|p| inner_cot.get(&p.value()).copied());
+        let reached: Vec<(Value, Any)> =
+            data.operands.iter().zip(parts).filter_map(|(&v, part)| Some((v, part?))).collect();
+        let yields: Vec<Any> = reached.iter().map(|&(_, part)| part).collect();
+        let results = call.end(CallKind::Recompute, &yields);
+        for (&(v, _), d) in reached.iter().zip(results) {
+            self.add(cot, v, d, Some(node));
+        }
+    }
+
+    fn custom_gradient(&self, level: usize, args: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
+        let [forward, gradient] = data.regions[..] else { panic!("a call with its own gradient has two regions") };
+        self.refuse_captured(forward, args, data);
+        // What the gradient does not read is not asked for.
+        let (params, read) = graph(|g| {
+            let region = g.region(gradient);
+            let operands = region.nodes.iter().flat_map(|&n| &g.node(n).operands);
+            (region.params.clone(), operands.chain(&region.yields).copied().collect::<HashSet<Value>>())
+        });
+        let with_gradient = data.results.iter().filter(|&&r| graph(|g| g.ty(r).is_differentiable()));
+        let shared = data.operands.iter().chain(&data.results).map(|&v| (v, false));
+        let stands_for = shared.chain(with_gradient.map(|&r| (r, true)));
+        let mut given = HashMap::new();
+        for (&p, (v, is_gradient)) in params.iter().zip(stands_for) {
+            if read.contains(&p) {
+                let seen = match is_gradient {
+                    false => self.map(level, v),
+                    true => cot.get(&v).copied().unwrap_or_else(|| self.zeros_of_type(level, v)),
+                };
+                given.insert(p, trace::try_with(|t| t.resolve(seen, data.loc)));
+            }
+        }
+        let parts = trace::with(|t| t.copy_mapped_here(gradient, given, &|_| false).1);
+        let takes = data.operands[..args].iter().filter(|&&v| graph(|g| g.ty(v).is_differentiable()));
+        for (&v, part) in takes.zip(parts) {
+            let part = trace::with(|t| t.any(part));
+            self.add(cot, v, part, Some(node));
+        }
+    }
+
+    /// The gradient of one's own says nothing of what the forward function captures.
+    fn refuse_captured(&self, forward: Region, args: usize, data: &NodeData) {
+        let found = graph(|g| {
+            let params = g.region(forward).params[args..].iter().zip(&data.operands[args..]);
+            let captured: Vec<(Value, Value)> =
+                params.filter(|(_, v)| self.is_active(**v)).map(|(&p, &v)| (p, v)).collect();
+            captured.into_iter().find(|&(p, _)| {
+                let mut active = HashSet::from([p]);
+                activity::activate(g, forward, &mut active);
+                g.region(forward).yields.iter().any(|y| active.contains(y))
+            })
+        });
+        let Some((p, v)) = found else { return };
+        let name = graph(|g| g.value(p).name.map_or_else(|| "a tensor".to_owned(), |n| format!("`{n}`")));
+        let mut error = Diagnostic::new(format!(
+            "custom_gradient: the function uses {name} without taking it as an argument, and its gradient is asked for"
+        ))
+        .at(data.loc, "the gradient that is given here is that of the arguments alone");
+        let made = graph(|g| g.loc(v));
+        if made.is_known() {
+            error = error.at(made, "made here");
+        }
+        trace::fail(
+            error.help("take it as an argument and give its gradient too, or cut the way with `stop_gradient()`"),
+        )
+    }
+}
+
+impl trace::Tracer {
+    /// Copies the nodes of a region to the end of the present one, with `given` in place of its parameters; gives the present
+    /// region and what stands for the yields.
+    fn copy_here(&mut self, from: Region, given: &[Value], leave: &dyn Fn(&Op) -> bool) -> (Region, Vec<Value>) {
+        let params = self.graph.region(from).params.iter().copied();
+        let given = params.zip(given.iter().copied()).collect();
+        self.copy_mapped_here(from, given, leave)
+    }
+
+    fn copy_mapped_here(
+        &mut self,
+        from: Region,
+        given: HashMap<Value, Value>,
+        leave: &dyn Fn(&Op) -> bool,
+    ) -> (Region, Vec<Value>) {
+        let here = self.region_of_depth(self.depth_now());
+        let yields = self.graph.copy_into(from, here, given, leave);
+        (here, yields)
+    }
+}

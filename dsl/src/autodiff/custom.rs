@@ -1,0 +1,86 @@
+//! Functions with a gradient of their own, as the user writes them.
+
+use super::zeros_of;
+use crate::staged::{Carry, State};
+use crate::trace::{self, Any, CallTrace};
+use crate::{Diagnostic, Loc, Type};
+
+/// The function `forward`, with the gradient that `gradient` computes instead of the one that follows from it.
+///
+/// `gradient` is given the argument, the result and the gradient of the result, and gives the gradient of the argument, in
+/// the same structure and of the same shapes. More arguments and results are tuples. A tensor that is no float has no gradient: what
+/// `gradient` gets for such a result is zero, and what it gives for such an argument is not used.
+///
+/// The function can be called wherever an operation can, and its gradient can be differentiated again: it is made of ordinary
+/// operations. Only what `gradient` reads is saved. `forward` may use tensors besides its argument, as long as nobody asks for
+/// their gradient; that is an error, at the line where the function was made.
+///
+/// # Errors
+/// End the trace at the line of `custom_gradient` when the function is called: the gradient has another structure, element type
+/// or shape than the argument; one of the two assigns a variable.
+///
+/// ```
+/// use anabranch_dsl::{custom_gradient, prelude::*};
+///
+/// // Rounds; the gradient passes straight through (Bengio, Léonard and Courville 2013).
+/// let dx = eval(|| {
+///     let round = custom_gradient(|x: Tensor<f32>| x.round(), |_x, _y, dy| dy);
+///     let x = tensor([0.4f32, 1.7]);
+///     let y = round(x);
+///     (y, gradients((y * y).sum(), x))
+/// })?;
+/// assert_eq!((dx.0.as_slice(), dx.1.as_slice()), (&[0.0f32, 2.0][..], &[0.0f32, 4.0][..]));
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn custom_gradient<X: Carry, Y: Carry>(
+    forward: impl Fn(X) -> Y,
+    gradient: impl Fn(X, Y, Y) -> X,
+) -> impl Fn(X) -> Y {
+    let loc = Loc::caller();
+    move |x| {
+        let x = State::of(&x);
+        let (mut call, params) = trace::called_at(loc, || CallTrace::begin(x.tensors()));
+        let y = State::of(&forward(x.with_tensors(&mut params.into_iter()).rebuild()));
+        let params = call.begin_gradient(y.tensors());
+        let zeros = |(dy, y): (Option<Any>, &Any)| dy.unwrap_or_else(|| zeros_of(*y));
+        let dy: Vec<Any> = params.gradients.into_iter().zip(&params.results).map(zeros).collect();
+        let inside = |state: &State, tensors: Vec<Any>| state.with_tensors(&mut tensors.into_iter());
+        let given = inside(&x, params.args);
+        let dx = gradient(given.rebuild(), inside(&y, params.results).rebuild(), inside(&y, dy).rebuild());
+        let gradients = checked(&given, &State::of(&dx), loc);
+        let results = call.end_gradient(&gradients);
+        y.with_tensors(&mut results.into_iter()).rebuild()
+    }
+}
+
+/// The gradients of the arguments that have some, if they are what the arguments are.
+fn checked(x: &State, dx: &State, loc: Loc) -> Vec<Any> {
+    if let Some((takes, gives)) = x.difference(dx) {
+        trace::fail(
+            Diagnostic::new(format!("custom_gradient: the argument has {takes} where its gradient has {gives}"))
+                .at(loc, "this gradient")
+                .help("give the gradient of the argument in the structure of the argument"),
+        )
+    }
+    let x_count = x.tensors().len();
+    let pairs = x.tensors().iter().zip(dx.tensors());
+    let pairs = pairs.enumerate().filter(|(_, (x, _))| x.ty().is_differentiable());
+    pairs
+        .map(|(i, (x, &dx))| {
+            let (takes, gives): (Type, Type) = (x.ty(), dx.ty());
+            if takes.compatible(&gives) {
+                return dx;
+            }
+            let which = if x_count == 1 { "the argument".to_owned() } else { format!("tensor {i} of the argument") };
+            let mut error =
+                Diagnostic::new(format!("custom_gradient: the gradient of {which} is {gives}, not {takes}"))
+                    .at(loc, "this gradient");
+            let made = trace::with(|t| t.graph.loc(dx.value()));
+            if made.is_known() {
+                error = error.at(made, format!("{gives} is made here"));
+            }
+            trace::fail(error.help("give a gradient of the shape of the argument; where it was broadcast, sum it"))
+        })
+        .collect()
+}

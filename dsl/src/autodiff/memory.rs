@@ -1,0 +1,210 @@
+//! What a graph saves for its gradients, as a report for the user.
+//!
+//! Saved values are what is pushed on stacks. They are counted where they are pushed: for each iteration of the innermost loop,
+//! or, outside of all loops, for each time that the branch around it is taken.
+
+use crate::ir::{CallKind, Graph, Node, Op, Region, StackOp, Value};
+use crate::{Loc, TensorType};
+use std::fmt;
+
+/// What a graph saves for its gradients: see [`saved`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The constructs that save something, in program order.
+    pub places: Vec<SavedAt>,
+}
+
+/// What a loop or a branch saves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedAt {
+    /// The loop or branch.
+    pub loc: Loc,
+    /// How often it saves.
+    pub each: Each,
+    /// Whether this happens while a checkpoint is computed again: then it is kept until that is done.
+    pub again: bool,
+    /// What it saves.
+    pub values: Vec<SavedValue>,
+}
+
+/// How often something is saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Each {
+    /// In each iteration of a loop.
+    Iteration,
+    /// In each segment of a loop that has [checkpoints](crate::checkpoint_loop).
+    Segment,
+    /// Each time the branch is taken.
+    Branch,
+}
+
+/// A saved value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedValue {
+    /// The user's name for it, if it has one.
+    pub name: Option<&'static str>,
+    /// The operation that makes it; none for a loop variable.
+    pub op: Option<&'static str>,
+    /// Its type.
+    pub ty: TensorType,
+    /// Where it is made.
+    pub loc: Loc,
+    /// Whether it is saved only in iterations that take a branch.
+    pub in_branch: bool,
+}
+
+impl SavedValue {
+    /// Its size, if its extents are known.
+    pub fn bytes(&self) -> Option<usize> {
+        Some(self.ty.shape.size()? * self.ty.dtype.size())
+    }
+}
+
+impl SavedAt {
+    /// Bytes for each iteration, segment or taken branch, as far as extents are known; at most, where branches save too.
+    pub fn bytes(&self) -> usize {
+        self.values.iter().filter_map(SavedValue::bytes).sum()
+    }
+}
+
+/// What a graph saves for its gradients. Passes remove what nobody pops, so give the graph as it is run.
+///
+/// ```
+/// use anabranch_dsl::{Graph, autodiff::saved};
+///
+/// let text = "
+///     graph @f(%x: f32[8], %n: i32[]) -> f32[8] {
+///         %0 = stack_new : stack<f32[8]>
+///         %y, %s = while (%y = %x, %s = %0 | %n = %n) cond {
+///             %zero = constant 0 : i32[]
+///             %more = lt %zero, %n
+///             yield %more
+///         } body {
+///             %t = push %s, %y
+///             %e = exp %y
+///             yield %e, %t
+///         }
+///         return %y
+///     }";
+/// let saved = saved(&Graph::parse(text, "f.ir").unwrap());
+/// assert_eq!(saved.places[0].bytes(), 32);
+/// assert!(saved.to_string().contains("32 bytes in each iteration"));
+/// ```
+pub fn saved(graph: &Graph) -> Saved {
+    let mut walk = Walk { graph, places: Vec::new() };
+    walk.region(graph.root(), &Around::default());
+    let places = walk.places.into_iter().map(|(_, place)| place).collect();
+    Saved { places }
+}
+
+/// What is around a region.
+#[derive(Clone, Copy, Default)]
+struct Around {
+    /// The construct to which what is saved is counted.
+    of: Option<(Node, Each)>,
+    again: bool,
+    in_branch: bool,
+}
+
+struct Walk<'g> {
+    graph: &'g Graph,
+    places: Vec<(Node, SavedAt)>,
+}
+
+impl Walk<'_> {
+    fn region(&mut self, region: Region, around: &Around) {
+        for &node in &self.graph.region(region).nodes {
+            let data = self.graph.node(node);
+            let mut inside = *around;
+            match data.op {
+                Op::Stack(StackOp::Push) => self.pushed(data.operands[1], data.loc, around),
+                Op::While => {
+                    let each = if self.has_segments(node) { Each::Segment } else { Each::Iteration };
+                    (inside.of, inside.in_branch) = (Some((node, each)), false);
+                }
+                Op::Cond if around.of.is_some() => inside.in_branch = true,
+                Op::Cond => inside.of = Some((node, Each::Branch)),
+                Op::Call(CallKind::Recompute) => inside.again = true,
+                _ => {}
+            }
+            for &inner in &data.regions {
+                self.region(inner, &inside);
+            }
+        }
+    }
+
+    fn pushed(&mut self, value: Value, loc: Loc, around: &Around) {
+        let g = self.graph;
+        let Some((node, each)) = around.of else { return };
+        let made = [g.loc(value), loc, g.node(node).loc];
+        let saved = SavedValue {
+            name: g.value(value).name,
+            op: g.producer(value).map(|n| g.node(n).op.name()),
+            ty: g.ty(value).element().clone(),
+            loc: made.into_iter().find(|l| l.is_known()).unwrap_or(Loc::UNKNOWN),
+            in_branch: around.in_branch,
+        };
+        match self.places.iter_mut().find(|(n, _)| *n == node) {
+            Some((_, place)) => place.values.push(saved),
+            None => {
+                let place = SavedAt { loc: g.node(node).loc, each, again: around.again, values: vec![saved] };
+                self.places.push((node, place));
+            }
+        }
+    }
+
+    /// Whether a loop is one over the segments of another one, which is at the same place in the source.
+    fn has_segments(&self, node: Node) -> bool {
+        let g = self.graph;
+        let nodes = |region: Region| g.region(region).nodes.iter().map(|&n| g.node(n));
+        let body = g.node(node).regions[1];
+        nodes(body)
+            .filter(|n| n.op == Op::Call(CallKind::Checkpoint))
+            .any(|call| nodes(call.regions[0]).any(|inner| inner.op == Op::While && inner.loc == g.node(node).loc))
+    }
+}
+
+impl fmt::Display for Saved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.places.is_empty() {
+            return writeln!(f, "  no loop or branch saves anything for a gradient");
+        }
+        writeln!(f, "  saved for gradients")?;
+        for place in &self.places {
+            let (what, each) = match place.each {
+                Each::Iteration => ("loop", "in each iteration"),
+                Each::Segment => ("loop", "in each segment, of which the iterations are run again"),
+                Each::Branch => ("branch", "if it is taken"),
+            };
+            let unknown = place.values.iter().any(|v| v.bytes().is_none());
+            let more = if unknown { " and what only the data decides" } else { "" };
+            let at_most = if place.values.iter().any(|v| v.in_branch) { "at most " } else { "" };
+            let again = if place.again { ", while a checkpoint is computed again" } else { "" };
+            writeln!(f, "    {what} at {}: {at_most}{} bytes{more} {each}{again}", place.loc, place.bytes())?;
+            for value in &place.values {
+                writeln!(f, "      {value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for SavedValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bytes() {
+            Some(1) => write!(f, "1 byte: ")?,
+            Some(bytes) => write!(f, "{bytes} bytes: ")?,
+            None => write!(f, "? bytes: ")?,
+        }
+        match (self.name, self.op) {
+            (Some(name), _) => write!(f, "`{name}`")?,
+            (None, Some(op)) => write!(f, "the result of {op}")?,
+            (None, None) => write!(f, "a loop variable")?,
+        }
+        write!(f, ", {}", self.ty)?;
+        if self.loc.is_known() {
+            write!(f, ", of {}", self.loc)?;
+        }
+        if self.in_branch { write!(f, ", if its branch is taken") } else { Ok(()) }
+    }
+}

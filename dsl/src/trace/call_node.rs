@@ -1,0 +1,142 @@
+//! Opening and closing calls: one region that runs once, and for a gradient of one's own a second one.
+
+use super::*;
+use crate::ir::CallKind;
+
+/// An open call.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct CallTrace {
+    construct: usize,
+    args: usize,
+    /// What the forward region yields, once it is closed.
+    results: Vec<Value>,
+}
+
+/// What the gradient region of a call sees.
+pub(crate) struct GradientParams {
+    pub(crate) args: Vec<Any>,
+    pub(crate) results: Vec<Any>,
+    /// The gradient of each result, if it has one.
+    pub(crate) gradients: Vec<Option<Any>>,
+}
+
+impl CallTrace {
+    /// Opens the region; gives its parameters for `args`. What else it uses is captured.
+    #[track_caller]
+    pub(crate) fn begin(args: &[Any]) -> (CallTrace, Vec<Any>) {
+        let loc = Loc::caller();
+        try_with(|t| {
+            let args = args.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
+            t.open_construct(Kind::Call, loc);
+            let construct = t.open.len() - 1;
+            for &v in &args {
+                t.add_construct_param(construct, v, None);
+            }
+            let params = t.params_of(construct, 0, args.len());
+            Ok((CallTrace { construct, args: args.len(), results: Vec::new() }, params))
+        })
+    }
+
+    /// Closes a call of one region with its results. Variables that were assigned inside have their new values outside.
+    #[track_caller]
+    pub(crate) fn end(self, kind: CallKind, yields: &[Any]) -> Vec<Any> {
+        let loc = Loc::caller();
+        try_with(|t| t.end_call(&self, kind, yields, loc))
+    }
+
+    /// Closes the forward region and opens the one of the gradient.
+    #[track_caller]
+    pub(crate) fn begin_gradient(&mut self, yields: &[Any]) -> GradientParams {
+        let loc = Loc::caller();
+        try_with(|t| {
+            self.results = t.yields_of_call(self.construct, yields, loc)?;
+            let c = &mut t.open[self.construct];
+            c.current = 1;
+            let region = c.regions[1];
+            let own = |t: &mut Tracer, result: Value| {
+                let data = t.graph.value(result).clone();
+                // It gets its place among the parameters when the call closes and all captures are known.
+                let param = t.graph.add_param(region, data.ty, data.name);
+                t.graph.value_mut(param).def = ValueDef::Param(region, u32::MAX);
+                t.graph.region_mut(region).params.pop();
+                t.open[self.construct].own.push(param);
+                t.any(param)
+            };
+            let results = self.results.iter().map(|&r| own(t, r)).collect();
+            let gradients =
+                self.results.iter().map(|&r| t.graph.ty(r).is_differentiable().then(|| own(t, r))).collect();
+            Ok(GradientParams { args: t.params_of(self.construct, 1, self.args), results, gradients })
+        })
+    }
+
+    /// Closes the call with the gradients of the arguments that have some.
+    #[track_caller]
+    pub(crate) fn end_gradient(self, gradients: &[Any]) -> Vec<Any> {
+        let loc = Loc::caller();
+        try_with(|t| {
+            let gradients = t.yields_of_call(self.construct, gradients, loc)?;
+            let c = t.open.pop().expect("the construct is open");
+            t.depth -= 1;
+            let params = t.graph.region(c.regions[1]).params.iter().chain(&c.own).copied().collect();
+            t.graph.set_params(c.regions[1], params);
+            let types: Vec<Type> = self.results.iter().map(|&r| t.graph.ty(r).clone()).collect();
+            t.graph.region_mut(c.regions[0]).yields = self.results;
+            t.graph.region_mut(c.regions[1]).yields = gradients;
+            let kind = CallKind::CustomGradient { args: self.args };
+            let node = t.append(Op::Call(kind), c.outer, types, c.loc);
+            t.graph.set_regions(node, c.regions.to_vec());
+            Ok(t.graph.node(node).results.iter().map(|&r| t.any(r)).collect())
+        })
+    }
+}
+
+impl Tracer {
+    fn yields_of_call(&mut self, construct: usize, yields: &[Any], loc: Loc) -> Result<Vec<Value>> {
+        assert_eq!(self.open.len(), construct + 1, "an inner construct was left open");
+        let yields = yields.iter().map(|&y| self.resolve(y, loc)).collect::<Result<Vec<_>>>()?;
+        let c = &self.open[construct];
+        if let Some(&id) = c.var_values[c.current].keys().min() {
+            let name = &self.graph.vars[id.index()].name;
+            let message = format!("a function with its own gradient assigns the variable `{name}`");
+            return Err(Diagnostic::new(message)
+                .at(c.loc, "called here")
+                .help("give the value back as a result, and assign it outside"));
+        }
+        Ok(yields)
+    }
+
+    fn end_call(&mut self, call: &CallTrace, kind: CallKind, yields: &[Any], loc: Loc) -> Result<Vec<Any>> {
+        assert_eq!(self.open.len(), call.construct + 1, "an inner construct was left open");
+        let mut values = yields.iter().map(|&y| self.resolve(y, loc)).collect::<Result<Vec<_>>>()?;
+        let mut written: Vec<(VarId, Value)> =
+            self.open[call.construct].var_values[0].iter().map(|(&id, &v)| (id, v)).collect();
+        written.sort_by_key(|&(id, _)| id);
+        values.extend(written.iter().map(|&(_, v)| v));
+        let c = self.open.pop().expect("the construct is open");
+        self.depth -= 1;
+        // What is given back as it came in stays what it is outside.
+        let outside = |v: Value| match self.graph.value(v).def {
+            ValueDef::Param(_, i) => Some(c.outer[i as usize]),
+            ValueDef::Result(..) => None,
+        };
+        let given_back: Vec<Option<Value>> = values.iter().map(|&v| outside(v)).collect();
+        let inner: Vec<Value> = values.iter().zip(&given_back).filter(|(_, o)| o.is_none()).map(|(&v, _)| v).collect();
+        let types: Vec<Type> = inner.iter().map(|&v| self.graph.ty(v).clone()).collect();
+        let names: Vec<_> = inner.iter().map(|&v| self.graph.value(v).name).collect();
+        self.graph.region_mut(c.regions[0]).yields = inner;
+        let node = self.append(Op::Call(kind), c.outer, types, c.loc);
+        self.graph.set_regions(node, vec![c.regions[0]]);
+        let made = self.graph.node(node).results.clone();
+        for (&r, name) in made.iter().zip(names) {
+            self.graph.value_mut(r).name = name;
+        }
+        let mut made = made.into_iter();
+        let results: Vec<Value> =
+            given_back.into_iter().map(|o| o.or_else(|| made.next()).expect("a result for each value")).collect();
+        for (&(id, _), &value) in written.iter().zip(&results[yields.len()..]) {
+            self.set_var(id, self.depth, value);
+        }
+        Ok(results[..yields.len()].iter().map(|&v| self.any(v)).collect())
+    }
+}

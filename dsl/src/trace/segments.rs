@@ -1,0 +1,175 @@
+//! Loops in segments: what a loop becomes whose gradient is to keep its state only now and then.
+//!
+//! ```text
+//! while cond(s) { s = body(s) }
+//!
+//! more = cond(s)
+//! while more {
+//!     (more, s) = checkpoint {
+//!         j = 0
+//!         while more and j < length { s = body(s); more = cond(s); j += 1 }
+//!     }
+//!     length += 1                      // unless it is given
+//! }
+//! ```
+//!
+//! The condition is computed as often, and in the same order with the body, as in the loop itself. A gradient saves what goes into the
+//! checkpoint once for each segment; going backwards it runs a segment again, this time saving what it needs of it. With n
+//! iterations and segments of one length k these are n / k states and what k iterations save; with segments that grow by one, at
+//! most sqrt(2n) + 1 of each, without knowing n.
+
+use super::*;
+use crate::ir::CallKind;
+
+/// How long the segments of a loop are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Segments {
+    /// 1, 2, 3, ..
+    Growing,
+    /// All of so many iterations.
+    Of(i32),
+}
+
+/// Asks for segments for the innermost loop whose body is being traced.
+pub(crate) fn segment_loop(segments: Segments, loc: Loc) {
+    try_with(|t| {
+        // A loop of which the condition is traced is not the one that is meant.
+        match t.open.iter_mut().rev().find(|c| c.kind == Kind::While && c.current == 1) {
+            Some(c) => {
+                c.segments = Some(segments);
+                Ok(())
+            }
+            None => Err(Diagnostic::new("a loop is asked for checkpoints where there is none")
+                .at(loc, "not in the body of a loop whose condition is a tensor")
+                .help("call it in the body of the loop; a loop over host values is unrolled, so use `checkpoint(..)` there")),
+        }
+    });
+}
+
+impl Tracer {
+    /// Replaces a `while`, the last node of its region, by one that runs in segments; gives its results.
+    pub(super) fn in_segments(&mut self, node: Node, segments: Segments) -> Vec<Value> {
+        let data = self.graph.node(node).clone();
+        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
+        let (region, n) = (data.region, data.results.len());
+        assert_eq!(self.graph.region_mut(region).nodes.pop(), Some(node), "the loop is the last node");
+        let state_params = self.graph.region(body).params.clone();
+        let names: Vec<Option<&'static str>> = state_params.iter().map(|&p| self.graph.value(p).name).collect();
+        let at = Builder { loc: data.loc };
+        let first = at.copy(self, cond, region, &data.operands)[0];
+        let length = at.int(self, region, if let Segments::Of(n) = segments { n } else { 1 });
+
+        // All regions have the parameters `more`, a number, the state, and the captures; in the inner loop, the number counts the
+        // iterations of the segment, whose length is one more capture.
+        let operands: Vec<Value> = [first, length].into_iter().chain(data.operands.iter().copied()).collect();
+        let [outer_cond, outer_body, segment, inner_cond, inner_body] = std::array::from_fn(|i| {
+            let region = self.graph.add_region();
+            let mut params = vec![(self.graph.ty(first).clone(), None), (Type::tensor(DType::I32, ()), None)];
+            params.extend(state_params.iter().zip(&names).map(|(&p, &name)| (self.graph.ty(p).clone(), name)));
+            if i >= 3 {
+                params.push((Type::tensor(DType::I32, ()), None));
+            }
+            for (ty, name) in params {
+                self.graph.add_param(region, ty, name);
+            }
+            region
+        });
+        let params = |t: &Tracer, region: Region| t.graph.region(region).params.clone();
+
+        let of = params(self, inner_cond);
+        let shorter = at.prim(self, inner_cond, "lt", &[of[1], of[of.len() - 1]]);
+        let goes_on = at.prim(self, inner_cond, "and", &[of[0], shorter]);
+        self.graph.region_mut(inner_cond).yields = vec![goes_on];
+
+        let of = params(self, inner_body);
+        let (state, captures) = of[2..of.len() - 1].split_at(n);
+        let next = at.copy(self, body, inner_body, &[state, captures].concat());
+        let more = at.copy(self, cond, inner_body, &[&next, captures].concat())[0];
+        let one = at.int(self, inner_body, 1);
+        let count = at.prim(self, inner_body, "add", &[of[1], one]);
+        self.graph.region_mut(inner_body).yields = [vec![more, count], next].concat();
+
+        let of = params(self, segment);
+        let zero = at.int(self, segment, 0);
+        let mut given = of.clone();
+        given[1] = zero;
+        given.push(of[1]);
+        let inner = at.owner(self, segment, Op::While, &given, &[inner_cond, inner_body], n + 2);
+        self.graph.region_mut(segment).yields = [&inner[..1], &inner[2..]].concat();
+
+        let of = params(self, outer_cond);
+        self.graph.region_mut(outer_cond).yields = vec![of[0]];
+
+        let of = params(self, outer_body);
+        let after = at.owner(self, outer_body, Op::Call(CallKind::Checkpoint), &of, &[segment], n + 1);
+        let mut yields = vec![after[0], of[1]];
+        if segments == Segments::Growing {
+            let one = at.int(self, outer_body, 1);
+            yields[1] = at.prim(self, outer_body, "add", &[of[1], one]);
+        }
+        yields.extend(&after[1..]);
+        self.graph.region_mut(outer_body).yields = yields;
+
+        let results = at.owner(self, region, Op::While, &operands, &[outer_cond, outer_body], n + 2);
+        results[2..].to_vec()
+    }
+}
+
+/// Appends nodes to regions, all at one place.
+struct Builder {
+    loc: Loc,
+}
+
+impl Builder {
+    fn node(&self, t: &mut Tracer, region: Region, op: Op, operands: &[Value], types: Vec<Type>) -> Node {
+        let node = t.graph.make_node(region, op, operands.to_vec(), types, self.loc);
+        t.graph.append(node);
+        node
+    }
+
+    fn int(&self, t: &mut Tracer, region: Region, x: i32) -> Value {
+        let op = Op::Constant(HostTensor::scalar(x));
+        let node = self.node(t, region, op, &[], vec![Type::tensor(DType::I32, ())]);
+        t.graph.node(node).results[0]
+    }
+
+    /// An operation on two scalars.
+    fn prim(&self, t: &mut Tracer, region: Region, name: &str, operands: &[Value]) -> Value {
+        let def = crate::ops::by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"));
+        let types: Vec<&Type> = operands.iter().map(|&v| t.graph.ty(v)).collect();
+        let ty = (def.infer)(&InferCx { operands: &types, attrs: &Attrs::none() }).expect("scalars of one type");
+        let node = self.node(t, region, Op::Prim(def, Attrs::none()), operands, vec![ty]);
+        t.graph.node(node).results[0]
+    }
+
+    /// A node with regions, of which the first parameters give the types and the names of the results; a checkpoint has none
+    /// for its second parameter.
+    fn owner(
+        &self,
+        t: &mut Tracer,
+        region: Region,
+        op: Op,
+        operands: &[Value],
+        regions: &[Region],
+        n: usize,
+    ) -> Vec<Value> {
+        let skipped = usize::from(op != Op::While);
+        let params = t.graph.region(regions[0]).params.clone();
+        let params: Vec<Value> = params[..1].iter().chain(&params[1 + skipped..]).take(n).copied().collect();
+        let types = params.iter().map(|&p| t.graph.ty(p).clone()).collect();
+        let node = self.node(t, region, op, operands, types);
+        t.graph.set_regions(node, regions.to_vec());
+        let results = t.graph.node(node).results.clone();
+        for (&r, p) in results.iter().zip(params) {
+            t.graph.value_mut(r).name = t.graph.value(p).name;
+        }
+        results
+    }
+
+    /// The nodes of a region with values in place of its parameters.
+    fn copy(&self, t: &mut Tracer, from: Region, to: Region, given: &[Value]) -> Vec<Value> {
+        let params = t.graph.region(from).params.iter().copied();
+        let given = params.zip(given.iter().copied()).collect();
+        t.graph.copy_into(from, to, given, &|_| false)
+    }
+}
