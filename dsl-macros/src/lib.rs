@@ -27,6 +27,9 @@ use proc_macro::TokenStream;
 /// `println!`, `print!`, `eprintln!`, `eprint!` and `dbg!` with a tensor among their arguments print its value whenever the graph comes
 /// to them; under a condition that is a tensor they do so without one, too. Else they print while tracing, as ordinary Rust.
 ///
+/// `#[graph(max_iterations = n)]` bounds each loop on tensors that stands in the function: it ends after `n` iterations, if its condition has
+/// not ended it before. Functions that it calls have bounds of their own.
+///
 /// What cannot be staged yet (`break`, `continue`, `return`, `?`, panics and other macros under a condition that is a tensor, and
 /// `for` over a tensor) is a compile error at its token.
 ///

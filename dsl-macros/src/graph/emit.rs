@@ -42,6 +42,13 @@ pub(super) fn guard(name: &Ident) -> TokenStream {
     quote_spanned!(helper_span(at)=> let #guard = #enter(#text, #site);)
 }
 
+/// Bounds the loops of a function.
+pub(super) fn bound_loops(max_iterations: &Expr) -> TokenStream {
+    let at = max_iterations.span();
+    let bound_loops = rt(at, "bound_loops");
+    quote_spanned!(at=> #bound_loops(#max_iterations);)
+}
+
 /// Names a parameter.
 pub(super) fn name_param(param: &Ident) -> TokenStream {
     let (at, text) = (param.span(), param.to_string());

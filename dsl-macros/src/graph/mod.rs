@@ -16,14 +16,12 @@ mod scope;
 use crate::ctxt::Ctxt;
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
-use syn::{ItemFn, Safety, Signature};
+use syn::{Expr, ItemFn, MetaNameValue, Safety, Signature};
 
 /// The whole macro: tokens of its arguments and of the function to tokens.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let cx = Ctxt::new();
-    if !arguments.is_empty() {
-        cx.error(&arguments, "`#[graph]` takes no arguments");
-    }
+    let max_iterations = max_iterations(&cx, arguments);
     let mut function = match parse(item.clone()) {
         Ok(function) => function,
         Err(error) => {
@@ -37,6 +35,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let signature_is_wrong = cx.has_errors();
     let ItemFn { attrs, vis, sig, block, .. } = rewrite::rewrite(&cx, function).function;
     let guard = emit::guard(&sig.ident);
+    let bound = max_iterations.map(|n| emit::bound_loops(&n));
     let stmts = &block.stmts;
     let errors = cx.finish().err();
     // There is always a function, so that editors and later errors stay sensible.
@@ -48,8 +47,23 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
         #(#attrs)*
         #vis #sig {
             #guard
+            #bound
             #(#params)*
             #(#stmts)*
+        }
+    }
+}
+
+/// Reads the arguments of the attribute: nothing, or `max_iterations = N`.
+fn max_iterations(cx: &Ctxt, arguments: TokenStream) -> Option<Expr> {
+    if arguments.is_empty() {
+        return None;
+    }
+    match syn::parse2::<MetaNameValue>(arguments.clone()) {
+        Ok(argument) if argument.path.is_ident("max_iterations") => Some(argument.value),
+        _ => {
+            cx.error(&arguments, "the only argument of `#[graph]` is `max_iterations = ..`, the bound of its loops");
+            None
         }
     }
 }

@@ -37,7 +37,7 @@ mod slot;
 mod while_loop;
 
 pub use crate::format::Stream;
-pub use crate::trace::{CallGuard, Extent, Site, enter, expect_shape, name_param};
+pub use crate::trace::{CallGuard, Extent, Site, bound_loops, enter, expect_shape, name_param};
 pub use crate::var::{AnyVar, Module, Path};
 pub use assert::{Assert, Assertable, fails};
 pub use carry::{Carry, HostValue, Reader, State};
@@ -52,4 +52,4 @@ pub use print::{dbg, dbg_here, print};
 pub(crate) use print::{fail_without_value, show};
 pub use receiver::{MutReference, NoMutReference, Used, UsedKind, Uses, never};
 pub use slot::Slot;
-pub use while_loop::{StagedWhile, While};
+pub use while_loop::{StagedWhile, Trips, While};

@@ -3,7 +3,7 @@
 use super::condition::{self, Changes, Condition, Place, Places, WhileParts};
 use super::{StagedIf, StagedLazy, State};
 use crate::trace::{self, Site, WhileTrace};
-use crate::{Diagnostic, Tensor};
+use crate::{Any, Diagnostic, HostTensor, Tensor};
 
 /// A `while`. The type of its condition is found out when it is tested.
 #[must_use]
@@ -76,11 +76,30 @@ pub enum StagedWhile {
     #[default]
     Before,
     /// In the condition.
-    Condition(WhileTrace, Vec<State>),
+    Condition(WhileTrace, Vec<State>, Option<Trips>),
     /// In the body.
-    Body(WhileTrace, Vec<State>),
+    Body(WhileTrace, Vec<State>, Option<Trips>),
     /// After the loop.
     After,
+}
+
+/// The bound of a loop in a function with `max_iterations`: one more loop variable, behind the others, that counts the iterations.
+#[derive(Clone, Copy, Debug)]
+pub struct Trips {
+    /// Iterations so far, as the part that is being traced sees it.
+    count: Any,
+    limit: i64,
+}
+
+impl Trips {
+    /// Takes the counter from behind the other loop variables.
+    fn taken(self, params: &mut Vec<Any>) -> Trips {
+        Trips { count: params.pop().expect("the counter is a loop variable"), ..self }
+    }
+}
+
+fn int(x: i64) -> Any {
+    trace::constant(HostTensor::scalar(x))
 }
 
 impl WhileParts<Tensor<bool>> for StagedWhile {
@@ -90,13 +109,17 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
             StagedWhile::Before => {
                 let init = condition::save(&places);
                 let sites = condition::tensor_sites(&init, sites);
-                let (trace, params) = WhileTrace::begin(&condition::tensors(&init), &sites);
+                let bound = trace::max_iterations().map(|limit| Trips { count: int(0), limit });
+                let mut tensors = condition::tensors(&init);
+                tensors.extend(bound.map(|b| b.count));
+                let (trace, mut params) = WhileTrace::begin(&tensors, &sites);
+                let bound = bound.map(|b| b.taken(&mut params));
                 let params = condition::with_tensors(&init, params);
                 places.load(&params);
-                *self = StagedWhile::Condition(trace, params);
+                *self = StagedWhile::Condition(trace, params, bound);
                 true
             }
-            StagedWhile::Body(mut trace, params) => {
+            StagedWhile::Body(mut trace, params, bound) => {
                 let mut next = condition::save(&places);
                 // What had a value before the loop and was taken in it keeps the value.
                 for (next, param) in next.iter_mut().zip(&params) {
@@ -117,7 +140,13 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
                 let late_tensors = condition::tensors(&late_next);
                 late_tensors.iter().for_each(|&t| trace.add_late(t));
                 let tensor_sites = condition::tensor_sites(&declared_next, &declared_sites);
-                let results = trace.end_with(&condition::tensors(&declared_next), &late_tensors, &tensor_sites);
+                let mut next_tensors = condition::tensors(&declared_next);
+                let n_declared = next_tensors.len();
+                next_tensors.extend(bound.map(|b| b.count.add(int(1))));
+                let mut results = trace.end_with(&next_tensors, &late_tensors, &tensor_sites);
+                if bound.is_some() {
+                    results.remove(n_declared);
+                }
                 let mut results = results.into_iter();
                 let mut ended: Vec<Option<State>> = vec![None; next.len()];
                 for i in split(false).chain(split(true)) {
@@ -134,7 +163,7 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
 
     #[track_caller]
     fn test<P: Places>(&mut self, condition: Tensor<bool>, mut places: P, sites: &[Site]) -> bool {
-        let StagedWhile::Condition(mut trace, params) = std::mem::replace(self, StagedWhile::After) else {
+        let StagedWhile::Condition(mut trace, params, bound) = std::mem::replace(self, StagedWhile::After) else {
             unreachable!("the parts of a loop follow each other")
         };
         let now = condition::save(&places);
@@ -148,9 +177,13 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
                 );
             }
         }
-        let params = condition::with_tensors(&params, trace.begin_body(condition.untyped()));
+        let condition = condition.untyped();
+        let condition = bound.map_or(condition, |b| b.count.lt(int(b.limit)).and(condition));
+        let mut now = trace.begin_body(condition);
+        let bound = bound.map(|b| b.taken(&mut now));
+        let params = condition::with_tensors(&params, now);
         places.load(&params);
-        *self = StagedWhile::Body(trace, params);
+        *self = StagedWhile::Body(trace, params, bound);
         true
     }
 }

@@ -10,6 +10,8 @@ pub(super) struct Call {
     loc: Loc,
     /// What the names in the shapes of its parameters stand for, and which parameter said so.
     dims: HashMap<&'static str, (Dim, &'static str)>,
+    /// The most iterations of each loop in it.
+    max_iterations: Option<i64>,
 }
 
 /// One extent in the `#[shape(..)]` of a parameter.
@@ -37,7 +39,7 @@ pub fn enter(name: &'static str, site: Site) -> CallGuard {
         return CallGuard(false);
     }
     try_with(|t| {
-        t.calls.push(Call { name, loc: site.loc(), dims: HashMap::new() });
+        t.calls.push(Call { name, loc: site.loc(), dims: HashMap::new(), max_iterations: None });
         if t.calls.len() > MAX_CALLS {
             let chain: Vec<_> = t.calls.iter().rev().take(4).rev().map(|c| format!("`{}`", c.name)).collect();
             return Err(Diagnostic::new(format!("`{name}` calls itself without end while it is traced"))
@@ -46,6 +48,22 @@ pub fn enter(name: &'static str, site: Site) -> CallGuard {
         }
         Ok(CallGuard(true))
     })
+}
+
+/// Bounds the iterations of each staged loop of the graph function that was just entered.
+pub fn bound_loops(max_iterations: usize) {
+    if is_tracing() {
+        try_with(|t| {
+            let call = t.calls.last_mut().expect("a graph function is entered before its loops are bounded");
+            call.max_iterations = Some(i64::try_from(max_iterations).unwrap_or(i64::MAX));
+            Ok(())
+        });
+    }
+}
+
+/// The bound of staged loops in the graph function that is being traced, if it has one.
+pub(crate) fn max_iterations() -> Option<i64> {
+    TRACER.with_borrow(|t| t.as_ref()?.calls.last()?.max_iterations)
 }
 
 impl Drop for CallGuard {

@@ -26,7 +26,8 @@ use crate::ir::{Graph, ListOp, Node, Op, Region, Value, ValueDef, VarDecl, VarId
 use crate::ops::{InferCx, OpDef};
 use crate::var::AnyVar;
 use crate::{DType, Diagnostic, HostTensor, Loc, Result, Shape, TensorType, Type, ir::Attrs};
-pub use call::{CallGuard, Extent, enter, expect_shape, name_param};
+pub(crate) use call::max_iterations;
+pub use call::{CallGuard, Extent, bound_loops, enter, expect_shape, name_param};
 pub(crate) use call_node::CallTrace;
 pub use cond::CondTrace;
 pub(crate) use segments::{Segments, segment_loop};

@@ -1,4 +1,4 @@
-//! Extents that change between iterations or differ between branches, on every engine.
+//! Loop variables: extents that change between iterations or differ between branches, and bounds of iterations, on every engine.
 #![deny(warnings)]
 
 mod support;
@@ -168,4 +168,81 @@ fn branches_that_differ_in_extents_give_a_dynamic_dimension() {
     let traced = Session::new().unwrap().function(f).unwrap();
     let graph = traced.graph(&[anabranch::TensorType::new(anabranch::DType::F64, [2])]).unwrap();
     assert_eq!(graph.ty(graph.outputs()[0]).to_string(), "f64[?]");
+}
+#[test]
+fn a_loop_ends_after_so_many_iterations() {
+    const MOST: usize = 3;
+    #[graph(max_iterations = MOST)]
+    fn f(s: Tensor<i32>) -> (Tensor<i32>, Tensor<i32>) {
+        let mut s = s;
+        let mut i = scalar(0);
+        while s.sum() < 1000 {
+            s += 1;
+            i += 1;
+        }
+        (s, i)
+    }
+    check(f, [1, 2, 3, 4, 5], &[4.0, 5.0, 6.0, 7.0, 8.0, 3.0]);
+    check(f, [998, 0], &[999.0, 1.0, 1.0]);
+    check(f, [1000, 0], &[1000.0, 0.0, 0.0]);
+}
+
+#[test]
+fn each_loop_has_the_bound_and_host_loops_have_none() {
+    #[graph(max_iterations = 2)]
+    fn f(x: Tensor<i32>) -> Tensor<i32> {
+        let mut sum = scalar(0);
+        let mut i = scalar(0);
+        while i < x {
+            let mut j = scalar(0);
+            while j < x {
+                sum += 1;
+                j += 1;
+            }
+            i += 1;
+        }
+        for _ in 0..5 {
+            sum += 100;
+        }
+        sum
+    }
+    check(f, 7, &[504.0]);
+    check(f, 1, &[501.0]);
+}
+
+#[test]
+fn a_called_function_has_its_own_bound() {
+    #[graph]
+    fn count(n: Tensor<i32>) -> Tensor<i32> {
+        let mut i = scalar(0);
+        while i < n {
+            i += 1;
+        }
+        i
+    }
+    #[graph(max_iterations = 2)]
+    fn f(n: Tensor<i32>) -> (Tensor<i32>, Tensor<i32>) {
+        let all = count(n);
+        let mut i = scalar(0);
+        while i < n {
+            i += 1;
+        }
+        (all, i)
+    }
+    check(f, 9, &[9.0, 2.0]);
+}
+
+#[test]
+fn the_gradient_runs_as_often_as_the_loop() {
+    #[graph(max_iterations = 3)]
+    fn f(x: Tensor<f64>) -> (Tensor<f64>, Tensor<f64>) {
+        let mut y = x;
+        while y < 1e6 {
+            y = y * x;
+        }
+        let [dx] = gradients(y, [x]);
+        (y, dx)
+    }
+    check(f, 2.0, &[16.0, 32.0]);
+    check(f, 1e4, &[1e8, 2e4]);
 }
