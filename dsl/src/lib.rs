@@ -4,6 +4,7 @@
 
 mod array;
 pub mod autodiff;
+pub mod control;
 #[cfg(feature = "corpus")]
 #[doc(hidden)]
 pub mod corpus;
@@ -28,6 +29,7 @@ pub mod var;
 
 pub use array::{Array, Buffer, HostTensor, IntoArray};
 pub use autodiff::{Wrt, gradients};
+pub use control::{cond, fold_left, fold_right, switch, while_loop};
 pub use diagnostic::{Diagnostic, Result};
 pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use function::{eval, eval_with};
@@ -44,6 +46,7 @@ pub use var::{AnyVar, Module, Var};
 /// What a model needs: `use anabranch_dsl::prelude::*`.
 pub mod prelude {
     pub use crate::{
-        Array, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, scalar, stack, tensor, zeros,
+        Array, Module, Tensor, Var, concat, cond, eval, eval_with, fold_left, fold_right, full, gradients, iota,
+        scalar, stack, switch, tensor, while_loop, zeros,
     };
 }

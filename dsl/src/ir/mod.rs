@@ -31,6 +31,7 @@ pub use attrs::{Attr, AttrKind, Attrs};
 pub(crate) use edit::Replacements;
 pub use graph::{Graph, Node, NodeData, Op, Region, RegionData, StackOp, Value, ValueData, ValueDef, VarDecl, VarId};
 pub(crate) use infer::{Broken, result_types};
+pub(crate) use lex::intern;
 pub(crate) use literal::Quoted;
 pub use print::GraphText;
 pub use verify::verify;

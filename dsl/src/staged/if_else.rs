@@ -147,19 +147,16 @@ impl IfArms<Tensor<bool>> for StagedIf {
             None => (now, std::mem::take(&mut self.before)),
         };
         condition::check_structure(&then, &otherwise, sites, ["after the first branch", "after the second"]);
-        let tensor_sites = condition::tensor_sites(&then, sites);
+        let mut tensor_sites = condition::tensor_sites(&then, sites);
         let (Some(a), Some(b)) = (values.then, values.otherwise) else {
             trace::fail(Diagnostic::new("a branch of a staged `if` does not come to its end"));
         };
         let (a, b) = ((values.take_apart)(&a), (values.take_apart)(&b));
-        if let Some((a, b)) = a.difference(&b) {
-            trace::fail(
-                Diagnostic::new(format!(
-                    "the branches of a staged `if` have values of different structure: {a} and {b}"
-                ))
-                .at(crate::Loc::caller(), "the value of this `if`")
-                .help("lengths, options and host values are fixed in the graph; let only tensors differ"),
-            );
+        let value = Site::caller("value");
+        let moments = ["in the first branch", "in the second"];
+        condition::check_one_structure(&a, &b, value, moments, "the value of these branches");
+        if a.paths().any(|path| !path.is_empty()) {
+            tensor_sites.extend(condition::leaf_sites(&a, value));
         }
         then.push(a);
         otherwise.push(b);

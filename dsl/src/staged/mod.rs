@@ -39,6 +39,7 @@ pub use assert::{Assert, Assertable};
 pub use carry::{Carry, HostValue, Reader, State};
 pub use compare::{Comparand, Compare, CompareHost, CompareTensors, compare};
 pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values, condition};
+pub(crate) use condition::{check_one_structure, leaf_sites};
 pub use if_else::{If, StagedIf};
 pub use iterate::{HostIter, StagedIter, host_iter};
 pub use jump::*;

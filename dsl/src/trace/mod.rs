@@ -55,6 +55,13 @@ pub struct Site {
 }
 
 impl Site {
+    /// The place of the caller.
+    #[track_caller]
+    pub fn caller(name: &'static str) -> Site {
+        let Loc { file, line, column } = Loc::caller();
+        Site { name, file, line, column }
+    }
+
     /// The place.
     pub fn loc(&self) -> Loc {
         Loc { file: self.file, line: self.line, column: self.column }
