@@ -8,7 +8,7 @@ use crate::{Diagnostic, Integer, Loc, Tensor};
 ///
 /// Of a `Tensor<bool>` without dimensions it records a `cond` node: both closures are traced, one of them runs, and what only
 /// the other one computes has no effect, on gradients neither. The values may be any [`Carry`](crate::Carry) with the same types and the same
-/// structure in both; extents that differ become unknown. Of a `bool`, only one of the closures is called, while
+/// structure in both. Of a `bool`, only one of the closures is called, while
 /// tracing, and the value may be anything.
 ///
 /// # Errors
