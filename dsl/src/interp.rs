@@ -3,10 +3,14 @@
 //! It runs nodes one after the other, in program order, on host tensors, by [`OpDef::eval`](crate::ops::OpDef). Every
 //! other engine is tested against it. It must never know a device, and never be made clever.
 
-use crate::ir::{Graph, Node, Op, Region, StackOp, Value};
+pub mod list;
+
+use crate::ir::{Graph, ListForm, ListOp, Node, Op, Region, StackOp, Value};
 use crate::ops::{EvalCx, InferCx};
 use crate::{Diagnostic, Dim, HostTensor, Loc, Result, Shape, TensorType, Type};
+use list::HostList;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// How to run.
@@ -66,6 +70,7 @@ impl Stack {
 enum Val {
     Tensor(HostTensor),
     Stack(Stack),
+    List(Rc<HostList>),
 }
 
 struct Interp<'a> {
@@ -135,14 +140,21 @@ impl Interp<'_> {
     fn tensor(&self, v: Value) -> &HostTensor {
         match self.val(v) {
             Val::Tensor(t) => t,
-            Val::Stack(_) => panic!("{v} is a stack"),
+            other => panic!("{v} is {other:?}"),
         }
     }
 
     fn stack(&self, v: Value) -> &Stack {
         match self.val(v) {
             Val::Stack(s) => s,
-            Val::Tensor(_) => panic!("{v} is a tensor"),
+            other => panic!("{v} is {other:?}"),
+        }
+    }
+
+    fn list(&self, v: Value) -> &HostList {
+        match self.val(v) {
+            Val::List(l) => l,
+            other => panic!("{v} is {other:?}"),
         }
     }
 
@@ -151,7 +163,14 @@ impl Interp<'_> {
     }
 
     fn bind(&mut self, to: &[Value], values: Vec<Val>) {
-        for (&v, value) in to.iter().zip(values) {
+        for (&v, mut value) in to.iter().zip(values) {
+            // A list that goes where a less exact type stands may then have elements of that type.
+            if let (Val::List(list), Type::List(element)) = (&mut value, self.graph.ty(v)) {
+                let element = TensorType { dtype: element.dtype, shape: self.concrete(&element.shape) };
+                if *list.element() != element {
+                    Rc::make_mut(list).set_element(element);
+                }
+            }
             self.env[v.index()] = Some(value);
         }
     }
@@ -198,6 +217,7 @@ impl Interp<'_> {
                 vec![]
             }
             Op::Stack(op) => self.stack_op(op, &data.operands, data.loc)?,
+            Op::List(op) => self.list_op(op, node)?,
             Op::Cond => {
                 let taken = data.regions[usize::from(!self.is_true(data.operands[0]))];
                 self.bind(&graph.region(taken).params, self.vals(&data.operands[1..]));
@@ -268,6 +288,34 @@ impl Interp<'_> {
             }
         };
         Ok(vec![Val::Stack(stack)])
+    }
+
+    fn list_op(&self, op: &ListOp, node: Node) -> Result<Vec<Val>> {
+        let data = self.graph.node(node);
+        let op = &op.map_shapes(|s| self.concrete(s));
+        let tensors = |operands: &[Value]| operands.iter().map(|&v| self.tensor(v).clone()).collect::<Vec<_>>();
+        let list = |list: HostList| Val::List(Rc::new(list));
+        Ok(match op.form() {
+            ListForm::Make if *op == ListOp::ZerosLike => vec![list(self.list(data.operands[0]).zeros_like())],
+            ListForm::Make => {
+                let element = self.graph.ty(data.results[0]).element();
+                let element = TensorType { dtype: element.dtype, shape: self.concrete(&element.shape) };
+                vec![list(HostList::make(op, element, &tensors(&data.operands), data.loc)?)]
+            }
+            ListForm::Query => {
+                let found = self.list(data.operands[0]).query(op, &tensors(&data.operands[1..]), data.loc)?;
+                vec![Val::Tensor(found)]
+            }
+            ListForm::Update => {
+                let mut changed = self.list(data.operands[0]).clone();
+                let (other, operands) = match op {
+                    ListOp::Add => (Some(self.list(data.operands[1])), vec![]),
+                    _ => (None, tensors(&data.operands[1..])),
+                };
+                let popped = changed.update(op, &operands, other, data.loc)?;
+                std::iter::once(list(changed)).chain(popped.map(Val::Tensor)).collect()
+            }
+        })
     }
 
     /// The shape with named dimensions replaced by their extents.

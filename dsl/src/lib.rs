@@ -13,6 +13,7 @@ mod dtype;
 pub mod function;
 pub mod interp;
 pub mod ir;
+mod list;
 mod loc;
 #[cfg(feature = "ndarray")]
 mod ndarray;
@@ -34,6 +35,7 @@ pub use diagnostic::{Diagnostic, Result};
 pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use function::{eval, eval_with};
 pub use ir::Graph;
+pub use list::{List, ListIndex};
 pub use loc::Loc;
 pub use ops::{IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
 pub use shape::{Dim, Shape};
@@ -45,8 +47,8 @@ pub use var::{AnyVar, Module, Var};
 
 /// What a model needs: `use anabranch_dsl::prelude::*`.
 pub mod prelude {
+    pub use crate::control::{cond, fold_left, fold_right, switch, while_loop};
     pub use crate::{
-        Array, Module, Tensor, Var, concat, cond, eval, eval_with, fold_left, fold_right, full, gradients, iota,
-        scalar, stack, switch, tensor, while_loop, zeros,
+        Array, List, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, scalar, stack, tensor, zeros,
     };
 }

@@ -53,6 +53,8 @@ pub enum Type {
     Tensor(TensorType),
     /// A stack of tensors of one type, printed as `stack<f32[4]>`: what a loop saves for its gradient.
     Stack(TensorType),
+    /// A list of tensors of one type, printed as `list<f32[4]>`. Extents that are not known may differ from element to element.
+    List(TensorType),
 }
 
 impl Type {
@@ -65,21 +67,23 @@ impl Type {
     pub fn as_tensor(&self) -> Option<&TensorType> {
         match self {
             Type::Tensor(t) => Some(t),
-            Type::Stack(_) => None,
+            Type::Stack(_) | Type::List(_) => None,
         }
     }
 
-    /// Type of the tensor, or of the elements of the stack.
+    /// Type of the tensor, or of the elements of the stack or list.
     pub fn element(&self) -> &TensorType {
         match self {
-            Type::Tensor(t) | Type::Stack(t) => t,
+            Type::Tensor(t) | Type::Stack(t) | Type::List(t) => t,
         }
     }
 
     /// Whether a value of the one type may be a value of the other.
     pub fn compatible(&self, other: &Type) -> bool {
         match (self, other) {
-            (Type::Tensor(a), Type::Tensor(b)) | (Type::Stack(a), Type::Stack(b)) => a.compatible(b),
+            (Type::Tensor(a), Type::Tensor(b)) | (Type::Stack(a), Type::Stack(b)) | (Type::List(a), Type::List(b)) => {
+                a.compatible(b)
+            }
             _ => false,
         }
     }
@@ -87,7 +91,9 @@ impl Type {
     /// Whether every value of this type is a value of `general`, which is equal or has unknown extents.
     pub fn fits(&self, general: &Type) -> bool {
         match (self, general) {
-            (Type::Tensor(a), Type::Tensor(b)) | (Type::Stack(a), Type::Stack(b)) => a.fits(b),
+            (Type::Tensor(a), Type::Tensor(b)) | (Type::Stack(a), Type::Stack(b)) | (Type::List(a), Type::List(b)) => {
+                a.fits(b)
+            }
             _ => false,
         }
     }
@@ -97,7 +103,17 @@ impl Type {
         match (self, other) {
             (Type::Tensor(a), Type::Tensor(b)) => a.join(b).map(Type::Tensor),
             (Type::Stack(a), Type::Stack(b)) => a.join(b).map(Type::Stack),
+            (Type::List(a), Type::List(b)) => a.join(b).map(Type::List),
             _ => None,
+        }
+    }
+
+    /// `a tensor`, `a stack` or `a list`, for messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Type::Tensor(_) => "a tensor",
+            Type::Stack(_) => "a stack",
+            Type::List(_) => "a list",
         }
     }
 
@@ -112,6 +128,7 @@ impl fmt::Display for Type {
         match self {
             Type::Tensor(t) => write!(f, "{t}"),
             Type::Stack(t) => write!(f, "stack<{t}>"),
+            Type::List(t) => write!(f, "list<{t}>"),
         }
     }
 }

@@ -170,11 +170,11 @@ pub(super) fn gives_bool(name: &str) -> bool {
     names.contains(&name)
 }
 
-/// Whether an expression is no tensor, by its form: a text, a character, a length.
+/// Whether an expression is no tensor, by its form: a text, a character, a rank. A length may be that of a list, which is one.
 pub(super) fn is_host_value(e: &Expr) -> bool {
     match e {
         Expr::Lit(ExprLit { lit: Lit::Str(_) | Lit::ByteStr(_) | Lit::Char(_), .. }) => true,
-        Expr::MethodCall(m) => m.args.is_empty() && ["len", "rank", "capacity"].iter().any(|name| m.method == name),
+        Expr::MethodCall(m) => m.args.is_empty() && ["rank", "capacity"].iter().any(|name| m.method == name),
         Expr::Paren(e) => is_host_value(&e.expr),
         _ => false,
     }

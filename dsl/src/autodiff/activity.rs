@@ -36,7 +36,8 @@ pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut HashSe
         };
         match &data.op {
             Op::Prim(def, _) if matches!(def.grad, Grad::Zero(_)) => {}
-            Op::Prim(..) | Op::Stack(_) => {
+            Op::List(ListOp::ZerosLike) => {}
+            Op::Prim(..) | Op::Stack(_) | Op::List(_) => {
                 for &r in &data.results {
                     if graph.ty(r).is_differentiable() {
                         active.insert(r);
@@ -86,7 +87,7 @@ impl Sweep {
             }
             let hit = |i: usize| reached.contains(&data.results[i]);
             let operands: Vec<Value> = match &data.op {
-                Op::Prim(..) | Op::Stack(_) => data.operands.clone(),
+                Op::Prim(..) | Op::Stack(_) | Op::List(_) => data.operands.clone(),
                 Op::Cond => {
                     let mut operands = Vec::new();
                     for &arm in &data.regions {

@@ -14,16 +14,21 @@
 //! all enclosing constructs, so nesting needs no stacks of stacks, and a branch that is not taken saves nothing. What no rule
 //! asks for is not saved ([`GradNode::x`]); asking twice, also in a second gradient, saves once (`Augmented`).
 //!
+//! **Lists.** The gradient of a list is a list of the same type and length, in which what is not written is zero. A list that a
+//! construct captures hands its gradient in and takes it out again: what is read inside adds to it in place, so that a loop which
+//! reads each element once takes time in proportion to their number. No list is saved: what a rule needs is an index, or the length.
+//!
 //! Levels: level 0 are the regions that are open when the gradient is taken, whose values need no saving; level `k` is the
 //! `k`-th forward region inside, paired with the backward region that is being traced for it.
 
 mod activity;
 mod earlier;
+mod lists;
 mod missing;
 mod saved;
 mod sweep;
 
-use crate::ir::{Attrs, Node, NodeData, Op, Region, StackOp, Value, ValueDef};
+use crate::ir::{Attrs, ListOp, Node, NodeData, Op, Region, StackOp, Value, ValueDef};
 use crate::ops::{Grad, OpDef};
 use crate::trace::{self, Any, CondTrace, WhileTrace};
 use crate::{AnyVar, DType, Diagnostic, Float, HostTensor, Loc, Tensor, TensorType, Type};
@@ -38,6 +43,8 @@ pub(crate) struct Augmented {
     trips: HashMap<Node, Value>,
     /// The stack of a saved value, as seen from an enclosing region.
     stacks: HashMap<(Value, Region), Value>,
+    /// What is read of a list where it is made.
+    of_lists: HashMap<(Value, ListOp), Value>,
     /// Gradients in the bodies of loops that are still open.
     of_one_iteration: Vec<earlier::OfOneIteration>,
 }
@@ -326,6 +333,7 @@ fn zeros_of(like: Any) -> Any {
             }
         }
         Type::Stack(_) => stack_op(StackOp::ZerosLike, &[like])[0],
+        Type::List(_) => trace::emit_list(ListOp::ZerosLike, &[like])[0],
     }
 }
 

@@ -17,6 +17,7 @@ impl Sweep {
             Some(&old) => match old.ty() {
                 Type::Tensor(_) => old.add(dv),
                 Type::Stack(_) => stack_op(StackOp::Add, &[old, dv])[0],
+                Type::List(_) => trace::emit_list(ListOp::Add, &[old, dv])[0],
             },
         };
         cot.insert(v, sum);
@@ -68,6 +69,7 @@ impl Sweep {
                 }
             }
             Op::Stack(op) => self.stack(level, op, node, data, cot),
+            Op::List(op) => self.list(level, op, node, data, cot),
             Op::Cond => self.cond(level, node, data, cot),
             Op::While => self.while_loop(level, node, data, cot),
             Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } => {}
@@ -106,6 +108,7 @@ impl Sweep {
                 trace::constant(HostTensor::zeros(t.dtype, vec![])).broadcast_to(t.shape.clone())
             }
             Type::Stack(_) => self.zeros_of_stack(level, v),
+            Type::List(_) => self.zeros_of_list(level, v),
             Type::Tensor(_) => zeros_of(self.map(level, v)),
         }
     }
@@ -142,6 +145,9 @@ impl Sweep {
     fn cond(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
         let regions: Vec<_> = graph(|g| data.regions.iter().map(|&r| g.region(r).clone()).collect());
         let pred = self.map(level, data.operands[0]);
+        let captures = &data.operands[1..];
+        let lists: Vec<Option<Any>> =
+            self.captured_lists(captures).into_iter().map(|l| l.and_then(|v| cot.get(&v).copied())).collect();
         let mut bwd = CondTrace::begin(pred);
         let mut parts: [Vec<Option<Any>>; 2] = Default::default();
         let mut threads: [Vec<Thread>; 2] = Default::default();
@@ -149,6 +155,7 @@ impl Sweep {
             bwd.select(arm);
             self.push_level(data.regions[arm], None);
             let mut arm_cot = Cotangents::new();
+            arm_cot.extend(region.params.iter().zip(&lists).filter_map(|(&p, &d)| Some((p, d?))));
             for (r, &y) in data.results.iter().zip(&region.yields) {
                 if let Some(&dr) = cot.get(r) {
                     self.add(&mut arm_cot, y, dr, Some(node));
@@ -158,9 +165,9 @@ impl Sweep {
             parts[arm] = region.params.iter().map(|p| arm_cot.get(p).copied()).collect();
             threads[arm] = self.pop_level().threads;
         }
-        let captures = &data.operands[1..];
+        // What a list was handed in with and came out with from both branches is not a part of it.
         let wanted: Vec<usize> =
-            (0..captures.len()).filter(|&i| parts[0][i].is_some() || parts[1][i].is_some()).collect();
+            (0..captures.len()).filter(|&i| parts[0][i] != lists[i] || parts[1][i] != lists[i]).collect();
         let mut sides = [Vec::new(), Vec::new()];
         for (arm, side) in sides.iter_mut().enumerate() {
             bwd.select(arm);
@@ -173,9 +180,7 @@ impl Sweep {
             }
         }
         let results = bwd.end(&sides[0], &sides[1], &[]);
-        for (&i, &d) in wanted.iter().zip(&results) {
-            self.add(cot, captures[i], d, Some(node));
-        }
+        self.hand_out(cot, wanted.iter().zip(&results).map(|(&i, &d)| (captures[i], d, lists[i].is_some())), node);
         let after = threads.iter().flatten().zip(&results[wanted.len()..]);
         self.hand_back(level, after.map(|(t, &r)| (t.saved, r)));
     }
@@ -191,8 +196,12 @@ impl Sweep {
         let trips = self.map(level, trips);
 
         // The loop variables of the backward loop: trips left, then the cotangents of what is reached.
+        let mut lists = vec![None; n];
+        lists.extend(self.captured_lists(&data.operands[n..]));
         let initial = |&i: &usize| {
-            if i < n {
+            if let Some(d) = lists[i].and_then(|v| cot.get(&v).copied()) {
+                d
+            } else if i < n {
                 cot.get(&data.results[i]).copied().unwrap_or_else(|| self.zeros_left(level, data.results[i]))
             } else {
                 self.zeros_of_type(level, data.operands[i])
@@ -206,6 +215,12 @@ impl Sweep {
         let left = params_in_body[0].sub(int(1));
         self.push_level(body_region, Some(bwd));
         let mut body_cot = Cotangents::new();
+        let is_list = |d: Any| matches!(d.ty(), Type::List(_));
+        for (&i, &d) in reached.iter().zip(&params_in_body[1..]) {
+            if i >= n && is_list(d) {
+                body_cot.insert(body.params[i], d);
+            }
+        }
         for (&i, &d) in reached.iter().zip(&params_in_body[1..]) {
             if i < n {
                 self.add(&mut body_cot, body.yields[i], d, Some(node));
@@ -220,6 +235,8 @@ impl Sweep {
             } else {
                 match part {
                     None => d,
+                    // What it had before is in it.
+                    Some(part) if is_list(d) => part,
                     Some(part) if matches!(d.ty(), Type::Stack(_)) => stack_op(StackOp::Add, &[d, part])[0],
                     Some(part) => d.add(part),
                 }
@@ -229,9 +246,8 @@ impl Sweep {
         let bwd = bwd.expect("the level is that of a loop");
         let extra: Vec<Any> = threads.iter().map(|t| t.current).collect();
         let results = bwd.end_with(&next, &extra, &[]);
-        for (&i, &d) in reached.iter().zip(&results[1..]) {
-            self.add(cot, data.operands[i], d, Some(node));
-        }
+        let parts = reached.iter().zip(&results[1..]);
+        self.hand_out(cot, parts.map(|(&i, &d)| (data.operands[i], d, lists[i].is_some())), node);
         let after = threads.iter().zip(&results[next.len()..]);
         self.hand_back(level, after.map(|(t, &r)| (t.saved, r)));
     }

@@ -1,6 +1,6 @@
 //! The tables of a graph and its entities.
 
-use super::Attrs;
+use super::{Attrs, ListOp};
 use crate::ops::{Effects, OpDef};
 use crate::{HostTensor, Loc, TensorType, Type};
 use std::fmt;
@@ -70,6 +70,8 @@ pub enum Op {
     },
     /// Saved values of a loop.
     Stack(StackOp),
+    /// Lists of the user.
+    List(ListOp),
     /// Runs one of two regions.
     Cond,
     /// Runs a region as long as another yields true.
@@ -99,6 +101,7 @@ impl PartialEq for Op {
             (Op::Read(a), Op::Read(b)) | (Op::Assign(a), Op::Assign(b)) => a == b,
             (Op::Assert { message: a }, Op::Assert { message: b }) => a == b,
             (Op::Stack(a), Op::Stack(b)) => a == b,
+            (Op::List(a), Op::List(b)) => a == b,
             (Op::Cond, Op::Cond) | (Op::While, Op::While) => true,
             _ => false,
         }
@@ -120,6 +123,7 @@ impl Op {
             Op::Stack(StackOp::Pop) => "pop",
             Op::Stack(StackOp::ZerosLike) => "stack_zeros_like",
             Op::Stack(StackOp::Add) => "stack_add",
+            Op::List(op) => op.name(),
             Op::Cond => "cond",
             Op::While => "while",
         }
@@ -135,6 +139,8 @@ impl Op {
             Op::Assert { .. } => Effects::Observable,
             Op::Stack(StackOp::Pop | StackOp::Add) => Effects::Fallible,
             Op::Stack(_) => Effects::Pure,
+            Op::List(op) if op.is_fallible() => Effects::Fallible,
+            Op::List(_) => Effects::Pure,
         }
     }
 }

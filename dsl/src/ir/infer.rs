@@ -79,6 +79,7 @@ fn arity(op: &Op) -> Arity {
         Op::Constant(_) | Op::Read(_) | Op::Stack(StackOp::New(_)) => Arity::Exactly(0),
         Op::Assign(_) | Op::Assert { .. } | Op::Stack(StackOp::Pop | StackOp::ZerosLike) => Arity::Exactly(1),
         Op::Stack(StackOp::Push | StackOp::Add) => Arity::Exactly(2),
+        Op::List(op) => Arity::Exactly(op.arity()),
         Op::Cond => Arity::AtLeast(1),
         Op::While => Arity::AtLeast(0),
     }
@@ -103,7 +104,8 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
         Op::Prim(def, attrs) => {
             check_attrs(def, attrs)?;
             if let Some(i) = operands.iter().position(|t| t.as_tensor().is_none()) {
-                return Err(broken(10, format!("operand {} is a stack", i + 1)));
+                let invariant = if matches!(operands[i], Type::Stack(_)) { 10 } else { 12 };
+                return Err(broken(invariant, format!("operand {} is {}", i + 1, operands[i].kind())));
             }
             let ty = (def.infer)(&InferCx { operands: &operands, attrs }).map_err(|error| {
                 let types: Vec<String> = operands.iter().map(|t| t.to_string()).collect();
@@ -119,6 +121,7 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
         },
         Op::Assign(_) | Op::Assert { .. } => Ok(vec![]),
         Op::Stack(op) => stack_types(op, &operands),
+        Op::List(op) => op.result_types(&operands),
         Op::Cond => cond_types(graph, node),
         Op::While => {
             let body = data.regions.get(1).map(|&r| graph.region(r));
@@ -133,7 +136,7 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
 fn stack_types(op: &StackOp, operands: &[&Type]) -> Result<Vec<Type>, Broken> {
     let stack = |i: usize| match operands[i] {
         Type::Stack(element) => Ok(element),
-        Type::Tensor(t) => Err(broken(10, format!("operand {} is {t}, not a stack", i + 1))),
+        other => Err(broken(10, format!("operand {} is {other}, not a stack", i + 1))),
     };
     match op {
         StackOp::New(element) => Ok(vec![Type::Stack(element.clone())]),

@@ -21,11 +21,13 @@
 //!   is assigned at most once, and not read after that. What is asserted is a `bool[]`.
 //! - **V10** What is pushed on a stack, popped and added is of the type of its elements. Other operations take tensors.
 //! - **V11** Inputs and outputs of the graph are tensors.
+//! - **V12** Operations on lists take a list where their definition says so, `i32` as indices, and elements that may be of the type
+//!   of the list's. What such an operation says of an extent is in the type of its result.
 //!
 //! "Of the type" means: equal, or of a type that [fits](crate::Type::fits) a less exact one.
 
 use super::infer::{broken, check_arity, count, is_countable, is_predicate, result_types};
-use super::{Broken, Graph, Node, Op, Region, Value, ValueDef};
+use super::{Broken, Graph, ListOp, Node, Op, Region, Value, ValueDef};
 use crate::{Diagnostic, Loc, Type};
 use std::collections::HashSet;
 
@@ -237,6 +239,7 @@ impl<'a> Verifier<'a> {
             Op::While => 5,
             Op::Read(_) => 8,
             Op::Stack(_) => 10,
+            Op::List(_) => 12,
             _ => 3,
         };
         if types.len() != data.results.len() {
@@ -246,7 +249,13 @@ impl<'a> Verifier<'a> {
         }
         for (i, (&r, ty)) in data.results.iter().zip(types).enumerate() {
             let has = g.ty(r);
-            let exact = matches!(data.op, Op::Constant(_) | Op::Read(_) | Op::While);
+            let exact = matches!(
+                data.op,
+                Op::Constant(_)
+                    | Op::Read(_)
+                    | Op::While
+                    | Op::List(ListOp::New(_) | ListOp::Stack(_) | ListOp::Concat(_) | ListOp::Split(_))
+            );
             if !(if exact { ty == has } else { ty.fits(has) }) {
                 let which = if types.len() > 1 { format!("result {}", i + 1) } else { "the result".to_owned() };
                 self.broken(node, broken(invariant, format!("{which} is {ty}, the graph says {has}")));

@@ -126,9 +126,11 @@ pub struct InferCx<'a> {
 }
 
 impl<'a> InferCx<'a> {
-    /// The type of an operand. Only stack operations take stacks, so it is a tensor.
+    /// The type of an operand. Only operations of their own take stacks and lists, so it is a tensor.
     pub fn tensor(&self, i: usize) -> Result<&'a TensorType, OpError> {
-        self.operands[i].as_tensor().ok_or_else(|| OpError::new(format!("operand {} is a stack", i + 1)))
+        self.operands[i]
+            .as_tensor()
+            .ok_or_else(|| OpError::new(format!("operand {} is {}", i + 1, self.operands[i].kind())))
     }
 }
 

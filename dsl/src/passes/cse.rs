@@ -2,7 +2,7 @@
 
 use super::Pass;
 use crate::Graph;
-use crate::ir::{Node, Op, Region, Replacements, Value};
+use crate::ir::{ListForm, Node, Op, Region, Replacements, Value};
 use crate::ops::Effects;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,8 +13,8 @@ use std::hash::{Hash, Hasher};
 /// Before: verified. After: verified; no two nodes of a region that always give the same are equal: constants, reads of a variable,
 /// and operations of the table (one that may fail has failed the first time). The first one stays.
 ///
-/// Does not look into regions from outside: a loop body may run zero times. Leaves stacks alone: engines change a stack
-/// in place while it has one use.
+/// Does not look into regions from outside: a loop body may run zero times. Leaves stacks and lists alone: engines change
+/// them in place while they have one use. What is read of a list is a tensor like others.
 #[derive(Clone, Copy, Debug)]
 pub struct Cse;
 
@@ -54,6 +54,7 @@ impl Hash for Key {
             Op::Prim(_, attrs) => attrs.hash(state),
             Op::Constant(tensor) => tensor.hash(state),
             Op::Read(var) => var.hash(state),
+            Op::List(op) => op.hash(state),
             _ => {}
         }
         self.1.hash(state);
@@ -75,6 +76,7 @@ impl Merge<'_> {
             let mergeable = match &data.op {
                 Op::Prim(def, _) => def.effects <= Effects::Fallible,
                 Op::Constant(_) | Op::Read(_) => true,
+                Op::List(op) => op.form() == ListForm::Query,
                 _ => false,
             };
             if mergeable {

@@ -83,7 +83,7 @@ impl Folder<'_> {
                 Op::Prim(def, attrs) => self.prim(node, def, &attrs),
                 Op::Cond => self.cond(node, region, kept),
                 Op::While => self.while_loop(node),
-                Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Stack(_) => true,
+                Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Stack(_) | Op::List(_) => true,
             };
             if stays {
                 kept.push(node);

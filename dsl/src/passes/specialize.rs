@@ -98,6 +98,7 @@ impl Specializer {
         for node in self.graph.region(region).nodes.clone() {
             let op = match &self.graph.node(node).op {
                 Op::Prim(def, attrs) => Some(Op::Prim(def, attrs.map_shapes(|s| self.shape(s)))),
+                Op::List(op) => Some(Op::List(op.map_shapes(|s| self.shape(s)))),
                 Op::Stack(StackOp::New(element)) => Some(Op::Stack(StackOp::New(self.element(element)))),
                 _ => None,
             };

@@ -19,7 +19,7 @@ mod for_autodiff;
 mod variables;
 mod while_loop;
 
-use crate::ir::{Graph, Node, Op, Region, Value, ValueDef, VarDecl, VarId};
+use crate::ir::{Graph, ListOp, Node, Op, Region, Value, ValueDef, VarDecl, VarId};
 use crate::ops::{InferCx, OpDef};
 use crate::var::AnyVar;
 use crate::{DType, Diagnostic, HostTensor, Loc, Result, Shape, TensorType, Type, ir::Attrs};
@@ -223,6 +223,13 @@ pub fn input(ty: TensorType, name: Option<&'static str>) -> Any {
 pub fn emit(def: &'static OpDef, operands: &[Any], attrs: Attrs) -> Any {
     let loc = Loc::caller();
     try_with(|t| t.emit(def, operands, attrs, loc))
+}
+
+/// Appends an operation on lists; errors in the operands end the trace at the caller's place.
+#[track_caller]
+pub(crate) fn emit_list(op: ListOp, operands: &[Any]) -> Vec<Any> {
+    let loc = Loc::caller();
+    try_with(|t| t.emit_list(op, operands, loc))
 }
 
 /// Appends a constant.
@@ -478,6 +485,16 @@ impl Tracer {
         }
         let node = self.append(Op::Prim(def, attrs), values, [ty], loc);
         Ok(self.any(self.graph.node(node).results[0]))
+    }
+
+    /// Appends an operation on lists; errors in the operands are at `loc`.
+    fn emit_list(&mut self, op: ListOp, operands: &[Any], loc: Loc) -> Result<Vec<Any>> {
+        let loc = self.loc_override.unwrap_or(loc);
+        let values = operands.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
+        let types: Vec<&Type> = values.iter().map(|&v| self.graph.ty(v)).collect();
+        let types = op.result_types(&types).map_err(|broken| broken.error.at(op.name(), loc))?;
+        let node = self.append(Op::List(op), values, types, loc);
+        Ok(self.graph.node(node).results.iter().map(|&v| self.any(v)).collect())
     }
 
     fn constant(&mut self, tensor: HostTensor, loc: Loc) -> Any {

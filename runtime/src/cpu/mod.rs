@@ -2,6 +2,7 @@
 
 pub(crate) mod element;
 pub(crate) mod kernels;
+pub(crate) mod list;
 pub(crate) mod math;
 pub(crate) mod memory;
 pub(crate) mod stack;

@@ -156,7 +156,7 @@ impl Stack {
 }
 
 /// Adds elements that lie in bytes, in any alignment.
-fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
+pub(super) fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
     use super::kernels::functions::{Scalar, function};
     let add = function("add", dtype, dtype).expect("a sum of stacks is one of numbers");
     let Scalar::Binary(add) = add.scalar else { panic!("a sum has two operands") };

@@ -4,7 +4,9 @@
 //! loop variables getting their next values, stand together as one item and happen at once. Jumps go to labels.
 
 use super::{BufferId, Instr, Reg, SlotId, StackId, Step, StepId, View};
-use anabranch_dsl::{HostTensor, TensorType};
+use crate::cpu::kernels::Kernel;
+use anabranch_dsl::ir::ListForm;
+use anabranch_dsl::{HostTensor, Type};
 
 /// One piece of storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,7 +75,7 @@ pub(crate) struct Draft {
     pub(crate) constant_regs: Vec<(Reg, u64)>,
     /// Bytes of each buffer.
     pub(crate) buffers: Vec<usize>,
-    pub(crate) stacks: Vec<TensorType>,
+    pub(crate) stacks: Vec<Type>,
     pub(crate) n_slots: u32,
     pub(crate) constants: Vec<HostTensor>,
     /// Storage of loop variables, with their loop.
@@ -160,6 +162,19 @@ impl Draft {
                 f(Storage::Stack(*dst), Read);
                 f(Storage::Stack(*src), Read);
                 f(Storage::Stack(*dst), Write);
+            }
+            Instr::List { list, other, step } => {
+                let Kernel::List(op) = &self.step(*step).kernel else { panic!("a list without an operation") };
+                if op.form() != ListForm::Make {
+                    f(Storage::Stack(*list), Read);
+                }
+                if let Some(other) = other {
+                    f(Storage::Stack(*other), Read);
+                }
+                self.step_touches(*step, f, Write);
+                if op.form() != ListForm::Query {
+                    f(Storage::Stack(*list), Write);
+                }
             }
             Instr::SlotMove { dst, src } => {
                 f(Storage::Slot(*src), Read);

@@ -1,18 +1,24 @@
 //! The executor: one loop over the instructions of a plan.
 
+use super::lists::Scratch;
 use super::{Base, BufferId, Instr, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers};
 use crate::cpu::element::{bytes_of, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::{self, Kernel, reference};
+use crate::cpu::list::List;
 use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars};
 use crate::cpu::stack::Stack;
-use anabranch_dsl::{Diagnostic, HostTensor, Result, TensorType, interp};
+use anabranch_dsl::{Diagnostic, HostTensor, Result, TensorType, Type, interp};
 
 /// The memory of one running step; used again by later steps of the same plan.
 pub(crate) struct Context {
     arena: Arena,
-    regs: Vec<u64>,
+    pub(super) regs: Vec<u64>,
+    /// The stacks; empty ones where a list has the number.
     stacks: Vec<Stack>,
-    slots: Vec<Option<HostTensor>>,
+    /// The lists, by the numbers of stacks.
+    pub(super) lists: Vec<Option<List>>,
+    pub(super) slots: Vec<Option<HostTensor>>,
+    pub(super) scratch: Scratch,
 }
 
 impl Context {
@@ -28,8 +34,10 @@ impl Context {
         Ok(Context {
             arena,
             regs: plan.registers.clone(),
-            stacks: plan.stacks.iter().map(Stack::new).collect(),
+            stacks: plan.stacks.iter().map(|ty| Stack::new(ty.element())).collect(),
+            lists: plan.stacks.iter().map(list_of).collect(),
             slots: vec![None; plan.n_slots],
+            scratch: Scratch::default(),
         })
     }
 
@@ -37,7 +45,7 @@ impl Context {
         Memory { arena: self.arena.bytes_mut(), regs: &mut self.regs, regions: &plan.regions, foreign }
     }
 
-    fn sources<'a>(&'a self, plan: &'a Plan, foreign: Foreign<'a>) -> Sources<'a> {
+    pub(super) fn sources<'a>(&'a self, plan: &'a Plan, foreign: Foreign<'a>) -> Sources<'a> {
         Sources::new(self.arena.bytes(), &self.regs, &plan.regions, foreign)
     }
 }
@@ -77,7 +85,13 @@ impl Plan {
                 }
                 Instr::CheckFinite(step) => self.check_finite(cx, &self.steps[step.index()], foreign)?,
                 Instr::StackNew(s) => cx.stacks[s.index()].clear(),
+                Instr::StackMove { dst, src, take } if matches!(self.stacks[dst.index()], Type::List(_)) => {
+                    move_list(&mut cx.lists, *dst, *src, *take);
+                }
                 Instr::StackMove { dst, src, take } => move_stack(&mut cx.stacks, *dst, *src, *take),
+                Instr::List { list, other, step } => {
+                    self.list_op(cx, *list, *other, &self.steps[step.index()], foreign)?;
+                }
                 Instr::StackPush { stack, step } => self.push(cx, *stack, &self.steps[step.index()], foreign)?,
                 Instr::StackPop { stack, step } => self.pop(cx, *stack, &self.steps[step.index()])?,
                 Instr::StackZero(s) => cx.stacks[s.index()].zero(),
@@ -147,7 +161,7 @@ impl Plan {
         }
     }
 
-    fn operands(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Vec<HostTensor> {
+    pub(super) fn operands(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Vec<HostTensor> {
         step.operands.iter().map(|o| self.host(cx, o, foreign)).collect()
     }
 
@@ -160,7 +174,7 @@ impl Plan {
     }
 
     /// Writes a host tensor where a step's result goes.
-    fn store(&self, cx: &mut Context, step: &Step, tensor: HostTensor) -> Result<()> {
+    pub(super) fn store(&self, cx: &mut Context, step: &Step, tensor: HostTensor) -> Result<()> {
         match &step.out {
             Out::Slot(s) => cx.slots[s.index()] = Some(tensor),
             Out::Reg(r, _) => {
@@ -177,7 +191,7 @@ impl Plan {
         Ok(())
     }
 
-    fn buffer_mut<'a>(&self, cx: &'a mut Context, b: BufferId) -> &'a mut [u8] {
+    pub(super) fn buffer_mut<'a>(&self, cx: &'a mut Context, b: BufferId) -> &'a mut [u8] {
         &mut cx.arena.bytes_mut()[self.regions[b.index()].clone()]
     }
 
@@ -196,19 +210,22 @@ impl Plan {
 
     fn push(&self, cx: &mut Context, stack: StackId, step: &Step, foreign: Foreign<'_>) -> Result<()> {
         let mut to = std::mem::take(&mut cx.stacks[stack.index()]);
+        let mut outcome = Ok(());
         match &step.operands[0] {
             Operand::View(v) if !to.is_dynamic() => to.push(v, &cx.sources(self, foreign)),
             operand => {
                 let tensor = self.host(cx, operand, foreign);
-                if !self.stacks[stack.index()].compatible(&tensor.ty()) {
-                    let message = format!("push of {} to a stack of {}", tensor.ty(), self.stacks[stack.index()]);
-                    return Err(Diagnostic::new(message).at(step.loc, ""));
+                let element = self.stacks[stack.index()].element();
+                if element.compatible(&tensor.ty()) {
+                    to.push_host(tensor);
+                } else {
+                    let message = format!("push of {} to a stack of {element}", tensor.ty());
+                    outcome = Err(Diagnostic::new(message).at(step.loc, ""));
                 }
-                to.push_host(tensor);
             }
         }
         cx.stacks[stack.index()] = to;
-        Ok(())
+        outcome
     }
 
     fn pop(&self, cx: &mut Context, stack: StackId, step: &Step) -> Result<()> {
@@ -299,7 +316,7 @@ impl Change<'_> {
     }
 }
 
-fn slot(cx: &Context, s: SlotId) -> &HostTensor {
+pub(super) fn slot(cx: &Context, s: SlotId) -> &HostTensor {
     cx.slots[s.index()].as_ref().unwrap_or_else(|| panic!("{s:?} is read before it is written"))
 }
 
@@ -310,6 +327,22 @@ fn fits(step: &Step, tensor: &HostTensor, shape: &[usize]) -> Result<()> {
     }
     let expected = TensorType::new(tensor.dtype(), shape);
     Err(Diagnostic::new(format!("{}: the result is {}, not {expected}", step.name, tensor.ty())).at(step.loc, ""))
+}
+
+/// The list for a type, if it is one of lists.
+fn list_of(ty: &Type) -> Option<List> {
+    if let Type::List(element) = ty { Some(List::new(element)) } else { None }
+}
+
+fn move_list(lists: &mut [Option<List>], dst: StackId, src: StackId, take: bool) {
+    let Ok([dst, src]) = lists.get_disjoint_mut([dst.index(), src.index()]) else {
+        return;
+    };
+    if take {
+        std::mem::swap(dst, src);
+    } else if let (Some(dst), Some(src)) = (dst, src) {
+        dst.copy_from(src);
+    }
 }
 
 fn move_stack(stacks: &mut [Stack], dst: StackId, src: StackId, take: bool) {

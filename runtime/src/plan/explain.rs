@@ -73,6 +73,11 @@ impl Plan {
             }
             Instr::StackZero(s) => write!(f, "{s:?} = zeros"),
             Instr::StackAdd { dst, src, .. } => write!(f, "{dst:?} += {src:?}"),
+            Instr::List { list, other, step } => {
+                self.step_text(f, *step)?;
+                write!(f, " of {list:?}")?;
+                other.map_or(Ok(()), |other| write!(f, " and {other:?}"))
+            }
             Instr::SlotMove { dst, src } => write!(f, "{dst:?} = {src:?}"),
         }
     }

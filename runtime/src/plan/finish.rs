@@ -7,7 +7,7 @@ use super::moves::{Ordered, in_order};
 use super::{Assign, Base, BufferId, Instr, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
-use anabranch_dsl::{Loc, Result, TensorType};
+use anabranch_dsl::{Loc, Result, TensorType, Type};
 use std::collections::HashMap;
 
 /// Numbers for the classes of one kind of storage, in the order in which they are met.
@@ -31,7 +31,7 @@ struct Finish<'a> {
     stacks: Numbers,
     slots: Numbers,
     requests: Vec<Request>,
-    stack_types: Vec<TensorType>,
+    stack_types: Vec<Type>,
     steps: Vec<Step>,
     code: Vec<Instr>,
     names: Vec<&'static str>,
@@ -205,6 +205,9 @@ impl Finish<'_> {
                     Instr::StackZero(s) => Instr::StackZero(self.stack(s)),
                     Instr::StackAdd { dst, src, step } => {
                         Instr::StackAdd { dst: self.stack(dst), src: self.stack(src), step }
+                    }
+                    Instr::List { list, other, step } => {
+                        Instr::List { list: self.stack(list), other: other.map(|o| self.stack(o)), step }
                     }
                     Instr::SlotMove { dst, src } => Instr::SlotMove { dst: self.slot(dst), src: self.slot(src) },
                     other @ (Instr::Jump { .. } | Instr::Run(_) | Instr::CheckFinite(_)) => other,

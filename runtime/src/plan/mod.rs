@@ -11,7 +11,7 @@
 //! |---|---|
 //! | tensor of rank 0 | a **register** of 64 bits |
 //! | tensor of known shape | a **view** of a buffer of the arena, an input, a constant, a variable or a register |
-//! | stack of tensors of known shape | a **stack**: one growing block of memory |
+//! | stack or list of tensors of known shape | a **stack**: one growing block of memory |
 //! | anything whose shape only the data decides | a **slot**: a host tensor of its own, or a list of them |
 //!
 //! Invariants. The executor relies on them and panics where one is broken:
@@ -24,14 +24,15 @@
 //! - P5. Inputs, constants and variables are never written while the instructions run: variables change at the end,
 //!   together, and only if no instruction failed.
 //! - P6. The constants of rank 0 lie in registers that no instruction writes.
-//! - P7. No instruction of a plan without slots takes memory from the allocator, except stacks that grow beyond what
-//!   any earlier step needed.
+//! - P7. No instruction of a plan without slots takes memory from the allocator, except stacks and lists that grow
+//!   beyond what any earlier step needed.
 
 mod allocate;
 mod draft;
 mod exec;
 mod explain;
 mod finish;
+mod lists;
 mod liveness;
 mod lower;
 mod moves;
@@ -41,7 +42,7 @@ mod view;
 use crate::cpu::kernels::Kernel;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::OpDef;
-use anabranch_dsl::{DType, HostTensor, Loc, TensorType};
+use anabranch_dsl::{DType, HostTensor, Loc, TensorType, Type};
 use std::ops::Range;
 
 pub(crate) use exec::Context;
@@ -75,7 +76,7 @@ id! {
     BufferId, "b"
 }
 id! {
-    /// A stack of tensors.
+    /// A stack or list of tensors.
     StackId, "s"
 }
 id! {
@@ -168,7 +169,7 @@ pub(crate) enum Instr {
     CheckFinite(StepId),
     /// Empties a stack.
     StackNew(StackId),
-    /// Copies a stack; takes its content if the source is not used any more.
+    /// Copies a stack or list; takes its content if the source is not used any more.
     StackMove { dst: StackId, src: StackId, take: bool },
     /// Pushes the operand of a step.
     StackPush { stack: StackId, step: StepId },
@@ -178,6 +179,8 @@ pub(crate) enum Instr {
     StackZero(StackId),
     /// Adds another stack of the same length.
     StackAdd { dst: StackId, src: StackId, step: StepId },
+    /// Runs the operation on lists that the kernel of a step says; some take another list.
+    List { list: StackId, other: Option<StackId>, step: StepId },
     /// Shares the tensor of a slot.
     SlotMove { dst: SlotId, src: SlotId },
 }
@@ -205,8 +208,8 @@ pub(crate) struct Plan {
     pub(crate) registers: Vec<u64>,
     /// Number of registers that hold constants; they come first.
     pub(crate) n_constant_registers: usize,
-    /// Element type of each stack.
-    pub(crate) stacks: Vec<TensorType>,
+    /// Type of each stack and list.
+    pub(crate) stacks: Vec<Type>,
     pub(crate) n_slots: usize,
     pub(crate) constants: Vec<HostTensor>,
     pub(crate) inputs: Vec<TensorType>,

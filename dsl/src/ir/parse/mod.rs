@@ -268,6 +268,12 @@ impl<'a> Parser<'a> {
             self.expect('>')?;
             return Ok(Type::Stack(element));
         }
+        if self.eat_word("list") {
+            self.expect('<')?;
+            let element = self.tensor_type()?;
+            self.expect('>')?;
+            return Ok(Type::List(element));
+        }
         self.tensor_type().map(Type::Tensor)
     }
 

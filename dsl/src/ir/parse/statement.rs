@@ -4,7 +4,7 @@ use super::{Failed, Parse, Parser, Symbol};
 use crate::ir::infer::{check_attrs, count, kind_name, result_types};
 use crate::ir::lex::Tok;
 use crate::ir::literal::Literal;
-use crate::ir::{Attr, AttrKind, Attrs, Node, Op, Region, StackOp};
+use crate::ir::{Attr, AttrKind, Attrs, ListOp, Node, Op, Region, StackOp};
 use crate::ops::{self, OpDef};
 use crate::{Diagnostic, Loc, Type};
 
@@ -104,6 +104,17 @@ impl<'a> Parser<'a> {
                 self.next();
                 (Op::Assert { message }, operands)
             }
+            _ if ListOp::parsed(name, None).is_some() => {
+                let operands = self.operands()?;
+                let types = self.annotation()?;
+                if name == "list_new" && !matches!(types.as_deref(), Some([Type::List(_)])) {
+                    return Err(self.error(op_loc, "a new list needs its type, as `: list<f32[2]>`"));
+                }
+                let op = ListOp::parsed(name, types.as_deref()).expect("there is an operation of this name");
+                let node = self.graph.make_node(region, Op::List(op), operands, [], loc);
+                self.set_types(node, types, op_loc)?;
+                return Ok(node);
+            }
             _ => match (StackOp::by_name(name), ops::by_name(name)) {
                 (Some(op), _) => (Op::Stack(op), self.operands()?),
                 (None, Some(def)) => {
@@ -113,7 +124,8 @@ impl<'a> Parser<'a> {
                 }
                 (None, None) => {
                     let mut error = Diagnostic::new(format!("there is no operation `{name}`")).at(op_loc, "");
-                    let all = ops::all().map(|d| d.name).chain(BUILTINS.iter().copied());
+                    let lists = ListOp::all().map(|op| op.name());
+                    let all = ops::all().map(|d| d.name).chain(BUILTINS.iter().copied()).chain(lists);
                     if let Some(near) = nearest(name, all) {
                         error = error.help(format!("there is `{near}`"));
                     }
@@ -252,7 +264,8 @@ mod tests {
 
     #[test]
     fn no_operation_of_the_table_has_a_name_of_the_language() {
-        for name in BUILTINS.iter().chain(&["graph", "var", "yield", "return"]) {
+        let lists = ListOp::all().map(|op| op.name());
+        for name in BUILTINS.iter().chain(&["graph", "var", "yield", "return"]).chain(&lists) {
             assert!(ops::by_name(name).is_none(), "{name}");
         }
     }

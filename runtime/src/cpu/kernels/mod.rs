@@ -18,6 +18,7 @@ pub(crate) mod walk;
 
 use super::memory::Sources;
 use crate::plan::Step;
+use anabranch_dsl::ir::ListOp;
 
 /// What a step runs.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(crate) enum Kernel {
     Data,
     /// Nothing: the message of an assertion.
     Assert(String),
+    /// An operation on lists.
+    List(ListOp),
     /// Fused elementwise operations.
     Map(elementwise::Map),
     /// A copy to a part of a buffer.
@@ -85,7 +88,7 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
             let size = view.dtype.size();
             out.copy_from_slice(&sources.bytes(view.base)[view.offset * size..][..size]);
         }
-        Kernel::Data | Kernel::Assert(_) | Kernel::ToSlot | Kernel::FromSlot | Kernel::Reference => {
+        Kernel::Data | Kernel::Assert(_) | Kernel::List(_) | Kernel::ToSlot | Kernel::FromSlot | Kernel::Reference => {
             panic!("`{}` has no kernel over bytes", step.name)
         }
     }

@@ -1,8 +1,8 @@
-//! Control flow and stacks.
+//! Control flow, stacks and lists.
 
 use super::{Instr, Item, Kernel, Lower, Move, Operand, Out, Place};
 use crate::plan::draft::Storage;
-use anabranch_dsl::ir::{Node, StackOp, Value};
+use anabranch_dsl::ir::{ListForm, ListOp, Node, StackOp, Value};
 use anabranch_dsl::{Loc, Result};
 
 impl Lower<'_> {
@@ -129,8 +129,8 @@ impl Lower<'_> {
     pub(super) fn stack_op(&mut self, node: Node, op: &StackOp) -> Result<()> {
         let graph = self.graph;
         let data = graph.node(node);
-        if let StackOp::New(element) = op {
-            let stack = self.new_stack(element.clone());
+        if let StackOp::New(_) = op {
+            let stack = self.new_stack(graph.ty(data.results[0]).clone());
             self.emit(Instr::StackNew(stack));
             self.places[data.results[0].index()] = Some(Place::Stack(stack));
             return Ok(());
@@ -140,7 +140,7 @@ impl Lower<'_> {
         let Place::Stack(src) = self.place(data.operands[0])? else {
             panic!("the operand of {} is no stack", op_name(op))
         };
-        let stack = self.new_stack(graph.ty(data.results[0]).element().clone());
+        let stack = self.new_stack(graph.ty(data.results[0]).clone());
         self.emit_item(Item::Moves(vec![Move::Stack { dst: stack, src }]));
         let name = op_name(op);
         match op {
@@ -151,13 +151,7 @@ impl Lower<'_> {
                 self.emit(Instr::StackPush { stack, step });
             }
             StackOp::Pop => {
-                let top = self.new_place(graph.ty(data.results[1]));
-                let out = match &top {
-                    Place::Reg(r) => Out::Reg(*r, graph.ty(data.results[1]).element().dtype),
-                    Place::View(v) => Out::View(v.clone()),
-                    Place::Slot(s) => Out::Slot(*s),
-                    Place::Stack(_) | Place::Expr(_) => panic!("an element of a stack is a tensor"),
-                };
+                let (top, out) = self.new_out(data.results[1]);
                 let step = self.add_step(Kernel::Data, vec![], out, None, name, data.loc);
                 self.emit(Instr::StackPop { stack, step });
                 self.places[data.results[1].index()] = Some(top);
@@ -170,6 +164,59 @@ impl Lower<'_> {
             }
         }
         self.places[data.results[0].index()] = Some(Place::Stack(stack));
+        Ok(())
+    }
+
+    /// A new place for a tensor that a step writes.
+    fn new_out(&mut self, value: Value) -> (Place, Out) {
+        let ty = self.graph.ty(value);
+        let place = self.new_place(ty);
+        let out = match &place {
+            Place::Reg(r) => Out::Reg(*r, ty.element().dtype),
+            Place::View(v) => Out::View(v.clone()),
+            Place::Slot(s) => Out::Slot(*s),
+            Place::Stack(_) | Place::Expr(_) => panic!("{value} of `{}` is no tensor", self.graph.name),
+        };
+        (place, out)
+    }
+
+    pub(super) fn list_op(&mut self, node: Node, op: &ListOp) -> Result<()> {
+        let graph = self.graph;
+        let data = graph.node(node);
+        let (mut lists, mut operands) = (Vec::new(), Vec::new());
+        for &v in &data.operands {
+            match self.place(v)? {
+                Place::Stack(s) => lists.push(s),
+                _ => operands.push(self.operand(v)?),
+            }
+        }
+        let found = data.results.iter().copied().find(|&r| graph.ty(r).as_tensor().is_some());
+        let (found, out) = match found {
+            Some(v) => {
+                let (place, out) = self.new_out(v);
+                (Some((v, place)), out)
+            }
+            None => (None, Out::Nothing),
+        };
+        let list = match op.form() {
+            ListForm::Query => lists[0],
+            ListForm::Make => self.new_stack(graph.ty(data.results[0]).clone()),
+            ListForm::Update => {
+                // A list is a value, as a stack is.
+                let list = self.new_stack(graph.ty(data.results[0]).clone());
+                self.emit_item(Item::Moves(vec![Move::Stack { dst: list, src: lists.remove(0) }]));
+                list
+            }
+        };
+        let other = lists.pop().filter(|_| op.form() != ListForm::Query);
+        let step = self.add_step(Kernel::List(op.clone()), operands, out, None, op.name(), data.loc);
+        self.emit(Instr::List { list, other, step });
+        if op.form() != ListForm::Query {
+            self.places[data.results[0].index()] = Some(Place::Stack(list));
+        }
+        if let Some((v, place)) = found {
+            self.places[v.index()] = Some(place);
+        }
         Ok(())
     }
 }

@@ -36,7 +36,7 @@ enum Place {
     View(View),
     /// A tensor of unknown shape.
     Slot(SlotId),
-    /// A stack.
+    /// A stack or list.
     Stack(StackId),
     /// An elementwise expression that its only user will compute.
     Expr(Box<Expr>),
@@ -188,6 +188,7 @@ impl Lower<'_> {
                 self.emit(Instr::Assert { cond, step });
             }
             Op::Stack(op) => self.stack_op(node, op)?,
+            Op::List(op) => self.list_op(node, op)?,
             Op::Cond => self.cond(node)?,
             Op::While => self.while_loop(node)?,
         }
@@ -264,7 +265,7 @@ impl Lower<'_> {
     /// A new place for a value of a type.
     fn new_place(&mut self, ty: &Type) -> Place {
         match ty {
-            Type::Stack(element) => Place::Stack(self.new_stack(element.clone())),
+            Type::Stack(_) | Type::List(_) => Place::Stack(self.new_stack(ty.clone())),
             Type::Tensor(t) if t.rank() == 0 => Place::Reg(self.new_reg()),
             Type::Tensor(t) => match t.shape.known() {
                 Some(shape) => Place::View(self.new_buffer(t.dtype, shape)),
@@ -283,8 +284,8 @@ impl Lower<'_> {
         SlotId(self.draft.n_slots - 1)
     }
 
-    fn new_stack(&mut self, element: TensorType) -> StackId {
-        self.draft.stacks.push(element);
+    fn new_stack(&mut self, ty: Type) -> StackId {
+        self.draft.stacks.push(ty);
         StackId(self.draft.stacks.len() as u32 - 1)
     }
 

@@ -1,0 +1,154 @@
+//! The gradients of operations on lists.
+//!
+//! Keeps true: the cotangent of a list is a list of its type and length. An element of it that is not written is zero.
+
+use super::saved::Origin;
+use super::*;
+use crate::Dim;
+
+impl Sweep {
+    /// Goes backwards through an operation on lists. Each part is read of a cotangent before the cotangent goes on, so that it may be
+    /// changed in place.
+    pub(super) fn list(&self, level: usize, op: &ListOp, node: Node, data: &NodeData, cot: &mut Cotangents) {
+        let d = |i: usize, cot: &Cotangents| cot.get(&data.results[i]).copied();
+        let only = |cot: &Cotangents| d(0, cot).expect("an operation with one result gets its cotangent");
+        let operands = &data.operands;
+        let first_extent = |v: Value| graph(|g| g.ty(v).element().shape.dims()[0].clone());
+        let emit = |op: ListOp, operands: &[Any]| trace::emit_list(op, operands)[0];
+        match op {
+            ListOp::New(_) | ListOp::ZerosLike | ListOp::Len | ListOp::Extents => {}
+            ListOp::Push => {
+                let popped = trace::emit_list(ListOp::Pop, &[only(cot)]);
+                self.add(cot, operands[0], popped[0], Some(node));
+                self.add_fitted(cot, operands[1], popped[1], node);
+            }
+            ListOp::Pop => {
+                let below = d(0, cot).unwrap_or_else(|| self.zeros_of_list(level, data.results[0]));
+                let top = d(1, cot).unwrap_or_else(|| self.zeros_of_type(level, data.results[1]));
+                self.add(cot, operands[0], emit(ListOp::Push, &[below, top]), Some(node));
+            }
+            ListOp::Read | ListOp::Gather => {
+                let (list, dy) = (operands[0], only(cot));
+                if !self.is_active(list) {
+                    return;
+                }
+                let index = self.map(level, operands[1]);
+                let before = cot.get(&list).copied().unwrap_or_else(|| self.zeros_of_list(level, list));
+                self.came_from.borrow_mut().entry(list).or_insert(node);
+                cot.insert(list, emit(ListOp::Accumulate, &[before, index, dy]));
+            }
+            ListOp::Write | ListOp::Scatter | ListOp::Accumulate => {
+                let dl = only(cot);
+                if self.is_active(operands[2]) {
+                    let index = self.map(level, operands[1]);
+                    let op = if index.rank() == 0 { ListOp::Read } else { ListOp::Gather };
+                    let dx = emit(op, &[dl, index]);
+                    self.add_fitted(cot, operands[2], dx, node);
+                }
+                // What is written now was a constant before, so what stands there does not matter.
+                self.add(cot, operands[0], dl, Some(node));
+            }
+            ListOp::Stack(_) => self.add(cot, operands[0], emit(ListOp::Unstack, &[only(cot)]), Some(node)),
+            ListOp::Unstack => {
+                let dx = emit(ListOp::Stack(first_extent(operands[0])), &[only(cot)]);
+                self.add_fitted(cot, operands[0], dx, node);
+            }
+            ListOp::Concat(_) => {
+                let dy = only(cot);
+                let extents = trace::with(|t| t.of_list(operands[0], ListOp::Extents));
+                let extents = self.map(level, extents);
+                let dl = emit(ListOp::Split(first_extent(operands[0])), &[dy, extents]);
+                self.add(cot, operands[0], dl, Some(node));
+            }
+            ListOp::Split(_) => {
+                let dx = emit(ListOp::Concat(first_extent(operands[0])), &[only(cot)]);
+                self.add_fitted(cot, operands[0], dx, node);
+            }
+            ListOp::Add => {
+                let dl = only(cot);
+                self.add(cot, operands[0], dl, Some(node));
+                self.add(cot, operands[1], dl, Some(node));
+            }
+        }
+    }
+
+    /// Adds to the cotangent of a tensor what was in a list, whose type may leave extents open that are known of the tensor.
+    fn add_fitted(&self, cot: &mut Cotangents, v: Value, dv: Any, node: Node) {
+        if !self.is_active(v) {
+            return;
+        }
+        let shape = graph(|g| g.ty(v).element().shape.clone());
+        let is_static = |shape: &crate::Shape| !shape.dims().contains(&Dim::Unknown);
+        let dv = if is_static(&shape) && dv.shape() != shape { dv.broadcast_to(shape) } else { dv };
+        self.add(cot, v, dv, Some(node));
+    }
+
+    /// Zeros for a list: a new one of its length, so that the list itself need not be kept.
+    pub(super) fn zeros_of_list(&self, level: usize, v: Value) -> Any {
+        if level > 0
+            && let Origin::Outside(outer) = self.origin(v)
+        {
+            return self.zeros_of_list(level - 1, outer);
+        }
+        let element = graph(|g| g.ty(v).element().clone());
+        if !element.shape.dims().contains(&Dim::Unknown) {
+            let len = trace::with(|t| t.of_list(v, ListOp::Len));
+            let len = self.map(level, len);
+            return trace::emit_list(ListOp::New(element), &[len])[0];
+        }
+        if level == 0 {
+            return zeros_of(trace::with(|t| t.any(v)));
+        }
+        trace::fail(
+            Diagnostic::new(format!(
+                "gradients: of a list whose elements are {element}, where they are changed in a branch or loop and not all are used"
+            ))
+            .at(graph(|g| g.loc(v)), "the shapes of these elements are not known")
+            .help("give the list elements of known extents"),
+        )
+    }
+
+    /// The lists with a gradient among captures, each where it is captured first: they hand their cotangent into the construct.
+    pub(super) fn captured_lists(&self, captures: &[Value]) -> Vec<Option<Value>> {
+        let mut seen = HashSet::new();
+        let is_list = |v: Value| graph(|g| matches!(g.ty(v), Type::List(_)));
+        captures.iter().map(|&v| (self.is_active(v) && is_list(v) && seen.insert(v)).then_some(v)).collect()
+    }
+
+    /// What comes out of a construct: cotangents of lists that were handed in, in place of these, and parts of others.
+    pub(super) fn hand_out(
+        &self,
+        cot: &mut Cotangents,
+        parts: impl Iterator<Item = (Value, Any, bool)> + Clone,
+        node: Node,
+    ) {
+        for (v, d, _) in parts.clone().filter(|&(.., whole)| whole) {
+            self.came_from.borrow_mut().entry(v).or_insert(node);
+            cot.insert(v, d);
+        }
+        for (v, d, _) in parts.filter(|&(.., whole)| !whole) {
+            self.add(cot, v, d, Some(node));
+        }
+    }
+}
+
+impl trace::Tracer {
+    /// The result of a query of a list, made where the list is made: later the list may have been changed in place.
+    fn of_list(&mut self, list: Value, op: ListOp) -> Value {
+        if let Some(&v) = self.autodiff.of_lists.get(&(list, op.clone())) {
+            return v;
+        }
+        let g = &mut self.graph;
+        let (region, loc) = (g.region_of(list), g.loc(list));
+        let types = op.result_types(&[g.ty(list)]).expect("the query fits any list");
+        let node = g.make_node(region, Op::List(op.clone()), vec![list], types, loc);
+        let at = match g.producer(list) {
+            Some(maker) => 1 + g.region(region).nodes.iter().rposition(|&n| n == maker).expect("it is in its region"),
+            None => 0,
+        };
+        g.region_mut(region).nodes.insert(at, node);
+        let v = g.node(node).results[0];
+        self.autodiff.of_lists.insert((list, op), v);
+        v
+    }
+}

@@ -1,0 +1,367 @@
+//! Lists of tensors in host memory: the meaning of the [operations on lists](crate::ir::ListOp), with the errors that every engine
+//! gives in the same words.
+//!
+//! Keeps true: an element that is there has the element type of the list and a shape that its type allows.
+
+use crate::ir::ListOp;
+use crate::ops::EvalCx;
+use crate::{Buffer, DType, Diagnostic, Dim, HostTensor, Loc, Result, TensorType, match_buffer};
+
+/// A list of tensors.
+#[derive(Clone, Debug)]
+pub struct HostList {
+    element: TensorType,
+    /// The elements; none is there that is not written. If the type says its shape, it is zeros.
+    items: Vec<Option<HostTensor>>,
+}
+
+/// The error of an operation on a list, at a place.
+fn error(op: &ListOp, message: impl std::fmt::Display, loc: Loc) -> Diagnostic {
+    Diagnostic::new(format!("{}: {message}", op.name())).at(loc, "")
+}
+
+/// The error of an index that is negative, or not less than the length.
+pub fn out_of_range(op: &ListOp, index: i32, len: usize, loc: Loc) -> Diagnostic {
+    let elements = if len == 1 { "element" } else { "elements" };
+    error(op, format_args!("index {index} is out of range for a list of {len} {elements}"), loc)
+        .help("indices count from 0")
+}
+
+/// The error of an element that is written a second time.
+pub fn written_twice(op: &ListOp, index: i32, len: usize, loc: Loc) -> Diagnostic {
+    error(op, format_args!("element {index} of a list of {len} is written already"), loc)
+        .help("an element is written once; make another list for new values")
+}
+
+/// The error of an element whose shape the type of the list does not allow.
+pub fn wrong_shape(op: &ListOp, given: &TensorType, element: &TensorType, index: usize, loc: Loc) -> Diagnostic {
+    error(op, format_args!("element {index} is {given}, the list is of {element}"), loc)
+}
+
+/// The error of taking an element of an empty list.
+pub fn empty(op: &ListOp, loc: Loc) -> Diagnostic {
+    error(op, "the list is empty, of length 0", loc)
+}
+
+/// The error of a list of negative length.
+pub fn negative_length(op: &ListOp, len: i32, loc: Loc) -> Diagnostic {
+    error(op, format_args!("a list of {len} elements"), loc)
+}
+
+/// The error of lists of different lengths.
+pub fn lengths_differ(op: &ListOp, a: usize, b: usize, loc: Loc) -> Diagnostic {
+    error(op, format_args!("lists of {a} and {b} elements"), loc)
+}
+
+/// The error of a result that is not of the extent which the operation says.
+pub fn wrong_extent(op: &ListOp, extent: usize, expected: &Dim, loc: Loc) -> Diagnostic {
+    let what = match op {
+        ListOp::Split(_) => "a part is of extent",
+        ListOp::Concat(_) => "the elements are in all of extent",
+        _ => "the length is",
+    };
+    error(op, format_args!("{what} {extent}, not {expected}"), loc)
+}
+
+/// The error of parts that do not make up the whole.
+pub fn wrong_parts(op: &ListOp, sum: i64, extent: usize, loc: Loc) -> Diagnostic {
+    error(op, format_args!("parts of {sum} in all of an axis of extent {extent}"), loc)
+}
+
+/// The error of a part of negative extent.
+pub fn negative_part(op: &ListOp, part: i32, index: usize, loc: Loc) -> Diagnostic {
+    error(op, format_args!("part {index} is of extent {part}"), loc)
+}
+
+/// The index if it is one of a list of that length.
+pub fn check_index(op: &ListOp, index: i32, len: usize, loc: Loc) -> Result<usize> {
+    usize::try_from(index).ok().filter(|&i| i < len).ok_or_else(|| out_of_range(op, index, len, loc))
+}
+
+/// Checks an extent against what the operation says of it; a named one says nothing.
+pub fn check_extent(op: &ListOp, extent: usize, expected: &Dim, loc: Loc) -> Result<()> {
+    match expected {
+        Dim::Known(n) if *n != extent => Err(wrong_extent(op, extent, expected, loc)),
+        _ => Ok(()),
+    }
+}
+
+/// Checks the parts that an axis is cut into.
+pub fn check_parts(op: &ListOp, parts: &[i32], extent: usize, expected: &Dim, loc: Loc) -> Result<()> {
+    for (i, &part) in parts.iter().enumerate() {
+        let n = usize::try_from(part).map_err(|_| negative_part(op, part, i, loc))?;
+        check_extent(op, n, expected, loc)?;
+    }
+    let sum: i64 = parts.iter().map(|&n| i64::from(n)).sum();
+    if sum == extent as i64 { Ok(()) } else { Err(wrong_parts(op, sum, extent, loc)) }
+}
+
+/// The rows `start` to `start + n - 1` of a tensor, under a shape.
+fn rows(tensor: &HostTensor, start: usize, n: usize, shape: Vec<usize>) -> HostTensor {
+    let stride: usize = tensor.shape()[1..].iter().product();
+    let range = start * stride..(start + n) * stride;
+    match_buffer!(tensor.buffer(), d => HostTensor::new(shape, d[range].to_vec()))
+}
+
+/// Tensors of one element type, one behind the other, under a shape.
+fn joined(dtype: DType, parts: &[HostTensor], shape: Vec<usize>) -> HostTensor {
+    let mut all = Buffer::zeros(dtype, 0);
+    for part in parts {
+        match (&mut all, part.buffer()) {
+            (Buffer::F32(a), Buffer::F32(b)) => a.extend_from_slice(b),
+            (Buffer::F64(a), Buffer::F64(b)) => a.extend_from_slice(b),
+            (Buffer::I32(a), Buffer::I32(b)) => a.extend_from_slice(b),
+            (Buffer::I64(a), Buffer::I64(b)) => a.extend_from_slice(b),
+            (Buffer::U32(a), Buffer::U32(b)) => a.extend_from_slice(b),
+            (Buffer::U8(a), Buffer::U8(b)) => a.extend_from_slice(b),
+            (Buffer::Bool(a), Buffer::Bool(b)) => a.extend_from_slice(b),
+            (a, b) => panic!("elements of {} and {} in one list", a.dtype(), b.dtype()),
+        }
+    }
+    HostTensor::from_buffer(shape, all)
+}
+
+fn sum(a: &HostTensor, b: &HostTensor) -> HostTensor {
+    let add = crate::ops::by_name("add").expect("there is an operation `add`");
+    let cx = EvalCx { operands: &[a, b], attrs: &Default::default(), ty: &a.ty() };
+    (add.eval)(&cx).expect("addition of equal types does not fail")
+}
+
+impl HostList {
+    /// An empty list.
+    pub fn new(element: TensorType) -> HostList {
+        HostList { element, items: Vec::new() }
+    }
+
+    /// A list of given elements.
+    pub fn from_items(element: TensorType, items: Vec<Option<HostTensor>>) -> HostList {
+        HostList { element, items }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The type of the elements.
+    pub fn element(&self) -> &TensorType {
+        &self.element
+    }
+
+    /// The same list as one of a less exact type.
+    pub fn set_element(&mut self, element: TensorType) {
+        self.element = element;
+    }
+
+    /// Removes all elements.
+    pub fn clear(&mut self) {
+        self.items.clear();
+    }
+
+    /// The list that an operation makes from tensors: all but [`ListOp::ZerosLike`].
+    pub fn make(op: &ListOp, element: TensorType, operands: &[HostTensor], loc: Loc) -> Result<HostList> {
+        let items = match op {
+            ListOp::New(_) => {
+                let n = operands[0].data::<i32>()[0];
+                vec![None; usize::try_from(n).map_err(|_| negative_length(op, n, loc))?]
+            }
+            ListOp::Unstack => {
+                let x = &operands[0];
+                (0..x.shape()[0]).map(|i| Some(rows(x, i, 1, x.shape()[1..].to_vec()))).collect()
+            }
+            ListOp::Split(extent) => {
+                let (x, parts) = (&operands[0], operands[1].data::<i32>());
+                check_parts(op, parts, x.shape()[0], extent, loc)?;
+                let mut start = 0;
+                let part = |&n: &i32| {
+                    let n = n as usize;
+                    start += n;
+                    Some(rows(x, start - n, n, [&[n], &x.shape()[1..]].concat()))
+                };
+                parts.iter().map(part).collect()
+            }
+            op => panic!("{} makes no list from tensors", op.name()),
+        };
+        Ok(HostList { element, items })
+    }
+
+    /// As many zeros.
+    pub fn zeros_like(&self) -> HostList {
+        let zeros = |item: &Option<HostTensor>| {
+            let item = item.as_ref().filter(|_| self.element.shape.known().is_none())?;
+            Some(HostTensor::zeros(item.dtype(), item.shape()))
+        };
+        HostList { element: self.element.clone(), items: self.items.iter().map(zeros).collect() }
+    }
+
+    /// What an operation finds in the list.
+    pub fn query(&self, op: &ListOp, operands: &[HostTensor], loc: Loc) -> Result<HostTensor> {
+        match op {
+            ListOp::Read => self.item(op, check_index(op, operands[0].data::<i32>()[0], self.len(), loc)?, loc),
+            ListOp::Gather => {
+                let indices = operands[0].data::<i32>();
+                let chosen = |&i: &i32| self.item(op, check_index(op, i, self.len(), loc)?, loc);
+                let items = indices.iter().map(chosen).collect::<Result<Vec<_>>>()?;
+                self.stacked(op, &items, loc)
+            }
+            ListOp::Stack(extent) => {
+                check_extent(op, self.len(), extent, loc)?;
+                self.stacked(op, &self.all(op, loc)?, loc)
+            }
+            ListOp::Concat(extent) => {
+                let items = self.all(op, loc)?;
+                let rest = match items.first() {
+                    Some(first) => first.shape()[1..].to_vec(),
+                    None => self.shape_of_none(op, 1, loc)?,
+                };
+                for (i, item) in items.iter().enumerate() {
+                    if item.shape()[1..] != rest {
+                        return Err(self.shapes_differ(op, &items, i, loc));
+                    }
+                }
+                let n = items.iter().map(|x| x.shape()[0]).sum();
+                check_extent(op, n, extent, loc)?;
+                Ok(joined(self.element.dtype, &items, [&[n], &rest[..]].concat()))
+            }
+            ListOp::Len => Ok(HostTensor::scalar(self.len() as i32)),
+            ListOp::Extents => {
+                let extents: Vec<i32> = self.all(op, loc)?.iter().map(|x| x.shape()[0] as i32).collect();
+                Ok(HostTensor::new([extents.len()], extents))
+            }
+            op => panic!("{} reads no list", op.name()),
+        }
+    }
+
+    /// Changes the list; gives what was popped. The other list is that of [`ListOp::Add`].
+    pub fn update(
+        &mut self,
+        op: &ListOp,
+        operands: &[HostTensor],
+        other: Option<&HostList>,
+        loc: Loc,
+    ) -> Result<Option<HostTensor>> {
+        match op {
+            ListOp::Push => {
+                self.fits(op, &operands[0], self.len(), loc)?;
+                self.items.push(Some(operands[0].clone()));
+            }
+            ListOp::Pop => {
+                let last = self.len().checked_sub(1).ok_or_else(|| empty(op, loc))?;
+                let item = self.item(op, last, loc)?;
+                self.items.pop();
+                return Ok(Some(item));
+            }
+            ListOp::Write => self.write(op, operands[0].data::<i32>()[0], operands[1].clone(), loc)?,
+            ListOp::Scatter => {
+                let values = self.named_rows(op, &operands[0], &operands[1], loc)?;
+                for (&i, value) in operands[0].data::<i32>().iter().zip(values) {
+                    self.write(op, i, value, loc)?;
+                }
+            }
+            ListOp::Accumulate => {
+                let values = self.named_rows(op, &operands[0], &operands[1], loc)?;
+                for (&i, value) in operands[0].data::<i32>().iter().zip(values) {
+                    let i = check_index(op, i, self.len(), loc)?;
+                    self.fits(op, &value, i, loc)?;
+                    self.add_to(op, i, &value, loc)?;
+                }
+            }
+            ListOp::Add => {
+                let other = other.expect("a sum has two operands");
+                if self.len() != other.len() {
+                    return Err(lengths_differ(op, self.len(), other.len(), loc));
+                }
+                for (i, item) in other.items.iter().enumerate() {
+                    if let Some(item) = item {
+                        self.add_to(op, i, item, loc)?;
+                    }
+                }
+            }
+            op => panic!("{} changes no list", op.name()),
+        }
+        Ok(None)
+    }
+
+    fn add_to(&mut self, op: &ListOp, i: usize, value: &HostTensor, loc: Loc) -> Result<()> {
+        let all = match &self.items[i] {
+            Some(old) if old.shape() == value.shape() => sum(old, value),
+            Some(old) => return Err(wrong_shape(op, &value.ty(), &old.ty(), i, loc)),
+            None => value.clone(),
+        };
+        self.items[i] = Some(all);
+        Ok(())
+    }
+
+    fn write(&mut self, op: &ListOp, index: i32, value: HostTensor, loc: Loc) -> Result<()> {
+        let i = check_index(op, index, self.len(), loc)?;
+        self.fits(op, &value, i, loc)?;
+        if self.items[i].is_some() {
+            return Err(written_twice(op, index, self.len(), loc));
+        }
+        self.items[i] = Some(value);
+        Ok(())
+    }
+
+    /// The value for each of several indices, which lie along its first axis; the value itself for one index.
+    fn named_rows(&self, op: &ListOp, indices: &HostTensor, values: &HostTensor, loc: Loc) -> Result<Vec<HostTensor>> {
+        if indices.rank() == 0 {
+            return Ok(vec![values.clone()]);
+        }
+        let n = indices.len();
+        if values.shape()[0] != n {
+            let message = format_args!("{n} indices for {} values", values.shape()[0]);
+            return Err(error(op, message, loc));
+        }
+        Ok((0..n).map(|i| rows(values, i, 1, values.shape()[1..].to_vec())).collect())
+    }
+
+    fn fits(&self, op: &ListOp, value: &HostTensor, index: usize, loc: Loc) -> Result<()> {
+        let ty = value.ty();
+        if ty.compatible(&self.element) { Ok(()) } else { Err(wrong_shape(op, &ty, &self.element, index, loc)) }
+    }
+
+    fn item(&self, op: &ListOp, i: usize, loc: Loc) -> Result<HostTensor> {
+        match (&self.items[i], self.element.shape.known()) {
+            (Some(item), _) => Ok(item.clone()),
+            (None, Some(shape)) => Ok(HostTensor::zeros(self.element.dtype, shape)),
+            (None, None) => {
+                let n = self.len();
+                let message = format_args!("element {i} of a list of {n} is not written, and its shape is not known");
+                Err(error(op, message, loc).help(format!("the elements are {}", self.element)))
+            }
+        }
+    }
+
+    fn all(&self, op: &ListOp, loc: Loc) -> Result<Vec<HostTensor>> {
+        (0..self.len()).map(|i| self.item(op, i, loc)).collect()
+    }
+
+    fn stacked(&self, op: &ListOp, items: &[HostTensor], loc: Loc) -> Result<HostTensor> {
+        let shape = match items.first() {
+            Some(first) => first.shape().to_vec(),
+            None => self.shape_of_none(op, 0, loc)?,
+        };
+        if let Some(i) = items.iter().position(|x| x.shape() != shape) {
+            return Err(self.shapes_differ(op, items, i, loc));
+        }
+        Ok(joined(self.element.dtype, items, [&[items.len()], &shape[..]].concat()))
+    }
+
+    fn shapes_differ(&self, op: &ListOp, items: &[HostTensor], i: usize, loc: Loc) -> Diagnostic {
+        error(op, format_args!("element {i} is {}, element 0 is {}", items[i].ty(), items[0].ty()), loc)
+    }
+
+    /// The extents of an element from an axis on, where there is no element to look at.
+    fn shape_of_none(&self, op: &ListOp, from: usize, loc: Loc) -> Result<Vec<usize>> {
+        let known = self.element.shape.dims()[from..].iter().map(Dim::known).collect::<Option<Vec<_>>>();
+        known.ok_or_else(|| {
+            let message = format_args!("there are no elements, and the shape of {} is not known", self.element);
+            error(op, message, loc)
+        })
+    }
+}

@@ -1,0 +1,255 @@
+//! Lists: tensors of one shape in one growing block of memory, or host tensors where shapes are not known.
+//!
+//! Keeps true: `words` holds the bytes of every element, zeros where nothing is written; `written` has one entry for each. Checks
+//! and the words of errors are those of the interpreter.
+
+use super::stack::add_bytes;
+use anabranch_dsl::interp::list as meaning;
+use anabranch_dsl::interp::list::HostList;
+use anabranch_dsl::ir::ListOp;
+use anabranch_dsl::{DType, HostTensor, Loc, Result, TensorType};
+
+/// A list. Its memory stays when it is emptied.
+#[derive(Debug)]
+pub(crate) struct List {
+    /// The type of the elements.
+    element: TensorType,
+    /// Their extents, if they are known.
+    shape: Option<Vec<usize>>,
+    /// Bytes of one element.
+    bytes: usize,
+    words: Vec<u64>,
+    written: Vec<bool>,
+    /// The elements, if their shapes are not known.
+    host: HostList,
+}
+
+impl List {
+    /// An empty list.
+    pub(crate) fn new(element: &TensorType) -> List {
+        let shape = element.shape.known();
+        let bytes = shape.iter().flatten().product::<usize>() * element.dtype.size();
+        let host = HostList::new(element.clone());
+        List { element: element.clone(), shape, bytes, words: Vec::new(), written: Vec::new(), host }
+    }
+
+    /// Whether the elements are host tensors of any shape.
+    pub(crate) fn is_dynamic(&self) -> bool {
+        self.shape.is_none()
+    }
+
+    /// Number of elements of known shape.
+    pub(crate) fn len(&self) -> usize {
+        self.written.len()
+    }
+
+    /// The type of the elements.
+    pub(crate) fn element(&self) -> &TensorType {
+        &self.element
+    }
+
+    /// An operation where shapes are not known; gives what it finds, or takes out.
+    pub(crate) fn on_host(&mut self, op: &ListOp, operands: &[HostTensor], loc: Loc) -> Result<Option<HostTensor>> {
+        use anabranch_dsl::ir::ListForm::{Make, Query, Update};
+        match op.form() {
+            Make => {
+                self.host = HostList::make(op, self.element.clone(), operands, loc)?;
+                Ok(None)
+            }
+            Query => self.host.query(op, operands, loc).map(Some),
+            Update => self.host.update(op, operands, None, loc),
+        }
+    }
+
+    /// An operation with another list of the same type.
+    pub(crate) fn with_other(&mut self, op: &ListOp, other: &List, loc: Loc) -> Result<()> {
+        match op {
+            ListOp::ZerosLike if self.is_dynamic() => self.host = other.host.zeros_like(),
+            ListOp::ZerosLike => {
+                self.resize(0);
+                self.resize(other.len());
+            }
+            ListOp::Add if self.is_dynamic() => {
+                self.host.update(op, &[], Some(&other.host), loc)?;
+            }
+            ListOp::Add => {
+                if self.len() != other.len() {
+                    return Err(meaning::lengths_differ(op, self.len(), other.len(), loc));
+                }
+                let n = self.len() * self.bytes;
+                let to = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..n];
+                add_bytes(self.element.dtype, to, &bytemuck::cast_slice(&other.words)[..n]);
+                self.written.iter_mut().zip(&other.written).for_each(|(a, b)| *a |= b);
+            }
+            op => panic!("{} takes one list", op.name()),
+        }
+        Ok(())
+    }
+
+    /// Changes the number of elements; those that come are zeros.
+    fn resize(&mut self, len: usize) {
+        let (before, after) = (self.len() * self.bytes, len * self.bytes);
+        self.written.resize(len, false);
+        let words = after.div_ceil(8);
+        if words > self.words.len() {
+            // Growth by doubling, so that pushing takes constant time on average.
+            let words = words.max(2 * self.words.len()).max(8);
+            self.words.resize(words, 0);
+        }
+        if after > before {
+            bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[before..after].fill(0);
+        }
+    }
+
+    fn item(&self, i: usize) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[i * self.bytes..][..self.bytes]
+    }
+
+    fn item_mut(&mut self, i: usize) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[i * self.bytes..][..self.bytes]
+    }
+
+    /// Changes the list; `data` are the bytes of elements, one behind the other, one for each index. Of an unstacked tensor the index
+    /// is the number of elements; the parts of a split one are checked.
+    pub(crate) fn update(&mut self, op: &ListOp, indices: &[i32], data: &[u8], loc: Loc) -> Result<()> {
+        match op {
+            ListOp::New(_) => {
+                let n = indices[0];
+                let n = usize::try_from(n).map_err(|_| meaning::negative_length(op, n, loc))?;
+                self.resize(0);
+                self.resize(n);
+            }
+            ListOp::Unstack => {
+                self.resize(0);
+                self.fill_with(indices[0] as usize, data);
+            }
+            ListOp::Split(_) => {
+                self.resize(0);
+                self.fill_with(indices.len(), data);
+            }
+            ListOp::Push => {
+                let i = self.len();
+                self.resize(i + 1);
+                self.item_mut(i).copy_from_slice(data);
+                self.written[i] = true;
+            }
+            ListOp::Write | ListOp::Scatter => {
+                for (k, &index) in indices.iter().enumerate() {
+                    let i = meaning::check_index(op, index, self.len(), loc)?;
+                    if std::mem::replace(&mut self.written[i], true) {
+                        return Err(meaning::written_twice(op, index, self.len(), loc));
+                    }
+                    let from = &data[k * self.bytes..][..self.bytes];
+                    self.item_mut(i).copy_from_slice(from);
+                }
+            }
+            ListOp::Accumulate => {
+                let dtype = self.element.dtype;
+                for (k, &index) in indices.iter().enumerate() {
+                    let i = meaning::check_index(op, index, self.len(), loc)?;
+                    self.written[i] = true;
+                    let from = &data[k * self.bytes..][..self.bytes];
+                    add_bytes(dtype, self.item_mut(i), from);
+                }
+            }
+            op => panic!("{} changes no list by elements", op.name()),
+        }
+        Ok(())
+    }
+
+    fn fill_with(&mut self, n: usize, data: &[u8]) {
+        self.resize(n);
+        bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..n * self.bytes].copy_from_slice(data);
+        self.written.fill(true);
+    }
+
+    /// Takes the last element out.
+    pub(crate) fn pop(&mut self, op: &ListOp, loc: Loc, to: impl FnOnce(&[u8])) -> Result<()> {
+        let last = self.len().checked_sub(1).ok_or_else(|| meaning::empty(op, loc))?;
+        to(self.item(last));
+        self.written.pop();
+        Ok(())
+    }
+
+    /// The shape of what is found.
+    pub(crate) fn query_shape(&self, op: &ListOp, indices: &[i32], loc: Loc) -> Result<Vec<usize>> {
+        let shape = self.shape.as_ref().expect("the shape is known");
+        let len = self.len();
+        Ok(match op {
+            ListOp::Read => shape.clone(),
+            ListOp::Gather => [&[indices.len()], &shape[..]].concat(),
+            ListOp::Stack(extent) => {
+                meaning::check_extent(op, len, extent, loc)?;
+                [&[len], &shape[..]].concat()
+            }
+            ListOp::Concat(extent) => {
+                meaning::check_extent(op, len * shape[0], extent, loc)?;
+                [&[len * shape[0]], &shape[1..]].concat()
+            }
+            ListOp::Len => vec![],
+            ListOp::Extents => vec![len],
+            op => panic!("{} reads no list", op.name()),
+        })
+    }
+
+    /// Writes what is found.
+    pub(crate) fn query(&self, op: &ListOp, indices: &[i32], loc: Loc, to: &mut [u8]) -> Result<()> {
+        match op {
+            ListOp::Read | ListOp::Gather => {
+                for (k, &index) in indices.iter().enumerate() {
+                    let i = meaning::check_index(op, index, self.len(), loc)?;
+                    to[k * self.bytes..][..self.bytes].copy_from_slice(self.item(i));
+                }
+            }
+            ListOp::Stack(extent) => {
+                meaning::check_extent(op, self.len(), extent, loc)?;
+                self.all_to(to);
+            }
+            ListOp::Concat(extent) => {
+                let first = self.shape.as_ref().expect("the shape is known")[0];
+                meaning::check_extent(op, self.len() * first, extent, loc)?;
+                self.all_to(to);
+            }
+            ListOp::Len => to.copy_from_slice(&(self.len() as i32).to_ne_bytes()),
+            ListOp::Extents => {
+                let first = self.shape.as_ref().expect("the shape is known")[0] as i32;
+                to.chunks_exact_mut(4).for_each(|to| to.copy_from_slice(&first.to_ne_bytes()));
+            }
+            op => panic!("{} reads no list", op.name()),
+        }
+        Ok(())
+    }
+
+    fn all_to(&self, to: &mut [u8]) {
+        to.copy_from_slice(&bytemuck::cast_slice(&self.words)[..self.len() * self.bytes]);
+    }
+
+    /// The element type of what is found.
+    pub(crate) fn query_dtype(&self, op: &ListOp) -> DType {
+        if matches!(op, ListOp::Len | ListOp::Extents) { DType::I32 } else { self.element.dtype }
+    }
+
+    /// Becomes a copy of a list of the same type, or of one whose shapes are known where those of this one are not.
+    pub(crate) fn copy_from(&mut self, other: &List) {
+        if self.is_dynamic() {
+            self.host = match &other.shape {
+                None => other.host.clone(),
+                Some(shape) => {
+                    let item = |i: usize| {
+                        let data = || super::element::to_buffer(other.element.dtype, other.item(i));
+                        other.written[i].then(|| HostTensor::from_buffer(shape.clone(), data()))
+                    };
+                    HostList::from_items(self.element.clone(), (0..other.len()).map(item).collect())
+                }
+            };
+            self.host.set_element(self.element.clone());
+            return;
+        }
+        self.written.clone_from(&other.written);
+        let words = (other.len() * other.bytes).div_ceil(8);
+        if self.words.len() < words {
+            self.words.resize(words, 0);
+        }
+        self.words[..words].copy_from_slice(&other.words[..words]);
+    }
+}

@@ -1,0 +1,216 @@
+//! Operations on lists, run.
+//!
+//! Where shapes are known, elements are copied between the list and the memory of the plan, and nothing is taken from the allocator
+//! but what lists grow by.
+
+use super::{Base, Operand, Out, Plan, StackId, Step, View};
+use crate::cpu::element::{bytes_of, to_buffer};
+use crate::cpu::kernels::Kernel;
+use crate::cpu::list::List;
+use crate::cpu::memory::{Foreign, Sources};
+use crate::plan::exec::Context;
+use anabranch_dsl::interp::list as meaning;
+use anabranch_dsl::ir::{ListForm, ListOp};
+use anabranch_dsl::{Diagnostic, HostTensor, Result, TensorType};
+
+/// Memory for operands on their way.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    indices: Vec<i32>,
+    words: Vec<u64>,
+}
+
+/// The operands that are indices, and those that are elements.
+fn roles(op: &ListOp) -> (Option<usize>, Option<usize>) {
+    match op {
+        ListOp::New(_) | ListOp::Read | ListOp::Gather => (Some(0), None),
+        ListOp::Push | ListOp::Unstack => (None, Some(0)),
+        ListOp::Write | ListOp::Scatter | ListOp::Accumulate => (Some(0), Some(1)),
+        ListOp::Split(_) => (Some(1), Some(0)),
+        _ => (None, None),
+    }
+}
+
+impl Plan {
+    /// Runs an operation on a list; `other` is the second list of an operation on two.
+    pub(super) fn list_op(
+        &self,
+        cx: &mut Context,
+        list: StackId,
+        other: Option<StackId>,
+        step: &Step,
+        foreign: Foreign<'_>,
+    ) -> Result<()> {
+        let Kernel::List(op) = &step.kernel else { panic!("`{}` is no operation on lists", step.name) };
+        let mut target = cx.lists[list.index()].take().unwrap_or_else(|| panic!("{list:?} is no list"));
+        let outcome = match other {
+            Some(other) => {
+                let other = cx.lists[other.index()].as_ref().expect("the lists are different");
+                target.with_other(op, other, step.loc)
+            }
+            None if target.is_dynamic() => {
+                let operands = self.operands(cx, step, foreign);
+                target.on_host(op, &operands, step.loc).and_then(|found| match found {
+                    Some(tensor) => self.store(cx, step, tensor),
+                    None => Ok(()),
+                })
+            }
+            None => {
+                let mut scratch = std::mem::take(&mut cx.scratch);
+                let outcome = self.on_bytes(cx, &mut target, &mut scratch, op, step, foreign);
+                cx.scratch = scratch;
+                outcome
+            }
+        };
+        cx.lists[list.index()] = Some(target);
+        outcome
+    }
+
+    /// An operation on a list of known shapes.
+    fn on_bytes(
+        &self,
+        cx: &mut Context,
+        list: &mut List,
+        scratch: &mut Scratch,
+        op: &ListOp,
+        step: &Step,
+        foreign: Foreign<'_>,
+    ) -> Result<()> {
+        let (indices, data) = roles(op);
+        let Scratch { indices: numbers, words } = scratch;
+        numbers.clear();
+        match indices.map(|i| &step.operands[i]) {
+            Some(Operand::View(v)) => {
+                let from = cx.sources(self, foreign).elements::<i32>(v.base);
+                numbers.extend(v.offsets().map(|at| from[at]));
+            }
+            Some(Operand::Slot(s)) => numbers.extend(super::exec::slot(cx, *s).data::<i32>()),
+            None => {}
+        }
+        if op.form() == ListForm::Query {
+            return self.found(cx, list, op, numbers, step);
+        }
+        if *op == ListOp::Pop {
+            return match &step.out {
+                Out::View(View { base: Base::Buffer(b), .. }) => {
+                    let to = self.buffer_mut(cx, *b);
+                    list.pop(op, step.loc, |from| to.copy_from_slice(from))
+                }
+                Out::Reg(r, _) => list.pop(op, step.loc, |from| cx.regs[r.index()] = to_word(from)),
+                Out::Nothing => list.pop(op, step.loc, |_| {}),
+                out => panic!("an element of known shape goes to {out:?}"),
+            };
+        }
+        let Some(data) = data.map(|i| &step.operands[i]) else {
+            return list.update(op, numbers, &[], step.loc);
+        };
+        if let ListOp::Unstack = op {
+            numbers.push(match data {
+                Operand::View(v) => v.shape[0],
+                Operand::Slot(s) => super::exec::slot(cx, *s).shape()[0],
+            } as i32);
+        }
+        match data {
+            Operand::View(v) => {
+                let sources = cx.sources(self, foreign);
+                self.check_rows(list, op, numbers, step, &v.shape)?;
+                list.update(op, numbers, contiguous(v, &sources, words), step.loc)
+            }
+            Operand::Slot(s) => {
+                let tensor = super::exec::slot(cx, *s);
+                self.check_rows(list, op, numbers, step, tensor.shape())?;
+                list.update(op, numbers, bytes_of(tensor.buffer()), step.loc)
+            }
+        }
+    }
+
+    /// Checks the shape of what goes into a list, in the order in which the interpreter does.
+    fn check_rows(&self, list: &List, op: &ListOp, indices: &[i32], step: &Step, shape: &[usize]) -> Result<()> {
+        let element = list.element();
+        let expected = element.shape.known().expect("the shape is known");
+        let given = match op {
+            ListOp::Push | ListOp::Write => shape,
+            ListOp::Scatter | ListOp::Accumulate if shape.len() > expected.len() => {
+                if shape[0] != indices.len() {
+                    let message = format!("{}: {} indices for {} values", step.name, indices.len(), shape[0]);
+                    return Err(Diagnostic::new(message).at(step.loc, ""));
+                }
+                &shape[1..]
+            }
+            ListOp::Accumulate => shape,
+            ListOp::Unstack => &shape[1..],
+            ListOp::Split(_) => {
+                meaning::check_parts(op, indices, shape[0], &expected[0].into(), step.loc)?;
+                return self.check_rest(list, step, shape);
+            }
+            _ => return Ok(()),
+        };
+        if given == expected || (indices.is_empty() && *op != ListOp::Push) {
+            return Ok(());
+        }
+        let at = match op {
+            ListOp::Push => list.len(),
+            ListOp::Unstack => 0,
+            _ => meaning::check_index(op, indices[0], list.len(), step.loc)?,
+        };
+        let given = TensorType::new(element.dtype, given);
+        Err(meaning::wrong_shape(op, &given, element, at, step.loc))
+    }
+
+    /// Checks the extents of a tensor that is cut along its first axis.
+    fn check_rest(&self, list: &List, step: &Step, shape: &[usize]) -> Result<()> {
+        let expected = list.element().shape.known().expect("the shape is known");
+        if shape[1..] == expected[1..] {
+            return Ok(());
+        }
+        let given = TensorType::new(list.element().dtype, [&expected[..1], &shape[1..]].concat());
+        Err(meaning::wrong_shape(&ListOp::Split(expected[0].into()), &given, list.element(), 0, step.loc))
+    }
+
+    fn found(&self, cx: &mut Context, list: &List, op: &ListOp, indices: &[i32], step: &Step) -> Result<()> {
+        match &step.out {
+            Out::View(View { base: Base::Buffer(b), .. }) => list.query(op, indices, step.loc, self.buffer_mut(cx, *b)),
+            Out::Reg(r, dtype) => {
+                let mut element = [0u64];
+                list.query(op, indices, step.loc, &mut bytemuck::cast_slice_mut(&mut element)[..dtype.size()])?;
+                cx.regs[r.index()] = element[0];
+                Ok(())
+            }
+            Out::Slot(s) => {
+                let (shape, dtype) = (list.query_shape(op, indices, step.loc)?, list.query_dtype(op));
+                let n: usize = shape.iter().product();
+                let mut words = vec![0u64; (n * dtype.size()).div_ceil(8)];
+                let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..n * dtype.size()];
+                list.query(op, indices, step.loc, bytes)?;
+                cx.slots[s.index()] = Some(HostTensor::from_buffer(shape, to_buffer(dtype, bytes)));
+                Ok(())
+            }
+            out => panic!("`{}` writes {out:?}", step.name),
+        }
+    }
+}
+
+/// An element of at most 8 bytes as a register.
+fn to_word(from: &[u8]) -> u64 {
+    let mut word = [0u64];
+    bytemuck::cast_slice_mut(&mut word)[..from.len()].copy_from_slice(from);
+    word[0]
+}
+
+/// The bytes of a view in row-major order, copied if they do not lie so.
+fn contiguous<'a>(view: &View, sources: &Sources<'a>, words: &'a mut Vec<u64>) -> &'a [u8] {
+    let size = view.dtype.size();
+    let bytes = sources.bytes(view.base);
+    if view.is_contiguous() {
+        return &bytes[view.offset * size..][..view.n_bytes()];
+    }
+    let n = view.n_bytes();
+    if words.len() < n.div_ceil(8) {
+        words.resize(n.div_ceil(8), 0);
+    }
+    let to: &mut [u8] = &mut bytemuck::cast_slice_mut(words)[..n];
+    for (to, at) in to.chunks_exact_mut(size).zip(view.offsets()) {
+        to.copy_from_slice(&bytes[at * size..][..size]);
+    }
+    to
+}
