@@ -131,32 +131,160 @@ fn folds_go_in_both_directions_and_have_gradients() {
 
 #[test]
 fn folds_go_over_rows_of_several_tensors() {
-    fn f(xs: S, ws: S) -> (S, S, S) {
+    fn f(xs: S, ws: S) -> (S, S) {
         let sum = fold_left(zeros([2]), (xs, [ws]), |a, (x, [w])| a * w + x);
-        let total = (sum * sum).sum();
-        let dw = gradients(total, ws);
-        (sum, dw, gradients((dw * dw).sum(), xs))
+        (sum, gradients((sum * sum).sum(), ws))
     }
-    // a = x0 * w1 * w2 + x1 * w2 + x2, with finite differences for the rest in the corpus of operations.
-    let xs = [[1.0, 2.0], [3.0, 5.0], [7.0, 11.0]];
-    let ws: [f64; 3] = [9.0, 0.5, 2.0];
-    let a: Vec<f64> = (0..2).map(|k| (xs[0][k] * ws[1] + xs[1][k]) * ws[2] + xs[2][k]).collect();
-    let dw1: f64 = (0..2).map(|k| 2.0 * a[k] * xs[0][k] * ws[2]).sum();
-    let dw2: f64 = (0..2).map(|k| 2.0 * a[k] * (xs[0][k] * ws[1] + xs[1][k])).sum();
-    // d/dx of dw1^2 + dw2^2, where a and (x0 w1 + x1) depend on x.
-    let b: Vec<f64> = (0..2).map(|k| xs[0][k] * ws[1] + xs[1][k]).collect();
-    let mut ddx = [[0.0; 2]; 3];
-    for k in 0..2 {
-        let da = [ws[1] * ws[2], ws[2], 1.0];
-        let db = [ws[1], 1.0, 0.0];
-        for (row, (da, db)) in ddx.iter_mut().zip(da.into_iter().zip(db)) {
-            let direct = if db == ws[1] { 2.0 * a[k] * ws[2] } else { 0.0 };
-            row[k] =
-                2.0 * dw1 * (2.0 * da * xs[0][k] * ws[2] + direct) + 2.0 * dw2 * (2.0 * da * b[k] + 2.0 * a[k] * db);
+    // a = x0 * w1 * w2 + x1 * w2 + x2, so da/dw1 = x0 * w2 and da/dw2 = x0 * w1 + x1.
+    let (xs, ws) = ([[1.0, 2.0], [3.0, 5.0], [7.0, 11.0]], [9.0, 0.5, 2.0]);
+    check(f, (xs, ws), &[14.0, 23.0, 0.0, 28.0 * 2.0 + 46.0 * 4.0, 28.0 * 3.5 + 46.0 * 6.0]);
+}
+
+/// The same scan by a host loop over rows: no loop in the graph.
+fn unrolled<S: Carry, Y>(mut state: S, n: usize, f: impl Fn(S, usize) -> (S, Y)) -> (S, Vec<Y>) {
+    let mut outputs = Vec::new();
+    for i in 0..n {
+        let (next, y) = f(state, i);
+        state = next;
+        outputs.push(y);
+    }
+    (state, outputs)
+}
+
+#[test]
+fn a_scan_has_the_derivatives_of_its_unrolled_rows() {
+    fn cell(h: S, x: S, w: S) -> (S, S) {
+        let next = (h * w + x).tanh();
+        (next, next * x)
+    }
+    fn derivatives(h: S, ys: S, wrt: (S, S, S)) -> [S; 8] {
+        let loss = (h * h).sum() + (ys * ys).sum();
+        let d = gradients(loss, wrt);
+        let slope = (d.0 * d.0).sum() + d.1.sum() + (d.2 * d.2 * d.2).sum();
+        let dd = gradients(slope, wrt);
+        [h, ys, d.0, d.1, d.2, dd.0, dd.1, dd.2]
+    }
+    fn as_a_loop(xs: S, h0: S, w: S) -> [S; 8] {
+        let (h, ys) = scan(h0, xs, |h, x| cell(h, x, w));
+        derivatives(h, ys, (xs, h0, w))
+    }
+    fn by_the_host(xs: S, h0: S, w: S) -> [S; 8] {
+        let (h, ys) = unrolled(h0, 3, |h, i| cell(h, xs.row(i), w));
+        derivatives(h, stack(&ys, 0), (xs, h0, w))
+    }
+    fn reversed_loop(xs: S, h0: S, w: S) -> [S; 8] {
+        let (h, ys) = scan_reverse(h0, xs, |h, x| cell(h, x, w));
+        derivatives(h, ys, (xs, h0, w))
+    }
+    fn reversed_by_the_host(xs: S, h0: S, w: S) -> [S; 8] {
+        let (h, mut ys) = unrolled(h0, 3, |h, i| cell(h, xs.row(2 - i), w));
+        ys.reverse();
+        derivatives(h, stack(&ys, 0), (xs, h0, w))
+    }
+    type F = fn(S, S, S) -> [S; 8];
+    let pairs: [(F, F); 2] = [(as_a_loop, by_the_host), (reversed_loop, reversed_by_the_host)];
+    let (xs, h0, w) = ([[0.3, -0.2], [0.9, 0.4], [-0.5, 0.1]], [0.2, 0.7], [1.1, -0.6]);
+    for (staged, host) in pairs {
+        let expected = eval_with(host, (xs, h0, w)).unwrap_or_else(|e| panic!("{e}"));
+        let expected: Vec<f64> = expected.iter().flat_map(|a| a.as_slice().to_vec()).collect();
+        check(staged, (xs, h0, w), &expected);
+    }
+}
+
+#[test]
+fn scans_and_maps_take_and_give_structures() {
+    #[derive(Carry)]
+    struct Row {
+        x: S,
+        n: I,
+    }
+    fn f(x: S, n: I) -> (S, S, I, S) {
+        let over = Row { x, n };
+        let out = map(over, |row: Row| Pair { sum: row.x * row.n.cast(), parts: vec![row.x, row.x + 1.0], width: 2 });
+        let (count, rows) =
+            scan_reverse(scalar(0), Row { x, n }, |i, row| (i + 1, Row { x: row.x, n: row.n * 10 + i }));
+        (out.sum, out.parts[1] * out.width as f64, rows.n + count, rows.x)
+    }
+    check(f, ([0.5, 1.5], [2, 3]), &[1.0, 4.5, 3.0, 5.0, 2.0 + 21.0, 2.0 + 30.0, 0.5, 1.5]);
+}
+
+#[test]
+fn no_rows_give_no_outputs() {
+    fn f(xs: S) -> (S, S, S, S) {
+        let (sum, sums) = scan(scalar(5.0), xs, |sum, x| (sum + x.sum(), [sum, sum * 2.0]));
+        let doubled = map(xs, |x| x * 2.0);
+        (sum, sums[0], doubled, gradients(sum + doubled.sum(), xs))
+    }
+    let none: [[f64; 2]; 0] = [];
+    check(f, none, &[5.0]);
+    check(f, [[1.0, 2.0]], &[8.0, 5.0, 2.0, 4.0, 3.0, 3.0]);
+}
+
+#[test]
+fn rows_whose_number_only_the_data_decides() {
+    /// The first `n` numbers from 1, as a tensor whose extent is not known while tracing.
+    fn first(n: I) -> S {
+        let push = |(i, mut list): (I, List<f64>)| {
+            list.push((i + 1).cast::<f64>());
+            (i + 1, list)
+        };
+        while_loop((scalar(0), List::new(())), |(i, _)| i.less(n), push).1.stack()
+    }
+    fn f(n: I) -> (S, S) {
+        let xs = first(n);
+        let (sum, sums) = scan_reverse(scalar(0.0), xs, |sum, x| (sum + x, sum + x));
+        (sum, sums)
+    }
+    check(f, 3, &[6.0, 6.0, 5.0, 3.0]);
+    check(f, 0, &[0.0]);
+    fn two(n: I, m: I) -> S {
+        map((first(n), first(m)), |(a, b)| a * b)
+    }
+    check(two, (2, 2), &[1.0, 4.0]);
+    let error = error_of(two, (2, 3));
+    assert!(error.to_string().contains("`map`: `rows.1` has as many rows as the others"), "{error}");
+    assert!(error.to_string().contains("control_functions.rs"), "{error}");
+}
+
+#[test]
+fn a_map_is_recognized_as_parallel_and_a_scan_is_not() {
+    fn mapped(xs: S) -> S {
+        map(xs, |x| cond(x.less(1.0), || x * 2.0, || x.sqrt()))
+    }
+    fn scanned(xs: S) -> S {
+        scan(scalar(0.0), xs, |sum, x| (sum + x, sum)).1
+    }
+    #[graph]
+    fn written_by_hand(xs: S) -> S {
+        let rows = List::unstack(xs);
+        let (mut out, mut i) = (List::with_len(3, ()), scalar(0));
+        while i < 3 {
+            out.write(2 - i, rows.read(i) * 2.0);
+            i += 1;
         }
+        out.stack()
     }
-    let expected: Vec<f64> = a.iter().copied().chain([0.0, dw1, dw2]).chain(ddx.into_iter().flatten()).collect();
-    check(f, (xs, ws), &expected);
+    fn gradient_of_a_map(xs: S) -> S {
+        gradients(map(xs, |x| x * x.sin()).sum(), xs)
+    }
+    let explain = |f: fn(S) -> S| {
+        let session = Session::new().unwrap();
+        let types = [anabranch::TensorType::new(F64, [3])];
+        session.function(f).unwrap().explain(&types).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let independent = "its iterations are independent of each other";
+    for f in [mapped as fn(S) -> S, written_by_hand] {
+        let text = explain(f);
+        assert!(text.contains("loop at tests/control_functions.rs"), "{text}");
+        assert!(text.contains(independent) && !text.contains("depend on each other:"), "{text}");
+    }
+    let text = explain(scanned);
+    assert!(text.contains("its iterations depend on each other: `state` is carried from one to the next"), "{text}");
+    // Forwards, each iteration saves for itself. Backwards, the index of a row is one of the saved values, of which the graph does not
+    // say that they differ.
+    let text = explain(gradient_of_a_map);
+    assert_eq!(text.matches(independent).count(), 1, "{text}");
+    assert_eq!(text.matches("is written at an index that may come twice").count(), 1, "{text}");
 }
 
 mod errors_name_the_leaf {
@@ -223,7 +351,22 @@ mod errors_name_the_leaf {
         assert_eq!(m, "`fold_right`: `rows.0` has 3 rows, but `rows.1.1` has 4");
         let m = message(|| fold_left(scalar(0.0), (zeros([3]), scalar(1.0)), |a, (x, _): (S, S)| a + x));
         assert_eq!(m, "`fold_left` goes over rows, but `rows.1` is f64[] and has none");
+        let m = message(|| {
+            let list = List::unstack(zeros::<f64>([3]));
+            fold_left(scalar(0.0), (zeros([3]), list), |a, (x, _): (S, List<f64>)| a + x)
+        });
+        assert_eq!(m, "`fold_left` goes over rows, but `rows.1` is list<f64[]>");
         let m = message(|| fold_left(scalar(0.0), (), |a, ()| a));
         assert_eq!(m, "`fold_left` goes over rows, but there is no tensor to give them");
+    }
+
+    #[test]
+    fn in_scans_and_maps() {
+        let m = message(|| map((zeros([3]), zeros([4])), |(a, b): (S, S)| a + b));
+        assert_eq!(m, "`map`: `rows.0` has 3 rows, but `rows.1` has 4");
+        let m = message(|| map(zeros::<f64>([3, 2]), |x| (x, List::unstack(x))).0);
+        assert_eq!(m, "`map`: `value.1` is list<f64[]>, and only tensors are stacked");
+        let m = message(|| scan_reverse(zeros::<f64>([2]), zeros([3]), |a, x: S| (a.sum() + x, x)).0);
+        assert_eq!(m, "`state` has type f64[2] before the loop, but f64[] after one iteration");
     }
 }

@@ -30,7 +30,7 @@ pub mod var;
 
 pub use array::{Array, Buffer, HostTensor, IntoArray};
 pub use autodiff::{Wrt, gradients};
-pub use control::{cond, fold_left, fold_right, switch, while_loop};
+pub use control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
 pub use diagnostic::{Diagnostic, Result};
 pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use function::{eval, eval_with};
@@ -47,7 +47,7 @@ pub use var::{AnyVar, Module, Var};
 
 /// What a model needs: `use anabranch_dsl::prelude::*`.
 pub mod prelude {
-    pub use crate::control::{cond, fold_left, fold_right, switch, while_loop};
+    pub use crate::control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
     pub use crate::{
         Array, List, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, scalar, stack, tensor, zeros,
     };

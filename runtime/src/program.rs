@@ -3,7 +3,7 @@
 use crate::cpu::memory::Vars;
 use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
-use anabranch_dsl::ir::Op;
+use anabranch_dsl::ir::{Op, dependence};
 use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, interp};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -180,12 +180,17 @@ impl Program {
         }
     }
 
-    /// What the program does, as text: instructions, memory, inputs and outputs.
+    /// What the program does, as text: instructions, memory, inputs and outputs; and for each loop whether its iterations
+    /// depend on each other.
     pub fn explain(&self) -> String {
-        match &self.plan {
+        let mut text = match &self.plan {
             Some(plan) => plan.to_string(),
             None => format!("`{}` is interpreted\n", self.graph.name),
+        };
+        for (node, iterations) in dependence::all_loops(&self.graph) {
+            text.push_str(&format!("  loop at {}: {iterations}\n", self.graph.node(node).loc));
         }
+        text
     }
 }
 

@@ -18,6 +18,7 @@
 //! The order of the nodes in a region is their program order; nodes with effects happen in that order.
 
 mod attrs;
+pub mod dependence;
 mod edit;
 mod graph;
 mod infer;
