@@ -23,6 +23,7 @@
 
 mod branches;
 mod engine;
+mod lists;
 mod loops;
 mod nests;
 mod state;
