@@ -27,3 +27,4 @@ mod lists;
 mod loops;
 mod nests;
 mod state;
+mod structure;

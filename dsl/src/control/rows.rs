@@ -145,7 +145,7 @@ impl Rows {
             }
             (state, next)
         };
-        let start = trace::called_at(loc, || trace::constant(crate::HostTensor::zeros(DType::I32, &[])));
+        let start = trace::called_at(loc, || trace::constant(crate::HostTensor::zeros(DType::I32, [])));
         let (state, ends) = record(init, &[start], more, body);
         let stack = |list: &Any| trace::emit_list(ListOp::Stack(self.extent.clone()), &[*list])[0];
         let stacked: Vec<Any> = trace::called_at(loc, || ends[1..].iter().map(stack).collect());
