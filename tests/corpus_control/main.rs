@@ -20,6 +20,7 @@
 //! - arms, loop bodies and gradients on several devices, frames of iterations, the number of iterations that run at once;
 //! - queues;
 //! - forward mode, batching transformations (`vmap`), and their errors.
+#![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 
 mod branches;
 mod engine;
