@@ -6,8 +6,8 @@ pub use anabranch_dsl::control;
 pub use anabranch_dsl::ops::random;
 pub use anabranch_dsl::{
     Any, AnyVar, Array, Carry, DType, Diagnostic, Dim, Element, Float, Graph, HostTensor, Integer, IntoArray, List,
-    ListIndex, Loc, Module, Numeric, Operand, Result, Shape, Tensor, TensorType, Type, Var, Wrt, eval, eval_with, full,
-    gradients, nn, optim, scalar, tensor, zeros,
+    ListIndex, Loc, Module, Numeric, Operand, Range, Result, Shape, Tensor, TensorType, Type, Var, Wrt, eval,
+    eval_with, full, gradients, nn, optim, range, scalar, tensor, zeros,
 };
 pub use anabranch_macros::{Carry, Module, graph};
 pub use anabranch_runtime::{Function, Session};

@@ -6,46 +6,8 @@
 use anabranch::Diagnostic;
 use anabranch::prelude::*;
 
-/// Makes the same function for tensors of `i32` and for `i32`, and one that is plain Rust; checks that all agree.
-macro_rules! agree {
-    ($name:ident($($arg:ident),*) over $inputs:expr; $body:block) => {
-        mod $name {
-            use super::*;
-            mod staged {
-                use super::*;
-                type Int = Tensor<i32>;
-                #[allow(dead_code, reason = "not every body needs a constant")]
-                fn int(x: i32) -> Int { scalar(x) }
-                #[graph]
-                pub(super) fn f($(mut $arg: Int),*) -> Int { $(let _ = &mut $arg;)* $body }
-            }
-            mod host {
-                type Int = i32;
-                #[allow(dead_code, reason = "not every body needs a constant")]
-                fn int(x: i32) -> Int { x }
-                use anabranch::prelude::graph;
-                #[graph]
-                pub(super) fn f($(mut $arg: Int),*) -> Int { $(let _ = &mut $arg;)* $body }
-            }
-            mod plain {
-                type Int = i32;
-                #[allow(dead_code, reason = "not every body needs a constant")]
-                fn int(x: i32) -> Int { x }
-                pub(super) fn f($(mut $arg: Int),*) -> Int { $(let _ = &mut $arg;)* $body }
-            }
-            #[test]
-            #[allow(unused_parens, reason = "a list of one argument")]
-            fn staged_host_and_plain_agree() {
-                for ($($arg),*) in $inputs {
-                    let expected = plain::f($($arg),*);
-                    assert_eq!(host::f($($arg),*), expected, "host, {:?}", ($($arg),*));
-                    let staged = eval_with(staged::f, ($($arg),*)).unwrap_or_else(|e| panic!("{e}"));
-                    assert_eq!(staged.item(), expected, "staged, {:?}", ($($arg),*));
-                }
-            }
-        }
-    };
-}
+#[macro_use]
+mod agree;
 
 agree!(collatz(n) over [1, 2, 3, 7, 27]; {
     let mut steps = int(0);

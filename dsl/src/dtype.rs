@@ -96,7 +96,10 @@ pub trait Float: Numeric {
     fn from_f64(x: f64) -> Self;
 }
 /// Integer elements: valid as indices.
-pub trait Integer: Numeric {}
+pub trait Integer: Numeric {
+    /// The number 1.
+    const ONE: Self;
+}
 
 mod sealed {
     pub trait Sealed {}
@@ -135,7 +138,15 @@ impl Float for f64 {
         x
     }
 }
-impl Integer for i32 {}
-impl Integer for i64 {}
-impl Integer for u32 {}
-impl Integer for u8 {}
+impl Integer for i32 {
+    const ONE: i32 = 1;
+}
+impl Integer for i64 {
+    const ONE: i64 = 1;
+}
+impl Integer for u32 {
+    const ONE: u32 = 1;
+}
+impl Integer for u8 {
+    const ONE: u8 = 1;
+}

@@ -103,6 +103,23 @@ impl<O: Output> Output for Vec<O> {
     }
 }
 
+/// A function that can fail while it is traced: its error is that of the trace.
+impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
+    type Host = O::Host;
+    fn flatten(&self, to: &mut Vec<Any>) {
+        match self {
+            Ok(output) => output.flatten(to),
+            Err(error) => trace::fail(Diagnostic::new(error.to_string())),
+        }
+    }
+    fn rebuild(&self) -> Rebuild<O::Host> {
+        match self {
+            Ok(output) => output.rebuild(),
+            Err(_) => unreachable!("`flatten` ends the trace"),
+        }
+    }
+}
+
 /// A function that can be traced: any `Fn` whose arguments are [`Input`]s and whose result is an [`Output`].
 pub trait GraphFn<Args> {
     /// What it gives.

@@ -39,7 +39,7 @@ pub use list::{List, ListIndex};
 pub use loc::Loc;
 pub use ops::{IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
 pub use shape::{Dim, Shape};
-pub use staged::Carry;
+pub use staged::{Carry, Range, range};
 pub use tensor::{Operand, Tensor, full, scalar, tensor, zeros};
 pub use trace::Any;
 pub use ty::{TensorType, Type};
@@ -49,6 +49,7 @@ pub use var::{AnyVar, Module, Var};
 pub mod prelude {
     pub use crate::control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
     pub use crate::{
-        Array, List, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, scalar, stack, tensor, zeros,
+        Array, List, Module, Tensor, Var, concat, eval, eval_with, full, gradients, iota, range, scalar, stack, tensor,
+        zeros,
     };
 }

@@ -7,7 +7,9 @@ use super::place::{Places, Written};
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{BinOp, Block, Expr, ExprReference, Ident, Label, Token, Type};
+use syn::{
+    BinOp, Block, Expr, ExprCall, ExprRange, ExprReference, Ident, Label, Lifetime, Pat, RangeLimits, Token, Type,
+};
 
 /// The hygiene of helper variables at the location of a token.
 fn helper_span(at: Span) -> Span {
@@ -112,65 +114,161 @@ fn uses(used: &[Written], construct: &Ident, at: Span) -> Option<TokenStream> {
     ))
 }
 
+/// A variable declared by `let x;` that gets its first value in the arms of an `if`: each arm has its own, and the slot
+/// passes its value on.
+pub(super) struct Deferred {
+    pub(super) var: Ident,
+    pub(super) is_mut: bool,
+    /// None if nothing follows the `if`.
+    pub(super) slot: Option<Ident>,
+}
+
+/// An arm of an `if`.
+pub(super) struct Arm {
+    pub(super) block: Block,
+    /// If a jump leaves it.
+    pub(super) label: Option<Lifetime>,
+    /// Whether it comes to its end with a value, if the `if` has one.
+    pub(super) has_value: bool,
+    /// Whether it may come to its end.
+    pub(super) ends: bool,
+}
+
 /// The parts of an `if`.
 pub(super) struct IfParts {
     pub(super) construct: Ident,
     pub(super) index: usize,
-    pub(super) if_token: Span,
+    pub(super) at: Span,
     pub(super) condition: Expr,
-    pub(super) then_arm: Block,
-    pub(super) else_arm: Option<Block>,
+    pub(super) arms: [Option<Arm>; 2],
+    pub(super) deferred: Vec<Deferred>,
+    pub(super) kind: Option<Ident>,
+}
+
+/// An `if` up to its end, with `arm` for each arm; and what follows its end.
+///
+/// A host condition runs one arm. The compiler knows that too: an arm goes on to the next only where [`staged`] gives a value,
+/// and for host conditions there is none. So a value may be moved in both.
+///
+/// [`staged`]: ../../../anabranch_dsl/staged/struct.If.html
+fn if_parts(
+    parts: IfParts,
+    carried: Carried,
+    values: Option<TokenStream>,
+    arm: impl Fn(usize, Arm, &[Deferred]) -> TokenStream,
+) -> (TokenStream, Carried, Option<TokenStream>) {
+    let IfParts { construct, index, at, condition, arms, deferred, kind } = parts;
+    let (places, sites) = (&carried.places, &carried.sites);
+    let (new, condition, here) = (rt(at, "If"), checked_condition(at, &condition), helper_span(at));
+    let new = quote_spanned!(at=> #new::new(#condition));
+    let has_kind = kind.map(|kind| quote_spanned!(here=> #construct.has_kind(&#kind);));
+    let done = label("done", index, at);
+    let stays = Ident::new("__stays", here);
+    let [then_arm, else_arm] = arms;
+    let then_call = quote_spanned!(at=> #construct.then_arm(#places, #sites));
+    let then_arm = then_arm.map(|a| arm(0, a, &deferred));
+    let arms = match else_arm {
+        None => quote!(if #then_call { #then_arm }),
+        Some(else_arm) => {
+            let else_call = quote_spanned!(at=> #construct.else_arm(#places, #sites));
+            let else_arm = arm(1, else_arm, &deferred);
+            let next = quote_spanned!(here=>
+                match #construct.staged() {
+                    ::core::option::Option::None => break #done,
+                    ::core::option::Option::Some(#stays) => { #construct.stay(#stays); }
+                }
+            );
+            quote!(#done: { if #then_call { #then_arm #next } if #else_call { #else_arm } })
+        }
+    };
+    let slots = deferred.iter().filter_map(|d| d.slot.as_ref()).map(|slot_name| slot(slot_name, None));
+    let given = deferred.iter().filter_map(|d| {
+        let (var, slot) = (&d.var, d.slot.as_ref()?);
+        Some(quote_spanned!(here=> #var = #slot.take();))
+    });
+    let given: TokenStream = given.collect();
+    let given =
+        (!given.is_empty()).then(|| quote!(#[allow(unused_assignments, reason = "it may not be read")] { #given }));
+    let (declaration, uses) = (&carried.declaration, &carried.uses);
+    let tokens = quote! {
+        #(#slots)*
+        let mut #construct = #new;
+        #has_kind
+        #declaration
+        #values
+        #[allow(unreachable_code, reason = "an arm of the user may leave")]
+        #arms
+        #uses
+    };
+    (tokens, carried, given)
+}
+
+/// The block of an arm with its own variables for the deferred ones; `value` is for its value.
+fn arm_block(arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) -> TokenStream {
+    let stmts = &arm.block.stmts;
+    let declarations = deferred.iter().map(|d| {
+        let (var, is_mut) = (&d.var, d.is_mut.then(|| quote!(mut)));
+        quote!(#[allow(unused_mut, unused_assignments, reason = "it stands for the outer one")] let #is_mut #var;)
+    });
+    let given = deferred.iter().filter(|_| arm.ends).filter_map(|d| {
+        let (var, slot) = (&d.var, d.slot.as_ref()?);
+        Some(quote_spanned!(helper_span(var.span())=> #slot.set(#var);))
+    });
+    match value {
+        None => quote!(#(#declarations)* { #(#stmts)* } #(#given)*),
+        Some(value) => quote!(#(#declarations)* let #value = { #(#stmts)* }; #(#given)* #value),
+    }
 }
 
 /// An `if` without a value.
 pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
-    let IfParts { construct, if_token, condition, then_arm, else_arm, .. } = parts;
-    let Carried { places, declaration, sites, uses } = carried;
-    let new = rt(if_token, "If");
-    let condition = checked_condition(if_token, &condition);
-    let new = quote_spanned!(if_token=> #new::new(#condition));
-    let then_call = quote_spanned!(if_token=> #construct.then_arm(#places, #sites));
-    let else_arm = else_arm.map(|block| {
-        let call = quote_spanned!(if_token=> #construct.else_arm(#places, #sites));
-        quote!(if #call #block)
+    let (construct, at) = (parts.construct.clone(), parts.at);
+    let (tokens, Carried { places, sites, .. }, given) = if_parts(parts, carried, None, |_, arm, deferred| {
+        let label = arm.label.as_ref().map(|l| quote!(#l:));
+        if deferred.is_empty() {
+            let stmts = &arm.block.stmts;
+            quote!(#label { #(#stmts)* })
+        } else {
+            let block = arm_block(&arm, deferred, None);
+            quote!(#label { #block })
+        }
     });
-    let end = quote_spanned!(if_token=> #construct.end(#places, #sites););
-    Expr::Verbatim(quote! {{
-        let mut #construct = #new;
-        #declaration
-        if #then_call #then_arm
-        #else_arm
-        #uses
-        #end
-    }})
+    let end = quote_spanned!(at=> #construct.end(#places, #sites););
+    Expr::Verbatim(quote!({ #tokens #end #given }))
 }
 
 /// An `if` with a value; `expected` is its type where it is written nearby.
 pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>) -> Expr {
-    let IfParts { construct, index, if_token, condition, then_arm, else_arm } = parts;
-    let else_arm = else_arm.expect("an `if` with a value has an `else`");
-    let Carried { places, declaration, sites, uses } = carried;
-    let value = helper("value", index, if_token);
-    let new = rt(if_token, "If");
-    let condition = checked_condition(if_token, &condition);
-    let new = quote_spanned!(if_token=> #new::new(#condition));
-    let then_call = quote_spanned!(if_token=> #construct.then_arm(#places, #sites));
-    let else_call = quote_spanned!(if_token=> #construct.else_arm(#places, #sites));
-    let end = quote_spanned!(if_token=> #construct.end_value(#places, #sites, #value));
+    let (construct, at) = (parts.construct.clone(), parts.at);
+    let value = helper("value", parts.index, at);
     let ty = expected.map(|ty| quote!(: ::anabranch::__rt::Values<#ty>));
-    let values = quote_spanned!(helper_span(if_token)=> #construct.values());
-    let (then_arm, else_arm) = (some_block(&then_arm), some_block(&else_arm));
-    Expr::Verbatim(quote! {{
-        let mut #construct = #new;
-        #declaration
-        let mut #value #ty = #values;
-        #[allow(unreachable_code, reason = "an arm of the user may leave")]
-        if #then_call { #value.then = #then_arm; }
-        #[allow(unreachable_code, reason = "an arm of the user may leave")]
-        if #else_call { #value.otherwise = #else_arm; }
-        #uses
-        #end
-    }})
+    let values = quote_spanned!(helper_span(at)=> #construct.values());
+    let values = quote!(let mut #value #ty = #values;);
+    let given = helper("given", parts.index, at);
+    let (tokens, Carried { places, sites, .. }, after) = if_parts(parts, carried, Some(values), |i, arm, deferred| {
+        let label = arm.label.as_ref().map(|l| quote!(#l:));
+        let field = Ident::new(["then", "otherwise"][i], Span::call_site());
+        let block = match (arm.has_value, deferred.is_empty()) {
+            (false, _) => {
+                let block = arm_block(&arm, deferred, None);
+                quote!(#block ::core::option::Option::None)
+            }
+            (true, true) => some_block(&arm.block),
+            (true, false) => {
+                let block = arm_block(&arm, deferred, Some(&given));
+                quote!(::core::option::Option::Some({ #block }))
+            }
+        };
+        match label {
+            None if arm.has_value => quote!(#value.#field = #block;),
+            label => quote!(#value.#field = #label { #block };),
+        }
+    });
+    let end = quote_spanned!(at=> #construct.end_value(#places, #sites, #value));
+    Expr::Verbatim(match after {
+        None => quote!({ #tokens #end }),
+        Some(after) => quote!({ #tokens let #value = #end; #after #value }),
+    })
 }
 
 /// `Some` of the value of a block. The braces are no longer the user's, so that no lint finds them unneeded.
@@ -206,24 +304,38 @@ pub(super) struct WhileParts {
     pub(super) construct: Ident,
     pub(super) index: usize,
     pub(super) label: Option<Label>,
-    pub(super) while_token: Span,
+    pub(super) at: Span,
     pub(super) condition: Expr,
+    /// If a jump leaves the body.
+    pub(super) body_label: Option<Lifetime>,
+    /// What comes before the body.
+    pub(super) item: Option<TokenStream>,
     pub(super) body: Block,
+    pub(super) kind: Option<Ident>,
 }
 
 /// A `while`.
 pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
-    let WhileParts { construct, index, label, while_token, condition, body } = parts;
+    let WhileParts { construct, index, label, at, condition, body_label, item, body, kind } = parts;
     let Carried { places, declaration, sites, uses } = carried;
-    let test = helper("test", index, while_token);
-    let new = rt(while_token, "While");
-    let condition = checked_condition(while_token, &condition);
-    let new = quote_spanned!(while_token=> #new::new());
-    let more = quote_spanned!(while_token=> #construct.more(#places, #sites));
-    let test_call = quote_spanned!(while_token=> #construct.test(#test, #places, #sites));
+    let test = helper("test", index, at);
+    let new = rt(at, "While");
+    let condition = checked_condition(at, &condition);
+    let new = quote_spanned!(at=> #new::new());
+    let has_kind = kind.map(|kind| quote_spanned!(helper_span(at)=> #construct.has_kind(&#kind);));
+    let more = quote_spanned!(at=> #construct.more(#places, #sites));
+    let test_call = quote_spanned!(at=> #construct.test(#test, #places, #sites));
+    let body_label = body_label.map(|l| quote!(#l:));
+    let stmts = &body.stmts;
+    let body = match (&body_label, &item) {
+        (None, None) => quote!(#body),
+        _ => quote!(#body_label { #item #(#stmts)* }),
+    };
     Expr::Verbatim(quote! {{
         let mut #construct = #new;
+        #has_kind
         #declaration
+        #[allow(unreachable_code, reason = "the body of the user may leave")]
         #label loop {
             if !#more { break; }
             let #test = #condition;
@@ -232,6 +344,220 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
         }
         #uses
     }})
+}
+
+/// The condition of a loop that a flag may stop: the flag comes first.
+pub(super) fn stopped_condition(
+    construct: Ident,
+    index: usize,
+    at: Span,
+    (kind, stop): (&Ident, &Ident),
+    condition: Expr,
+    carried: Carried,
+) -> Expr {
+    let Carried { places, declaration, sites, uses } = carried;
+    let here = helper_span(at);
+    let (value, tested) = (helper("right", index, at), helper("tested", index, at));
+    let (logical, head) = (rt(at, "Logical"), rt(at, "head"));
+    let condition = checked_condition(at, &condition);
+    let new = quote_spanned!(here=> #logical::and(#head(&#kind, &#stop)));
+    let call = quote_spanned!(here=> #construct.right(#places, #sites));
+    let end = quote_spanned!(here=> #construct.end(#places, #sites, #value));
+    Expr::Verbatim(quote! {{
+        let mut #construct = #new;
+        #declaration
+        let mut #value = ::core::option::Option::None;
+        if #call {
+            let #tested = #condition;
+            #kind.of(&#tested);
+            #value = ::core::option::Option::Some(#tested);
+        }
+        #uses
+        #end
+    }})
+}
+
+/// `for`, given the expansion of the `while` that it is.
+pub(super) fn for_loop(looping: &Ident, position: &Ident, at: Span, iterable: &Expr, expansion: &Expr) -> Expr {
+    let (function, methods, iterable) = (rt(at, "looping"), rt(at, "Looping"), bare(iterable));
+    let start = quote_spanned!(at=> #function(#iterable));
+    Expr::Verbatim(quote! {
+        match #start {
+            mut #looping => {
+                #[allow(clippy::let_unit_value, reason = "a host iterator has no position")]
+                let mut #position = #methods::start(&#looping);
+                #expansion
+            }
+        }
+    })
+}
+
+/// The ends of a `range(a..b)` may be of different types, a tensor and a host number: so they become `(a, b)`.
+pub(super) fn bounds(call: &mut ExprCall) {
+    let is_range = matches!(&*call.func, Expr::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == "range"));
+    if !is_range || call.args.len() != 1 {
+        return;
+    }
+    if let Some(Expr::Range(ExprRange { start: Some(start), limits, end: Some(end), .. })) = call.args.first() {
+        let bounds = match limits {
+            RangeLimits::HalfOpen(_) => quote!((#start, #end)),
+            RangeLimits::Closed(_) => {
+                let inclusive = rt(limits.span(), "Inclusive");
+                quote!(#inclusive(#start, #end))
+            }
+        };
+        call.args[0] = syn::parse_quote!(#bounds);
+    }
+}
+
+/// Whether a `for` has another item.
+pub(super) fn another(looping: &Ident, position: &Ident, at: Span) -> Expr {
+    let methods = rt(at, "Looping");
+    Expr::Verbatim(quote_spanned!(at=> #methods::test(&mut #looping, &#position)))
+}
+
+/// Binds the item of a `for`.
+pub(super) fn item(looping: &Ident, position: &Ident, pat: &Pat, at: Span) -> TokenStream {
+    let methods = rt(at, "Looping");
+    let item = quote_spanned!(at=> #methods::item(&mut #looping, &mut #position));
+    quote!(let #pat = #item;)
+}
+
+/// The label of a part of a construct.
+pub(super) fn label(name: &str, index: usize, at: Span) -> Lifetime {
+    Lifetime::new(&format!("'__{name}{index}"), helper_span(at))
+}
+
+/// `'a:`
+pub(super) fn label_of(name: &Lifetime) -> Label {
+    Label { name: name.clone(), colon_token: Token![:](name.span()) }
+}
+
+/// Declares the slot for the value of jumps.
+pub(super) fn slot(name: &Ident, expected: Option<&Type>) -> TokenStream {
+    let slot = rt(name.span(), "Slot");
+    let ty = expected.map(|ty| quote!(: ::anabranch::__rt::Slot<#ty>));
+    quote_spanned!(name.span()=> let mut #name #ty = #slot::new();)
+}
+
+/// The variable for the kind of a construct.
+pub(super) fn kind(construct: usize, at: Span) -> Ident {
+    helper("kind", construct, at)
+}
+
+/// The kind of host loops.
+pub(super) fn host_kind(at: Span) -> TokenStream {
+    let host_kind = rt(at, "host_kind");
+    quote_spanned!(at=> #host_kind())
+}
+
+/// Declares a flag, and the kinds of constructs.
+pub(super) fn flag(name: &Ident, declared: &[usize], kinds: &[usize]) -> TokenStream {
+    let at = name.span();
+    let (new, flag) = (rt(at, "Kind"), rt(at, "flag"));
+    let declared = declared.iter().map(|&i| kind(i, at));
+    let kinds = kinds.iter().rev().fold(quote!(()), |rest, &i| {
+        let kind = kind(i, at);
+        quote!((&#kind, #rest))
+    });
+    quote_spanned!(at=> #(let #declared = #new::new();)* let mut #name = #flag(#kinds);)
+}
+
+/// Raises a flag.
+pub(super) fn raise(name: &Ident, at: Span) -> TokenStream {
+    let raise = rt(at, "raise");
+    quote_spanned!(at=> #raise(&mut #name);)
+}
+
+/// Whether a flag is up.
+pub(super) fn is_up(name: &Ident) -> Expr {
+    let is_up = rt(name.span(), "is_up");
+    Expr::Verbatim(quote_spanned!(name.span()=> #is_up(&#name)))
+}
+
+/// Whether a flag is down.
+pub(super) fn is_down(name: &Ident) -> Expr {
+    let is_down = rt(name.span(), "is_down");
+    Expr::Verbatim(quote_spanned!(name.span()=> #is_down(&#name)))
+}
+
+/// Whether to run the body of a loop of this kind.
+pub(super) fn unless_stopped(kind: TokenStream, stop: &Ident, at: Span) -> Expr {
+    let guard = rt(at, "guard");
+    Expr::Verbatim(quote_spanned!(helper_span(at)=> #guard(&#kind, &#stop)))
+}
+
+/// Leaves an arm if its construct is staged.
+pub(super) fn leave(
+    construct: &Ident,
+    label: &Lifetime,
+    at: Span,
+    has_value: bool,
+    value: Option<&Ident>,
+) -> TokenStream {
+    leave_after(quote!(), construct, label, at, has_value, value)
+}
+
+fn leave_after(
+    before: TokenStream,
+    construct: &Ident,
+    label: &Lifetime,
+    at: Span,
+    has_value: bool,
+    value: Option<&Ident>,
+) -> TokenStream {
+    let here = helper_span(at);
+    let (mut construct, mut label) = (construct.clone(), label.clone());
+    construct.set_span(here);
+    label.set_span(here);
+    let stays = Ident::new("__stays", here);
+    let value = match (has_value, value) {
+        (false, _) => None,
+        (true, None) => Some(quote!(::core::option::Option::None)),
+        (true, Some(value)) => Some(quote!(::core::option::Option::Some(#value))),
+    };
+    quote_spanned! {here=>
+        if let ::core::option::Option::Some(#stays) = #construct.staged() {
+            #before
+            #construct.stay(#stays);
+            break #label #value;
+        }
+    }
+}
+
+/// Fails the step and leaves an arm, if its construct is staged.
+pub(super) fn fail(
+    construct: &Ident,
+    label: &Lifetime,
+    at: Span,
+    has_value: bool,
+    message: &TokenStream,
+) -> TokenStream {
+    let fails = rt(at, "fails");
+    leave_after(quote_spanned!(at=> #fails(#message);), construct, label, at, has_value, None)
+}
+
+/// What a macro that panics says.
+pub(super) fn panic_message(name: &str, tokens: &TokenStream) -> TokenStream {
+    let prefix = match name {
+        "todo" => "not yet implemented",
+        "unimplemented" => "not implemented",
+        "unreachable" => "internal error: entered unreachable code",
+        _ => "explicit panic",
+    };
+    match (tokens.is_empty(), name) {
+        (true, _) => quote!(::std::string::String::from(#prefix)),
+        (false, "panic") => quote!(::std::format!(#tokens)),
+        (false, _) => {
+            let prefix = format!("{prefix}: ");
+            quote!(::std::string::String::from(#prefix) + &::std::format!(#tokens))
+        }
+    }
+}
+
+/// What is never reached.
+pub(super) fn never(at: Span) -> TokenStream {
+    quote_spanned!(at=> ::core::unreachable!("what certainly jumps does not come to its end"))
 }
 
 /// `left && right` or `left || right`.

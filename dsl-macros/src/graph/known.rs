@@ -180,6 +180,40 @@ pub(super) fn is_host_value(e: &Expr) -> bool {
     }
 }
 
+/// Whether an expression is a host iterator by its form: not a tensor, nor a range that the graph counts.
+pub(super) fn is_host_iterator(e: &Expr) -> bool {
+    let names = [
+        "bytes",
+        "chain",
+        "chars",
+        "chunks",
+        "chunks_exact",
+        "cloned",
+        "copied",
+        "drain",
+        "enumerate",
+        "filter",
+        "into_iter",
+        "iter",
+        "iter_mut",
+        "keys",
+        "lines",
+        "values",
+        "values_mut",
+        "windows",
+        "zip",
+    ];
+    match e {
+        Expr::Range(_) | Expr::Reference(_) | Expr::Array(_) | Expr::Repeat(_) => true,
+        Expr::Macro(m) => m.mac.path.is_ident("vec"),
+        Expr::Paren(e) => is_host_iterator(&e.expr),
+        Expr::Group(e) => is_host_iterator(&e.expr),
+        Expr::MethodCall(m) if ["rev", "step_by"].iter().any(|name| m.method == name) => is_host_iterator(&m.receiver),
+        Expr::MethodCall(m) => names.iter().any(|name| m.method == name),
+        _ => false,
+    }
+}
+
 /// How a macro is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MacroKind {

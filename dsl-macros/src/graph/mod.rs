@@ -4,6 +4,7 @@
 //! resolves scopes, finds what every construct carries and replaces the constructs, and [`expand`] puts the function together
 //! again. The templates of the emitted code are in [`emit`].
 
+mod canonical;
 mod emit;
 mod known;
 mod params;

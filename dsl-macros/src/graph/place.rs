@@ -26,6 +26,11 @@ pub(super) struct Written {
 }
 
 impl Written {
+    /// A whole variable, at a place.
+    pub(super) fn variable(name: &Ident, span: Span) -> Written {
+        Written { root: name.clone(), projections: Vec::new(), indexed: false, span }
+    }
+
     /// The place that an expression names, if it is one.
     pub(super) fn of(expr: &Expr) -> Option<Written> {
         let span = expr.span();
@@ -104,6 +109,17 @@ impl Place {
     /// Whether it is the variable, or what that leads to.
     pub(super) fn is_whole(&self) -> bool {
         self.fields().is_empty()
+    }
+
+    /// Whether it is a part of the variable itself, not of what that refers to.
+    pub(super) fn is_owned(&self, access: Access) -> bool {
+        matches!(access, Access::Mut | Access::Plain) && self.derefs() == 0
+    }
+
+    /// Whether one of the places is a part of the other.
+    pub(super) fn overlaps(&self, other: &Place) -> bool {
+        let (a, b) = (self.fields(), other.fields());
+        self.binding == other.binding && (a.starts_with(&b) || b.starts_with(&a))
     }
 
     fn derefs(&self) -> usize {

@@ -6,8 +6,16 @@
 //!
 //! Invariants: a variable is carried only by constructs inside of its scope; every block of the user is emitted once; items
 //! and constants inside of the body stay as they are.
+//!
+//! Jumps are in [`jumps`], loops in [`loops`].
 
-use super::emit::{self, Carried, IfParts, WhileParts};
+mod jumps;
+mod loops;
+
+use jumps::{Flag, Target, TargetKind};
+
+use super::canonical::{Jumps, block_jumps, canonical, expr_jumps, has_let};
+use super::emit::{self, Arm, Carried, IfParts};
 use super::known::{self, MacroKind};
 use super::place::{Place, Places, Projection, Written};
 use super::scope::{self, Access, BindingId, Env};
@@ -30,11 +38,14 @@ pub(super) struct Rewritten {
 
 /// Rewrites the body of a function.
 pub(super) fn rewrite(cx: &Ctxt, mut function: ItemFn) -> Rewritten {
+    canonical(&mut function.block);
     let mut walk = Walk {
         cx,
         env: Env::default(),
         constructs: Vec::new(),
         targets: Vec::new(),
+        flags: Vec::new(),
+        kinds: Vec::new(),
         function_start: 0,
         next_index: 0,
         carried: Vec::new(),
@@ -46,29 +57,58 @@ pub(super) fn rewrite(cx: &Ctxt, mut function: ItemFn) -> Rewritten {
         ReturnType::Type(_, ty) => nameable(ty),
         ReturnType::Default => None,
     };
-    walk.block(&mut function.block, Position { expected, ..Position::default() });
+    let slot = walk.function_target(function.sig.ident.span());
+    walk.targets[0].returns_unit = match &function.sig.output {
+        ReturnType::Default => true,
+        ReturnType::Type(_, ty) => matches!(&**ty, Type::Tuple(t) if t.elems.is_empty()),
+    };
+    walk.block(&mut function.block, Position { expected: expected.clone(), ..Position::tail_of(0) });
+    if walk.targets[0].slot_used {
+        function.block.stmts.insert(0, Stmt::Expr(Expr::Verbatim(emit::slot(&slot, expected.as_ref())), None));
+    }
     let carried = walk.carried;
     Rewritten { function, carried }
+}
+
+/// The kinds of constructs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConstructKind {
+    If,
+    While,
+    Logical,
 }
 
 /// A construct that is open around the present expression.
 struct Construct {
     /// Its helper variable.
     name: Ident,
+    index: usize,
+    kind: ConstructKind,
     /// Variables with a smaller id were declared before it.
     first_inside: BindingId,
-    carried: Places,
+    /// What changes in the first arm, or in the loop, and in the second arm.
+    carried: [Places; 2],
     /// Places of variables that are not known to be mutable, as far as they are receivers and arguments in it.
     used: Vec<(BindingId, Written)>,
+    /// The arm in which the present expression is.
+    arm: usize,
+    /// The arms that a jump leaves.
+    left: [bool; 2],
+    /// Whether it has a value.
+    has_value: bool,
+    /// The target at whose end it stands, so that nothing follows it there.
+    tail: Option<usize>,
+    /// Whether it is a part of a larger expression.
+    nested: bool,
+    /// Variables declared by `let x;` that get their first value in it.
+    deferred: Vec<Ident>,
 }
 
-/// What a `break` or `continue` can leave.
-struct Target {
-    label: Option<String>,
-    /// Whether it is a loop; otherwise it is a labelled block.
-    is_loop: bool,
-    /// Constructs from this index on are inside of it, itself included.
-    first_inside: usize,
+impl Construct {
+    /// The label of the present arm.
+    fn label(&self) -> Lifetime {
+        emit::label(["arm", "other"][self.arm], self.index, self.name.span())
+    }
 }
 
 /// What an expression is for.
@@ -78,6 +118,26 @@ struct Position {
     expected: Option<Type>,
     /// Of how many of the innermost constructs it is the value.
     value_of: usize,
+    /// The target at whose end it stands.
+    tail: Option<usize>,
+    /// Whether it is a statement, or the value of one, so that a jump in it leaves nothing half computed.
+    is_statement: bool,
+}
+
+impl Position {
+    fn statement() -> Position {
+        Position { is_statement: true, ..Position::default() }
+    }
+
+    fn tail_of(target: usize) -> Position {
+        Position { tail: Some(target), ..Position::statement() }
+    }
+
+    /// Of the arms of an `if` in this position; `is_value` if they have its value.
+    fn of_arms(&self, is_value: bool) -> Position {
+        let (expected, value_of) = if is_value { (self.expected.clone(), self.value_of + 1) } else { (None, 0) };
+        Position { expected, value_of, tail: self.tail, is_statement: self.is_statement }
+    }
 }
 
 /// How a place is changed.
@@ -93,7 +153,11 @@ struct Walk<'a> {
     cx: &'a Ctxt,
     env: Env,
     constructs: Vec<Construct>,
+    /// What the jumps of the present function can leave; the first one is the function.
     targets: Vec<Target>,
+    flags: Vec<Flag>,
+    /// For each construct whose kind a flag needs, by index: the place in `flags` of the one that declares it.
+    kinds: Vec<(usize, usize)>,
     /// Constructs from this index on are in the same function or closure as the present expression.
     function_start: usize,
     next_index: usize,
@@ -106,21 +170,70 @@ impl Walk<'_> {
         self.next_index - 1
     }
 
-    fn open(&mut self, name: Ident) {
-        let first_inside = self.env.next_id();
-        self.constructs.push(Construct { name, first_inside, carried: Places::default(), used: Vec::new() });
+    /// Opens a construct; gives its index and name.
+    fn open(&mut self, kind: ConstructKind, at: Span, position: &Position) -> (usize, Ident) {
+        let index = self.index();
+        let text = match kind {
+            ConstructKind::If => "if",
+            ConstructKind::While => "while",
+            ConstructKind::Logical => "logical",
+        };
+        let name = emit::helper(text, index, at);
+        self.constructs.push(Construct {
+            name: name.clone(),
+            index,
+            kind,
+            first_inside: self.env.next_id(),
+            carried: Default::default(),
+            used: Vec::new(),
+            arm: 0,
+            left: [false; 2],
+            has_value: false,
+            tail: position.tail,
+            nested: !position.is_statement,
+            deferred: Vec::new(),
+        });
+        (index, name)
     }
 
-    fn close(&mut self, index: usize, at: Span) -> Carried {
-        let construct = self.constructs.pop().expect("the construct is open");
-        let is_carried = |id| {
-            let mut places = construct.carried.iter();
-            places.any(|p| p.binding == id && p.is_whole())
-        };
+    /// Closes the innermost construct.
+    fn close(&mut self, at: Span) -> Closed {
+        let mut construct = self.constructs.pop().expect("the construct is open");
+        let [mut carried, second] = std::mem::take(&mut construct.carried);
+        for place in second.iter() {
+            // What dies with the function or the body, at whose end this construct stands, needs no common value after it.
+            let dies = construct.tail.is_some_and(|t| place.binding >= self.targets[t].first_binding)
+                && place.is_owned(self.env.binding(place.binding).access);
+            if !dies || carried.iter().any(|p| p.overlaps(place)) {
+                carried.add(place.clone());
+            }
+        }
+        let mut deferred = Vec::new();
+        for var in std::mem::take(&mut construct.deferred) {
+            let id = self.env.resolve(&var.to_string()).expect("it was found when it was assigned");
+            let is_mut = self.env.binding(id).access == Access::Mut;
+            if !self.constructs.iter().any(|c| id < c.first_inside) {
+                self.env.binding(id).deferred = false;
+            }
+            let slot = construct.tail.is_none().then(|| emit::helper(&format!("{var}_"), construct.index, var.span()));
+            if let Some(slot) = &slot {
+                let written = Written::variable(slot, var.span());
+                carried.add(Place { written, binding: BindingId::MAX - deferred.len() });
+            }
+            deferred.push(emit::Deferred { var, is_mut, slot });
+        }
+        let is_carried = |id| carried.iter().any(|p| p.binding == id && p.is_whole());
         let used: Vec<Written> =
-            construct.used.into_iter().filter(|&(id, _)| !is_carried(id)).map(|(_, written)| written).collect();
-        self.carried.push(construct.carried.iter().map(Place::name).collect());
-        Carried::new(&construct.carried, &used, &construct.name, index, at)
+            construct.used.drain(..).filter(|&(id, _)| !is_carried(id)).map(|(_, written)| written).collect();
+        self.carried.push(carried.iter().map(Place::name).collect());
+        let label = |arm: usize| {
+            construct.arm = arm;
+            construct.left[arm].then(|| construct.label())
+        };
+        let labels = [0, 1].map(label);
+        let kind = self.kinds.iter().any(|&(i, _)| i == construct.index);
+        let kind = kind.then(|| emit::helper("kind", construct.index, at));
+        Closed { carried: Carried::new(&carried, &used, &construct.name, construct.index, at), labels, deferred, kind }
     }
 
     /// Notes that a place changes, in all but the `skip` innermost constructs.
@@ -137,13 +250,15 @@ impl Walk<'_> {
             Change::Exact if written.indexed => written.whole(binding.access),
             Change::Exact => written,
         };
-        if binding.deferred && whole_variable && how == Change::Exact {
-            self.initial_value(id, &written);
+        if binding.deferred && how == Change::Exact {
+            if whole_variable {
+                self.initial_value(id, &written);
+            }
             return;
         }
         let open = self.constructs.len() - skip.min(self.constructs.len());
         for construct in self.constructs[..open].iter_mut().filter(|c| id < c.first_inside) {
-            construct.carried.add(Place { written: written.clone(), binding: id });
+            construct.carried[construct.arm].add(Place { written: written.clone(), binding: id });
         }
     }
 
@@ -157,17 +272,25 @@ impl Walk<'_> {
         }
     }
 
-    /// The first assignment to a variable declared by `let x;`.
+    /// An assignment to a variable declared by `let x;` that has no value yet.
     fn initial_value(&mut self, id: BindingId, written: &Written) {
-        if self.constructs.iter().any(|c| id < c.first_inside) {
-            let name = &written.root;
+        let name = &written.root;
+        let around = || self.constructs.iter().filter(|c| id < c.first_inside);
+        if around().any(|c| c.kind != ConstructKind::If) {
             let message = format!(
-                "`{name}` is used in an `if`, `while`, `&&` or `||` before its initial value: \
-                 write `let {name} = if .. {{ .. }} else {{ .. }}`, or give it a value where it is declared"
+                "`{name}` gets its first value inside of a `while`, `for`, `&&` or `||`, which may not run: \
+                 give it a value where it is declared"
             );
             self.cx.error(name, message);
+            self.env.binding(id).deferred = false;
+        } else if around().next().is_none() {
+            self.env.binding(id).deferred = false;
         }
-        self.env.binding(id).deferred = false;
+        for construct in self.constructs.iter_mut().filter(|c| id < c.first_inside) {
+            if !construct.deferred.contains(name) {
+                construct.deferred.push(name.clone());
+            }
+        }
     }
 
     /// Notes the places that an assignment changes, and walks through what is computed on its left side.
@@ -205,34 +328,58 @@ impl Walk<'_> {
 
     fn block(&mut self, block: &mut Block, position: Position) {
         let scope = self.env.enter();
-        let count = block.stmts.len();
-        let mut stmts = Vec::with_capacity(count);
-        for (i, stmt) in std::mem::take(&mut block.stmts).into_iter().enumerate() {
-            match stmt {
-                Stmt::Local(mut local) => {
-                    self.local(&mut local);
-                    stmts.push(Stmt::Local(local));
-                }
-                Stmt::Item(item) => stmts.push(Stmt::Item(item)),
-                Stmt::Expr(Expr::If(e), semi) => {
-                    let is_value = e.else_branch.is_some()
-                        && match semi {
-                            None => i + 1 == count,
-                            Some(_) => arms_have_values(&e),
-                        };
-                    let position = if semi.is_none() { position.clone() } else { Position::default() };
-                    stmts.push(Stmt::Expr(self.if_expr(e, is_value.then_some(position)), semi));
-                }
-                Stmt::Expr(mut e, semi) => {
-                    let is_value = semi.is_none() && i + 1 == count;
-                    self.expr(&mut e, if is_value { position.clone() } else { Position::default() });
-                    stmts.push(Stmt::Expr(e, semi));
-                }
-                Stmt::Macro(m) => self.macro_statement(m, &mut stmts),
-            }
-        }
-        block.stmts = stmts;
+        block.stmts = self.statements(std::mem::take(&mut block.stmts), position);
         self.env.leave(scope);
+    }
+
+    fn statements(&mut self, stmts: Vec<Stmt>, position: Position) -> Vec<Stmt> {
+        let mut out = Vec::with_capacity(stmts.len());
+        let mut rest = stmts.into_iter();
+        while let Some(stmt) = rest.next() {
+            let last = rest.as_slice().is_empty();
+            let may_leave = !last && Jumps::leaving(&stmt).under_construct;
+            if !may_leave {
+                self.statement(stmt, last, &position, &mut out);
+                continue;
+            }
+            let start = out.len();
+            self.lower_flag(stmt.span(), None);
+            self.statement(stmt, last, &position, &mut out);
+            let Some(flag) = self.take_flag() else {
+                continue;
+            };
+            out.insert(start, Stmt::Expr(Expr::Verbatim(flag.declaration.clone()), None));
+            let rest: Vec<Stmt> = rest.collect();
+            out.push(self.guarded(&flag, rest, position));
+            return out;
+        }
+        out
+    }
+
+    /// Walks through a statement and appends what it becomes.
+    fn statement(&mut self, stmt: Stmt, last: bool, position: &Position, out: &mut Vec<Stmt>) {
+        match stmt {
+            Stmt::Local(mut local) => {
+                self.local(&mut local);
+                out.push(Stmt::Local(local));
+            }
+            Stmt::Item(item) => out.push(Stmt::Item(item)),
+            Stmt::Expr(mut e, semi) => {
+                let position = if last && semi.is_none() { position.clone() } else { Position::statement() };
+                if let Expr::If(e_if) = e {
+                    let is_value = e_if.else_branch.is_some()
+                        && match semi {
+                            None => last,
+                            Some(_) => arms_have_values(&e_if),
+                        };
+                    out.push(Stmt::Expr(self.if_expr(e_if, is_value, position), semi));
+                } else {
+                    self.expr(&mut e, position);
+                    out.push(Stmt::Expr(e, semi));
+                }
+            }
+            Stmt::Macro(m) => self.macro_statement(m, out),
+        }
     }
 
     fn local(&mut self, local: &mut Local) {
@@ -243,9 +390,9 @@ impl Walk<'_> {
         if let Some(init) = &mut local.init {
             self.matched(&local.pat, &init.expr);
             let borrow = init.expr.clone();
-            self.expr(&mut init.expr, Position { expected, ..Position::default() });
+            self.expr(&mut init.expr, Position { expected, ..Position::statement() });
             if let Some((_, diverge)) = &mut init.diverge {
-                self.visit_expr_mut(diverge);
+                self.expr(diverge, Position::statement());
             }
             self.env.declare_let(&local.pat, Some(&borrow));
         } else {
@@ -277,22 +424,17 @@ impl Walk<'_> {
     fn expr(&mut self, e: &mut Expr, position: Position) {
         match e {
             Expr::If(_) => {
-                let Expr::If(e_if) = std::mem::replace(e, Expr::Verbatim(TokenStream::new())) else { unreachable!() };
-                let position = e_if.else_branch.is_some().then_some(position);
-                *e = self.if_expr(e_if, position);
+                let Expr::If(e_if) = take(e) else { unreachable!() };
+                let is_value = e_if.else_branch.is_some();
+                *e = self.if_expr(e_if, is_value, position);
             }
             Expr::Paren(inner) => self.expr(&mut inner.expr, position),
             Expr::Group(inner) => self.expr(&mut inner.expr, position),
-            Expr::Block(b) => {
-                let labelled = b.label.is_some();
-                if let Some(label) = &b.label {
-                    self.target(Some(label), false);
-                }
-                self.block(&mut b.block, position);
-                if labelled {
-                    self.targets.pop();
-                }
+            Expr::Block(b) if b.label.is_some() => {
+                let Expr::Block(b) = take(e) else { unreachable!() };
+                *e = self.labelled_block(b, position);
             }
+            Expr::Block(b) => self.block(&mut b.block, position),
             Expr::Match(m) => {
                 let scrutinee = m.expr.clone();
                 for arm in &m.arms {
@@ -310,32 +452,35 @@ impl Walk<'_> {
                 }
             }
             Expr::While(_) => {
-                let Expr::While(w) = std::mem::replace(e, Expr::Verbatim(TokenStream::new())) else { unreachable!() };
-                *e = self.while_expr(w);
+                let Expr::While(w) = take(e) else { unreachable!() };
+                *e = self.while_expr(w, position);
             }
-            Expr::ForLoop(f) => {
-                let source = f.expr.clone();
-                self.visit_expr_mut(&mut f.expr);
-                let scope = self.env.enter();
-                self.env.declare_items(&f.pat, &source);
-                self.target(f.label.as_ref(), true);
-                self.block(&mut f.body, Position::default());
-                self.targets.pop();
-                self.env.leave(scope);
-                *f.expr = emit::host_iter(f.expr.span(), &f.expr);
+            Expr::ForLoop(_) => {
+                let Expr::ForLoop(f) = take(e) else { unreachable!() };
+                *e = self.for_expr(f, position);
             }
-            Expr::Loop(l) => {
-                self.target(l.label.as_ref(), true);
-                self.block(&mut l.body, Position::default());
-                self.targets.pop();
+            Expr::Loop(_) => {
+                let Expr::Loop(l) = take(e) else { unreachable!() };
+                *e = self.loop_expr(l, position);
             }
             Expr::Closure(c) => {
                 let scope = self.env.enter();
                 c.inputs.iter().for_each(|pat| self.env.declare_pat(pat));
-                self.in_function(|walk| walk.visit_expr_mut(&mut c.body));
+                let at = c.body.span();
+                let slot = self.in_function(at, |walk| walk.expr(&mut c.body, Position::tail_of(0)));
+                if let Some(slot) = slot {
+                    let (declaration, body) = (emit::slot(&slot, None), &c.body);
+                    *c.body = Expr::Verbatim(quote!({ #declaration #body }));
+                }
                 self.env.leave(scope);
             }
-            Expr::Async(a) => self.in_function(|walk| walk.block(&mut a.block, Position::default())),
+            Expr::Async(a) => {
+                let at = a.async_token.span;
+                let slot = self.in_function(at, |walk| walk.block(&mut a.block, Position::tail_of(0)));
+                if let Some(slot) = slot {
+                    a.block.stmts.insert(0, Stmt::Expr(Expr::Verbatim(emit::slot(&slot, None)), None));
+                }
+            }
             Expr::Unsafe(u) => self.cx.error(u.unsafe_token, "a graph function cannot have an `unsafe` block"),
             Expr::Const(_) => {}
             Expr::Repeat(r) => self.visit_expr_mut(&mut r.expr),
@@ -346,9 +491,7 @@ impl Walk<'_> {
                     self.visit_expr_mut(&mut b.right);
                     *e = emit::compare(at, function, &b.left, &b.right);
                 } else if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) {
-                    let Expr::Binary(b) = std::mem::replace(e, Expr::Verbatim(TokenStream::new())) else {
-                        unreachable!()
-                    };
+                    let Expr::Binary(b) = take(e) else { unreachable!() };
                     *e = self.logical(b);
                 } else if is_assignment(&b.op) {
                     self.visit_expr_mut(&mut b.right);
@@ -387,34 +530,14 @@ impl Walk<'_> {
                 visit_mut::visit_expr_method_call_mut(self, m);
             }
             Expr::Call(c) => {
+                emit::bounds(c);
                 if let Some(written) = Written::of(&c.func) {
                     self.change(written, Change::Perhaps, 0);
                 }
                 c.args.iter().for_each(|arg| self.passed(arg));
                 visit_mut::visit_expr_call_mut(self, c);
             }
-            Expr::Break(b) => {
-                if let Some(value) = &mut b.expr {
-                    self.visit_expr_mut(value);
-                }
-                let from = self.jump_start(b.label.as_ref());
-                self.jump(e, "allows_break", from);
-            }
-            Expr::Continue(c) => {
-                let from = self.jump_start(c.label.as_ref());
-                self.jump(e, "allows_continue", from);
-            }
-            Expr::Return(r) => {
-                if let Some(value) = &mut r.expr {
-                    self.visit_expr_mut(value);
-                }
-                self.jump(e, "allows_return", self.function_start);
-            }
-            Expr::Try(t) => {
-                self.visit_expr_mut(&mut t.expr);
-                let at = t.question_token.span;
-                self.check_after(&mut t.expr, "allows_question", at);
-            }
+            Expr::Break(_) | Expr::Continue(_) | Expr::Return(_) => *e = self.jump_expr(take(e)),
             Expr::Await(a) => {
                 self.visit_expr_mut(&mut a.base);
                 let at = a.await_token.span;
@@ -447,69 +570,38 @@ impl Walk<'_> {
         }
     }
 
-    /// Walks through a body whose `return` leaves only itself.
-    fn in_function(&mut self, f: impl FnOnce(&mut Self)) {
-        let start = std::mem::replace(&mut self.function_start, self.constructs.len());
-        let targets = std::mem::take(&mut self.targets);
-        f(self);
-        self.targets = targets;
-        self.function_start = start;
-    }
-
-    fn target(&mut self, label: Option<&Label>, is_loop: bool) {
-        let label = label.map(|l| l.name.ident.to_string());
-        self.targets.push(Target { label, is_loop, first_inside: self.constructs.len() });
-    }
-
-    /// The first construct that a `break` or `continue` leaves.
-    fn jump_start(&self, label: Option<&Lifetime>) -> usize {
-        let label = label.map(|l| l.ident.to_string());
-        let target = self.targets.iter().rev().find(|t| match &label {
-            Some(label) => t.label.as_ref() == Some(label),
-            None => t.is_loop,
-        });
-        target.map_or(self.function_start, |t| t.first_inside)
-    }
-
     /// The checks for something that leaves, or must not be in, the constructs from `from` on.
     fn checks(&self, function: &'static str, at: Span, from: usize) -> Option<TokenStream> {
         emit::checks(function, at, self.constructs[from..].iter().rev().map(|c| &c.name))
     }
 
-    /// Puts checks before a jump.
-    fn jump(&mut self, e: &mut Expr, function: &'static str, from: usize) {
-        let at = match &*e {
-            Expr::Break(b) => b.break_token.span,
-            Expr::Continue(c) => c.continue_token.span,
-            Expr::Return(r) => r.return_token.span,
-            _ => unreachable!("only jumps come here"),
-        };
-        if let Some(checks) = self.checks(function, at, from) {
-            *e = after_checks(checks, e);
-        }
-    }
-
-    /// Puts checks around the operand of `?` or `.await`.
+    /// Puts checks around the operand of `.await`.
     fn check_after(&mut self, operand: &mut Expr, function: &'static str, at: Span) {
         if let Some(checks) = self.checks(function, at, self.function_start) {
             *operand = after_checks(checks, &*operand);
         }
     }
 
-    fn if_expr(&mut self, e: ExprIf, position: Option<Position>) -> Expr {
+    fn if_expr(&mut self, e: ExprIf, is_value: bool, position: Position) -> Expr {
         if has_let(&e.cond) || self.is_host(&e.cond) {
-            return self.native_if(e, position);
+            return self.native_if(e, is_value, position);
         }
         let ExprIf { attrs, if_token, mut cond, mut then_branch, else_branch } = e;
         self.visit_expr_mut(&mut cond);
-        let index = self.index();
-        let construct = emit::helper("if", index, if_token.span);
-        let arm_position = match &position {
-            Some(p) => Position { expected: p.expected.clone(), value_of: p.value_of + 1 },
-            None => Position::default(),
-        };
-        self.open(construct.clone());
+        let jumps = [block_jumps(&then_branch), else_branch.as_ref().is_some_and(|(_, e)| expr_jumps(e))];
+        let has_value = [
+            !ends_in_jump(&then_branch.stmts),
+            !matches!(&else_branch, Some((_, e)) if matches!(&**e, Expr::Block(b) if ends_in_jump(&b.block.stmts))),
+        ];
+        // Without a way to its end it has no value, unless its jumps give that of the function.
+        let never_ends = jumps == [true; 2] && position.tail.is_none_or(|t| self.targets[t].kind == TargetKind::Loop);
+        let is_value = is_value && !never_ends;
+        let at = if_token.span;
+        let (index, construct) = self.open(ConstructKind::If, at, &position);
+        self.innermost().has_value = is_value;
+        let arm_position = position.of_arms(is_value);
         self.block(&mut then_branch, arm_position.clone());
+        self.innermost().arm = 1;
         let else_arm = else_branch.map(|(_, e)| match *e {
             Expr::Block(mut b) => {
                 self.block(&mut b.block, arm_position);
@@ -517,39 +609,54 @@ impl Walk<'_> {
             }
             Expr::If(inner) => {
                 let span = inner.if_token.span;
-                let inner = self.if_expr(inner, position.is_some().then_some(arm_position));
+                let inner = self.if_expr(inner, is_value, arm_position);
                 Block { brace_token: token::Brace(span), stmts: vec![Stmt::Expr(inner, None)] }
             }
             other => unreachable!("an `else` is followed by a block or an `if`, not {}", other.to_token_stream()),
         });
-        let carried = self.close(index, if_token.span);
-        let parts =
-            IfParts { construct, index, if_token: if_token.span, condition: *cond, then_arm: then_branch, else_arm };
-        let expansion = match position {
-            Some(p) => emit::if_value(parts, carried, p.expected),
-            None => emit::if_statement(parts, carried),
+        let Closed { carried, labels: [then_label, else_label], deferred, kind } = self.close(at);
+        let arms = [
+            Some(Arm { block: then_branch, label: then_label, has_value: is_value && has_value[0], ends: !jumps[0] }),
+            else_arm.map(|block| Arm {
+                block,
+                label: else_label,
+                has_value: is_value && has_value[1],
+                ends: !jumps[1],
+            }),
+        ];
+        let parts = IfParts { construct, index, at, condition: *cond, arms, deferred, kind };
+        let mut expansion = match is_value {
+            true => emit::if_value(parts, carried, position.expected),
+            false => emit::if_statement(parts, carried),
         };
+        if never_ends {
+            let leave = self.leave(at);
+            expansion = Expr::Verbatim(quote!({ #expansion #leave }));
+        }
         with_attributes(&attrs, expansion)
     }
 
+    fn innermost(&mut self) -> &mut Construct {
+        self.constructs.last_mut().expect("a construct is open")
+    }
+
     /// An `if` that is certainly on a host value: `if let`, a chain with `let`, a literal.
-    fn native_if(&mut self, mut e: ExprIf, position: Option<Position>) -> Expr {
+    fn native_if(&mut self, mut e: ExprIf, is_value: bool, position: Position) -> Expr {
+        let position = if is_value { position } else { Position { expected: None, value_of: 0, ..position } };
         let scope = self.env.enter();
         self.host_condition(&mut e.cond);
-        self.block(&mut e.then_branch, position.clone().unwrap_or_default());
+        self.block(&mut e.then_branch, position.clone());
         self.env.leave(scope);
         if let Some((_, branch)) = &mut e.else_branch {
             if let Expr::If(_) = **branch {
-                let Expr::If(inner) = std::mem::replace(&mut **branch, Expr::Verbatim(TokenStream::new())) else {
-                    unreachable!()
-                };
-                let inner = self.if_expr(inner, position);
+                let Expr::If(inner) = take(branch) else { unreachable!() };
+                let inner = self.if_expr(inner, is_value, position);
                 **branch = match inner {
                     native @ Expr::If(_) => native,
                     rewritten => parse_quote!({ #rewritten }),
                 };
             } else {
-                self.expr(branch, position.unwrap_or_default());
+                self.expr(branch, position);
             }
         }
         Expr::If(e)
@@ -593,39 +700,13 @@ impl Walk<'_> {
         }
     }
 
-    fn while_expr(&mut self, mut w: ExprWhile) -> Expr {
-        if has_let(&w.cond) || self.is_host(&w.cond) {
-            let scope = self.env.enter();
-            self.target(w.label.as_ref(), true);
-            self.host_condition(&mut w.cond);
-            self.block(&mut w.body, Position::default());
-            self.targets.pop();
-            self.env.leave(scope);
-            return Expr::While(w);
-        }
-        let while_token = w.while_token.span;
-        let index = self.index();
-        let construct = emit::helper("while", index, while_token);
-        self.target(w.label.as_ref(), true);
-        self.open(construct.clone());
-        self.visit_expr_mut(&mut w.cond);
-        self.block(&mut w.body, Position::default());
-        let carried = self.close(index, while_token);
-        self.targets.pop();
-        let (label, condition, body) = (w.label, *w.cond, w.body);
-        let expansion = emit::while_loop(WhileParts { construct, index, label, while_token, condition, body }, carried);
-        with_attributes(&w.attrs, expansion)
-    }
-
     fn logical(&mut self, b: ExprBinary) -> Expr {
         let ExprBinary { mut left, op, mut right, .. } = b;
         let at = op.span();
         self.visit_expr_mut(&mut left);
-        let index = self.index();
-        let construct = emit::helper("logical", index, at);
-        self.open(construct.clone());
+        let (index, construct) = self.open(ConstructKind::Logical, at, &Position::default());
         self.visit_expr_mut(&mut right);
-        let carried = self.close(index, at);
+        let carried = self.close(at).carried;
         emit::logical(construct, index, &op, (*left, *right), carried)
     }
 
@@ -649,7 +730,10 @@ impl Walk<'_> {
                 MacroResult::Kept
             }
             MacroKind::Assert(debug) => self.assert(mac, name.span(), debug),
-            MacroKind::Panic => self.checked(name.span(), "allows_panic"),
+            MacroKind::Panic => match self.panic(mac, &name) {
+                Some(e) => MacroResult::Replaced(e),
+                None => MacroResult::Kept,
+            },
             MacroKind::Opaque => self.checked(name.span(), "allows_macro"),
         }
     }
@@ -693,6 +777,21 @@ impl Walk<'_> {
             Err(_) => MacroResult::Kept,
         }
     }
+}
+
+/// What is known of a construct when it is closed.
+struct Closed {
+    carried: Carried,
+    /// Of the arms that a jump leaves.
+    labels: [Option<Lifetime>; 2],
+    deferred: Vec<emit::Deferred>,
+    /// The variable to which it passes the type of its condition, if a flag needs it.
+    kind: Option<Ident>,
+}
+
+/// The expression; nothing is left in its place.
+fn take(e: &mut Expr) -> Expr {
+    std::mem::replace(e, Expr::Verbatim(TokenStream::new()))
 }
 
 /// What becomes of a macro call.
@@ -754,13 +853,15 @@ fn nameable(ty: &Type) -> Option<Type> {
     (!opaque.0).then(|| ty.clone())
 }
 
-/// Whether a condition has a `let` in its chain of `&&`.
-fn has_let(cond: &Expr) -> bool {
-    match cond {
-        Expr::Let(_) => true,
-        Expr::Binary(b) if matches!(b.op, BinOp::And(_)) => has_let(&b.left) || has_let(&b.right),
+/// Whether statements certainly jump, and not in an `if` or `match` at their end, whose value is theirs.
+fn ends_in_jump(stmts: &[Stmt]) -> bool {
+    let jumps = |stmt: &Stmt| match stmt {
+        Stmt::Expr(e, _) => expr_jumps(e),
+        Stmt::Local(Local { init: Some(init), .. }) => expr_jumps(&init.expr),
         _ => false,
-    }
+    };
+    let ends_in_value = matches!(stmts.last(), Some(Stmt::Expr(Expr::If(_) | Expr::Match(_) | Expr::Block(_), None)));
+    !ends_in_value && stmts.iter().any(jumps)
 }
 
 /// Whether an arm of an `if` ends in an expression.
@@ -774,7 +875,7 @@ fn arms_have_values(e: &ExprIf) -> bool {
         }
 }
 
-fn is_assignment(op: &BinOp) -> bool {
+pub(super) fn is_assignment(op: &BinOp) -> bool {
     matches!(
         op,
         BinOp::AddAssign(_)

@@ -36,6 +36,8 @@ pub(super) type BindingId = usize;
 pub(super) struct Env {
     bindings: Vec<Binding>,
     names: Vec<(String, BindingId)>,
+    /// Variables with a smaller id belong to the functions around the present one.
+    function_start: BindingId,
 }
 
 /// The end of a scope: the names declared since [`Env::enter`].
@@ -52,6 +54,21 @@ impl Env {
     /// Closes a scope: the names in it are forgotten.
     pub(super) fn leave(&mut self, scope: Scope) {
         self.names.truncate(scope.0);
+    }
+
+    /// Enters the body of a closure; gives what to leave it with.
+    pub(super) fn start_function(&mut self) -> BindingId {
+        std::mem::replace(&mut self.function_start, self.bindings.len())
+    }
+
+    /// Leaves the body of a closure.
+    pub(super) fn end_function(&mut self, outer: BindingId) {
+        self.function_start = outer;
+    }
+
+    /// The first variable of the present function; the parameters of a closure count to what is around it.
+    pub(super) fn function_start(&self) -> BindingId {
+        self.function_start
     }
 
     /// The id that the next variable will have.

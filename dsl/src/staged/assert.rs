@@ -56,3 +56,9 @@ impl<C: Assertable> Assert<C> {
         self.0.check(message);
     }
 }
+
+/// What stands for a panic under a condition that is a tensor: the step fails where it is reached.
+#[track_caller]
+pub fn fails(message: String) {
+    trace::assert(crate::scalar(false).untyped(), message);
+}

@@ -1,6 +1,6 @@
 //! State that can cross a staged branch or loop.
 
-use crate::{Any, Element, Tensor, Var};
+use crate::{Any, Element, Tensor, Var, trace};
 use std::fmt;
 use std::rc::Rc;
 
@@ -51,6 +51,8 @@ enum Entry {
     Len(usize),
     Present(bool),
     Host(Rc<dyn AnyHost>),
+    /// Nothing yet: the whole of a [`Slot`](super::Slot).
+    Undefined,
 }
 
 impl Entry {
@@ -60,6 +62,7 @@ impl Entry {
             (Entry::Len(a), Entry::Len(b)) => a == b,
             (Entry::Present(a), Entry::Present(b)) => a == b,
             (Entry::Host(a), Entry::Host(b)) => a.same(&**b),
+            (Entry::Undefined, Entry::Undefined) => true,
             _ => false,
         }
     }
@@ -74,6 +77,7 @@ impl fmt::Display for Entry {
             Entry::Present(true) => f.write_str("`Some`"),
             Entry::Present(false) => f.write_str("`None`"),
             Entry::Host(value) => write!(f, "the host value {value:?}"),
+            Entry::Undefined => f.write_str("no value"),
         }
     }
 }
@@ -184,6 +188,23 @@ impl State {
         self.push(Entry::Host(Rc::new(value.clone())));
     }
 
+    /// Appends that there is no value yet.
+    pub(super) fn undefined(&mut self) {
+        self.push(Entry::Undefined);
+    }
+
+    /// Whether there is no value yet.
+    pub(super) fn is_undefined(&self) -> bool {
+        matches!(self.structure[..], [(_, Entry::Undefined)])
+    }
+
+    /// The same structure, with zeros for the tensors, made in the present region.
+    #[track_caller]
+    pub(super) fn zeros_like(&self) -> State {
+        let tensors = self.tensors.iter().map(|&t| trace::zeros_of(t.ty())).collect();
+        State { tensors, structure: self.structure.clone(), path: Path::default() }
+    }
+
     /// The tensors, in order.
     pub(crate) fn tensors(&self) -> &[Any] {
         &self.tensors
@@ -267,6 +288,15 @@ impl Reader<'_> {
     pub fn present(&mut self) -> bool {
         let Entry::Present(present) = self.next() else { panic!("{MISUSE}") };
         *present
+    }
+
+    /// Whether there is no value.
+    pub(super) fn undefined(&mut self) -> bool {
+        let undefined = matches!(self.structure.first(), Some((_, Entry::Undefined)));
+        if undefined {
+            self.next();
+        }
+        undefined
     }
 
     /// The next host value.

@@ -18,6 +18,11 @@ pub trait Condition: Sized {
     type Itself: Condition;
     /// The same value.
     fn itself(self) -> Self::Itself;
+    /// What there is to go on with after a jump in an arm: nothing, so that no value exists, for a host condition, which
+    /// leaves the arm natively.
+    type Stays;
+    /// Whether tracing goes on in this construct after a jump.
+    fn stays() -> Option<Self::Stays>;
     /// The state of an `if` on it.
     type If: IfArms<Self>;
     /// The state of a `while` on it.
@@ -229,6 +234,16 @@ pub(crate) fn leaf_sites(state: &State, site: Site) -> impl Iterator<Item = Site
         let name = if path.is_empty() { site.name } else { intern(&format!("{}{path}", site.name)) };
         Site { name, ..site }
     })
+}
+
+/// Gives zeros to places of `a` that have no value yet and have one in `b`, in the present region.
+#[track_caller]
+pub(super) fn fill(a: &mut [State], b: &[State]) {
+    for (a, b) in a.iter_mut().zip(b) {
+        if a.is_undefined() && !b.is_undefined() {
+            *a = b.zeros_like();
+        }
+    }
 }
 
 /// Ends the trace if the structure of a place differs between two moments, which `moments` gives words for.

@@ -2,8 +2,8 @@
 
 use super::condition::{self, Changes, Condition, IfArms, Place, Places, Produces, Values};
 use super::{Lazy, State};
-use crate::trace::{self, CondTrace, Site};
-use crate::{Diagnostic, Tensor};
+use crate::Tensor;
+use crate::trace::{CondTrace, Site};
 
 /// An `if` between its condition and its end.
 #[must_use]
@@ -73,6 +73,11 @@ impl Condition for bool {
     #[inline]
     fn itself(self) -> bool {
         self
+    }
+    type Stays = std::convert::Infallible;
+    #[inline]
+    fn stays() -> Option<std::convert::Infallible> {
+        None
     }
     type If = bool;
     type While = ();
@@ -146,17 +151,26 @@ impl IfArms<Tensor<bool>> for StagedIf {
             Some(then) => (then, now),
             None => (now, std::mem::take(&mut self.before)),
         };
+        // A value that only one arm gives: the other one has left, or has not assigned it.
+        let mut value = [values.then, values.otherwise].map(|v| v.map(|v| (values.take_apart)(&v)));
+        self.trace().select(0);
+        condition::fill(&mut then, &otherwise);
+        if let [gap @ None, Some(given)] = &mut value {
+            *gap = Some(given.zeros_like());
+        }
+        self.trace().select(1);
+        condition::fill(&mut otherwise, &then);
+        if let [Some(given), gap @ None] = &mut value {
+            *gap = Some(given.zeros_like());
+        }
         condition::check_structure(&then, &otherwise, sites, ["after the first branch", "after the second"]);
         let mut tensor_sites = condition::tensor_sites(&then, sites);
-        let (Some(a), Some(b)) = (values.then, values.otherwise) else {
-            trace::fail(Diagnostic::new("a branch of a staged `if` does not come to its end"));
-        };
-        let (a, b) = ((values.take_apart)(&a), (values.take_apart)(&b));
-        let value = Site::caller("value");
+        let [Some(a), Some(b)] = value else { unreachable!("an `if` of which both arms leave has no value") };
+        let site = Site::caller("value");
         let moments = ["in the first branch", "in the second"];
-        condition::check_one_structure(&a, &b, value, moments, "the value of these branches");
+        condition::check_one_structure(&a, &b, site, moments, "the value of these branches");
         if a.paths().any(|path| !path.is_empty()) {
-            tensor_sites.extend(condition::leaf_sites(&a, value));
+            tensor_sites.extend(condition::leaf_sites(&a, site));
         }
         then.push(a);
         otherwise.push(b);

@@ -60,6 +60,10 @@ impl Condition for Tensor<bool> {
     fn itself(self) -> Tensor<bool> {
         self
     }
+    type Stays = ();
+    fn stays() -> Option<()> {
+        Some(())
+    }
     type If = StagedIf;
     type While = StagedWhile;
     type Lazy = StagedLazy;
@@ -92,12 +96,34 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
                 *self = StagedWhile::Condition(trace, params);
                 true
             }
-            StagedWhile::Body(trace, params) => {
-                let next = condition::save(&places);
-                condition::check_structure(&params, &next, sites, ["before the loop", "after one iteration"]);
-                let sites = condition::tensor_sites(&next, sites);
-                let results = trace.end(&condition::tensors(&next), &sites);
-                places.load(&condition::with_tensors(&next, results));
+            StagedWhile::Body(mut trace, params) => {
+                let mut next = condition::save(&places);
+                // What had a value before the loop and was taken in it keeps the value.
+                for (next, param) in next.iter_mut().zip(&params) {
+                    if next.is_undefined() {
+                        *next = param.clone();
+                    }
+                }
+                // What gets its value in the loop becomes a loop variable that starts as zeros.
+                let late = |i: usize| params[i].is_undefined() && !next[i].is_undefined();
+                let split = |late_ones: bool| (0..next.len()).filter(move |&i| late(i) == late_ones);
+                let of = |late_ones: bool| -> (Vec<State>, Vec<State>, Vec<Site>) {
+                    let pick = |from: &[State]| split(late_ones).map(|i| from[i].clone()).collect();
+                    (pick(&params), pick(&next), split(late_ones).map(|i| sites[i]).collect())
+                };
+                let ((declared, declared_next, declared_sites), (_, late_next, _)) = (of(false), of(true));
+                let words = ["before the loop", "after one iteration"];
+                condition::check_structure(&declared, &declared_next, &declared_sites, words);
+                let late_tensors = condition::tensors(&late_next);
+                late_tensors.iter().for_each(|&t| trace.add_late(t));
+                let tensor_sites = condition::tensor_sites(&declared_next, &declared_sites);
+                let results = trace.end_with(&condition::tensors(&declared_next), &late_tensors, &tensor_sites);
+                let mut results = results.into_iter();
+                let mut ended: Vec<Option<State>> = vec![None; next.len()];
+                for i in split(false).chain(split(true)) {
+                    ended[i] = Some(next[i].with_tensors(&mut results));
+                }
+                places.load(&ended.into_iter().flatten().collect::<Vec<_>>());
                 false
             }
             StagedWhile::Condition(..) | StagedWhile::After => {

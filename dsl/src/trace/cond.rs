@@ -35,7 +35,13 @@ impl CondTrace {
     #[track_caller]
     pub fn end(self, then: &[Any], otherwise: &[Any], sites: &[Site]) -> Vec<Any> {
         let loc = Loc::caller();
-        try_with(|t| t.end_cond(self, then, otherwise, sites, loc))
+        try_with(|t| t.end_cond(&self, then, otherwise, sites, loc))
+    }
+}
+
+impl Drop for CondTrace {
+    fn drop(&mut self) {
+        abandoned(self.construct);
     }
 }
 
@@ -53,7 +59,7 @@ impl Tracer {
 
     fn end_cond(
         &mut self,
-        cond: CondTrace,
+        cond: &CondTrace,
         then: &[Any],
         otherwise: &[Any],
         sites: &[Site],

@@ -133,6 +133,10 @@ pub(crate) struct Tracer {
     loc_override: Option<Loc>,
     scalars: HashMap<(Region, HostTensor), Value>,
     calls: Vec<Call>,
+    /// How often the body of a host loop was traced that a tensor may end.
+    unrolled: HashMap<Loc, usize>,
+    /// A construct that user code has left without closing it.
+    abandoned: Option<Loc>,
 }
 
 thread_local! {
@@ -184,6 +188,22 @@ pub fn trace(name: &str, f: impl FnOnce() -> Vec<Any>) -> Result<Traced> {
     }
 }
 
+/// Notes that an open construct is dropped. If it was not closed before, user code has left it: by `?`, which is a host matter.
+/// Its error ends the trace; who catches it in between would go on inside of the construct.
+fn abandoned(construct: usize) {
+    if std::thread::panicking() {
+        return;
+    }
+    TRACER.with_borrow_mut(|t| {
+        if let Some(t) = t
+            && t.open.len() > construct
+        {
+            let loc = t.open[construct].loc;
+            t.abandoned.get_or_insert(loc);
+        }
+    });
+}
+
 /// Whether a trace is active on this thread.
 pub fn is_tracing() -> bool {
     TRACER.with_borrow(Option::is_some)
@@ -193,6 +213,15 @@ pub fn is_tracing() -> bool {
 #[track_caller]
 pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
     let loc = Loc::caller();
+    let abandoned = TRACER.with_borrow(|t| t.as_ref().and_then(|t| t.abandoned));
+    if let Some(construct) = abandoned {
+        fail(
+            Diagnostic::new("a staged `if` or loop was left before its end, and tracing goes on")
+                .at(construct, "left by `?`")
+                .at(loc, "goes on here")
+                .help("the error of `?` under a condition that is a tensor ends the whole function: do not catch it"),
+        )
+    }
     TRACER.with_borrow_mut(|t| t.as_mut().map(f)).unwrap_or_else(|| {
         fail(
             Diagnostic::new("a tensor operation outside of a graph function")
@@ -237,6 +266,42 @@ pub(crate) fn emit_list(op: ListOp, operands: &[Any]) -> Vec<Any> {
 pub fn constant(tensor: HostTensor) -> Any {
     let loc = Loc::caller();
     with(|t| t.constant(tensor, loc))
+}
+
+/// Zeros of a type, for where a value must exist and is not read; unknown extents are 0, and a list is empty.
+#[track_caller]
+pub(crate) fn zeros_of(ty: Type) -> Any {
+    match ty {
+        Type::Tensor(ty) => {
+            let extents = ty.shape.dims().iter().map(|d| d.known().unwrap_or(0)).collect::<Vec<_>>();
+            let zero = constant(HostTensor::zeros(ty.dtype, &[]));
+            if extents.is_empty() { zero } else { zero.broadcast_to(extents) }
+        }
+        Type::List(element) => {
+            let none = constant(HostTensor::zeros(DType::I32, []));
+            emit_list(ListOp::New(element), &[none])[0]
+        }
+        Type::Stack(_) => unreachable!("stacks are not in the user's hands"),
+    }
+}
+
+/// How often the body of one host loop may be traced if a tensor decides when it ends.
+const MAX_UNROLLED: usize = 10_000;
+
+/// Counts a pass of a host loop that a tensor may end: one that is endless otherwise would be traced for ever.
+#[track_caller]
+pub(crate) fn count_unrolled() {
+    let loc = Loc::caller();
+    try_with(|t| {
+        let count = t.unrolled.entry(loc).or_insert(0);
+        *count += 1;
+        if *count <= MAX_UNROLLED {
+            return Ok(());
+        }
+        Err(Diagnostic::new(format!("the body of a host loop was traced {MAX_UNROLLED} times"))
+            .at(loc, "only a tensor ends this loop")
+            .help("let it run in the graph: `loop`, `while` on a tensor, or `for i in range(..)`"))
+    });
 }
 
 /// Appends an assertion on a `bool[]` (any other shape must hold for all elements).
@@ -373,6 +438,8 @@ impl Tracer {
             loc_override: None,
             scalars: HashMap::new(),
             calls: Vec::new(),
+            unrolled: HashMap::new(),
+            abandoned: None,
         }
     }
 

@@ -66,6 +66,14 @@ impl WhileTrace {
         })
     }
 
+    /// Adds a loop variable whose first value nobody reads, for what the body makes as `next`: it starts as zeros.
+    #[track_caller]
+    pub(crate) fn add_late(&mut self, next: Any) {
+        let ty = next.ty();
+        let init = at_depth(self.construct, || zeros_of(ty));
+        self.add_carried(init);
+    }
+
     /// Closes the loop. `next[i]` is the next value of the i-th declared loop variable; `extra` gives the next values of those
     /// that autodiff added, in order. The results come in the same order; a variable that the body
     /// does not change comes back as its initial value.
@@ -77,7 +85,13 @@ impl WhileTrace {
     #[track_caller]
     pub(crate) fn end_with(self, next: &[Any], extra: &[Any], sites: &[Site]) -> Vec<Any> {
         let loc = Loc::caller();
-        try_with(|t| t.end_while(self, next, extra, sites, loc))
+        try_with(|t| t.end_while(&self, next, extra, sites, loc))
+    }
+}
+
+impl Drop for WhileTrace {
+    fn drop(&mut self) {
+        abandoned(self.construct);
     }
 }
 
@@ -89,7 +103,7 @@ impl Tracer {
 
     fn end_while(
         &mut self,
-        trace: WhileTrace,
+        trace: &WhileTrace,
         next: &[Any],
         extra: &[Any],
         sites: &[Site],

@@ -8,7 +8,8 @@ fn carried(function: &str) -> Vec<String> {
     let cx = Ctxt::new();
     let rewritten = rewrite(&cx, parse_str(function).unwrap());
     cx.finish().unwrap();
-    rewritten.carried.into_iter().filter(|c| !c.is_empty()).map(|c| c.join(" ")).collect()
+    let of_user = |c: Vec<String>| c.into_iter().filter(|name| !name.starts_with("__")).collect::<Vec<_>>();
+    rewritten.carried.into_iter().map(of_user).filter(|c| !c.is_empty()).map(|c| c.join(" ")).collect()
 }
 
 /// The errors of a body.
@@ -28,7 +29,7 @@ fn rewritten(function: &str) -> String {
 
 #[test]
 fn assignments_to_outer_variables_are_carried() {
-    assert_eq!(carried("fn f() { let mut x = 0; let mut y = 0; if c { x = 1; } else { y += 2; } }"), ["x y"]);
+    assert_eq!(carried("fn f() { let mut x = 0; let mut y = 0; if c { x = 1; } else { y += 2; } g(); }"), ["x y"]);
     assert_eq!(carried("fn f(mut x: T) { while x > 0 { x = x - 1; } }"), ["x"]);
     assert!(carried("fn f(x: T) { if c { g(x); x.h(); } }").is_empty());
 }
@@ -153,21 +154,52 @@ fn every_block_is_emitted_once() {
 }
 
 #[test]
-fn jumps_are_checked_by_the_constructs_that_they_leave() {
+fn jumps_leave_the_arms_of_the_constructs_around_them() {
+    let left = |f: &str| rewritten(f).matches(". staged () {").count() - rewritten(f).matches("match __if").count();
+    // The guard of the loop, and both `if`s.
+    assert_eq!(left("fn f() { for x in v.iter() { if a { if b { break; } } } }"), 3);
+    assert_eq!(left("fn f() { while a { if b { continue; } } }"), 2);
+    assert_eq!(left("fn f() { if a { loop { break; } } }"), 0);
+    assert_eq!(left("fn f() { if a { let g = || { if b { return 1; } 2 }; g()?; } }"), 1);
+    assert_eq!(left("fn f() { if a { 'b: { if c { break 'b; } } } }"), 1);
+    assert_eq!(left("fn f() { if a { panic!(); } panic!(); }"), 1);
+}
+
+#[test]
+fn what_cannot_be_staged_is_checked_by_the_constructs_around_it() {
     let checks = |f: &str| rewritten(f).matches(". allows_").count();
-    assert_eq!(checks("fn f() { for x in v { if a { if b { break; } } } }"), 2);
-    assert_eq!(checks("fn f() { while a { if b { continue; } } }"), 2);
-    assert_eq!(checks("fn f() { if a { loop { break; } } }"), 0);
-    assert_eq!(checks("fn f() { 'o: while a { if b { for x in v { break 'o; } } } }"), 2);
-    assert_eq!(checks("fn f() { if a { for x in v { if b { return; } } } }"), 2);
-    assert_eq!(checks("fn f() { if a { let g = || { if b { return 1; } 2 }; g()?; } }"), 2);
-    assert_eq!(checks("fn f() { if a { 'b: { if c { break 'b; } } } }"), 1);
-    assert_eq!(checks("fn f() { if a { vec![1]; concat!(1); println!(); panic!(); } println!(); }"), 2);
+    assert_eq!(checks("fn f() { if a { vec![1]; concat!(1); my_macro!(); } my_macro!(); }"), 1);
+    assert_eq!(checks("fn f() -> T { while a { g(if b { return 1 } else { 2 }); } }"), 1);
+    assert_eq!(checks("fn f() -> T { while a { let x = if b { return 1 } else { 2 }; } }"), 0);
+}
+
+#[test]
+fn what_dies_at_the_end_needs_no_common_value() {
+    assert!(carried("fn f() -> T { let mut n = 0; if c { return 1; } n += 1; g(n) }").is_empty());
+    assert!(carried("fn f() -> T { let mut n = 0; if c { n = 5; return n; } n += 1; g(n) }") == ["n"]);
+    assert!(carried("fn f(s: &mut S) -> T { if c { return 1; } s.n += 1; 2 }") == ["s.n"]);
+    assert_eq!(
+        carried("fn f() { let mut n = 0; while a { let mut m = 0; if c { continue; } n += 1; m += 1; } }"),
+        ["n", "n"]
+    );
+}
+
+#[test]
+fn flags_stand_before_what_is_left_only_where_something_follows() {
+    let flags = |f: &str| rewritten(f).matches(":: flag (").count();
+    assert_eq!(flags("fn f() -> T { if a { return 1; } if b { return 2; } 3 }"), 0);
+    assert_eq!(flags("fn f() { while a { if b { continue; } g(); } }"), 0);
+    assert_eq!(flags("fn f() { while a { if b { break; } g(); } }"), 1);
+    assert_eq!(flags("fn f() { while a { if b { if c { continue; } g(); } h(); } }"), 1);
+    assert_eq!(flags("fn f() -> T { while a { if b { return 1; } } 2 }"), 2);
+    assert_eq!(flags("fn f() { loop { break; } for x in v.iter() { break; } }"), 0);
 }
 
 #[test]
 fn deferred_variables_are_named() {
-    assert!(errors("fn f() { let x; if c { x = 1; } else { x = 2; } }").contains("`x` is used in an `if`"));
+    assert!(errors("fn f() { let x; while c { x = 1; } }").contains("`x` gets its first value inside of a `while`"));
+    let body = rewritten("fn f() { let x; if c { x = 1; } else { x = 2; } g(x) }");
+    assert_eq!(body.matches("let x ;").count(), 3, "{body}");
     assert!(carried("fn f() { let mut x; x = 1; if c { x = 2; } }") == ["x"]);
     assert!(carried("fn f() { let x; match m { A => x = 1, B => x = 2 } }").is_empty());
     assert!(carried("fn f() { if c { let x; x = 1; } }").is_empty());

@@ -1,0 +1,632 @@
+//! Rust to Rust, before anything is staged: brings jumps and matches into fewer forms.
+//!
+//! - `match` on numbers becomes a chain of `if`s, so that it can be staged as they are.
+//! - What follows an `if` of which one arm jumps is moved into the other arm: `if c { return a; } rest` becomes
+//!   `if c { return a; } else { rest }`. So most jumps need no flag, and both arms are as exclusive as they were.
+//! - An assignment of a value in which a jump stands becomes a `let` and an assignment, so that nothing is assigned where the
+//!   jump is taken.
+//!
+//! Each step keeps the meaning of the function in ordinary Rust; no step looks at types.
+
+use super::emit;
+use proc_macro2::Span;
+use std::collections::VecDeque;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::visit_mut::{self, VisitMut};
+use syn::*;
+
+/// Brings a body into this form.
+pub(super) fn canonical(body: &mut Block) {
+    Canonical { next_index: 0 }.visit_block_mut(body);
+}
+
+struct Canonical {
+    next_index: usize,
+}
+
+impl Canonical {
+    fn helper(&mut self, name: &str, at: Span) -> Ident {
+        self.next_index += 1;
+        emit::helper(name, self.next_index, at)
+    }
+
+    fn block(&mut self, block: &mut Block) {
+        let mut rest: VecDeque<Stmt> = std::mem::take(&mut block.stmts).into();
+        while let Some(mut stmt) = rest.pop_front() {
+            if let Some(value) = value_of(&mut stmt)
+                && let Some(switch) = Switch::of(value)
+            {
+                let scrutinee = self.helper("matched", value.span());
+                let (declaration, chain) = switch.build(scrutinee);
+                *value = chain;
+                rest.push_front(stmt);
+                rest.push_front(declaration);
+                continue;
+            }
+            if let Some(value) = assigned_value(&mut stmt)
+                && is_structured(value)
+                && Jumps::leaving_expr(value).any
+            {
+                let name = self.helper("value", value.span());
+                let init = std::mem::replace(value, parse_quote!(#name));
+                rest.push_front(stmt);
+                stmt = parse_quote!(let #name = #init;);
+            }
+            if !rest.is_empty()
+                && let Some(split) = split(&mut stmt)
+            {
+                // Items are visible in the whole block.
+                let (items, rest): (Vec<_>, Vec<_>) = rest.drain(..).partition(|s| matches!(s, Stmt::Item(_)));
+                let mut joined = Expr::If(split(rest));
+                block.stmts.extend(items);
+                self.visit_expr_mut(&mut joined);
+                block.stmts.push(Stmt::Expr(joined, None));
+                return;
+            }
+            // At the end of a function its value may be that of a jump out of this.
+            if rest.is_empty()
+                && let Stmt::Expr(e, None) = &stmt
+                && is_left_and_ends(e)
+            {
+                let name = self.helper("value", e.span());
+                stmt = parse_quote!(let #name = #e;);
+                rest.push_front(Stmt::Expr(parse_quote!(#name), None));
+            }
+            self.visit_stmt_mut(&mut stmt);
+            block.stmts.push(stmt);
+        }
+    }
+}
+
+impl VisitMut for Canonical {
+    fn visit_block_mut(&mut self, block: &mut Block) {
+        self.block(block);
+    }
+    fn visit_expr_mut(&mut self, e: &mut Expr) {
+        if let Some(switch) = Switch::of(e) {
+            let scrutinee = self.helper("matched", e.span());
+            let (declaration, chain) = switch.build(scrutinee);
+            *e = parse_quote!({ #declaration #chain });
+        }
+        visit_mut::visit_expr_mut(self, e);
+    }
+    fn visit_item_mut(&mut self, _: &mut Item) {}
+    fn visit_type_mut(&mut self, _: &mut Type) {}
+    fn visit_pat_mut(&mut self, _: &mut Pat) {}
+}
+
+/// The value of a statement: what it is, is bound to, or is assigned.
+fn value_of(stmt: &mut Stmt) -> Option<&mut Expr> {
+    match stmt {
+        Stmt::Local(Local { init: Some(LocalInit { expr, diverge: None, .. }), .. }) => Some(expr),
+        Stmt::Expr(Expr::Assign(a), _) => Some(&mut a.right),
+        Stmt::Expr(e, _) => Some(e),
+        _ => None,
+    }
+}
+
+/// What is assigned.
+fn assigned_value(stmt: &mut Stmt) -> Option<&mut Expr> {
+    match stmt {
+        Stmt::Expr(Expr::Assign(a), _) => Some(&mut a.right),
+        Stmt::Expr(Expr::Binary(b), _) if super::rewrite::is_assignment(&b.op) => Some(&mut b.right),
+        _ => None,
+    }
+}
+
+/// Whether an expression has a body in which a jump has a statement of its own.
+fn is_structured(e: &Expr) -> bool {
+    matches!(e, Expr::If(_) | Expr::Match(_) | Expr::Block(_) | Expr::Loop(_) | Expr::While(_) | Expr::ForLoop(_))
+}
+
+/// Whether a loop or labelled block may be left by a jump to what is around it and may come to an end by itself.
+fn is_left_and_ends(e: &Expr) -> bool {
+    match e {
+        Expr::Loop(l) => Jumps::breaks_loop(&l.body, l.label.as_ref()) && Jumps::leaving_expr(e).any,
+        Expr::Block(b) => b.label.is_some() && Jumps::leaving_expr(e).under_construct,
+        _ => false,
+    }
+}
+
+/// If one arm of the `if` in a statement certainly jumps and the other does not: what makes the whole out of what follows.
+fn split(stmt: &mut Stmt) -> Option<impl FnOnce(Vec<Stmt>) -> ExprIf> {
+    let e = match value_of(stmt)? {
+        Expr::If(e) if !has_let(&e.cond) && e.attrs.is_empty() => e,
+        _ => return None,
+    };
+    let jumps = [block_jumps(&e.then_branch), e.else_branch.as_ref().is_some_and(|(_, e)| expr_jumps(e))];
+    if jumps[0] == jumps[1] || (matches!(stmt, Stmt::Local(_) | Stmt::Expr(Expr::Assign(_), _)) && !has_else(stmt)) {
+        return None;
+    }
+    let stmt = std::mem::replace(stmt, Stmt::Item(Item::Verbatim(Default::default())));
+    Some(move |rest: Vec<Stmt>| join(stmt, jumps[0], rest))
+}
+
+fn has_else(stmt: &Stmt) -> bool {
+    let mut stmt = stmt.clone();
+    matches!(value_of(&mut stmt), Some(Expr::If(e)) if e.else_branch.is_some())
+}
+
+/// Moves `rest` behind the arm that does not jump, which comes second.
+fn join(mut stmt: Stmt, first_jumps: bool, rest: Vec<Stmt>) -> ExprIf {
+    let value = value_of(&mut stmt).expect("the statement has an `if`");
+    let Expr::If(mut e) = std::mem::replace(value, Expr::Verbatim(Default::default())) else {
+        unreachable!("the statement has an `if`")
+    };
+    let (else_token, second) = match e.else_branch.take() {
+        Some((token, second)) => (token, Some(*second)),
+        None => (Token![else](e.if_token.span), None),
+    };
+    let (jumping, going) = if first_jumps {
+        (e.then_branch, second)
+    } else {
+        let cond = &e.cond;
+        let not = Token![!](cond.span());
+        e.cond = parse_quote!(#not (#cond));
+        let going = std::mem::replace(&mut e.then_branch, Block { brace_token: Default::default(), stmts: vec![] });
+        (block_of(second.expect("the second arm jumps")), Some(block_expr(going)))
+    };
+    let mut stmts = Vec::with_capacity(rest.len() + 1);
+    if let Some(going) = going {
+        match &mut stmt {
+            Stmt::Expr(Expr::Verbatim(_), _) => match going {
+                // Names of the arm would hide those that the rest uses.
+                Expr::Block(b) if b.label.is_none() && !b.block.stmts.iter().any(declares) => {
+                    let mut own = b.block.stmts;
+                    if let Some(Stmt::Expr(last, semi @ None)) = own.last_mut()
+                        && !is_structured(last)
+                    {
+                        *semi = Some(Token![;](last.span()));
+                    }
+                    stmts.extend(own);
+                }
+                other => stmts.push(Stmt::Expr(other, None)),
+            },
+            other => {
+                *value_of(other).expect("the statement has an `if`") = going;
+                stmts.push(stmt);
+            }
+        }
+    }
+    stmts.extend(rest);
+    e.then_branch = jumping;
+    e.else_branch = Some((else_token, Box::new(block_expr(Block { brace_token: Default::default(), stmts }))));
+    e
+}
+
+fn declares(stmt: &Stmt) -> bool {
+    matches!(stmt, Stmt::Local(_) | Stmt::Item(_) | Stmt::Macro(_))
+}
+
+fn block_of(e: Expr) -> Block {
+    match e {
+        Expr::Block(b) if b.label.is_none() && b.attrs.is_empty() => b.block,
+        e => Block { brace_token: Default::default(), stmts: vec![Stmt::Expr(e, None)] },
+    }
+}
+
+fn block_expr(block: Block) -> Expr {
+    Expr::Block(ExprBlock { attrs: Vec::new(), label: None, block })
+}
+
+/// Whether a condition has a `let` in its chain of `&&`.
+pub(super) fn has_let(cond: &Expr) -> bool {
+    match cond {
+        Expr::Let(_) => true,
+        Expr::Binary(b) if matches!(b.op, BinOp::And(_)) => has_let(&b.left) || has_let(&b.right),
+        _ => false,
+    }
+}
+
+/// Whether a block certainly jumps out of itself.
+pub(super) fn block_jumps(block: &Block) -> bool {
+    block.stmts.iter().any(|stmt| match stmt {
+        Stmt::Local(Local { init: Some(init), .. }) => expr_jumps(&init.expr),
+        Stmt::Expr(e, _) => expr_jumps(e),
+        _ => false,
+    })
+}
+
+/// Whether an expression certainly jumps out of itself.
+pub(super) fn expr_jumps(e: &Expr) -> bool {
+    match e {
+        Expr::Break(_) | Expr::Continue(_) | Expr::Return(_) => true,
+        Expr::Block(b) => b.label.is_none() && block_jumps(&b.block),
+        Expr::If(e) => block_jumps(&e.then_branch) && e.else_branch.as_ref().is_some_and(|(_, e)| expr_jumps(e)),
+        Expr::Match(m) => !m.arms.is_empty() && m.arms.iter().all(|arm| expr_jumps(&arm.body)),
+        Expr::Paren(e) => expr_jumps(&e.expr),
+        _ => false,
+    }
+}
+
+/// The jumps that leave a piece of code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Jumps {
+    /// There is one.
+    pub(super) any: bool,
+    /// There is one inside of an `if`, `while` or the like, which may be staged.
+    pub(super) under_construct: bool,
+}
+
+impl Jumps {
+    /// Those that leave a statement.
+    pub(super) fn leaving(stmt: &Stmt) -> Jumps {
+        let mut find = FindJumps::default();
+        find.visit_stmt(stmt);
+        find.found
+    }
+
+    /// Those that leave an expression.
+    fn leaving_expr(e: &Expr) -> Jumps {
+        let mut find = FindJumps::default();
+        find.visit_expr(e);
+        find.found
+    }
+
+    /// Those in the body of a loop that end the loop.
+    pub(super) fn ending_loop(body: &Block, label: Option<&Label>) -> Jumps {
+        let mut find = FindJumps::default();
+        find.continues.extend(label.map(|l| l.name.ident.to_string()));
+        find.in_loop_body = true;
+        find.visit_block(body);
+        find.found
+    }
+
+    /// Whether a `break` in the body of a loop ends just this loop.
+    pub(super) fn breaks_loop(body: &Block, label: Option<&Label>) -> bool {
+        let mut find = FindJumps { only_own_break: true, in_loop_body: true, ..FindJumps::default() };
+        find.own = label.map(|l| l.name.ident.to_string());
+        find.visit_block(body);
+        find.found.any
+    }
+}
+
+#[derive(Default)]
+struct FindJumps {
+    found: Jumps,
+    /// Loops around.
+    loops: usize,
+    /// Labels of what is inside.
+    labels: Vec<String>,
+    /// Labels to which a `continue` stays inside.
+    continues: Vec<String>,
+    /// Whether it began in the body of a loop: then `continue` stays inside, `break` leaves.
+    in_loop_body: bool,
+    /// Only a `break` of the loop in whose body it began counts.
+    only_own_break: bool,
+    own: Option<String>,
+    constructs: usize,
+}
+
+impl FindJumps {
+    fn found(&mut self) {
+        self.found.any = true;
+        self.found.under_construct |= self.constructs > 0;
+    }
+
+    fn inside(&mut self, label: Option<&Label>, is_loop: bool, f: impl FnOnce(&mut Self)) {
+        let labels = self.labels.len();
+        self.labels.extend(label.map(|l| l.name.ident.to_string()));
+        self.loops += usize::from(is_loop);
+        f(self);
+        self.loops -= usize::from(is_loop);
+        self.labels.truncate(labels);
+    }
+
+    fn construct(&mut self, f: impl FnOnce(&mut Self)) {
+        self.constructs += 1;
+        f(self);
+        self.constructs -= 1;
+    }
+}
+
+impl<'a> Visit<'a> for FindJumps {
+    fn visit_expr(&mut self, e: &'a Expr) {
+        match e {
+            Expr::Break(b) => {
+                let stays = match &b.label {
+                    Some(l) if self.only_own_break => self.own.as_ref().is_none_or(|own| l.ident != own),
+                    Some(l) => self.labels.iter().any(|label| l.ident == label),
+                    None => self.loops > 0,
+                };
+                if !stays {
+                    self.found();
+                }
+                visit::visit_expr(self, e);
+            }
+            Expr::Continue(c) => {
+                let stays = match &c.label {
+                    Some(l) => self.labels.iter().chain(&self.continues).any(|label| l.ident == label),
+                    None => self.loops > 0 || self.in_loop_body,
+                };
+                if !stays && !self.only_own_break {
+                    self.found();
+                }
+            }
+            Expr::Return(_) => {
+                if !self.only_own_break {
+                    self.found();
+                }
+                visit::visit_expr(self, e);
+            }
+            Expr::Block(b) => self.inside(b.label.as_ref(), false, |f| f.visit_block(&b.block)),
+            Expr::Loop(l) => {
+                self.construct(|f| f.inside(l.label.as_ref(), true, |f| f.visit_block(&l.body)));
+            }
+            Expr::While(w) => {
+                self.visit_expr(&w.cond);
+                self.construct(|f| f.inside(w.label.as_ref(), true, |f| f.visit_block(&w.body)));
+            }
+            Expr::ForLoop(w) => {
+                self.visit_expr(&w.expr);
+                self.construct(|f| f.inside(w.label.as_ref(), true, |f| f.visit_block(&w.body)));
+            }
+            Expr::If(i) if !has_let(&i.cond) => {
+                self.visit_expr(&i.cond);
+                self.construct(|f| {
+                    f.visit_block(&i.then_branch);
+                    i.else_branch.iter().for_each(|(_, e)| f.visit_expr(e));
+                });
+            }
+            Expr::Binary(b) if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) => {
+                self.visit_expr(&b.left);
+                self.construct(|f| f.visit_expr(&b.right));
+            }
+            Expr::Closure(_) | Expr::Async(_) | Expr::Const(_) => {}
+            e => visit::visit_expr(self, e),
+        }
+    }
+    fn visit_item(&mut self, _: &'a Item) {}
+    fn visit_type(&mut self, _: &'a Type) {}
+}
+
+/// A `match` on numbers: each arm has a condition, or none.
+struct Switch {
+    m: ExprMatch,
+}
+
+impl Switch {
+    /// Takes the `match` out of an expression, if it is one on numbers and its last arm always fits.
+    fn of(e: &mut Expr) -> Option<Switch> {
+        let Expr::Match(m) = e else {
+            return None;
+        };
+        let mut tests = 0;
+        let last = m.arms.len().checked_sub(1)?;
+        let on_bool = is_match_on_bool(m);
+        for (i, arm) in m.arms.iter().enumerate() {
+            let (pat, guard) = unguarded(&arm.pat);
+            tests += usize::from(has_test(pat)?);
+            let always = guard.is_none() && (!has_test(pat)? || on_bool);
+            if !arm.attrs.is_empty() || (i == last && !always) || (i != last && !has_test(pat)? && guard.is_none()) {
+                return None;
+            }
+        }
+        if tests == 0 || !m.attrs.is_empty() {
+            return None;
+        }
+        match std::mem::replace(e, Expr::Verbatim(Default::default())) {
+            Expr::Match(m) => Some(Switch { m }),
+            _ => unreachable!("it is a `match`"),
+        }
+    }
+
+    /// `let matched = scrutinee;`, and the chain of `if`s.
+    fn build(self, matched: Ident) -> (Stmt, Expr) {
+        let scrutinee = &*self.m.expr;
+        let declaration = parse_quote!(let #matched = #scrutinee;);
+        let last = self.m.arms.len() - 1;
+        let mut chain = None;
+        for (i, arm) in self.m.arms.into_iter().enumerate().rev() {
+            let (pat, guard) = unguarded(&arm.pat);
+            let name = bound(pat).map(|name| -> Stmt { parse_quote!(let #name = #matched;) });
+            let mut block = block_of(*arm.body);
+            block.stmts.splice(0..0, name.clone());
+            if i == last {
+                chain = Some(block_expr(block));
+                continue;
+            }
+            let mut cond = test(pat, &matched);
+            if let Some(guard) = guard {
+                let guard: Expr = parse_quote!({ #name #guard });
+                cond = Some(match cond {
+                    Some(cond) => parse_quote!(#cond && #guard),
+                    None => guard,
+                });
+            }
+            let if_token = Token![if](pat.span());
+            chain = Some(Expr::If(ExprIf {
+                attrs: Vec::new(),
+                if_token,
+                cond: Box::new(cond.expect("all arms but the last have a condition")),
+                then_branch: block,
+                else_branch: chain.map(|e| (Token![else](if_token.span), Box::new(e))),
+            }));
+        }
+        (declaration, chain.expect("a `match` on numbers has arms"))
+    }
+}
+
+fn unguarded(pat: &Pat) -> (&Pat, Option<&Expr>) {
+    match pat {
+        Pat::Guard(g) => (&g.pat, Some(&g.guard)),
+        pat => (pat, None),
+    }
+}
+
+/// `match b { true => .., false => .. }`
+fn is_match_on_bool(m: &ExprMatch) -> bool {
+    let value = |pat: &Pat| match pat {
+        Pat::Lit(ExprLit { lit: Lit::Bool(b), .. }) => Some(b.value),
+        _ => None,
+    };
+    match &m.arms[..] {
+        [a, b] => matches!((value(&a.pat), value(&b.pat)), (Some(a), Some(b)) if a != b),
+        _ => false,
+    }
+}
+
+fn is_number(e: &Expr) -> bool {
+    match e {
+        Expr::Lit(ExprLit { lit: Lit::Int(_) | Lit::Float(_), .. }) => true,
+        Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) => is_number(expr),
+        _ => false,
+    }
+}
+
+/// Whether a pattern over numbers tests anything; `None` for other patterns.
+fn has_test(pat: &Pat) -> Option<bool> {
+    match pat {
+        Pat::Lit(ExprLit { lit: Lit::Int(_) | Lit::Float(_) | Lit::Bool(_), .. }) => Some(true),
+        Pat::Range(r) => {
+            let ends = [&r.start, &r.end];
+            ends.iter().all(|e| e.as_ref().is_none_or(|e| is_number(e))).then_some(true)
+        }
+        Pat::Or(or) => or.cases.iter().all(|p| has_test(p) == Some(true) && bound(p).is_none()).then_some(true),
+        Pat::Paren(p) => has_test(&p.pat),
+        Pat::Wild(_) => Some(false),
+        Pat::Ident(PatIdent { by_ref: None, mutability: None, ident, subpat, .. }) => {
+            // A name in capitals is a constant.
+            let is_variable = ident.to_string().starts_with(|c: char| c.is_lowercase() || c == '_');
+            match subpat {
+                Some((_, p)) => has_test(p).filter(|_| is_variable && bound(p).is_none()),
+                None => is_variable.then_some(false),
+            }
+        }
+        _ => None,
+    }
+}
+
+/// The name that a pattern over numbers binds.
+fn bound(pat: &Pat) -> Option<&Ident> {
+    match pat {
+        Pat::Ident(p) => Some(&p.ident),
+        Pat::Paren(p) => bound(&p.pat),
+        _ => None,
+    }
+}
+
+/// The condition that a pattern over numbers tests.
+fn test(pat: &Pat, matched: &Ident) -> Option<Expr> {
+    let at = pat.span();
+    let mut matched = matched.clone();
+    matched.set_span(matched.span().located_at(at));
+    match pat {
+        Pat::Lit(ExprLit { lit: Lit::Bool(b), .. }) if b.value => Some(parse_quote!(#matched)),
+        Pat::Lit(ExprLit { lit: Lit::Bool(_), .. }) => Some(parse_quote!(!#matched)),
+        Pat::Lit(lit) => {
+            let eq = Token![==](at);
+            Some(parse_quote!(#matched #eq #lit))
+        }
+        Pat::Range(r) => {
+            let (ge, lt, le) = (Token![>=](at), Token![<](at), Token![<=](at));
+            let start = r.start.as_ref().map(|e| -> Expr { parse_quote!((#matched #ge #e)) });
+            let end = r.end.as_ref().map(|e| -> Expr {
+                match r.limits {
+                    RangeLimits::HalfOpen(_) => parse_quote!((#matched #lt #e)),
+                    RangeLimits::Closed(_) => parse_quote!((#matched #le #e)),
+                }
+            });
+            match (start, end) {
+                (Some(a), Some(b)) => Some(parse_quote!(#a & #b)),
+                (a, b) => a.or(b),
+            }
+        }
+        Pat::Or(or) => {
+            let tests = or.cases.iter().filter_map(|p| test(p, &matched));
+            tests.reduce(|a, b| parse_quote!((#a) | (#b)))
+        }
+        Pat::Paren(p) => test(&p.pat, &matched),
+        Pat::Ident(p) => p.subpat.as_ref().and_then(|(_, p)| test(p, &matched)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quote::ToTokens;
+
+    #[track_caller]
+    fn check(before: &str, after: &str) {
+        let mut block: Block = parse_str(before).unwrap();
+        canonical(&mut block);
+        let expected: Block = parse_str(after).unwrap();
+        let text = |b: &Block| b.to_token_stream().to_string().replace(' ', "");
+        assert_eq!(text(&block), text(&expected));
+    }
+
+    #[test]
+    fn what_follows_a_jump_moves_into_the_other_arm() {
+        check("{ if c { return 1; } f(); 2 }", "{ if c { return 1; } else { f(); 2 } }");
+        check("{ if c { f() } else { break } g(); }", "{ if !(c) { break } else { f(); g(); } }");
+        check(
+            "{ let x = if c { 1 } else { continue }; f(x) }",
+            "{ if !(c) { continue } else { let x = { 1 }; f(x) } }",
+        );
+        check(
+            "{ if a { return 1; } else if b { return 2; } f() }",
+            "{ if a { return 1; } else { if b { return 2; } else { f() } } }",
+        );
+    }
+
+    #[test]
+    fn what_does_not_certainly_jump_stays() {
+        for same in [
+            "{ if c { if d { break; } } f(); }",
+            "{ if let Some(x) = y { return x; } f() }",
+            "{ if c { return 1; } else { return 2; } }",
+            "{ while c { if d { break; } } f() }",
+        ] {
+            check(same, same);
+        }
+    }
+
+    #[test]
+    fn names_of_an_arm_do_not_hide_those_of_the_rest() {
+        check(
+            "{ if c { return 1; } else { let x = 2; f(x); } x }",
+            "{ if c { return 1; } else { { let x = 2; f(x); } x } }",
+        );
+    }
+
+    #[test]
+    fn a_value_with_a_jump_is_assigned_after_it() {
+        check(
+            "{ x += if a { if b { break; } 1 } else { 2 }; f(); }",
+            "{ let __value1 = if a { if b { break; } else { 1 } } else { 2 }; x += __value1; f(); }",
+        );
+    }
+
+    #[test]
+    fn a_match_on_numbers_is_a_chain() {
+        check(
+            "{ match n { 0 | 1 => a, 2..=5 => b, k if k > 9 => c, k => d(k) } }",
+            "{ let __matched1 = n; if (__matched1 == 0) | (__matched1 == 1) { a } \
+             else if (__matched1 >= 2) & (__matched1 <= 5) { b } \
+             else if { let k = __matched1; k > 9 } { let k = __matched1; c } else { let k = __matched1; d(k) } }",
+        );
+        check("{ match b { true => 1, false => 2 } }", "{ let __matched1 = b; if __matched1 { 1 } else { 2 } }");
+        for same in ["{ match n { 0 => a, MAX => b, _ => c } }", "{ match x { Some(1) => a, _ => b } }"] {
+            check(same, same);
+        }
+    }
+
+    #[test]
+    fn jumps_that_leave() {
+        let leaving = |text: &str| {
+            let jumps = Jumps::leaving(&parse_str::<Block>(&format!("{{ {text} }}")).unwrap().stmts[0]);
+            (jumps.any, jumps.under_construct)
+        };
+        assert_eq!(leaving("while a { break; }"), (false, false));
+        assert_eq!(leaving("while a { return; }"), (true, true));
+        assert_eq!(leaving("while a { while b { break 'x; } }"), (true, true));
+        assert_eq!(leaving("'x: while a { while b { break 'x; } }"), (false, false));
+        assert_eq!(leaving("let Some(x) = y else { continue };"), (true, false));
+        assert_eq!(leaving("f(|| return 1);"), (false, false));
+        let ending = |text: &str| Jumps::ending_loop(&parse_str(text).unwrap(), None).any;
+        assert!(ending("{ if a { break; } }") && ending("{ return; }") && !ending("{ if a { continue; } }"));
+        assert!(!ending("{ loop { break; } }"));
+    }
+}

@@ -1,0 +1,436 @@
+//! Jumps: what they leave, and what stands in their place.
+//!
+//! The expansion of a jump goes outwards through the constructs that it leaves. At the first one that is staged it leaves
+//! the arm it is in, natively, and tracing goes on behind that arm; if none is staged, it is the jump that the user wrote.
+//! So what follows in the arm is skipped while tracing, whatever host code is in between.
+//!
+//! What follows the staged construct must not run either. A jump from the end of its target needs nothing for this: nothing
+//! follows there, and a value becomes the value of the arm. Any other jump raises the [`Flag`]s of the statements and loops
+//! that it leaves, and puts its value in the slot of its target.
+//!
+//! Invariants: each flag and slot is declared before the statement or loop it is for, so that all constructs inside carry it;
+//! whether it is a `bool` or a tensor follows from the kinds of the constructs between it and its jumps.
+
+use super::*;
+use quote::quote_spanned;
+
+/// What a jump can leave.
+pub(super) struct Target {
+    pub(super) kind: TargetKind,
+    /// The user's label.
+    label: Option<String>,
+    /// The label that the expansion gives it.
+    native: Lifetime,
+    /// Whether a jump uses that label.
+    pub(super) native_used: bool,
+    /// Constructs from this index on are inside of it.
+    first_inside: usize,
+    /// Variables from this id on are declared inside of it.
+    pub(super) first_binding: BindingId,
+    /// The variable for the values of its jumps.
+    slot: Ident,
+    pub(super) slot_used: bool,
+    /// Whether it is a function without a result.
+    pub(super) returns_unit: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum TargetKind {
+    Function,
+    Loop,
+    /// A labelled block.
+    Block,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum JumpKind {
+    Break,
+    Continue,
+    Return,
+}
+
+/// What says that a statement was left, or that a loop ends.
+pub(super) struct Flag {
+    name: Ident,
+    /// Targets from this index on are inside of it.
+    targets: usize,
+    /// Constructs from this index on are inside of it.
+    constructs: usize,
+    /// The loop that it ends.
+    loop_target: Option<usize>,
+    /// The construct of its own loop whose kind follows from that of the flag.
+    excluded: Option<usize>,
+    raised: bool,
+    /// Targets to which a jump that raises it gives a value.
+    values_for: Vec<usize>,
+    /// Indices of the constructs whose kinds decide its type.
+    kinds: Vec<usize>,
+}
+
+/// A flag whose jumps are known.
+pub(super) struct RaisedFlag {
+    pub(super) name: Ident,
+    /// Declares it.
+    pub(super) declaration: TokenStream,
+    values_for: Vec<usize>,
+}
+
+impl Walk<'_> {
+    /// Adds the target for the present function; gives the variable for its result.
+    pub(super) fn function_target(&mut self, at: Span) -> Ident {
+        self.add_target(TargetKind::Function, None, at)
+    }
+
+    /// Adds a target; gives the variable for the values of its jumps.
+    pub(super) fn add_target(&mut self, kind: TargetKind, label: Option<&Label>, at: Span) -> Ident {
+        let index = self.index();
+        let (name, native) = match kind {
+            TargetKind::Function => ("result", emit::label("function", index, at)),
+            TargetKind::Loop => ("broken", emit::label("loop", index, at)),
+            TargetKind::Block => ("broken", emit::label("block", index, at)),
+        };
+        let slot = emit::helper(name, index, at);
+        // The slot is declared before the target, so that what is inside carries it.
+        self.env.declare(slot.to_string(), Access::Mut, false);
+        self.targets.push(Target {
+            kind,
+            label: label.map(|l| l.name.ident.to_string()),
+            native: label.map_or(native, |l| l.name.clone()),
+            native_used: false,
+            first_inside: match kind {
+                TargetKind::Function => self.function_start,
+                _ => self.constructs.len(),
+            },
+            first_binding: match kind {
+                TargetKind::Function => self.env.function_start(),
+                _ => self.env.next_id(),
+            },
+            slot: slot.clone(),
+            slot_used: false,
+            returns_unit: false,
+        });
+        slot
+    }
+
+    /// Removes the innermost target; gives the label to put on it.
+    pub(super) fn remove_target(&mut self, label: Option<Label>) -> (Target, Option<Label>) {
+        let target = self.targets.pop().expect("a target was added");
+        let generated = || target.native_used.then(|| emit::label_of(&target.native));
+        let label = label.or_else(generated);
+        (target, label)
+    }
+
+    /// Walks through a body whose `return` leaves only itself; gives the variable for its result if a jump needs it.
+    pub(super) fn in_function(&mut self, at: Span, f: impl FnOnce(&mut Self)) -> Option<Ident> {
+        let start = std::mem::replace(&mut self.function_start, self.constructs.len());
+        let outer_start = self.env.start_function();
+        let (targets, flags) = (std::mem::take(&mut self.targets), std::mem::take(&mut self.flags));
+        let kinds = std::mem::take(&mut self.kinds);
+        let slot = self.function_target(at);
+        f(self);
+        let used = self.targets[0].slot_used;
+        (self.targets, self.flags, self.kinds) = (targets, flags, kinds);
+        self.function_start = start;
+        self.env.end_function(outer_start);
+        used.then_some(slot)
+    }
+
+    /// Begins what a flag is for: a statement, or if `loop_target`, the loop of the target that is added next.
+    pub(super) fn lower_flag(&mut self, at: Span, loop_target: Option<usize>) {
+        let index = self.index();
+        let name = emit::helper(if loop_target.is_some() { "stop" } else { "left" }, index, at);
+        self.env.declare(name.to_string(), Access::Mut, false);
+        self.flags.push(Flag {
+            name,
+            targets: self.targets.len(),
+            constructs: self.constructs.len(),
+            loop_target,
+            excluded: None,
+            raised: false,
+            values_for: Vec::new(),
+            kinds: Vec::new(),
+        });
+    }
+
+    /// The name of the innermost flag.
+    pub(super) fn flag_name(&self) -> Ident {
+        self.flags.last().expect("a flag was lowered").name.clone()
+    }
+
+    /// Leaves the innermost construct out of what decides the type of the innermost flag.
+    pub(super) fn exclude_from_flag(&mut self) {
+        let index = self.constructs.last().map(|c| c.index);
+        self.flags.last_mut().expect("a flag was lowered").excluded = index;
+    }
+
+    /// Ends what the innermost flag is for; `None` if no jump raised it.
+    pub(super) fn take_flag(&mut self) -> Option<RaisedFlag> {
+        let flag = self.flags.pop().expect("a flag was lowered");
+        let place = self.flags.len();
+        let mut declared = Vec::new();
+        self.kinds.retain(|&(construct, by)| {
+            if by == place {
+                declared.push(construct);
+            }
+            by != place
+        });
+        let declaration = emit::flag(&flag.name, &declared, &flag.kinds);
+        flag.raised.then(|| RaisedFlag { name: flag.name, declaration, values_for: flag.values_for })
+    }
+
+    /// What follows a statement that may have been left.
+    pub(super) fn guarded(&mut self, flag: &RaisedFlag, rest: Vec<Stmt>, position: Position) -> Stmt {
+        let at = flag.name.span();
+        // At the end of a function or a labelled block the value of the jump is the value.
+        let slot = position.tail.filter(|t| flag.values_for.contains(t)).map(|t| self.targets[t].slot.clone());
+        let has_value = slot.is_some()
+            || match rest.last() {
+                Some(Stmt::Expr(e, None)) => !is_unit(e) && !expr_jumps(e),
+                Some(Stmt::Macro(StmtMacro { mac, semi_token: None, .. })) => !is_unit_macro(mac),
+                _ => false,
+            };
+        let (index, construct) = self.open(ConstructKind::If, at, &position);
+        self.innermost().has_value = has_value;
+        self.innermost().arm = 1;
+        let rest_has_value = has_value && !ends_in_jump(&rest);
+        let mut block = Block { brace_token: token::Brace(at), stmts: rest };
+        self.block(&mut block, position.of_arms(has_value));
+        let Closed { carried, labels: [_, label], deferred, kind } = self.close(at);
+        let left = Block {
+            brace_token: token::Brace(at),
+            stmts: match &slot {
+                Some(slot) => vec![Stmt::Expr(parse_quote!(#slot.take()), None)],
+                None => Vec::new(),
+            },
+        };
+        let arms = [
+            Some(Arm { block: left, label: None, has_value: slot.is_some(), ends: true }),
+            Some(Arm { block, label, has_value: rest_has_value, ends: true }),
+        ];
+        let parts = IfParts { construct, index, at, condition: emit::is_up(&flag.name), arms, deferred, kind };
+        let expansion = match has_value {
+            true => emit::if_value(parts, carried, position.expected),
+            false => emit::if_statement(parts, carried),
+        };
+        Stmt::Expr(expansion, None)
+    }
+
+    /// `'a: { .. }`
+    pub(super) fn labelled_block(&mut self, mut b: ExprBlock, position: Position) -> Expr {
+        let at = b.block.brace_token.span.open();
+        let slot = self.add_target(TargetKind::Block, b.label.as_ref(), at);
+        let end = Position::tail_of(self.targets.len() - 1);
+        let inner = Position { expected: position.expected, value_of: position.value_of, ..end };
+        self.block(&mut b.block, inner);
+        let (target, label) = self.remove_target(b.label.take());
+        b.label = label;
+        if !target.slot_used {
+            return Expr::Block(b);
+        }
+        let declaration = emit::slot(&slot, None);
+        Expr::Verbatim(quote!({ #declaration #b }))
+    }
+
+    /// The target of a `break` or `continue`.
+    fn target_of(&self, label: Option<&Lifetime>) -> Option<usize> {
+        let fits = |t: &Target| match label {
+            Some(label) => t.label.as_ref().is_some_and(|l| label.ident == l),
+            None => t.kind == TargetKind::Loop,
+        };
+        self.targets.iter().rposition(fits)
+    }
+
+    /// What stands in place of a jump.
+    pub(super) fn jump_expr(&mut self, mut e: Expr) -> Expr {
+        let (kind, at, label, value) = match &mut e {
+            Expr::Break(b) => (JumpKind::Break, b.break_token.span, b.label.clone(), b.expr.as_mut()),
+            Expr::Continue(c) => (JumpKind::Continue, c.continue_token.span, c.label.clone(), None),
+            Expr::Return(r) => (JumpKind::Return, r.return_token.span, None, r.expr.as_mut()),
+            _ => unreachable!("only jumps come here"),
+        };
+        let target = match kind {
+            JumpKind::Return => Some(0),
+            _ => self.target_of(label.as_ref()),
+        };
+        if let Some(value) = value {
+            self.visit_expr_mut(value);
+        }
+        // The compiler says what is wrong with a jump to nowhere.
+        let Some(target) = target else {
+            return e;
+        };
+        let first = self.targets[target].first_inside;
+        if self.constructs[first..].is_empty() {
+            return e;
+        }
+        let value = match e {
+            Expr::Break(b) => b.expr,
+            Expr::Return(r) => r.expr,
+            _ => None,
+        };
+        self.staged_jump(kind, at, target, value.map(|v| *v))
+    }
+
+    fn staged_jump(&mut self, kind: JumpKind, at: Span, target: usize, value: Option<Expr>) -> Expr {
+        let first = self.targets[target].first_inside;
+        let nested = self.constructs[first..].iter().filter(|c| c.nested).map(|c| &c.name);
+        let checks = emit::checks("allows_nested_jump", at, nested.collect::<Vec<_>>().into_iter());
+        let is_loop = self.targets[target].kind == TargetKind::Loop;
+        let at_end = self.constructs[first..].iter().all(|c| c.tail == Some(target));
+        if at_end && !is_loop {
+            // The value of the jump is that of the arm.
+            let given = emit::helper("given", self.index(), at);
+            let value = value.map_or_else(|| quote!(()), |v| v.to_token_stream());
+            let leave = self.leave_arms(first, at, Some(&given));
+            let exit = match kind {
+                JumpKind::Return => quote_spanned!(at=> return #given),
+                _ => {
+                    let native = self.native(target, at);
+                    quote_spanned!(at=> break #native #given)
+                }
+            };
+            return Expr::Verbatim(quote!({ #checks let #given = #value; #leave #exit }));
+        }
+        for flag in self.raise(kind, target, value.is_some()) {
+            let written = Written::variable(&flag, at);
+            self.change(written, Change::Exact, 0);
+        }
+        let raised = self.flags.iter().filter(|f| self.is_raised(f, kind, target));
+        let raise: TokenStream = raised.map(|f| emit::raise(&f.name, at)).collect();
+        let slot = self.targets[target].slot.clone();
+        let given = value.map(|value| {
+            self.targets[target].slot_used = true;
+            self.change(Written::variable(&slot, at), Change::Exact, 0);
+            quote_spanned!(at=> #slot.set(#value);)
+        });
+        let leave = self.leave_arms(first, at, None);
+        let taken = given.as_ref().map(|_| quote_spanned!(at=> #slot.take()));
+        let exit = match kind {
+            JumpKind::Return => quote_spanned!(at=> return #taken),
+            JumpKind::Continue => {
+                let native = self.native(target, at);
+                quote_spanned!(at=> continue #native)
+            }
+            JumpKind::Break => {
+                let native = self.native(target, at);
+                // A loop takes its value from the slot.
+                let taken = taken.filter(|_| !is_loop);
+                quote_spanned!(at=> break #native #taken)
+            }
+        };
+        Expr::Verbatim(quote!({ #checks #given #raise #leave #exit }))
+    }
+
+    fn native(&mut self, target: usize, at: Span) -> Lifetime {
+        let target = &mut self.targets[target];
+        target.native_used = true;
+        let mut native = target.native.clone();
+        native.set_span(native.span().located_at(at));
+        native
+    }
+
+    fn is_raised(&self, flag: &Flag, kind: JumpKind, target: usize) -> bool {
+        let leaves = match flag.loop_target {
+            Some(own) => target < own || target == own && kind == JumpKind::Break,
+            None => target < flag.targets,
+        };
+        leaves && self.constructs.len() > flag.constructs
+    }
+
+    /// Notes a jump in the flags that it raises; gives their names.
+    fn raise(&mut self, kind: JumpKind, target: usize, has_value: bool) -> Vec<Ident> {
+        let raised: Vec<usize> =
+            (0..self.flags.len()).filter(|&i| self.is_raised(&self.flags[i], kind, target)).collect();
+        for &i in &raised {
+            let flag = &mut self.flags[i];
+            flag.raised = true;
+            if has_value && !flag.values_for.contains(&target) {
+                flag.values_for.push(target);
+            }
+            for construct in self.constructs[flag.constructs..].iter().map(|c| c.index) {
+                if flag.excluded == Some(construct) {
+                    continue;
+                }
+                if !flag.kinds.contains(&construct) {
+                    flag.kinds.push(construct);
+                }
+                match self.kinds.iter_mut().find(|(c, _)| *c == construct) {
+                    Some((_, by)) => *by = (*by).min(i),
+                    None => self.kinds.push((construct, i)),
+                }
+            }
+        }
+        raised.into_iter().map(|i| self.flags[i].name.clone()).collect()
+    }
+
+    /// Leaves the arm of the innermost staged construct among those from `first` on; `value` is the arm's.
+    fn leave_arms(&mut self, first: usize, at: Span, value: Option<&Ident>) -> TokenStream {
+        let mut leave = TokenStream::new();
+        for c in self.constructs[first..].iter_mut().rev().filter(|c| c.kind != ConstructKind::Logical) {
+            c.left[c.arm] = true;
+            leave.extend(emit::leave(&c.name, &c.label(), at, c.has_value, value));
+        }
+        leave
+    }
+
+    /// After what certainly jumps: goes on behind the innermost staged arm.
+    pub(super) fn leave(&mut self, at: Span) -> Expr {
+        let leave = self.leave_arms(self.function_start, at, None);
+        let target = self.targets.len() - 1;
+        let slot = self.targets[target].slot.clone();
+        let exit = match self.targets[target].kind {
+            TargetKind::Loop => {
+                let native = self.native(target, at);
+                quote_spanned!(at=> continue #native)
+            }
+            TargetKind::Function if self.targets[target].slot_used => quote_spanned!(at=> return #slot.take()),
+            TargetKind::Function if self.targets[target].returns_unit => quote_spanned!(at=> return),
+            _ => emit::never(at),
+        };
+        Expr::Verbatim(quote!({ #leave #exit }))
+    }
+
+    /// `panic!` and its like: under a tensor, an assertion that fails.
+    pub(super) fn panic(&mut self, mac: &Macro, name: &Ident) -> Option<Expr> {
+        if self.constructs[self.function_start..].is_empty() {
+            return None;
+        }
+        let at = name.span();
+        let nested = self.constructs[self.function_start..].iter().filter(|c| c.kind == ConstructKind::Logical);
+        let checks = emit::checks("allows_nested_jump", at, nested.map(|c| &c.name).collect::<Vec<_>>().into_iter());
+        let mut leave = TokenStream::new();
+        let message = emit::panic_message(&name.to_string(), &mac.tokens);
+        for c in self.constructs[self.function_start..].iter_mut().rev().filter(|c| c.kind != ConstructKind::Logical) {
+            c.left[c.arm] = true;
+            leave.extend(emit::fail(&c.name, &c.label(), at, c.has_value, &message));
+        }
+        Some(Expr::Verbatim(quote!({ #checks #leave #mac })))
+    }
+
+    /// The value of what is never left but by jumps to what is around it.
+    pub(super) fn never_value(&mut self, at: Span, position: &Position) -> Expr {
+        match position.tail {
+            Some(t) if self.targets[t].slot_used && self.targets[t].kind != TargetKind::Loop => {
+                let slot = &self.targets[t].slot;
+                Expr::Verbatim(quote_spanned!(at=> #slot.take()))
+            }
+            _ => self.leave(at),
+        }
+    }
+}
+
+/// Whether an expression is `()` by its form.
+fn is_unit(e: &Expr) -> bool {
+    match e {
+        Expr::While(_) | Expr::ForLoop(_) | Expr::Assign(_) => true,
+        Expr::If(e) => e.else_branch.is_none(),
+        Expr::Binary(b) => is_assignment(&b.op),
+        Expr::Macro(m) => is_unit_macro(&m.mac),
+        _ => false,
+    }
+}
+
+fn is_unit_macro(mac: &Macro) -> bool {
+    let name = mac.path.segments.last().map(|s| s.ident.to_string());
+    name.is_some_and(|n| ["println", "print", "eprintln", "eprint", "assert", "debug_assert"].contains(&&*n))
+}

@@ -1,0 +1,463 @@
+//! `break`, `continue`, `return`, labels, `loop`, `for` and `match` on tensors, on host values, and in plain Rust.
+#![deny(warnings)]
+
+use anabranch::prelude::*;
+
+#[macro_use]
+mod agree;
+
+agree!(early_return(x) over [-3, 0, 4]; {
+    if x < 0 {
+        return -x;
+    }
+    let y = x + 1;
+    y * 2
+});
+
+agree!(several_returns(x) over -2..8; {
+    if x < 0 {
+        return int(0);
+    } else if x == 1 {
+        return int(10);
+    }
+    if x % 2 == 0 {
+        x += 1;
+        if x > 5 {
+            return x * 100;
+        }
+        x += 1;
+    }
+    x
+});
+
+agree!(return_in_both_arms(x) over [-1, 1]; {
+    if x > 0 { return x; } else { return x * 5; }
+});
+
+agree!(break_in_while(n) over 0..9; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    while i < 6 {
+        if i * i > n {
+            break;
+        }
+        sum += i;
+        i += 1;
+    }
+    sum * 10 + i
+});
+
+agree!(continue_in_while(n) over 0..9; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    while i < n {
+        i += 1;
+        if i % 3 == 0 {
+            continue;
+        }
+        sum += i;
+    }
+    sum
+});
+
+agree!(partial_jumps(n) over 0..12; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    while i < n {
+        i += 1;
+        if i % 2 == 0 {
+            if i % 3 == 0 {
+                continue;
+            }
+            if i > 8 {
+                break;
+            }
+            sum += 10;
+        }
+        sum += i;
+    }
+    sum
+});
+
+agree!(return_from_loop(n) over 0..12; {
+    let mut i = int(0);
+    while i < n {
+        if i * i == 49 {
+            return i * 1000;
+        }
+        i += 1;
+    }
+    i
+});
+
+agree!(return_from_nested_loops(n) over 0..7; {
+    let mut i = int(0);
+    let mut steps = int(0);
+    while i < n {
+        let mut j = int(0);
+        while j < i {
+            steps += 1;
+            if i * j == 6 {
+                return steps * 100 + i;
+            }
+            j += 1;
+        }
+        i += 1;
+    }
+    steps
+});
+
+agree!(labels(n) over 0..8; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    'outer: while i < n {
+        i += 1;
+        let mut j = int(0);
+        while j < 5 {
+            j += 1;
+            if i + j == 6 {
+                continue 'outer;
+            }
+            if i * j > 12 {
+                break 'outer;
+            }
+            sum += j;
+        }
+        sum += 100;
+    }
+    sum * 10 + i
+});
+
+agree!(endless_loop_with_break(n) over 0..8; {
+    let mut i = int(0);
+    loop {
+        if i * 2 >= n {
+            break;
+        }
+        i += 1;
+    }
+    i
+});
+
+agree!(loop_with_value(n) over 0..8; {
+    let mut i = int(1);
+    let found = loop {
+        i *= 2;
+        if i > n {
+            break i * 10;
+        }
+        if i == 4 && n == 5 {
+            break int(-1);
+        }
+    };
+    found + i
+});
+
+agree!(loop_with_return(n) over 0..8; {
+    let mut i = int(1);
+    loop {
+        i *= 2;
+        if i > n {
+            return i;
+        }
+    }
+});
+
+agree!(loop_with_return_and_break(n) over 0..8; {
+    let mut i = int(1);
+    loop {
+        i *= 2;
+        if i > n {
+            return i;
+        }
+        if i == 4 {
+            break i * 7;
+        }
+    }
+});
+
+agree!(counted(n) over [0, 1, 2, 7]; {
+    let mut sum = int(0);
+    for i in count(0, n) {
+        sum = sum * 3 + i;
+    }
+    sum
+});
+
+agree!(counted_with_jumps(n) over [0, 1, 2, 7, 20]; {
+    let mut sum = int(0);
+    for i in count(2, n) {
+        if i % 4 == 3 {
+            continue;
+        }
+        if sum > 50 {
+            break;
+        }
+        sum += i;
+        for j in count(0, i) {
+            if j > 3 {
+                break;
+            }
+            sum += j;
+        }
+    }
+    sum
+});
+
+agree!(counted_with_return(n) over [0, 1, 2, 7, 20]; {
+    let mut sum = int(0);
+    for i in count(0, n) {
+        for j in count(0, i) {
+            if i * j > 10 {
+                return sum * 100 + i * 10 + j;
+            }
+            sum += 1;
+        }
+    }
+    sum
+});
+
+agree!(host_loop_with_staged_jumps(n) over 0..8; {
+    let mut x = n;
+    for step in [1, 2, 3, 4] {
+        if x > 12 {
+            break;
+        }
+        if x % 2 == 1 {
+            x += step;
+            continue;
+        }
+        x = x * 2 + step;
+    }
+    x
+});
+
+agree!(host_loop_with_return(n) over 0..8; {
+    let mut x = n;
+    for step in [1, 2, 3, 4] {
+        if x > 10 {
+            return x * 1000 + step;
+        }
+        x += step;
+    }
+    x
+});
+
+agree!(numbers_matched(n) over -2..12; {
+    match n {
+        0 => 100 + n,
+        1 | 2 => n * 10,
+        3..=5 => n * 20,
+        -1 => int(7),
+        k if k > 9 => k + 1,
+        k => -k,
+    }
+});
+
+agree!(match_with_jumps(n) over 0..12; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    while i < n {
+        i += 1;
+        match i % 5 {
+            0 => continue,
+            1 => sum += 2,
+            3 if sum > 12 => break,
+            _ => {
+                sum += 1;
+                if sum == 9 {
+                    return int(-9);
+                }
+            }
+        }
+        sum += i;
+    }
+    sum
+});
+
+agree!(labelled_block(n) over -3..6; {
+    let x = 'a: {
+        if n < 0 {
+            break 'a n * 2;
+        }
+        let m = n + 1;
+        if m == 3 {
+            break 'a int(30);
+        }
+        m
+    };
+    x + 1
+});
+
+agree!(values_with_jumps(n) over 0..10; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    while i < n {
+        i += 1;
+        let x = if i == 4 { continue } else { i * 2 };
+        let y = if x > 8 { if x > 12 { break; } 1 + x } else { x * 3 };
+        sum += if y == 10 { if sum > 50 { return sum; } y } else { 2 * y };
+    }
+    sum
+});
+
+agree!(deferred(n) over -2..3; {
+    let x;
+    let mut y;
+    if n > 0 {
+        x = n * 2;
+        y = x;
+        y += 1;
+    } else if n == 0 {
+        x = int(5);
+        y = int(6);
+    } else {
+        if n == -1 { x = int(8); } else { x = int(9); }
+        y = x + n;
+    }
+    y += 1;
+    x * 100 + y
+});
+
+agree!(jumps_in_host_constructs(n) over 0..6; {
+    let mut sum = int(0);
+    let mut i = int(0);
+    while i < n {
+        i += 1;
+        for item in [Some(1), None, Some(2)] {
+            let Some(k) = item else { continue };
+            if i == 4 {
+                break;
+            }
+            sum += k * i;
+        }
+        match Some(3) {
+            None => break,
+            Some(k) if k > 100 => continue,
+            Some(k) => sum += k,
+        }
+    }
+    sum
+});
+
+agree!(no_trip_and_no_value(n) over 0..3; {
+    while n > 100 {
+        if n == 7 { return int(0); }
+        n += 1;
+    }
+    loop {
+        if n >= 0 { break; }
+        n += 1;
+    }
+    n
+});
+
+agree!(panics_not_reached(n) over 0..4; {
+    let m = match n {
+        0 => int(1),
+        1..=3 => n * 2,
+        _ => unreachable!("n is small"),
+    };
+    if m > 100 {
+        panic!("m is {}", "large");
+    }
+    m
+});
+
+agree!(closures_with_jumps(n) over 0..6; {
+    let classify = |x: Int| {
+        if x > 3 {
+            return x * 10;
+        }
+        let mut y = x;
+        while y < 10 {
+            if y == 4 {
+                return int(44);
+            }
+            y += 2;
+        }
+        y
+    };
+    classify(n) + classify(n + 1)
+});
+
+fn parsed(text: &str) -> Result<f32, std::num::ParseFloatError> {
+    text.parse::<f32>()
+}
+
+#[graph]
+fn scaled(x: Tensor, text: &str) -> Result<Tensor, std::num::ParseFloatError> {
+    let mut y = x;
+    while y < 100.0 {
+        if y > 10.0 {
+            y *= parsed(text)?;
+        }
+        y += 1.0;
+    }
+    Ok(y)
+}
+
+#[test]
+fn a_question_mark_ends_the_trace_with_its_error() {
+    assert_eq!(eval_with(|x| scaled(x, "2"), 8.0).unwrap(), 191.0);
+    let error = eval_with(|x| scaled(x, "two"), 8.0).unwrap_err().to_string();
+    assert!(error.contains("invalid float literal"), "{error}");
+    let error = eval_with(|x: Tensor| scaled(x, "two").unwrap_or(x) + 1.0f32, 8.0).unwrap_err().to_string();
+    assert!(error.contains("was left before its end"), "{error}");
+    assert!(error.contains("tests/jumps.rs"), "{error}");
+}
+
+#[graph]
+fn rows(x: Tensor, limit: Tensor) -> Tensor {
+    let mut sum = scalar(0.0);
+    for row in x {
+        if sum > limit {
+            break;
+        }
+        sum += (row * row).sum();
+    }
+    sum
+}
+
+#[test]
+fn a_for_goes_over_the_leading_axis() {
+    let x = [[1.0f32, 2.0], [3.0, 4.0], [5.0, 6.0]];
+    assert_eq!(eval_with(rows, (x, 10.0f32)).unwrap(), 30.0);
+    assert_eq!(eval_with(rows, (x, 100.0f32)).unwrap(), 91.0);
+    let gradient = |x: Tensor, limit: Tensor| gradients(rows(x, limit), x);
+    let gradient = eval_with(gradient, (x, 10.0f32)).unwrap();
+    assert_eq!(gradient.as_slice(), [2.0, 4.0, 6.0, 8.0, 0.0, 0.0]);
+}
+
+#[graph]
+fn ranges(n: Tensor<i32>) -> [Tensor<i32>; 4] {
+    let mut digits = [scalar(1), scalar(1), scalar(1), scalar(1)];
+    for i in range(3..=n) {
+        digits[0] = digits[0] * 10 + i;
+    }
+    for i in range(1..n).step_by(3) {
+        digits[1] = digits[1] * 10 + i;
+    }
+    for i in range(n).rev() {
+        digits[2] = digits[2] * 10 + i;
+    }
+    for i in range(1..n).step_by(2).rev() {
+        digits[3] = digits[3] * 10 + i;
+    }
+    digits
+}
+
+#[test]
+fn ranges_count_as_host_ranges_do() {
+    for n in [-3, 0, 1, 2, 5, 8] {
+        let number = |digits: &mut dyn Iterator<Item = i32>| digits.fold(1, |n: i32, d| n * 10 + d);
+        let expected = [
+            number(&mut (3..=n)),
+            number(&mut (1..n).step_by(3)),
+            number(&mut (0..n).rev()),
+            number(&mut (1..n).step_by(2).rev()),
+        ];
+        let got = eval_with(ranges, n).unwrap().map(|a| a.item());
+        assert_eq!(got, expected, "{n}");
+    }
+}
