@@ -9,7 +9,7 @@
 //!
 //! What other files hold: errors of types that do not fit (`tests/control_functions.rs`, `tests/errors.rs`), host values
 //! under a staged condition (`tests/ui/`), recursion and names of variables (`tests/control_flow.rs`), what a loop saves for its
-//! gradient and which gradients are errors (`tests/gradients.rs`), steps of optimizers (`tests/sessions.rs`).
+//! gradient and which gradients are errors (`tests/gradients.rs`), more ways out of loops (`tests/jumps.rs`), more of lists (`tests/lists.rs`), steps of optimizers (`tests/sessions.rs`).
 //!
 //! What is left out, since there is nothing here that it is about:
 //!
@@ -24,6 +24,7 @@
 
 mod branches;
 mod engine;
+mod language;
 mod lists;
 mod loops;
 mod nests;

@@ -4,7 +4,7 @@
 //! tracing; for tensors and ranges a `Tensor<bool>`, so it is a loop of the graph, with the position as one more loop variable.
 
 use super::Condition;
-use crate::{Element, Integer, Tensor, scalar, trace};
+use crate::{Element, Integer, List, Tensor, scalar, trace};
 use std::ops;
 
 /// What a `for` can go over.
@@ -84,8 +84,8 @@ impl<I: Iterator> Looping for HostLoop<I> {
 /// The slices of a tensor along its leading axis.
 #[derive(Debug)]
 pub struct Rows<T: Element> {
-    of: Tensor<T>,
-    len: i32,
+    of: List<T>,
+    len: Tensor<i32>,
 }
 
 #[diagnostic::do_not_recommend]
@@ -93,7 +93,14 @@ impl<T: Element> Iterable for Tensor<T> {
     type Looping = Rows<T>;
     #[track_caller]
     fn looping(self) -> Rows<T> {
-        Rows { of: self, len: self.dim(0).try_into().expect("an axis is shorter than 2^31") }
+        let known = if self.rank() == 0 { Some(self.dim(0)) } else { self.shape().dims()[0].known() };
+        // Reading a list adds its gradient in place, where one of a slice would be as large as the tensor.
+        let of = List::unstack(self);
+        let len = match known {
+            Some(n) => scalar(i32::try_from(n).expect("an axis is shorter than 2^31")),
+            None => of.len(),
+        };
+        Rows { of, len }
     }
 }
 
@@ -106,11 +113,11 @@ impl<T: Element> Looping for Rows<T> {
     }
     #[track_caller]
     fn test(&mut self, position: &Tensor<i32>) -> Tensor<bool> {
-        Tensor::from_any(position.untyped().lt(scalar(self.len).untyped()))
+        Tensor::from_any(position.untyped().lt(self.len.untyped()))
     }
     #[track_caller]
     fn item(&mut self, position: &mut Tensor<i32>) -> Tensor<T> {
-        let item = self.of.row(*position);
+        let item = self.of.read(*position);
         *position += 1;
         item
     }
