@@ -274,7 +274,7 @@ pub(crate) fn zeros_of(ty: Type) -> Any {
     match ty {
         Type::Tensor(ty) => {
             let extents = ty.shape.dims().iter().map(|d| d.known().unwrap_or(0)).collect::<Vec<_>>();
-            let zero = constant(HostTensor::zeros(ty.dtype, &[]));
+            let zero = constant(HostTensor::zeros(ty.dtype, []));
             if extents.is_empty() { zero } else { zero.broadcast_to(extents) }
         }
         Type::List(element) => {
