@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub use anabranch_dsl as dsl;
+pub use anabranch_dsl::control;
 pub use anabranch_dsl::ops::random;
 pub use anabranch_dsl::{
     Any, AnyVar, Array, Carry, DType, Diagnostic, Dim, Element, ErrorKind, Float, Graph, HostTensor, Integer,

@@ -419,7 +419,10 @@ mod errors_name_variable_and_line {
             s.last.unwrap()
         }
         let e = error(f);
-        assert_eq!(e.message, "`s` has the host value 3 after the first branch, but the host value 2 after the second");
+        assert_eq!(
+            e.message,
+            "`s.width` has the host value 3 after the first branch, but the host value 2 after the second"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::ctxt::Ctxt;
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Fields, parse_quote};
 
@@ -64,6 +65,14 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
     let mut generics = input.generics.clone();
     for (i, field) in fields.iter().enumerate() {
         let (member, ty) = (member(i, field), &field.ty);
+        let enter = match &member {
+            syn::Member::Named(name) => {
+                let name = name.unraw().to_string();
+                quote!(enter(#name))
+            }
+            syn::Member::Unnamed(_) => quote!(enter_item(#i)),
+        };
+        flatten.push(quote!(__state.#enter;));
         if marked(cx, field, "carry", "host") {
             flatten.push(quote!(__state.host(&self.#member);));
             rebuild.push(quote!(#member: __state.host()));
@@ -76,6 +85,7 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
                 generics.make_where_clause().predicates.push(parse_quote!(#ty: ::anabranch::__rt::Carry));
             }
         }
+        flatten.push(quote!(__state.leave();));
     }
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let (_, ty_generics, _) = input.generics.split_for_impl();

@@ -4,6 +4,7 @@
 
 mod array;
 pub mod autodiff;
+pub mod control;
 #[cfg(feature = "corpus")]
 #[doc(hidden)]
 pub mod corpus;
@@ -31,6 +32,7 @@ pub mod var;
 
 pub use array::{Array, Buffer, HostTensor, IntoArray};
 pub use autodiff::{Wrt, checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients};
+pub use control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
 pub use diagnostic::{Diagnostic, ErrorKind, Result};
 pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use function::{eval, eval_with};
@@ -47,6 +49,7 @@ pub use var::{AnyVar, Module, Var};
 
 /// What a model needs: `use anabranch_dsl::prelude::*`.
 pub mod prelude {
+    pub use crate::control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
     pub use crate::{
         Array, List, Module, Tensor, Var, checkpoint, checkpoint_loop, checkpoint_loop_every, concat, custom_gradient,
         eval, eval_with, full, gradients, iota, range, scalar, stack, tensor, zeros,

@@ -4,7 +4,7 @@ use crate::cpu::memory::Vars;
 use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
 use anabranch_dsl::interp::{self, Surroundings};
-use anabranch_dsl::ir::Op;
+use anabranch_dsl::ir::{Op, dependence};
 use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, autodiff};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -201,12 +201,18 @@ impl Program {
         }
     }
 
-    /// What the program does, as text: instructions, memory, inputs and outputs, and what loops and branches save for gradients.
+    /// What the program does, as text: instructions, memory, inputs and outputs; for each loop whether its iterations depend
+    /// on each other; and what loops and branches save for gradients.
     pub fn explain(&self) -> String {
-        match &self.plan {
-            Some(plan) => format!("{plan}{}", autodiff::saved(&self.graph)),
-            None => format!("`{}` is interpreted\n{}", self.graph.name, autodiff::saved(&self.graph)),
+        let mut text = match &self.plan {
+            Some(plan) => plan.to_string(),
+            None => format!("`{}` is interpreted\n", self.graph.name),
+        };
+        for (node, iterations) in dependence::all_loops(&self.graph) {
+            text.push_str(&format!("  loop at {}: {iterations}\n", self.graph.node(node).loc));
         }
+        text.push_str(&autodiff::saved(&self.graph).to_string());
+        text
     }
 }
 

@@ -425,7 +425,13 @@ impl Switch {
         let mut chain = None;
         for (i, arm) in self.m.arms.into_iter().enumerate().rev() {
             let (pat, guard) = unguarded(&arm.pat);
-            let name = bound(pat).map(|name| -> Stmt { parse_quote!(let #name = #matched;) });
+            let name = bound(pat).map(|name| -> Stmt {
+                // With a guard it is bound twice, and perhaps used once.
+                match guard {
+                    None => parse_quote!(let #name = #matched;),
+                    Some(_) => parse_quote!(#[allow(unused_variables)] let #name = #matched;),
+                }
+            });
             let mut block = block_of(*arm.body);
             block.stmts.splice(0..0, name.clone());
             if i == last {
@@ -610,7 +616,7 @@ mod tests {
             "{ match n { 0 | 1 => a, 2..=5 => b, k if k > 9 => c, k => d(k) } }",
             "{ let __matched1 = n; if (__matched1 == 0) | (__matched1 == 1) { a } \
              else if (__matched1 >= 2) & (__matched1 <= 5) { b } \
-             else if { let k = __matched1; k > 9 } { let k = __matched1; c } else { let k = __matched1; d(k) } }",
+             else if { #[allow(unused_variables)] let k = __matched1; k > 9 } { #[allow(unused_variables)] let k = __matched1; c } else { let k = __matched1; d(k) } }",
         );
         check("{ match b { true => 1, false => 2 } }", "{ let __matched1 = b; if __matched1 { 1 } else { 2 } }");
         let same = "{ match x { Some(1) => a, _ => b } }";

@@ -51,7 +51,7 @@ pub(super) struct Token<'a> {
 }
 
 /// The one copy of a string that lives as long as the program: names of files and values, which are `Copy` everywhere else.
-pub(super) fn intern(text: &str) -> &'static str {
+pub(crate) fn intern(text: &str) -> &'static str {
     static ALL: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let mut all = ALL.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(known) = all.get(text) {

@@ -18,6 +18,7 @@
 //! The order of the nodes in a region is their program order; nodes with effects happen in that order.
 
 mod attrs;
+pub mod dependence;
 mod edit;
 mod graph;
 mod infer;
@@ -34,6 +35,7 @@ pub use graph::{
     CallKind, Graph, Node, NodeData, Op, Region, RegionData, StackOp, Value, ValueData, ValueDef, VarDecl, VarId,
 };
 pub(crate) use infer::{Broken, result_types};
+pub(crate) use lex::intern;
 pub use list::{ListForm, ListOp};
 pub(crate) use literal::Quoted;
 pub use print::GraphText;

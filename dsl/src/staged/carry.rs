@@ -82,11 +82,48 @@ impl fmt::Display for Entry {
     }
 }
 
-/// A value taken apart: its tensors and its structure.
+/// Where a leaf is in a value, from the outside in: `.h`, `.0`, `.cells.2.h`.
+#[derive(Clone, Debug, Default)]
+struct Path(Option<Rc<Step>>);
+
+#[derive(Debug)]
+struct Step {
+    before: Path,
+    name: Name,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Name {
+    Field(&'static str),
+    Item(usize),
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_deref() {
+            None => Ok(()),
+            Some(Step { before, name: Name::Field(name) }) => write!(f, "{before}.{name}"),
+            Some(Step { before, name: Name::Item(i) }) => write!(f, "{before}.{i}"),
+        }
+    }
+}
+
+/// A value taken apart: its tensors and its structure, each leaf with its place in the value.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     tensors: Vec<Any>,
-    structure: Vec<Entry>,
+    structure: Vec<(Path, Entry)>,
+    /// The part that is being taken apart.
+    path: Path,
+}
+
+/// A leaf that differs between two values of one type.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    /// Where it is, as in `.cells.0`; empty if it is the whole.
+    pub(crate) path: String,
+    /// What it is in each of them.
+    pub(crate) words: [String; 2],
 }
 
 impl State {
@@ -97,42 +134,75 @@ impl State {
         state
     }
 
+    /// What is appended from here to [`leave`](Self::leave) belongs to the field of this name.
+    pub fn enter(&mut self, field: &'static str) {
+        self.step(Name::Field(field));
+    }
+
+    /// What is appended from here to [`leave`](Self::leave) belongs to the item of this index.
+    pub fn enter_item(&mut self, index: usize) {
+        self.step(Name::Item(index));
+    }
+
+    fn step(&mut self, name: Name) {
+        self.path = Path(Some(Rc::new(Step { before: std::mem::take(&mut self.path), name })));
+    }
+
+    /// The end of a field or item.
+    pub fn leave(&mut self) {
+        let step = self.path.0.take().expect("a part is left that was entered");
+        self.path = step.before.clone();
+    }
+
+    /// Appends the items of a sequence of known length.
+    pub(super) fn items<'a, T: Carry + 'a>(&mut self, items: impl IntoIterator<Item = &'a T>) {
+        for (i, item) in items.into_iter().enumerate() {
+            self.enter_item(i);
+            item.flatten(self);
+            self.leave();
+        }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        self.structure.push((self.path.clone(), entry));
+    }
+
     /// Appends a tensor.
     pub fn tensor(&mut self, tensor: Any) {
-        self.structure.push(Entry::Tensor);
+        self.push(Entry::Tensor);
         self.tensors.push(tensor);
     }
 
     /// Appends a length.
     pub fn len(&mut self, len: usize) {
-        self.structure.push(Entry::Len(len));
+        self.push(Entry::Len(len));
     }
 
     /// Appends whether an optional part is there.
     pub fn present(&mut self, present: bool) {
-        self.structure.push(Entry::Present(present));
+        self.push(Entry::Present(present));
     }
 
     /// Appends a host value that must not change.
     pub fn host(&mut self, value: &impl HostValue) {
-        self.structure.push(Entry::Host(Rc::new(value.clone())));
+        self.push(Entry::Host(Rc::new(value.clone())));
     }
 
     /// Appends that there is no value yet.
     pub(super) fn undefined(&mut self) {
-        self.structure.push(Entry::Undefined);
+        self.push(Entry::Undefined);
     }
 
     /// Whether there is no value yet.
     pub(super) fn is_undefined(&self) -> bool {
-        matches!(self.structure[..], [Entry::Undefined])
+        matches!(self.structure[..], [(_, Entry::Undefined)])
     }
 
     /// The same structure, with zeros for the tensors, made in the present region.
     #[track_caller]
     pub(super) fn zeros_like(&self) -> State {
         let tensors = self.tensors.iter().map(|&t| trace::zeros_of(t.ty())).collect();
-        State { tensors, structure: self.structure.clone() }
+        State { tensors, structure: self.structure.clone(), path: Path::default() }
     }
 
     /// The tensors, in order.
@@ -140,23 +210,29 @@ impl State {
         &self.tensors
     }
 
+    /// Where each tensor is in the value.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = String> {
+        self.structure.iter().filter(|(_, e)| matches!(e, Entry::Tensor)).map(|(path, _)| path.to_string())
+    }
+
     /// The same structure with other tensors: as many as it needs are taken from `tensors`.
     pub(crate) fn with_tensors(&self, tensors: &mut impl Iterator<Item = Any>) -> State {
         let tensors: Vec<Any> = tensors.take(self.tensors.len()).collect();
         assert_eq!(tensors.len(), self.tensors.len(), "one tensor for each one in the structure");
-        State { tensors, structure: self.structure.clone() }
+        State { tensors, structure: self.structure.clone(), path: Path::default() }
     }
 
-    /// What is different in the structure of two states, if anything, as words for each.
-    pub(crate) fn difference(&self, other: &State) -> Option<(String, String)> {
+    /// What is different in the structure of two values, if anything.
+    pub(crate) fn difference(&self, other: &State) -> Option<Difference> {
         let pairs = self.structure.iter().zip(&other.structure);
-        for (a, b) in pairs {
+        for ((path, a), (_, b)) in pairs {
             if !a.same(b) {
-                return Some((a.to_string(), b.to_string()));
+                return Some(Difference { path: path.to_string(), words: [a.to_string(), b.to_string()] });
             }
         }
         let count = |s: &State| format!("{} parts", s.structure.len());
-        (self.structure.len() != other.structure.len()).then(|| (count(self), count(other)))
+        let differ = self.structure.len() != other.structure.len();
+        differ.then(|| Difference { path: String::new(), words: [count(self), count(other)] })
     }
 
     /// Puts the value together again.
@@ -181,7 +257,7 @@ impl State {
 #[derive(Debug)]
 pub struct Reader<'a> {
     tensors: &'a [Any],
-    structure: &'a [Entry],
+    structure: &'a [(Path, Entry)],
 }
 
 const MISUSE: &str = "`Carry::rebuild` reads what `Carry::flatten` appended, in the same order";
@@ -190,7 +266,7 @@ impl Reader<'_> {
     fn next(&mut self) -> &Entry {
         let (first, rest) = self.structure.split_first().expect(MISUSE);
         self.structure = rest;
-        first
+        &first.1
     }
 
     /// The next tensor.
@@ -216,7 +292,7 @@ impl Reader<'_> {
 
     /// Whether there is no value.
     pub(super) fn undefined(&mut self) -> bool {
-        let undefined = matches!(self.structure.first(), Some(Entry::Undefined));
+        let undefined = matches!(self.structure.first(), Some((_, Entry::Undefined)));
         if undefined {
             self.next();
         }
@@ -245,7 +321,7 @@ impl<T: Element> Carry for Tensor<T> {
 impl<T: Carry> Carry for Vec<T> {
     fn flatten(&self, state: &mut State) {
         state.len(self.len());
-        self.iter().for_each(|x| x.flatten(state));
+        state.items(self);
     }
     fn rebuild(state: &mut Reader<'_>) -> Self {
         (0..state.len()).map(|_| T::rebuild(state)).collect()
@@ -255,7 +331,7 @@ impl<T: Carry> Carry for Vec<T> {
 #[diagnostic::do_not_recommend]
 impl<T: Carry, const N: usize> Carry for [T; N] {
     fn flatten(&self, state: &mut State) {
-        self.iter().for_each(|x| x.flatten(state));
+        state.items(self);
     }
     fn rebuild(state: &mut Reader<'_>) -> Self {
         std::array::from_fn(|_| T::rebuild(state))
@@ -316,7 +392,11 @@ macro_rules! carry_tuples {
         #[diagnostic::do_not_recommend]
         impl<$($t: Carry),+> Carry for ($($t,)+) {
             fn flatten(&self, state: &mut State) {
-                $(self.$i.flatten(state);)+
+                $(
+                    state.enter_item($i);
+                    self.$i.flatten(state);
+                    state.leave();
+                )+
             }
             fn rebuild(state: &mut Reader<'_>) -> Self {
                 ($($t::rebuild(state),)+)

@@ -1,6 +1,8 @@
 //! The type of a condition decides what a construct means.
 
+use super::carry::Difference;
 use super::{Carry, State};
+use crate::ir::intern;
 use crate::trace::{self, Site};
 use crate::{Any, Diagnostic, Tensor};
 
@@ -95,7 +97,7 @@ impl<T: Carry> Changes<T> for Tensor<bool> {
 impl<T: Carry> Changes<[T]> for Tensor<bool> {
     fn save(value: &[T]) -> State {
         let mut state = State::default();
-        value.iter().for_each(|item| item.flatten(&mut state));
+        state.items(value);
         state
     }
     fn load(value: &mut [T], state: &State) {
@@ -221,10 +223,17 @@ pub(super) fn with_tensors(states: &[State], tensors: Vec<Any>) -> Vec<State> {
     states.iter().map(|s| s.with_tensors(&mut tensors)).collect()
 }
 
-/// The site of the place for each tensor in it.
+/// For each tensor of a place the site of the place, with the name of the leaf that it is.
 pub(super) fn tensor_sites(states: &[State], sites: &[Site]) -> Vec<Site> {
-    let repeat = |(state, site): (&State, &Site)| std::iter::repeat_n(*site, state.tensors().len());
-    states.iter().zip(sites).flat_map(repeat).collect()
+    states.iter().zip(sites).flat_map(|(state, site)| leaf_sites(state, *site)).collect()
+}
+
+/// The site of a value for each tensor in it, with the name of the leaf.
+pub(crate) fn leaf_sites(state: &State, site: Site) -> impl Iterator<Item = Site> {
+    state.paths().map(move |path| {
+        let name = if path.is_empty() { site.name } else { intern(&format!("{}{path}", site.name)) };
+        Site { name, ..site }
+    })
 }
 
 /// Gives zeros to places of `a` that have no value yet and have one in `b`, in the present region.
@@ -240,13 +249,18 @@ pub(super) fn fill(a: &mut [State], b: &[State]) {
 /// Ends the trace if the structure of a place differs between two moments, which `moments` gives words for.
 pub(super) fn check_structure(a: &[State], b: &[State], sites: &[Site], moments: [&str; 2]) {
     for ((a, b), site) in a.iter().zip(b).zip(sites) {
-        if let Some((was, is)) = a.difference(b) {
-            let error = format!("`{}` has {was} {}, but {is} {}", site.name, moments[0], moments[1]);
-            trace::fail(
-                Diagnostic::new(error)
-                    .at(site.loc(), "changed here, under a condition that is a tensor")
-                    .help("lengths, options and host values are fixed in the graph; let only tensors change"),
-            );
-        }
+        check_one_structure(a, b, *site, moments, "changed here, under a condition that is a tensor");
+    }
+}
+
+/// Ends the trace if the structure of one value differs between two moments; `label` says what is to be seen at the site.
+pub(crate) fn check_one_structure(a: &State, b: &State, site: Site, moments: [&str; 2], label: &str) {
+    if let Some(Difference { path, words: [was, is] }) = a.difference(b) {
+        let error = format!("`{}{path}` has {was} {}, but {is} {}", site.name, moments[0], moments[1]);
+        trace::fail(
+            Diagnostic::new(error)
+                .at(site.loc(), label)
+                .help("lengths, options and host values are fixed in the graph; let only tensors change"),
+        );
     }
 }

@@ -2,8 +2,8 @@
 
 use super::condition::{self, Changes, Condition, IfArms, Place, Places, Produces, Values};
 use super::{Lazy, State};
-use crate::trace::{self, CondTrace, Site};
-use crate::{Diagnostic, Tensor};
+use crate::Tensor;
+use crate::trace::{CondTrace, Site};
 
 /// An `if` between its condition and its end.
 #[must_use]
@@ -164,16 +164,13 @@ impl IfArms<Tensor<bool>> for StagedIf {
             *gap = Some(given.zeros_like());
         }
         condition::check_structure(&then, &otherwise, sites, ["after the first branch", "after the second"]);
-        let tensor_sites = condition::tensor_sites(&then, sites);
+        let mut tensor_sites = condition::tensor_sites(&then, sites);
         let [Some(a), Some(b)] = value else { unreachable!("an `if` of which both arms leave has no value") };
-        if let Some((a, b)) = a.difference(&b) {
-            trace::fail(
-                Diagnostic::new(format!(
-                    "the branches of a staged `if` have values of different structure: {a} and {b}"
-                ))
-                .at(crate::Loc::caller(), "the value of this `if`")
-                .help("lengths, options and host values are fixed in the graph; let only tensors differ"),
-            );
+        let site = Site::caller("value");
+        let moments = ["in the first branch", "in the second"];
+        condition::check_one_structure(&a, &b, site, moments, "the value of these branches");
+        if a.paths().any(|path| !path.is_empty()) {
+            tensor_sites.extend(condition::leaf_sites(&a, site));
         }
         then.push(a);
         otherwise.push(b);

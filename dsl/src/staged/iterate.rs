@@ -84,18 +84,11 @@ impl<I: Iterator> Looping for HostLoop<I> {
 
 /// The slices of a tensor along its leading axis.
 ///
-/// They are read from a [`List`], so that their gradients are added to one list in place; of integers, which have none, from
-/// the tensor.
+/// They are read from a [`List`], so that their gradients are added to one list in place.
 #[derive(Debug)]
 pub struct Rows<T: Element> {
-    of: RowsOf<T>,
+    of: List<T>,
     len: Tensor<i32>,
-}
-
-#[derive(Debug)]
-enum RowsOf<T: Element> {
-    List(List<T>),
-    Tensor(Tensor<T>),
 }
 
 #[diagnostic::do_not_recommend]
@@ -103,9 +96,13 @@ impl<T: Element> Iterable for Tensor<T> {
     type Looping = Rows<T>;
     #[track_caller]
     fn looping(self) -> Rows<T> {
-        let list = List::unstack(self);
-        let of = if T::DTYPE.is_float() { RowsOf::List(list) } else { RowsOf::Tensor(self) };
-        Rows { of, len: list.len() }
+        let known = if self.rank() == 0 { Some(self.dim(0)) } else { self.shape().dims()[0].known() };
+        let of = List::unstack(self);
+        let len = match known {
+            Some(n) => scalar(i32::try_from(n).expect("an axis is shorter than 2^31")),
+            None => of.len(),
+        };
+        Rows { of, len }
     }
 }
 
@@ -122,10 +119,7 @@ impl<T: Element> Looping for Rows<T> {
     }
     #[track_caller]
     fn item(&mut self, position: &mut Tensor<i32>) -> Tensor<T> {
-        let item = match &self.of {
-            RowsOf::List(list) => list.read(*position),
-            RowsOf::Tensor(tensor) => tensor.row(*position),
-        };
+        let item = self.of.read(*position);
         *position += 1;
         item
     }

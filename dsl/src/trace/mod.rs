@@ -61,6 +61,13 @@ pub struct Site {
 }
 
 impl Site {
+    /// The place of the caller.
+    #[track_caller]
+    pub fn caller(name: &'static str) -> Site {
+        let Loc { file, line, column } = Loc::caller();
+        Site { name, file, line, column }
+    }
+
     /// The place.
     pub fn loc(&self) -> Loc {
         Loc { file: self.file, line: self.line, column: self.column }
@@ -272,7 +279,7 @@ pub fn constant(tensor: HostTensor) -> Any {
     with(|t| t.constant(tensor, loc))
 }
 
-/// Zeros of a type, for where a value must exist and is not read; unknown extents are 0.
+/// Zeros of a type, for where a value must exist and is not read; unknown extents are 0, and a list is empty.
 #[track_caller]
 pub(crate) fn zeros_of(ty: Type) -> Any {
     match ty {

@@ -1,0 +1,161 @@
+//! One of several closures runs.
+
+use crate::staged::{Carry, Condition, If, Produces};
+use crate::trace;
+use crate::{Diagnostic, Integer, Loc, Tensor};
+
+/// The value of `then()` if `condition` holds, else that of `otherwise()`: `if` as a function.
+///
+/// Of a `Tensor<bool>` without dimensions it records a `cond` node: both closures are traced, one of them runs, and what only
+/// the other one computes has no effect, on gradients neither. The values may be any [`Carry`](crate::Carry) with the same types and the same
+/// structure in both. Of a `bool`, only one of the closures is called, while
+/// tracing, and the value may be anything.
+///
+/// # Errors
+/// End the trace: a condition with dimensions; values that differ in an element type, a number of dimensions or in structure: the
+/// message names the leaf.
+///
+/// ```
+/// use anabranch_dsl::prelude::*;
+///
+/// // The square root has no gradient at 0, but it is not what runs there.
+/// let safe_sqrt = |x: Tensor| cond(x.less(1e-3), || scalar(1e-3f32), || x.sqrt());
+/// let with_gradient = |x: Tensor| {
+///     let y = safe_sqrt(x);
+///     (y, gradients(y, x))
+/// };
+/// let (y, dy) = eval_with(with_gradient, 4.0f32)?;
+/// assert_eq!((y.item(), dy.item()), (2.0, 0.25));
+/// let (y, dy) = eval_with(with_gradient, 0.0f32)?;
+/// assert_eq!((y.item(), dy.item()), (1e-3, 0.0));
+///
+/// let error = eval(|| cond(scalar(1).greater(0), || (scalar(1), scalar(2.0f32)), || (scalar(1), zeros([2])))).unwrap_err();
+/// assert_eq!(error.message, "`value.1` has type f32[] in one branch, but f32[2] in the other");
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn cond<C, T>(condition: C, then: impl FnOnce() -> T, otherwise: impl FnOnce() -> T) -> T
+where
+    C: Condition + Produces<T>,
+{
+    let mut branches = If::new(condition);
+    let mut values = branches.values::<T>();
+    if branches.then_arm((), &[]) {
+        values.then = Some(then());
+    }
+    if branches.else_arm((), &[]) {
+        values.otherwise = Some(otherwise());
+    }
+    branches.end_value((), &[], values)
+}
+
+/// The closures of a [`switch`]: an array, a `Vec` or a tuple.
+pub trait Branches<T> {
+    /// The closures in order.
+    fn into_list<'a>(self) -> Vec<Branch<'a, T>>
+    where
+        Self: 'a;
+}
+
+/// One of the closures of a [`switch`].
+pub type Branch<'a, T> = Box<dyn FnOnce() -> T + 'a>;
+
+impl<T, F: FnOnce() -> T> Branches<T> for Vec<F> {
+    fn into_list<'a>(self) -> Vec<Branch<'a, T>>
+    where
+        Self: 'a,
+    {
+        self.into_iter().map(|f| Box::new(f) as Branch<'a, T>).collect()
+    }
+}
+
+impl<T, F: FnOnce() -> T, const N: usize> Branches<T> for [F; N] {
+    fn into_list<'a>(self) -> Vec<Branch<'a, T>>
+    where
+        Self: 'a,
+    {
+        self.into_iter().map(|f| Box::new(f) as Branch<'a, T>).collect()
+    }
+}
+
+macro_rules! branches_of_tuples {
+    ($($($f:ident $i:tt),+;)*) => {$(
+        impl<T, $($f: FnOnce() -> T),+> Branches<T> for ($($f,)+) {
+            fn into_list<'a>(self) -> Vec<Branch<'a, T>>
+            where
+                Self: 'a,
+            {
+                vec![$(Box::new(self.$i)),+]
+            }
+        }
+    )*};
+}
+branches_of_tuples! {
+    A 0;
+    A 0, B 1;
+    A 0, B 1, C 2;
+    A 0, B 1, C 2, D 3;
+    A 0, B 1, C 2, D 3, E 4;
+    A 0, B 1, C 2, D 3, E 4, F 5;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7;
+}
+
+/// The value of the closure at `index`, of those in an array, a `Vec` or a tuple of up to 8.
+///
+/// The index is clamped, as in JAX's `lax.switch`: one below 0 means the first closure, one behind the end the last. All closures are
+/// traced, one runs; it is found in a tree of `cond` nodes, with a number of comparisons that is logarithmic in that of
+/// the closures. The values are [`Carry`](crate::Carry) with the same types and structure in all.
+///
+/// # Errors
+/// End the trace: no closures; an index with dimensions; values that differ, as for [`cond`].
+///
+/// ```
+/// use anabranch_dsl::prelude::*;
+///
+/// let f = |i: Tensor<i32>, x: Tensor| switch(i, (|| x + 1.0, || x * 10.0, || -x));
+/// for (i, y) in [(-7, 3.0), (0, 3.0), (1, 20.0), (2, -2.0), (9, -2.0)] {
+///     assert_eq!(eval_with(f, (i, 2.0f32))?, y);
+/// }
+///
+/// let power = |i: Tensor<i32>, x: Tensor<i32>| {
+///     let powers: Vec<_> = (0..8).map(|n| move || (0..n).fold(scalar(1), |y, _| y * x)).collect();
+///     switch(i, powers)
+/// };
+/// assert_eq!(eval_with(power, (5, 3))?, 243);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn switch<I: Integer, T: Carry>(index: Tensor<I>, branches: impl Branches<T>) -> T {
+    let mut branches: Vec<Option<Branch<'_, T>>> = branches.into_list().into_iter().map(Some).collect();
+    if branches.is_empty() {
+        trace::fail(Diagnostic::new("a `switch` has no branches").at(Loc::caller(), "an index chooses one of them"));
+    }
+    if index.rank() > 0 {
+        let message = format!("the index of `switch` is {}, not a scalar", index.untyped().ty());
+        let help = "choose elementwise with `condition.select(a, b)`, or one element of the index with `.index(i, 0)`";
+        trace::fail(Diagnostic::new(message).at(Loc::caller(), "this index").help(help));
+    }
+    // 64 bits hold every number of branches, which the type of the index may not.
+    choose(index.cast::<i64>(), &mut branches, 0)
+}
+
+/// The value of the branch at `index`, which is known to be one of `branches`, the first of which has the number `first`.
+#[track_caller]
+fn choose<T: Carry>(index: Tensor<i64>, branches: &mut [Option<Branch<'_, T>>], first: usize) -> T {
+    if let [branch] = branches {
+        return branch.take().expect("each branch is a leaf of the tree once")();
+    }
+    let (left, right) = branches.split_at_mut(branches.len() / 2);
+    let middle = first + left.len();
+    // Not by `cond` with closures, in which the place of the caller would be lost.
+    let mut halves = If::new(index.less(middle as i64));
+    let mut values = halves.values::<T>();
+    if halves.then_arm((), &[]) {
+        values.then = Some(choose(index, left, first));
+    }
+    if halves.else_arm((), &[]) {
+        values.otherwise = Some(choose(index, right, middle));
+    }
+    halves.end_value((), &[], values)
+}

@@ -1,0 +1,268 @@
+//! Folds, scans and maps: a closure goes through the rows of tensors.
+//!
+//! All of them are one loop. Its variables are a counter, the state, and for each output a list of as many elements as there are rows; in
+//! each iteration the closure gets the rows at the counter, which are read from lists that the tensors were unstacked into, and its
+//! outputs are written there. Behind the loop the lists are stacked. So the gradient is linear in the number of rows as well: rows
+//! that are read add up in one list, in place.
+//!
+//! What tells a [`map`] from other loops is in the graph and nowhere else: no iteration reads what another one wrote
+//! ([`crate::ir::dependence`]).
+
+use super::while_loop::record;
+use crate::ir::ListOp;
+use crate::staged::{Carry, State};
+use crate::trace::{self, Any, WhileTrace};
+use crate::{DType, Diagnostic, Dim, Loc, Tensor, Type, scalar};
+
+/// The order in which rows are visited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    /// From the first to the last.
+    Forward,
+    /// From the last to the first.
+    Reverse,
+}
+
+/// The rows of one or several tensors.
+struct Rows {
+    /// The value that the tensors are in.
+    state: State,
+    /// For each tensor the list of its rows.
+    lists: Vec<Any>,
+    /// How many rows there are, as far as it is known.
+    extent: Dim,
+    /// How many rows there are.
+    len: Tensor<i32>,
+}
+
+impl Rows {
+    /// The rows of all tensors in a value, for an error of `function`.
+    #[track_caller]
+    fn of(value: &impl Carry, function: &str) -> Rows {
+        let loc = Loc::caller();
+        let fail = |message: String, label: String, help: &str| -> ! {
+            trace::fail(Diagnostic::new(format!("`{function}`{message}")).at(loc, label).help(help))
+        };
+        let state = State::of(value);
+        // What is known of the number of rows, and which tensor says so.
+        let mut known: Option<(Dim, String)> = None;
+        for (tensor, path) in state.tensors().iter().zip(state.paths()) {
+            let (ty, leaf) = (tensor.ty(), format!("`rows{path}`"));
+            let Type::Tensor(tensor) = &ty else {
+                fail(
+                    format!(" goes over rows, but {leaf} is {ty}"),
+                    ty.to_string(),
+                    "stack it, or read it by an index",
+                );
+            };
+            let Some(extent) = tensor.shape.dims().first() else {
+                let help = "capture it: closures see tensors from outside";
+                fail(format!(" goes over rows, but {leaf} is {ty} and has none"), ty.to_string(), help);
+            };
+            known = Some(match known {
+                None => (extent.clone(), leaf),
+                Some((n, of)) if !n.compatible(extent) => {
+                    let message = format!(": {of} has {n} rows, but {leaf} has {extent}");
+                    fail(message, ty.to_string(), "give all equally many rows");
+                }
+                Some((n, of)) if n.known().is_some() => (n, of),
+                Some((n, _)) => (n.meet(extent), leaf),
+            });
+        }
+        let Some((extent, _)) = known else {
+            let help = "go over `iota::<i32>(n)` for n iterations";
+            fail(" goes over rows, but there is no tensor to give them".to_owned(), "here".to_owned(), help);
+        };
+        if extent.known().is_some_and(|n| i32::try_from(n).is_err()) {
+            fail(
+                format!(" goes over {extent} rows"),
+                "too many".to_owned(),
+                "a loop has at most 2147483647 iterations",
+            );
+        }
+
+        let unstack = |x: &Any| trace::emit_list(ListOp::Unstack, &[*x])[0];
+        let lists: Vec<Any> = trace::called_at(loc, || state.tensors().iter().map(unstack).collect());
+        let len = |list: Any| Tensor::<i32>::from_any(trace::emit_list(ListOp::Len, &[list])[0]);
+        let first = trace::called_at(loc, || match extent.known() {
+            Some(n) => scalar(n as i32),
+            None => len(lists[0]),
+        });
+        for (tensor, (list, path)) in state.tensors().iter().zip(lists.iter().zip(state.paths())) {
+            if tensor.shape().dims()[0].known().is_none() {
+                let message = format!("`{function}`: `rows{path}` has as many rows as the others");
+                trace::called_at(loc, || trace::assert(len(*list).equal(first).untyped(), message));
+            }
+        }
+        Rows { state, lists, extent, len: first }
+    }
+
+    /// The rows at an index.
+    #[track_caller]
+    fn at<X: Carry>(&self, i: Tensor<i32>) -> X {
+        let rows = self.lists.iter().map(|&list| trace::emit_list(ListOp::Read, &[list, i.untyped()])[0]);
+        self.state.with_tensors(&mut rows.collect::<Vec<_>>().into_iter()).rebuild()
+    }
+
+    /// The loop: `f` gets the state and the rows at an index, and gives the next state and the outputs there.
+    #[track_caller]
+    fn visit<S: Carry, X: Carry, Y: Carry>(
+        &self,
+        init: S,
+        order: Order,
+        function: &str,
+        f: impl FnOnce(S, X) -> (S, Y),
+    ) -> (S, Y) {
+        let loc = Loc::caller();
+        let counter = |own: &[Any]| Tensor::<i32>::from_any(own[0]);
+        let more = |own: &[Any], _| trace::called_at(loc, || counter(own).less(self.len));
+        let mut outputs = State::default();
+        let body = |open: &mut WhileTrace, own: &[Any], state| {
+            let i = counter(own);
+            let (at, rows) = trace::called_at(loc, || {
+                let at = match (order, self.extent.known()) {
+                    (Order::Forward, _) => i,
+                    (Order::Reverse, Some(n)) => scalar(n as i32 - 1) - i,
+                    (Order::Reverse, None) => self.len - 1 - i,
+                };
+                (at, self.at(at))
+            });
+            let (state, y) = f(state, rows);
+            outputs = State::of(&y);
+            let mut next = vec![trace::called_at(loc, || (i + 1).untyped())];
+            for (&y, path) in outputs.tensors().iter().zip(outputs.paths()) {
+                let Type::Tensor(element) = y.ty() else {
+                    let message = format!("`{function}`: `value{path}` is {}, and only tensors are stacked", y.ty());
+                    trace::fail(Diagnostic::new(message).at(loc, "here").help("stack it in the closure"));
+                };
+                next.push(trace::called_at(loc, || {
+                    let empty = trace::at_depth(trace::depth() - 1, || {
+                        trace::emit_list(ListOp::New(element), &[self.len.untyped()])[0]
+                    });
+                    let list = open.add_carried(empty);
+                    trace::emit_list(ListOp::Write, &[list, at.untyped(), y])[0]
+                }));
+            }
+            (state, next)
+        };
+        let start = trace::called_at(loc, || trace::constant(crate::HostTensor::zeros(DType::I32, [])));
+        let (state, ends) = record(init, &[start], more, body);
+        let stack = |list: &Any| trace::emit_list(ListOp::Stack(self.extent.clone()), &[*list])[0];
+        let stacked: Vec<Any> = trace::called_at(loc, || ends[1..].iter().map(stack).collect());
+        (state, outputs.with_tensors(&mut stacked.into_iter()).rebuild())
+    }
+}
+
+/// `f(.. f(f(init, x0), x1) .., xn)`: a state that goes through the rows of a tensor from the first to the last.
+///
+/// `over` is a tensor, or a tuple, an array or a struct of tensors with the same first extent; `f` gets the state and, in the
+/// same structure, what is at one index of their first axes. Without rows, the result is `init`.
+///
+/// # Errors
+/// End the trace: a tensor without dimensions in `over`; first extents that differ: the message names the tensors; a state that
+/// `f` gives another type or structure. Extents that are known only at run time are compared there.
+///
+/// ```
+/// use anabranch_dsl::prelude::*;
+///
+/// let f = |xs: Tensor| fold_left(scalar(0.0), xs, |a, x| (a + x) * 2.0);
+/// assert_eq!(eval_with(f, [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?, 240.0);
+///
+/// // Horner's rule, for two polynomials at different points.
+/// let value = |c: Tensor, x: Tensor| fold_left(zeros([2]), c, |y, c| y * x + c);
+/// let (c, x) = ([[1.0f32, 1.0], [0.0, 0.0], [-1.0, 2.0]], [3.0f32, 10.0]);
+/// assert_eq!(eval_with(value, (c, x))?.as_slice(), [8.0, 102.0]);
+///
+/// let error = eval(|| fold_left(scalar(0), (zeros([3]), zeros([2])), |a, (x, y)| a + x + y)).unwrap_err();
+/// assert_eq!(error.message, "`fold_left`: `rows.0` has 3 rows, but `rows.1` has 2");
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn fold_left<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> S) -> S {
+    let rows = Rows::of(&over, "fold_left");
+    rows.visit(init, Order::Forward, "fold_left", |state, x| (f(state, x), ())).0
+}
+
+/// `f(.. f(f(init, xn), ..) .., x0)`: as [`fold_left`], from the last row to the first.
+///
+/// The state is the first argument of `f` here as well.
+///
+/// ```
+/// use anabranch_dsl::prelude::*;
+///
+/// let f = |xs: Tensor| fold_right(scalar(0.0), xs, |a, x| (a + x) * 2.0);
+/// assert_eq!(eval_with(f, [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?, 642.0);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn fold_right<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> S) -> S {
+    let rows = Rows::of(&over, "fold_right");
+    rows.visit(init, Order::Reverse, "fold_right", |state, x| (f(state, x), ())).0
+}
+
+/// A fold that also gives an output for each row: the last state, and the outputs along a new first axis.
+///
+/// `over` and the state are as for [`fold_left`]; the output of `f` is any [`Carry`] of tensors, each of which gets the axis. `f` may
+/// be a host closure that captures tensors. For a number of iterations without rows, go over `iota::<i32>(n)`.
+///
+/// # Errors
+/// Those of [`fold_left`]. At run time, an output whose shape differs from row to row.
+///
+/// ```
+/// use anabranch_dsl::prelude::*;
+///
+/// // Running sums, and how many there were.
+/// let f = |xs: Tensor| scan((scalar(0.0), scalar(0)), xs, |(sum, n), x| ((sum + x, n + 1), sum + x));
+/// let ((sum, n), sums) = eval_with(f, [1.0f32, 2.0, 3.0])?;
+/// assert_eq!((sum.item(), n.item()), (6.0, 3));
+/// assert_eq!(sums.as_slice(), [1.0, 3.0, 6.0]);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn scan<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> (S, Y)) -> (S, Y) {
+    Rows::of(&over, "scan").visit(init, Order::Forward, "scan", f)
+}
+
+/// As [`scan`], from the last row to the first. The output for a row is where the row is.
+///
+/// ```
+/// use anabranch_dsl::prelude::*;
+///
+/// // What is still to come.
+/// let f = |xs: Tensor| scan_reverse(scalar(0.0), xs, |sum, x| (sum + x, sum)).1;
+/// assert_eq!(eval_with(f, [1.0f32, 2.0, 3.0])?.as_slice(), [5.0, 3.0, 0.0]);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn scan_reverse<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> (S, Y)) -> (S, Y) {
+    Rows::of(&over, "scan_reverse").visit(init, Order::Reverse, "scan_reverse", f)
+}
+
+/// The outputs of `f` for each row, along a new first axis.
+///
+/// Rows and outputs are as for [`scan`]. Unlike an operation on whole tensors, `f` may contain control flow, which runs for each row.
+/// Its iterations are independent of each other, which is found in the graph and shown by `explain`.
+///
+/// ```
+/// use anabranch_dsl::prelude::*;
+///
+/// // The gradient at 0 is that of the branch that ran: it is finite.
+/// let roots = |xs: Tensor| {
+///     let y = map(xs, |x| cond(x.less(1e-3), || scalar(1e-3), || x.sqrt()));
+///     (y, gradients(y.sum(), xs))
+/// };
+/// let (y, dy) = eval_with(roots, [0.0f32, 4.0])?;
+/// assert_eq!(y.as_slice(), [1e-3, 2.0]);
+/// assert_eq!(dy.as_slice(), [0.0, 0.25]);
+///
+/// // Several tensors in, several out.
+/// let f = |xs: Tensor, n: Tensor<i32>| map((xs, n), |(x, n)| (x * n.cast(), [n + 1, n * n]));
+/// let (products, [more, squares]) = eval_with(f, ([0.5f32, 1.5], [2, 3]))?;
+/// assert_eq!(products.as_slice(), [1.0, 4.5]);
+/// assert_eq!((more.as_slice(), squares.as_slice()), (&[3, 4][..], &[4, 9][..]));
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn map<X: Carry, Y: Carry>(over: X, f: impl FnOnce(X) -> Y) -> Y {
+    Rows::of(&over, "map").visit((), Order::Forward, "map", |(), x| ((), f(x))).1
+}

@@ -1,0 +1,63 @@
+//! A closure runs as long as another one says so.
+
+use crate::staged::{Carry, State, check_one_structure, leaf_sites};
+use crate::trace::{Site, WhileTrace};
+use crate::{Any, Tensor};
+
+/// The first state for which `condition` does not hold, of `init`, `body(init)`, `body(body(init))` and so on: `while` as
+/// a function.
+///
+/// The state is any [`Carry`]: tensors, tuples, arrays, structs with `#[derive(Carry)]`. It keeps its element types,
+/// shapes and structure. Both closures are called once, while tracing; tensors from outside that they use are captured.
+///
+/// # Errors
+/// End the trace: a condition with dimensions, or one that assigns a variable; a state that comes out of the body with another
+/// type or structure: the message names the leaf.
+///
+/// ```
+/// use anabranch_dsl::prelude::*;
+///
+/// // Squares until a bound; its gradient goes through as many trips as there were.
+/// let f = |x: Tensor| {
+///     let (y, trips) = while_loop((x, scalar(0)), |(y, _)| y.less(100.0), |(y, n)| (y * y, n + 1));
+///     (y, trips, gradients(y, x))
+/// };
+/// let (y, trips, dx) = eval_with(f, 2.0f32)?;
+/// assert_eq!((y.item(), trips.item(), dx.item()), (256.0, 3, 1024.0));
+///
+/// let error = eval(|| while_loop((scalar(0), scalar(0)), |(i, _)| i.less(3), |(i, n)| (i + 1, n + tensor([1, 2]))));
+/// let message = error.err().unwrap().message;
+/// assert_eq!(message, "`state.1` has type i32[] before the loop, but i32[2] after one iteration");
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn while_loop<S: Carry>(init: S, condition: impl FnOnce(S) -> Tensor<bool>, body: impl FnOnce(S) -> S) -> S {
+    let body = |_: &mut WhileTrace, _: &[Any], state| (body(state), Vec::new());
+    record(init, &[], |_, state| condition(state), body).0
+}
+
+/// A `while` with loop variables of its own beside the state: `own` are their initial values. The body gives the next state and the next
+/// values of these, and then of those that it added to the loop; so does the result.
+#[track_caller]
+pub(super) fn record<S: Carry>(
+    init: S,
+    own: &[Any],
+    condition: impl FnOnce(&[Any], S) -> Tensor<bool>,
+    body: impl FnOnce(&mut WhileTrace, &[Any], S) -> (S, Vec<Any>),
+) -> (S, Vec<Any>) {
+    let site = Site::caller("state");
+    let init = State::of(&init);
+    let n = init.tensors().len();
+    let state = |tensors: &[Any]| init.with_tensors(&mut tensors.iter().copied()).rebuild();
+    let sites: Vec<Site> = leaf_sites(&init, site).collect();
+
+    let (mut trace, params) = WhileTrace::begin(&[init.tensors(), own].concat(), &sites);
+    let go_on = condition(&params[n..], state(&params));
+    let params = trace.begin_body(go_on.untyped());
+    let (next, mut own_next) = body(&mut trace, &params[n..], state(&params));
+    let added = own_next.split_off(own.len());
+    let next = State::of(&next);
+    check_one_structure(&init, &next, site, ["before the loop", "after one iteration"], "the state of this loop");
+    let results = trace.end_with(&[next.tensors(), &own_next].concat(), &added, &sites);
+    (state(&results), results[n..].to_vec())
+}

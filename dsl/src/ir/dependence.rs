@@ -1,0 +1,314 @@
+//! Whether the iterations of a loop depend on each other.
+//!
+//! A loop whose iterations do not could run them in any order, or at once, with the same results: that is what makes a
+//! parallel `map` of a `while`. It is found in the graph, so it holds for every loop of that form, however it was written, and
+//! for the loops that autodiff makes. The loop variables of such a loop are of two kinds:
+//!
+//! - **counters**, to which every iteration adds the same integer, so that each iteration knows them from its number;
+//! - **collections** of which every iteration has an element for itself: a list that is written, or added to, at an index
+//!   that is another one in every iteration, and a list or stack to which each iteration pushes, or from which it pops, once.
+//!
+//! Nothing else in the body reads a collection. The condition reads counters and captures only, so that the number of trips is known
+//! before the first one. The body has no effects; an operation in it may fail, and the error is that of the first iteration
+//! that fails. The analysis is conservative: a loop that it calls dependent may still have independent iterations.
+
+use super::{Graph, ListOp, Node, Op, Region, StackOp, Value, ValueDef};
+use crate::ops::Effects;
+use std::collections::HashSet;
+use std::fmt;
+
+/// What the iterations of a loop have to do with each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Iterations {
+    /// Nothing: they may run in any order.
+    Independent,
+    /// One may need what another one did.
+    Dependent {
+        /// The loop variable that is why, by its name or number, if it is one.
+        variable: Option<String>,
+        /// What it does.
+        why: &'static str,
+    },
+}
+
+impl fmt::Display for Iterations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Iterations::Independent => f.write_str("its iterations are independent of each other"),
+            Iterations::Dependent { variable: Some(name), why } => {
+                write!(f, "its iterations depend on each other: `{name}` {why}")
+            }
+            Iterations::Dependent { variable: None, why } => write!(f, "its iterations depend on each other: {why}"),
+        }
+    }
+}
+
+/// Whether the iterations of a `while` depend on each other.
+///
+/// ```
+/// use anabranch_dsl::Graph;
+/// use anabranch_dsl::ir::dependence::iterations;
+///
+/// let text = "graph @f(%x: f32[3]) -> f32[3] {
+///     %zero = constant 0 : i32[]
+///     %n = constant 3 : i32[]
+///     %rows = list_unstack %x : list<f32[]>
+///     %empty = list_new %n : list<f32[]>
+///     %i, %out = while (%i = %zero, %out = %empty | %n = %n, %rows = %rows) : (i32[], list<f32[]>) cond {
+///         %more = lt %i, %n : bool[]
+///         yield %more
+///     } body {
+///         %row = list_read %rows, %i : f32[]
+///         %y = tanh %row : f32[]
+///         %new = list_write %out, %i, %y : list<f32[]>
+///         %one = constant 1 : i32[]
+///         %next = add %i, %one : i32[]
+///         yield %next, %new
+///     }
+///     %y = list_stack %out : f32[3]
+///     return %y
+/// }";
+/// let graph = Graph::parse(text, "f.ir").unwrap();
+/// let node = graph.producer(graph.node(graph.producer(graph.outputs()[0]).unwrap()).operands[0]).unwrap();
+/// assert_eq!(iterations(&graph, node).to_string(), "its iterations are independent of each other");
+/// ```
+///
+/// # Panics
+/// If the node is no `while`.
+pub fn iterations(graph: &Graph, node: Node) -> Iterations {
+    let data = graph.node(node);
+    assert!(matches!(data.op, Op::While), "{} is no loop", data.op.name());
+    let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
+    let l = Loop { graph, node, n: data.results.len(), cond, body };
+    l.iterations()
+}
+
+/// Every loop of a graph in program order, outer ones before inner ones, with what its iterations have to do with each other.
+pub fn all_loops(graph: &Graph) -> Vec<(Node, Iterations)> {
+    let mut loops = Vec::new();
+    graph.visit_nodes(graph.root(), &mut |node| {
+        if matches!(graph.node(node).op, Op::While) {
+            loops.push((node, iterations(graph, node)));
+        }
+    });
+    loops
+}
+
+struct Loop<'a> {
+    graph: &'a Graph,
+    node: Node,
+    /// Number of loop variables.
+    n: usize,
+    cond: Region,
+    body: Region,
+}
+
+impl Loop<'_> {
+    fn iterations(&self) -> Iterations {
+        let counters: HashSet<usize> = (0..self.n).filter(|&i| self.is_counter(i)).collect();
+        let dependent = |variable, why| Iterations::Dependent { variable, why };
+        for i in (0..self.n).filter(|i| !counters.contains(i)) {
+            if let Err(why) = self.is_collection(i, &counters) {
+                return dependent(Some(self.name(i)), why);
+            }
+            let of_cond = self.graph.region(self.cond).params[i];
+            if self.uses(self.cond, of_cond) > 0 {
+                return dependent(Some(self.name(i)), "is read by the condition");
+            }
+        }
+        let mut effects = false;
+        for region in [self.cond, self.body] {
+            self.graph.visit_nodes(region, &mut |node| {
+                let of_node = self.graph.node(node).op.effects();
+                effects |= !matches!(of_node, Effects::Pure | Effects::Fallible);
+            });
+        }
+        if effects { dependent(None, "they have effects, which happen in order") } else { Iterations::Independent }
+    }
+
+    /// The user's name of a loop variable, or its number.
+    fn name(&self, i: usize) -> String {
+        let value = self.graph.region(self.body).params[i];
+        self.graph.value(value).name.map_or_else(|| value.to_string(), str::to_owned)
+    }
+
+    /// How often a region's nodes and yields use a value.
+    fn uses(&self, region: Region, value: Value) -> usize {
+        let data = self.graph.region(region);
+        let operands = data.nodes.iter().flat_map(|&n| &self.graph.node(n).operands);
+        operands.chain(&data.yields).filter(|&&v| v == value).count()
+    }
+
+    /// The operation of the body that makes a value, with its operands.
+    fn made_by(&self, value: Value) -> Option<(&Op, &[Value])> {
+        let ValueDef::Result(node, _) = self.graph.value(value).def else { return None };
+        let data = self.graph.node(node);
+        Some((&data.op, &data.operands))
+    }
+
+    /// Whether a value of the body is the same in every iteration: made of captures and constants.
+    fn is_invariant(&self, value: Value) -> bool {
+        match self.graph.value(value).def {
+            ValueDef::Param(_, i) => i as usize >= self.n,
+            ValueDef::Result(..) => match self.made_by(value) {
+                Some((Op::Constant(_), _)) => true,
+                Some((Op::Prim(..), operands)) => operands.iter().all(|&v| self.is_invariant(v)),
+                _ => false,
+            },
+        }
+    }
+
+    /// Whether a value of the body is a constant that is not zero, also one captured.
+    fn is_step(&self, value: Value) -> bool {
+        let value = match self.graph.value(value).def {
+            ValueDef::Param(_, i) if i as usize >= self.n => self.graph.node(self.node).operands[i as usize],
+            _ => value,
+        };
+        let zero = |t: &crate::HostTensor| *t == crate::HostTensor::zeros(t.dtype(), t.shape());
+        matches!(self.made_by(value), Some((Op::Constant(t), _)) if t.rank() == 0 && !zero(t))
+    }
+
+    /// Whether every iteration adds the same number to a loop variable, an integer.
+    fn is_counter(&self, i: usize) -> bool {
+        let param = self.graph.region(self.body).params[i];
+        let ty = self.graph.ty(param);
+        if ty.as_tensor().is_none_or(|t| t.rank() > 0 || t.dtype.is_float()) {
+            return false;
+        }
+        match self.made_by(self.graph.region(self.body).yields[i]) {
+            Some((Op::Prim(def, _), &[a, b])) => match def.name {
+                "add" => (a == param && self.is_step(b)) || (b == param && self.is_step(a)),
+                "sub" => a == param && self.is_step(b),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// Whether a value of the body is another one in every iteration: a counter, with invariants added or subtracted from.
+    fn is_own_index(&self, value: Value, counters: &HashSet<usize>) -> bool {
+        match self.graph.value(value).def {
+            ValueDef::Param(region, i) => region == self.body && counters.contains(&(i as usize)),
+            ValueDef::Result(..) => match self.made_by(value) {
+                Some((Op::Prim(def, _), &[a, b])) if matches!(def.name, "add" | "sub") => {
+                    (self.is_own_index(a, counters) && self.is_invariant(b))
+                        || (self.is_invariant(a) && self.is_own_index(b, counters))
+                }
+                _ => false,
+            },
+        }
+    }
+
+    /// Whether a loop variable is a collection of which each iteration has an element for itself; what is against it if not.
+    fn is_collection(&self, i: usize, counters: &HashSet<usize>) -> Result<(), &'static str> {
+        const CARRIED: &str = "is carried from one to the next";
+        let (param, next) = {
+            let body = self.graph.region(self.body);
+            (body.params[i], body.yields[i])
+        };
+        let Some((op, operands)) = self.made_by(next) else { return Err(CARRIED) };
+        let index = match op {
+            Op::List(ListOp::Write | ListOp::Accumulate) => Some(operands[1]),
+            Op::List(ListOp::Push | ListOp::Pop) | Op::Stack(StackOp::Push | StackOp::Pop) => None,
+            _ => return Err(CARRIED),
+        };
+        // A value of the list itself is an operand of the operation and nothing else, and so is the changed one of the yield.
+        if operands[0] != param || self.uses(self.body, param) > 1 || self.uses(self.body, next) > 1 {
+            return Err("is read and changed");
+        }
+        match index {
+            Some(index) if !self.is_own_index(index, counters) => Err("is written at an index that may come twice"),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the analysis says of a loop over `%i`, `%v` (a list) and `%s` (a number), with this body and this condition.
+    fn of(body: &str, yields: &str, cond: &str) -> String {
+        let text = format!(
+            "graph @f(%n: i32[], %x: f32[]) {{
+                %zero = constant 0 : i32[]
+                %empty = list_new %n : list<f32[]>
+                %i, %v, %s = while (%i = %zero, %v = %empty, %s = %zero | %n = %n, %x = %x) : (i32[], list<f32[]>, i32[])
+                cond {{ {cond} yield %c }}
+                body {{ %one = constant 1 : i32[] %j = add %i, %one : i32[] {body} yield {yields} }}
+                return %i
+            }}"
+        );
+        let graph = Graph::parse(&text, "f.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let loops = all_loops(&graph);
+        assert_eq!(loops.len(), 1, "the loop is found");
+        loops[0].1.to_string().replace("its iterations ", "")
+    }
+
+    const BELOW_N: &str = "%c = lt %i, %n : bool[]";
+    const STEP: &str = "%t = sub %s, %one : i32[]";
+
+    #[test]
+    fn elements_written_at_a_counter_are_independent() {
+        for write in [
+            "%w = list_write %v, %i, %x",
+            "%w = list_write %v, %j, %x",
+            "%k = sub %n, %j : i32[] %w = list_write %v, %k, %x",
+            "%w = list_accumulate %v, %s, %x",
+            "%w = list_push %v, %x",
+            "%w, %p = list_pop %v",
+        ] {
+            assert_eq!(
+                of(&format!("{write} {STEP}"), "%j, %w, %t", BELOW_N),
+                "are independent of each other",
+                "{write}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_an_iteration_leaves_for_the_next_is_a_dependence() {
+        let write = "%w = list_write %v, %i, %x";
+        for (body, yields, cond, says) in [
+            (format!("{write} %t = mul %s, %j"), "%j, %w, %t", BELOW_N, "`s` is carried from one to the next"),
+            (format!("{write} %t = add %s, %n"), "%j, %w, %t", BELOW_N, "`s` is carried from one to the next"),
+            (format!("%r = list_read %v, %i {write} {STEP}"), "%j, %w, %t", BELOW_N, "`v` is read and changed"),
+            (format!("{write} %t = list_len %w"), "%j, %w, %t", BELOW_N, "`v` is read and changed"),
+            (
+                format!("%w = list_write %v, %n, %x {STEP}"),
+                "%j, %w, %t",
+                BELOW_N,
+                "`v` is written at an index that may come twice",
+            ),
+            (
+                format!("%k = rem %i, %n : i32[] %w = list_write %v, %k, %x {STEP}"),
+                "%j, %w, %t",
+                BELOW_N,
+                "`v` is written at an index that may come twice",
+            ),
+            (
+                format!("{write} {STEP}"),
+                "%j, %w, %t",
+                "%len = list_len %v %c = lt %i, %len : bool[]",
+                "`v` is read by the condition",
+            ),
+            (
+                format!("%c = lt %i, %n : bool[] assert %c, \"in order\" {write} {STEP}"),
+                "%j, %w, %t",
+                BELOW_N,
+                "they have effects, which happen in order",
+            ),
+        ] {
+            assert_eq!(of(&body, yields, cond), format!("depend on each other: {says}"), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_step_of_zero_is_no_counter() {
+        let body = "%z = constant 0 : i32[] %t = add %s, %z %w = list_write %v, %s, %x";
+        assert_eq!(
+            of(body, "%j, %w, %t", BELOW_N),
+            "depend on each other: `v` is written at an index that may come twice"
+        );
+    }
+}

@@ -1,0 +1,324 @@
+//! How a case is run: by every engine, with its gradients, against what the case says.
+
+use anabranch::dsl::function::{CallArgs, GraphFn, Input, Inputs, Output, Rebuild, trace_fn};
+use anabranch::dsl::passes::{Cse, Dce, Fold, Pipeline, specialize};
+use anabranch::dsl::{Graph, HostTensor, TensorType, interp, ir};
+use anabranch::{Any, DType, Diagnostic, Tensor, gradients};
+use anabranch_runtime::Program;
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "only the conversion of numbers is used here")]
+mod support;
+
+type S = Tensor<f64>;
+
+/// A function of control flow with what it gives for some inputs.
+pub struct Case {
+    pub name: &'static str,
+    runs: Vec<Run>,
+}
+
+/// One set of inputs of a case.
+struct Run {
+    /// Traces the function with so many gradients taken.
+    traced: Box<dyn Fn(usize) -> Result<Traced, Diagnostic>>,
+    inputs: Vec<HostTensor>,
+    expected: Expected,
+}
+
+struct Traced {
+    graph: Graph,
+    vars: Vec<HostTensor>,
+}
+
+/// What a run gives.
+pub struct Expected {
+    /// All elements of all outputs, or a part of the message of the error.
+    values: Result<Vec<f64>, String>,
+    /// The gradient of the sum of all `f64` outputs, for all `f64` inputs.
+    first: Option<Vec<f64>>,
+    /// The gradient of the sum of the first gradient.
+    second: Option<Vec<f64>>,
+    /// Whether the function is smooth at its inputs, so that finite differences tell its gradients.
+    smooth: bool,
+}
+
+/// All elements of all outputs.
+pub fn gives(values: &[f64]) -> Expected {
+    Expected { values: Ok(values.to_vec()), first: None, second: None, smooth: true }
+}
+
+/// An error whose text holds this; of the trace, or the same of all engines.
+pub fn fails(part: &str) -> Expected {
+    Expected { values: Err(part.to_owned()), first: None, second: None, smooth: false }
+}
+
+impl Expected {
+    /// The gradient of the sum of all `f64` outputs, for all `f64` inputs.
+    pub fn first(self, gradient: &[f64]) -> Expected {
+        Expected { first: Some(gradient.to_vec()), ..self }
+    }
+
+    /// The gradient of the sum of the first gradient: the rows of the second derivative summed.
+    pub fn second(self, gradient: &[f64]) -> Expected {
+        Expected { second: Some(gradient.to_vec()), ..self }
+    }
+
+    /// Finite differences say something else: the number of trips changes here, or a gradient was stopped.
+    pub fn not_smooth(self) -> Expected {
+        Expected { smooth: false, ..self }
+    }
+}
+
+impl Case {
+    pub fn new(name: &'static str) -> Case {
+        Case { name, runs: Vec::new() }
+    }
+
+    /// One more set of inputs.
+    pub fn at<Args: 'static, F>(mut self, f: F, args: impl CallArgs<Args>, expected: Expected) -> Case
+    where
+        F: GraphFn<Args> + 'static,
+        for<'a> Orders<'a, F>: GraphFn<Args>,
+    {
+        let mut inputs = Vec::new();
+        args.feed_all(&mut inputs);
+        let signature: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
+        let traced = move |order| {
+            let traced = match order {
+                0 => trace_fn("case", &f, &signature)?.0,
+                _ => trace_fn("case", &Orders { f: &f, order }, &signature)?.0,
+            };
+            let vars = traced.vars.iter().map(|v| v.init().clone()).collect();
+            Ok(Traced { graph: traced.graph, vars })
+        };
+        self.runs.push(Run { traced: Box::new(traced), inputs, expected });
+        self
+    }
+
+    /// What is wrong with the case, if something is.
+    pub fn check(&self) -> Result<(), String> {
+        if self.runs.is_empty() {
+            return Err("no inputs".to_owned());
+        }
+        for run in &self.runs {
+            run.check().map_err(|e| {
+                let inputs: Vec<String> = run.inputs.iter().map(HostTensor::to_string).collect();
+                format!("with {}: {e}", inputs.join(", "))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks every case of a list and says which are wrong.
+pub fn check_all(cases: &[Case], at_least: usize) {
+    assert!(cases.len() >= at_least, "{} cases", cases.len());
+    let mut names: Vec<_> = cases.iter().map(|c| c.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), cases.len(), "two cases of one name");
+    let wrong: Vec<String> = cases.iter().filter_map(|c| c.check().err().map(|e| format!("{}: {e}", c.name))).collect();
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+type Outcome = Result<Vec<HostTensor>, Diagnostic>;
+
+/// Every way to run a graph: by the interpreter and as a plan, as it was traced and after the passes, all of them and each alone.
+fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
+    let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
+    let interpreted = |graph: &Graph| {
+        let mut vars = traced.vars.clone();
+        interp::run(graph, inputs, &mut vars, interp::Options::default())
+    };
+    let planned = |graph: Graph| {
+        let program = Program::new(graph)?;
+        // The second run finds the memory as the first one left it.
+        let first = program.run(inputs, &mut traced.vars.clone());
+        let second = program.run(inputs, &mut traced.vars.clone());
+        match (&first, &second) {
+            (Ok(a), Ok(b)) => assert!(same(a, b), "the second run of the plan gives {b:?} after {a:?}"),
+            (a, b) => assert_eq!(a.as_ref().err(), b.as_ref().err(), "the second run of the plan has another error"),
+        }
+        first
+    };
+    let passed = |pipeline: Pipeline| {
+        specialize(&traced.graph, &types).map(|mut graph| {
+            pipeline.run(&mut graph);
+            graph
+        })
+    };
+    let optimized = passed(Pipeline::standard());
+    let alone = |pass| interpreted(&passed(Pipeline::new(vec![pass]))?);
+    vec![
+        ("interpreter", interpreted(&traced.graph)),
+        ("plan of the graph as it was traced", planned(traced.graph.clone())),
+        ("interpreter after folding", alone(Box::new(Fold))),
+        ("interpreter after merging equal nodes", alone(Box::new(Cse))),
+        ("interpreter after dropping unused nodes", alone(Box::new(Dce))),
+        ("interpreter after all passes", optimized.clone().and_then(|g| interpreted(&g))),
+        ("plan after all passes", optimized.and_then(planned)),
+    ]
+}
+
+/// Equality for which a `NaN` is itself.
+fn same(a: &[HostTensor], b: &[HostTensor]) -> bool {
+    format!("{a:?}") == format!("{b:?}")
+}
+
+impl Run {
+    fn check(&self) -> Result<(), String> {
+        let values = match &self.expected.values {
+            Ok(values) => values,
+            Err(part) => return self.check_error(part),
+        };
+        self.check_order(0, values)?;
+        for (order, expected) in [(1, &self.expected.first), (2, &self.expected.second)] {
+            if let Some(expected) = expected {
+                self.check_order(order, expected).map_err(|e| format!("gradient {order}: {e}"))?;
+                if self.expected.smooth {
+                    self.check_differences(order, expected)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_error(&self, part: &str) -> Result<(), String> {
+        let outcomes = match (self.traced)(0) {
+            Ok(traced) => run_all(&traced, &self.inputs),
+            Err(e) => vec![("trace", Err(e))],
+        };
+        for (engine, outcome) in outcomes {
+            match outcome {
+                Ok(outputs) => return Err(format!("{engine}: no error, but {outputs:?}")),
+                Err(e) if !e.to_string().contains(part) => return Err(format!("{engine}: no `{part}` in {e}")),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_order(&self, order: usize, expected: &[f64]) -> Result<(), String> {
+        let traced = (self.traced)(order).map_err(|e| e.to_string())?;
+        ir::verify(&traced.graph).map_err(|e| format!("{e:?}\n{}", traced.graph))?;
+        for (engine, outcome) in run_all(&traced, &self.inputs) {
+            let outputs = outcome.map_err(|e| format!("{engine}: {e}"))?;
+            let got: Vec<f64> = outputs.iter().flat_map(support::numbers).collect();
+            let near =
+                |(g, e): (&f64, &f64)| g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= 1e-9 * e.abs().max(1.0);
+            if got.len() != expected.len() || !got.iter().zip(expected).all(near) {
+                return Err(format!("{engine}: {got:?} is not {expected:?}\n{}", traced.graph));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares a gradient with differences of what it is the gradient of.
+    fn check_differences(&self, order: usize, expected: &[f64]) -> Result<(), String> {
+        let traced = (self.traced)(order - 1).map_err(|e| e.to_string())?;
+        let sum = |inputs: &[HostTensor]| {
+            let mut vars = traced.vars.clone();
+            let outputs = interp::run(&traced.graph, inputs, &mut vars, interp::Options::default());
+            let floats = outputs.map_err(|e| e.to_string())?.into_iter().filter(|t| t.dtype() == DType::F64);
+            Ok::<f64, String>(floats.flat_map(|t| support::numbers(&t)).sum())
+        };
+        let mut expected = expected.iter();
+        for (i, input) in self.inputs.iter().enumerate().filter(|(_, t)| t.dtype() == DType::F64) {
+            for k in 0..input.data::<f64>().len() {
+                let expected = expected.next().ok_or("the gradient has fewer elements than the inputs")?;
+                let at = |step: f64| {
+                    let mut inputs = self.inputs.clone();
+                    let mut data = input.data::<f64>().to_vec();
+                    data[k] += step;
+                    inputs[i] = HostTensor::new(input.shape(), data);
+                    sum(&inputs)
+                };
+                let h = 1e-4;
+                let slope = (8.0 * (at(h)? - at(-h)?) - (at(2.0 * h)? - at(-2.0 * h)?)) / (12.0 * h);
+                if (slope - expected).abs() > 1e-6 * expected.abs().max(1.0) {
+                    return Err(format!(
+                        "gradient {order}: element {k} of input {i} is {expected}, but {slope} by differences"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The gradient of a function, of the given order: see [`Expected::first`] and [`Expected::second`].
+pub struct Orders<'a, F> {
+    f: &'a F,
+    order: usize,
+}
+
+/// Some tensors of any types.
+pub struct Tensors(Vec<Any>);
+
+impl Output for Tensors {
+    type Host = ();
+    fn flatten(&self, to: &mut Vec<Any>) {
+        to.extend(&self.0);
+    }
+    fn rebuild(&self) -> Rebuild<()> {
+        Box::new(|_| ())
+    }
+}
+
+/// The `f64` tensors in a value.
+fn floats(value: &impl Output) -> Vec<S> {
+    let mut all = Vec::new();
+    value.flatten(&mut all);
+    all.into_iter().filter(|t| t.dtype() == DType::F64).map(S::from_any).collect()
+}
+
+/// The sum of all elements of all.
+fn total(tensors: &[S]) -> S {
+    tensors.iter().map(|t| t.sum()).reduce(|a, b| a + b).expect("there is something to sum")
+}
+
+macro_rules! orders {
+    ($($($a:ident),*;)*) => {$(
+        impl<Fun: Fn($($a),*) -> Out, Out: Output, $($a: Input + Output),*> GraphFn<($($a,)*)> for Orders<'_, Fun>
+        where
+            $($a: Clone),*
+        {
+            type Output = Tensors;
+            #[allow(non_snake_case, unused_mut, unused_variables, reason = "one pattern for all numbers of arguments")]
+            fn apply(&self, inputs: &mut Inputs<'_>) -> anabranch::Result<Tensors> {
+                $(let $a = $a::trace(inputs)?;)*
+                let mut wrt: Vec<S> = Vec::new();
+                $(wrt.extend(floats(&$a));)*
+                let mut of = floats(&(self.f)($($a),*));
+                for _ in 0..self.order {
+                    of = gradients(total(&of), wrt.clone());
+                }
+                Ok(Tensors(of.into_iter().map(Tensor::untyped).collect()))
+            }
+        }
+    )*};
+}
+orders! {
+    ;
+    A;
+    A, B;
+    A, B, C;
+    A, B, C, D;
+}
+
+/// A case that is wrong is found: by its values, by its gradients, and by finite differences.
+#[test]
+fn a_wrong_case_is_found() {
+    let square = |x: S| x * x;
+    let stopped = |x: S| x * x.stop_gradient();
+    let wrong = |expected: Expected| Case::new("square").at(square, 3.0, expected).check().unwrap_err();
+    assert!(Case::new("square").at(square, 3.0, gives(&[9.0]).first(&[6.0]).second(&[2.0])).check().is_ok());
+    assert!(wrong(gives(&[9.1])).contains("interpreter: [9.0] is not [9.1]"));
+    assert!(wrong(gives(&[9.0]).first(&[5.0])).contains("gradient 1: interpreter"));
+    assert!(wrong(gives(&[9.0]).second(&[1.0])).contains("gradient 2: interpreter"));
+    assert!(wrong(fails("overflow")).contains("no error"));
+    let differs = Case::new("stopped").at(stopped, 3.0, gives(&[9.0]).first(&[3.0])).check().unwrap_err();
+    assert!(differs.contains("by differences"), "{differs}");
+    assert!(Case::new("none").check().is_err());
+}

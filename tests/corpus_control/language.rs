@@ -1,0 +1,341 @@
+//! Jumps, labels, counted loops, late initialization: each body is written once, and is a `#[graph]` of tensors and plain Rust on dual
+//! numbers, which carry the first derivative. So every trip count and every way out is compared, with its gradient.
+//!
+//! The values of many more such bodies are in `tests/jumps.rs` and `tests/control_flow.rs`.
+
+use crate::engine::{Case, check_all, gives};
+use std::cmp::Ordering;
+use std::ops::{Add, AddAssign, Mul, MulAssign, Sub, SubAssign};
+
+/// A number with its derivative.
+#[derive(Clone, Copy, Debug)]
+struct Dual {
+    value: f64,
+    slope: f64,
+}
+
+impl From<f64> for Dual {
+    fn from(value: f64) -> Dual {
+        Dual { value, slope: 0.0 }
+    }
+}
+
+macro_rules! arithmetic {
+    ($($op:ident $method:ident $assign:ident $assign_method:ident: |$a:ident, $b:ident| $slope:expr;)*) => {$(
+        impl<R: Into<Dual>> $op<R> for Dual {
+            type Output = Dual;
+            fn $method(self, other: R) -> Dual {
+                let ($a, $b): (Dual, Dual) = (self, other.into());
+                Dual { value: $a.value.$method($b.value), slope: $slope }
+            }
+        }
+        impl<R: Into<Dual>> $assign<R> for Dual {
+            fn $assign_method(&mut self, other: R) {
+                *self = self.$method(other);
+            }
+        }
+    )*};
+}
+arithmetic! {
+    Add add AddAssign add_assign: |a, b| a.slope + b.slope;
+    Sub sub SubAssign sub_assign: |a, b| a.slope - b.slope;
+    Mul mul MulAssign mul_assign: |a, b| a.slope * b.value + a.value * b.slope;
+}
+
+impl PartialEq<f64> for Dual {
+    fn eq(&self, other: &f64) -> bool {
+        self.value == *other
+    }
+}
+impl PartialOrd<f64> for Dual {
+    fn partial_cmp(&self, other: &f64) -> Option<Ordering> {
+        self.value.partial_cmp(other)
+    }
+}
+
+/// The same function of a number and an integer on tensors and on dual numbers; its cases for some numbers.
+macro_rules! same {
+    ($name:ident($x:ident, $n:ident) over $numbers:expr, $integers:expr; $body:block) => {
+        mod $name {
+            use super::*;
+            mod staged {
+                use anabranch::prelude::*;
+                type Num = Tensor<f64>;
+                type Int = Tensor<i32>;
+                #[allow(dead_code, reason = "not every body needs it")]
+                fn num(x: f64) -> Num {
+                    scalar(x)
+                }
+                #[allow(dead_code, reason = "not every body needs it")]
+                fn int(x: i32) -> Int {
+                    scalar(x)
+                }
+                #[allow(dead_code, reason = "not every body needs it")]
+                fn count(n: Int) -> anabranch::Range<i32> {
+                    range(n)
+                }
+                #[graph]
+                pub(super) fn f(mut $x: Num, mut $n: Int) -> Num {
+                    let _ = (&mut $x, &mut $n);
+                    $body
+                }
+            }
+            mod plain {
+                use super::Dual;
+                type Num = Dual;
+                type Int = i32;
+                #[allow(dead_code, reason = "not every body needs it")]
+                fn num(x: f64) -> Num {
+                    x.into()
+                }
+                #[allow(dead_code, reason = "not every body needs it")]
+                fn int(x: i32) -> Int {
+                    x
+                }
+                #[allow(dead_code, reason = "not every body needs it")]
+                fn count(n: Int) -> std::ops::Range<i32> {
+                    0..n
+                }
+                pub(super) fn f(mut $x: Num, mut $n: Int) -> Num {
+                    let _ = (&mut $x, &mut $n);
+                    $body
+                }
+            }
+            pub(super) fn case() -> Case {
+                let mut case = Case::new(stringify!($name));
+                for x in $numbers {
+                    for n in $integers {
+                        let Dual { value, slope } = plain::f(Dual { value: x, slope: 1.0 }, n);
+                        case = case.at(staged::f, (x, n), gives(&[value]).first(&[slope]));
+                    }
+                }
+                case
+            }
+        }
+    };
+}
+
+same!(leaves_early(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
+    if n == 0 {
+        return x * 3.0;
+    }
+    let mut i = int(0);
+    while i < n {
+        x = x * x + 0.25;
+        if x > 2.0 {
+            return x * 10.0;
+        }
+        i += 1;
+    }
+    x - 1.0
+});
+
+same!(breaks_and_continues(x, n) over [0.7, 1.3], [0, 1, 2, 5, 9]; {
+    let mut sum = num(0.0);
+    let mut i = int(0);
+    while i < n {
+        i += 1;
+        if i % 3 == 0 {
+            continue;
+        }
+        x *= 1.25;
+        if x > 2.4 {
+            sum += x * 100.0;
+            break;
+        }
+        sum += x * x;
+    }
+    sum
+});
+
+same!(leaves_two_loops_by_a_label(x, n) over [0.9, 1.1], [0, 1, 3, 6]; {
+    let mut sum = num(0.0);
+    'outer: for i in count(n) {
+        for j in count(i) {
+            if j == 3 {
+                continue 'outer;
+            }
+            sum = sum * x + 1.0;
+            if sum > 6.0 {
+                break 'outer;
+            }
+        }
+        sum *= x;
+    }
+    sum
+});
+
+same!(an_endless_loop_with_a_value(x, n) over [0.7, 1.3], [0, 1, 4]; {
+    let mut i = int(0);
+    let last = loop {
+        x = x * 1.5;
+        if x > 20.0 {
+            break x * x;
+        }
+        if i == n {
+            break x;
+        }
+        i += 1;
+    };
+    last + 1.0
+});
+
+same!(counted_with_a_return(x, n) over [0.7, 1.3], [0, 1, 2, 7]; {
+    let mut product = num(1.0);
+    for i in count(n) {
+        product *= x;
+        if i == 4 {
+            return product * 7.0;
+        }
+    }
+    product
+});
+
+same!(initialized_later(x, n) over [0.7, 1.3], [-1, 0, 1, 2]; {
+    let y;
+    let z;
+    if n > 0 {
+        y = x * 2.0;
+        z = y * y;
+    } else {
+        y = x * x;
+        if n == 0 { z = num(1.0); } else { z = y * x; }
+    }
+    y * z
+});
+
+same!(assigned_with_a_branch_as_value(x, n) over [0.7, 1.3], [0, 1, 2, 3]; {
+    let mut i = int(0);
+    while i < n {
+        x += if i % 2 == 0 { x * x } else { num(0.5) };
+        x *= if x > 3.0 { num(0.5) } else { x };
+        i += 1;
+    }
+    x
+});
+
+same!(shadowed_and_taken_apart(x, n) over [0.7, 1.3], [0, 1, 3]; {
+    let (mut a, mut b) = (x, num(1.0));
+    let mut i = int(0);
+    while i < n {
+        let x = a * b;
+        (a, b) = (b + x, a);
+        {
+            let a = b * 2.0;
+            b = a - x;
+        }
+        i += 1;
+    }
+    a * b * x
+});
+
+same!(matched(x, n) over [0.7, 1.3], [-5, 0, 1, 2, 3, 4, 9]; {
+    let mut y = x;
+    let mut i = int(0);
+    while i < 3 {
+        y = match n + i {
+            0 => y * y,
+            1 | 2 => y * 2.0 + x,
+            3..=5 => { if y > 2.0 { break; } y * x * 3.0 }
+            -5..=-1 => num(0.5),
+            k if k > 8 => {
+                let _ = k;
+                y * 0.5
+            }
+            _ => y + 1.0,
+        };
+        i += 1;
+    }
+    y
+});
+
+same!(a_condition_that_is_a_block(x, n) over [0.7, 1.3], [0, 1, 4]; {
+    let mut i = int(0);
+    let mut y = x;
+    while { let z = y * x; z < 5.0 } && i < n {
+        y = y * y + x;
+        i += 1;
+    }
+    y
+});
+
+#[test]
+fn the_language_has_its_meaning_on_every_engine() {
+    let cases = [
+        leaves_early::case(),
+        breaks_and_continues::case(),
+        leaves_two_loops_by_a_label::case(),
+        an_endless_loop_with_a_value::case(),
+        counted_with_a_return::case(),
+        initialized_later::case(),
+        assigned_with_a_branch_as_value::case(),
+        shadowed_and_taken_apart::case(),
+        matched::case(),
+        a_condition_that_is_a_block::case(),
+    ];
+    check_all(&cases, 10);
+}
+
+mod rows {
+    use crate::engine::{Case, check_all, gives};
+    use anabranch::prelude::*;
+
+    type S = Tensor<f64>;
+
+    #[graph]
+    fn until_a_limit(x: S, limit: S) -> S {
+        let mut sum = scalar(0.0);
+        for row in x {
+            if sum > limit {
+                break;
+            }
+            sum += (row * row).sum();
+        }
+        sum
+    }
+
+    #[graph]
+    fn the_first_that_fits(x: S, least: S) -> S {
+        for row in x {
+            if row.sum() > least {
+                return row * row;
+            }
+        }
+        x.row(0)
+    }
+
+    #[graph]
+    fn pairs(x: S) -> S {
+        let mut sum = scalar(0.0);
+        for row in x {
+            for element in row {
+                if element < 0.0 {
+                    continue;
+                }
+                sum = sum * element + element;
+            }
+        }
+        sum
+    }
+
+    #[test]
+    fn rows_of_tensors_are_right_on_every_engine() {
+        let x = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
+        let none: [[f64; 2]; 0] = [];
+        let cases =
+            [
+                Case::new("until a limit")
+                    .at(until_a_limit, (x, 10.0), gives(&[30.0]).first(&[2.0, 4.0, 6.0, 8.0, 0.0, 0.0, 0.0]))
+                    .at(until_a_limit, (x, 100.0), gives(&[91.0]).first(&[2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 0.0]))
+                    .at(until_a_limit, (none, 100.0), gives(&[0.0]).first(&[0.0])),
+                Case::new("the first that fits")
+                    .at(the_first_that_fits, (x, 4.0), gives(&[9.0, 16.0]).first(&[0.0, 0.0, 6.0, 8.0, 0.0, 0.0, 0.0]))
+                    .at(the_first_that_fits, (x, 99.0), gives(&[1.0, 2.0]).first(&[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0])),
+                // ((2) 3 + 3) 5 + 5
+                Case::new("pairs")
+                    .at(pairs, [[2.0, -1.0], [3.0, 5.0]], gives(&[50.0]).first(&[15.0, 0.0, 15.0, 10.0]))
+                    .at(pairs, [[-2.0, -1.0]], gives(&[0.0]).first(&[0.0, 0.0])),
+            ];
+        check_all(&cases, 3);
+    }
+}
