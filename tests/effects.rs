@@ -115,7 +115,7 @@ fn what_only_prints_is_kept_when_no_output_is_fetched() {
         let mut sum = x;
         let mut i = scalar(0);
         while i < 3 {
-            sum = sum * 2.0;
+            sum *= 2.0;
             println!("{sum}");
             i += 1;
         }
@@ -260,7 +260,8 @@ fn host_values_are_printed_in_the_trip_that_is_taken() {
                 println!("{name}");
             }
             if host && x > 1 {
-                println!("{}", format!("{name}!"));
+                let text = format!("{name}!");
+                println!("{text}");
             }
         }
     }

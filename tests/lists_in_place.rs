@@ -159,3 +159,16 @@ fn writes_in_a_nested_loop() {
     }
     assert_eq!(copies(f, (2.0, 4)), (0, 0));
 }
+
+#[test]
+fn a_for_over_a_tensor() {
+    #[graph]
+    fn f(x: S, w: S) -> (S, S) {
+        let mut h = zeros([2]);
+        for row in x {
+            h = (h * w + row).tanh();
+        }
+        gradients(h.sum(), (x, w))
+    }
+    assert_eq!(copies(f, ([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [0.1, 0.2])), (0, 0));
+}

@@ -285,7 +285,7 @@ pub(crate) fn zeros_of(ty: Type) -> Any {
     match ty {
         Type::Tensor(ty) => {
             let extents = ty.shape.dims().iter().map(|d| d.known().unwrap_or(0)).collect::<Vec<_>>();
-            let zero = constant(HostTensor::zeros(ty.dtype, &[]));
+            let zero = constant(HostTensor::zeros(ty.dtype, []));
             let unknown = ty.shape.dims().iter().enumerate().filter(|(_, d)| d.known().is_none());
             let unknown: Vec<isize> = unknown.map(|(i, _)| i as isize).collect();
             let zeros = if extents.is_empty() { zero } else { zero.broadcast_to(extents) };
