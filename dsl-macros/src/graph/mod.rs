@@ -6,6 +6,8 @@
 
 mod canonical;
 mod emit;
+#[cfg(test)]
+mod growth;
 mod known;
 mod params;
 mod place;
