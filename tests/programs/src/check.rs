@@ -2,7 +2,7 @@
 //!
 //! - A name means the variable with the number that the place has: nothing hides it.
 //! - A jump has its loop around it, and nothing follows it in its block.
-//! - Not both arms of an `if` with a value jump, and some arm of a `match` has one.
+//! - An arm of an `if` or `match` with a value has a value or jumps; not both arms of an `if` jump, nor does the default of a `match`.
 
 use crate::ast::*;
 
@@ -19,6 +19,11 @@ pub fn is_sound(program: &Program) -> bool {
 fn ends_with_jumps(b: &Block) -> bool {
     let all_but_last = b.stmts.len().saturating_sub(1);
     !b.stmts[..all_but_last].iter().any(Stmt::is_jump) && b.value.is_none() | !b.stmts.last().is_some_and(Stmt::is_jump)
+}
+
+/// Whether the block of an expression has a value or jumps.
+fn ends(b: &Block) -> bool {
+    b.value.is_some() || b.stmts.last().is_some_and(Stmt::is_jump)
 }
 
 struct Check {
@@ -42,12 +47,16 @@ impl Check {
             Expr::FromHost(x) | Expr::Unary(_, x) => self.expr(x),
             Expr::Binary(_, a, b) | Expr::Compare(_, a, b) | Expr::Logic(_, a, b) => self.expr(a) && self.expr(b),
             Expr::If(c, a, b) => {
-                (a.value.is_some() || b.value.is_some()) && self.expr(c) && self.block(a) && self.block(b)
+                (a.value.is_some() || b.value.is_some())
+                    && [a, b].into_iter().all(ends)
+                    && self.expr(c)
+                    && self.block(a)
+                    && self.block(b)
             }
             Expr::Match(x, arms, default) => {
                 default.value.is_some()
                     && self.expr(x)
-                    && arms.iter().all(|(_, b)| self.block(b))
+                    && arms.iter().all(|(_, b)| ends(b) && self.block(b))
                     && self.block(default)
             }
             Expr::Block(b) => b.value.is_some() && self.block(b),

@@ -152,10 +152,12 @@ impl Library {
         refused.into_iter().map(or_next).collect()
     }
 
-    /// What rustc says against a program, if anything.
+    /// What rustc says against a program, if anything; nothing if it says so of plain Rust.
     pub fn refusal(&self, folder: &Path, name: &str, program: &Program) -> Option<String> {
-        let text = text(std::slice::from_ref(program), with_host);
-        self.compile(folder, name, &text, "metadata").err().map(|(_, message)| message)
+        let (text, starts) = text_and_lines(std::slice::from_ref(program), with_host);
+        let (file, message) = self.compile(folder, name, &text, "metadata").err()?;
+        let plain = starts[0] + 1..starts[0] + 5 + module(program, Side::Plain).lines().count();
+        about(&message, &file, plain).is_empty().then_some(message)
     }
 
     /// The program that is made of the crate, or its source and what rustc says. `emit` is `link`, or `metadata` for no more

@@ -44,6 +44,28 @@ impl Features {
         }
     }
 
+    /// The listed ones of those that are named as the fields are, with commas between.
+    ///
+    /// # Panics
+    /// If a name is unknown.
+    pub fn named(names: &str) -> Features {
+        let mut features = Features::none();
+        for name in names.split(',').filter(|name| !name.is_empty()) {
+            let field = match name {
+                "jumps" => &mut features.jumps,
+                "break_value" => &mut features.break_value,
+                "early_return" => &mut features.early_return,
+                "jump_in_value" => &mut features.jump_in_value,
+                "range" => &mut features.range,
+                "matches" => &mut features.matches,
+                "let_later" => &mut features.let_later,
+                other => panic!("there is no feature {other}"),
+            };
+            *field = true;
+        }
+        features
+    }
+
     /// None of them: `if`, `while`, `&&`, `||`, calls, and what the host decides.
     pub fn none() -> Features {
         Features {

@@ -26,7 +26,10 @@ fn folder() -> PathBuf {
 }
 
 fn features() -> Features {
-    Features::none()
+    match std::env::var("ANABRANCH_FEATURES") {
+        Ok(names) => Features::named(&names),
+        Err(_) => Features::none(),
+    }
 }
 
 fn name(kind: Kind) -> &'static str {
