@@ -8,7 +8,7 @@
 //! ```
 
 use anabranch_programs::ast::{Kind, Program};
-use anabranch_programs::crates::{Library, Verdict, library, text};
+use anabranch_programs::crates::{Library, Verdict, library};
 use anabranch_programs::generate::{Features, program};
 use anabranch_programs::print::{Side, module};
 use anabranch_programs::shrink::smaller;
@@ -28,7 +28,7 @@ fn folder() -> PathBuf {
 fn features() -> Features {
     match std::env::var("ANABRANCH_FEATURES") {
         Ok(names) => Features::named(&names),
-        Err(_) => Features::none(),
+        Err(_) => Features::all(),
     }
 }
 
@@ -62,9 +62,6 @@ fn check(kind: Kind) {
     };
     println!("{}: seeds {} to {}", name(kind), seeds[0], seeds[seeds.len() - 1]);
     let programs: Vec<Program> = seeds.iter().map(|&seed| program(seed, kind, &features())).collect();
-    if programs.len() == 1 {
-        println!("{}", text(&programs, |_| true));
-    }
     let library = library();
     let verdicts = all_verdicts(&library, kind, &programs);
     assert_eq!(verdicts.len(), programs.len());
