@@ -44,6 +44,12 @@ impl Features {
         }
     }
 
+    /// Those of which every random program is known to do what it means. The others are tried by name: random programs with an
+    /// early `return`, a jump in a value, or a `let` without one are still found that rustc refuses or that cannot be traced.
+    pub fn usual() -> Features {
+        Features { early_return: false, jump_in_value: false, let_later: false, ..Features::all() }
+    }
+
     /// The listed ones of those that are named as the fields are, with commas between.
     ///
     /// # Panics

@@ -28,7 +28,7 @@ fn folder() -> PathBuf {
 fn features() -> Features {
     match std::env::var("ANABRANCH_FEATURES") {
         Ok(names) => Features::named(&names),
-        Err(_) => Features::all(),
+        Err(_) => Features::usual(),
     }
 }
 
@@ -112,20 +112,28 @@ fn all_verdicts(library: &Library, kind: Kind, programs: &[Program]) -> Vec<Verd
 }
 
 /// Candidates that are tried at once when a program is made smaller.
-const CANDIDATES: usize = 24;
+const CANDIDATES: usize = 16;
+
+/// Candidates that are tried in all for one program.
+const TRIES: usize = 160;
 
 /// The smallest program found that still shows an error of this sort, as text.
 fn shown(library: &Library, p: &Program, verdict: &Verdict) -> String {
     let (mut p, mut verdict) = (p.clone(), verdict.clone());
+    // At once, since what follows takes its time.
+    println!("{}:{} {}", name(p.kind), p.seed, what(&verdict));
+    let mut left = TRIES;
     let crate_name = format!("smaller_{}", name(p.kind));
-    for _ in 0..40 {
+    loop {
         let candidates = smaller(&p);
         let better = match verdict {
-            Verdict::Refused(_) => candidates.into_iter().take(2 * CANDIDATES).find_map(|candidate| {
+            Verdict::Refused(_) => candidates.into_iter().take(left).find_map(|candidate| {
+                left -= 1;
                 let message = library.refusal(&folder(), &crate_name, &candidate)?;
                 Some((candidate, Verdict::Refused(message)))
             }),
-            _ => candidates.chunks(CANDIDATES).take(4).find_map(|some| {
+            _ => candidates.chunks(CANDIDATES).take(left / CANDIDATES).find_map(|some| {
+                left -= CANDIDATES;
                 let verdicts = library.verdicts(&folder(), &crate_name, some);
                 let i = verdicts.iter().position(|v| matches!(v, Verdict::Differs(_)))?;
                 Some((some[i].clone(), verdicts[i].clone()))
@@ -136,16 +144,21 @@ fn shown(library: &Library, p: &Program, verdict: &Verdict) -> String {
             None => break,
         }
     }
-    let what = match &verdict {
-        Verdict::Differs(text) | Verdict::Refused(text) => text.chars().take(3_000).collect(),
-        other => format!("{other:?}"),
-    };
     format!(
-        "\n== {kind}, seed {seed}; repeat with\nANABRANCH_PROGRAM={kind}:{seed} cargo test -p anabranch-programs --test random -- --nocapture\n{what}\n{}",
+        "\n== {kind}, seed {seed}; repeat with\nANABRANCH_PROGRAM={kind}:{seed} cargo test -p anabranch-programs --test random -- --nocapture\n{}\n{}",
+        what(&verdict),
         module(&p, Side::Staged),
         kind = name(p.kind),
         seed = p.seed,
     )
+}
+
+/// What is wrong, not all of it if it is long.
+fn what(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Differs(text) | Verdict::Refused(text) => text.chars().take(2_000).collect(),
+        Verdict::Agrees { .. } | Verdict::Empty => "nothing is wrong".to_owned(),
+    }
 }
 
 #[test]
