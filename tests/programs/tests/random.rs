@@ -54,7 +54,7 @@ fn only(kind: Kind) -> Option<Result<u64, ()>> {
 }
 
 fn check(kind: Kind) {
-    let count = if std::env::var_os("ANABRANCH_SLOW").is_some() { 1_000 } else { 40 };
+    let count = if std::env::var_os("ANABRANCH_SLOW").is_some() { 1_000 } else { 30 };
     let seeds: Vec<u64> = match only(kind) {
         Some(Ok(seed)) => vec![seed],
         Some(Err(())) => return,
