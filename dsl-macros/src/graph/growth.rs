@@ -29,7 +29,7 @@ const SIMPLE: usize = 30;
 /// The expansion of `body(n)` costs the same for each further step of `n`, from the second one on, and less than `most` tokens.
 #[track_caller]
 fn grows_linearly(most: usize, body: impl Fn(usize) -> String) {
-    const STEPS: usize = 24;
+    const STEPS: usize = 12;
     let expanded: Vec<usize> = (1..=STEPS).map(|n| sizes(&body(n)).1).collect();
     let steps: Vec<usize> = expanded.windows(2).map(|w| w[1] - w[0]).collect();
     let (least, largest) = (steps[1..].iter().min().unwrap(), steps[1..].iter().max().unwrap());
@@ -78,6 +78,40 @@ fn with_the_number_of_statements() {
     grows_linearly(CONSTRUCT, |n| "while x < n { x += y; y *= 2; }".repeat(n));
     grows_linearly(3 * CONSTRUCT, |n| {
         "while x < n { if x > 1 || y < 3 { x += y; } else { y *= 2; } x += 1; }".repeat(n)
+    });
+}
+
+/// What follows a jump under a condition stands in the other arm, and a jump asks each construct that it leaves whether tracing
+/// goes on there. So the jumps of one loop cost a little for each earlier one, besides what grows linearly.
+#[test]
+fn with_the_number_of_jumps_of_a_loop_a_little_more_than_linearly() {
+    for stmts in [
+        "if x > 1 { x += 1; break; } y += x;",
+        "if x > 1 { x += 1; continue; } y += x;",
+        "if x > 1 { y += 1; if y > x { break; } } y += x;",
+        "if x > 1 { return y; } y += x;",
+    ] {
+        let size = |n: usize| sizes(&format!("while x < n {{ {} }}", stmts.repeat(n))).1;
+        let steps: Vec<usize> = (1..12).map(|n| size(n + 1) - size(n)).collect();
+        let more: Vec<usize> = steps[1..].windows(2).map(|w| w[1].saturating_sub(w[0])).collect();
+        assert!(steps[0] <= 4 * CONSTRUCT && more.iter().all(|&m| m <= CONSTRUCT / 4), "{stmts}: {steps:?}");
+    }
+}
+
+#[test]
+fn with_the_depth_of_jumps() {
+    grows_linearly(4 * CONSTRUCT, |n| nested(&["while x < n { if x > y { break; } x += 1; _ }"], "y += x;", n));
+    grows_linearly(4 * CONSTRUCT, |n| nested(&["loop { if x > y { break; } x += 1; _ }"], "y += x;", n));
+    grows_linearly(4 * CONSTRUCT, |n| {
+        nested(&["for i in range(n) { if i > y { continue; } x += 1; _ }"], "y += x;", n)
+    });
+}
+
+#[test]
+fn with_the_number_of_arms_of_a_match() {
+    grows_linearly(2 * CONSTRUCT, |n| {
+        let arms: String = (0..n).map(|i| format!("{i} => {{ x += 1; y -= x; }}")).collect();
+        format!("match x {{ {arms} _ => {{}} }}")
     });
 }
 
