@@ -34,6 +34,18 @@ agree!(chain(x) over [-5, 0, 3, 30]; {
     kind * 1000 + x
 });
 
+agree!(chain_without_else_at_the_end_of_a_block(x, n) over [(-5, 2), (0, 0), (3, 3), (30, 1)]; {
+    while n > 0 {
+        n -= 1;
+        if x < 0 {
+            x += 7;
+        } else if x > 10 {
+            x -= 3;
+        }
+    }
+    x
+});
+
 agree!(value_chain(x) over [-5, 0, 3, 30]; {
     let y = 1 + if x < 0 { int(1) } else if x == 0 { int(2) } else { let z = x * 2; z + 1 };
     (if y > 3 { y } else { x }) + y

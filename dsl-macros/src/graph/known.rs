@@ -1,6 +1,6 @@
 //! What is known of methods and macros by their names alone.
 
-use syn::{Expr, ExprLit, Lit};
+use syn::{Expr, ExprIf, ExprLit, Lit};
 
 /// Methods that change nothing, whatever declares them in the standard library or in anabranch: a `mut` variable is not
 /// carried because it is the receiver of one of them.
@@ -211,6 +211,14 @@ pub(super) fn is_host_iterator(e: &Expr) -> bool {
         Expr::MethodCall(m) if ["rev", "step_by"].iter().any(|name| m.method == name) => is_host_iterator(&m.receiver),
         Expr::MethodCall(m) => names.iter().any(|name| m.method == name),
         _ => false,
+    }
+}
+
+/// Whether an `if` can have a value: its last `else` has no condition.
+pub(super) fn ends_with_else(e: &ExprIf) -> bool {
+    match e.else_branch.as_ref().map(|(_, e)| &**e) {
+        Some(Expr::If(inner)) => ends_with_else(inner),
+        otherwise => otherwise.is_some(),
     }
 }
 

@@ -7,6 +7,8 @@
 mod canonical;
 mod emit;
 mod format;
+#[cfg(test)]
+mod growth;
 mod known;
 mod params;
 mod place;

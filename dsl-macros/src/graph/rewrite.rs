@@ -368,7 +368,7 @@ impl Walk<'_> {
             Stmt::Expr(mut e, semi) => {
                 let position = if last && semi.is_none() { position.clone() } else { Position::statement() };
                 if let Expr::If(e_if) = e {
-                    let is_value = e_if.else_branch.is_some()
+                    let is_value = known::ends_with_else(&e_if)
                         && match semi {
                             None => last,
                             Some(_) => arms_have_values(&e_if),
@@ -426,7 +426,7 @@ impl Walk<'_> {
         match e {
             Expr::If(_) => {
                 let Expr::If(e_if) = take(e) else { unreachable!() };
-                let is_value = e_if.else_branch.is_some();
+                let is_value = known::ends_with_else(&e_if);
                 *e = self.if_expr(e_if, is_value, position);
             }
             Expr::Paren(inner) => self.expr(&mut inner.expr, position),

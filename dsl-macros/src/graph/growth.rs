@@ -1,0 +1,153 @@
+//! The expansion grows linearly: with the depth of nesting, with the number of statements, and with the number of constructs.
+//!
+//! Each block of the user must appear once, and each construct may add no more than so many tokens, wherever it stands. Tokens are
+//! counted, not time, so these tests mean the same on every machine.
+
+use proc_macro2::{TokenStream, TokenTree};
+
+/// How many tokens there are, those in groups included.
+fn count(tokens: TokenStream) -> usize {
+    tokens.into_iter().map(|t| if let TokenTree::Group(g) = t { 2 + count(g.stream()) } else { 1 }).sum()
+}
+
+/// Tokens of a function with this body, and of its expansion.
+fn sizes(body: &str) -> (usize, usize) {
+    let text =
+        format!("fn f(mut x: Tensor<i32>, mut y: Tensor<i32>, n: Tensor<i32>) -> Tensor<i32> {{ {body} x + y }}");
+    let function: TokenStream = text.parse().expect("the text is made of tokens");
+    let expansion = super::expand(TokenStream::new(), function.clone());
+    assert!(!expansion.to_string().contains("compile_error"), "{expansion}");
+    (count(function), count(expansion))
+}
+
+/// The most tokens that a construct which changes two variables becomes, with a few statements in it.
+const CONSTRUCT: usize = 400;
+
+/// The most tokens of what stays as it is.
+const SIMPLE: usize = 30;
+
+/// The expansion of `body(n)` costs the same for each further step of `n`, from the second one on, and less than `most` tokens.
+#[track_caller]
+fn grows_linearly(most: usize, body: impl Fn(usize) -> String) {
+    const STEPS: usize = 12;
+    let expanded: Vec<usize> = (1..=STEPS).map(|n| sizes(&body(n)).1).collect();
+    let steps: Vec<usize> = expanded.windows(2).map(|w| w[1] - w[0]).collect();
+    let (least, largest) = (steps[1..].iter().min().unwrap(), steps[1..].iter().max().unwrap());
+    assert!(largest <= &most, "a step adds {largest} tokens: {steps:?}");
+    assert!(largest - least <= most / 20, "the steps are not equal: {steps:?}");
+}
+
+/// `inner` in `n` constructs, the kinds in turn.
+fn nested(kinds: &[&str], inner: &str, n: usize) -> String {
+    (0..n).rev().fold(inner.to_owned(), |body, i| kinds[i % kinds.len()].replace('_', &body))
+}
+
+#[test]
+fn with_the_depth_of_if() {
+    grows_linearly(CONSTRUCT, |n| nested(&["if x > 1 { _ } else { x -= 2; }"], "x += 1; y *= 2;", n));
+}
+
+#[test]
+fn with_the_depth_of_if_in_else() {
+    grows_linearly(CONSTRUCT, |n| nested(&["if x > 1 { x -= 2; } else { _ }"], "x += 1; y *= 2;", n));
+    grows_linearly(CONSTRUCT, |n| "if x > 1 { x -= 2; y += 1; } else ".repeat(n) + "{ x += 1; }");
+}
+
+#[test]
+fn with_the_depth_of_while() {
+    grows_linearly(CONSTRUCT, |n| nested(&["while x < n { x += 1; _ }"], "y += x;", n));
+}
+
+#[test]
+fn with_the_depth_of_all_kinds() {
+    // One step is all kinds.
+    let kinds =
+        ["if x > 1 { _ } else { x -= 2; }", "while x < n && y > 2 { x += 1; _ }", "y = if x == y { _ y } else { x };"];
+    grows_linearly(4 * CONSTRUCT, |n| nested(&kinds, "x += 1;", kinds.len() * n));
+}
+
+#[test]
+fn with_the_depth_of_and() {
+    grows_linearly(CONSTRUCT, |n| format!("if {} {{ x = y; }}", nested(&["(x > 1 && _)"], "y > 2", n)));
+}
+
+#[test]
+fn with_the_number_of_statements() {
+    grows_linearly(SIMPLE, |n| "x += y; y = x * 2 - n;".repeat(n));
+    grows_linearly(CONSTRUCT, |n| "if x > 1 { x += y; y *= 2; }".repeat(n));
+    grows_linearly(CONSTRUCT, |n| "while x < n { x += y; y *= 2; }".repeat(n));
+    grows_linearly(3 * CONSTRUCT, |n| {
+        "while x < n { if x > 1 || y < 3 { x += y; } else { y *= 2; } x += 1; }".repeat(n)
+    });
+}
+
+/// What follows a jump under a condition stands in the other arm, and a jump asks each construct that it leaves whether tracing
+/// goes on there. So the jumps of one loop cost a little for each earlier one, besides what grows linearly.
+#[test]
+fn with_the_number_of_jumps_of_a_loop_a_little_more_than_linearly() {
+    for stmts in [
+        "if x > 1 { x += 1; break; } y += x;",
+        "if x > 1 { x += 1; continue; } y += x;",
+        "if x > 1 { y += 1; if y > x { break; } } y += x;",
+        "if x > 1 { return y; } y += x;",
+    ] {
+        let size = |n: usize| sizes(&format!("while x < n {{ {} }}", stmts.repeat(n))).1;
+        let steps: Vec<usize> = (1..12).map(|n| size(n + 1) - size(n)).collect();
+        let more: Vec<usize> = steps[1..].windows(2).map(|w| w[1].saturating_sub(w[0])).collect();
+        assert!(steps[0] <= 4 * CONSTRUCT && more.iter().all(|&m| m <= CONSTRUCT / 4), "{stmts}: {steps:?}");
+    }
+}
+
+#[test]
+fn with_the_depth_of_jumps() {
+    grows_linearly(4 * CONSTRUCT, |n| nested(&["while x < n { if x > y { break; } x += 1; _ }"], "y += x;", n));
+    grows_linearly(4 * CONSTRUCT, |n| nested(&["loop { if x > y { break; } x += 1; _ }"], "y += x;", n));
+    grows_linearly(4 * CONSTRUCT, |n| {
+        nested(&["for i in range(n) { if i > y { continue; } x += 1; _ }"], "y += x;", n)
+    });
+}
+
+#[test]
+fn with_the_number_of_arms_of_a_match() {
+    grows_linearly(2 * CONSTRUCT, |n| {
+        let arms: String = (0..n).map(|i| format!("{i} => {{ x += 1; y -= x; }}")).collect();
+        format!("match x {{ {arms} _ => {{}} }}")
+    });
+}
+
+#[test]
+fn with_the_number_of_host_statements() {
+    grows_linearly(SIMPLE, |n| nested(&["for i in 0..3 { _ }"], "x += y;", n));
+    grows_linearly(SIMPLE, |n| nested(&["{ _ }"], "x += y;", n));
+}
+
+/// 40 control-flow statements in about 300 lines, as a large model has them: eight variables, four deep.
+fn large_function() -> String {
+    let mut lines = vec!["let (mut a, mut b, mut c, mut d, mut e, mut g) = (x, y, n, x, y, n);".to_owned()];
+    for i in 0..10 {
+        lines.push(format!("while x < n && y > {i} {{"));
+        lines.extend((0..8).map(|k| format!("    x += {k}; a = b * x - {i};")));
+        lines.push(format!("    if a > {i} || b < 3 {{"));
+        lines.extend((0..4).map(|k| format!("        b += a; c = c + d * {k};")));
+        lines.push(format!("        while d < {i} {{"));
+        lines.extend((0..3).map(|k| format!("            d += 1; e = e - {k};")));
+        lines.push("        }".to_owned());
+        lines.push(format!("    }} else if c == {i} {{"));
+        lines.push(format!("        e = if e > {i} {{ e - 1 }} else {{ g }};"));
+        lines.extend((0..3).map(|k| format!("        g += {k};")));
+        lines.push("    }".to_owned());
+        lines.extend((0..4).map(|k| format!("    y = y - x * {k};")));
+        lines.push("}".to_owned());
+    }
+    lines.push("x += a + b + c + d + e + g;".to_owned());
+    lines.join("\n")
+}
+
+#[test]
+fn a_large_function_is_expanded_to_less_than_ten_times_its_size() {
+    let text = large_function();
+    let constructs = text.matches("if ").count() + text.matches("while ").count();
+    assert!(text.lines().count() >= 300 && constructs >= 40, "{} lines, {constructs}", text.lines().count());
+    let (before, after) = sizes(&text);
+    assert!(after < 10 * before, "{before} tokens became {after}");
+}

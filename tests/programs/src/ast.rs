@@ -1,0 +1,400 @@
+//! Programs as trees.
+//!
+//! A tree is what both texts are printed from, so it holds the structure of the language that they share and nothing of either.
+//! What Rust demands of scopes, labels and types holds in every tree that [`generate`](crate::generate) makes, and of each smaller
+//! one that [`shrink`](crate::shrink) offers; [`check`](crate::check) says what that is.
+
+/// Element type of the floats of a program, and what the program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `f32`, with operations whose results IEEE 754 fixes: values are compared bit by bit.
+    Values,
+    /// `f64`, also with functions that are rounded differently by each engine: values and gradients are compared closely.
+    Gradients,
+}
+
+/// Type of an expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ty {
+    /// `i32`, or a tensor of it.
+    Int,
+    /// The program's floats.
+    Float,
+    /// `bool`, or a tensor of it.
+    Bool,
+    /// `i32` in both texts: known while tracing.
+    Host,
+}
+
+/// Type of a variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VarTy {
+    /// One value.
+    One(Ty),
+    /// A tuple.
+    Tuple(Vec<Ty>),
+}
+
+/// A variable: several may have one name, so it is known by its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Var {
+    /// Different for each `let`.
+    pub id: u32,
+    /// As it is written.
+    pub name: String,
+    /// Type.
+    pub ty: VarTy,
+    /// Whether it is declared `mut`.
+    pub mutable: bool,
+}
+
+/// A variable, or a field of a variable that is a tuple.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The variable.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// The field.
+    pub field: Option<usize>,
+    /// The type of what is there.
+    pub ty: Ty,
+}
+
+/// Functions of one operand; the operand has the type of the result where nothing else is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unary {
+    /// `-x`
+    Neg,
+    /// `x.abs()`
+    Abs,
+    /// `!x`
+    Not,
+    /// `x / (1 + |x|)`: keeps floats between -1 and 1 and has a derivative everywhere.
+    Softsign,
+    /// `x.sin()`
+    Sin,
+    /// `x.tanh()`
+    Tanh,
+    /// An integer as a float.
+    ToFloat,
+    /// A float as an integer, cut towards zero.
+    ToInt,
+}
+
+/// Operators of two operands of one type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binary {
+    /// `+`
+    Add,
+    /// `-`
+    Sub,
+    /// `*`
+    Mul,
+    /// `/`
+    Div,
+    /// `%`
+    Rem,
+    /// The smaller one.
+    Min,
+    /// The larger one.
+    Max,
+}
+
+/// A label, which is also how a jump knows its loop.
+pub type LoopId = u32;
+
+/// An expression.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Expr {
+    /// A literal.
+    Int(i32),
+    /// A literal.
+    Float(f64),
+    /// A literal.
+    Bool(bool),
+    /// A literal of the host.
+    Host(i32),
+    /// What is in a variable.
+    Get(Place),
+    /// A host value as an integer of the program.
+    FromHost(Box<Expr>),
+    /// A function of one operand.
+    Unary(Unary, Box<Expr>),
+    /// An operator.
+    Binary(Binary, Box<Expr>, Box<Expr>),
+    /// A comparison, by its token.
+    Compare(&'static str, Box<Expr>, Box<Expr>),
+    /// `a && b` or, if false, `a || b`.
+    Logic(bool, Box<Expr>, Box<Expr>),
+    /// `if` with a value.
+    If(Box<Expr>, Block, Block),
+    /// `match` on an integer with a value.
+    Match(Box<Expr>, Vec<(Pattern, Block)>, Block),
+    /// A block with a value.
+    Block(Block),
+    /// A call of a helper, by its number.
+    Call(usize, Ty, Vec<Expr>),
+    /// `loop` with a value: that of the `break` that ends it. The second expression is its value when its trips are used up.
+    Loop(Loop, Box<Expr>),
+}
+
+/// What a `match` compares with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// `1 | 2`
+    Any(Vec<i32>),
+    /// `1..=4`
+    Range(i32, i32),
+}
+
+/// Statements, and a value if it is the block of an expression; none if it does not come to its end.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Block {
+    /// The statements.
+    pub stmts: Vec<Stmt>,
+    /// The value.
+    pub value: Option<Box<Expr>>,
+}
+
+/// A `while` or `loop` that makes at most so many trips: the printed text counts them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loop {
+    /// Its label.
+    pub id: LoopId,
+    /// The most trips.
+    pub trips: i32,
+    /// What it repeats.
+    pub body: Block,
+}
+
+/// A statement.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stmt {
+    /// `let x = e;`
+    Let(Var, Expr),
+    /// `let x;`, and an `if` that gives it a value in both arms.
+    LetLater(Var, Expr, Block, Block),
+    /// `let (x, y) = (e, f);` or, with a variable that is a tuple, `let t = (e, f);`
+    LetTuple(Vec<Var>, Vec<Expr>),
+    /// `x = e;`, or `x += e;` with an operator.
+    Assign(Place, Option<Binary>, Expr),
+    /// `(x, y) = (e, f);`
+    AssignTuple(Vec<Place>, Vec<Expr>),
+    /// `if`, `else if` and `else`.
+    If(Vec<(Expr, Block)>, Option<Block>),
+    /// `match` on an integer.
+    Match(Expr, Vec<(Pattern, Block)>, Block),
+    /// `while`; the count of the trips stands first in its condition if told so.
+    While(Expr, Loop, bool),
+    /// `loop`
+    Loop(Loop),
+    /// `for x in range(low..high)`, or `range(high)` without a lower end.
+    Range(LoopId, Var, Option<Expr>, Expr, Block),
+    /// `for x in 0..n` of the host.
+    HostFor(LoopId, Var, i32, Block),
+    /// `if` of the host.
+    HostIf(Expr, Block, Option<Block>),
+    /// `break`; with a value if that of the loop is wanted.
+    Break(LoopId, Option<Expr>),
+    /// `continue`
+    Continue(LoopId),
+    /// `return`
+    Return(Vec<Expr>),
+    /// An inner block.
+    Block(Block),
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// Parameters; all are mutable.
+    pub params: Vec<Var>,
+    /// Types of what it returns: one, or two for a pair.
+    pub returns: Vec<Ty>,
+    /// What it does; ends without a value.
+    pub body: Block,
+    /// What it returns at its end.
+    pub result: Vec<Expr>,
+}
+
+/// A program: helpers, of which each calls only earlier ones, and the main function.
+///
+/// The main function takes two integers, the number of trips, and two floats, and gives an integer and a float.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// Where it comes from.
+    pub seed: u64,
+    /// What it is for.
+    pub kind: Kind,
+    /// Functions that it calls.
+    pub helpers: Vec<Function>,
+    /// What is run.
+    pub main: Function,
+}
+
+impl Expr {
+    /// The type of the value.
+    pub fn ty(&self) -> Ty {
+        match self {
+            Expr::Int(_) | Expr::FromHost(_) => Ty::Int,
+            Expr::Float(_) => Ty::Float,
+            Expr::Host(_) => Ty::Host,
+            Expr::Bool(_) | Expr::Compare(..) | Expr::Logic(..) => Ty::Bool,
+            Expr::Get(place) => place.ty,
+            Expr::Unary(Unary::ToFloat, _) => Ty::Float,
+            Expr::Unary(Unary::ToInt, _) => Ty::Int,
+            Expr::Unary(_, x) | Expr::Binary(_, x, _) => x.ty(),
+            Expr::If(_, a, b) => value_of_one(a, b),
+            Expr::Match(_, arms, default) => {
+                let first = arms.iter().map(|(_, b)| b).find(|b| b.value.is_some()).unwrap_or(default);
+                value_of_one(first, default)
+            }
+            Expr::Block(b) => value_of_one(b, b),
+            Expr::Call(_, ty, _) => *ty,
+            Expr::Loop(_, last) => last.ty(),
+        }
+    }
+
+    /// Whether it is a literal, or a host value, which stand beside a tensor as they are.
+    pub fn is_plain(&self) -> bool {
+        matches!(self, Expr::Int(_) | Expr::Float(_) | Expr::Bool(_) | Expr::Host(_) | Expr::FromHost(_))
+    }
+
+    /// Calls `f` with every expression and block directly in this one.
+    pub fn parts(&mut self, f: &mut dyn FnMut(Part<'_>)) {
+        match self {
+            Expr::Int(_) | Expr::Float(_) | Expr::Bool(_) | Expr::Host(_) | Expr::Get(_) => {}
+            Expr::FromHost(x) | Expr::Unary(_, x) => f(Part::Expr(x)),
+            Expr::Binary(_, x, y) | Expr::Compare(_, x, y) | Expr::Logic(_, x, y) => {
+                f(Part::Expr(x));
+                f(Part::Expr(y));
+            }
+            Expr::If(c, a, b) => {
+                f(Part::Expr(c));
+                f(Part::Block(a));
+                f(Part::Block(b));
+            }
+            Expr::Match(x, arms, default) => {
+                f(Part::Expr(x));
+                arms.iter_mut().for_each(|(_, b)| f(Part::Block(b)));
+                f(Part::Block(default));
+            }
+            Expr::Block(b) => f(Part::Block(b)),
+            Expr::Call(_, _, args) => args.iter_mut().for_each(|x| f(Part::Expr(x))),
+            Expr::Loop(l, last) => {
+                f(Part::Expr(last));
+                f(Part::Block(&mut l.body));
+            }
+        }
+    }
+}
+
+fn value_of_one(a: &Block, b: &Block) -> Ty {
+    let value = a.value.as_ref().or(b.value.as_ref());
+    value.expect("one of the blocks of an expression comes to its end").ty()
+}
+
+/// An expression or a block in a tree.
+#[derive(Debug)]
+pub enum Part<'a> {
+    /// An expression.
+    Expr(&'a mut Expr),
+    /// A block.
+    Block(&'a mut Block),
+}
+
+impl Stmt {
+    /// Calls `f` with every expression and block directly in this statement.
+    pub fn parts(&mut self, f: &mut dyn FnMut(Part<'_>)) {
+        match self {
+            Stmt::Let(_, x) | Stmt::Assign(_, _, x) => f(Part::Expr(x)),
+            Stmt::LetLater(_, c, a, b) => {
+                f(Part::Expr(c));
+                f(Part::Block(a));
+                f(Part::Block(b));
+            }
+            Stmt::LetTuple(_, xs) | Stmt::AssignTuple(_, xs) | Stmt::Return(xs) => {
+                xs.iter_mut().for_each(|x| f(Part::Expr(x)));
+            }
+            Stmt::If(arms, otherwise) => {
+                for (c, b) in arms {
+                    f(Part::Expr(c));
+                    f(Part::Block(b));
+                }
+                otherwise.iter_mut().for_each(|b| f(Part::Block(b)));
+            }
+            Stmt::Match(x, arms, default) => {
+                f(Part::Expr(x));
+                arms.iter_mut().for_each(|(_, b)| f(Part::Block(b)));
+                f(Part::Block(default));
+            }
+            Stmt::While(c, l, _) => {
+                f(Part::Expr(c));
+                f(Part::Block(&mut l.body));
+            }
+            Stmt::Loop(l) => f(Part::Block(&mut l.body)),
+            Stmt::Range(_, _, low, high, body) => {
+                low.iter_mut().for_each(|x| f(Part::Expr(x)));
+                f(Part::Expr(high));
+                f(Part::Block(body));
+            }
+            Stmt::HostFor(_, _, _, body) | Stmt::Block(body) => f(Part::Block(body)),
+            Stmt::HostIf(c, a, b) => {
+                f(Part::Expr(c));
+                f(Part::Block(a));
+                b.iter_mut().for_each(|b| f(Part::Block(b)));
+            }
+            Stmt::Break(_, value) => value.iter_mut().for_each(|x| f(Part::Expr(x))),
+            Stmt::Continue(_) => {}
+        }
+    }
+
+    /// Whether what follows in its block is never reached.
+    pub fn is_jump(&self) -> bool {
+        matches!(self, Stmt::Break(..) | Stmt::Continue(_) | Stmt::Return(_))
+    }
+}
+
+impl Block {
+    /// Calls `f` with every expression and block in this block, however deep, outer ones first.
+    pub fn walk(&mut self, f: &mut dyn FnMut(&mut Part<'_>)) {
+        fn part(mut p: Part<'_>, f: &mut dyn FnMut(&mut Part<'_>)) {
+            f(&mut p);
+            match p {
+                Part::Expr(x) => x.parts(&mut |p| part(p, f)),
+                Part::Block(b) => inside(b, f),
+            }
+        }
+        fn inside(b: &mut Block, f: &mut dyn FnMut(&mut Part<'_>)) {
+            for stmt in &mut b.stmts {
+                stmt.parts(&mut |p| part(p, f));
+            }
+            b.value.iter_mut().for_each(|x| part(Part::Expr(x), f));
+        }
+        inside(self, f);
+    }
+}
+
+impl Program {
+    /// The helpers and the main function.
+    pub fn functions(&mut self) -> impl Iterator<Item = &mut Function> {
+        self.helpers.iter_mut().chain([&mut self.main])
+    }
+
+    /// Calls `f` with every block and expression, outer ones first.
+    pub fn walk(&mut self, f: &mut dyn FnMut(&mut Part<'_>)) {
+        for function in self.functions() {
+            f(&mut Part::Block(&mut function.body));
+            function.body.walk(f);
+            let mut result = Block::default();
+            for x in &mut function.result {
+                result.value = Some(Box::new(std::mem::replace(x, Expr::Int(0))));
+                result.walk(f);
+                *x = *result.value.take().expect("it was put there");
+            }
+        }
+    }
+}

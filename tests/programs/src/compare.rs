@@ -1,0 +1,237 @@
+//! Runs programs on every engine and compares them with plain Rust.
+//!
+//! [`run`] is the `main` of a crate of programs. It writes one line for each program as soon as it knows: `ok`, or `differs` with
+//! what was found. A program of whose inputs plain Rust can run none has nothing to compare, and is `empty`.
+
+use crate::dual::Dual;
+use crate::rng::Rng;
+use anabranch::dsl::passes::{Pipeline, specialize};
+use anabranch::dsl::{Buffer, function::trace_fn, interp, ir};
+use anabranch::{DType, Graph, HostTensor, Tensor, TensorType, gradients};
+use anabranch_runtime::Program;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The types of a program's parameters and results, for floats of type `$f` and integers of type `$i`.
+macro_rules! function {
+    ($i:ty, $f:ty) => {
+        fn($i, $i, $i, $f, $f) -> ($i, $f)
+    };
+}
+
+/// The texts of a program, compiled.
+#[derive(Debug)]
+pub enum Case {
+    /// With `f32`.
+    Values {
+        /// Decides the inputs.
+        seed: u64,
+        /// What it means.
+        plain: function!(i32, f32),
+        /// The expansion over host values.
+        host: Option<function!(i32, f32)>,
+        /// The expansion over tensors.
+        staged: function!(Tensor<i32>, Tensor<f32>),
+    },
+    /// With `f64`.
+    Gradients {
+        /// Decides the inputs.
+        seed: u64,
+        /// What it means.
+        plain: function!(i32, Dual),
+        /// The expansion over host values.
+        host: Option<function!(i32, Dual)>,
+        /// The expansion over tensors.
+        staged: function!(Tensor<i32>, Tensor<f64>),
+    },
+}
+
+/// Arguments of a program.
+#[derive(Clone, Copy, Debug)]
+struct Arguments {
+    ints: [i32; 3],
+    floats: [f64; 2],
+}
+
+/// What a program gives: the integer, the float, and its derivatives if they are asked for.
+#[derive(Clone, Debug)]
+struct Outcome {
+    int: i32,
+    float: f64,
+    by: Option<[f64; 2]>,
+}
+
+/// Numbers of trips that the inputs ask for.
+const TRIPS: [i32; 6] = [0, 1, 2, 7, 3, 12];
+
+/// Compares all programs from the one with the number in the first argument on.
+pub fn run(cases: &[Case]) {
+    let first = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+    // Panics are caught and told as what was found.
+    std::panic::set_hook(Box::new(|_| {}));
+    for (i, case) in cases.iter().enumerate().skip(first) {
+        let (word, text) = match catch(|| compare(case)) {
+            Ok(Ok(Found { compared: 0, .. })) => ("empty", String::new()),
+            Ok(Ok(found)) => ("ok", format!("{} {} {}", found.compared, found.without_gradient, found.nodes)),
+            Ok(Err(text)) => ("differs", text),
+            Err(panic) => ("differs", format!("panicked: {panic}")),
+        };
+        println!("{word} {i} {}", text.replace('\\', "\\\\").replace('\n', "\\n"));
+    }
+}
+
+/// What was compared.
+#[derive(Debug, Default)]
+struct Found {
+    compared: usize,
+    /// Inputs at which the derivative is too large to be compared.
+    without_gradient: usize,
+    nodes: usize,
+}
+
+fn compare(case: &Case) -> Result<Found, String> {
+    let (seed, float) = match case {
+        Case::Values { seed, .. } => (*seed, DType::F32),
+        Case::Gradients { seed, .. } => (*seed, DType::F64),
+    };
+    let ints = [TensorType::new(DType::I32, []), TensorType::new(DType::I32, []), TensorType::new(DType::I32, [])];
+    let floats = [TensorType::new(float, []), TensorType::new(float, [])];
+    let signature: Vec<TensorType> = ints.into_iter().chain(floats).collect();
+    let traced = match case {
+        Case::Values { staged, .. } => trace_fn("program", staged, &signature).map(|(t, _)| t),
+        Case::Gradients { staged, .. } => {
+            let f = |a, b, n, x, y| {
+                let (int, float) = staged(a, b, n, x, y);
+                let (dx, dy) = gradients(float, (x, y));
+                (int, float, dx, dy)
+            };
+            trace_fn("program", &f, &signature).map(|(t, _)| t)
+        }
+    };
+    let traced = traced.map_err(|e| format!("tracing: {e}"))?;
+    ir::verify(&traced.graph).map_err(|e| format!("the trace is broken: {e:?}\n{}", traced.graph))?;
+    let mut optimized = specialize(&traced.graph, &signature).map_err(|e| format!("specializing: {e}"))?;
+    Pipeline::standard().checked(true).run(&mut optimized);
+    let compile = |graph: &Graph| Program::new(graph.clone()).map_err(|e| format!("compiling: {e}"));
+    let plans = [("plan", compile(&traced.graph)?), ("plan, optimized", compile(&optimized)?)];
+    let graphs = [("interpreter", &traced.graph), ("interpreter, optimized", &optimized)];
+
+    let mut found = Found { nodes: traced.graph.to_string().lines().count(), ..Found::default() };
+    let mut rng = Rng::new(seed ^ 0x5EED);
+    for trips in TRIPS {
+        let at = arguments(&mut rng, trips);
+        let Some(expected) = plain(case, &at) else { continue };
+        found.compared += 1;
+        let mut hold = |engine: &str, got: Result<Outcome, String>| match got {
+            Ok(got) => same(&got, &expected, &mut found)
+                .map_err(|what| format!("{engine}: {what} at {at:?}: {got:?} is not {expected:?}")),
+            Err(error) => Err(format!("{engine}: {error} at {at:?}: expected {expected:?}")),
+        };
+        if let Some(got) = on_host(case, &at) {
+            hold("#[graph] on the host", got)?;
+        }
+        let inputs = inputs(&at, float);
+        let options = interp::Options { max_trips: Some(1_000_000), ..interp::Options::default() };
+        for (engine, graph) in graphs {
+            let got = catch(|| interp::run(graph, &inputs, &mut Vec::new(), options));
+            hold(engine, got.and_then(|r| r.map_err(|e| e.to_string())).map(|o| outcome(&o)))?;
+        }
+        for (engine, program) in &plans {
+            let got = catch(|| program.run(&inputs, &mut Vec::new()));
+            hold(engine, got.and_then(|r| r.map_err(|e| e.to_string())).map(|o| outcome(&o)))?;
+        }
+    }
+    Ok(found)
+}
+
+fn arguments(rng: &mut Rng, trips: i32) -> Arguments {
+    let float = |rng: &mut Rng| (rng.below(1 << 20) as f64 / f64::from(1 << 18) - 2.0) * 0.97;
+    let (x, y) = (float(rng), float(rng));
+    let ints = [rng.between(-9, 9), rng.between(-4, 12), trips];
+    Arguments { ints, floats: [x, if rng.percent(15) { x } else { y }] }
+}
+
+/// What plain Rust gives, if it does not divide the least integer by -1.
+fn plain(case: &Case, at: &Arguments) -> Option<Outcome> {
+    let [a, b, n] = at.ints;
+    let [x, y] = at.floats;
+    catch(|| match case {
+        Case::Values { plain, .. } => from_f32(plain(a, b, n, x as f32, y as f32)),
+        Case::Gradients { plain, .. } => from_dual(plain(a, b, n, Dual::input(x, 0), Dual::input(y, 1))),
+    })
+    .ok()
+}
+
+fn on_host(case: &Case, at: &Arguments) -> Option<Result<Outcome, String>> {
+    let [a, b, n] = at.ints;
+    let [x, y] = at.floats;
+    match case {
+        Case::Values { host, .. } => host.map(|f| catch(|| from_f32(f(a, b, n, x as f32, y as f32)))),
+        Case::Gradients { host, .. } => {
+            host.map(|f| catch(|| from_dual(f(a, b, n, Dual::input(x, 0), Dual::input(y, 1)))))
+        }
+    }
+}
+
+fn from_f32((int, float): (i32, f32)) -> Outcome {
+    Outcome { int, float: float.into(), by: None }
+}
+
+fn from_dual((int, float): (i32, Dual)) -> Outcome {
+    Outcome { int, float: float.value, by: Some(float.by) }
+}
+
+fn inputs(at: &Arguments, float: DType) -> Vec<HostTensor> {
+    let ints = at.ints.into_iter().map(HostTensor::scalar);
+    let floats = at.floats.into_iter().map(|x| match float {
+        DType::F32 => HostTensor::scalar(x as f32),
+        _ => HostTensor::scalar(x),
+    });
+    ints.chain(floats).collect()
+}
+
+fn outcome(outputs: &[HostTensor]) -> Outcome {
+    let float = |t: &HostTensor| match t.buffer() {
+        Buffer::F32(d) => f64::from(d[0]),
+        Buffer::F64(d) => d[0],
+        other => panic!("a float is expected, given {other:?}"),
+    };
+    let Buffer::I32(int) = outputs[0].buffer() else { panic!("an integer is expected, given {}", outputs[0]) };
+    let by = (outputs.len() == 4).then(|| [float(&outputs[2]), float(&outputs[3])]);
+    Outcome { int: int[0], float: float(&outputs[1]), by }
+}
+
+/// Derivatives above this say more of the program than of the gradient.
+const LARGEST_SLOPE: f64 = 1e6;
+
+/// Says what is different, if anything.
+fn same(got: &Outcome, expected: &Outcome, found: &mut Found) -> Result<(), &'static str> {
+    if got.int != expected.int {
+        return Err("another integer");
+    }
+    let exact = got.float == expected.float || (got.float.is_nan() && expected.float.is_nan());
+    match (got.by, expected.by) {
+        (Some(got_by), Some(by)) => {
+            if !exact && (got.float - expected.float).abs() > 1e-9 {
+                return Err("another float");
+            }
+            for (g, e) in got_by.into_iter().zip(by) {
+                if !(e.abs() <= LARGEST_SLOPE) {
+                    found.without_gradient += 1;
+                } else if !((g - e).abs() <= 1e-8 * by[0].abs().max(by[1].abs()).max(1.0)) {
+                    return Err("another gradient");
+                }
+            }
+        }
+        _ if !exact => return Err("another float"),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Runs what may panic; the error is the message.
+fn catch<T>(f: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
+        let text = payload.downcast_ref::<String>().cloned();
+        text.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_else(|| "a panic".to_owned())
+    })
+}

@@ -1,0 +1,291 @@
+//! Compiles many programs as one crate, and runs it.
+//!
+//! The crate is one file, which rustc gets directly: the library it needs is the one that cargo has built for this workspace, so
+//! nothing is built twice, and no lock file and no second target folder are needed.
+
+use crate::ast::{Kind, Program};
+use crate::print::{Side, module};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Where rustc finds what programs need.
+#[derive(Debug)]
+pub struct Library {
+    /// Names and files of the crates that programs name.
+    crates: Vec<(&'static str, PathBuf)>,
+    /// Folders of what those need.
+    folders: Vec<PathBuf>,
+}
+
+/// What came of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All agree.
+    Agrees {
+        /// Inputs that were compared.
+        compared: usize,
+        /// Derivatives that were too large to be compared.
+        without_gradient: usize,
+        /// Lines of the graph.
+        nodes: usize,
+    },
+    /// There is no input that plain Rust can run.
+    Empty,
+    /// What is different, or how it ended.
+    Differs(String),
+    /// What rustc says.
+    Refused(String),
+}
+
+impl Verdict {
+    /// Whether the program shows an error.
+    pub fn is_error(&self) -> bool {
+        matches!(self, Verdict::Differs(_) | Verdict::Refused(_))
+    }
+}
+
+/// A program that is silent for so long does not end.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Has cargo build the library.
+///
+/// # Panics
+/// If cargo fails.
+pub fn library() -> Library {
+    let output = Command::new(env!("CARGO"))
+        .args(["build", "--offline", "--package", "anabranch-programs", "--lib", "--message-format", "json"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "cargo could not build the library");
+    from_messages(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// Reads cargo's messages, one JSON object on a line: only names and files of artifacts are wanted.
+fn from_messages(messages: &str) -> Library {
+    let mut library = Library { crates: Vec::new(), folders: Vec::new() };
+    for line in messages.lines().filter(|l| l.contains("\"reason\":\"compiler-artifact\"")) {
+        let Some((_, files)) = line.split_once("\"filenames\":[") else { continue };
+        let files = files.split_once(']').map_or("", |(files, _)| files);
+        let files = files.split(',').map(|f| f.trim_matches('"').replace("\\\\", "\\"));
+        for file in files.map(PathBuf::from).filter(|f| f.extension().is_some_and(|e| e != "rmeta")) {
+            for name in ["anabranch", "anabranch_programs"] {
+                if line.contains(&format!("\"name\":\"{name}\"")) && file.extension().is_some_and(|e| e == "rlib") {
+                    library.crates.push((name, file.clone()));
+                }
+            }
+            let folder = file.parent().expect("an artifact is in a folder").to_owned();
+            if !library.folders.contains(&folder) {
+                library.folders.push(folder);
+            }
+        }
+    }
+    assert_eq!(library.crates.len(), 2, "cargo does not say where the libraries are: {:?}", library.crates);
+    // What a root package of the build needs lies in the folder of the others.
+    let deps: Vec<PathBuf> = library.folders.iter().map(|f| f.join("deps")).filter(|f| f.is_dir()).collect();
+    library.folders.extend(deps);
+    library
+}
+
+/// The text of a crate of programs.
+pub fn text(programs: &[Program], with_host: impl Fn(&Program) -> bool) -> String {
+    text_and_lines(programs, with_host).0
+}
+
+/// Also the number of lines before each program, and before what follows the last one.
+fn text_and_lines(programs: &[Program], with_host: impl Fn(&Program) -> bool) -> (String, Vec<usize>) {
+    let mut text = String::from("#![allow(warnings)]\nuse anabranch_programs::compare::Case;\n");
+    let mut cases = String::new();
+    let mut starts = vec![2];
+    for (i, p) in programs.iter().enumerate() {
+        let mut part = format!("\n// Seed {}.\nmod p{i} {{\n", p.seed);
+        part += &module(p, Side::Plain);
+        part += &module(p, Side::Staged);
+        let host = with_host(p);
+        if host {
+            part += &module(p, Side::Host);
+        }
+        part += "}\n";
+        let variant = if p.kind == Kind::Values { "Values" } else { "Gradients" };
+        let host = if host { format!("Some(p{i}::host::main)") } else { "None".to_owned() };
+        cases += &format!(
+            "Case::{variant} {{ seed: {}, plain: p{i}::plain::main, host: {host}, staged: p{i}::staged::main }},\n",
+            p.seed
+        );
+        starts.push(starts[i] + part.lines().count());
+        text += &part;
+    }
+    text += &format!("\nfn main() {{\nanabranch_programs::compare::run(&[\n{cases}]);\n}}\n");
+    (text, starts)
+}
+
+/// The expansion over host values costs a third of the time, so some programs have it.
+fn with_host(p: &Program) -> bool {
+    p.seed % 4 == 0
+}
+
+impl Library {
+    /// Compiles and runs programs; `name` is that of the crate, made in `folder`. One verdict for each.
+    pub fn verdicts(&self, folder: &Path, name: &str, programs: &[Program]) -> Vec<Verdict> {
+        if programs.is_empty() {
+            return Vec::new();
+        }
+        let (text, starts) = text_and_lines(programs, with_host);
+        let (file, message) = match self.compile(folder, name, &text, "link") {
+            Ok(file) => return verdicts_of(&file, programs.len()),
+            Err(found) => found,
+        };
+        // The other programs are not to blame.
+        let refused: Vec<String> = starts.windows(2).map(|w| about(&message, &file, w[0] + 1..w[1] + 1)).collect();
+        if refused.iter().all(String::is_empty) {
+            return vec![Verdict::Refused(message); programs.len()];
+        }
+        let others: Vec<Program> =
+            programs.iter().zip(&refused).filter(|(_, r)| r.is_empty()).map(|(p, _)| p.clone()).collect();
+        let mut verdicts = self.verdicts(folder, name, &others).into_iter();
+        let or_next =
+            |r: String| if r.is_empty() { verdicts.next().expect("one for each") } else { Verdict::Refused(r) };
+        refused.into_iter().map(or_next).collect()
+    }
+
+    /// What rustc says against a program, if anything; nothing if it says so of plain Rust.
+    pub fn refusal(&self, folder: &Path, name: &str, program: &Program) -> Option<String> {
+        let (text, starts) = text_and_lines(std::slice::from_ref(program), with_host);
+        let (file, message) = self.compile(folder, name, &text, "metadata").err()?;
+        let plain = starts[0] + 1..starts[0] + 5 + module(program, Side::Plain).lines().count();
+        about(&message, &file, plain).is_empty().then_some(message)
+    }
+
+    /// The program that is made of the crate, or its source and what rustc says. `emit` is `link`, or `metadata` for no more
+    /// than a check.
+    fn compile(&self, folder: &Path, name: &str, text: &str, emit: &str) -> Result<PathBuf, (PathBuf, String)> {
+        std::fs::create_dir_all(folder).expect("the folder for generated crates can be made");
+        let (source, file) = (folder.join(format!("{name}.rs")), folder.join(name));
+        std::fs::write(&source, text).expect("the generated crate can be written");
+        let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+        rustc.args(["--edition", "2024", "--crate-type", "bin", "--crate-name", name, "--cap-lints", "allow"]);
+        // Integers wrap, as they do in graphs.
+        rustc.args([
+            "-C",
+            "opt-level=0",
+            "-C",
+            "debuginfo=0",
+            "-C",
+            "overflow-checks=off",
+            "-C",
+            "debug-assertions=off",
+        ]);
+        for (name, file) in &self.crates {
+            rustc.arg("--extern").arg(format!("{name}={}", file.display()));
+        }
+        for folder in &self.folders {
+            rustc.arg("-L").arg(format!("dependency={}", folder.display()));
+        }
+        rustc.arg(format!("--emit={emit}")).arg("-o").arg(&file).arg(&source);
+        let output = rustc.output().expect("rustc runs");
+        if output.status.success() {
+            Ok(file)
+        } else {
+            Err((source, String::from_utf8_lossy(&output.stderr).into_owned()))
+        }
+    }
+}
+
+/// The errors of a message that point at some of the lines of a file.
+fn about(message: &str, file: &Path, lines: std::ops::Range<usize>) -> String {
+    let place = format!("--> {}:", file.display());
+    let points_there = |error: &&str| {
+        let places = error.lines().filter_map(|l| l.trim_start().strip_prefix(&place));
+        let mut numbers = places.filter_map(|p| p.split(':').next()?.parse::<usize>().ok());
+        numbers.any(|n| lines.contains(&n))
+    };
+    message.split("\n\n").filter(points_there).collect::<Vec<_>>().join("\n\n")
+}
+
+/// Runs a crate of so many programs. One that ends the process, or does not end, has that as its verdict, and the rest run without it.
+fn verdicts_of(file: &Path, programs: usize) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    while verdicts.len() < programs {
+        let first = verdicts.len().to_string();
+        let mut child = Command::new(file)
+            .arg(first)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("what was compiled can be run");
+        let (send, lines) = mpsc::channel();
+        let stdout = BufReader::new(child.stdout.take().expect("it was asked for"));
+        let reader = std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let silent = loop {
+            match lines.recv_timeout(PATIENCE) {
+                Ok(line) => verdicts.push(verdict(&line)),
+                Err(mpsc::RecvTimeoutError::Timeout) => break true,
+                Err(mpsc::RecvTimeoutError::Disconnected) => break false,
+            }
+        };
+        if silent {
+            child.kill().expect("the child runs");
+        }
+        let output = child.wait_with_output().expect("the child is ours");
+        reader.join().expect("reading does not panic");
+        if verdicts.len() < programs {
+            let how = if silent { "it does not end".to_owned() } else { output.status.to_string() };
+            verdicts.push(Verdict::Differs(format!("{how}\n{}", String::from_utf8_lossy(&output.stderr))));
+        }
+    }
+    verdicts
+}
+
+/// Reads a line of [`compare::run`](crate::compare::run).
+fn verdict(line: &str) -> Verdict {
+    let mut words = line.splitn(3, ' ');
+    let (word, text) = (words.next().unwrap_or(""), words.nth(1).unwrap_or(""));
+    let text = text.replace("\\n", "\n").replace("\\\\", "\\");
+    match word {
+        "ok" => {
+            let mut numbers = text.split(' ').map(|n| n.parse().expect("three numbers follow"));
+            let mut next = || numbers.next().expect("three numbers follow");
+            Verdict::Agrees { compared: next(), without_gradient: next(), nodes: next() }
+        }
+        "empty" => Verdict::Empty,
+        _ => Verdict::Differs(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_cargo_name_the_libraries() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"libm"},"filenames":["/t/deps/liblibm-1.rlib","/t/deps/liblibm-1.rmeta"]}
+{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"anabranch"},"filenames":["/t/deps/libanabranch-2.rlib","/t/deps/libanabranch-2.rmeta"]}
+{"reason":"compiler-artifact","target":{"kind":["proc-macro"],"name":"anabranch_macros"},"filenames":["/h/deps/libanabranch_macros-3.so"]}
+{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"anabranch_programs"},"filenames":["/t/libanabranch_programs.rlib"]}
+{"reason":"build-finished","success":true}"#;
+        let library = from_messages(messages);
+        let files: Vec<_> = library.crates.iter().map(|(name, file)| (*name, file.to_str().unwrap())).collect();
+        assert_eq!(
+            files,
+            [("anabranch", "/t/deps/libanabranch-2.rlib"), ("anabranch_programs", "/t/libanabranch_programs.rlib")]
+        );
+        assert_eq!(library.folders, ["/t/deps", "/h/deps", "/t"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn lines_are_read_as_verdicts() {
+        assert_eq!(verdict("ok 3 6 1 40"), Verdict::Agrees { compared: 6, without_gradient: 1, nodes: 40 });
+        assert_eq!(verdict("empty 3 "), Verdict::Empty);
+        assert_eq!(verdict(r"differs 3 a\nb c"), Verdict::Differs("a\nb c".to_owned()));
+    }
+}

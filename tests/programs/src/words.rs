@@ -1,0 +1,166 @@
+//! The words of programs: each name of their text, with one meaning for each side.
+
+/// Plain Rust with `f32`.
+pub mod plain32 {
+    /// An integer.
+    pub type Int = i32;
+    /// A float.
+    pub type Float = f32;
+    /// A truth value.
+    pub type Bool = bool;
+    pub use super::plain::*;
+
+    /// The float.
+    pub fn float(x: f32) -> f32 {
+        x
+    }
+    /// As a float.
+    pub fn to_float(x: i32) -> f32 {
+        x as f32
+    }
+    /// As an integer, cut towards zero.
+    pub fn to_int(x: f32) -> i32 {
+        x as i32
+    }
+    /// Between -1 and 1.
+    pub fn softsign(x: f32) -> f32 {
+        x / (1.0 + x.abs())
+    }
+}
+
+/// Plain Rust with dual numbers, which are floats of type `f64` with their derivatives.
+pub mod plain64 {
+    use crate::dual::Dual;
+    /// An integer.
+    pub type Int = i32;
+    /// A float.
+    pub type Float = Dual;
+    /// A truth value.
+    pub type Bool = bool;
+    pub use super::plain::*;
+
+    /// The float.
+    pub fn float(x: f64) -> Dual {
+        Dual::constant(x)
+    }
+    /// As a float.
+    pub fn to_float(x: i32) -> Dual {
+        Dual::constant(x.into())
+    }
+    /// As an integer, cut towards zero.
+    pub fn to_int(x: Dual) -> i32 {
+        x.value as i32
+    }
+    /// Between -1 and 1.
+    pub fn softsign(x: Dual) -> Dual {
+        x / (1.0 + x.abs())
+    }
+}
+
+/// What both plain sides have.
+mod plain {
+    use crate::dual::Ordered;
+    use std::ops::Range;
+
+    /// The integer.
+    pub fn int(x: i32) -> i32 {
+        x
+    }
+    /// The truth value.
+    pub fn truth(x: bool) -> bool {
+        x
+    }
+    /// The smaller one.
+    pub fn smaller<T: Ordered>(a: T, b: T) -> T {
+        a.smaller(b)
+    }
+    /// The larger one.
+    pub fn larger<T: Ordered>(a: T, b: T) -> T {
+        a.larger(b)
+    }
+
+    /// What a `range` goes over.
+    pub trait Bounds {
+        /// The integers.
+        fn range(self) -> Range<i32>;
+    }
+    impl Bounds for i32 {
+        fn range(self) -> Range<i32> {
+            0..self
+        }
+    }
+    impl Bounds for Range<i32> {
+        fn range(self) -> Range<i32> {
+            self
+        }
+    }
+    // `#[graph]` hands both ends over, since a `Range` of tensors could not be told from one of the host.
+    impl Bounds for (i32, i32) {
+        fn range(self) -> Range<i32> {
+            self.0..self.1
+        }
+    }
+    /// The integers of a loop.
+    pub fn range(bounds: impl Bounds) -> Range<i32> {
+        bounds.range()
+    }
+}
+
+macro_rules! staged {
+    ($name:ident $float:ident $doc:literal) => {
+        #[doc = $doc]
+        pub mod $name {
+            pub use anabranch::prelude::*;
+
+            /// An integer.
+            pub type Int = Tensor<i32>;
+            /// A float.
+            pub type Float = Tensor<$float>;
+            /// A truth value.
+            pub type Bool = Tensor<bool>;
+
+            /// The integer.
+            #[track_caller]
+            pub fn int(x: i32) -> Int {
+                anabranch::scalar(x)
+            }
+            /// The float.
+            #[track_caller]
+            pub fn float(x: $float) -> Float {
+                anabranch::scalar(x)
+            }
+            /// The truth value.
+            #[track_caller]
+            pub fn truth(x: bool) -> Bool {
+                anabranch::scalar(x)
+            }
+            /// As a float.
+            #[track_caller]
+            pub fn to_float(x: Int) -> Float {
+                x.cast()
+            }
+            /// As an integer, cut towards zero.
+            #[track_caller]
+            pub fn to_int(x: Float) -> Int {
+                x.cast()
+            }
+            /// Between -1 and 1.
+            #[track_caller]
+            pub fn softsign(x: Float) -> Float {
+                x / (x.abs() + 1.0)
+            }
+            /// The smaller one.
+            #[track_caller]
+            pub fn smaller<T: anabranch::Numeric>(a: Tensor<T>, b: Tensor<T>) -> Tensor<T> {
+                a.minimum(b)
+            }
+            /// The larger one.
+            #[track_caller]
+            pub fn larger<T: anabranch::Numeric>(a: Tensor<T>, b: Tensor<T>) -> Tensor<T> {
+                a.maximum(b)
+            }
+        }
+    };
+}
+staged!(staged32 f32 "`#[graph]` with `f32`.");
+staged!(staged64 f64 "`#[graph]` with `f64`.");
