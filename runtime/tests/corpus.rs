@@ -59,11 +59,14 @@ fn every_case_in_a_loop() {
     assert!(n > 100, "only {n} cases");
 }
 
-/// No operation of the table runs by its reference when its shapes are known.
+/// No operation of the table runs by its reference when its shapes are known, which is all that `with_dynamic` hides.
 #[test]
 fn every_operation_has_a_kernel() {
     for case in cases() {
         let Ok(graph) = case.graph() else { continue };
+        if case.op.name == "with_dynamic" {
+            continue;
+        }
         let text = Program::new(graph).unwrap_or_else(|e| panic!("{e}")).explain();
         assert!(!text.contains("reference"), "{}: {}\n{text}", case.op.name, case.name);
     }

@@ -67,6 +67,11 @@ impl Lower<'_> {
                 let axis = attrs.index("axis");
                 self.view_of(data, 0)?.slice(axis, attrs.index("start"), shape[axis], attrs.int("step") as isize)
             }
+            "concat_part" => {
+                let (axis, part) = (attrs.index("axis"), attrs.index("part"));
+                let before = (1..=part).map(|i| self.shape_of(data.operands[i])[axis]).sum();
+                self.view_of(data, 0)?.slice(axis, before, shape[axis], 1)
+            }
             "reshape" | "reshape_like" => {
                 let view = self.view_of(data, 0)?;
                 match view.reshape(&shape) {
