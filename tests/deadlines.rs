@@ -56,7 +56,7 @@ fn a_deadline_ends_endless_loops_of_every_form() {
             more = !more;
             more = !more;
             if x > 5 {
-                x = x - 1;
+                x -= 1;
             }
         }
         x

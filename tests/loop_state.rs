@@ -238,7 +238,7 @@ fn the_gradient_runs_as_often_as_the_loop() {
     fn f(x: Tensor<f64>) -> (Tensor<f64>, Tensor<f64>) {
         let mut y = x;
         while y < 1e6 {
-            y = y * x;
+            y *= x;
         }
         let [dx] = gradients(y, [x]);
         (y, dx)

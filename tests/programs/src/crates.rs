@@ -125,7 +125,7 @@ fn text_and_lines(programs: &[Program], with_host: impl Fn(&Program) -> bool) ->
 
 /// The expansion over host values costs a third of the time, so some programs have it.
 fn with_host(p: &Program) -> bool {
-    p.seed % 4 == 0
+    p.seed.is_multiple_of(4)
 }
 
 impl Library {

@@ -478,7 +478,8 @@ impl Generator<'_> {
     fn host_condition(&mut self) -> Expr {
         let left = self.leaf(Ty::Host);
         let right = Expr::Host(self.rng.between(0, 4));
-        Expr::Compare(*self.rng.pick(&ORDER), Box::new(left), Box::new(right))
+        let order: &&str = self.rng.pick(&ORDER);
+        Expr::Compare(order, Box::new(left), Box::new(right))
     }
 
     /// An expression with blocks, or a call.
