@@ -53,6 +53,8 @@ impl std::fmt::Debug for Surroundings<'_> {
 struct Stack {
     element: TensorType,
     top: Option<Arc<Cell>>,
+    /// Whether there are zeros without end below.
+    zeros_below: bool,
 }
 
 #[derive(Debug)]
@@ -73,11 +75,12 @@ impl Drop for Cell {
 
 impl Stack {
     fn push(&self, tensor: HostTensor) -> Stack {
-        Stack { element: self.element.clone(), top: Some(Arc::new(Cell { tensor, below: self.top.clone() })) }
+        Stack { top: Some(Arc::new(Cell { tensor, below: self.top.clone() })), ..self.clone() }
     }
 
-    fn from_bottom(element: TensorType, items: impl IntoIterator<Item = HostTensor>) -> Stack {
-        items.into_iter().fold(Stack { element, top: None }, |s, t| s.push(t))
+    /// A stack of the same kind with other elements, from the bottom.
+    fn with(&self, items: impl IntoIterator<Item = HostTensor>) -> Stack {
+        items.into_iter().fold(Stack { top: None, ..self.clone() }, |s, t| s.push(t))
     }
 
     /// The elements, top first.
@@ -334,28 +337,34 @@ impl Interp<'_> {
 
     fn stack_op(&self, op: &StackOp, operands: &[Value], loc: Loc) -> Result<Vec<Val>> {
         let stack = match op {
-            StackOp::New(element) => {
+            StackOp::New(element) | StackOp::Zeros(element) => {
                 let shape = self.concrete(&element.shape);
-                Stack { element: TensorType::new(element.dtype, shape), top: None }
+                let zeros_below = matches!(op, StackOp::Zeros(_));
+                Stack { element: TensorType::new(element.dtype, shape), top: None, zeros_below }
             }
             StackOp::Push => self.stack(operands[0]).push(self.tensor(operands[1]).clone()),
             StackOp::Pop => {
                 let stack = self.stack(operands[0]);
                 let Some(top) = &stack.top else {
-                    return Err(Diagnostic::new("pop of an empty stack").at(loc, ""));
+                    let shape = stack.element.shape.known().filter(|_| stack.zeros_below);
+                    let Some(shape) = shape else { return Err(Diagnostic::new("pop of an empty stack").at(loc, "")) };
+                    let zeros = HostTensor::zeros(stack.element.dtype, shape);
+                    return Ok(vec![Val::Stack(stack.clone()), Val::Tensor(zeros)]);
                 };
-                let below = Stack { element: stack.element.clone(), top: top.below.clone() };
+                let below = Stack { top: top.below.clone(), ..stack.clone() };
                 return Ok(vec![Val::Stack(below), Val::Tensor(top.tensor.clone())]);
             }
             StackOp::ZerosLike => {
                 let stack = self.stack(operands[0]);
                 let zeros = |t: HostTensor| HostTensor::zeros(t.dtype(), t.shape());
-                Stack::from_bottom(stack.element.clone(), stack.items().into_iter().rev().map(zeros))
+                stack.with(stack.items().into_iter().rev().map(zeros))
             }
             StackOp::Add => {
                 let (a, b) = (self.stack(operands[0]), self.stack(operands[1]));
                 let (x, y) = (a.items(), b.items());
-                if x.len() != y.len() {
+                let longer = if x.len() < y.len() { b } else { a };
+                let shorter = if x.len() < y.len() { a } else { b };
+                if x.len() != y.len() && !shorter.zeros_below {
                     let message = format!("sum of stacks of {} and {} elements", x.len(), y.len());
                     return Err(Diagnostic::new(message).at(loc, ""));
                 }
@@ -364,7 +373,11 @@ impl Interp<'_> {
                     let cx = EvalCx { operands: &[x, y], attrs: &Default::default(), ty: &x.ty() };
                     (add.eval)(&cx).expect("addition of equal types does not fail")
                 };
-                Stack::from_bottom(a.element.clone(), x.iter().zip(&y).rev().map(sum).collect::<Vec<_>>())
+                let n = x.len().min(y.len());
+                let mut items: Vec<HostTensor> = x.iter().zip(&y).map(sum).collect();
+                items.extend_from_slice(&longer.items()[n..]);
+                let zeros_below = a.zeros_below && b.zeros_below;
+                Stack { zeros_below, ..a.with(items.into_iter().rev()) }
             }
         };
         Ok(vec![Val::Stack(stack)])

@@ -211,13 +211,14 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
     }
 }
 
-/// The error of a backward region that needs the saved values of a loop in the backward region of another loop.
+/// The error of a backward region that needs zeros for what another loop saved, whose extents only the data decides.
 pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
     Diagnostic::new(
-        "gradients: a gradient that was taken in a loop, of a loop before it, in one more loop, cannot be differentiated",
+        "gradients: a gradient that was taken in a loop, of a loop before it, in one more loop, cannot be differentiated where \
+         extents are not known",
     )
-    .at(loc, "this loop saves values for the gradient")
-    .help("take the gradient beside the loop that it goes through")
+    .at(loc, "this is saved for the gradient, and its extents are not known")
+    .help("give it known extents, or take the gradient beside the loop that it goes through")
 }
 
 impl trace::Tracer {

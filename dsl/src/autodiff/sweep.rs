@@ -98,7 +98,7 @@ impl Sweep {
                 self.add(cot, data.operands[0], ds, Some(node));
                 self.add(cot, data.operands[1], ds, Some(node));
             }
-            StackOp::New(_) | StackOp::ZerosLike => {}
+            StackOp::New(_) | StackOp::Zeros(_) | StackOp::ZerosLike => {}
         }
     }
 
@@ -109,7 +109,7 @@ impl Sweep {
             Type::Tensor(t) if !t.shape.dims().contains(&Dim::Unknown) => {
                 trace::constant(HostTensor::zeros(t.dtype, vec![])).broadcast_to(t.shape.clone())
             }
-            Type::Stack(_) => self.zeros_of_stack(level, v),
+            Type::Stack(element) => self.zeros_of_stack(level, v, element.clone()),
             Type::List(_) => self.zeros_of_list(level, v),
             Type::Tensor(_) => zeros_of(self.map(level, v)),
         }
@@ -117,22 +117,26 @@ impl Sweep {
 
     /// The cotangent of a stack that a construct of a backward region leaves behind, where nothing reads it.
     ///
-    /// Such a construct pops all that was pushed since the stack was new, or it would hand the stack on and so give it a
+    /// If the extents of its elements are not known, zeros have to be as many as these. Such a construct pops all that was pushed since the stack was new, or it would hand the stack on and so give it a
     /// cotangent. So inside of another construct, where the stack itself cannot be had again, there is nothing left on it.
     fn zeros_left(&self, level: usize, v: Value) -> Any {
         match graph(|g| g.ty(v).clone()) {
-            Type::Stack(element) if level > 0 => stack_op(StackOp::New(element), &[])[0],
+            Type::Stack(element) if level > 0 && element.shape.dims().contains(&Dim::Unknown) => stack_op(StackOp::New(element), &[])[0],
             _ => self.zeros_of_type(level, v),
         }
     }
 
-    /// Zeros for a stack, which is not saved: it has to come from outside of all forward regions.
-    fn zeros_of_stack(&self, level: usize, v: Value) -> Any {
+    /// Zeros for a stack. If the extents of its elements are not known, its own elements tell: it has to come from outside of all
+    /// forward regions, as a stack is not saved.
+    fn zeros_of_stack(&self, level: usize, v: Value, element: crate::TensorType) -> Any {
+        if !element.shape.dims().contains(&Dim::Unknown) {
+            return stack_op(StackOp::Zeros(element), &[])[0];
+        }
         if level == 0 {
             return zeros_of(trace::with(|t| t.any(v)));
         }
         match self.origin(v) {
-            Origin::Outside(outer) => self.zeros_of_stack(level - 1, outer),
+            Origin::Outside(outer) => self.zeros_of_stack(level - 1, outer, element),
             _ => trace::fail(super::saved::stacks_are_not_saved(graph(|g| g.loc(v)))),
         }
     }

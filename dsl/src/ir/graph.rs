@@ -120,13 +120,15 @@ impl CallKind {
 pub enum StackOp {
     /// `() -> stack`: an empty stack.
     New(TensorType),
+    /// `() -> stack`: zeros without end, of known extents: the cotangent of a stack, of any depth, from which no gradient came.
+    Zeros(TensorType),
     /// `(stack, tensor) -> stack`
     Push,
-    /// `(stack) -> (stack, tensor)`: fails on an empty stack.
+    /// `(stack) -> (stack, tensor)`: fails on an empty stack that has no zeros below.
     Pop,
     /// `(stack) -> stack`: as many zeros.
     ZerosLike,
-    /// `(stack, stack) -> stack`: elementwise sum of stacks of one length.
+    /// `(stack, stack) -> stack`: elementwise sum from the top, of stacks of one length but for one that has zeros below.
     Add,
 }
 
@@ -159,6 +161,7 @@ impl Op {
             Op::Assert { .. } => "assert",
             Op::Print { .. } => "print",
             Op::Stack(StackOp::New(_)) => "stack_new",
+            Op::Stack(StackOp::Zeros(_)) => "stack_zeros",
             Op::Stack(StackOp::Push) => "push",
             Op::Stack(StackOp::Pop) => "pop",
             Op::Stack(StackOp::ZerosLike) => "stack_zeros_like",

@@ -76,7 +76,7 @@ pub(crate) fn kind_name(kind: AttrKind) -> &'static str {
 fn arity(op: &Op) -> Arity {
     match op {
         Op::Prim(def, _) => def.arity,
-        Op::Constant(_) | Op::Read(_) | Op::Stack(StackOp::New(_)) => Arity::Exactly(0),
+        Op::Constant(_) | Op::Read(_) | Op::Stack(StackOp::New(_) | StackOp::Zeros(_)) => Arity::Exactly(0),
         Op::Assign(_) | Op::Assert { .. } | Op::Stack(StackOp::Pop | StackOp::ZerosLike) => Arity::Exactly(1),
         Op::Stack(StackOp::Push | StackOp::Add) => Arity::Exactly(2),
         Op::List(op) => Arity::Exactly(op.arity()),
@@ -146,6 +146,10 @@ fn stack_types(op: &StackOp, operands: &[&Type]) -> Result<Vec<Type>, Broken> {
     };
     match op {
         StackOp::New(element) => Ok(vec![Type::Stack(element.clone())]),
+        StackOp::Zeros(element) if element.shape.dims().contains(&crate::Dim::Unknown) => {
+            Err(broken(10, format!("a stack of zeros of {element}: their extents are not known")))
+        }
+        StackOp::Zeros(element) => Ok(vec![Type::Stack(element.clone())]),
         StackOp::Push => {
             let element = stack(0)?;
             match operands[1] {

@@ -100,6 +100,7 @@ impl Specializer {
                 Op::Prim(def, attrs) => Some(Op::Prim(def, attrs.map_shapes(|s| self.shape(s)))),
                 Op::List(op) => Some(Op::List(op.map_shapes(|s| self.shape(s)))),
                 Op::Stack(StackOp::New(element)) => Some(Op::Stack(StackOp::New(self.element(element)))),
+                Op::Stack(StackOp::Zeros(element)) => Some(Op::Stack(StackOp::Zeros(self.element(element)))),
                 _ => None,
             };
             if let Some(op) = op {

@@ -46,7 +46,7 @@ impl Tracer {
         let values = operands.iter().map(|&a| self.resolve(a, Loc::UNKNOWN)).collect::<Result<Vec<_>>>()?;
         let stack = values.first().map(|&v| self.graph.ty(v).clone());
         let types = match (&op, stack) {
-            (StackOp::New(element), _) => vec![Type::Stack(element.clone())],
+            (StackOp::New(element) | StackOp::Zeros(element), _) => vec![Type::Stack(element.clone())],
             (StackOp::Pop, Some(Type::Stack(element))) => {
                 vec![Type::Stack(element.clone()), Type::Tensor(element)]
             }

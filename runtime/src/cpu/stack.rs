@@ -3,6 +3,7 @@
 use super::element::Cell;
 use super::memory::Sources;
 use crate::plan::View;
+use std::cmp::Ordering;
 use anabranch_dsl::{DType, HostTensor, TensorType, match_dtype};
 
 /// A stack of tensors. Its memory stays when it is emptied.
@@ -14,6 +15,8 @@ pub(crate) struct Stack {
     shape: Vec<usize>,
     words: Vec<u64>,
     len: usize,
+    /// Whether there are zeros of the known extents without end below.
+    zeros_below: bool,
     /// The elements, if their shapes are not known.
     tensors: Vec<HostTensor>,
 }
@@ -44,10 +47,31 @@ impl Stack {
         if self.is_dynamic() { self.tensors.len() } else { self.len }
     }
 
-    /// Removes all elements.
+    /// Removes all elements, and the zeros below.
     pub(crate) fn clear(&mut self) {
         self.len = 0;
         self.tensors.clear();
+        self.zeros_below = false;
+    }
+
+    /// Becomes zeros without end. The shapes are known.
+    pub(crate) fn set_zeros(&mut self) {
+        self.clear();
+        self.zeros_below = true;
+    }
+
+    /// Whether there is an element to pop.
+    pub(crate) fn is_poppable(&self) -> bool {
+        self.len() > 0 || self.zeros_below
+    }
+
+    /// Whether another stack can be added: none has elements where the other has nothing.
+    pub(crate) fn is_addable(&self, other: &Stack) -> bool {
+        match self.len().cmp(&other.len()) {
+            Ordering::Less => self.zeros_below,
+            Ordering::Equal => true,
+            Ordering::Greater => other.zeros_below,
+        }
     }
 
     fn element_bytes(&self) -> usize {
@@ -85,8 +109,12 @@ impl Stack {
         }
     }
 
-    /// Pops into memory for one element. The stack is not empty.
+    /// Pops into memory for one element. There is one.
     pub(crate) fn pop(&mut self, to: &mut [u8]) {
+        if self.len == 0 {
+            assert!(self.zeros_below, "the stack is not empty");
+            return to.fill(0);
+        }
         self.len -= 1;
         let (start, n) = (self.used(), self.element_bytes());
         to.copy_from_slice(&bytemuck::cast_slice(&self.words)[start..start + n]);
@@ -116,7 +144,7 @@ impl Stack {
         }
     }
 
-    /// Adds the elements of a stack of the same length.
+    /// Adds the elements of a stack that can be added, from the top.
     pub(crate) fn add(&mut self, other: &Stack) {
         let Some(Element { dtype, .. }) = self.element else {
             for (a, b) in self.tensors.iter_mut().zip(&other.tensors) {
@@ -127,14 +155,24 @@ impl Stack {
             }
             return;
         };
-        let used = self.used();
-        let to = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..used];
-        add_bytes(dtype, to, &bytemuck::cast_slice(&other.words)[..used]);
+        self.zeros_below &= other.zeros_below;
+        let n = self.element_bytes();
+        let missing = other.len.saturating_sub(self.len);
+        if missing > 0 {
+            let used = self.used();
+            (0..missing).for_each(|_| self.grow().fill(0));
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
+            bytes[..used + missing * n].rotate_right(missing * n);
+        }
+        let (used, added) = (self.used(), other.used());
+        let to = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[used - added..used];
+        add_bytes(dtype, to, &bytemuck::cast_slice(&other.words)[..added]);
     }
 
     /// Becomes a copy of a stack of the same type, or of one whose shapes are known where those of this one are not.
     pub(crate) fn copy_from(&mut self, other: &Stack) {
         self.clear();
+        self.zeros_below = other.zeros_below;
         if let (None, Some(Element { dtype, bytes, .. })) = (&self.element, &other.element) {
             let all: &[u8] = bytemuck::cast_slice(&other.words);
             for i in 0..other.len {

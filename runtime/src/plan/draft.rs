@@ -161,7 +161,7 @@ impl Draft {
             }
             Instr::Run(step) => self.step_touches(*step, f, Write),
             Instr::CheckFinite(step) => self.step_touches(*step, f, Read),
-            Instr::StackNew(s) => f(Storage::Stack(*s), Write),
+            Instr::StackNew(s) | Instr::StackZeros(s) => f(Storage::Stack(*s), Write),
             Instr::StackMove { dst, src, .. } => {
                 f(Storage::Stack(*src), Read);
                 f(Storage::Stack(*dst), Write);

@@ -95,6 +95,7 @@ impl Plan {
                 }
                 Instr::CheckFinite(step) => self.check_finite(cx, &self.steps[step.index()], foreign)?,
                 Instr::StackNew(s) => cx.stacks[s.index()].clear(),
+                Instr::StackZeros(s) => cx.stacks[s.index()].set_zeros(),
                 Instr::StackMove { dst, src, take } if matches!(self.stacks[dst.index()], Type::List(_)) => {
                     move_list(&mut cx.lists, *dst, *src, *take);
                 }
@@ -110,7 +111,7 @@ impl Plan {
                         .stacks
                         .get_disjoint_mut([dst.index(), src.index()])
                         .expect("a stack is not added to itself in place");
-                    if dst.len() != src.len() {
+                    if !dst.is_addable(src) {
                         let message = format!("sum of stacks of {} and {} elements", dst.len(), src.len());
                         return Err(Diagnostic::new(message).at(self.steps[step.index()].loc, ""));
                     }
@@ -254,7 +255,7 @@ impl Plan {
     }
 
     fn pop(&self, cx: &mut Context, stack: StackId, step: &Step) -> Result<()> {
-        if cx.stacks[stack.index()].len() == 0 {
+        if !cx.stacks[stack.index()].is_poppable() {
             return Err(Diagnostic::new("pop of an empty stack").at(step.loc, ""));
         }
         if cx.stacks[stack.index()].is_dynamic() {

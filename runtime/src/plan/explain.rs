@@ -62,6 +62,7 @@ impl Plan {
                 write!(f, "check {}", ShownOut(&self.steps[step.index()].out))
             }
             Instr::StackNew(s) => write!(f, "{s:?} = empty"),
+            Instr::StackZeros(s) => write!(f, "{s:?} = zeros without end"),
             Instr::StackMove { dst, src, take } => {
                 write!(f, "{dst:?} = {} {src:?}", if *take { "take" } else { "copy" })
             }

@@ -200,6 +200,7 @@ impl Finish<'_> {
                     Instr::JumpUnless { cond, to } => self.jump(p, cond, to, false),
                     Instr::Assert { cond, step } => Instr::Assert { cond: self.reg(cond), step },
                     Instr::StackNew(s) => Instr::StackNew(self.stack(s)),
+                    Instr::StackZeros(s) => Instr::StackZeros(self.stack(s)),
                     Instr::StackMove { dst, src, take } => {
                         Instr::StackMove { dst: self.stack(dst), src: self.stack(src), take }
                     }

@@ -169,6 +169,8 @@ pub(crate) enum Instr {
     CheckFinite(StepId),
     /// Empties a stack.
     StackNew(StackId),
+    /// Makes a stack one of zeros without end.
+    StackZeros(StackId),
     /// Copies a stack or list; takes its content if the source is not used any more.
     StackMove { dst: StackId, src: StackId, take: bool },
     /// Pushes the operand of a step.

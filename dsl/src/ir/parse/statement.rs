@@ -17,6 +17,7 @@ const BUILTINS: &[&str] = &[
     "assert",
     "print",
     "stack_new",
+    "stack_zeros",
     "push",
     "pop",
     "stack_zeros_like",
@@ -90,12 +91,13 @@ impl<'a> Parser<'a> {
                 let node = self.graph.make_node(region, Op::Constant(tensor), vec![], [ty.clone().into()], loc);
                 return Ok(node);
             }
-            "stack_new" => {
+            "stack_new" | "stack_zeros" => {
                 let types = self.annotation()?;
                 let Some([Type::Stack(element)]) = types.as_deref() else {
-                    return Err(self.error(op_loc, "an empty stack needs its type, as `: stack<f32[2]>`"));
+                    return Err(self.error(op_loc, "a new stack needs its type, as `: stack<f32[2]>`"));
                 };
-                let op = Op::Stack(StackOp::New(element.clone()));
+                let make = if name == "stack_new" { StackOp::New } else { StackOp::Zeros };
+                let op = Op::Stack(make(element.clone()));
                 return Ok(self.graph.make_node(region, op, vec![], [Type::Stack(element.clone())], loc));
             }
             "read" => (Op::Read(self.var()?), vec![]),

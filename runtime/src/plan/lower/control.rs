@@ -162,9 +162,10 @@ impl Lower<'_> {
     pub(super) fn stack_op(&mut self, node: Node, op: &StackOp) -> Result<()> {
         let graph = self.graph;
         let data = graph.node(node);
-        if let StackOp::New(_) = op {
+        if let StackOp::New(_) | StackOp::Zeros(_) = op {
             let stack = self.new_stack(graph.ty(data.results[0]).clone());
-            self.emit(Instr::StackNew(stack));
+            let make = if let StackOp::New(_) = op { Instr::StackNew } else { Instr::StackZeros };
+            self.emit(make(stack));
             self.places[data.results[0].index()] = Some(Place::Stack(stack));
             return Ok(());
         }
@@ -177,7 +178,7 @@ impl Lower<'_> {
         self.emit_item(Item::Moves(vec![Move::Stack { dst: stack, src }]));
         let name = op_name(op);
         match op {
-            StackOp::New(_) => unreachable!("handled above"),
+            StackOp::New(_) | StackOp::Zeros(_) => unreachable!("handled above"),
             StackOp::Push => {
                 let operand = self.operand(data.operands[1])?;
                 let step = self.add_step(Kernel::Data, vec![operand], Out::Nothing, None, name, data.loc);
