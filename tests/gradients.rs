@@ -90,6 +90,35 @@ fn only_what_the_gradient_reads_is_saved() {
 }
 
 #[test]
+fn of_tensors_whose_shape_alone_matters_the_extents_are_saved() {
+    #[graph]
+    fn grown(x: S) -> (S, S) {
+        let (mut all, mut i) = (x.with_dynamic(0), scalar(0));
+        while i < 3 {
+            all = concat(&[2.0 * all + x.sum(), x], 0);
+            i += 1;
+        }
+        (all, gradients(all.sum(), x))
+    }
+    let signature = [anabranch::TensorType::new(anabranch::DType::F64, [2])];
+    let (mut traced, _) = anabranch::dsl::function::trace_fn("f", &grown, &signature).unwrap();
+    anabranch::dsl::passes::Pipeline::standard().run(&mut traced.graph);
+    let saved = anabranch::dsl::autodiff::saved(&traced.graph);
+    let types: Vec<String> = saved.places.iter().flat_map(|p| &p.values).map(|v| v.ty.to_string()).collect();
+    assert!(!types.is_empty() && types.iter().all(|ty| ty.starts_with("i64[1]")), "{saved}");
+
+    // Each trip doubles what is there, and adds the sum of `x` to each element.
+    let (x, mut all) = ([1.0, 2.0], vec![1.0, 2.0]);
+    let mut slope = vec![[1.0, 0.0], [0.0, 1.0]];
+    for _ in 0..3 {
+        all = all.iter().map(|a| 2.0 * a + 3.0).chain(x).collect();
+        slope = slope.iter().map(|s| s.map(|d| 2.0 * d + 1.0)).chain([[1.0, 0.0], [0.0, 1.0]]).collect();
+    }
+    all.extend([0, 1].map(|i| slope.iter().map(|s| s[i]).sum::<f64>()));
+    check(grown, [1.0, 2.0], &all);
+}
+
+#[test]
 fn a_second_gradient_saves_nothing_again() {
     fn squared(x: S, times: usize) -> S {
         let y = loop_of_squares(x);

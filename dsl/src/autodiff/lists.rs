@@ -55,7 +55,7 @@ impl Sweep {
             }
             ListOp::Concat(_) => {
                 let dy = only(cot);
-                let extents = trace::with(|t| t.of_list(operands[0], ListOp::Extents));
+                let extents = trace::with(|t| t.query(operands[0], Op::List(ListOp::Extents)));
                 let extents = self.map(level, extents);
                 let dl = emit(ListOp::Split(first_extent(operands[0])), &[dy, extents]);
                 self.add(cot, operands[0], dl, Some(node));
@@ -92,7 +92,7 @@ impl Sweep {
         }
         let element = graph(|g| g.ty(v).element().clone());
         if !element.shape.dims().contains(&Dim::Unknown) {
-            let len = trace::with(|t| t.of_list(v, ListOp::Len));
+            let len = trace::with(|t| t.query(v, Op::List(ListOp::Len)));
             let len = self.map(level, len);
             return trace::emit_list(ListOp::New(element), &[len])[0];
         }
@@ -129,26 +129,5 @@ impl Sweep {
         for (v, d, _) in parts.filter(|&(.., whole)| !whole) {
             self.add(cot, v, d, Some(node));
         }
-    }
-}
-
-impl trace::Tracer {
-    /// The result of a query of a list, made where the list is made: later the list may have been changed in place.
-    fn of_list(&mut self, list: Value, op: ListOp) -> Value {
-        if let Some(&v) = self.autodiff.of_lists.get(&(list, op.clone())) {
-            return v;
-        }
-        let g = &mut self.graph;
-        let (region, loc) = (g.region_of(list), g.loc(list));
-        let types = op.result_types(&[g.ty(list)]).expect("the query fits any list");
-        let node = g.make_node(region, Op::List(op.clone()), vec![list], types, loc);
-        let at = match g.producer(list) {
-            Some(maker) => 1 + g.region(region).nodes.iter().rposition(|&n| n == maker).expect("it is in its region"),
-            None => 0,
-        };
-        g.region_mut(region).nodes.insert(at, node);
-        let v = g.node(node).results[0];
-        self.autodiff.of_lists.insert((list, op), v);
-        v
     }
 }

@@ -53,8 +53,8 @@ pub(crate) struct Augmented {
     trips: HashMap<Node, Value>,
     /// The stack of a saved value, as seen from an enclosing region.
     stacks: HashMap<(Value, Region), Value>,
-    /// What is read of a list where it is made.
-    of_lists: HashMap<(Value, ListOp), Value>,
+    /// What is asked of a value where it is made, by the name of the operation.
+    queries: HashMap<(Value, &'static str), Value>,
     /// The result by which a loop hands out a value that is the same in all its iterations.
     last: HashMap<Value, Value>,
     /// Gradients in the bodies of loops that are still open.
@@ -81,6 +81,11 @@ impl GradNode<'_> {
     /// Operand `i`, for use in the gradient. If the node is in a loop, this makes the loop save it: ask for what is needed.
     pub fn x(&self, i: usize) -> Any {
         self.sweep.map(self.level, self.data.operands[i])
+    }
+
+    /// A tensor of the shape of operand `i`, whose elements do not matter: a loop saves no more than its extents.
+    pub fn like(&self, i: usize) -> Any {
+        self.sweep.map_like(self.level, self.data.operands[i])
     }
 
     /// The result, for use in the gradient; saved like an operand.

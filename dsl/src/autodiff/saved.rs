@@ -21,7 +21,9 @@ impl Sweep {
         let mapped = match self.origin(v) {
             Origin::Outside(outer) => self.map(level - 1, outer),
             Origin::Again(data) => {
-                let operands: Vec<Any> = data.operands.iter().map(|&x| self.map(level, x)).collect();
+                let is_like = |i: usize| matches!(&data.op, Op::Prim(def, _) if i == 1 && def.name == "broadcast_like");
+                let operand = |(i, &x)| if is_like(i) { self.map_like(level, x) } else { self.map(level, x) };
+                let operands: Vec<Any> = data.operands.iter().enumerate().map(operand).collect();
                 trace::at_depth(depth, || match &data.op {
                     Op::Constant(t) => trace::constant(t.clone()),
                     Op::Prim(def, attrs) => trace::emit(def, &operands, attrs.clone()),
@@ -43,6 +45,22 @@ impl Sweep {
         };
         self.levels.borrow_mut()[level].map.insert(v, mapped);
         mapped
+    }
+
+    /// A tensor of the shape of a value of the forward region of `level`, as its backward region sees it. Where the value would have to
+    /// be saved, zeros stand for it, of which at most the extents are saved.
+    pub(super) fn map_like(&self, level: usize, v: Value) -> Any {
+        if level == 0 || !matches!(self.origin(v), Origin::Saved) {
+            return self.map(level, v);
+        }
+        let ty = graph(|g| g.ty(v).element().clone());
+        let depth = self.levels.borrow()[level].depth;
+        if ty.shape.dims().contains(&crate::Dim::Unknown) {
+            let extents = trace::with(|t| t.query(v, Op::Prim(t.op("extents"), Attrs::none())));
+            let extents = self.map(level, extents);
+            return trace::at_depth(depth, || extents.zeros_of(&ty));
+        }
+        trace::at_depth(depth, || trace::constant(HostTensor::zeros(ty.dtype, vec![])).broadcast_to(ty.shape))
     }
 
     /// How a backward region gets at a value of its forward region.
@@ -183,7 +201,7 @@ fn operands_needed(g: &crate::Graph, region: Region, values: Vec<Value>) -> Vec<
 
 /// Operations that only look at their operand in another way: made again rather than saved, so that what is saved is small.
 fn is_view(op: &Op) -> bool {
-    matches!(op, Op::Prim(def, _) if matches!(def.name, "broadcast_to" | "reshape" | "permute"))
+    matches!(op, Op::Prim(def, _) if matches!(def.name, "broadcast_to" | "broadcast_like" | "reshape" | "permute"))
 }
 
 /// Whether a value of a region is computed from constants and captures alone by a few cheap operations. One that may fail did not
@@ -222,8 +240,29 @@ pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
 }
 
 impl trace::Tracer {
-    fn add_op(&mut self, name: &str) -> &'static OpDef {
+    fn op(&self, name: &str) -> &'static OpDef {
         crate::ops::by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"))
+    }
+
+    /// The result of an operation without attributes on a value, made where the value is made: later a list may have been changed
+    /// in place, and a tensor be gone.
+    pub(super) fn query(&mut self, of: Value, op: Op) -> Value {
+        let key = (of, op.name());
+        if let Some(&v) = self.autodiff.queries.get(&key) {
+            return v;
+        }
+        let g = &mut self.graph;
+        let (region, loc) = (g.region_of(of), g.loc(of));
+        let node = g.make_node(region, op, vec![of], [], loc);
+        let types = crate::ir::result_types(g, node).unwrap_or_else(|e| panic!("a query fits any value: {e:?}"));
+        let v = g.add_result(node, types.into_iter().next().expect("a query has a result"));
+        let at = match g.producer(of) {
+            Some(maker) => 1 + g.region(region).nodes.iter().rposition(|&n| n == maker).expect("it is in its region"),
+            None => 0,
+        };
+        g.region_mut(region).nodes.insert(at, node);
+        self.autodiff.queries.insert(key, v);
+        v
     }
 
     /// The number of trips of a `while`, as a value of the region it is in. The first call gives the loop a counter.
@@ -244,7 +283,7 @@ impl trace::Tracer {
         let one = constant(&mut self.graph, body, 1);
         self.graph.append(one);
         let one = self.graph.node(one).results[0];
-        let add = Op::Prim(self.add_op("add"), Attrs::none());
+        let add = Op::Prim(self.op("add"), Attrs::none());
         let sum = self.graph.make_node(body, add, vec![param, one], [ty], loc);
         self.graph.append(sum);
         let sum = self.graph.node(sum).results[0];
@@ -283,8 +322,7 @@ impl trace::Tracer {
         }
         let known = |d: &crate::Dim| if *d == crate::Dim::Unknown { crate::Dim::Known(0) } else { d.clone() };
         let shape = crate::Shape(ty.shape.dims().iter().map(known).collect());
-        let broadcast =
-            Op::Prim(self.add_op("broadcast_to"), Attrs::none().with("shape", crate::ir::Attr::Shape(shape)));
+        let broadcast = Op::Prim(self.op("broadcast_to"), Attrs::none().with("shape", crate::ir::Attr::Shape(shape)));
         let node = self.graph.make_node(region, broadcast, vec![zero], [ty.into()], loc);
         self.graph.insert_before(node, before);
         self.graph.node(node).results[0]

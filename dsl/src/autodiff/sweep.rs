@@ -111,7 +111,7 @@ impl Sweep {
             }
             Type::Stack(element) => self.zeros_of_stack(level, v, element.clone()),
             Type::List(_) => self.zeros_of_list(level, v),
-            Type::Tensor(_) => zeros_of(self.map(level, v)),
+            Type::Tensor(_) => zeros_of(self.map_like(level, v)),
         }
     }
 
@@ -121,7 +121,9 @@ impl Sweep {
     /// cotangent. So inside of another construct, where the stack itself cannot be had again, there is nothing left on it.
     fn zeros_left(&self, level: usize, v: Value) -> Any {
         match graph(|g| g.ty(v).clone()) {
-            Type::Stack(element) if level > 0 && element.shape.dims().contains(&Dim::Unknown) => stack_op(StackOp::New(element), &[])[0],
+            Type::Stack(element) if level > 0 && element.shape.dims().contains(&Dim::Unknown) => {
+                stack_op(StackOp::New(element), &[])[0]
+            }
             _ => self.zeros_of_type(level, v),
         }
     }

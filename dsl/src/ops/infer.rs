@@ -106,5 +106,5 @@ pub(super) fn is_static(shape: &Shape) -> bool {
 pub(super) fn zeros(n: &GradNode<'_>, i: usize) -> Any {
     let ty = n.ty(i);
     let zero = trace::constant(HostTensor::zeros(ty.dtype, vec![]));
-    if is_static(&ty.shape) { zero.broadcast_to(&ty.shape) } else { zero.broadcast_like(n.x(i)) }
+    if is_static(&ty.shape) { zero.broadcast_to(&ty.shape) } else { zero.broadcast_like(n.like(i)) }
 }

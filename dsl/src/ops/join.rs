@@ -65,7 +65,7 @@ static CONCAT: OpDef = OpDef {
         (0..n.n_operands())
             .map(|i| {
                 let Some(extents) = &extents else {
-                    let parts = || (0..n.n_operands()).map(|i| n.x(i)).collect::<Vec<_>>();
+                    let parts = || (0..n.n_operands()).map(|i| n.like(i)).collect::<Vec<_>>();
                     return n.needs(i).then(|| n.dy().concat_part(&parts(), axis, i));
                 };
                 from += extents[i];
@@ -118,7 +118,7 @@ static CONCAT_PART: OpDef = OpDef {
     grad: Grad::Rule(|n| {
         let (axis, part) = (n.attrs().index("axis"), n.attrs().index("part"));
         let piece = |i: usize| {
-            let zero = || trace::constant(HostTensor::zeros(n.ty(0).dtype, vec![])).broadcast_like(n.x(i));
+            let zero = || trace::constant(HostTensor::zeros(n.ty(0).dtype, vec![])).broadcast_like(n.like(i));
             if i == part + 1 { n.dy() } else { zero() }
         };
         let mut grads = vec![None; n.n_operands()];

@@ -134,7 +134,7 @@ fn kept(n: &GradNode<'_>, of: Any) -> Any {
 /// A tensor with the reduced axes kept, broadcast to the operand.
 fn spread(n: &GradNode<'_>, kept: Any) -> Any {
     let shape = &n.ty(0).shape;
-    if is_static(shape) { kept.broadcast_to(shape) } else { kept.broadcast_like(n.x(0)) }
+    if is_static(shape) { kept.broadcast_to(shape) } else { kept.broadcast_like(n.like(0)) }
 }
 
 /// The gradient of the largest or smallest element goes to the elements that are equal to it, in equal parts.

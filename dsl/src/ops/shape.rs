@@ -5,11 +5,22 @@ use super::layout::{broadcast_strides, offsets, strides};
 use super::number::{Number, match_numeric};
 use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
-use crate::{Dim, Element, HostTensor, Numeric, Shape, Tensor, match_buffer};
+use crate::{DType, Dim, Element, HostTensor, Numeric, Shape, Tensor, match_buffer};
 
 /// The operations of this file.
-pub(super) const OPS: &[&OpDef] =
-    &[&BROADCAST_TO, &BROADCAST_LIKE, &SUM_LIKE, &RESHAPE, &RESHAPE_LIKE, &PERMUTE, &FLIP, &WITH_DYNAMIC, &IOTA];
+pub(super) const OPS: &[&OpDef] = &[
+    &BROADCAST_TO,
+    &BROADCAST_LIKE,
+    &SUM_LIKE,
+    &RESHAPE,
+    &RESHAPE_LIKE,
+    &PERMUTE,
+    &FLIP,
+    &WITH_DYNAMIC,
+    &EXTENTS,
+    &ZEROS_OF,
+    &IOTA,
+];
 
 /// Reads the elements of the first operand at offsets, one for each element of the result.
 fn pick(cx: &EvalCx<'_>, strides: Vec<usize>) -> HostTensor {
@@ -68,7 +79,7 @@ fn gather_stretched(n: &GradNode<'_>) -> Any {
     let pairs = || from.dims().iter().zip(&to.dims()[missing..]);
     // An extent that turns out to be 1 only when it runs may have been stretched.
     if pairs().any(|(a, b)| a.known().is_none() && a != b) {
-        return n.dy().sum_like(n.x(0));
+        return n.dy().sum_like(n.like(0));
     }
     let leading: Vec<usize> = (0..missing).collect();
     let stretched: Vec<usize> = pairs().enumerate().filter(|(_, (a, b))| a != b).map(|(i, _)| i).collect();
@@ -98,8 +109,11 @@ static SUM_LIKE: OpDef = OpDef {
         }))
     },
     grad: Grad::Rule(|n| {
-        let dx =
-            if is_static(&n.ty(0).shape) { n.dy().broadcast_to(&n.ty(0).shape) } else { n.dy().broadcast_like(n.x(0)) };
+        let dx = if is_static(&n.ty(0).shape) {
+            n.dy().broadcast_to(&n.ty(0).shape)
+        } else {
+            n.dy().broadcast_like(n.like(0))
+        };
         vec![Some(dx), None]
     }),
     exactness: Exactness::Sum(1.0),
@@ -120,7 +134,7 @@ static RESHAPE: OpDef = OpDef {
     grad: Grad::Rule(|n| {
         let from = &n.ty(0).shape;
         let unknown = from.dims().iter().filter(|d| **d == Dim::Unknown).count();
-        vec![Some(if unknown <= 1 { n.dy().reshape(from) } else { n.dy().reshape_like(n.x(0)) })]
+        vec![Some(if unknown <= 1 { n.dy().reshape(from) } else { n.dy().reshape_like(n.like(0)) })]
     }),
     exactness: Exactness::Exact,
     effects: Effects::Pure,
@@ -185,7 +199,7 @@ static RESHAPE_LIKE: OpDef = OpDef {
         Ok(Type::tensor(x.dtype, &like.shape))
     },
     eval: |cx| Ok(cx.operands[0].reshaped(cx.shape())),
-    grad: Grad::Rule(|n| vec![Some(n.dy().reshape_like(n.x(0))), None]),
+    grad: Grad::Rule(|n| vec![Some(n.dy().reshape_like(n.like(0))), None]),
     exactness: Exactness::Exact,
     effects: Effects::Pure,
 };
@@ -266,10 +280,47 @@ static WITH_DYNAMIC: OpDef = OpDef {
     eval: |cx| Ok(cx.operands[0].clone()),
     grad: Grad::Rule(|n| {
         let from = &n.ty(0).shape;
-        vec![Some(if is_static(from) { n.dy().reshape(from) } else { n.dy().reshape_like(n.x(0)) })]
+        vec![Some(if is_static(from) { n.dy().reshape(from) } else { n.dy().reshape_like(n.like(0)) })]
     }),
     exactness: Exactness::Exact,
     effects: Effects::Pure,
+};
+
+/// The extents of a tensor, as a vector: what a gradient saves of one of whose elements it has no need.
+static EXTENTS: OpDef = OpDef {
+    name: "extents",
+    arity: Arity::Exactly(1),
+    attrs: &[],
+    infer: |cx| Ok(Type::tensor(DType::I64, [cx.tensor(0)?.rank()])),
+    eval: |cx| Ok(cx.result(cx.operands[0].shape().iter().map(|&n| n as i64).collect())),
+    grad: Grad::Zero("extents do not change with the elements"),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+/// Zeros of extents that are given as a vector; the shape says which of them are known.
+static ZEROS_OF: OpDef = OpDef {
+    name: "zeros_of",
+    arity: Arity::Exactly(1),
+    attrs: &[("shape", AttrKind::Shape), ("dtype", AttrKind::DType)],
+    infer: |cx| {
+        let (extents, shape) = (cx.tensor(0)?, cx.attrs.shape("shape"));
+        if !extents.compatible(&TensorType::new(DType::I64, [shape.rank()])) {
+            return Err(OpError::new(format!("extents of {shape} are i64[{}], not {extents}", shape.rank())));
+        }
+        Ok(Type::tensor(cx.attrs.dtype("dtype"), shape))
+    },
+    eval: |cx| {
+        let extents = cx.operands[0].data::<i64>();
+        let shape: Option<Vec<usize>> = extents.iter().map(|&n| usize::try_from(n).ok()).collect();
+        match shape.filter(|s| cx.ty.shape.compatible(&Shape::from(s.as_slice()))) {
+            Some(shape) => Ok(HostTensor::zeros(cx.ty.dtype, shape)),
+            None => Err(OpError::new(format!("{extents:?} are no extents of {}", cx.ty))),
+        }
+    },
+    grad: Grad::Zero("zeros do not change with their extents"),
+    exactness: Exactness::Exact,
+    effects: Effects::Fallible,
 };
 
 /// Counts from 0 along one axis.
@@ -346,6 +397,13 @@ impl Any {
     pub fn with_dynamic(self, axes: impl IntoAxes) -> Any {
         let axes = self.axes("with_dynamic", axes);
         trace::emit(&WITH_DYNAMIC, &[self], axes_list(&axes))
+    }
+
+    /// Zeros of a type, whose extents this vector has.
+    #[track_caller]
+    pub(crate) fn zeros_of(self, ty: &TensorType) -> Any {
+        let attrs = Attrs::none().with("shape", Attr::Shape(ty.shape.clone())).with("dtype", Attr::DType(ty.dtype));
+        trace::emit(&ZEROS_OF, &[self], attrs)
     }
 
     /// The elements under the shape of another tensor of the same size.

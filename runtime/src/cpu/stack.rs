@@ -3,8 +3,8 @@
 use super::element::Cell;
 use super::memory::Sources;
 use crate::plan::View;
-use std::cmp::Ordering;
 use anabranch_dsl::{DType, HostTensor, TensorType, match_dtype};
+use std::cmp::Ordering;
 
 /// A stack of tensors. Its memory stays when it is emptied.
 #[derive(Debug, Default)]

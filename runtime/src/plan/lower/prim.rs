@@ -10,7 +10,7 @@ use crate::cpu::kernels::softmax::{Normal, Softmax};
 use crate::plan::{Instr, Meaning, Operand, Out, View};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
 use anabranch_dsl::ops::{EvalCx, OpDef};
-use anabranch_dsl::{Result, Type};
+use anabranch_dsl::{HostTensor, Result, Type};
 
 impl Lower<'_> {
     /// Lowers an operation of the table.
@@ -57,6 +57,10 @@ impl Lower<'_> {
     fn structural(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
         let shape = self.shape_of(data.results[0]);
         let view = match def.name {
+            "extents" => {
+                let extents: Vec<i64> = self.shape_of(data.operands[0]).iter().map(|&n| n as i64).collect();
+                return Ok(Some(self.constant(&HostTensor::new([extents.len()], extents))));
+            }
             "broadcast_to" | "broadcast_like" => self.view_of(data, 0)?.broadcast_to(&shape),
             "permute" => self.view_of(data, 0)?.permute(&attrs.indices("axes")),
             "flip" => {
