@@ -301,6 +301,63 @@ agree!(values_with_jumps(n) over 0..10; {
     sum
 });
 
+agree!(deferred_and_changed_where_it_is_given(n) over -2..6; {
+    let mut y;
+    if n > 1 {
+        y = n * 2;
+        if n > 2 {
+            y = y + 1;
+        }
+        if n > 3 {
+            y += 1;
+        }
+        y += 100;
+    } else {
+        y = n;
+    }
+    y + 1
+});
+
+agree!(deferred_in_a_loop(n) over 0..9; {
+    let mut y;
+    let mut i = int(0);
+    loop {
+        i += 1;
+        if i == 2 {
+            continue;
+        }
+        y = n * i;
+        if i > 6 {
+            y += 1;
+        }
+        if y > 5 || i > 9 {
+            break;
+        }
+    }
+    y * 10 + i
+});
+
+agree!(deferred_in_arms_in_a_loop(n) over 0..40; {
+    let mut next;
+    let mut x = n;
+    loop {
+        if x > 10 {
+            next = x / 2;
+            if x % 2 == 1 {
+                next += 7;
+                break;
+            }
+        } else {
+            next = x - 1;
+        }
+        if next <= 3 {
+            break;
+        }
+        x = next;
+    }
+    next * 100 + x
+});
+
 agree!(deferred(n) over -2..3; {
     let x;
     let mut y;

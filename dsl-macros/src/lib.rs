@@ -14,24 +14,46 @@ use proc_macro::TokenStream;
 
 /// Makes an ordinary function stageable: control flow on tensors becomes part of the graph.
 ///
-/// In the function's body, `if`, `while`, `&&`, `||` and `assert!` on a `Tensor<bool>` are recorded as dataflow, and comparisons
-/// of tensors give tensors; on a `bool` they are ordinary Rust, executed while tracing. The signature, documentation and
-/// visibility stay. What is assigned in a branch or a loop on a tensor must be a `Carry`: tensors, and tuples, arrays,
-/// options, vectors and derived structs of them.
+/// The type of a condition decides. On a `bool` a construct is Rust as always, executed while tracing; on a `Tensor<bool>` it is
+/// recorded as dataflow, differentiated, and executed when the graph runs:
 ///
-/// What cannot be seen: a change through a `Cell` or `RefCell`. It happens once, while tracing, whatever the condition turns out to be.
+/// | construct | in the graph if |
+/// |---|---|
+/// | `if`, `else if`, `else`, as statement and value; `while`; `assert!`, `debug_assert!` | the condition is a tensor |
+/// | `a && b`, `a \|\| b`, `!a` | an operand is a tensor; `b` is evaluated only if `a` asks for it |
+/// | `match x { 0 => .., 1..=3 \| 7 if c => .., n @ 8.. => .., _ => .. }` | `x` is a tensor of integers; the default arm is required |
+/// | `for row in x` | `x` is a tensor, whose leading axis it goes over, or a list |
+/// | `for i in range(a, b)`, `a..b`, `a..=b`, with `.step_by(k)` and `.rev()` | the bounds of `range` are tensors |
+/// | `loop`, labelled blocks | a `break` is under a condition that is a tensor |
+/// | `break`, `continue`, `return`, with a label, with a value, at any depth | under a condition that is a tensor |
+/// | `println!`, `print!`, `eprintln!`, `eprint!`, `dbg!` | an argument is a tensor, or it is under a condition that is one |
+///
+/// The rest is ordinary Rust while tracing, also around and inside of these: `if let`, `let else`, `match` on host values, host iterators,
+/// closures, generic functions, `?` on host results. Functions with `#[graph]` call each other like any functions.
+///
+/// What is assigned in a branch or a loop of the graph must be a `Carry`: tensors, lists, and tuples, arrays, options, vectors and derived
+/// structs of them. Outside of what the function does itself, the signature, documentation and visibility stay.
+///
+/// What cannot be staged is a compile error at its token that says what to write instead. What cannot be seen is a change through a
+/// `Cell` or `RefCell`: it happens once, while tracing, whatever the condition turns out to be.
+///
+/// # Arguments
 ///
 /// A parameter may declare its shape: `#[shape(batch, 784, _)] x: Tensor`. A call with another shape is an error that names the
 /// parameter; a name stands for one extent wherever the parameters of a call use it.
 ///
-/// `println!`, `print!`, `eprintln!`, `eprint!` and `dbg!` with a tensor among their arguments print its value whenever the graph comes
-/// to them; under a condition that is a tensor they do so without one, too. Else they print while tracing, as ordinary Rust.
-///
 /// `#[graph(max_iterations = n)]` bounds each loop on tensors that stands in the function: it ends after `n` iterations, if its condition has
 /// not ended it before. Functions that it calls have bounds of their own.
 ///
-/// What cannot be staged yet (`break`, `continue`, `return`, `?`, panics and other macros under a condition that is a tensor, and
-/// `for` over a tensor) is a compile error at its token.
+/// # Loops and jumps
+///
+/// A loop whose condition is a tensor runs in the graph; one over host values is unrolled while tracing, also where a `break` in it
+/// depends on a tensor: the iterations after it are then skipped when the graph runs. A `loop` that only a tensor ends runs in the graph.
+/// Code behind a jump runs only if the jump was not taken, so a value that is given back early needs the same type and shape
+/// as the value at the end, and a host value cannot be given back under a condition that is a tensor.
+///
+/// A variable may get its first value in both arms of an `if`, in a loop, or before a jump. Its shape in a loop stays what it was before;
+/// `x.with_dynamic(axis)` declares an extent that changes.
 ///
 /// # What counts as a change
 ///
@@ -42,11 +64,10 @@ use proc_macro::TokenStream;
 ///
 /// # Host conditions
 ///
-/// A condition that is a `bool` by its form (a variable declared as `bool`, `!v.is_empty()`, `s == "x"`, `v.len() > 3`,
-/// `matches!`, `if let`) leaves its construct as it is. Other conditions may turn out to be tensors, so their blocks are
-/// emitted one after the other, which differs from plain Rust in three ways: the two arms cannot both move the same value out of
-/// a variable, a variable cannot be given a new value in an arm after it was moved out of, and a temporary that an arm
-/// borrows does not outlive it.
+/// A condition that is a `bool` by its form (a variable declared as `bool`, `!v.is_empty()`, `s == "x"`, `matches!`, `if let`) leaves its
+/// construct as it is. Other conditions may turn out to be tensors, so their arms are emitted as two blocks, of which tracing runs one
+/// for a `bool` and both for a tensor; a variable cannot be given a new value in an arm after it was moved out of, and a
+/// temporary that an arm borrows does not outlive it.
 #[proc_macro_attribute]
 pub fn graph(arguments: TokenStream, item: TokenStream) -> TokenStream {
     graph::expand(arguments.into(), item.into()).into()

@@ -121,12 +121,14 @@ fn uses(used: &[Written], construct: &Ident, at: Span) -> Option<TokenStream> {
     ))
 }
 
-/// A variable declared by `let x;` that gets its first value in the arms of an `if`: each arm has its own, and the slot
-/// passes its value on.
+/// A variable declared by `let x;` that gets its first value in the arms of an `if`, or in the body of a `loop`: each arm and
+/// iteration has its own, and the slot passes its value on.
 pub(super) struct Deferred {
     pub(super) var: Ident,
     pub(super) is_mut: bool,
-    /// None if nothing follows the `if`.
+    /// The arms in which it gets a value.
+    pub(super) given_in: [bool; 2],
+    /// None if nothing follows.
     pub(super) slot: Option<Ident>,
 }
 
@@ -188,17 +190,10 @@ fn if_parts(
             quote!(#done: { if #then_call { #then_arm #next } if #else_call { #else_arm } })
         }
     };
-    let slots = deferred.iter().filter_map(|d| d.slot.as_ref()).map(|slot_name| slot(slot_name, None));
-    let given = deferred.iter().filter_map(|d| {
-        let (var, slot) = (&d.var, d.slot.as_ref()?);
-        Some(quote_spanned!(here=> #var = #slot.take();))
-    });
-    let given: TokenStream = given.collect();
-    let given =
-        (!given.is_empty()).then(|| quote!(#[allow(unused_assignments, reason = "it may not be read")] { #given }));
+    let (slots, given) = slots(&deferred, here);
     let (declaration, uses) = (&carried.declaration, &carried.uses);
     let tokens = quote! {
-        #(#slots)*
+        #slots
         let mut #construct = #new;
         #has_kind
         #declaration
@@ -210,33 +205,48 @@ fn if_parts(
     (tokens, carried, given)
 }
 
+/// What declares the slots of deferred variables, and what takes their values from them, if anything does.
+fn slots(deferred: &[Deferred], here: Span) -> (TokenStream, Option<TokenStream>) {
+    let declarations = deferred.iter().filter_map(|d| d.slot.as_ref()).map(|name| slot(name, None)).collect();
+    let given = deferred.iter().filter_map(|d| {
+        let (var, slot) = (&d.var, d.slot.as_ref()?);
+        Some(quote_spanned!(here=> #var = #slot.take();))
+    });
+    let given: TokenStream = given.collect();
+    let given =
+        (!given.is_empty()).then(|| quote!(#[allow(unused_assignments, reason = "it may not be read")] { #given }));
+    (declarations, given)
+}
+
 /// The block of an arm with its own variables for the deferred ones; `value` is for its value.
-fn arm_block(arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) -> TokenStream {
+fn arm_block(i: usize, arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) -> TokenStream {
     let stmts = &arm.block.stmts;
-    let declarations = deferred.iter().map(|d| {
+    let declarations = deferred.iter().filter(|d| arm.ends || d.given_in[i]).map(|d| {
         let (var, is_mut) = (&d.var, d.is_mut.then(|| quote!(mut)));
         quote!(#[allow(unused_mut, unused_assignments, reason = "it stands for the outer one")] let #is_mut #var;)
     });
-    let given = deferred.iter().filter(|_| arm.ends).filter_map(|d| {
-        let (var, slot) = (&d.var, d.slot.as_ref()?);
-        Some(quote_spanned!(helper_span(var.span())=> #slot.set(#var);))
-    });
+    let given = deferred.iter().filter(|_| arm.ends).filter_map(|d| Some(pass_on(d.slot.as_ref()?, &d.var)));
     match value {
         None => quote!(#(#declarations)* { #(#stmts)* } #(#given)*),
         Some(value) => quote!(#(#declarations)* let #value = { #(#stmts)* }; #(#given)* #value),
     }
 }
 
+/// Gives a slot the value of a deferred variable.
+pub(super) fn pass_on(slot: &Ident, var: &Ident) -> TokenStream {
+    quote_spanned!(helper_span(var.span())=> #slot.set(#var);)
+}
+
 /// An `if` without a value.
 pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
     let (construct, at) = (parts.construct.clone(), parts.at);
-    let (tokens, Carried { places, sites, .. }, given) = if_parts(parts, carried, None, |_, arm, deferred| {
+    let (tokens, Carried { places, sites, .. }, given) = if_parts(parts, carried, None, |i, arm, deferred| {
         let label = arm.label.as_ref().map(|l| quote!(#l:));
         if deferred.is_empty() {
             let stmts = &arm.block.stmts;
             quote!(#label { #(#stmts)* })
         } else {
-            let block = arm_block(&arm, deferred, None);
+            let block = arm_block(i, &arm, deferred, None);
             quote!(#label { #block })
         }
     });
@@ -257,12 +267,12 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>)
         let field = Ident::new(["then", "otherwise"][i], Span::call_site());
         let block = match (arm.has_value, deferred.is_empty()) {
             (false, _) => {
-                let block = arm_block(&arm, deferred, None);
+                let block = arm_block(i, &arm, deferred, None);
                 quote!(#block ::core::option::Option::None)
             }
             (true, true) => some_block(&arm.block),
             (true, false) => {
-                let block = arm_block(&arm, deferred, Some(&given));
+                let block = arm_block(i, &arm, deferred, Some(&given));
                 quote!(::core::option::Option::Some({ #block }))
             }
         };
@@ -318,12 +328,13 @@ pub(super) struct WhileParts {
     /// What comes before the body.
     pub(super) item: Option<TokenStream>,
     pub(super) body: Block,
+    pub(super) deferred: Vec<Deferred>,
     pub(super) kind: Option<Ident>,
 }
 
 /// A `while`.
 pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
-    let WhileParts { construct, index, label, at, condition, body_label, item, body, kind } = parts;
+    let WhileParts { construct, index, label, at, condition, body_label, item, body, deferred, kind } = parts;
     let Carried { places, declaration, sites, uses } = carried;
     let test = helper("test", index, at);
     let new = rt(at, "While");
@@ -333,12 +344,19 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
     let more = quote_spanned!(at=> #construct.more(#places, #sites));
     let test_call = quote_spanned!(at=> #construct.test(#test, #places, #sites));
     let body_label = body_label.map(|l| quote!(#l:));
+    let (slots, given) = slots(&deferred, helper_span(at));
     let stmts = &body.stmts;
-    let body = match (&body_label, &item) {
-        (None, None) => quote!(#body),
-        _ => quote!(#body_label { #item #(#stmts)* }),
+    let body = match (&body_label, &item, deferred.is_empty()) {
+        (None, None, true) => quote!(#body),
+        (_, _, true) => quote!(#body_label { #item #(#stmts)* }),
+        (_, _, false) => {
+            assert!(item.is_none(), "only a `loop` gives a variable its first value");
+            let block = arm_block(0, &Arm { block: body, label: None, has_value: false, ends: true }, &deferred, None);
+            quote!(#body_label { #block })
+        }
     };
     Expr::Verbatim(quote! {{
+        #slots
         let mut #construct = #new;
         #has_kind
         #declaration
@@ -350,6 +368,7 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
             #body
         }
         #uses
+        #given
     }})
 }
 
@@ -501,15 +520,16 @@ pub(super) fn unless_stopped(kind: TokenStream, stop: &Ident, at: Span) -> Expr 
     Expr::Verbatim(quote_spanned!(helper_span(at)=> #guard(&#kind, &#stop)))
 }
 
-/// Leaves an arm if its construct is staged.
+/// Leaves an arm if its construct is staged, after `before`.
 pub(super) fn leave(
     construct: &Ident,
     label: &Lifetime,
     at: Span,
     has_value: bool,
     value: Option<&Ident>,
+    before: TokenStream,
 ) -> TokenStream {
-    leave_after(quote!(), construct, label, at, has_value, value)
+    leave_after(before, construct, label, at, has_value, value)
 }
 
 fn leave_after(

@@ -76,6 +76,8 @@ pub(super) fn rewrite(cx: &Ctxt, mut function: ItemFn) -> Rewritten {
 enum ConstructKind {
     If,
     While,
+    /// A `loop`: a `while` whose body runs at least once.
+    Loop,
     Logical,
 }
 
@@ -101,14 +103,19 @@ struct Construct {
     tail: Option<usize>,
     /// Whether it is a part of a larger expression.
     nested: bool,
-    /// Variables declared by `let x;` that get their first value in it.
-    deferred: Vec<Ident>,
+    /// Variables declared by `let x;` that get their first value in it, and in which of its arms.
+    deferred: Vec<(Ident, [bool; 2])>,
 }
 
 impl Construct {
     /// The label of the present arm.
     fn label(&self) -> Lifetime {
         emit::label(["arm", "other"][self.arm], self.index, self.name.span())
+    }
+
+    /// The slot of a variable that gets its first value in it.
+    fn slot_of(&self, var: &Ident) -> Ident {
+        emit::helper(&format!("{var}_"), self.index, var.span())
     }
 }
 
@@ -176,7 +183,7 @@ impl Walk<'_> {
         let index = self.index();
         let text = match kind {
             ConstructKind::If => "if",
-            ConstructKind::While => "while",
+            ConstructKind::While | ConstructKind::Loop => "while",
             ConstructKind::Logical => "logical",
         };
         let name = emit::helper(text, index, at);
@@ -199,6 +206,7 @@ impl Walk<'_> {
 
     /// Closes the innermost construct.
     fn close(&mut self, at: Span) -> Closed {
+        self.env.forget_given(self.constructs.len());
         let mut construct = self.constructs.pop().expect("the construct is open");
         let [mut carried, second] = std::mem::take(&mut construct.carried);
         for place in second.iter() {
@@ -210,18 +218,19 @@ impl Walk<'_> {
             }
         }
         let mut deferred = Vec::new();
-        for var in std::mem::take(&mut construct.deferred) {
+        for (var, given_in) in std::mem::take(&mut construct.deferred) {
             let id = self.env.resolve(&var.to_string()).expect("it was found when it was assigned");
             let is_mut = self.env.binding(id).access == Access::Mut;
             if !self.constructs.iter().any(|c| id < c.first_inside) {
                 self.env.binding(id).deferred = false;
             }
-            let slot = construct.tail.is_none().then(|| emit::helper(&format!("{var}_"), construct.index, var.span()));
+            let slot = self.lives_after(&construct, id).then(|| construct.slot_of(&var));
             if let Some(slot) = &slot {
+                self.env.binding(id).given = Some(self.constructs.len());
                 let written = Written::variable(slot, var.span());
                 carried.add(Place { written, binding: BindingId::MAX - deferred.len() });
             }
-            deferred.push(emit::Deferred { var, is_mut, slot });
+            deferred.push(emit::Deferred { var, is_mut, given_in, slot });
         }
         let is_carried = |id| carried.iter().any(|p| p.binding == id && p.is_whole());
         let used: Vec<Written> =
@@ -235,6 +244,12 @@ impl Walk<'_> {
         let kind = self.kinds.iter().any(|&(i, _)| i == construct.index);
         let kind = kind.then(|| emit::helper("kind", construct.index, at));
         Closed { carried: Carried::new(&carried, &used, &construct.name, construct.index, at), labels, deferred, kind }
+    }
+
+    /// Whether a variable from outside of a construct is there after it. What dies at the end that the construct stands at needs no
+    /// value after it.
+    fn lives_after(&self, construct: &Construct, id: BindingId) -> bool {
+        construct.tail.is_none_or(|t| id < self.targets[t].first_binding)
     }
 
     /// Notes that a place changes, in all but the `skip` innermost constructs.
@@ -251,14 +266,16 @@ impl Walk<'_> {
             Change::Exact if written.indexed => written.whole(binding.access),
             Change::Exact => written,
         };
-        if binding.deferred && how == Change::Exact {
+        if binding.deferred && binding.given.is_none() && how == Change::Exact {
             if whole_variable {
                 self.initial_value(id, &written);
             }
             return;
         }
+        // In what is around the construct in which it got its value, it has none.
+        let first = binding.given.unwrap_or(0);
         let open = self.constructs.len() - skip.min(self.constructs.len());
-        for construct in self.constructs[..open].iter_mut().filter(|c| id < c.first_inside) {
+        for construct in self.constructs[..open].iter_mut().skip(first).filter(|c| id < c.first_inside) {
             construct.carried[construct.arm].add(Place { written: written.clone(), binding: id });
         }
     }
@@ -266,7 +283,8 @@ impl Walk<'_> {
     /// Notes that a place is used whose variable is not known to be mutable.
     fn used(&mut self, id: BindingId, written: Written) {
         let path = |w: &Written| w.prefixes().last().map(ToString::to_string);
-        for construct in self.constructs.iter_mut().filter(|c| id < c.first_inside) {
+        let first = self.env.binding(id).given.unwrap_or(0);
+        for construct in self.constructs.iter_mut().skip(first).filter(|c| id < c.first_inside) {
             if !construct.used.iter().any(|(_, u)| path(u) == path(&written)) {
                 construct.used.push((id, written.clone()));
             }
@@ -277,19 +295,24 @@ impl Walk<'_> {
     fn initial_value(&mut self, id: BindingId, written: &Written) {
         let name = &written.root;
         let around = || self.constructs.iter().filter(|c| id < c.first_inside);
-        if around().any(|c| c.kind != ConstructKind::If) {
+        if around().any(|c| matches!(c.kind, ConstructKind::While | ConstructKind::Logical)) {
             let message = format!(
                 "`{name}` gets its first value inside of a `while`, `for`, `&&` or `||`, which may not run: \
                  give it a value where it is declared"
             );
             self.cx.error(name, message);
             self.env.binding(id).deferred = false;
-        } else if around().next().is_none() {
-            self.env.binding(id).deferred = false;
+            return;
         }
+        if around().next().is_none() {
+            self.env.binding(id).deferred = false;
+            return;
+        }
+        self.env.binding(id).given = Some(self.constructs.len());
         for construct in self.constructs.iter_mut().filter(|c| id < c.first_inside) {
-            if !construct.deferred.contains(name) {
-                construct.deferred.push(name.clone());
+            match construct.deferred.iter_mut().find(|(var, _)| var == name) {
+                Some((_, given_in)) => given_in[construct.arm] = true,
+                None => construct.deferred.push((name.clone(), [construct.arm == 0, construct.arm == 1])),
             }
         }
     }
@@ -398,6 +421,8 @@ impl Walk<'_> {
             self.env.declare_let(&local.pat, Some(&borrow));
         } else {
             self.env.declare_let(&local.pat, None);
+            // A construct may give it one value at its end for several on the way.
+            local.attrs.push(parse_quote!(#[allow(unused_mut, reason = "its arms may change it")]));
         }
     }
 
@@ -602,7 +627,7 @@ impl Walk<'_> {
         self.innermost().has_value = is_value;
         let arm_position = position.of_arms(is_value);
         self.block(&mut then_branch, arm_position.clone());
-        self.innermost().arm = 1;
+        self.other_arm();
         let else_arm = else_branch.map(|(_, e)| match *e {
             Expr::Block(mut b) => {
                 self.block(&mut b.block, arm_position);
@@ -635,6 +660,12 @@ impl Walk<'_> {
             expansion = Expr::Verbatim(quote!({ #expansion #leave }));
         }
         with_attributes(&attrs, expansion)
+    }
+
+    /// Goes on to the second arm of the innermost construct.
+    fn other_arm(&mut self) {
+        self.env.forget_given(self.constructs.len());
+        self.innermost().arm = 1;
     }
 
     fn innermost(&mut self) -> &mut Construct {

@@ -21,8 +21,10 @@ pub(super) enum Access {
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
     pub(super) access: Access,
-    /// Declared by `let name;` and without a value so far.
+    /// Declared by `let name;` and without a value so far outside of all constructs.
     pub(super) deferred: bool,
+    /// If it is deferred and has a value at the present place: in how many constructs that one was given.
+    pub(super) given: Option<usize>,
     /// Declared as `bool`.
     pub(super) is_bool: bool,
 }
@@ -86,10 +88,22 @@ impl Env {
         &mut self.bindings[id]
     }
 
+    /// If a deferred variable has a value at the present place: in how many constructs that one was given.
+    pub(super) fn given(&self, id: BindingId) -> Option<usize> {
+        self.bindings[id].given.filter(|_| self.bindings[id].deferred)
+    }
+
+    /// Forgets the values of deferred variables that were given in `depth` constructs or more.
+    pub(super) fn forget_given(&mut self, depth: usize) {
+        for binding in &mut self.bindings {
+            binding.given = binding.given.filter(|&given| given < depth);
+        }
+    }
+
     /// Declares one variable.
     pub(super) fn declare(&mut self, name: String, access: Access, deferred: bool) {
         self.names.push((name, self.bindings.len()));
-        self.bindings.push(Binding { access, deferred, is_bool: false });
+        self.bindings.push(Binding { access, deferred, given: None, is_bool: false });
     }
 
     /// Declares the variables of a pattern.

@@ -191,7 +191,7 @@ impl Walk<'_> {
             };
         let (index, construct) = self.open(ConstructKind::If, at, &position);
         self.innermost().has_value = has_value;
-        self.innermost().arm = 1;
+        self.other_arm();
         let rest_has_value = has_value && !ends_in_jump(&rest);
         let mut block = Block { brace_token: token::Brace(at), stmts: rest };
         self.block(&mut block, position.of_arms(has_value));
@@ -308,6 +308,7 @@ impl Walk<'_> {
             quote_spanned!(at=> #slot.set(#value);)
         });
         let leave = self.leave_arms(first, at, None);
+        let passed_on = (is_loop && kind == JumpKind::Break).then(|| self.passed_on(first));
         let taken = given.as_ref().map(|_| quote_spanned!(at=> #slot.take()));
         let exit = match kind {
             JumpKind::Return => quote_spanned!(at=> return #taken),
@@ -322,7 +323,7 @@ impl Walk<'_> {
                 quote_spanned!(at=> break #native #taken)
             }
         };
-        Expr::Verbatim(quote!({ #checks #given #raise #leave #exit }))
+        Expr::Verbatim(quote!({ #checks #given #raise #leave #passed_on #exit }))
     }
 
     fn native(&mut self, target: usize, at: Span) -> Lifetime {
@@ -370,11 +371,25 @@ impl Walk<'_> {
     /// Leaves the arm of the innermost staged construct among those from `first` on; `value` is the arm's.
     fn leave_arms(&mut self, first: usize, at: Span, value: Option<&Ident>) -> TokenStream {
         let mut leave = TokenStream::new();
-        for c in self.constructs[first..].iter_mut().rev().filter(|c| c.kind != ConstructKind::Logical) {
-            c.left[c.arm] = true;
-            leave.extend(emit::leave(&c.name, &c.label(), at, c.has_value, value));
+        for i in (first..self.constructs.len()).rev() {
+            let passed_on = self.passed_on(i);
+            let c = &mut self.constructs[i];
+            if c.kind != ConstructKind::Logical {
+                c.left[c.arm] = true;
+                leave.extend(emit::leave(&c.name, &c.label(), at, c.has_value, value, passed_on));
+            }
         }
         leave
+    }
+
+    /// Passes on what the deferred variables got in a construct that is left.
+    fn passed_on(&self, construct: usize) -> TokenStream {
+        let c = &self.constructs[construct];
+        let is_given = |var: &&Ident| {
+            let id = self.env.resolve(&var.to_string()).filter(|&id| id < c.first_inside && self.lives_after(c, id));
+            id.and_then(|id| self.env.given(id)).is_some_and(|given| given > construct)
+        };
+        c.deferred.iter().map(|(var, _)| var).filter(is_given).map(|var| emit::pass_on(&c.slot_of(var), var)).collect()
     }
 
     /// After what certainly jumps: goes on behind the innermost staged arm.

@@ -67,7 +67,8 @@ impl Walk<'_> {
             }
             _ => condition,
         };
-        let parts = WhileParts { construct, index, label, at, condition, body_label, item, body, kind };
+        let deferred = Vec::new();
+        let parts = WhileParts { construct, index, label, at, condition, body_label, item, body, deferred, kind };
         after(declaration, emit::while_loop(parts, carried))
     }
 
@@ -149,14 +150,15 @@ impl Walk<'_> {
         let stop = self.flag_name();
         let slot = self.add_target(TargetKind::Loop, l.label.as_ref(), at);
         let target = self.targets.len() - 1;
-        let (index, construct) = self.open(ConstructKind::While, at, &Position::statement());
+        let (index, construct) = self.open(ConstructKind::Loop, at, &Position::statement());
         self.exclude_from_flag();
         self.block(&mut l.body, Position::tail_of(target));
-        let Closed { carried, labels: [body_label, _], kind, .. } = self.close(at);
+        let Closed { carried, labels: [body_label, _], deferred, kind } = self.close(at);
         let (target, label) = self.remove_target(l.label.take());
         let declaration = self.take_flag().map(|flag| flag.declaration);
         let condition = emit::is_down(&stop);
-        let parts = WhileParts { construct, index, label, at, condition, body_label, item: None, body: l.body, kind };
+        let (item, body) = (None, l.body);
+        let parts = WhileParts { construct, index, label, at, condition, body_label, item, body, deferred, kind };
         let expansion = emit::while_loop(parts, carried);
         let slot_declaration = target.slot_used.then(|| emit::slot(&slot, position.expected.as_ref()));
         let value = match (target.slot_used, broken) {
