@@ -44,10 +44,10 @@ impl Ponderer {
     /// what was left of the probability at the last one.
     #[graph]
     fn ponder(&self, x: Tensor, mut state: Tensor) -> (Tensor, Tensor, Tensor) {
-        let (mut mean, mut halted, mut steps) = (zeros([1, UNITS]), scalar(0.0), scalar(0.0));
+        let (mut mean, mut halted, mut steps) = (zeros([UNITS]), scalar(0.0), scalar(0.0));
         loop {
             let is_new = if steps == 0.0 { full([1], 1.0) } else { zeros([1]) };
-            state = self.cell.step(concat(&[x, is_new], 0).unsqueeze(0), state);
+            state = self.cell.step(concat(&[x, is_new], 0), state);
             let p = self.halt.apply(state).sigmoid().sum();
             steps += 1.0;
             if halted + p > 1.0 - EPSILON || steps == MAX_STEPS {
@@ -62,8 +62,8 @@ impl Ponderer {
     /// For a sequence `[LENGTH, SIZE]` the logits `[LENGTH, 2]` after each element, steps and ponder cost of each.
     #[graph]
     fn read(&self, sequence: Tensor) -> (Tensor, Tensor, Tensor) {
-        let mut state = self.cell.zero_state(1);
-        let (mut logits, mut steps, mut costs) = (List::new([1, 2]), List::new(()), List::new(()));
+        let mut state = zeros([UNITS]);
+        let (mut logits, mut steps, mut costs) = (List::new([2]), List::new(()), List::new(()));
         for x in sequence {
             let (next, n, remainder) = self.ponder(x, state);
             state = next;
@@ -71,7 +71,7 @@ impl Ponderer {
             steps.push(n);
             costs.push(n + remainder);
         }
-        (logits.stack_exact(LENGTH).reshape([LENGTH, 2]), steps.stack_exact(LENGTH), costs.stack_exact(LENGTH))
+        (logits.stack(), steps.stack(), costs.stack())
     }
 }
 

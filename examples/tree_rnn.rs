@@ -53,7 +53,7 @@ impl TreeLstm {
                 memories.push(x);
             } else {
                 let children = [x, states.read(left), states.read(right)];
-                let gates = self.gates.apply(concat(&children, 0).unsqueeze(0)).reshape([5, UNITS]);
+                let gates = self.gates.apply(concat(&children, 0)).reshape([5, UNITS]);
                 let forget = gates.slice(0, 0, 2).sigmoid();
                 let kept = forget.row(0) * memories.read(left) + forget.row(1) * memories.read(right);
                 let memory = kept + gates.row(2).sigmoid() * gates.row(3).tanh();
