@@ -1,12 +1,13 @@
 //! Learns parity with as many thinking steps as each element of a sequence needs: adaptive computation time.
 //!
-//! A recurrent network reads a sequence with a staged `for`. On every element it takes steps in a staged `loop`, until the
-//! probabilities to halt, which it computes itself, add up to one (Graves 2016, <https://arxiv.org/abs/1603.08983>). So the length of
-//! the inner loop is learned. The gradient goes through both loops; the number of steps is a part of the loss, by the remainder of the
-//! probability at the last step. There are no masks: each sequence runs alone, for as long as it does.
+//! A recurrent network reads a sequence with a staged `for`. On every element it takes steps in a staged `loop`, until
+//! the probabilities to halt, which it computes itself, add up to one (Graves 2016,
+//! <https://arxiv.org/abs/1603.08983>). So the length of the inner loop is learned. The gradient goes through both
+//! loops; the number of steps is a part of the loss, by the remainder of the probability at the last step. There are no
+//! masks: each sequence runs alone, for as long as it does.
 //!
-//! The task is the paper's, made small: an element is a vector of `SIZE` numbers, some of them 1 or -1, the others 0. Wanted is after
-//! each element whether the number of ones so far is odd.
+//! The task is the paper's, made small: an element is a vector of `SIZE` numbers, some of them 1 or -1, the others 0.
+//! Wanted is after each element whether the number of ones so far is odd.
 //!
 //! `cargo run --release --example act_rnn [-- --small] [--seed N]`
 
@@ -40,8 +41,8 @@ impl Ponderer {
         Ponderer { cell, halt, odd: Linear::new(&init, UNITS, 2) }
     }
 
-    /// Thinks about one element `[SIZE]`: the mean of the states, weighted by the probabilities to halt there; the number of steps;
-    /// what was left of the probability at the last one.
+    /// Thinks about one element `[SIZE]`: the mean of the states, weighted by the probabilities to halt there; the
+    /// number of steps; what was left of the probability at the last one.
     #[graph]
     fn ponder(&self, x: Tensor, mut state: Tensor) -> (Tensor, Tensor, Tensor) {
         let (mut mean, mut halted, mut steps) = (zeros([UNITS]), scalar(0.0), scalar(0.0));
@@ -75,7 +76,8 @@ impl Ponderer {
     }
 }
 
-/// One training step with sequences `[BATCH, LENGTH, SIZE]`; `price` is that of a thinking step, against the cross entropy.
+/// One training step with sequences `[BATCH, LENGTH, SIZE]`; `price` is that of a thinking step, against the cross
+/// entropy.
 #[graph]
 fn train_step(model: &Ponderer, adam: &Adam, price: Tensor, x: Tensor, odd: Tensor<i32>) -> Tensor {
     let losses = map((x, odd), |(x, odd)| {
@@ -130,7 +132,8 @@ impl Rng {
     }
 }
 
-/// What held-out sequences show, for elements with so many numbers that are not 0, from 1 on: how many elements, right answers, steps.
+/// What held-out sequences show, for elements with so many numbers that are not 0, from 1 on: how many elements, right
+/// answers, steps.
 type Counts = [(f32, f32, f32); SIZE];
 
 /// A network trained at a price of a thinking step: its last loss, and what it does on held-out sequences.
