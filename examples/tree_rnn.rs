@@ -19,9 +19,9 @@ const UNITS: usize = 16;
 const TREES: usize = 48;
 const ROOM: usize = TREES * 63;
 const ROUNDS: usize = 800;
-/// Symbols of nodes: false, true, and the operators.
-const OPERATORS: [(&str, fn(bool, bool) -> bool); 3] =
-    [("and", |a, b| a & b), ("or", |a, b| a | b), ("xor", |a, b| a ^ b)];
+type Operator = (&'static str, fn(bool, bool) -> bool);
+/// What inner nodes do. The symbols of nodes are: false, true, these.
+const OPERATORS: [Operator; 3] = [("and", |a, b| a & b), ("or", |a, b| a | b), ("xor", |a, b| a ^ b)];
 const NO_CHILD: i32 = -1;
 
 #[derive(Module)]
