@@ -64,3 +64,103 @@ fn a_loop_in_segments_pushes_to_a_list() {
     // x^2 + x^3 + x^4
     check(f, (2.0, 3), &[28.0, 4.0 + 12.0 + 32.0]);
 }
+
+/// What `#[cfg]` takes out of a body is not part of it. Today: the `return` is run although it is taken out.
+#[test]
+fn a_statement_that_is_configured_out_does_nothing() {
+    #[graph]
+    fn f(x: S, c: Tensor<bool>) -> S {
+        let mut x = x;
+        if c {
+            #[cfg(any())]
+            return x * 100.0;
+            x += 1.0;
+        }
+        x * 2.0
+    }
+    check(f, (1.0, true), &[4.0]);
+    check(f, (1.0, false), &[2.0]);
+}
+
+/// A method that changes its receiver and has a name from the standard library. Today: it happens whatever the condition is.
+#[derive(Carry, Clone, Copy)]
+struct Pair {
+    now: S,
+    next: S,
+}
+impl Pair {
+    fn select(&mut self) {
+        self.now = self.next;
+    }
+}
+
+#[test]
+fn a_method_named_like_a_pure_one_changes_its_receiver() {
+    #[graph]
+    fn f(x: S, c: Tensor<bool>) -> S {
+        let mut pair = Pair { now: x, next: x * 10.0 };
+        if c {
+            pair.select();
+        }
+        pair.now
+    }
+    check(f, (1.0, true), &[10.0]);
+    check(f, (1.0, false), &[1.0]);
+}
+
+/// A gradient with respect to what the same `if` or `while` gives: 12 with a host condition. Today: zero, silently.
+#[test]
+fn a_gradient_between_two_results_of_one_construct_is_right_or_an_error() {
+    #[graph]
+    fn branch(x: S, c: Tensor<bool>) -> S {
+        let (mut y, mut z) = (x, x);
+        if c {
+            z = x * 2.0;
+            y = z * z;
+        }
+        gradients(y, z)
+    }
+    #[graph]
+    fn repeated(x: S, n: I) -> S {
+        let (mut y, mut z, mut i) = (x, x, scalar(0));
+        while i < n {
+            z = x * 2.0;
+            y = z * z;
+            i += 1;
+        }
+        gradients(y, z)
+    }
+    for (what, got) in [("if", eval_with(branch, (3.0, true))), ("while", eval_with(repeated, (3.0, 2)))] {
+        if let Ok(got) = got {
+            assert_eq!(got.item(), 12.0, "{what}");
+        }
+    }
+}
+
+/// An assertion whose message shows a tensor: shows it, or says where the message is. Today: an error without a place.
+#[test]
+fn the_message_of_an_assertion_shows_a_tensor_or_has_a_place() {
+    #[graph]
+    fn f(x: S) -> S {
+        assert!(x < 10.0, "x is {x}");
+        x
+    }
+    let error = support::error_of(f, 20.0).to_string();
+    assert!(error.contains("x is 20") || error.contains("tests/found.rs"), "{error}");
+}
+
+/// A `Cell` under a condition that is a tensor. Today: set whatever the condition is.
+#[test]
+fn a_cell_is_not_changed_under_a_tensor() {
+    #[graph]
+    fn f(x: S, c: Tensor<bool>) -> S {
+        let (cell, y) = (std::cell::Cell::new(x), x * 2.0);
+        if c {
+            cell.set(y);
+        }
+        cell.get()
+    }
+    if let Ok(got) = eval_with(f, (1.0, false)) {
+        assert_eq!(got.item(), 1.0);
+    }
+}
