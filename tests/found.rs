@@ -65,23 +65,6 @@ fn a_loop_in_segments_pushes_to_a_list() {
     check(f, (2.0, 3), &[28.0, 4.0 + 12.0 + 32.0]);
 }
 
-/// What `#[cfg]` takes out of a body is not part of it. Today: the `return` is run although it is taken out.
-#[test]
-fn a_statement_that_is_configured_out_does_nothing() {
-    #[graph]
-    fn f(x: S, c: Tensor<bool>) -> S {
-        let mut x = x;
-        if c {
-            #[cfg(any())]
-            return x * 100.0;
-            x += 1.0;
-        }
-        x * 2.0
-    }
-    check(f, (1.0, true), &[4.0]);
-    check(f, (1.0, false), &[2.0]);
-}
-
 /// A method that changes its receiver and has a name from the standard library. Today: it happens whatever the condition is.
 #[derive(Carry, Clone, Copy)]
 struct Pair {
