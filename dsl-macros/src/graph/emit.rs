@@ -128,6 +128,15 @@ pub(super) struct Deferred {
     pub(super) is_mut: bool,
     /// None if nothing follows the `if`.
     pub(super) slot: Option<Ident>,
+    /// Which arms give it a value.
+    pub(super) arms: [bool; 2],
+}
+
+impl Deferred {
+    /// Whether an arm has its own variable. If it alone gives a value, and nothing follows, it is the outer one that gets it.
+    fn is_declared_in(&self, arm: usize) -> bool {
+        self.arms[arm] && (self.slot.is_some() || self.arms[1 - arm])
+    }
 }
 
 /// An arm of an `if`.
@@ -211,9 +220,9 @@ fn if_parts(
 }
 
 /// The block of an arm with its own variables for the deferred ones; `value` is for its value.
-fn arm_block(arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) -> TokenStream {
+fn arm_block(index: usize, arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) -> TokenStream {
     let stmts = &arm.block.stmts;
-    let declarations = deferred.iter().map(|d| {
+    let declarations = deferred.iter().filter(|d| d.is_declared_in(index)).map(|d| {
         let (var, is_mut) = (&d.var, d.is_mut.then(|| quote!(mut)));
         quote!(#[allow(unused_mut, unused_assignments, reason = "it stands for the outer one")] let #is_mut #var;)
     });
@@ -230,13 +239,13 @@ fn arm_block(arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) -> TokenSt
 /// An `if` without a value.
 pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
     let (construct, at) = (parts.construct.clone(), parts.at);
-    let (tokens, Carried { places, sites, .. }, given) = if_parts(parts, carried, None, |_, arm, deferred| {
+    let (tokens, Carried { places, sites, .. }, given) = if_parts(parts, carried, None, |i, arm, deferred| {
         let label = arm.label.as_ref().map(|l| quote!(#l:));
         if deferred.is_empty() {
             let stmts = &arm.block.stmts;
             quote!(#label { #(#stmts)* })
         } else {
-            let block = arm_block(&arm, deferred, None);
+            let block = arm_block(i, &arm, deferred, None);
             quote!(#label { #block })
         }
     });
@@ -257,12 +266,12 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>)
         let field = Ident::new(["then", "otherwise"][i], Span::call_site());
         let block = match (arm.has_value, deferred.is_empty()) {
             (false, _) => {
-                let block = arm_block(&arm, deferred, None);
+                let block = arm_block(i, &arm, deferred, None);
                 quote!(#block ::core::option::Option::None)
             }
             (true, true) => some_block(&arm.block),
             (true, false) => {
-                let block = arm_block(&arm, deferred, Some(&given));
+                let block = arm_block(i, &arm, deferred, Some(&given));
                 quote!(::core::option::Option::Some({ #block }))
             }
         };

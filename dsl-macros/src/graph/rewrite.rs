@@ -101,8 +101,8 @@ struct Construct {
     tail: Option<usize>,
     /// Whether it is a part of a larger expression.
     nested: bool,
-    /// Variables declared by `let x;` that get their first value in it.
-    deferred: Vec<Ident>,
+    /// Variables declared by `let x;` that get their first value in it, and whether they do in each arm.
+    deferred: Vec<(Ident, [bool; 2])>,
 }
 
 impl Construct {
@@ -210,7 +210,7 @@ impl Walk<'_> {
             }
         }
         let mut deferred = Vec::new();
-        for var in std::mem::take(&mut construct.deferred) {
+        for (var, arms) in std::mem::take(&mut construct.deferred) {
             let id = self.env.resolve(&var.to_string()).expect("it was found when it was assigned");
             let is_mut = self.env.binding(id).access == Access::Mut;
             if !self.constructs.iter().any(|c| id < c.first_inside) {
@@ -221,7 +221,7 @@ impl Walk<'_> {
                 let written = Written::variable(slot, var.span());
                 carried.add(Place { written, binding: BindingId::MAX - deferred.len() });
             }
-            deferred.push(emit::Deferred { var, is_mut, slot });
+            deferred.push(emit::Deferred { var, is_mut, slot, arms });
         }
         let is_carried = |id| carried.iter().any(|p| p.binding == id && p.is_whole());
         let used: Vec<Written> =
@@ -288,8 +288,10 @@ impl Walk<'_> {
             self.env.binding(id).deferred = false;
         }
         for construct in self.constructs.iter_mut().filter(|c| id < c.first_inside) {
-            if !construct.deferred.contains(name) {
-                construct.deferred.push(name.clone());
+            let arm = construct.arm;
+            match construct.deferred.iter_mut().find(|(var, _)| var == name) {
+                Some((_, arms)) => arms[arm] = true,
+                None => construct.deferred.push((name.clone(), [arm == 0, arm == 1])),
             }
         }
     }
