@@ -477,7 +477,8 @@ fn a_range_runs_up_to_the_largest_number_of_its_type() {
     }
     for (n, sum) in [(255u8, 1_234_565), (252, 12_353), (0, 0)] {
         let host = (250..=n).fold(0, |s, i| s * 10 + i32::from(i - 249));
-        let host = (n..=255).rev().step_by(2).fold(host, |s: i32, i| s.wrapping_mul(10).wrapping_add(i32::from(i % 10)));
+        let host =
+            (n..=255).rev().step_by(2).fold(host, |s: i32, i| s.wrapping_mul(10).wrapping_add(i32::from(i % 10)));
         assert!(n == 0 || host == sum, "{n}: {host}");
         assert_eq!(eval_with(bytes, n).unwrap(), host, "{n}");
     }

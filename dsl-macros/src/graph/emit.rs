@@ -561,7 +561,7 @@ pub(super) fn fail(
 }
 
 /// What a macro that panics says.
-pub(super) fn panic_message(name: &str, tokens: &TokenStream) -> TokenStream {
+pub(super) fn panic_message(name: &str, at: Span, tokens: &TokenStream) -> TokenStream {
     let prefix = match name {
         "todo" => "not yet implemented",
         "unimplemented" => "not implemented",
@@ -570,12 +570,19 @@ pub(super) fn panic_message(name: &str, tokens: &TokenStream) -> TokenStream {
     };
     match (tokens.is_empty(), name) {
         (true, _) => quote!(::std::string::String::from(#prefix)),
-        (false, "panic") => quote!(::std::format!(#tokens)),
+        (false, "panic") => message_of(at, tokens),
         (false, _) => {
             let prefix = format!("{prefix}: ");
-            quote!(::std::string::String::from(#prefix) + &::std::format!(#tokens))
+            let message = message_of(at, tokens);
+            quote!(::std::string::String::from(#prefix) + &#message)
         }
     }
+}
+
+/// A text of the host from a format string and its arguments.
+fn message_of(at: Span, tokens: &TokenStream) -> TokenStream {
+    let message = rt(at, "message");
+    quote_spanned!(at=> #message(::core::format_args!(#tokens)))
 }
 
 /// What is never reached.
@@ -676,7 +683,7 @@ pub(super) fn assert(index: usize, at: Span, debug: bool, condition: &Expr, text
         let text = format!("assertion failed: {text}");
         quote!(::std::string::String::from(#text))
     } else {
-        quote!(::std::format!(#message))
+        message_of(at, message)
     };
     let check = quote_spanned!(at=> #assertion.check(#message););
     let guard = debug.then(|| quote!(if ::core::cfg!(debug_assertions)));

@@ -52,7 +52,7 @@ pub use iterate::{
 };
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};
-pub use print::{dbg, dbg_here, print};
+pub use print::{dbg, dbg_here, message, print};
 pub(crate) use print::{fail_without_value, show};
 pub use receiver::{MutReference, NoMutReference, Used, UsedKind, Uses, never};
 pub use slot::Slot;

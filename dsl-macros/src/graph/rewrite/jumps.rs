@@ -404,7 +404,7 @@ impl Walk<'_> {
         let nested = self.constructs[self.function_start..].iter().filter(|c| c.kind == ConstructKind::Logical);
         let checks = emit::checks("allows_nested_jump", at, nested.map(|c| &c.name).collect::<Vec<_>>().into_iter());
         let mut leave = TokenStream::new();
-        let message = emit::panic_message(&name.to_string(), &mac.tokens);
+        let message = emit::panic_message(&name.to_string(), at, &mac.tokens);
         for c in self.constructs[self.function_start..].iter_mut().rev().filter(|c| c.kind != ConstructKind::Logical) {
             c.left[c.arm] = true;
             leave.extend(emit::fail(&c.name, &c.label(), at, c.has_value, &message));
