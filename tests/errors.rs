@@ -264,3 +264,30 @@ fn a_failing_step_leaves_the_variables_as_they_were() -> anabranch::Result<()> {
     assert_eq!(count.call(1.0)?, 2.0);
     Ok(())
 }
+
+#[test]
+fn a_message_that_shows_a_tensor_has_a_place() {
+    #[graph]
+    fn asserted(x: Tensor) -> Tensor {
+        assert!(x < 10.0, "x is {x}"); // asserted
+        x
+    }
+    #[graph]
+    fn panicked(x: Tensor) -> Tensor {
+        if x > 10.0 {
+            panic!("x is {}", x); // panicked
+        }
+        x
+    }
+    #[graph]
+    fn of_the_host(x: Tensor, limit: f32) -> Tensor {
+        assert!(x < limit, "not below {limit}");
+        x
+    }
+    for (f, line) in [(asserted as fn(Tensor) -> Tensor, "// asserted"), (panicked, "// panicked")] {
+        let error = eval_with(f, 20.0f32).unwrap_err().to_string();
+        assert!(error.contains("a message cannot show a tensor") && error.contains(line), "{error}");
+    }
+    let error = eval_with(|x| of_the_host(x, 1.5), 20.0f32).unwrap_err();
+    assert_eq!(error.message, "assertion failed: not below 1.5");
+}

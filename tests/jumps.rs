@@ -518,3 +518,64 @@ fn ranges_count_as_host_ranges_do() {
         assert_eq!(got, expected, "{n}");
     }
 }
+
+#[test]
+fn a_range_runs_up_to_the_largest_number_of_its_type() {
+    #[graph]
+    fn bytes(n: Tensor<u8>) -> Tensor<i32> {
+        let mut sum = scalar(0);
+        for i in range(250u8..=n) {
+            sum = sum * 10 + (i - 249).cast::<i32>();
+        }
+        for i in range(n..=255u8).rev().step_by(2) {
+            sum = sum * 10 + (i % 10).cast::<i32>();
+        }
+        sum
+    }
+    for (n, sum) in [(255u8, 1_234_565), (252, 12_353), (0, 0)] {
+        let host = (250..=n).fold(0, |s, i| s * 10 + i32::from(i - 249));
+        let host =
+            (n..=255).rev().step_by(2).fold(host, |s: i32, i| s.wrapping_mul(10).wrapping_add(i32::from(i % 10)));
+        assert!(n == 0 || host == sum, "{n}: {host}");
+        assert_eq!(eval_with(bytes, n).unwrap(), host, "{n}");
+    }
+
+    #[graph]
+    fn trips<T: anabranch::Integer>(a: Tensor<T>, b: Tensor<T>, step: Tensor<T>) -> [Tensor<i32>; 3] {
+        let mut trips = [scalar(0), scalar(0), scalar(0)];
+        for _ in range(a..b).step_by(step) {
+            trips[0] += 1;
+            if trips[0] > 10 {
+                break;
+            }
+        }
+        for _ in range(a..=b).step_by(step) {
+            trips[1] += 1;
+            if trips[1] > 10 {
+                break;
+            }
+        }
+        for _ in range(a..=b).rev() {
+            trips[2] += 1;
+            if trips[2] > 10 {
+                break;
+            }
+        }
+        trips
+    }
+    macro_rules! check {
+        ($t:ident: $($a:expr, $b:expr, $step:expr;)*) => {$({
+            let host = [
+                ($a..$b).step_by($step as usize).take(11).count(),
+                ($a..=$b).step_by($step as usize).take(11).count(),
+                ($a..=$b).rev().take(11).count(),
+            ];
+            let got = eval_with(trips::<$t>, ($a as $t, $b as $t, $step as $t)).unwrap().map(|n| n.item() as usize);
+            assert_eq!(got, host, "{} {} {}", stringify!($t), $a, $b);
+        })*};
+    }
+    check!(i32: i32::MIN, i32::MAX, 1; i32::MIN, i32::MAX, 2_000_000_000; i32::MAX - 1, i32::MAX, 1; i32::MAX, i32::MIN, 1; -3, 4, 2;);
+    check!(i64: i64::MIN, i64::MAX, 1; i64::MAX - 1, i64::MAX, 1; i64::MAX, i64::MIN, 1; -3, 4, 2; 5, 5, 1;);
+    check!(u32: 0u32, u32::MAX, 1_000_000_000; u32::MAX - 2, u32::MAX, 1; 7u32, 3u32, 1;);
+    check!(u8: 0u8, 255u8, 100; 255u8, 255u8, 1; 255u8, 0u8, 1;);
+}

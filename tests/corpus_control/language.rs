@@ -9,9 +9,9 @@ use std::ops::{Add, AddAssign, Mul, MulAssign, Sub, SubAssign};
 
 /// A number with its derivative.
 #[derive(Clone, Copy, Debug)]
-struct Dual {
-    value: f64,
-    slope: f64,
+pub struct Dual {
+    pub value: f64,
+    pub slope: f64,
 }
 
 impl From<f64> for Dual {

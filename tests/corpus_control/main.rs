@@ -24,7 +24,9 @@
 
 mod branches;
 mod engine;
+#[macro_use]
 mod language;
+mod jumps;
 mod lists;
 mod loops;
 mod nests;

@@ -132,6 +132,13 @@ pub(super) struct Deferred {
     pub(super) slot: Option<Ident>,
 }
 
+impl Deferred {
+    /// Whether an arm has its own variable. If it alone gives a value, and nothing follows, it is the outer one that gets it.
+    fn is_declared_in(&self, arm: usize) -> bool {
+        self.given_in[arm] && (self.slot.is_some() || self.given_in[1 - arm])
+    }
+}
+
 /// An arm of an `if`.
 pub(super) struct Arm {
     pub(super) block: Block,
@@ -221,7 +228,7 @@ fn slots(deferred: &[Deferred], here: Span) -> (TokenStream, Option<TokenStream>
 /// The block of an arm with its own variables for the deferred ones; `value` is for its value.
 fn arm_block(i: usize, arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) -> TokenStream {
     let stmts = &arm.block.stmts;
-    let declarations = deferred.iter().filter(|d| arm.ends || d.given_in[i]).map(|d| {
+    let declarations = deferred.iter().filter(|d| d.is_declared_in(i)).map(|d| {
         let (var, is_mut) = (&d.var, d.is_mut.then(|| quote!(mut)));
         quote!(#[allow(unused_mut, unused_assignments, reason = "it stands for the outer one")] let #is_mut #var;)
     });
@@ -572,7 +579,7 @@ pub(super) fn fail(
 }
 
 /// What a macro that panics says.
-pub(super) fn panic_message(name: &str, tokens: &TokenStream) -> TokenStream {
+pub(super) fn panic_message(name: &str, at: Span, tokens: &TokenStream) -> TokenStream {
     let prefix = match name {
         "todo" => "not yet implemented",
         "unimplemented" => "not implemented",
@@ -581,12 +588,19 @@ pub(super) fn panic_message(name: &str, tokens: &TokenStream) -> TokenStream {
     };
     match (tokens.is_empty(), name) {
         (true, _) => quote!(::std::string::String::from(#prefix)),
-        (false, "panic") => quote!(::std::format!(#tokens)),
+        (false, "panic") => message_of(at, tokens),
         (false, _) => {
             let prefix = format!("{prefix}: ");
-            quote!(::std::string::String::from(#prefix) + &::std::format!(#tokens))
+            let message = message_of(at, tokens);
+            quote!(::std::string::String::from(#prefix) + &#message)
         }
     }
+}
+
+/// A text of the host from a format string and its arguments.
+fn message_of(at: Span, tokens: &TokenStream) -> TokenStream {
+    let message = rt(at, "message");
+    quote_spanned!(at=> #message(::core::format_args!(#tokens)))
 }
 
 /// What is never reached.
@@ -687,7 +701,7 @@ pub(super) fn assert(index: usize, at: Span, debug: bool, condition: &Expr, text
         let text = format!("assertion failed: {text}");
         quote!(::std::string::String::from(#text))
     } else {
-        quote!(::std::format!(#message))
+        message_of(at, message)
     };
     let check = quote_spanned!(at=> #assertion.check(#message););
     let guard = debug.then(|| quote!(if ::core::cfg!(debug_assertions)));

@@ -18,7 +18,8 @@ mod scope;
 use crate::ctxt::Ctxt;
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
-use syn::{Expr, ItemFn, MetaNameValue, Safety, Signature};
+use syn::visit::Visit;
+use syn::{Attribute, Block, Expr, Item, ItemFn, MetaNameValue, Safety, Signature};
 
 /// The whole macro: tokens of its arguments and of the function to tokens.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
@@ -35,6 +36,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     check_signature(&cx, &function.sig);
     let params = params::take(&cx, &mut function.sig);
     let signature_is_wrong = cx.has_errors();
+    check_body(&cx, &function.block);
     let ItemFn { attrs, vis, sig, block, .. } = rewrite::rewrite(&cx, function).function;
     let guard = emit::guard(&sig.ident);
     let bound = max_iterations.map(|n| emit::bound_loops(&n));
@@ -97,6 +99,23 @@ fn check_signature(cx: &Ctxt, sig: &Signature) {
     if let Some(token) = &sig.variadic {
         refuse(token, "variadic");
     }
+}
+
+/// Refuses `#[cfg]` inside of the body. The compiler applies it after this macro, which would take a jump or an assignment for code
+/// that is there.
+fn check_body(cx: &Ctxt, body: &Block) {
+    struct Configured<'a>(&'a Ctxt);
+    impl<'a> Visit<'a> for Configured<'_> {
+        fn visit_attribute(&mut self, attribute: &'a Attribute) {
+            if attribute.path().is_ident("cfg") {
+                let message = "`#[graph]` cannot see what `#[cfg]` takes out of a body: \
+                               decide with `if cfg!(..) { .. }`, or have two functions";
+                self.0.error(attribute, message);
+            }
+        }
+        fn visit_item(&mut self, _: &'a Item) {}
+    }
+    Configured(cx).visit_block(body);
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 //! A `for` expands to a `while` whose condition is [`Looping::test`]: for host iterators a `bool`, so the loop is unrolled while
 //! tracing; for tensors and ranges a `Tensor<bool>`, so it is a loop of the graph, with the position as one more loop variable.
 
-use super::Condition;
-use crate::{Element, Integer, List, Tensor, scalar, trace};
+use super::carry::{Reader, State};
+use super::{Carry, Condition};
+use crate::{Any, DType, Element, Integer, List, Tensor, scalar, trace};
+use std::marker::PhantomData;
 use std::ops;
 
 /// What a `for` can go over.
@@ -129,10 +131,15 @@ impl<T: Element> Looping for Rows<T> {
 pub trait Bound<T: Integer>: Copy {
     /// The tensor.
     fn bound(self) -> Tensor<T>;
+    /// The number, if it is one of the host.
+    fn known(self) -> Option<T>;
 }
 impl<T: Integer> Bound<T> for Tensor<T> {
     fn bound(self) -> Tensor<T> {
         self
+    }
+    fn known(self) -> Option<T> {
+        None
     }
 }
 impl<T: Integer> Bound<T> for T {
@@ -140,36 +147,59 @@ impl<T: Integer> Bound<T> for T {
     fn bound(self) -> Tensor<T> {
         scalar(self)
     }
+    fn known(self) -> Option<T> {
+        Some(self)
+    }
+}
+
+/// The ends of a [`range`].
+#[derive(Clone, Copy, Debug)]
+pub struct Ends<T: Integer> {
+    /// `None` for 0.
+    first: Option<Tensor<T>>,
+    /// Whether the distance of the ends is a number of the type, whatever the end is.
+    distance_fits: bool,
+    end: Tensor<T>,
+    /// Whether the end is one of the numbers.
+    inclusive: bool,
+}
+
+impl<T: Integer> Ends<T> {
+    #[track_caller]
+    fn new(first: impl Bound<T>, end: impl Bound<T>, inclusive: bool) -> Ends<T> {
+        let distance_fits = first.known().is_some_and(|a| a > T::default() || (a == T::default() && !inclusive));
+        Ends { first: Some(first.bound()), distance_fits, end: end.bound(), inclusive }
+    }
 }
 
 /// What [`range`] takes: an end, `start..end`, `start..=end`, or `(start, end)`.
 pub trait Bounds<T: Integer> {
-    /// The first number, `None` for 0, and the one after the last.
-    fn bounds(self) -> (Option<Tensor<T>>, Tensor<T>);
+    /// The ends.
+    fn bounds(self) -> Ends<T>;
 }
 impl<T: Integer> Bounds<T> for Tensor<T> {
     #[track_caller]
-    fn bounds(self) -> (Option<Tensor<T>>, Tensor<T>) {
-        (None, self)
+    fn bounds(self) -> Ends<T> {
+        Ends { first: None, distance_fits: true, end: self, inclusive: false }
     }
 }
 impl<T: Integer, A: Bound<T>> Bounds<T> for ops::Range<A> {
     #[track_caller]
-    fn bounds(self) -> (Option<Tensor<T>>, Tensor<T>) {
-        (Some(self.start.bound()), self.end.bound())
+    fn bounds(self) -> Ends<T> {
+        Ends::new(self.start, self.end, false)
     }
 }
 impl<T: Integer, A: Bound<T>> Bounds<T> for ops::RangeInclusive<A> {
     #[track_caller]
-    fn bounds(self) -> (Option<Tensor<T>>, Tensor<T>) {
+    fn bounds(self) -> Ends<T> {
         let (start, end) = self.into_inner();
-        (Some(start.bound()), end.bound() + scalar(T::ONE))
+        Ends::new(start, end, true)
     }
 }
 impl<T: Integer, A: Bound<T>, B: Bound<T>> Bounds<T> for (A, B) {
     #[track_caller]
-    fn bounds(self) -> (Option<Tensor<T>>, Tensor<T>) {
-        (Some(self.0.bound()), self.1.bound())
+    fn bounds(self) -> Ends<T> {
+        Ends::new(self.0, self.1, false)
     }
 }
 
@@ -179,30 +209,48 @@ pub struct Inclusive<A, B>(pub A, pub B);
 
 impl<T: Integer, A: Bound<T>, B: Bound<T>> Bounds<T> for Inclusive<A, B> {
     #[track_caller]
-    fn bounds(self) -> (Option<Tensor<T>>, Tensor<T>) {
-        (Some(self.0.bound()), self.1.bound() + scalar(T::ONE))
+    fn bounds(self) -> Ends<T> {
+        Ends::new(self.0, self.1, true)
     }
 }
 
 /// Numbers counted by the graph, for a `for` in a `#[graph]` function: see [`range`].
+///
+/// Everything in it has one element type: `T` where no number of positions is too large for it, else `i64`.
 #[must_use = "a range does nothing until a `for` goes over it"]
 #[derive(Clone, Copy, Debug)]
 pub struct Range<T: Integer = i32> {
     /// `None` for 0.
-    first: Option<Tensor<T>>,
+    first: Option<Any>,
     /// How many numbers there are.
-    count: Tensor<T>,
+    count: Any,
     /// The distance; `None` for 1.
-    step: Option<Tensor<T>>,
+    step: Option<Any>,
     /// Whether the numbers go down.
     down: bool,
+    element: PhantomData<T>,
+}
+
+/// The next position in a [`Range`].
+#[derive(Clone, Copy, Debug)]
+pub struct Position(Any);
+
+#[diagnostic::do_not_recommend]
+impl Carry for Position {
+    fn flatten(&self, state: &mut State) {
+        state.tensor(self.0);
+    }
+    fn rebuild(state: &mut Reader<'_>) -> Self {
+        Position(state.tensor())
+    }
 }
 
 /// The numbers from 0 up to a tensor `n` without dimensions, or from `a` to `b`, for a `for` that runs in the graph.
 ///
 /// `range(n)`, `range(a..b)`, `range(a..=b)`; where one end is a host number and the other a tensor, `range((0, n))`, which
 /// in a `#[graph]` function may be written `range(0..n)`. [`step_by`](Range::step_by) and [`rev`](Range::rev) work
-/// as on a host range. The bounds are computed once, before the loop. An empty range runs the body zero times.
+/// as on a host range. The bounds are computed once, before the loop. An empty range runs the body zero times, and one up to the
+/// largest number of its type, as in `range(250u8..=n)`, runs as often as it does on the host.
 ///
 /// The example is in the language of `#[graph]`, which is in the crate `anabranch`:
 ///
@@ -218,12 +266,29 @@ pub struct Range<T: Integer = i32> {
 /// ```
 #[track_caller]
 pub fn range<T: Integer>(bounds: impl Bounds<T>) -> Range<T> {
-    let (first, end) = bounds.bounds();
-    let Some(first) = first else { return Range { first, count: end, step: None, down: false } };
+    let Ends { first, distance_fits, end, inclusive } = bounds.bounds();
+    let of = |first, count| Range { first, count, step: None, down: false, element: PhantomData };
+    let Some(first) = first else { return of(None, end.untyped()) };
+    let dtype = if distance_fits { T::DTYPE } else { DType::I64 };
+    let [first, end] = [first, end].map(|x| x.untyped().cast(dtype));
+    let (zero, one) = (small::<T>(dtype, false), small::<T>(dtype, true));
     // An end before the start gives a count that is not positive, or for unsigned numbers would wrap around.
-    let (zero, empty) = (scalar(T::default()), end.untyped().le(first.untyped()));
-    let count = Tensor::<bool>::from_any(empty).select(zero, end - first);
-    Range { first: Some(first), count, step: None, down: false }
+    let empty = if inclusive { end.lt(first) } else { end.le(first) };
+    let mut count = if inclusive { end - first + one } else { end - first };
+    if !distance_fits && T::DTYPE == DType::I64 {
+        // More numbers than `i64` counts: no loop comes to their end.
+        count = count.le(zero).select(scalar(i64::MAX).untyped(), count);
+    }
+    of(Some(first), empty.select(zero, count))
+}
+
+/// 0 or 1.
+#[track_caller]
+fn small<T: Integer>(dtype: DType, one: bool) -> Any {
+    match dtype == T::DTYPE {
+        true => scalar(if one { T::ONE } else { T::default() }).untyped(),
+        false => scalar(i64::from(one)).untyped(),
+    }
 }
 
 impl<T: Integer> Range<T> {
@@ -233,28 +298,33 @@ impl<T: Integer> Range<T> {
     /// When the graph runs, a step that is not positive fails an assertion.
     #[track_caller]
     pub fn step_by(self, step: impl Bound<T>) -> Range<T> {
-        let (step, zero, one) = (step.bound(), scalar(T::default()), scalar(T::ONE));
-        let positive = step.untyped().gt(zero.untyped());
+        let dtype = self.count.dtype();
+        let (step, zero, one) = (step.bound().untyped().cast(dtype), self.small(false), self.small(true));
+        let positive = step.gt(zero);
         trace::assert(positive, "the step of a range is positive".to_owned());
-        let some = Tensor::<bool>::from_any(self.count.untyped().gt(zero.untyped()));
         // The assertion has failed for other steps; the division must not fail before it.
-        let divisor = Tensor::<bool>::from_any(positive).select(step, one);
-        let count = some.select((self.count - one) / divisor + one, zero);
+        let divisor = positive.select(step, one);
+        let count = self.count.gt(zero).select((self.count - one) / divisor + one, zero);
         Range { count, step: Some(self.step.map_or(step, |s| s * step)), ..self }
     }
 
     /// The same numbers, last one first.
     #[track_caller]
     pub fn rev(self) -> Range<T> {
-        let (zero, one) = (scalar(T::default()), scalar(T::ONE));
-        let some = Tensor::<bool>::from_any(self.count.untyped().gt(zero.untyped()));
-        let last = self.number(some.select(self.count - one, zero));
+        let (zero, one) = (self.small(false), self.small(true));
+        let last = self.number(self.count.gt(zero).select(self.count - one, zero));
         Range { first: Some(last), down: !self.down, ..self }
+    }
+
+    /// 0 or 1 in the type of the positions.
+    #[track_caller]
+    fn small(&self, one: bool) -> Any {
+        small::<T>(self.count.dtype(), one)
     }
 
     /// The number at a position.
     #[track_caller]
-    fn number(&self, position: Tensor<T>) -> Tensor<T> {
+    fn number(&self, position: Any) -> Any {
         let distance = self.step.map_or(position, |step| position * step);
         match (self.first, self.down) {
             (None, _) => distance,
@@ -274,20 +344,20 @@ impl<T: Integer> Iterable for Range<T> {
 
 impl<T: Integer> Looping for Range<T> {
     type Test = Tensor<bool>;
-    type Position = Tensor<T>;
+    type Position = Position;
     type Item = Tensor<T>;
     #[track_caller]
-    fn start(&self) -> Tensor<T> {
-        scalar(T::default())
+    fn start(&self) -> Position {
+        Position(self.small(false))
     }
     #[track_caller]
-    fn test(&mut self, position: &Tensor<T>) -> Tensor<bool> {
-        Tensor::from_any(position.untyped().lt(self.count.untyped()))
+    fn test(&mut self, position: &Position) -> Tensor<bool> {
+        Tensor::from_any(position.0.lt(self.count))
     }
     #[track_caller]
-    fn item(&mut self, position: &mut Tensor<T>) -> Tensor<T> {
-        let item = self.number(*position);
-        *position += scalar(T::ONE);
-        item
+    fn item(&mut self, position: &mut Position) -> Tensor<T> {
+        let item = self.number(position.0);
+        position.0 = position.0 + self.small(true);
+        Tensor::from_any(item.cast(T::DTYPE))
     }
 }

@@ -28,9 +28,10 @@ impl AllowsAwait for bool {}
 
 /// Conditions under which this macro may stand.
 #[diagnostic::on_unimplemented(
-    message = "this macro under a condition that is a tensor is not staged yet",
+    message = "this macro cannot stand under a condition that is a tensor",
     label = "the condition around it is a tensor",
-    note = "it would run once, while tracing, whatever the tensor holds; call it outside of the `if` or `while`"
+    note = "it would run once, while tracing, whatever the tensor holds: call it outside of the `if` or `while`, or write out what it does",
+    note = "`assert!`, `println!` and `dbg!` are staged; in place of `assert_eq!(a, b)` write `assert!(a == b)`"
 )]
 pub trait AllowsMacro {}
 #[diagnostic::do_not_recommend]

@@ -47,10 +47,12 @@ pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values
 pub(crate) use condition::{check_one_structure, leaf_sites};
 pub use flag::{Flag, Kind, Kinds, Stops, flag, guard, head, host_kind, is_down, is_up, raise};
 pub use if_else::{If, StagedIf};
-pub use iterate::{Bound, Bounds, HostLoop, Inclusive, Iterable, Looping, Range, Rows, host_iter, looping, range};
+pub use iterate::{
+    Bound, Bounds, Ends, HostLoop, Inclusive, Iterable, Looping, Position, Range, Rows, host_iter, looping, range,
+};
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};
-pub use print::{dbg, dbg_here, print};
+pub use print::{dbg, dbg_here, message, print};
 pub(crate) use print::{fail_without_value, show};
 pub use receiver::{MutReference, NoMutReference, Used, UsedKind, Uses, never};
 pub use slot::Slot;

@@ -105,6 +105,25 @@ pub fn print(stream: Stream, arguments: fmt::Arguments<'_>, end: &str) {
     }
 }
 
+/// The message of an assertion or a panic, which is a text of the host.
+///
+/// # Errors
+/// There is a tensor in it.
+#[track_caller]
+pub fn message(arguments: fmt::Arguments<'_>) -> String {
+    if !trace::is_tracing() {
+        return arguments.to_string();
+    }
+    let (template, values) = template(arguments, "");
+    if !values.is_empty() {
+        let error = Diagnostic::new("a message cannot show a tensor, which has no value while its function is traced")
+            .at(Loc::caller(), "this message is made while tracing")
+            .help("show the tensor before, with `println!` under the opposite condition");
+        trace::fail(error)
+    }
+    template.render(&[])
+}
+
 /// `dbg!(value)`: prints where it stands, what it was written as, and the value.
 #[track_caller]
 pub fn dbg(written: &str, value: &dyn fmt::Debug) {

@@ -181,8 +181,9 @@ impl Walk<'_> {
     /// What follows a statement that may have been left.
     pub(super) fn guarded(&mut self, flag: &RaisedFlag, rest: Vec<Stmt>, position: Position) -> Stmt {
         let at = flag.name.span();
-        // At the end of a function or a labelled block the value of the jump is the value.
-        let slot = position.tail.filter(|t| flag.values_for.contains(t)).map(|t| self.targets[t].slot.clone());
+        // At the end of a function or a labelled block the value of the jump is the value. A loop takes its value from the slot.
+        let is_value_of = |t: &usize| flag.values_for.contains(t) && self.targets[*t].kind != TargetKind::Loop;
+        let slot = position.tail.filter(is_value_of).map(|t| self.targets[t].slot.clone());
         let has_value = slot.is_some()
             || match rest.last() {
                 Some(Stmt::Expr(e, None)) => !is_unit(e) && !expr_jumps(e),
@@ -418,7 +419,7 @@ impl Walk<'_> {
         let nested = self.constructs[self.function_start..].iter().filter(|c| c.kind == ConstructKind::Logical);
         let checks = emit::checks("allows_nested_jump", at, nested.map(|c| &c.name).collect::<Vec<_>>().into_iter());
         let mut leave = TokenStream::new();
-        let message = emit::panic_message(&name.to_string(), &mac.tokens);
+        let message = emit::panic_message(&name.to_string(), at, &mac.tokens);
         for c in self.constructs[self.function_start..].iter_mut().rev().filter(|c| c.kind != ConstructKind::Logical) {
             c.left[c.arm] = true;
             leave.extend(emit::fail(&c.name, &c.label(), at, c.has_value, &message));
