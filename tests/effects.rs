@@ -125,6 +125,27 @@ fn what_only_prints_is_kept_when_no_output_is_fetched() {
 }
 
 #[test]
+fn a_condition_that_changes_a_variable_prints_once_for_each_evaluation() {
+    #[graph]
+    fn f(x: Tensor<f64>) -> (Tensor<f64>, Tensor<f64>) {
+        let mut y = x;
+        while {
+            y *= x;
+            println!("{y}");
+            y < 10.0
+        } {
+            y += x;
+        }
+        (y, gradients(y, x))
+    }
+    assert_eq!(text(f, 2.0), "4\n12\n");
+    // ((x^2) + x) x = x^3 + x^2
+    let session = Session::new().unwrap();
+    let (y, dy) = session.function(f).unwrap().call(2.0).unwrap();
+    assert_eq!((y.item(), dy.item()), (12.0, 16.0));
+}
+
+#[test]
 fn equal_prints_are_not_merged() {
     #[graph]
     fn f(x: Tensor) {

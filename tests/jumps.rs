@@ -358,6 +358,50 @@ agree!(deferred_in_arms_in_a_loop(n) over 0..40; {
     next * 100 + x
 });
 
+agree!(condition_that_changes_a_variable(n) over -2..7; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    while {
+        i += 1;
+        i < n
+    } {
+        sum += i * 10;
+    }
+    sum * 10 + i
+});
+
+agree!(condition_with_constructs_in_a_loop_that_is_left(n) over 0..20; {
+    let mut i = int(0);
+    let mut k = n;
+    let mut sum = int(0);
+    while {
+        i += 1;
+        if k % 2 == 0 {
+            k /= 2;
+        } else {
+            let mut j = int(0);
+            while {
+                j += 2;
+                k -= 1;
+                j < i && k > 3
+            } {
+                sum += 1;
+            }
+        }
+        k > 1 && { i += 2; i < 15 }
+    } {
+        if sum > 4 {
+            break;
+        }
+        if i == 4 {
+            continue;
+        }
+        i += 1;
+        sum += k;
+    }
+    sum * 1000 + i * 10 + k
+});
+
 agree!(deferred(n) over -2..3; {
     let x;
     let mut y;

@@ -3,7 +3,7 @@
 use super::condition::{self, Changes, Condition, Place, Places, WhileParts};
 use super::{StagedIf, StagedLazy, State};
 use crate::trace::{self, Site, WhileTrace};
-use crate::{Any, Diagnostic, HostTensor, Tensor};
+use crate::{Any, HostTensor, Tensor};
 
 /// A `while`. The type of its condition is found out when it is tested.
 #[must_use]
@@ -168,21 +168,21 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
         };
         let now = condition::save(&places);
         condition::check_structure(&params, &now, sites, ["before the loop", "after its condition"]);
-        for ((a, b), site) in params.iter().zip(&now).zip(sites) {
-            if a.tensors() != b.tensors() {
-                trace::fail(
-                    Diagnostic::new(format!("the condition of a staged `while` changes `{}`", site.name))
-                        .at(site.loc(), "changed here")
-                        .help("change it in the body, and once more before the loop"),
-                );
-            }
-        }
         let condition = condition.untyped();
         let condition = bound.map_or(condition, |b| b.count.lt(int(b.limit)).and(condition));
-        let mut now = trace.begin_body(condition);
-        let bound = bound.map(|b| b.taken(&mut now));
-        let params = condition::with_tensors(&params, now);
-        places.load(&params);
+        let changes = params.iter().zip(&now).any(|(before, now)| before.tensors() != now.tensors());
+        let (mut in_body, start) = if changes {
+            let (in_body, start) = trace.begin_body_after(condition, &condition::tensors(&now));
+            (in_body, Some(start))
+        } else {
+            (trace.begin_body(condition), None)
+        };
+        let bound = bound.map(|b| b.taken(&mut in_body));
+        let params = condition::with_tensors(&params, in_body);
+        match start {
+            Some(start) => places.load(&condition::with_tensors(&now, start)),
+            None => places.load(&params),
+        }
         *self = StagedWhile::Body(trace, params, bound);
         true
     }

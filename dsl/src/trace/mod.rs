@@ -112,6 +112,8 @@ struct Construct {
     var_values: [HashMap<VarId, Value>; 2],
     /// What the condition yields.
     pred: Option<Value>,
+    /// `while`: what the condition makes of the declared loop variables, if it changes any.
+    after_condition: Option<Vec<Value>>,
     /// Call: parameters of the second region that stand for nothing outside.
     own: Vec<Value>,
     /// `while`: whether it is to run in segments.
@@ -630,6 +632,7 @@ impl Tracer {
             var_params: HashMap::new(),
             var_values: Default::default(),
             pred: None,
+            after_condition: None,
             own: Vec::new(),
             segments: None,
         });

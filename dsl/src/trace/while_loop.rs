@@ -1,6 +1,7 @@
 //! Opening and closing `while`.
 
 use super::cond::mismatch;
+use crate::ops::Effects;
 use super::*;
 
 /// An open `while`: the tracing side of a staged loop.
@@ -48,6 +49,25 @@ impl WhileTrace {
             c.current = 1;
             Ok(t.params_of(self.construct, 1, t.open[self.construct].declared))
         })
+    }
+
+    /// Closes a condition that changes loop variables and opens the body; gives the loop variables as the body gets
+    /// them, and as the condition leaves them.
+    ///
+    /// A condition yields nothing but its value. So the body begins with a copy of the condition, and so does what follows the loop; what
+    /// the condition does besides computing happens in the condition alone.
+    #[track_caller]
+    pub fn begin_body_after(&mut self, pred: Any, now: &[Any]) -> (Vec<Any>, Vec<Any>) {
+        let loc = Loc::caller();
+        let now = try_with(|t| now.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>());
+        let params = self.begin_body(pred);
+        let start = try_with(|t| {
+            let [cond, body] = t.open[self.construct].regions;
+            let start = t.repeat_condition(cond, &now, t.graph.region(body).params.clone(), body);
+            t.open[self.construct].after_condition = Some(now);
+            Ok(start.into_iter().map(|v| t.any(v)).collect())
+        });
+        (params, start)
     }
 
     /// Adds a loop variable while the body is open: the handle of its value in the body.
@@ -110,6 +130,17 @@ impl Tracer {
     pub(super) fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<Any> {
         let params = &self.graph.region(self.open[construct].regions[which]).params;
         params[..n].iter().map(|&p| self.any(p)).collect()
+    }
+
+    /// What a condition makes of loop variables, again, in another region where `given` stands for its parameters.
+    fn repeat_condition(&mut self, cond: Region, now: &[Value], given: Vec<Value>, to: Region) -> Vec<Value> {
+        let params = self.graph.region(cond).params.iter().copied();
+        let given = params.zip(given).collect();
+        let yields = std::mem::replace(&mut self.graph.region_mut(cond).yields, now.to_vec());
+        let is_effect = |op: &Op| op.effects() >= Effects::WritesState;
+        let again = self.graph.copy_into(cond, to, given, &is_effect);
+        self.graph.region_mut(cond).yields = yields;
+        again
     }
 
     fn end_while(
@@ -209,13 +240,20 @@ impl Tracer {
             None => self.graph.node(node).results.clone(),
             Some(segments) => self.in_segments(node, segments),
         };
-        let results: Vec<Value> = results
+        let mut results: Vec<Value> = results
             .into_iter()
             .map(|r| match r {
                 Ok(i) => made[i],
                 Err(outer) => outer,
             })
             .collect();
+        let mut final_values = c.outer.clone();
+        carried.iter().zip(&results).for_each(|(&(i, _), &r)| final_values[i] = r);
+        if let Some(now) = &c.after_condition {
+            let given = order.iter().map(|&i| final_values[i]).collect();
+            let after = self.repeat_condition(cond, now, given, self.graph.node(node).region);
+            results.splice(..after.len(), after);
+        }
         for (&(id, i), &value) in vars.iter().zip(&results[n_results..]) {
             if is_changing(i) {
                 self.set_var(id, self.depth, value);
