@@ -230,6 +230,30 @@ fn a_method_with_mut_self_carries_what_it_changes() {
 }
 
 #[test]
+fn a_method_with_mut_self_may_have_the_name_of_an_operation() {
+    #[derive(Carry, Clone, Copy)]
+    struct Pair {
+        now: Tensor,
+        next: Tensor,
+    }
+    impl Pair {
+        fn select(&mut self) {
+            self.now = self.next;
+        }
+    }
+    #[graph]
+    fn f(x: Tensor, c: Tensor<bool>) -> Tensor {
+        let mut pair = Pair { now: x, next: x * 10.0 };
+        if c {
+            pair.select();
+        }
+        pair.now
+    }
+    assert_eq!(eval_with(f, (1.0, true)).unwrap(), 10.0);
+    assert_eq!(eval_with(f, (1.0, false)).unwrap(), 1.0);
+}
+
+#[test]
 fn derived_state_with_vectors_options_and_host_fields_is_carried() {
     #[graph]
     fn f(n: Tensor<i32>) -> (Tensor, Tensor<i32>) {
@@ -478,11 +502,11 @@ mod errors_name_variable_and_line {
     fn tensor_that_leaves_its_branch_unseen() {
         #[graph]
         fn f() -> Tensor<i32> {
-            let hidden = std::cell::Cell::new(scalar(0));
+            let hidden = std::sync::Mutex::new(scalar(0));
             if scalar(1) > 0 {
-                hidden.set(scalar(1) + 1);
+                *hidden.lock().unwrap() = scalar(1) + 1;
             }
-            hidden.get()
+            hidden.into_inner().unwrap()
         }
         let e = error(f);
         assert!(e.message.contains("is used outside of it"), "{e}");

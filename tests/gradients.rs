@@ -307,6 +307,47 @@ fn a_gradient_with_respect_to_what_an_iteration_starts_from() {
 }
 
 #[test]
+fn a_gradient_between_two_results_of_one_construct_is_an_error() {
+    #[graph]
+    fn branch(x: S, c: Tensor<bool>) -> S {
+        let (mut y, mut z) = (x, x);
+        if c {
+            z = x * 2.0;
+            y = z * z;
+        }
+        gradients(y, z)
+    }
+    #[graph]
+    fn repeated(x: S, n: Tensor<i32>) -> S {
+        let (mut y, mut z, mut i) = (x, x, scalar(0));
+        while i < n {
+            z = x * 2.0;
+            y = z * z;
+            i += 1;
+        }
+        gradients(2.0 * y, z)
+    }
+    for (error, construct) in [(error_of(branch, (3.0, true)), "branch"), (error_of(repeated, (3.0, 2)), "loop")] {
+        let message = format!("the loss depends on `z` inside of the {construct} that gives both");
+        assert!(error.message.contains(&message), "{error}");
+        assert!(error.to_string().contains("y, z)"), "{error}");
+    }
+
+    // The other way round there is nothing between them.
+    #[graph]
+    fn apart(x: S, n: Tensor<i32>) -> S {
+        let (mut y, mut z, mut i) = (x, x, scalar(0));
+        while i < n {
+            z = x * 2.0;
+            y = z * z;
+            i += 1;
+        }
+        gradients(z * z * z, y) + gradients(y * y, y)
+    }
+    check(apart, (3.0, 2), &[72.0]);
+}
+
+#[test]
 fn a_loss_that_is_not_scalar_is_an_error() {
     #[graph]
     fn f(x: S) -> S {

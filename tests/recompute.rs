@@ -8,7 +8,7 @@ use anabranch::dsl::function::{GraphFn, trace_fn};
 use anabranch::dsl::passes::Pipeline;
 use anabranch::prelude::*;
 use anabranch::random::Key;
-use anabranch::{DType, TensorType};
+use anabranch::{DType, List, TensorType};
 use support::{check, error_of};
 
 type S = Tensor<f64>;
@@ -344,6 +344,25 @@ fn a_loop_in_segments_saves_its_state_once_for_each() {
     let forward = text.split("recompute").next().unwrap();
     assert!(forward.matches(" push ").count() <= 4, "{text}");
     assert!(pushes(&plain) >= 1);
+}
+
+#[test]
+fn a_list_that_changes_in_a_loop_in_segments_has_values_and_an_error_for_its_gradient() {
+    #[graph]
+    fn f(x: S, n: Tensor<i32>) -> S {
+        let (mut list, mut y, mut i) = (List::new(()), x, scalar(0));
+        while i < n {
+            checkpoint_loop_every(2);
+            y = y * x;
+            list.push(y);
+            i += 1;
+        }
+        list.stack().sum()
+    }
+    check(f, (2.0, 3), &[28.0]);
+    let error = error_of(|x: S, n: Tensor<i32>| gradients(f(x, n), x), (2.0, 3));
+    assert!(error.message.contains("the list `list` changes in a loop"), "{error}");
+    assert!(error.to_string().contains("while i < n"), "{error}");
 }
 
 #[test]

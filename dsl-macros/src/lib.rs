@@ -59,8 +59,8 @@ use proc_macro::TokenStream;
 ///
 /// Assignments, `&mut` borrows, and calls of methods on a `mut` variable or behind a `&mut`, unless the name of the method is
 /// known to change nothing (`len`, `iter`, `clone`, `sum`, ..). So a struct on which a method is called under a tensor condition
-/// may have to be a `Carry`. Changes through a `Cell` or another shared reference are not seen; a tensor that leaves its
-/// branch in this way is an error when it is used.
+/// may have to be a `Carry`. Using a `Cell` or `RefCell` of tensors is an error there; changes through another shared reference are not
+/// seen, but a tensor that leaves its branch in this way is an error when it is used.
 ///
 /// # Host conditions
 ///

@@ -33,6 +33,7 @@ mod lists;
 mod memory;
 mod missing;
 mod saved;
+mod siblings;
 mod sweep;
 
 use crate::ir::{Attrs, ListOp, Node, NodeData, Op, Region, StackOp, Value, ValueDef};
@@ -336,10 +337,13 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
     let wrt_values: Vec<Value> = wrt.iter().map(|&w| see(w)).collect();
     let seeds: Vec<(Value, Any)> = outputs.iter().map(|&(y, dy)| (see(y), dy)).collect();
 
+    let losses: Vec<Value> = seeds.iter().map(|&(y, _)| y).collect();
+
     let here = trace::depth();
     if here > 0 {
-        earlier::remember(seeds.iter().map(|&(y, _)| y), &wrt_values, loc);
+        earlier::remember(losses.iter().copied(), &wrt_values, loc);
     }
+    trace::try_with(|t| siblings::check(t, &losses, &wrt_values, loc));
     let active = trace::with(|t| active_in(t, &wrt_values));
     let root = Level::new(Region::from_index(0), here, None);
     let sweep = Sweep::new(active, wrt_values.iter().copied().collect(), root);

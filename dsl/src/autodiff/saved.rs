@@ -355,6 +355,19 @@ impl trace::Tracer {
         results[0]
     }
 
+    /// The error of a list that a checkpoint in a loop starts from.
+    fn lists_are_not_saved(&self, list: Value) -> Diagnostic {
+        let data = self.graph.value(list);
+        let name = data.name.map_or_else(|| "a list".to_owned(), |name| format!("the list `{name}`"));
+        let region = self.graph.region(self.graph.region_of(list));
+        let loc = region.owner.map_or(self.graph.loc(list), |owner| self.graph.node(owner).loc);
+        Diagnostic::new(format!(
+            "gradients: {name} changes in a loop in which a checkpoint starts from it, and lists are not saved"
+        ))
+        .at(loc, "in this loop")
+        .help("let the loop give tensors, or leave out `checkpoint_loop` and `checkpoint`")
+    }
+
     /// The stack on which the executions of a region inside push `v`, as a handle in the open region around. The first call gives
     /// every construct between the two a stack.
     fn save(&mut self, v: Value) -> Result<Any, Diagnostic> {
@@ -371,8 +384,10 @@ impl trace::Tracer {
             return Ok(self.any(stack));
         }
         path.reverse();
-        let Type::Tensor(element) = self.graph.ty(v).clone() else {
-            return Err(stacks_are_not_saved(self.graph.loc(v)));
+        let element = match self.graph.ty(v).clone() {
+            Type::Tensor(element) => element,
+            Type::List(_) => return Err(self.lists_are_not_saved(v)),
+            Type::Stack(_) => return Err(stacks_are_not_saved(self.graph.loc(v))),
         };
         let loc = self.graph.loc(v);
         let ty = Type::Stack(element.clone());

@@ -5,8 +5,10 @@
 //! puts, for every variable that is a receiver or an argument in it and is not known to be mutable, a check of its type in
 //! code that is never reached.
 
-use super::{Condition, If, Logical, While};
+use super::{Carry, Condition, If, Logical, While};
 use crate::Tensor;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 /// A place that is a receiver or an argument.
 #[derive(Debug)]
@@ -15,6 +17,10 @@ pub struct Used<'a, T: ?Sized>(pub &'a T);
 /// It is a mutable reference.
 #[derive(Debug)]
 pub struct MutReference;
+
+/// It is a `Cell` or `RefCell`, itself or behind a shared reference or an `Rc`, of what a condition that is a tensor may change.
+#[derive(Debug)]
+pub struct InteriorMutable;
 
 /// It is something else.
 #[derive(Debug)]
@@ -26,6 +32,18 @@ impl<T: ?Sized> Used<'_, &mut T> {
         MutReference
     }
 }
+
+macro_rules! interior_mutable {
+    ($($cell:ty),*) => {$(
+        impl<T: Carry> Used<'_, $cell> {
+            /// What it is.
+            pub fn kind(&self) -> InteriorMutable {
+                InteriorMutable
+            }
+        }
+    )*};
+}
+interior_mutable!(Cell<T>, &Cell<T>, Rc<Cell<T>>, RefCell<T>, &RefCell<T>, Rc<RefCell<T>>);
 
 /// What a place is that is no mutable reference.
 pub trait UsedKind {
@@ -41,9 +59,10 @@ impl<T: ?Sized> UsedKind for Used<'_, T> {
 
 /// Conditions under which a place may be used that `#[graph]` takes for no mutable reference.
 #[diagnostic::on_unimplemented(
-    message = "this is a mutable reference, and whether a condition that is a tensor changes what it leads to cannot be seen",
-    label = "a mutable reference by its type only",
-    note = "declare it as `let name: &mut _ = ..;` or use the variable it leads to; then what changes is carried"
+    message = "whether a condition that is a tensor changes what this leads to cannot be seen",
+    label = "a mutable reference by its type only, or a cell",
+    note = "declare a mutable reference as `let name: &mut _ = ..;`, or use the variable it leads to; then what changes is carried",
+    note = "what is in a `Cell` or `RefCell` is not carried: use a `mut` variable"
 )]
 pub trait Uses<K> {}
 #[diagnostic::do_not_recommend]

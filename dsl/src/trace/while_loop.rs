@@ -1,8 +1,8 @@
 //! Opening and closing `while`.
 
 use super::cond::mismatch;
-use crate::ops::Effects;
 use super::*;
+use crate::ops::Effects;
 
 /// An open `while`: the tracing side of a staged loop.
 #[must_use]

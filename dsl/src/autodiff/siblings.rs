@@ -1,0 +1,64 @@
+//! Gradients with respect to one result of a construct, where the loss comes from another one.
+//!
+//! The way from one to the other is inside of the construct, and a result is only what came out of it: going backwards from
+//! there would give zero where the same program without the construct gives the derivative. So that is an error.
+
+use super::activity::{activate, active_in};
+use crate::ir::{CallKind, Node, Op, Value, ValueDef};
+use crate::trace::Tracer;
+use crate::{Diagnostic, Loc};
+
+/// Refuses a gradient whose loss depends on a value of `wrt` inside of the construct that gives it.
+pub(super) fn check(t: &Tracer, losses: &[Value], wrt: &[Value], loc: Loc) -> Result<(), Diagnostic> {
+    for &v in wrt {
+        let ValueDef::Result(node, i) = t.graph.value(v).def else { continue };
+        let siblings = computed_from(t, node, i as usize);
+        if siblings.is_empty() {
+            continue;
+        }
+        let active = active_in(t, &siblings);
+        if losses.iter().any(|loss| active.contains(loss)) {
+            let data = t.graph.node(node);
+            let name = t.graph.value(v).name.map_or_else(|| "a value".to_owned(), |name| format!("`{name}`"));
+            let what = match data.op {
+                Op::Cond => "branch",
+                Op::While => "loop",
+                _ => "checkpoint",
+            };
+            return Err(Diagnostic::new(format!(
+                "gradients: the loss depends on {name} inside of the {what} that gives both, where this gradient does not go"
+            ))
+            .at(loc, format!("with respect to {name}"))
+            .at(data.loc, format!("this {what}"))
+            .help("take the gradient with respect to what goes into it, or compute the loss behind it"));
+        }
+    }
+    Ok(())
+}
+
+/// The other results of a construct that are computed from one of its results.
+fn computed_from(t: &Tracer, node: Node, result: usize) -> Vec<Value> {
+    let data = t.graph.node(node);
+    let regions = match &data.op {
+        Op::Cond => &data.regions[..],
+        Op::While => &data.regions[1..],
+        Op::Call(CallKind::Checkpoint | CallKind::Recompute) => &data.regions[..1],
+        _ => return Vec::new(),
+    };
+    let mut found = Vec::new();
+    for &region in regions {
+        let yields = &t.graph.region(region).yields;
+        let own = yields[result];
+        // What only passes through is no value of the construct.
+        let passes = matches!(t.graph.value(own).def, ValueDef::Param(..));
+        let mut active = [own].into_iter().collect();
+        activate(&t.graph, region, &mut active);
+        for (j, y) in yields.iter().enumerate() {
+            let alias = passes && *y == own;
+            if j != result && active.contains(y) && !alias && !found.contains(&data.results[j]) {
+                found.push(data.results[j]);
+            }
+        }
+    }
+    found
+}
