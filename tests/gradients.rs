@@ -356,3 +356,41 @@ fn a_loss_that_is_not_scalar_is_an_error() {
     let error = error_of(f, [1.0, 2.0]);
     assert!(error.message.contains("the loss is f64[2]"), "{error}");
 }
+
+#[test]
+fn a_match_with_many_arms_has_the_gradient_of_the_taken_one() {
+    #[graph]
+    fn f(n: Tensor<i32>, x: S) -> (S, S) {
+        let y = match n {
+            0 => x,
+            1 => x * x,
+            2 => x * x * x,
+            3 => x.exp(),
+            4 => x.sin(),
+            5 => x.cos(),
+            6 => x + 1.0,
+            7 => x - 1.0,
+            8 => x * 2.0,
+            9 => x * 3.0,
+            10 => x * 4.0,
+            11 => x * 5.0,
+            12 => x * 6.0,
+            13 => x * 7.0,
+            14 => x * 8.0,
+            15 => x * 9.0,
+            16 => x * 10.0,
+            17 => x * 11.0,
+            18 => x * 12.0,
+            19 => x * 13.0,
+            20 => x * 14.0,
+            21..=40 => x * 100.0,
+            41 | 43 | 45 => x * 200.0,
+            _ => x * 0.0,
+        };
+        (y, gradients(y, x))
+    }
+    check(f, (2, 2.0), &[8.0, 12.0]);
+    check(f, (30, 2.0), &[200.0, 100.0]);
+    check(f, (43, 2.0), &[400.0, 200.0]);
+    check(f, (42, 2.0), &[0.0, 0.0]);
+}

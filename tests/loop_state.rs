@@ -246,3 +246,27 @@ fn the_gradient_runs_as_often_as_the_loop() {
     check(f, 2.0, &[16.0, 32.0]);
     check(f, 1e4, &[1e8, 2e4]);
 }
+
+#[test]
+fn a_bound_holds_beside_a_break_and_in_the_gradient() {
+    #[graph(max_iterations = 3)]
+    fn f(x: Tensor<f64>, limit: Tensor<f64>) -> (Tensor<f64>, Tensor<i32>, Tensor<f64>) {
+        let (mut y, mut i) = (x, scalar(0));
+        while {
+            y *= x;
+            y < 1000.0
+        } {
+            i += 1;
+            if y > limit {
+                break;
+            }
+            y += 1.0;
+        }
+        (y, i, gradients(y, x))
+    }
+    // Three iterations give (((x^2 + 1) x + 1) x + 1) x.
+    let x = 2.0f64;
+    check(f, (x, 100.0), &[46.0, 3.0, 5.0 * x.powi(4) + 3.0 * x.powi(2) + 2.0 * x + 1.0]);
+    // The second one leaves after (x^2 + 1) x.
+    check(f, (x, 5.0), &[10.0, 2.0, 3.0 * x.powi(2) + 1.0]);
+}

@@ -554,3 +554,79 @@ fn what_is_the_same_is_handed_out_of_branches_and_nests_and_differentiated_again
     };
     assert_eq!((saved(true), saved(false)), (4, 3));
 }
+
+#[test]
+fn in_a_nest_that_a_labelled_break_leaves_with_a_list_in_second_order() {
+    #[graph]
+    fn f(x: S, n: Tensor<i32>) -> (S, S) {
+        let mut l = List::new(());
+        let mut i = scalar(0);
+        'outer: loop {
+            let mut j = scalar(0);
+            while j < i {
+                let y = checkpoint(|| (x * j.cast::<f64>()).sin());
+                l.push(y);
+                j += 1;
+                if l.len() >= n {
+                    break 'outer;
+                }
+            }
+            i += 1;
+        }
+        let s = l.stack().sum();
+        let d = gradients(s, x);
+        (d, gradients(d, x))
+    }
+    let x = 0.3f64;
+    let mut js = vec![];
+    'o: for i in 0.. {
+        for j in 0..i {
+            js.push(j as f64);
+            if js.len() >= 7 {
+                break 'o;
+            }
+        }
+    }
+    let d: f64 = js.iter().map(|j| j * (x * j).cos()).sum();
+    let dd: f64 = js.iter().map(|j| -j * j * (x * j).sin()).sum();
+    check(f, (x, 7), &[d, dd]);
+}
+
+#[test]
+fn a_loop_in_segments_whose_condition_changes_a_variable() {
+    #[graph]
+    fn g(x: S, n: Tensor<i32>) -> (S, S) {
+        let (mut y, mut i) = (x, scalar(0));
+        while {
+            i += 1;
+            i < n
+        } {
+            checkpoint_loop();
+            if y > 100.0 {
+                break;
+            }
+            y *= x + y * 0.1;
+        }
+        let d = gradients(y, x);
+        (d, gradients(d, x))
+    }
+    let h = |x: f64| {
+        let mut y = x;
+        let mut i = 0;
+        while {
+            i += 1;
+            i < 5
+        } {
+            if y > 100.0 {
+                break;
+            }
+            y *= x + y * 0.1;
+        }
+        y
+    };
+    let e = 1e-4;
+    let d1 = |x: f64| (h(x + e) - h(x - e)) / (2.0 * e);
+    let d2 = (h(1.1 + e) - 2.0 * h(1.1) + h(1.1 - e)) / (e * e);
+    let got = eval_with(g, (1.1, 5)).unwrap();
+    assert!((got.0.item() - d1(1.1)).abs() < 1e-5 && (got.1.item() - d2).abs() < 1e-4, "{got:?} {} {}", d1(1.1), d2);
+}
