@@ -650,6 +650,7 @@ impl Walk<'_> {
                 ends: !jumps[1],
             }),
         ];
+        self.check_given(&deferred, jumps);
         let parts = IfParts { construct, index, at, condition: *cond, arms, deferred, kind };
         let mut expansion = match is_value {
             true => emit::if_value(parts, carried, position.expected),
@@ -660,6 +661,20 @@ impl Walk<'_> {
             expansion = Expr::Verbatim(quote!({ #expansion #leave }));
         }
         with_attributes(&attrs, expansion)
+    }
+
+    /// What gets its first value in one arm, and is there after the `if`, has to get one in the other as well, if that comes to its end.
+    fn check_given(&self, deferred: &[emit::Deferred], jumps: [bool; 2]) {
+        for d in deferred.iter().filter(|d| d.slot.is_some()) {
+            if (0..2).any(|arm| !d.given_in[arm] && !jumps[arm]) {
+                let name = &d.var;
+                let message = format!(
+                    "`{name}` gets its first value in one arm of an `if` and not in the other: \
+                     give it a value in both, or where it is declared"
+                );
+                self.cx.error(name, message);
+            }
+        }
     }
 
     /// Goes on to the second arm of the innermost construct.
