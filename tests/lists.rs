@@ -437,3 +437,38 @@ fn gradients_of_parts_and_of_several_elements() {
     check(g, ([5.0, 7.0], [3, 0]), &[40.0, 0.0, 8.0, 0.0]);
     check(g, ([5.0, 7.0], [1, 3]), &[20.0, 56.0, 4.0, 8.0]);
 }
+
+#[test]
+fn a_for_goes_over_the_elements_of_a_list() {
+    #[graph]
+    fn f(x: S, n: Tensor<i32>) -> (S, S) {
+        let (mut list, mut y) = (List::new(()), x);
+        for _ in range(n) {
+            list.push(y);
+            y *= x;
+        }
+        let mut sum = scalar(0.0);
+        for (i, y) in [10.0, 1.0].into_iter().zip([list, list]) {
+            for y in y {
+                if y > 5.0 {
+                    break;
+                }
+                sum += i * y;
+            }
+        }
+        (sum, gradients(sum, x))
+    }
+    check(f, (2.0, 4), &[11.0 * 6.0, 11.0 * 5.0]);
+    check(f, (2.0, 0), &[0.0, 0.0]);
+}
+
+#[test]
+fn a_list_is_not_printed() {
+    #[graph]
+    fn f(x: S) -> S {
+        let list = List::unstack(x);
+        println!("{list:?}");
+        list.stack()
+    }
+    refused(&error_of(f, [1.0]), "a list is not printed", "a `List` is a symbol");
+}

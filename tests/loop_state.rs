@@ -270,3 +270,14 @@ fn a_bound_holds_beside_a_break_and_in_the_gradient() {
     // The second one leaves after (x^2 + 1) x.
     check(f, (x, 5.0), &[10.0, 2.0, 3.0 * x.powi(2) + 1.0]);
 }
+
+#[test]
+fn a_bound_holds_for_the_function_while_loop() {
+    #[graph(max_iterations = 3)]
+    fn f(x: Tensor<f64>) -> (Tensor<f64>, Tensor<f64>) {
+        let y = while_loop(x, |y| y.less(1000.0), |y| y * x);
+        (y, gradients(y, x))
+    }
+    check(f, 2.0, &[16.0, 32.0]);
+    check(f, 100.0, &[10_000.0, 200.0]);
+}

@@ -45,7 +45,7 @@ pub struct Spec {
     pub align: Option<char>,
     /// `+`: the sign is written of positive numbers, too.
     pub plus: bool,
-    /// `#`: nothing is left out of long tensors.
+    /// `#`: nothing is left out of long tensors, but for `{:#?}`, where it asks for lines as in `std::fmt`.
     pub alternate: bool,
     /// `0`: zeros fill the width.
     pub zero: bool,

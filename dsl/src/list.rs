@@ -4,7 +4,7 @@ use crate::autodiff::Wrt;
 use crate::ir::ListOp;
 use crate::staged::{Reader, State};
 use crate::trace::{self, Any};
-use crate::{Carry, Dim, Element, Float, Operand, Shape, Tensor, TensorType, Type};
+use crate::{Carry, Diagnostic, Dim, Element, Float, Loc, Operand, Shape, Tensor, TensorType, Type};
 use std::marker::PhantomData;
 
 /// A symbol for a list of tensors with elements of type `T`, in the function that is being traced: what TensorFlow calls a
@@ -58,6 +58,12 @@ impl<T: Element> Copy for List<T> {}
 
 impl<T: Element> std::fmt::Debug for List<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if crate::staged::is_making_text() {
+            let error = Diagnostic::new("a list is not printed")
+                .at(Loc::UNKNOWN, "a `List` is a symbol while its function is traced")
+                .help("print its elements: `list.stack()`, or one of them: `list.read(i)`");
+            trace::fail(error);
+        }
         write!(f, "{}: ", self.any.value())?;
         if trace::is_tracing() { write!(f, "{}", self.any.ty()) } else { write!(f, "list<{}>", T::DTYPE) }
     }
@@ -176,12 +182,6 @@ impl<T: Element> List<T> {
     /// The untyped handle.
     pub fn untyped(self) -> Any {
         self.any
-    }
-
-    /// The shape of the elements, as far as it is the same for all and known while tracing.
-    #[track_caller]
-    pub fn element_shape(self) -> Shape {
-        self.any.ty().element().shape.clone()
     }
 
     /// Names the value, for messages and for printing.

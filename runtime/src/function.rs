@@ -157,8 +157,8 @@ where
         Ok(self.compiled_for(signature)?.program.graph().clone())
     }
 
-    /// What runs for arguments of the given types, as text: instructions and memory, and for each loop and branch what it saves for a
-    /// gradient, by name, type and line, in bytes for each iteration.
+    /// What runs for arguments of the given types, as text: instructions and memory; for each loop whether its iterations depend on
+    /// each other; and for each loop and branch what it saves for a gradient, by name, type and line, in bytes for each iteration.
     pub fn explain(&self, signature: &[TensorType]) -> Result<String> {
         Ok(self.compiled_for(signature)?.program.explain())
     }

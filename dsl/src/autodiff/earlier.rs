@@ -33,8 +33,8 @@ pub(super) fn remember(losses: impl Iterator<Item = Value>, wrt: &[Value], loc: 
 
 /// The error of a gradient whose way leads through a loop variable.
 pub(super) fn error(name: Option<&'static str>, loc: Loc) -> Diagnostic {
-    let name = name.unwrap_or("a value");
-    Diagnostic::new(format!("gradients: the way leads through `{name}`, which the loop around this call changes"))
+    let name = name.map_or_else(|| "a value".to_owned(), |name| format!("`{name}`"));
+    Diagnostic::new(format!("gradients: the way leads through {name}, which the loop around this call changes"))
         .at(loc, "earlier iterations are not differentiated from inside of the loop")
         .help("take the gradient after the loop, or cut the way with `stop_gradient()`")
 }

@@ -101,9 +101,9 @@ impl Sweep {
         }
         trace::fail(
             Diagnostic::new(format!(
-                "gradients: of a list whose elements are {element}, where they are changed in a branch or loop and not all are used"
+                "gradients: this needs zeros for the elements of a list, {element}, whose extents are not known there"
             ))
-            .at(graph(|g| g.loc(v)), "the shapes of these elements are not known")
+            .at(graph(|g| g.loc(v)), "the list")
             .help("give the list elements of known extents"),
         )
     }

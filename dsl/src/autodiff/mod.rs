@@ -127,7 +127,8 @@ impl GradNode<'_> {
 ///
 /// # Errors
 /// End the trace: `loss` is not a scalar; an operation on the way has no rule; the way leads through the loop variables of a
-/// loop whose body is being traced.
+/// loop whose body is being traced, or is inside of the branch or loop that gives both `loss` and `wrt`; it needs zeros of
+/// extents that only the data decides.
 ///
 /// ```
 /// use anabranch_dsl::prelude::*;

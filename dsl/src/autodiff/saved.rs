@@ -232,10 +232,9 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
 /// The error of a backward region that needs zeros for what another loop saved, whose extents only the data decides.
 pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
     Diagnostic::new(
-        "gradients: a gradient that was taken in a loop, of a loop before it, in one more loop, cannot be differentiated where \
-         extents are not known",
+        "gradients: the gradient of a gradient that was taken in a loop needs known extents of what another loop saved for it",
     )
-    .at(loc, "this is saved for the gradient, and its extents are not known")
+    .at(loc, "this is saved, and its extents are not known")
     .help("give it known extents, or take the gradient beside the loop that it goes through")
 }
 

@@ -1,14 +1,15 @@
 //! A closure runs as long as another one says so.
 
 use crate::staged::{Carry, State, check_one_structure, leaf_sites};
-use crate::trace::{Site, WhileTrace};
-use crate::{Any, Tensor};
+use crate::trace::{self, Site, WhileTrace};
+use crate::{Any, Tensor, scalar};
 
 /// The first state for which `condition` does not hold, of `init`, `body(init)`, `body(body(init))` and so on: `while` as
 /// a function.
 ///
 /// The state is any [`Carry`]: tensors, tuples, arrays, structs with `#[derive(Carry)]`. It keeps its element types,
-/// shapes and structure. Both closures are called once, while tracing; tensors from outside that they use are captured.
+/// shapes and structure. Both closures are called once, while tracing; tensors from outside that they use are captured. In a function
+/// with `#[graph(max_iterations = n)]` it ends after `n` iterations.
 ///
 /// # Errors
 /// End the trace: a condition with dimensions, or one that assigns a variable; a state that comes out of the body with another
@@ -32,8 +33,16 @@ use crate::{Any, Tensor};
 /// ```
 #[track_caller]
 pub fn while_loop<S: Carry>(init: S, condition: impl FnOnce(S) -> Tensor<bool>, body: impl FnOnce(S) -> S) -> S {
-    let body = |_: &mut WhileTrace, _: &[Any], state| (body(state), Vec::new());
-    record(init, &[], |_, state| condition(state), body).0
+    let int = |x: i64| scalar(x).untyped();
+    // How many iterations there were, if they are bounded.
+    let limit = trace::max_iterations();
+    let count: Vec<Any> = limit.iter().map(|_| int(0)).collect();
+    let condition = |count: &[Any], state| {
+        let go_on = condition(state);
+        limit.map_or(go_on, |limit| Tensor::from_any(count[0].lt(int(limit)).and(go_on.untyped())))
+    };
+    let body = |_: &mut WhileTrace, count: &[Any], state| (body(state), count.iter().map(|n| n.add(int(1))).collect());
+    record(init, &count, condition, body).0
 }
 
 /// A `while` with loop variables of its own beside the state: `own` are their initial values. The body gives the next state and the next

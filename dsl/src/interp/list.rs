@@ -158,11 +158,6 @@ impl HostList {
         self.element = element;
     }
 
-    /// Removes all elements.
-    pub fn clear(&mut self) {
-        self.items.clear();
-    }
-
     /// The list that an operation makes from tensors: all but [`ListOp::ZerosLike`].
     pub fn make(op: &ListOp, element: TensorType, operands: &[HostTensor], loc: Loc) -> Result<HostList> {
         let items = match op {

@@ -13,7 +13,7 @@
 //! - **V5** The operands of a `while` are the parameters of both of its regions, in number and type. `cond` yields one `bool[]`.
 //!   `body` yields a value for each loop variable; the first parameters and the results are of the same types.
 //! - **V6** The first operand of a `cond` is a `bool[]`, the others are the parameters of both of its regions, in number and
-//!   type. Both yield a value for each result. Other nodes have no regions.
+//!   type. Both yield a value for each result. Nodes that V5, V6 and V13 do not name have no regions.
 //! - **V7** A node stands at most once, in one region, and a value is defined once.
 //! - **V8** Variables have different names, and types whose extents are known. What is read, or assigned, is of the variable's
 //!   type.

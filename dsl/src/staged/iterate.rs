@@ -5,7 +5,7 @@
 
 use super::carry::{Reader, State};
 use super::{Carry, Condition};
-use crate::{Any, DType, Element, Integer, List, Tensor, scalar, trace};
+use crate::{Any, DType, Diagnostic, Element, Integer, List, Loc, Tensor, scalar, trace};
 use std::marker::PhantomData;
 use std::ops;
 
@@ -84,9 +84,9 @@ impl<I: Iterator> Looping for HostLoop<I> {
     }
 }
 
-/// The slices of a tensor along its leading axis.
+/// The slices of a tensor along its leading axis, or the elements of a list.
 ///
-/// They are read from a [`List`], so that their gradients are added to one list in place.
+/// Slices are read from a [`List`], so that their gradients are added to one list in place.
 #[derive(Debug)]
 pub struct Rows<T: Element> {
     of: List<T>,
@@ -101,10 +101,26 @@ impl<T: Element> Iterable for Tensor<T> {
         let known = if self.rank() == 0 { Some(self.dim(0)) } else { self.shape().dims()[0].known() };
         let of = List::unstack(self);
         let len = match known {
-            Some(n) => scalar(i32::try_from(n).expect("an axis is shorter than 2^31")),
+            Some(n) => match i32::try_from(n) {
+                Ok(n) => scalar(n),
+                Err(_) => trace::fail(
+                    Diagnostic::new(format!("this `for` goes over {n} slices of a tensor"))
+                        .at(Loc::caller(), "too many")
+                        .help("a loop has at most 2147483647 iterations"),
+                ),
+            },
             None => of.len(),
         };
         Rows { of, len }
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Element> Iterable for List<T> {
+    type Looping = Rows<T>;
+    #[track_caller]
+    fn looping(self) -> Rows<T> {
+        Rows { of: self, len: self.len() }
     }
 }
 

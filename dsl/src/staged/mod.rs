@@ -53,7 +53,7 @@ pub use iterate::{
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};
 pub use print::{dbg, dbg_here, message, print};
-pub(crate) use print::{fail_without_value, show};
+pub(crate) use print::{fail_without_value, is_making_text, show};
 pub use receiver::{MutReference, NoMutReference, Used, UsedKind, Uses, never};
 pub use slot::Slot;
 pub use while_loop::{StagedWhile, Trips, While};

@@ -40,6 +40,11 @@ impl Drop for Making {
     }
 }
 
+/// Whether the text of a graph's print is being made.
+pub(crate) fn is_making_text() -> bool {
+    SHOWN.with_borrow(|s| !s.is_empty())
+}
+
 /// Writes a mark for a tensor; gives whether there is a text to put it in.
 pub(crate) fn show(tensor: Any, kind: Kind, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
     let index = SHOWN.with_borrow_mut(|s| {

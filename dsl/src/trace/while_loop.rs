@@ -36,7 +36,7 @@ impl WhileTrace {
         try_with(|t| {
             assert_eq!(t.open.len(), self.construct + 1, "an inner construct was left open");
             let pred = t.predicate(pred, "while", loc)?;
-            if let Some(&id) = t.open[self.construct].var_values[0].keys().next() {
+            if let Some(&id) = t.open[self.construct].var_values[0].keys().min() {
                 let name = &t.graph.vars[id.index()].name;
                 return Err(Diagnostic::new(format!(
                     "the condition of a staged `while` assigns the variable `{name}`"
@@ -94,14 +94,14 @@ impl WhileTrace {
         self.add_carried(init);
     }
 
-    /// Closes the loop. `next[i]` is the next value of the i-th declared loop variable; `extra` gives the next values of those
-    /// that autodiff added, in order. The results come in the same order; a variable that the body
-    /// does not change comes back as its initial value.
+    /// Closes the loop. `next[i]` is the next value of the i-th loop variable. The results come in the same order; a variable that the
+    /// body does not change comes back as its initial value.
     #[track_caller]
     pub fn end(self, next: &[Any], sites: &[Site]) -> Vec<Any> {
         self.end_with(next, &[], sites)
     }
 
+    /// Closes the loop; `extra` are the next values of the loop variables that were added while the body was open, in order.
     #[track_caller]
     pub(crate) fn end_with(self, next: &[Any], extra: &[Any], sites: &[Site]) -> Vec<Any> {
         let loc = Loc::caller();

@@ -81,10 +81,9 @@ impl List {
                 if self.len() != other.len() {
                     return Err(meaning::lengths_differ(op, self.len(), other.len(), loc));
                 }
-                let n = self.len() * self.bytes;
-                let to = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..n];
-                add_bytes(self.element.dtype, to, &bytemuck::cast_slice(&other.words)[..n]);
-                self.written.iter_mut().zip(&other.written).for_each(|(a, b)| *a |= b);
+                for i in (0..self.len()).filter(|&i| other.written[i]) {
+                    self.add_item(i, other.item(i));
+                }
             }
             op => panic!("{} takes one list", op.name()),
         }
@@ -112,6 +111,15 @@ impl List {
 
     fn item_mut(&mut self, i: usize) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.words)[i * self.bytes..][..self.bytes]
+    }
+
+    /// Adds to an element; one that is not written becomes what is added.
+    fn add_item(&mut self, i: usize, from: &[u8]) {
+        let dtype = self.element.dtype;
+        match std::mem::replace(&mut self.written[i], true) {
+            true => add_bytes(dtype, self.item_mut(i), from),
+            false => self.item_mut(i).copy_from_slice(from),
+        }
     }
 
     /// Changes the list; `data` are the bytes of elements, one behind the other, one for each index. Of an unstacked tensor the index
@@ -149,12 +157,9 @@ impl List {
                 }
             }
             ListOp::Accumulate => {
-                let dtype = self.element.dtype;
                 for (k, &index) in indices.iter().enumerate() {
                     let i = meaning::check_index(op, index, self.len(), loc)?;
-                    self.written[i] = true;
-                    let from = &data[k * self.bytes..][..self.bytes];
-                    add_bytes(dtype, self.item_mut(i), from);
+                    self.add_item(i, &data[k * self.bytes..][..self.bytes]);
                 }
             }
             op => panic!("{} changes no list by elements", op.name()),
