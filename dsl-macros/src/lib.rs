@@ -22,8 +22,8 @@ use proc_macro::TokenStream;
 /// | `if`, `else if`, `else`, as statement and value; `while`; `assert!`, `debug_assert!` | the condition is a tensor |
 /// | `a && b`, `a \|\| b`, `!a` | an operand is a tensor; `b` is evaluated only if `a` asks for it |
 /// | `match x { 0 => .., 1..=3 \| 7 if c => .., n @ 8.. => .., _ => .. }` | `x` is a tensor of integers; the default arm is required |
-/// | `for row in x` | `x` is a tensor, whose leading axis it goes over, or a list |
-/// | `for i in range(a, b)`, `a..b`, `a..=b`, with `.step_by(k)` and `.rev()` | the bounds of `range` are tensors |
+/// | `for x in y` | `y` is a tensor, whose leading axis it goes over, or a list |
+/// | `for i in range(n)`, `range(a..b)`, `range(a..=b)`, with `.step_by(k)` and `.rev()` | always: `range` counts in the graph |
 /// | `loop`, labelled blocks | a `break` is under a condition that is a tensor |
 /// | `break`, `continue`, `return`, with a label, with a value, at any depth | under a condition that is a tensor |
 /// | `println!`, `print!`, `eprintln!`, `eprint!`, `dbg!` | an argument is a tensor, or it is under a condition that is one |
@@ -34,8 +34,8 @@ use proc_macro::TokenStream;
 /// What is assigned in a branch or a loop of the graph must be a `Carry`: tensors, lists, and tuples, arrays, options, vectors and derived
 /// structs of them. Outside of what the function does itself, the signature, documentation and visibility stay.
 ///
-/// What cannot be staged is a compile error at its token that says what to write instead. What cannot be seen is a change through a
-/// `Cell` or `RefCell`: it happens once, while tracing, whatever the condition turns out to be.
+/// What cannot be staged is a compile error at its token that says what to write instead. What cannot be seen is a change behind a shared
+/// reference: it happens once, while tracing, whatever the condition turns out to be.
 ///
 /// # Arguments
 ///
@@ -52,15 +52,15 @@ use proc_macro::TokenStream;
 /// Code behind a jump runs only if the jump was not taken, so a value that is given back early needs the same type and shape
 /// as the value at the end, and a host value cannot be given back under a condition that is a tensor.
 ///
-/// A variable may get its first value in both arms of an `if`, in a loop, or before a jump. Its shape in a loop stays what it was before;
+/// A variable may get its first value in both arms of an `if`, in a `loop`, or before a jump. Its shape in a loop stays what it was before;
 /// `x.with_dynamic(axis)` declares an extent that changes.
 ///
 /// # What counts as a change
 ///
 /// Assignments, `&mut` borrows, and calls of methods on a `mut` variable or behind a `&mut`, unless the name of the method is
 /// known to change nothing (`len`, `iter`, `clone`, `sum`, ..). So a struct on which a method is called under a tensor condition
-/// may have to be a `Carry`. Using a `Cell` or `RefCell` of tensors is an error there; changes through another shared reference are not
-/// seen, but a tensor that leaves its branch in this way is an error when it is used.
+/// may have to be a `Carry`. Using a variable that is a `Cell` or `RefCell` of tensors is an error there; changes through other shared
+/// references are not seen, but a tensor that leaves its branch in this way is an error when it is used.
 ///
 /// # Host conditions
 ///

@@ -50,16 +50,17 @@ pub fn checkpoint<Y: Carry>(body: impl FnOnce() -> Y) -> Y {
 /// End the trace if there is no such loop.
 ///
 /// ```
-/// use anabranch_dsl::{checkpoint_loop, prelude::*, trace::WhileTrace};
+/// use anabranch_dsl::{checkpoint_loop, prelude::*};
 ///
 /// let dx = eval(|| {
 ///     let x = scalar(2.0f64);
-///     // while x < 100 { checkpoint_loop(); x = x * x }
-///     let (mut w, params) = WhileTrace::begin(&[x.untyped()], &[]);
-///     let body = w.begin_body(params[0].lt(scalar(100.0f64).untyped()));
-///     checkpoint_loop();
-///     let y = w.end(&[body[0].mul(body[0])], &[])[0];
-///     gradients(Tensor::<f64>::from_any(y), x)
+///     // In a function with `#[graph]`: while y < 100.0 { checkpoint_loop(); y *= y; }
+///     let body = |y: Tensor<f64>| {
+///         checkpoint_loop();
+///         y * y
+///     };
+///     let y = while_loop(x, |y| y.less(100.0), body);
+///     gradients(y, x)
 /// })?;
 /// assert_eq!(dx, 1024.0);
 /// # Ok::<(), anabranch_dsl::Diagnostic>(())
