@@ -47,6 +47,11 @@ impl StopFlag {
         self.0.load(Ordering::Relaxed) != 0
     }
 
+    /// Where the flag lies, for generated code: a byte that is 0 until the flag is set. It is written atomically.
+    pub fn address(&self) -> *const u8 {
+        self.0.as_ptr()
+    }
+
     /// The reason, if it is set.
     pub fn get(&self) -> Option<ErrorKind> {
         match self.0.load(Ordering::Relaxed) {

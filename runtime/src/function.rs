@@ -55,8 +55,7 @@ where
     F: GraphFn<Args>,
 {
     pub(crate) fn new(session: Session, f: F) -> Self {
-        let settings = &session.options;
-        let options = Options { check_finite: settings.check_finite, interpreted: settings.interpreted };
+        let options = session.options.run;
         Function {
             name: name_of::<F>(),
             f,

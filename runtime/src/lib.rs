@@ -17,6 +17,7 @@
 mod call;
 mod cpu;
 mod function;
+mod native;
 mod optimize;
 mod plan;
 mod program;

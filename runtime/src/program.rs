@@ -1,6 +1,7 @@
 //! A graph that can be run: its plan, and the memory of steps that run it.
 
 use crate::cpu::memory::Vars;
+use crate::native::Native;
 use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
 use anabranch_dsl::interp::{self, Surroundings};
@@ -10,12 +11,20 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 /// How a graph is run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Fail at the first operation that makes a value which is not finite out of finite operands.
     pub(crate) check_finite: bool,
     /// Run by the interpreter.
     pub(crate) interpreted: bool,
+    /// Make native code of loops over numbers.
+    pub(crate) native: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { check_finite: false, interpreted: false, native: true }
+    }
 }
 
 /// A graph compiled for the concrete types of its inputs.
@@ -58,7 +67,13 @@ impl Program {
         }
         let plan = match options.interpreted {
             true => None,
-            false => Some(plan::lower(&graph, plan::Options { check_finite: options.check_finite })?),
+            false => {
+                let mut plan = plan::lower(&graph, plan::Options { check_finite: options.check_finite })?;
+                if options.native {
+                    plan.native = Native::compile(&mut plan);
+                }
+                Some(plan)
+            }
         };
         Ok(Program { graph, plan, options, free: Mutex::default() })
     }

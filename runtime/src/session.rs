@@ -1,6 +1,7 @@
 //! Sessions: where functions are compiled and variables have their values.
 
 use crate::function::Function;
+use crate::program::Options;
 use crate::state::{self, State};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::function::GraphFn;
@@ -33,8 +34,7 @@ pub struct Session {
 #[derive(Clone, Default)]
 #[must_use]
 pub struct Builder {
-    pub(crate) check_finite: bool,
-    pub(crate) interpreted: bool,
+    pub(crate) run: Options,
     pub(crate) print_to: Option<PrintTo>,
 }
 
@@ -44,8 +44,7 @@ pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
-            .field("check_finite", &self.check_finite)
-            .field("interpreted", &self.interpreted)
+            .field("run", &self.run)
             .finish_non_exhaustive()
     }
 }
@@ -53,12 +52,18 @@ impl fmt::Debug for Builder {
 impl Builder {
     /// Whether functions check every result for values that are not finite, unless they say otherwise themselves.
     pub fn check_finite(self, check_finite: bool) -> Builder {
-        Builder { check_finite, ..self }
+        Builder { run: Options { check_finite, ..self.run }, ..self }
     }
 
     /// Whether functions run by the interpreter, unless they say otherwise themselves.
     pub fn interpreted(self, interpreted: bool) -> Builder {
-        Builder { interpreted, ..self }
+        Builder { run: Options { interpreted, ..self.run }, ..self }
+    }
+
+    /// Whether loops over numbers become native code, as they do by default; else they are run instruction by instruction. Results are
+    /// the same, bit by bit.
+    pub fn native_code(self, native: bool) -> Builder {
+        Builder { run: Options { native, ..self.run }, ..self }
     }
 
     /// Where functions print: `to` gets the text of each `println!` or `dbg!` on tensors when it happens, calls on several

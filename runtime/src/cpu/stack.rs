@@ -120,6 +120,25 @@ impl Stack {
         to.copy_from_slice(&bytemuck::cast_slice(&self.words)[start..start + n]);
     }
 
+    /// Pushes a number, given as the register that holds it. The elements are numbers.
+    #[inline]
+    pub(crate) fn push_number(&mut self, value: u64) {
+        let to = self.grow();
+        to.copy_from_slice(&value.to_ne_bytes()[..to.len()]);
+    }
+
+    /// Pops a number, as the register that holds it. The elements are numbers.
+    #[inline]
+    pub(crate) fn pop_number(&mut self) -> Option<u64> {
+        if !self.is_poppable() {
+            return None;
+        }
+        let mut value = [0; 8];
+        let n = self.element_bytes();
+        self.pop(&mut value[..n]);
+        Some(u64::from_ne_bytes(value))
+    }
+
     /// Pushes a tensor.
     pub(crate) fn push_host(&mut self, tensor: HostTensor) {
         if self.is_dynamic() {

@@ -3,7 +3,7 @@
 //! A draft has as many registers, buffers and stacks as there are values. Moves that happen at one point, such as the
 //! loop variables getting their next values, stand together as one item and happen at once. Jumps go to labels.
 
-use super::{BufferId, Instr, Reg, SlotId, StackId, Step, StepId, View};
+use super::{BufferId, Instr, Reg, ScalarOp, SlotId, StackId, Step, StepId, View};
 use crate::cpu::kernels::Kernel;
 use anabranch_dsl::ir::ListForm;
 use anabranch_dsl::{HostTensor, Loc, Type};
@@ -75,8 +75,8 @@ pub(crate) struct Arm {
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     pub(crate) items: Vec<Item>,
-    /// For each item the name of the operation, if it is one on registers.
-    pub(crate) names: Vec<&'static str>,
+    /// For each item the operation, if it is one on registers.
+    pub(crate) ops: Vec<Option<ScalarOp>>,
     /// For each item the innermost loop around it.
     pub(crate) item_loops: Vec<Option<u32>>,
     pub(crate) loops: Vec<Loop>,
@@ -155,7 +155,7 @@ impl Draft {
                 f(Storage::Reg(*src), Read);
                 f(Storage::Reg(*dst), Write);
             }
-            Instr::Jump { .. } => {}
+            Instr::Jump { .. } | Instr::Native { .. } => {}
             Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } | Instr::Assert { cond, .. } => {
                 f(Storage::Reg(*cond), Read);
             }

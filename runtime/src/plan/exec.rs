@@ -84,6 +84,11 @@ impl Plan {
                 return Err(self.stopped(kind, pc));
             }
             match instr {
+                Instr::Native { function, .. } => {
+                    let native = self.native.as_ref().expect("there is native code of the plan");
+                    pc = native.run(*function, &mut cx.regs, &mut cx.stacks, surroundings.stop);
+                    continue;
+                }
                 Instr::Run(step) => self.step(cx, &self.steps[step.index()], foreign, surroundings)?,
                 Instr::Require { step, .. } => {
                     return Err(self.failure(cx, &self.steps[step.index()], foreign));

@@ -27,7 +27,7 @@ impl fmt::Display for Plan {
         writeln!(f, "  inputs ({})", inputs.join(", "))?;
         for (i, instr) in self.code.iter().enumerate() {
             write!(f, "{i:>5}  ")?;
-            self.instr(f, instr, self.names[i])?;
+            self.instr(f, instr, self.ops[i].map_or("", |op| op.name))?;
             writeln!(f)?;
         }
         for (i, (operand, ty)) in self.outputs.iter().enumerate() {
@@ -54,6 +54,7 @@ impl Plan {
             }
             Instr::Move { dst, src } => write!(f, "{dst:?} = {src:?}"),
             Instr::Jump { to } => write!(f, "jump {to}"),
+            Instr::Native { entry, .. } => write!(f, "jump {entry}, natively"),
             Instr::JumpIf { cond, to } => write!(f, "if {cond:?} jump {to}"),
             Instr::JumpUnless { cond, to } => write!(f, "unless {cond:?} jump {to}"),
             Instr::Run(step) => self.step_text(f, *step),

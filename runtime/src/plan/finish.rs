@@ -4,7 +4,9 @@ use super::allocate::{Request, allocate};
 use super::draft::{Draft, Item, Move, Storage};
 use super::liveness::Liveness;
 use super::moves::{Ordered, in_order};
-use super::{Assign, Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View};
+use super::{
+    Assign, Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, View,
+};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
 use anabranch_dsl::{Loc, Result, TensorType, Type};
@@ -34,9 +36,9 @@ struct Finish<'a> {
     stack_types: Vec<Type>,
     steps: Vec<Step>,
     code: Vec<Instr>,
-    names: Vec<&'static str>,
-    /// The name of a comparison that was joined with the jump behind it.
-    compared: Option<&'static str>,
+    ops: Vec<Option<ScalarOp>>,
+    /// A comparison that was joined with the jump behind it.
+    compared: Option<ScalarOp>,
     /// Whether a label stands before an item.
     labelled: Vec<bool>,
 }
@@ -66,7 +68,7 @@ pub(super) fn finish(
         stack_types: Vec::new(),
         steps: Vec::new(),
         code: Vec::new(),
-        names: Vec::new(),
+        ops: Vec::new(),
         compared: None,
         labelled: vec![false; draft.items.len() + 1],
     };
@@ -84,7 +86,7 @@ pub(super) fn finish(
         finish.item(p);
     }
     starts.push(finish.code.len() as u32);
-    finish.names.resize(finish.code.len(), "");
+    finish.ops.resize(finish.code.len(), None);
     for instr in &mut finish.code {
         if let Instr::Jump { to }
         | Instr::JumpIf { to, .. }
@@ -106,7 +108,7 @@ pub(super) fn finish(
     }
     Ok(Plan {
         code: finish.code,
-        names: finish.names,
+        ops: finish.ops,
         steps: finish.steps,
         loops,
         regions,
@@ -120,6 +122,7 @@ pub(super) fn finish(
         outputs,
         assigns,
         name,
+        native: None,
     })
 }
 
@@ -215,10 +218,11 @@ impl Finish<'_> {
                     }
                     Instr::SlotMove { dst, src } => Instr::SlotMove { dst: self.slot(dst), src: self.slot(src) },
                     other @ (Instr::Jump { .. } | Instr::Run(_) | Instr::CheckFinite(_)) => other,
+                    Instr::Native { .. } => panic!("native code is made of the plan"),
                 };
                 self.code.push(instr);
-                self.names.resize(self.code.len() - 1, "");
-                self.names.push(self.compared.take().unwrap_or(draft.names[p]));
+                self.ops.resize(self.code.len() - 1, None);
+                self.ops.push(self.compared.take().or(draft.ops[p]));
             }
         }
     }
@@ -235,7 +239,7 @@ impl Finish<'_> {
             && dst == compared
         {
             self.code.pop();
-            self.compared = self.names.pop();
+            self.compared = self.ops.pop().flatten();
             return Instr::JumpCompare { f, a, b, to, when };
         }
         if when { Instr::JumpIf { cond: compared, to } } else { Instr::JumpUnless { cond: compared, to } }

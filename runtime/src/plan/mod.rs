@@ -40,6 +40,7 @@ mod registers;
 mod view;
 
 use crate::cpu::kernels::Kernel;
+use crate::native::Native;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::OpDef;
 use anabranch_dsl::{DType, HostTensor, Loc, TensorType, Type};
@@ -140,6 +141,15 @@ pub(crate) struct Step {
     pub(crate) loc: Loc,
 }
 
+/// An operation on registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScalarOp {
+    pub(crate) name: &'static str,
+    /// The type of its operands; of those that it chooses from, if it is `select`.
+    pub(crate) operand: DType,
+    pub(crate) result: DType,
+}
+
 /// An instruction.
 #[derive(Clone, Debug)]
 pub(crate) enum Instr {
@@ -155,6 +165,8 @@ pub(crate) enum Instr {
     Move { dst: Reg, src: Reg },
     /// Goes on at another instruction.
     Jump { to: u32 },
+    /// Goes on at `entry`, in a loop of which there is native code.
+    Native { function: u32, entry: u32 },
     /// Goes on at another instruction if the register holds true.
     JumpIf { cond: Reg, to: u32 },
     /// Goes on at another instruction if the register holds false.
@@ -209,8 +221,8 @@ pub(crate) struct LoopPlace {
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) code: Vec<Instr>,
-    /// For each instruction the name of the operation, if it is one on registers.
-    pub(crate) names: Vec<&'static str>,
+    /// For each instruction the operation, if it is one on registers.
+    pub(crate) ops: Vec<Option<ScalarOp>>,
     pub(crate) steps: Vec<Step>,
     pub(crate) loops: Vec<LoopPlace>,
     /// Where each buffer lies in the arena.
@@ -229,6 +241,8 @@ pub(crate) struct Plan {
     pub(crate) assigns: Vec<Assign>,
     /// The name of the graph.
     pub(crate) name: String,
+    /// The native code of its loops.
+    pub(crate) native: Option<Native>,
 }
 
 impl Plan {

@@ -4,7 +4,7 @@ use super::{Instr, Lower, Place, Users};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::{Arg, MAX_BLOCKS, Map, MapOp};
 use crate::cpu::kernels::functions::{Function, Scalar, function};
-use crate::plan::{Meaning, Operand, Out, View, reg_view};
+use crate::plan::{Meaning, Operand, Out, ScalarOp, View, reg_view};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Op};
 use anabranch_dsl::ops::OpDef;
 use anabranch_dsl::{DType, Loc, Result};
@@ -151,7 +151,9 @@ impl Lower<'_> {
             Scalar::Binary(f) => Instr::Binary { f, dst, a, b },
             Scalar::Select => Instr::Select { dst, a, b, c },
         };
-        self.emit_named(instr, def.name);
+        let operand = data.operands[usize::from(def.name == "select")];
+        let [operand, result] = [operand, data.results[0]].map(|v| self.graph.ty(v).element().dtype);
+        self.emit_op(instr, ScalarOp { name: def.name, operand, result });
         if let (true, Some(step)) = (self.options.check_finite, step) {
             self.emit(Instr::CheckFinite(step));
         }

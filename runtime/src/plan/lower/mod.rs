@@ -10,7 +10,8 @@ mod prim;
 
 use super::draft::{Arm, Draft, Item, Loop, Move};
 use super::{
-    Assign, Base, BufferId, Instr, Meaning, Operand, Out, Plan, Reg, SlotId, StackId, Step, StepId, View, reg_view,
+    Assign, Base, BufferId, Instr, Meaning, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, View,
+    reg_view,
 };
 use crate::cpu::element::scalar_to_reg;
 use crate::cpu::kernels::Kernel;
@@ -312,14 +313,14 @@ impl Lower<'_> {
     }
 
     /// Emits an operation on registers.
-    fn emit_named(&mut self, instr: Instr, name: &'static str) {
+    fn emit_op(&mut self, instr: Instr, op: ScalarOp) {
         self.emit(instr);
-        *self.draft.names.last_mut().expect("an item was added") = name;
+        *self.draft.ops.last_mut().expect("an item was added") = Some(op);
     }
 
     fn emit_item(&mut self, item: Item) {
         self.draft.items.push(item);
-        self.draft.names.push("");
+        self.draft.ops.push(None);
         self.draft.item_loops.push(self.current_loop);
         self.draft.item_arms.push(self.current_arm);
     }

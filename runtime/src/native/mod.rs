@@ -1,0 +1,124 @@
+//! Native code for loops that work on registers and stacks of numbers, by Cranelift.
+//!
+//! ```text
+//! Plan --region: which loops--> --translate--> machine code, one function for each loop nest
+//! ```
+//!
+//! A function of this module does what `plan::registers` does with the instructions of one loop, without looking at each of
+//! them again in each iteration. The interpreter stays the meaning: native code that comes to an instruction that fails, or
+//! is asked to stop, writes all registers back and returns the index of that instruction, and the executor goes on there.
+//!
+//! Invariants:
+//!
+//! - N1. A function reads and writes registers and stacks of its plan only, by numbers that are smaller than how many there are.
+//! - N2. Results are those of the interpreter, bit by bit: arithmetic is that of IEEE 754 without contraction; what has no
+//!   instruction of its own calls the function that the interpreter calls.
+//! - N3. The code lives as long as the plan, and nothing changes it after it was made.
+//!
+//! This module must never know what a graph is, nor which shapes tensors have.
+
+mod host;
+mod region;
+mod translate;
+
+use crate::cpu::stack::Stack;
+use crate::plan::{Instr, Plan};
+use anabranch_dsl::interp::StopFlag;
+use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::settings::{self, Configurable};
+use cranelift_jit::{JITBuilder, JITModule};
+use cranelift_module::{Linkage, Module, default_libcall_names};
+use std::mem::ManuallyDrop;
+use std::sync::OnceLock;
+
+/// What a native function is: it gets the registers, the stacks and the byte of the stop flag, and gives the index of the
+/// instruction that comes next.
+type Function = unsafe extern "C" fn(*mut u64, *mut Stack, *const u8) -> u32;
+
+/// The native code of a plan.
+pub(crate) struct Native {
+    module: ManuallyDrop<JITModule>,
+    functions: Vec<Function>,
+    n_registers: usize,
+    n_stacks: usize,
+}
+
+// SAFETY: after `compile` nothing uses the module but `drop`, which has it alone; the code in it is read and run, never changed (N3).
+unsafe impl Send for Native {}
+// SAFETY: as above.
+unsafe impl Sync for Native {}
+
+impl Native {
+    /// Compiles the loops of a plan that can be native, and puts an [`Instr::Native`] where each of them is entered. None if there is
+    /// no such loop, or this machine is none that Cranelift knows.
+    pub(crate) fn compile(plan: &mut Plan) -> Option<Native> {
+        let regions = region::find(plan);
+        if regions.is_empty() {
+            return None;
+        }
+        let isa = target()?;
+        let mut module = JITModule::new(JITBuilder::with_isa(isa, default_libcall_names()));
+        let mut context = module.make_context();
+        let mut builder_context = cranelift_frontend::FunctionBuilderContext::new();
+        let mut ids = Vec::with_capacity(regions.len());
+        for (i, region) in regions.iter().enumerate() {
+            translate::translate(plan, region, &module, &mut context, &mut builder_context);
+            let id = module
+                .declare_function(&format!("loop{i}"), Linkage::Local, &context.func.signature)
+                .expect("the names of functions are different");
+            module
+                .define_function(id, &mut context)
+                .unwrap_or_else(|e| panic!("no native code of `{}`: {e}", plan.name));
+            module.clear_context(&mut context);
+            ids.push(id);
+        }
+        module.finalize_definitions().expect("nothing is left to link");
+        for (i, region) in regions.iter().enumerate() {
+            plan.code[region.enter as usize] = Instr::Native { function: i as u32, entry: region.entry };
+        }
+        let function = |id| {
+            let code = module.get_finalized_function(id);
+            // SAFETY: the code was compiled for the signature of `Function` by `translate`.
+            unsafe { std::mem::transmute::<*const u8, Function>(code) }
+        };
+        let functions = ids.into_iter().map(function).collect();
+        let (n_registers, n_stacks) = (plan.registers.len(), plan.stacks.len());
+        Some(Native { module: ManuallyDrop::new(module), functions, n_registers, n_stacks })
+    }
+
+    /// Runs a function; gives the instruction that comes next.
+    pub(crate) fn run(&self, function: u32, regs: &mut [u64], stacks: &mut [Stack], stop: &StopFlag) -> usize {
+        assert!(regs.len() == self.n_registers && stacks.len() == self.n_stacks, "the memory is that of another plan");
+        let function = self.functions[function as usize];
+        // SAFETY: the function uses `regs` and `stacks` below their lengths, which are those of the plan it was made for (N1), and
+        // reads the byte of the flag, which other threads change atomically. All are borrowed until it returns.
+        unsafe { function(regs.as_mut_ptr(), stacks.as_mut_ptr(), stop.address()) as usize }
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        // SAFETY: `module` is taken once, here, and none of its functions runs: they are called through `&self`.
+        unsafe { ManuallyDrop::take(&mut self.module).free_memory() };
+    }
+}
+
+impl std::fmt::Debug for Native {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Native").field("functions", &self.functions.len()).finish_non_exhaustive()
+    }
+}
+
+/// The processor of this machine. None if Cranelift does not know it, or its pointers are not of 64 bits.
+fn target() -> Option<OwnedTargetIsa> {
+    static TARGET: OnceLock<Option<OwnedTargetIsa>> = OnceLock::new();
+    let find = || {
+        let mut flags = settings::builder();
+        for (name, value) in [("opt_level", "speed"), ("is_pic", "false"), ("use_colocated_libcalls", "false")] {
+            flags.set(name, value).expect("Cranelift has this setting");
+        }
+        let isa = cranelift_native::builder().ok()?.finish(settings::Flags::new(flags)).ok()?;
+        (isa.pointer_bits() == 64 && cfg!(target_endian = "little")).then_some(isa)
+    };
+    TARGET.get_or_init(find).clone()
+}

@@ -1,0 +1,604 @@
+//! From the instructions of a loop to the intermediate form of Cranelift.
+//!
+//! Each register of the plan is a variable. Where all instructions of the loop take a register for one type, the variable is of
+//! that type; else it is the 64 bits, which are taken apart at each use. Registers are read when the function is entered
+//! and written when it is left.
+
+use super::region::{Region, popped, pushed};
+use super::{Stack, host};
+use crate::plan::{Instr, Plan, Reg, ScalarOp, StackId};
+use anabranch_dsl::DType;
+use cranelift_codegen::Context;
+use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use cranelift_codegen::ir::{AbiParam, Block, BlockArg, InstBuilder, MemFlagsData, SigRef, Type, Value, types};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
+use cranelift_jit::JITModule;
+use cranelift_module::Module;
+use std::collections::HashMap;
+
+/// Where the register machine's functions are called.
+struct Translation<'a> {
+    plan: &'a Plan,
+    region: &'a Region,
+    b: FunctionBuilder<'a>,
+    /// The type of each register that the loop uses.
+    types: HashMap<Reg, Type>,
+    vars: HashMap<Reg, Variable>,
+    /// Blocks of the instructions to which there are jumps.
+    blocks: HashMap<u32, Block>,
+    /// Writes the registers back and returns its parameter.
+    exit: Block,
+    regs: Value,
+    stacks: Value,
+    stop: Value,
+}
+
+/// Fills the function of `context` with the code of a region.
+pub(super) fn translate(
+    plan: &Plan,
+    region: &Region,
+    module: &JITModule,
+    context: &mut Context,
+    builder_context: &mut FunctionBuilderContext,
+) {
+    let pointer = types::I64;
+    context.func.signature = module.make_signature();
+    context.func.signature.params.extend([AbiParam::new(pointer), AbiParam::new(pointer), AbiParam::new(pointer)]);
+    context.func.signature.returns.push(AbiParam::new(types::I32));
+
+    let mut b = FunctionBuilder::new(&mut context.func, builder_context);
+    let first = b.create_block();
+    b.append_block_params_for_function_params(first);
+    b.switch_to_block(first);
+    let [regs, stacks, stop] = b.block_params(first)[..] else { panic!("a function has three parameters") };
+    let exit = b.create_block();
+    b.append_block_param(exit, types::I32);
+    let types = register_types(plan, region);
+    let (vars, blocks) = (HashMap::new(), HashMap::new());
+    let mut t = Translation { plan, region, b, types, vars, blocks, exit, regs, stacks, stop };
+
+    t.enter();
+    for i in region.code.clone() {
+        t.instr(i);
+    }
+    t.leave();
+    t.b.seal_all_blocks();
+    t.b.finalize(module.target_config());
+}
+
+/// The type in which an element lies in a register of the machine.
+fn machine_type(dtype: DType) -> Type {
+    match dtype {
+        DType::F32 => types::F32,
+        DType::F64 => types::F64,
+        DType::I32 | DType::U32 => types::I32,
+        DType::I64 => types::I64,
+        DType::U8 | DType::Bool => types::I8,
+    }
+}
+
+/// Registers that hold the same element at some time, in classes.
+#[derive(Default)]
+struct Classes {
+    parent: HashMap<Reg, Reg>,
+    /// The types that instructions ask of each class.
+    asked: HashMap<Reg, Vec<Type>>,
+}
+
+impl Classes {
+    fn of(&mut self, r: Reg) -> Reg {
+        let parent = *self.parent.entry(r).or_insert(r);
+        if parent == r {
+            return r;
+        }
+        let root = self.of(parent);
+        self.parent.insert(r, root);
+        root
+    }
+
+    fn ask(&mut self, r: Reg, ty: Type) {
+        let root = self.of(r);
+        let asked = self.asked.entry(root).or_default();
+        if !asked.contains(&ty) {
+            asked.push(ty);
+        }
+    }
+
+    fn join(&mut self, a: Reg, b: Reg) {
+        let (a, b) = (self.of(a), self.of(b));
+        if a != b {
+            self.parent.insert(a, b);
+            for ty in self.asked.remove(&a).unwrap_or_default() {
+                self.ask(b, ty);
+            }
+        }
+    }
+}
+
+/// The type of each register that a region uses: that of its elements if all instructions agree on it, else 64 bits.
+fn register_types(plan: &Plan, region: &Region) -> HashMap<Reg, Type> {
+    let mut classes = Classes::default();
+    let op = |i: u32| plan.ops[i as usize].map(|op| (machine_type(op.operand), machine_type(op.result)));
+    for i in region.code.clone() {
+        match plan.code[i as usize] {
+            Instr::Unary { dst, a, .. } => {
+                let (operand, result) = op(i).expect("an operation on registers is named");
+                classes.ask(a, operand);
+                classes.ask(dst, result);
+            }
+            Instr::Binary { dst, a, b, .. } => {
+                let (operand, result) = op(i).expect("an operation on registers is named");
+                classes.ask(a, operand);
+                classes.ask(b, operand);
+                classes.ask(dst, result);
+            }
+            Instr::JumpCompare { a, b, .. } => {
+                let (operand, _) = op(i).expect("a comparison is named");
+                classes.ask(a, operand);
+                classes.ask(b, operand);
+            }
+            Instr::Select { dst, a, b, c } => {
+                classes.ask(a, types::I8);
+                classes.join(dst, b);
+                classes.join(dst, c);
+            }
+            Instr::Move { dst, src } => classes.join(dst, src),
+            Instr::Require { a, step, .. } => {
+                classes.ask(a, machine_type(plan.steps[step.index()].operands[1].view().dtype));
+            }
+            Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } | Instr::Assert { cond, .. } => {
+                classes.ask(cond, types::I8);
+            }
+            Instr::StackPush { step, .. } => {
+                let (r, dtype) = pushed(plan, step).expect("numbers are pushed");
+                classes.ask(r, machine_type(dtype));
+            }
+            Instr::StackPop { step, .. } => {
+                let (r, dtype) = popped(plan, step).expect("numbers are popped");
+                classes.ask(r, machine_type(dtype));
+            }
+            _ => {}
+        }
+    }
+    let used: Vec<Reg> = classes.parent.keys().copied().collect();
+    let ty = |r: Reg, classes: &mut Classes| {
+        let root = classes.of(r);
+        match classes.asked.get(&root).map(Vec::as_slice) {
+            Some([ty]) => *ty,
+            _ => types::I64,
+        }
+    };
+    used.into_iter().map(|r| (r, ty(r, &mut classes))).collect()
+}
+
+impl Translation<'_> {
+    /// Reads the registers and goes to the first instruction.
+    fn enter(&mut self) {
+        let mut used: Vec<Reg> = self.types.keys().copied().collect();
+        used.sort_unstable();
+        for r in used {
+            let ty = self.types[&r];
+            let bits = if r.index() < self.plan.n_constant_registers {
+                self.b.ins().iconst(types::I64, self.plan.registers[r.index()].cast_signed())
+            } else {
+                let at = i32::try_from(8 * r.index()).expect("there are fewer than 2^28 registers");
+                self.b.ins().load(types::I64, MemFlagsData::trusted(), self.regs, at)
+            };
+            let value = self.of_bits(bits, ty);
+            let var = self.b.declare_var(ty);
+            self.b.def_var(var, value);
+            self.vars.insert(r, var);
+        }
+        let code = self.region.code.clone();
+        let targets = code.clone().filter_map(|i| match self.plan.code[i as usize] {
+            Instr::Jump { to }
+            | Instr::JumpIf { to, .. }
+            | Instr::JumpUnless { to, .. }
+            | Instr::JumpCompare { to, .. } => Some(to),
+            _ => None,
+        });
+        let targets: Vec<u32> = targets.filter(|to| code.contains(to)).chain([self.region.entry]).collect();
+        for to in targets {
+            let b = &mut self.b;
+            self.blocks.entry(to).or_insert_with(|| b.create_block());
+        }
+        let entry = self.blocks[&self.region.entry];
+        self.b.ins().jump(entry, &[]);
+    }
+
+    /// Writes the registers back.
+    fn leave(&mut self) {
+        if !self.is_filled() {
+            let end = self.region.code.end;
+            self.exit_at(end);
+        }
+        self.b.switch_to_block(self.exit);
+        let next = self.b.block_params(self.exit)[0];
+        let mut written: Vec<Reg> = self.region.code.clone().filter_map(|i| self.written_by(i)).collect();
+        written.sort_unstable();
+        written.dedup();
+        for r in written {
+            let value = self.b.use_var(self.vars[&r]);
+            let bits = self.to_bits(value);
+            let at = i32::try_from(8 * r.index()).expect("there are fewer than 2^28 registers");
+            self.b.ins().store(MemFlagsData::trusted(), bits, self.regs, at);
+        }
+        self.b.ins().return_(&[next]);
+    }
+
+    fn written_by(&self, i: u32) -> Option<Reg> {
+        match self.plan.code[i as usize] {
+            Instr::Unary { dst, .. }
+            | Instr::Binary { dst, .. }
+            | Instr::Select { dst, .. }
+            | Instr::Move { dst, .. } => Some(dst),
+            Instr::StackPop { step, .. } => popped(self.plan, step).map(|(r, _)| r),
+            _ => None,
+        }
+    }
+
+    fn is_filled(&self) -> bool {
+        self.b.current_block().is_none_or(|block| {
+            self.b.func.layout.last_inst(block).is_some_and(|i| self.b.func.dfg.insts[i].opcode().is_terminator())
+        })
+    }
+
+    /// Leaves the function; instruction `next` comes next.
+    fn exit_at(&mut self, next: u32) {
+        let next = self.b.ins().iconst(types::I32, i64::from(next));
+        self.b.ins().jump(self.exit, &[BlockArg::Value(next)]);
+    }
+
+    // Elements.
+
+    /// An element of the 64 bits of a register.
+    fn of_bits(&mut self, bits: Value, ty: Type) -> Value {
+        match ty {
+            types::I64 => bits,
+            types::F64 => self.b.ins().bitcast(types::F64, MemFlagsData::new(), bits),
+            types::F32 => {
+                let word = self.b.ins().ireduce(types::I32, bits);
+                self.b.ins().bitcast(types::F32, MemFlagsData::new(), word)
+            }
+            _ => self.b.ins().ireduce(ty, bits),
+        }
+    }
+
+    /// The 64 bits of a register with an element.
+    fn to_bits(&mut self, value: Value) -> Value {
+        match self.b.func.dfg.value_type(value) {
+            types::I64 => value,
+            types::F64 => self.b.ins().bitcast(types::I64, MemFlagsData::new(), value),
+            types::F32 => {
+                let word = self.b.ins().bitcast(types::I32, MemFlagsData::new(), value);
+                self.b.ins().uextend(types::I64, word)
+            }
+            _ => self.b.ins().uextend(types::I64, value),
+        }
+    }
+
+    fn get(&mut self, r: Reg, ty: Type) -> Value {
+        let value = self.b.use_var(self.vars[&r]);
+        if self.types[&r] == ty {
+            return value;
+        }
+        let bits = self.to_bits(value);
+        self.of_bits(bits, ty)
+    }
+
+    fn set(&mut self, r: Reg, value: Value) {
+        let ty = self.types[&r];
+        let value = if self.b.func.dfg.value_type(value) == ty {
+            value
+        } else {
+            let bits = self.to_bits(value);
+            self.of_bits(bits, ty)
+        };
+        self.b.def_var(self.vars[&r], value);
+    }
+
+    // Instructions.
+
+    fn instr(&mut self, i: u32) {
+        if let Some(&block) = self.blocks.get(&i) {
+            if !self.is_filled() {
+                self.b.ins().jump(block, &[]);
+            }
+            self.b.switch_to_block(block);
+        } else if self.is_filled() {
+            // Nothing comes here.
+            return;
+        }
+        let op = self.plan.ops[i as usize];
+        match self.plan.code[i as usize] {
+            Instr::Unary { f, dst, a } => {
+                let op = op.expect("an operation on registers is named");
+                let x = self.get(a, machine_type(op.operand));
+                let value = self.unary(op, x).unwrap_or_else(|| {
+                    let bits = self.to_bits(x);
+                    self.call(host::unary as *const (), &[f as *const () as i64], &[bits], op.result)
+                });
+                self.set(dst, value);
+            }
+            Instr::Binary { f, dst, a, b } => {
+                let op = op.expect("an operation on registers is named");
+                let value = self.binary(op, f, a, b);
+                self.set(dst, value);
+            }
+            Instr::Select { dst, a, b, c } => {
+                let ty = self.types[&dst];
+                let (cond, b, c) = (self.get(a, types::I8), self.get(b, ty), self.get(c, ty));
+                let value = self.b.ins().select(cond, b, c);
+                self.set(dst, value);
+            }
+            Instr::Move { dst, src } => {
+                let value = self.get(src, self.types[&dst]);
+                self.set(dst, value);
+            }
+            Instr::Require { a, step, .. } => {
+                // What is required of a number is that it is not zero.
+                let value = self.get(a, machine_type(self.plan.steps[step.index()].operands[1].view().dtype));
+                self.unless_exit(value, i);
+            }
+            Instr::Assert { cond, .. } => {
+                let cond = self.get(cond, types::I8);
+                self.unless_exit(cond, i);
+            }
+            Instr::Jump { to } => self.jump(to),
+            Instr::JumpIf { cond, to } => {
+                let cond = self.get(cond, types::I8);
+                self.jump_if(cond, true, to, i);
+            }
+            Instr::JumpUnless { cond, to } => {
+                let cond = self.get(cond, types::I8);
+                self.jump_if(cond, false, to, i);
+            }
+            Instr::JumpCompare { f, a, b, to, when } => {
+                let cond = self.binary(op.expect("a comparison is named"), f, a, b);
+                self.jump_if(cond, when, to, i);
+            }
+            Instr::StackNew(s) => self.call_stack(host::clear as *const (), &[s], &[]),
+            Instr::StackZeros(s) => self.call_stack(host::zeros as *const (), &[s], &[]),
+            Instr::StackMove { dst, src, .. } if dst == src => {}
+            Instr::StackMove { dst, src, take } => {
+                self.call_stack(host::move_stack as *const (), &[dst, src], &[(types::I8, i64::from(take))]);
+            }
+            Instr::StackPush { stack, step } => {
+                let (r, dtype) = pushed(self.plan, step).expect("numbers are pushed");
+                let value = self.get(r, machine_type(dtype));
+                let bits = self.to_bits(value);
+                let stack = self.stack(stack);
+                self.call_with(host::push as *const (), &[stack, bits], None);
+            }
+            Instr::StackPop { stack, step } => {
+                let (r, dtype) = popped(self.plan, step).expect("numbers are popped");
+                let stack = self.stack(stack);
+                // The register itself is where the number goes; it is read from there.
+                let at = i64::try_from(8 * r.index()).expect("a register has an address");
+                let to = self.b.ins().iadd_imm_s(self.regs, at);
+                let found = self.call_with(host::pop as *const (), &[stack, to], Some(types::I8));
+                self.unless_exit(found.expect("it says whether there was one"), i);
+                let bits = self.b.ins().load(types::I64, MemFlagsData::trusted(), to, 0);
+                let value = self.of_bits(bits, machine_type(dtype));
+                self.set(r, value);
+            }
+            ref other => unreachable!("{other:?} is not native"),
+        }
+    }
+
+    fn jump(&mut self, to: u32) {
+        match self.blocks.get(&to) {
+            Some(&block) => {
+                self.b.ins().jump(block, &[]);
+            }
+            None => self.exit_at(to),
+        }
+    }
+
+    /// Jumps if a condition is `when`. On the way back it looks at the stop flag.
+    fn jump_if(&mut self, cond: Value, when: bool, to: u32, i: u32) {
+        let (taken, next) = (self.b.create_block(), self.b.create_block());
+        let (yes, no) = if when { (taken, next) } else { (next, taken) };
+        self.b.ins().brif(cond, yes, &[], no, &[]);
+        self.b.switch_to_block(taken);
+        if to <= i {
+            let stop = self.b.ins().load(types::I8, MemFlagsData::new(), self.stop, 0);
+            let zero = self.b.ins().icmp_imm_s(IntCC::Equal, stop, 0);
+            self.unless_exit(zero, i);
+        }
+        self.jump(to);
+        self.b.switch_to_block(next);
+    }
+
+    /// Goes on if a condition holds; else leaves the function before instruction `i`.
+    fn unless_exit(&mut self, cond: Value, i: u32) {
+        let (next, leave) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(cond, next, &[], leave, &[]);
+        self.b.set_cold_block(leave);
+        self.b.switch_to_block(leave);
+        self.exit_at(i);
+        self.b.switch_to_block(next);
+    }
+
+    // Calls.
+
+    fn stack(&mut self, s: StackId) -> Value {
+        let at = i64::try_from(size_of::<Stack>() * s.index()).expect("a stack has an address");
+        self.b.ins().iadd_imm_s(self.stacks, at)
+    }
+
+    fn call_stack(&mut self, function: *const (), stacks: &[StackId], more: &[(Type, i64)]) {
+        let mut args: Vec<Value> = stacks.iter().map(|&s| self.stack(s)).collect();
+        args.extend(more.iter().map(|&(ty, x)| self.b.ins().iconst(ty, x)));
+        self.call_with(function, &args, None);
+    }
+
+    /// Calls a function on constants and the bits of registers; its result is that of a register.
+    fn call(&mut self, function: *const (), constants: &[i64], bits: &[Value], result: DType) -> Value {
+        let mut args: Vec<Value> = constants.iter().map(|&c| self.b.ins().iconst(types::I64, c)).collect();
+        args.extend(bits);
+        let bits = self.call_with(function, &args, Some(types::I64)).expect("the function has a result");
+        self.of_bits(bits, machine_type(result))
+    }
+
+    fn call_with(&mut self, function: *const (), args: &[Value], result: Option<Type>) -> Option<Value> {
+        let signature = self.signature(args, result);
+        let callee = self.b.ins().iconst(types::I64, function as i64);
+        let call = self.b.ins().call_indirect(signature, callee, args);
+        self.b.inst_results(call).first().copied()
+    }
+
+    fn signature(&mut self, args: &[Value], result: Option<Type>) -> SigRef {
+        let mut signature = self.b.func.signature.clone();
+        signature.params = args.iter().map(|&a| AbiParam::new(self.b.func.dfg.value_type(a))).collect();
+        signature.returns = result.into_iter().map(AbiParam::new).collect();
+        self.b.import_signature(signature)
+    }
+
+    // Operations. What is not here is called.
+
+    fn unary(&mut self, op: ScalarOp, x: Value) -> Option<Value> {
+        let (ty, d) = (machine_type(op.operand), op.operand);
+        let b = &mut self.b;
+        Some(match (op.name, d.is_float()) {
+            ("stop_gradient", _) => x,
+            ("neg", true) => b.ins().fneg(x),
+            ("neg", false) => b.ins().ineg(x),
+            ("abs", true) => b.ins().fabs(x),
+            ("sqrt", true) => b.ins().sqrt(x),
+            ("recip" | "rsqrt", true) => {
+                let one = self.float(1.0, ty);
+                let b = &mut self.b;
+                let x = if op.name == "rsqrt" { b.ins().sqrt(x) } else { x };
+                b.ins().fdiv(one, x)
+            }
+            ("is_nan", true) => b.ins().fcmp(FloatCC::Unordered, x, x),
+            ("not", false) => b.ins().bxor_imm_u(x, 1),
+            ("cast", _) => return self.cast(op, x),
+            _ => return None,
+        })
+    }
+
+    fn float(&mut self, x: f64, ty: Type) -> Value {
+        if ty == types::F32 { self.b.ins().f32const(x as f32) } else { self.b.ins().f64const(x) }
+    }
+
+    fn cast(&mut self, op: ScalarOp, x: Value) -> Option<Value> {
+        let (from, to) = (op.operand, op.result);
+        let (a, r) = (machine_type(from), machine_type(to));
+        let unsigned = |d: DType| matches!(d, DType::U32 | DType::U8 | DType::Bool);
+        let b = &mut self.b;
+        if from == to {
+            return Some(x);
+        }
+        Some(match (from.is_float(), to.is_float()) {
+            (true, true) if r == types::F64 => b.ins().fpromote(r, x),
+            (true, true) => b.ins().fdemote(r, x),
+            (_, false) if to == DType::Bool => return None,
+            (false, false) if a.bits() >= r.bits() => {
+                if a == r {
+                    x
+                } else {
+                    b.ins().ireduce(r, x)
+                }
+            }
+            (false, false) if unsigned(from) => b.ins().uextend(r, x),
+            (false, false) => b.ins().sextend(r, x),
+            (false, true) => {
+                // All integers of fewer bits are integers of 64.
+                let wide = match (a, unsigned(from)) {
+                    (types::I64, _) => x,
+                    (_, true) => b.ins().uextend(types::I64, x),
+                    (_, false) => b.ins().sextend(types::I64, x),
+                };
+                b.ins().fcvt_from_sint(r, wide)
+            }
+            (true, false) if to == DType::I32 || to == DType::I64 => b.ins().fcvt_to_sint_sat(r, x),
+            (true, false) if to == DType::U32 => b.ins().fcvt_to_uint_sat(r, x),
+            (true, false) => return None,
+        })
+    }
+
+    fn binary(&mut self, op: ScalarOp, f: fn(u64, u64) -> u64, x: Reg, y: Reg) -> Value {
+        let ty = machine_type(op.operand);
+        let (x, y) = (self.get(x, ty), self.get(y, ty));
+        self.arithmetic(op, x, y).unwrap_or_else(|| {
+            let bits = [self.to_bits(x), self.to_bits(y)];
+            self.call(host::binary as *const (), &[f as *const () as i64], &bits, op.result)
+        })
+    }
+
+    fn arithmetic(&mut self, op: ScalarOp, x: Value, y: Value) -> Option<Value> {
+        let signed = matches!(op.operand, DType::I32 | DType::I64);
+        let b = &mut self.b;
+        let compare = |int: [IntCC; 2], float: FloatCC| (int[usize::from(signed)], float);
+        let comparison = match op.name {
+            "eq" => Some(compare([IntCC::Equal; 2], FloatCC::Equal)),
+            "ne" => Some(compare([IntCC::NotEqual; 2], FloatCC::NotEqual)),
+            "lt" => Some(compare([IntCC::UnsignedLessThan, IntCC::SignedLessThan], FloatCC::LessThan)),
+            "le" => {
+                Some(compare([IntCC::UnsignedLessThanOrEqual, IntCC::SignedLessThanOrEqual], FloatCC::LessThanOrEqual))
+            }
+            "gt" => Some(compare([IntCC::UnsignedGreaterThan, IntCC::SignedGreaterThan], FloatCC::GreaterThan)),
+            "ge" => Some(compare(
+                [IntCC::UnsignedGreaterThanOrEqual, IntCC::SignedGreaterThanOrEqual],
+                FloatCC::GreaterThanOrEqual,
+            )),
+            _ => None,
+        };
+        if let Some((int, float)) = comparison {
+            return Some(if op.operand.is_float() { b.ins().fcmp(float, x, y) } else { b.ins().icmp(int, x, y) });
+        }
+        Some(match (op.name, op.operand.is_float()) {
+            ("add", true) => b.ins().fadd(x, y),
+            ("sub", true) => b.ins().fsub(x, y),
+            ("mul", true) => b.ins().fmul(x, y),
+            ("div", true) => b.ins().fdiv(x, y),
+            ("maximum" | "minimum", true) => {
+                // As in the interpreter: the first one if it is NaN or larger, or smaller.
+                let cc = if op.name == "maximum" { FloatCC::GreaterThan } else { FloatCC::LessThan };
+                let (nan, beyond) = (b.ins().fcmp(FloatCC::Unordered, x, x), b.ins().fcmp(cc, x, y));
+                let first = b.ins().bor(nan, beyond);
+                b.ins().select(first, x, y)
+            }
+            ("add", false) => b.ins().iadd(x, y),
+            ("sub", false) => b.ins().isub(x, y),
+            ("mul", false) => b.ins().imul(x, y),
+            ("maximum", false) => {
+                if signed {
+                    b.ins().smax(x, y)
+                } else {
+                    b.ins().umax(x, y)
+                }
+            }
+            ("minimum", false) => {
+                if signed {
+                    b.ins().smin(x, y)
+                } else {
+                    b.ins().umin(x, y)
+                }
+            }
+            // The divisor was checked not to be zero.
+            ("div", false) if !signed => b.ins().udiv(x, y),
+            ("rem", false) if !signed => b.ins().urem(x, y),
+            ("div" | "rem", false) => {
+                // The smallest number divided by -1 traps, so -1 is taken out.
+                let minus_one = b.ins().icmp_imm_s(IntCC::Equal, y, -1);
+                let one = b.ins().iconst(machine_type(op.operand), 1);
+                let divisor = b.ins().select(minus_one, one, y);
+                if op.name == "div" {
+                    let quotient = b.ins().sdiv(x, divisor);
+                    let negated = b.ins().ineg(x);
+                    b.ins().select(minus_one, negated, quotient)
+                } else {
+                    // Nothing is left of a division by 1.
+                    b.ins().srem(x, divisor)
+                }
+            }
+            ("and", false) => b.ins().band(x, y),
+            ("or", false) => b.ins().bor(x, y),
+            ("xor", false) => b.ins().bxor(x, y),
+            _ => return None,
+        })
+    }
+}
