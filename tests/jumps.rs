@@ -464,6 +464,64 @@ fn a_question_mark_ends_the_trace_with_its_error() {
     assert!(error.contains("tests/jumps.rs"), "{error}");
 }
 
+/// Returns early where a tensor says so, and with an error where the host finds one.
+#[graph]
+fn early_or_parsed(x: Tensor, text: &str) -> Result<Tensor, std::num::ParseFloatError> {
+    if x < 0.0 {
+        return Ok(-x);
+    }
+    let factor = parsed(text)?;
+    let mut y = x;
+    while y < 100.0 {
+        if y == 50.0 {
+            return Ok(y);
+        }
+        y = y * factor + 1.0;
+    }
+    let last = if y > 1000.0 { Ok(y + 0.5) } else { parsed(text).map(|f| y * f) };
+    Ok(last? + 1.0)
+}
+
+#[test]
+fn a_result_is_returned_early_under_a_tensor() {
+    for (x, text, expected) in
+        [(-3.0, "2", 3.0), (50.0, "2", 50.0), (24.5, "2", 50.0), (8.0, "2", 287.0), (200.0, "9", 1801.0)]
+    {
+        assert_eq!(eval_with(|x| early_or_parsed(x, text), x).unwrap(), expected, "{x} {text}");
+    }
+    let error = eval_with(|x| early_or_parsed(x, "two"), 8.0).unwrap_err().to_string();
+    assert!(error.contains("invalid float literal"), "{error}");
+}
+
+#[graph]
+fn negative_is_an_error(x: Tensor) -> Result<Tensor, String> {
+    if x < 0.0 {
+        return Err("negative".to_owned());
+    }
+    Ok(x)
+}
+
+#[graph]
+fn negative_is_the_error_of_a_loop(x: Tensor) -> Result<Tensor, String> {
+    let mut y = x;
+    while y < 10.0 {
+        if y < 0.0 {
+            return Err("negative".to_owned());
+        }
+        y += 1.0;
+    }
+    Ok(y)
+}
+
+#[test]
+fn an_error_under_a_tensor_is_refused() {
+    for f in [negative_is_an_error, negative_is_the_error_of_a_loop] {
+        let error = eval_with(f, 8.0).unwrap_err().to_string();
+        assert!(error.contains("an `Err` under a condition that is a tensor"), "{error}");
+        assert!(error.contains("tests/jumps.rs") && error.contains("assert!(..)"), "{error}");
+    }
+}
+
 #[graph]
 fn rows(x: Tensor, limit: Tensor) -> Tensor {
     let mut sum = scalar(0.0);
