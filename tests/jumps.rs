@@ -409,6 +409,138 @@ agree!(no_trip_and_no_value(n) over 0..3; {
     n
 });
 
+agree!(numbers_in_if_let(n) over -2..14; {
+    let mut sum = if let 3 = n { int(30) } else if let 4 | 5 = n { int(45) } else { n };
+    if let 0..=9 = n {
+        sum += 100;
+    }
+    if let k @ ..0 = n - 1 {
+        sum += k * 1000;
+    } else if let 12 = n {
+        return int(-12);
+    }
+    if let 6..crate::LARGE = n && sum > 107 && let true = n < 9 {
+        sum *= 2;
+    }
+    sum
+});
+
+agree!(numbers_in_while_let(n) over -2..14; {
+    let mut steps = int(0);
+    while let 0..=9 = n {
+        n += 2;
+        if n == 7 {
+            continue;
+        }
+        steps += 1;
+    }
+    'outer: while let k @ 10..20 = n {
+        n += 1;
+        steps += k * 10;
+        while let 13..=14 = n {
+            n += 3;
+            if steps > 250 {
+                break 'outer;
+            }
+        }
+        if n == 19 {
+            return steps;
+        }
+    }
+    steps * 100 + n
+});
+
+agree!(numbers_in_let_else(n) over -2..14; {
+    let 0..=9 = n else { return n * 100 };
+    let k @ ..6 = n * 2 else {
+        n += 1;
+        return n;
+    };
+    let mut sum = int(0);
+    for i in count(0, n + 3) {
+        let (0 | 2 | 4) = i + k % 2 else { continue };
+        sum += i;
+    }
+    sum * 10 + k
+});
+
+const LARGE: i32 = 9;
+
+agree!(numbers_in_tuples(m, n) over (0..5).flat_map(|m| (0..12).map(move |n| (m, n))); {
+    let a = match (m, n + 1) {
+        (0, 1) => int(1),
+        (1 | 2, 2..crate::LARGE) => int(2),
+        (k, crate::LARGE..) if k > 3 => int(-7),
+        (k, 5..) => k * 3,
+        (_, k) => if k == 3 { return m; } else { k + 100 },
+    };
+    let b = if let (1..=3, k @ 4..) = (m, n) { k } else { m };
+    a * 1000 + b
+});
+
+agree!(numbers_matched_at_the_end(n) over -2..6; {
+    'a: {
+        if let 4.. = n {
+            return int(50);
+        }
+        match n {
+            0 => { return int(5); }
+            1 => break 'a int(7),
+            _ => {}
+        }
+        n + 1
+    }
+});
+
+/// What is matched behind a reference, and what is no number.
+#[graph]
+fn host_matches(counts: &[usize], name: &'static str, x: Tensor) -> Tensor {
+    let mut y = x;
+    for count in counts {
+        match count {
+            0 => y += 1.0,
+            1..=3 => y *= 2.0,
+            _ => y -= 1.0,
+        }
+        if let 2 = count {
+            y += 0.5;
+        }
+        match (count, name.to_owned()) {
+            (0, text) => y += text.len() as f32,
+            (n, _) => y += *n as f32,
+        }
+        match (count % 2 == 0, name) {
+            (true, "four") => y += 4.0,
+            (false, _) => y += 0.25,
+            _ => {}
+        }
+    }
+    y
+}
+
+#[test]
+fn host_numbers_are_matched_by_the_host() {
+    let expected = |mut y: f32, counts: &[usize], name: &str| {
+        for &count in counts {
+            y = [y + 1.0, y * 2.0, y * 2.0, y * 2.0, y - 1.0][count.min(4)];
+            y += if count == 2 { 0.5 } else { 0.0 };
+            y += if count == 0 { name.len() } else { count } as f32;
+            y += if count % 2 == 1 {
+                0.25
+            } else if name == "four" {
+                4.0
+            } else {
+                0.0
+            };
+        }
+        y
+    };
+    for name in ["four", "other"] {
+        let y = eval_with(|x| host_matches(&[0, 1, 2, 3, 7], name, x), 8.0).unwrap();
+        assert_eq!(y, expected(8.0, &[0, 1, 2, 3, 7], name));
+    }
+}
+
 agree!(panics_not_reached(n) over 0..4; {
     let m = match n {
         0 => int(1),

@@ -42,7 +42,7 @@ pub use crate::var::{AnyVar, Module, Path};
 pub use assert::{Assert, Assertable, fails};
 pub(crate) use carry::Difference;
 pub use carry::{Carry, HostValue, Reader, State};
-pub use compare::{Comparand, Compare, CompareHost, CompareTensors, HostNumber, compare, host_number};
+pub use compare::{Comparand, Compare, CompareHost, CompareTensors, HostNumber, Scalar, compare, host_number};
 pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values, condition};
 pub(crate) use condition::{check_one_structure, leaf_sites};
 pub use flag::{Flag, Kind, Kinds, Stops, flag, guard, head, host_kind, is_down, is_up, raise};
