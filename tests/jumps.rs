@@ -464,6 +464,36 @@ agree!(numbers_in_let_else(n) over -2..14; {
     sum * 10 + k
 });
 
+/// A jump in the condition of a loop of the host.
+#[graph]
+fn sum_until(numbers: &[i32], x: Tensor) -> Tensor {
+    let mut rest = numbers.len();
+    let mut y = x;
+    'all: loop {
+        while {
+            if rest == 0 {
+                break 'all;
+            }
+            if numbers[rest - 1] < 0 {
+                return y;
+            }
+            numbers[rest - 1] != 0
+        } {
+            rest -= 1;
+            y += numbers[rest] as f32;
+        }
+        rest -= 1;
+        y *= 2.0;
+    }
+    y + 0.5
+}
+
+#[test]
+fn a_host_loop_is_left_from_its_condition() {
+    assert_eq!(eval_with(|x| sum_until(&[1, 0, 3, 4], x), 1.0).unwrap(), 17.5);
+    assert_eq!(eval_with(|x| sum_until(&[-1, 0, 3, 4], x), 1.0).unwrap(), 16.0);
+}
+
 const LARGE: i32 = 9;
 
 agree!(numbers_in_tuples(m, n) over (0..5).flat_map(|m| (0..12).map(move |n| (m, n))); {

@@ -330,6 +330,8 @@ pub(super) struct WhileParts {
     pub(super) label: Option<Label>,
     pub(super) at: Span,
     pub(super) condition: Expr,
+    /// Whether a jump leaves the condition, by the label of the body.
+    pub(super) leaves_condition: bool,
     /// If a jump leaves the body.
     pub(super) body_label: Option<Lifetime>,
     /// What comes before the body.
@@ -339,9 +341,18 @@ pub(super) struct WhileParts {
     pub(super) kind: Option<Ident>,
 }
 
+impl WhileParts {
+    pub(super) fn new(construct: Ident, index: usize, at: Span, condition: Expr, body: Block) -> WhileParts {
+        let (label, body_label, item, deferred, kind) = (None, None, None, Vec::new(), None);
+        let leaves_condition = false;
+        WhileParts { construct, index, label, at, condition, leaves_condition, body_label, item, body, deferred, kind }
+    }
+}
+
 /// A `while`.
 pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
-    let WhileParts { construct, index, label, at, condition, body_label, item, body, deferred, kind } = parts;
+    let WhileParts { construct, index, mut label, at, condition, leaves_condition, .. } = parts;
+    let WhileParts { body_label, item, body, deferred, kind, .. } = parts;
     let Carried { places, declaration, sites, uses } = carried;
     let test = helper("test", index, at);
     let new = rt(at, "While");
@@ -354,12 +365,21 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
     let (slots, given) = slots(&deferred, helper_span(at));
     let stmts = &body.stmts;
     let body = match (&body_label, &item, deferred.is_empty()) {
+        (_, _, true) if leaves_condition => quote!({ #item #(#stmts)* }),
         (None, None, true) => quote!(#body),
         (_, _, true) => quote!(#body_label { #item #(#stmts)* }),
         (_, _, false) => {
             assert!(item.is_none(), "only a `loop` gives a variable its first value");
             let block = arm_block(0, &Arm { block: body, label: None, has_value: false, ends: true }, &deferred, None);
             quote!(#body_label { #block })
+        }
+    };
+    let test = quote!(let #test = #condition;);
+    let pass = match leaves_condition {
+        false => quote!(#test if !#test_call { break; } #body),
+        true => {
+            let name = label.get_or_insert_with(|| label_of(&self::label("loop", index, at))).name.clone();
+            quote!(#body_label { #test if !#test_call { break #name; } #body })
         }
     };
     Expr::Verbatim(quote! {{
@@ -370,9 +390,7 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
         #[allow(unreachable_code, reason = "the body of the user may leave")]
         #label loop {
             if !#more { break; }
-            let #test = #condition;
-            if !#test_call { break; }
-            #body
+            #pass
         }
         #uses
         #given

@@ -10,7 +10,8 @@ use super::{Condition, If, Logical, While};
 #[diagnostic::on_unimplemented(
     message = "a jump under a condition that is a tensor cannot stand inside of a larger expression",
     label = "the condition around it is a tensor",
-    note = "give the `if` or `match` around it a statement of its own: `let value = if .. {{ .. }} else {{ .. }};`"
+    note = "give the `if` or `match` around it a statement of its own: `let value = if .. {{ .. }} else {{ .. }};`",
+    note = "in place of a `while` with a jump in its condition, write a `loop` that begins with the jump"
 )]
 pub trait AllowsNestedJump {}
 #[diagnostic::do_not_recommend]
