@@ -358,6 +358,47 @@ agree!(deferred_in_arms_in_a_loop(n) over 0..40; {
     next * 100 + x
 });
 
+agree!(deferred_and_used_in_the_last_arms(n) over -2..5; {
+    let y;
+    let mut z;
+    if n > 0 {
+        y = n * 2;
+        if n > 1 {
+            z = y * 3;
+            z += 1;
+            z
+        } else {
+            z = y;
+            z - 7
+        }
+    } else {
+        y = n - 1;
+        z = y;
+        z += 2;
+        y * z
+    }
+});
+
+agree!(deferred_and_used_in_the_last_arms_of_a_loop(n) over -2..5; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    while i < 4 {
+        i += 1;
+        let y;
+        if i > n {
+            y = i * 2;
+            sum += y;
+        } else if i == n - 1 {
+            y = sum;
+            sum = y * 3;
+        } else {
+            y = n;
+            sum -= y;
+        }
+    }
+    sum
+});
+
 agree!(deferred(n) over -2..3; {
     let x;
     let mut y;

@@ -133,9 +133,10 @@ pub(super) struct Deferred {
 }
 
 impl Deferred {
-    /// Whether an arm has its own variable. If it alone gives a value, and nothing follows, it is the outer one that gets it.
+    /// Whether an arm has its own variable. If nothing follows, the first arm that gives a value gives it to the outer one,
+    /// which so has its type.
     fn is_declared_in(&self, arm: usize) -> bool {
-        self.given_in[arm] && (self.slot.is_some() || self.given_in[1 - arm])
+        self.given_in[arm] && (self.slot.is_some() || (arm == 1 && self.given_in[0]))
     }
 }
 
