@@ -399,6 +399,54 @@ agree!(deferred_and_used_in_the_last_arms_of_a_loop(n) over -2..5; {
     sum
 });
 
+agree!(first_value_through_a_block(n) over -2..8; {
+    let r;
+    'a: {
+        if n > 3 {
+            r = n * 2;
+            break 'a;
+        }
+        r = n + 100;
+    }
+    r
+});
+agree!(first_values_through_a_block(n) over -2..12; {
+    let r;
+    let mut s: Int;
+    'a: {
+        if n > 3 {
+            if n > 5 {
+                if n == 8 { return int(-1); }
+                s = n;
+                s += 1;
+                r = n * 2;
+                break 'a;
+            }
+            n += 1;
+        }
+        match n {
+            0 => { (r, s) = (int(7), int(8)); break 'a }
+            1 => { s = n; s *= 5; }
+            _ => s = n - 1,
+        }
+        r = n + 100;
+    }
+    s += 1;
+    r * 1000 + s
+});
+agree!(first_value_before_a_return(n) over -2..8; {
+    let r;
+    if n > 1 {
+        if n > 4 {
+            r = n * 2;
+            return r + 1;
+        }
+        n += 1;
+    }
+    r = n * 3;
+    r
+});
+
 agree!(deferred(n) over -2..3; {
     let x;
     let mut y;

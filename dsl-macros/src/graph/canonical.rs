@@ -4,10 +4,13 @@
 //!   with a pattern of numbers. A tuple of numbers, matched where it is written, is one number after the other.
 //! - What follows an `if` of which one arm jumps is moved into the other arm: `if c { return a; } rest` becomes
 //!   `if c { return a; } else { rest }`. So most jumps need no flag, and both arms are as exclusive as they were.
+//! - A labelled block whose jumps leave with the first value of a variable has the variable as its value.
 //! - An assignment of a value in which a jump stands becomes a `let` and an assignment, so that nothing is assigned where the
 //!   jump is taken.
 //!
 //! Each step keeps the meaning of the function in ordinary Rust; no step looks at types.
+
+mod first_values;
 
 use super::emit;
 use proc_macro2::Span;
@@ -19,11 +22,13 @@ use syn::*;
 
 /// Brings a body into this form.
 pub(super) fn canonical(body: &mut Block) {
-    Canonical { next_index: 0 }.visit_block_mut(body);
+    Canonical { next_index: 0, deferred: Vec::new() }.visit_block_mut(body);
 }
 
 struct Canonical {
     next_index: usize,
+    /// What `let x;` has declared around the present statement, and has no value yet.
+    deferred: Vec<Local>,
 }
 
 impl Canonical {
@@ -33,8 +38,18 @@ impl Canonical {
     }
 
     fn block(&mut self, block: &mut Block) {
+        let deferred = self.deferred.clone();
+        self.statements(block);
+        self.deferred = deferred;
+    }
+
+    fn statements(&mut self, block: &mut Block) {
         let mut rest: VecDeque<Stmt> = std::mem::take(&mut block.stmts).into();
         while let Some(mut stmt) = rest.pop_front() {
+            if let Some(with_value) = first_values::through_block(&stmt, &self.deferred) {
+                rest.push_front(with_value);
+                continue;
+            }
             if let Stmt::Local(local) = &mut stmt
                 && let Some(stmts) = self.let_else(local)
             {
@@ -91,6 +106,7 @@ impl Canonical {
                 rest.push_front(Stmt::Expr(parse_quote!(#name), None));
             }
             self.visit_stmt_mut(&mut stmt);
+            first_values::after(&stmt, &mut self.deferred);
             block.stmts.push(stmt);
         }
     }

@@ -128,6 +128,8 @@ pub(super) struct Deferred {
     pub(super) is_mut: bool,
     /// The arms in which it gets a value.
     pub(super) given_in: [bool; 2],
+    /// The arms of which nothing after the construct sees the value.
+    pub(super) own: [bool; 2],
     /// None if nothing follows.
     pub(super) slot: Option<Ident>,
 }
@@ -136,7 +138,8 @@ impl Deferred {
     /// Whether an arm has its own variable. If nothing follows, the first arm that gives a value gives it to the outer one,
     /// which so has its type.
     fn is_declared_in(&self, arm: usize) -> bool {
-        self.given_in[arm] && (self.slot.is_some() || (arm == 1 && self.given_in[0]))
+        let is_outer = arm == 0 || !self.given_in[0] || self.own[0];
+        self.given_in[arm] && (self.slot.is_some() || self.own[arm] || !is_outer)
     }
 }
 

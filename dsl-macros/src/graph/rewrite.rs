@@ -97,6 +97,8 @@ struct Construct {
     arm: usize,
     /// The arms that a jump leaves.
     left: [bool; 2],
+    /// The arms that certainly jump.
+    jumps: [bool; 2],
     /// Whether it has a value.
     has_value: bool,
     /// The target at whose end it stands, so that nothing follows it there.
@@ -196,6 +198,7 @@ impl Walk<'_> {
             used: Vec::new(),
             arm: 0,
             left: [false; 2],
+            jumps: [false; 2],
             has_value: false,
             tail: position.tail,
             nested: !position.is_statement,
@@ -221,6 +224,11 @@ impl Walk<'_> {
         for (var, given_in) in std::mem::take(&mut construct.deferred) {
             let id = self.env.resolve(&var.to_string()).expect("it was found when it was assigned");
             let is_mut = self.env.binding(id).access == Access::Mut;
+            let own = [0, 1].map(|arm| given_in[arm] && self.stays_in_arm(&construct, arm, id));
+            if given_in == own {
+                deferred.push(emit::Deferred { var, is_mut, given_in, own, slot: None });
+                continue;
+            }
             if !self.constructs.iter().any(|c| id < c.first_inside) {
                 self.env.binding(id).deferred = false;
             }
@@ -230,7 +238,7 @@ impl Walk<'_> {
                 let written = Written::variable(slot, var.span());
                 carried.add(Place { written, binding: BindingId::MAX - deferred.len() });
             }
-            deferred.push(emit::Deferred { var, is_mut, given_in, slot });
+            deferred.push(emit::Deferred { var, is_mut, given_in, own, slot });
         }
         let is_carried = |id| carried.iter().any(|p| p.binding == id && p.is_whole());
         let used: Vec<Written> =
@@ -250,6 +258,13 @@ impl Walk<'_> {
     /// value after it.
     fn lives_after(&self, construct: &Construct, id: BindingId) -> bool {
         construct.tail.is_none_or(|t| id < self.targets[t].first_binding)
+    }
+
+    /// Whether what a deferred variable gets in an arm is not seen after the construct: the arm jumps to the end of a function or a
+    /// labelled block, with the values that go there. A loop takes first values out of its body.
+    fn stays_in_arm(&self, construct: &Construct, arm: usize, id: BindingId) -> bool {
+        let in_loop = || self.constructs.iter().any(|c| c.kind == ConstructKind::Loop && id < c.first_inside);
+        construct.jumps[arm] && self.lives_after(construct, id) && !in_loop()
     }
 
     /// Notes that a place changes, in all but the `skip` innermost constructs.
@@ -309,7 +324,9 @@ impl Walk<'_> {
             return;
         }
         self.env.binding(id).given = Some(self.constructs.len());
-        for construct in self.constructs.iter_mut().filter(|c| id < c.first_inside) {
+        let stays_in = self.constructs.iter().rposition(|c| id < c.first_inside && self.stays_in_arm(c, c.arm, id));
+        let first = stays_in.unwrap_or(0);
+        for construct in self.constructs[first..].iter_mut().filter(|c| id < c.first_inside) {
             match construct.deferred.iter_mut().find(|(var, _)| var == name) {
                 Some((_, given_in)) => given_in[construct.arm] = true,
                 None => construct.deferred.push((name.clone(), [construct.arm == 0, construct.arm == 1])),
@@ -625,6 +642,7 @@ impl Walk<'_> {
         let at = if_token.span;
         let (index, construct) = self.open(ConstructKind::If, at, &position);
         self.innermost().has_value = is_value;
+        self.innermost().jumps = jumps;
         let arm_position = position.of_arms(is_value);
         self.block(&mut then_branch, arm_position.clone());
         self.other_arm();
