@@ -888,3 +888,42 @@ fn a_range_runs_up_to_the_largest_number_of_its_type() {
     check!(u32: 0u32, u32::MAX, 1_000_000_000; u32::MAX - 2, u32::MAX, 1; 7u32, 3u32, 1;);
     check!(u8: 0u8, 255u8, 100; 255u8, 255u8, 1; 255u8, 0u8, 1;);
 }
+
+/// `assert_eq!` and its relatives, on tensors and on host values.
+#[graph]
+fn asserts_equality(x: Tensor, n: usize) -> Tensor {
+    assert_eq!(n, 3, "the host says {}", n);
+    debug_assert_ne!(format!("{n}"), "4".to_owned());
+    let doubled = x + x;
+    assert_eq!(doubled, x * 2.0);
+    if x.sum() > 10.0 {
+        assert_eq!(x.max(), 9.0, "n is {n}");
+        assert_ne!(x, doubled);
+    }
+    x.sum()
+}
+
+#[test]
+fn equality_is_asserted_in_the_graph() {
+    let run = |x: [f32; 2]| eval_with(|x| asserts_equality(x, 3), x).map(|y| y.item());
+    assert_eq!(run([1.0, 2.0]).unwrap(), 3.0);
+    assert_eq!(run([9.0, 2.0]).unwrap(), 11.0);
+    let error = run([8.0, 5.0]).unwrap_err().to_string();
+    assert!(error.contains("assertion `x.max() == 9.0` failed: n is 3"), "{error}");
+    assert!(error.contains("tests/jumps.rs"), "{error}");
+    let unequal = eval_with(
+        |x: Tensor| {
+            #[graph]
+            fn f(x: Tensor) -> Tensor {
+                assert_ne!(x, x + 0.0);
+                x
+            }
+            f(x)
+        },
+        1.0,
+    );
+    assert!(unequal.unwrap_err().to_string().contains("assertion `x != x + 0.0` failed"));
+    let host = std::panic::catch_unwind(|| eval_with(|x| asserts_equality(x, 4), 1.0));
+    let message = host.unwrap_err().downcast::<String>().unwrap();
+    assert_eq!(*message, "assertion `left == right` failed: the host says 4\n  left: 4\n right: 3");
+}

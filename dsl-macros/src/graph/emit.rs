@@ -435,6 +435,7 @@ pub(super) fn stopped_condition(
 /// `for`, given the expansion of the `while` that it is.
 pub(super) fn for_loop(looping: &Ident, position: &Ident, at: Span, iterable: &Expr, expansion: &Expr) -> Expr {
     let (function, methods, iterable) = (rt(at, "looping"), rt(at, "Looping"), bare(iterable));
+    let iterable = checked_iterable(iterable);
     let start = quote_spanned!(at=> #function(#iterable));
     Expr::Verbatim(quote! {
         match #start {
@@ -454,10 +455,15 @@ pub(super) fn host_number(matched: &Expr) -> Expr {
     syn::parse_quote_spanned!(at=> #host_number(#matched))
 }
 
+/// A condition that decides on the host, checked to be a `bool`.
+pub(super) fn host_bool(at: Span, condition: &Expr) -> Expr {
+    let (host_bool, condition) = (rt(at, "host_bool"), bare(condition));
+    syn::parse_quote_spanned!(at=> #host_bool(#condition))
+}
+
 /// The ends of a `range(a..b)` may be of different types, a tensor and a host number: so they become `(a, b)`.
 pub(super) fn bounds(call: &mut ExprCall) {
-    let is_range = matches!(&*call.func, Expr::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == "range"));
-    if !is_range || call.args.len() != 1 {
+    if !is_range(&call.func) || call.args.len() != 1 {
         return;
     }
     if let Some(Expr::Range(ExprRange { start: Some(start), limits, end: Some(end), .. })) = call.args.first() {
@@ -710,7 +716,32 @@ pub(super) fn checks<'a>(
 /// `for` over host values.
 pub(super) fn host_iter(at: Span, iterable: &Expr) -> Expr {
     let (function, iterable) = (rt(at, "host_iter"), bare(iterable));
+    let iterable = checked_iterable(iterable);
     Expr::Verbatim(quote_spanned!(at=> #function(#iterable)))
+}
+
+/// What a `for` goes over, with the check that it can, unless it can by its form.
+fn checked_iterable(iterable: &Expr) -> TokenStream {
+    fn can(e: &Expr) -> bool {
+        let is_literal = |e: &Option<Box<Expr>>| e.as_ref().is_none_or(|e| matches!(**e, Expr::Lit(_)));
+        match e {
+            Expr::Range(r) => is_literal(&r.start) && is_literal(&r.end),
+            Expr::MethodCall(m) => can(&m.receiver),
+            Expr::Paren(e) => can(&e.expr),
+            Expr::Call(c) => is_range(&c.func),
+            _ => false,
+        }
+    }
+    if can(iterable) {
+        return quote!(#iterable);
+    }
+    let check = rt(iterable.span(), "iterable");
+    quote_spanned!(iterable.span()=> #check(#iterable))
+}
+
+/// Whether a function is `range`, by its name.
+fn is_range(function: &Expr) -> bool {
+    matches!(function, Expr::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == "range"))
 }
 
 /// `assert!`, or `debug_assert!` if `debug`.
@@ -732,6 +763,49 @@ pub(super) fn assert(index: usize, at: Span, debug: bool, condition: &Expr, text
             #guard {
                 let #assertion = #new;
                 if #assertion.needs_message() { #check }
+            }
+        }
+    })
+}
+
+/// `assert_eq!`, or `assert_ne!` if they are not to be equal; in debug builds only, if `debug`.
+pub(super) fn assert_equality(
+    index: usize,
+    at: Span,
+    (debug, equal): (bool, bool),
+    [left, right]: &[Expr; 2],
+    [left_text, right_text]: &[String; 2],
+    message: &TokenStream,
+) -> Expr {
+    let [assertion, a, b] = ["assert", "left", "right"].map(|name| helper(name, index, at));
+    let (new, sides) = (rt(at, "Assert"), rt(at, "Sides"));
+    let (compare, check) = (rt(at, "compare"), rt(at, "condition"));
+    let new = quote_spanned!(at=> #new::new(#check(#compare(#a, #b).eq())));
+    let message = match message.is_empty() {
+        true => quote!(::core::option::Option::None),
+        false => {
+            let message = message_of(at, message);
+            quote!(::core::option::Option::Some(&|| #message))
+        }
+    };
+    let sides = quote_spanned!(at=> #sides {
+        equal: #equal,
+        written: [#left_text, #right_text],
+        values: [#a, #b],
+        message: #message,
+    });
+    let call = quote_spanned!(at=> #assertion.check_equality(&#sides););
+    let guard = debug.then(|| quote!(if ::core::cfg!(debug_assertions)));
+    let (left, right) = (borrow(left), borrow(right));
+    Expr::Verbatim(quote! {
+        {
+            #guard {
+                match (#left, #right) {
+                    (#a, #b) => {
+                        let #assertion = #new;
+                        #call
+                    }
+                }
             }
         }
     })

@@ -488,7 +488,7 @@ impl Walk<'_> {
                     let scope = self.env.enter();
                     self.env.declare_matched(&arm.pat, &scrutinee);
                     if let Pat::Guard(guard) = &mut arm.pat {
-                        self.visit_expr_mut(&mut guard.guard);
+                        self.host_condition(&mut guard.guard);
                     }
                     self.expr(&mut arm.body, position.clone());
                     self.env.leave(scope);
@@ -712,7 +712,8 @@ impl Walk<'_> {
         Expr::If(e)
     }
 
-    /// A condition with `let` in it: its `&&` stay, and its names are visible to the right and in the block.
+    /// A condition that is certainly on a host value: `let`, whose names are visible to the right and in the block, a chain of
+    /// `&&` with one, or the guard of a `match`.
     fn host_condition(&mut self, cond: &mut Expr) {
         match cond {
             Expr::Let(l) => {
@@ -725,7 +726,12 @@ impl Walk<'_> {
                 self.host_condition(&mut b.left);
                 self.host_condition(&mut b.right);
             }
-            other => self.visit_expr_mut(other),
+            other if self.is_host(other) => self.visit_expr_mut(other),
+            other => {
+                let at = other.span();
+                self.visit_expr_mut(other);
+                *other = emit::host_bool(at, other);
+            }
         }
     }
 
@@ -764,6 +770,11 @@ impl Walk<'_> {
         let Some(name) = mac.path.segments.last().map(|s| s.ident.clone()) else {
             return MacroResult::Kept;
         };
+        let debug = name.to_string().strip_prefix("debug_").map(str::to_owned);
+        let (debug, text) = (debug.is_some(), debug.unwrap_or_else(|| name.to_string()));
+        if let "assert_eq" | "assert_ne" = &*text {
+            return self.assert_equality(mac, name.span(), debug, text == "assert_eq");
+        }
         match known::macro_kind(&name.to_string()) {
             MacroKind::Constant => MacroResult::Kept,
             MacroKind::Elements => {
@@ -811,6 +822,26 @@ impl Walk<'_> {
         } else if let Ok(mut list) = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(mac.tokens.clone()) {
             list.iter_mut().for_each(|e| self.visit_expr_mut(e));
             mac.tokens = list.to_token_stream();
+        }
+    }
+
+    fn assert_equality(&mut self, mac: &Macro, at: Span, debug: bool, equal: bool) -> MacroResult {
+        let parser = |input: parse::ParseStream<'_>| {
+            let left: Expr = input.parse()?;
+            input.parse::<Token![,]>()?;
+            let right: Expr = input.parse()?;
+            input.parse::<Option<Token![,]>>()?;
+            Ok(([left, right], input.parse::<TokenStream>()?))
+        };
+        match parser.parse2(mac.tokens.clone()) {
+            Ok((mut sides, message)) => {
+                let texts = [0, 1].map(|i| sides[i].to_token_stream().to_string());
+                sides.iter_mut().for_each(|side| self.visit_expr_mut(side));
+                let index = self.index();
+                MacroResult::Replaced(emit::assert_equality(index, at, (debug, equal), &sides, &texts, &message))
+            }
+            // The compiler says what is wrong with it.
+            Err(_) => MacroResult::Kept,
         }
     }
 

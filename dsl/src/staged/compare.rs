@@ -323,3 +323,27 @@ impl<T: HostNumber> HostNumber for &T {}
 pub fn host_number<T: HostNumber>(value: T) -> T {
     value
 }
+
+/// What decides on the host: the guard of a `match`, and what stands beside a `let` in a condition.
+#[diagnostic::on_unimplemented(
+    message = "a `{Self}` cannot stand in the guard of a `match`, or beside a `let` in a condition",
+    label = "it decides on the host, so it is a `bool`",
+    note = "decide in the arm: `Some(y) => if y > x {{ .. }} else {{ .. }}`, or `if let Some(y) = o {{ if y > x {{ .. }} }}`"
+)]
+pub trait HostBool {
+    /// The value.
+    fn value(self) -> bool;
+}
+#[diagnostic::do_not_recommend]
+impl HostBool for bool {
+    #[inline]
+    fn value(self) -> bool {
+        self
+    }
+}
+
+/// The same value.
+#[inline]
+pub fn host_bool(value: impl HostBool) -> bool {
+    value.value()
+}

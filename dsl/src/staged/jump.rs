@@ -32,7 +32,7 @@ impl AllowsAwait for bool {}
     message = "this macro cannot stand under a condition that is a tensor",
     label = "the condition around it is a tensor",
     note = "it would run once, while tracing, whatever the tensor holds: call it outside of the `if` or `while`, or write out what it does",
-    note = "`assert!`, `println!` and `dbg!` are staged; in place of `assert_eq!(a, b)` write `assert!(a == b)`"
+    note = "`assert!`, `assert_eq!`, `assert_ne!`, `println!` and `dbg!` are staged"
 )]
 pub trait AllowsMacro {}
 #[diagnostic::do_not_recommend]
