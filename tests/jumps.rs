@@ -447,6 +447,54 @@ agree!(first_value_before_a_return(n) over -2..8; {
     r
 });
 
+agree!(first_values_in_some_arms_of_a_block(n) over -2..9; {
+    let r;
+    let s;
+    'a: {
+        if n > 2 {
+            if n > 6 { r = n; s = n; break 'a; } else { s = n * 2; }
+            if s > 8 { r = s + 1; break 'a; }
+            n += 5;
+        } else {
+            s = n;
+        }
+        let mut i = int(0);
+        while i < n {
+            if i == 3 { return s; }
+            i += 1;
+        }
+        r = i + s;
+    }
+    r * 100 + s
+});
+agree!(first_value_through_a_block_in_a_loop(n) over -2..9; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    'l: while i < 5 {
+        i += 1;
+        let r;
+        'a: {
+            if i > n { r = i; break 'a; }
+            if i == 2 { continue 'l; }
+            if i == n - 4 { break 'l; }
+            r = n;
+        }
+        sum = sum * 3 + r;
+    }
+    sum
+});
+agree!(numbers_in_let_in_a_loop(n) over -2..9; {
+    let mut i = int(0);
+    let total = loop {
+        i += 1;
+        if let 4 = i { continue; }
+        let 0..=6 = i else { break i * 10 };
+        while let k @ 3.. = n - i { n -= 1; if k == 5 { break; } }
+        if let (2, 2..) = (i, n) { return n; }
+    };
+    total + n
+});
+
 agree!(deferred(n) over -2..3; {
     let x;
     let mut y;
@@ -893,7 +941,7 @@ fn a_range_runs_up_to_the_largest_number_of_its_type() {
 #[graph]
 fn asserts_equality(x: Tensor, n: usize) -> Tensor {
     assert_eq!(n, 3, "the host says {}", n);
-    debug_assert_ne!(format!("{n}"), "4".to_owned());
+    debug_assert_ne!(format!("{n}")[..], *"4",);
     let doubled = x + x;
     assert_eq!(doubled, x * 2.0);
     if x.sum() > 10.0 {

@@ -791,7 +791,7 @@ pub(super) fn assert_equality(
     let sides = quote_spanned!(at=> #sides {
         equal: #equal,
         written: [#left_text, #right_text],
-        values: [#a, #b],
+        values: [&#a, &#b],
         message: #message,
     });
     let call = quote_spanned!(at=> #assertion.check_equality(&#sides););
