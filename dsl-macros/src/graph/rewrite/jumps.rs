@@ -388,9 +388,16 @@ impl Walk<'_> {
         let c = &self.constructs[construct];
         let is_given = |var: &&Ident| {
             let id = self.env.resolve(&var.to_string()).filter(|&id| id < c.first_inside && self.lives_after(c, id));
+            let id = id.filter(|&id| !self.stays_in_arm(c, c.arm, id));
             id.and_then(|id| self.env.given(id)).is_some_and(|given| given > construct)
         };
-        c.deferred.iter().map(|(var, _)| var).filter(is_given).map(|var| emit::pass_on(&c.slot_of(var), var)).collect()
+        c.deferred
+            .iter()
+            .filter(|(_, given_in)| given_in[c.arm])
+            .map(|(var, _)| var)
+            .filter(is_given)
+            .map(|var| emit::pass_on(&c.slot_of(var), var))
+            .collect()
     }
 
     /// After what certainly jumps: goes on behind the innermost staged arm.
