@@ -283,17 +283,15 @@ fn split(stmt: &mut Stmt) -> Option<impl FnOnce(Vec<Stmt>) -> ExprIf> {
         Expr::If(e) if !has_let(&e.cond) && e.attrs.is_empty() => e,
         _ => return None,
     };
-    let jumps = [block_jumps(&e.then_branch), e.else_branch.as_ref().is_some_and(|(_, e)| expr_jumps(e))];
-    if jumps[0] == jumps[1] || (matches!(stmt, Stmt::Local(_) | Stmt::Expr(Expr::Assign(_), _)) && !has_else(stmt)) {
+    let (jumps, has_else) = (
+        [block_jumps(&e.then_branch), e.else_branch.as_ref().is_some_and(|(_, e)| expr_jumps(e))],
+        e.else_branch.is_some(),
+    );
+    if jumps[0] == jumps[1] || (matches!(stmt, Stmt::Local(_) | Stmt::Expr(Expr::Assign(_), _)) && !has_else) {
         return None;
     }
     let stmt = std::mem::replace(stmt, Stmt::Item(Item::Verbatim(Default::default())));
     Some(move |rest: Vec<Stmt>| join(stmt, jumps[0], rest))
-}
-
-fn has_else(stmt: &Stmt) -> bool {
-    let mut stmt = stmt.clone();
-    matches!(value_of(&mut stmt), Some(Expr::If(e)) if e.else_branch.is_some())
 }
 
 /// Moves `rest` behind the arm that does not jump, which comes second.

@@ -564,17 +564,6 @@ pub(super) fn leave(
     value: Option<&Ident>,
     before: TokenStream,
 ) -> TokenStream {
-    leave_after(before, construct, label, at, has_value, value)
-}
-
-fn leave_after(
-    before: TokenStream,
-    construct: &Ident,
-    label: &Lifetime,
-    at: Span,
-    has_value: bool,
-    value: Option<&Ident>,
-) -> TokenStream {
     let here = helper_span(at);
     let (mut construct, mut label) = (construct.clone(), label.clone());
     construct.set_span(here);
@@ -603,7 +592,7 @@ pub(super) fn fail(
     message: &TokenStream,
 ) -> TokenStream {
     let fails = rt(at, "fails");
-    leave_after(quote_spanned!(at=> #fails(#message);), construct, label, at, has_value, None)
+    leave(construct, label, at, has_value, None, quote_spanned!(at=> #fails(#message);))
 }
 
 /// What a macro that panics says.

@@ -496,11 +496,11 @@ impl Walk<'_> {
             }
             Expr::While(_) => {
                 let Expr::While(w) = take(e) else { unreachable!() };
-                *e = self.while_expr(w, position);
+                *e = self.while_expr(w);
             }
             Expr::ForLoop(_) => {
                 let Expr::ForLoop(f) = take(e) else { unreachable!() };
-                *e = self.for_expr(f, position);
+                *e = self.for_expr(f);
             }
             Expr::Loop(_) => {
                 let Expr::Loop(l) = take(e) else { unreachable!() };
@@ -756,7 +756,7 @@ impl Walk<'_> {
         match e {
             Expr::Lit(ExprLit { lit: Lit::Bool(_), .. }) => true,
             Expr::Path(p) => p.path.get_ident().is_some_and(|name| self.env.is_bool(&name.to_string())),
-            Expr::Macro(m) => m.mac.path.is_ident("cfg") || m.mac.path.is_ident("matches"),
+            Expr::Macro(m) => matches!(known::macro_name(&m.mac).as_deref(), Some("cfg" | "matches")),
             Expr::MethodCall(m) => known::gives_bool(&m.method.to_string()),
             Expr::Unary(ExprUnary { op: UnOp::Not(_), expr, .. }) => self.is_host(expr),
             Expr::Paren(e) => self.is_host(&e.expr),

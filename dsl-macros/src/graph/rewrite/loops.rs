@@ -9,7 +9,7 @@ use crate::graph::emit::WhileParts;
 use quote::quote_spanned;
 
 impl Walk<'_> {
-    pub(super) fn while_expr(&mut self, mut w: ExprWhile, _position: Position) -> Expr {
+    pub(super) fn while_expr(&mut self, mut w: ExprWhile) -> Expr {
         let at = w.while_token.span;
         if has_let(&w.cond) || self.is_host(&w.cond) {
             let scope = self.env.enter();
@@ -115,7 +115,7 @@ impl Walk<'_> {
         (stops.then(|| self.take_flag()).flatten().map(|flag| flag.declaration), label)
     }
 
-    pub(super) fn for_expr(&mut self, mut f: ExprForLoop, _position: Position) -> Expr {
+    pub(super) fn for_expr(&mut self, mut f: ExprForLoop) -> Expr {
         let at = f.for_token.span;
         let source = f.expr.clone();
         if known::is_host_iterator(&f.expr) {
