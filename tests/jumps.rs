@@ -539,6 +539,43 @@ agree!(numbers_in_let_in_a_loop(n) over -2..9; {
     total + n
 });
 
+agree!(loops_that_are_left_in_arms_and_closures(n) over -3..6; {
+    let y = match Some(3) {
+        Some(k) => loop {
+            if n > k {
+                return n * 100;
+            }
+            if n > 0 {
+                break n * 2;
+            }
+            n += 1;
+        },
+        None => n,
+    };
+    let z = match Some(1) {
+        Some(_) => 'a: {
+            if y == 4 {
+                return n + 1000;
+            }
+            if y > 2 {
+                break 'a y;
+            }
+            y + 10
+        },
+        None => y,
+    };
+    let mut f = |k: Int| loop {
+        if z > k {
+            return z;
+        }
+        n += 2;
+        if n > k {
+            break n;
+        }
+    };
+    f(int(7)) * 10 + z
+});
+
 agree!(deferred(n) over -2..3; {
     let x;
     let mut y;

@@ -211,6 +211,11 @@ impl VisitMut for Canonical {
         } else if let Expr::Match(m) = e {
             // It stays a `match` of the host.
             host_numbers(m);
+            m.arms.iter_mut().for_each(|arm| in_block(&mut arm.body));
+        } else if let Expr::Closure(c) = e {
+            in_block(&mut c.body);
+        } else if let Expr::Paren(p) = e {
+            in_block(&mut p.expr);
         } else if let Expr::Let(l) = e
             && has_test(&l.pat, None) == Some(true)
         {
@@ -274,6 +279,13 @@ fn is_left_and_ends(e: &Expr) -> bool {
         Expr::Loop(l) => Jumps::breaks_loop(&l.body, l.label.as_ref()) && Jumps::leaving_expr(e).any,
         Expr::Block(b) => b.label.is_some() && Jumps::leaving_expr(e).under_construct,
         _ => false,
+    }
+}
+
+/// Puts such an expression into a block, where its value is seen to be that of a statement.
+fn in_block(e: &mut Expr) {
+    if is_left_and_ends(e) {
+        *e = parse_quote!({ #e });
     }
 }
 
