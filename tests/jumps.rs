@@ -306,7 +306,7 @@ agree!(deferred_and_changed_where_it_is_given(n) over -2..6; {
     if n > 1 {
         y = n * 2;
         if n > 2 {
-            y = y + 1;
+            y += 1;
         }
         if n > 3 {
             y += 1;
@@ -1003,13 +1003,14 @@ fn a_range_runs_up_to_the_largest_number_of_its_type() {
     }
     macro_rules! check {
         ($t:ident: $($a:expr, $b:expr, $step:expr;)*) => {$({
+            let (a, b, step): ($t, $t, $t) = ($a, $b, $step);
             let host = [
-                ($a..$b).step_by($step as usize).take(11).count(),
-                ($a..=$b).step_by($step as usize).take(11).count(),
-                ($a..=$b).rev().take(11).count(),
+                (a..b).step_by(step as usize).take(11).count(),
+                (a..=b).step_by(step as usize).take(11).count(),
+                (a..=b).rev().take(11).count(),
             ];
-            let got = eval_with(trips::<$t>, ($a as $t, $b as $t, $step as $t)).unwrap().map(|n| n.item() as usize);
-            assert_eq!(got, host, "{} {} {}", stringify!($t), $a, $b);
+            let got = eval_with(trips::<$t>, (a, b, step)).unwrap().map(|n| n.item() as usize);
+            assert_eq!(got, host, "{} {a} {b}", stringify!($t));
         })*};
     }
     check!(i32: i32::MIN, i32::MAX, 1; i32::MIN, i32::MAX, 2_000_000_000; i32::MAX - 1, i32::MAX, 1; i32::MAX, i32::MIN, 1; -3, 4, 2;);
