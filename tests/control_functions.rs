@@ -370,3 +370,50 @@ mod errors_name_the_leaf {
         assert_eq!(m, "`state` has type f64[2] before the loop, but f64[] after one iteration");
     }
 }
+
+mod recursion {
+    use super::*;
+
+    fn through_cond(x: S) -> S {
+        cond(x.greater(0.0), || through_cond(x - 1.0), || x)
+    }
+
+    fn through_while(x: S) -> S {
+        while_loop(x, |y| y.greater(0.0), |y| through_while(y) - 1.0)
+    }
+
+    fn one(x: S) -> S {
+        cond(x.greater(0.0), || other(x - 1.0), || x)
+    }
+
+    fn other(x: S) -> S {
+        while_loop(x, |y| y.greater(0.0), |y| one(y) - 1.0)
+    }
+
+    #[graph]
+    fn caller(x: S) -> S {
+        let y = x * 2.0;
+        one(y)
+    }
+
+    #[test]
+    fn through_closures_is_refused_before_the_stack_ends() {
+        for f in [through_cond, through_while, one, caller] {
+            let e = error_of(f, 3.0);
+            assert!(e.message.contains("nested too deep"), "{e}");
+            let text = e.to_string();
+            assert!(text.contains("recursion on tensors does not end"), "{text}");
+            assert!(e.loc().is_some_and(|loc| loc.file.ends_with("control_functions.rs")), "{text}");
+        }
+        assert!(error_of(caller, 3.0).to_string().contains("note: in `caller`"));
+        assert!(error_of(one, 3.0).to_string().contains("inside of this"));
+    }
+
+    #[test]
+    fn that_a_host_value_ends_is_not_refused() {
+        fn steps(x: S, depth: usize) -> S {
+            if depth == 0 { x } else { cond(x.greater(0.0), || steps(x - 1.0, depth - 1), || x) }
+        }
+        assert_eq!(eval_with(|x| steps(x, 100), 90.0).unwrap(), 0.0);
+    }
+}

@@ -306,7 +306,7 @@ agree!(deferred_and_changed_where_it_is_given(n) over -2..6; {
     if n > 1 {
         y = n * 2;
         if n > 2 {
-            y = y + 1;
+            y += 1;
         }
         if n > 3 {
             y += 1;
@@ -402,6 +402,180 @@ agree!(condition_with_constructs_in_a_loop_that_is_left(n) over 0..20; {
     sum * 1000 + i * 10 + k
 });
 
+agree!(deferred_and_used_in_the_last_arms(n) over -2..5; {
+    let y;
+    let mut z;
+    if n > 0 {
+        y = n * 2;
+        if n > 1 {
+            z = y * 3;
+            z += 1;
+            z
+        } else {
+            z = y;
+            z - 7
+        }
+    } else {
+        y = n - 1;
+        z = y;
+        z += 2;
+        y * z
+    }
+});
+
+agree!(deferred_and_used_in_the_last_arms_of_a_loop(n) over -2..5; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    while i < 4 {
+        i += 1;
+        let y;
+        if i > n {
+            y = i * 2;
+            sum += y;
+        } else if i == n - 1 {
+            y = sum;
+            sum = y * 3;
+        } else {
+            y = n;
+            sum -= y;
+        }
+    }
+    sum
+});
+
+agree!(first_value_through_a_block(n) over -2..8; {
+    let r;
+    'a: {
+        if n > 3 {
+            r = n * 2;
+            break 'a;
+        }
+        r = n + 100;
+    }
+    r
+});
+agree!(first_values_through_a_block(n) over -2..12; {
+    let r;
+    let mut s: Int;
+    'a: {
+        if n > 3 {
+            if n > 5 {
+                if n == 8 { return int(-1); }
+                s = n;
+                s += 1;
+                r = n * 2;
+                break 'a;
+            }
+            n += 1;
+        }
+        match n {
+            0 => { (r, s) = (int(7), int(8)); break 'a }
+            1 => { s = n; s *= 5; }
+            _ => s = n - 1,
+        }
+        r = n + 100;
+    }
+    s += 1;
+    r * 1000 + s
+});
+agree!(first_value_before_a_return(n) over -2..8; {
+    let r;
+    if n > 1 {
+        if n > 4 {
+            r = n * 2;
+            return r + 1;
+        }
+        n += 1;
+    }
+    r = n * 3;
+    r
+});
+
+agree!(first_values_in_some_arms_of_a_block(n) over -2..9; {
+    let r;
+    let s;
+    'a: {
+        if n > 2 {
+            if n > 6 { r = n; s = n; break 'a; } else { s = n * 2; }
+            if s > 8 { r = s + 1; break 'a; }
+            n += 5;
+        } else {
+            s = n;
+        }
+        let mut i = int(0);
+        while i < n {
+            if i == 3 { return s; }
+            i += 1;
+        }
+        r = i + s;
+    }
+    r * 100 + s
+});
+agree!(first_value_through_a_block_in_a_loop(n) over -2..9; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    'l: while i < 5 {
+        i += 1;
+        let r;
+        'a: {
+            if i > n { r = i; break 'a; }
+            if i == 2 { continue 'l; }
+            if i == n - 4 { break 'l; }
+            r = n;
+        }
+        sum = sum * 3 + r;
+    }
+    sum
+});
+agree!(numbers_in_let_in_a_loop(n) over -2..9; {
+    let mut i = int(0);
+    let total = loop {
+        i += 1;
+        if let 4 = i { continue; }
+        let 0..=6 = i else { break i * 10 };
+        while let k @ 3.. = n - i { n -= 1; if k == 5 { break; } }
+        if let (2, 2..) = (i, n) { return n; }
+    };
+    total + n
+});
+
+agree!(loops_that_are_left_in_arms_and_closures(n) over -3..6; {
+    let y = match Some(3) {
+        Some(k) => loop {
+            if n > k {
+                return n * 100;
+            }
+            if n > 0 {
+                break n * 2;
+            }
+            n += 1;
+        },
+        None => n,
+    };
+    let z = match Some(1) {
+        Some(_) => 'a: {
+            if y == 4 {
+                return n + 1000;
+            }
+            if y > 2 {
+                break 'a y;
+            }
+            y + 10
+        },
+        None => y,
+    };
+    let mut f = |k: Int| loop {
+        if z > k {
+            return z;
+        }
+        n += 2;
+        if n > k {
+            break n;
+        }
+    };
+    f(int(7)) * 10 + z
+});
+
 agree!(deferred(n) over -2..3; {
     let x;
     let mut y;
@@ -452,6 +626,168 @@ agree!(no_trip_and_no_value(n) over 0..3; {
     }
     n
 });
+
+agree!(numbers_in_if_let(n) over -2..14; {
+    let mut sum = if let 3 = n { int(30) } else if let 4 | 5 = n { int(45) } else { n };
+    if let 0..=9 = n {
+        sum += 100;
+    }
+    if let k @ ..0 = n - 1 {
+        sum += k * 1000;
+    } else if let 12 = n {
+        return int(-12);
+    }
+    if let 6..crate::LARGE = n && sum > 107 && let true = n < 9 {
+        sum *= 2;
+    }
+    sum
+});
+
+agree!(numbers_in_while_let(n) over -2..14; {
+    let mut steps = int(0);
+    while let 0..=9 = n {
+        n += 2;
+        if n == 7 {
+            continue;
+        }
+        steps += 1;
+    }
+    'outer: while let k @ 10..20 = n {
+        n += 1;
+        steps += k * 10;
+        while let 13..=14 = n {
+            n += 3;
+            if steps > 250 {
+                break 'outer;
+            }
+        }
+        if n == 19 {
+            return steps;
+        }
+    }
+    steps * 100 + n
+});
+
+agree!(numbers_in_let_else(n) over -2..14; {
+    let 0..=9 = n else { return n * 100 };
+    let k @ ..6 = n * 2 else {
+        n += 1;
+        return n;
+    };
+    let mut sum = int(0);
+    for i in count(0, n + 3) {
+        let (0 | 2 | 4) = i + k % 2 else { continue };
+        sum += i;
+    }
+    sum * 10 + k
+});
+
+/// A jump in the condition of a loop of the host.
+#[graph]
+fn sum_until(numbers: &[i32], x: Tensor) -> Tensor {
+    let mut rest = numbers.len();
+    let mut y = x;
+    'all: loop {
+        while {
+            if rest == 0 {
+                break 'all;
+            }
+            if numbers[rest - 1] < 0 {
+                return y;
+            }
+            numbers[rest - 1] != 0
+        } {
+            rest -= 1;
+            y += numbers[rest] as f32;
+        }
+        rest -= 1;
+        y *= 2.0;
+    }
+    y + 0.5
+}
+
+#[test]
+fn a_host_loop_is_left_from_its_condition() {
+    assert_eq!(eval_with(|x| sum_until(&[1, 0, 3, 4], x), 1.0).unwrap(), 17.5);
+    assert_eq!(eval_with(|x| sum_until(&[-1, 0, 3, 4], x), 1.0).unwrap(), 16.0);
+}
+
+const LARGE: i32 = 9;
+
+agree!(numbers_in_tuples(m, n) over (0..5).flat_map(|m| (0..12).map(move |n| (m, n))); {
+    let a = match (m, n + 1) {
+        (0, 1) => int(1),
+        (1 | 2, 2..crate::LARGE) => int(2),
+        (k, crate::LARGE..) if k > 3 => int(-7),
+        (k, 5..) => k * 3,
+        (_, k) => if k == 3 { return m; } else { k + 100 },
+    };
+    let b = if let (1..=3, k @ 4..) = (m, n) { k } else { m };
+    a * 1000 + b
+});
+
+agree!(numbers_matched_at_the_end(n) over -2..6; {
+    'a: {
+        if let 4.. = n {
+            return int(50);
+        }
+        match n {
+            0 => { return int(5); }
+            1 => break 'a int(7),
+            _ => {}
+        }
+        n + 1
+    }
+});
+
+/// What is matched behind a reference, and what is no number.
+#[graph]
+fn host_matches(counts: &[usize], name: &'static str, x: Tensor) -> Tensor {
+    let mut y = x;
+    for count in counts {
+        match count {
+            0 => y += 1.0,
+            1..=3 => y *= 2.0,
+            _ => y -= 1.0,
+        }
+        if let 2 = count {
+            y += 0.5;
+        }
+        match (count, name.to_owned()) {
+            (0, text) => y += text.len() as f32,
+            (n, _) => y += *n as f32,
+        }
+        match (count % 2 == 0, name) {
+            (true, "four") => y += 4.0,
+            (false, _) => y += 0.25,
+            _ => {}
+        }
+    }
+    y
+}
+
+#[test]
+fn host_numbers_are_matched_by_the_host() {
+    let expected = |mut y: f32, counts: &[usize], name: &str| {
+        for &count in counts {
+            y = [y + 1.0, y * 2.0, y * 2.0, y * 2.0, y - 1.0][count.min(4)];
+            y += if count == 2 { 0.5 } else { 0.0 };
+            y += if count == 0 { name.len() } else { count } as f32;
+            y += if count % 2 == 1 {
+                0.25
+            } else if name == "four" {
+                4.0
+            } else {
+                0.0
+            };
+        }
+        y
+    };
+    for name in ["four", "other"] {
+        let y = eval_with(|x| host_matches(&[0, 1, 2, 3, 7], name, x), 8.0).unwrap();
+        assert_eq!(y, expected(8.0, &[0, 1, 2, 3, 7], name));
+    }
+}
 
 agree!(panics_not_reached(n) over 0..4; {
     let m = match n {
@@ -506,6 +842,64 @@ fn a_question_mark_ends_the_trace_with_its_error() {
     let error = eval_with(|x: Tensor| scaled(x, "two").unwrap_or(x) + 1.0f32, 8.0).unwrap_err().to_string();
     assert!(error.contains("was left before its end"), "{error}");
     assert!(error.contains("tests/jumps.rs"), "{error}");
+}
+
+/// Returns early where a tensor says so, and with an error where the host finds one.
+#[graph]
+fn early_or_parsed(x: Tensor, text: &str) -> Result<Tensor, std::num::ParseFloatError> {
+    if x < 0.0 {
+        return Ok(-x);
+    }
+    let factor = parsed(text)?;
+    let mut y = x;
+    while y < 100.0 {
+        if y == 50.0 {
+            return Ok(y);
+        }
+        y = y * factor + 1.0;
+    }
+    let last = if y > 1000.0 { Ok(y + 0.5) } else { parsed(text).map(|f| y * f) };
+    Ok(last? + 1.0)
+}
+
+#[test]
+fn a_result_is_returned_early_under_a_tensor() {
+    for (x, text, expected) in
+        [(-3.0, "2", 3.0), (50.0, "2", 50.0), (24.5, "2", 50.0), (8.0, "2", 287.0), (200.0, "9", 1801.0)]
+    {
+        assert_eq!(eval_with(|x| early_or_parsed(x, text), x).unwrap(), expected, "{x} {text}");
+    }
+    let error = eval_with(|x| early_or_parsed(x, "two"), 8.0).unwrap_err().to_string();
+    assert!(error.contains("invalid float literal"), "{error}");
+}
+
+#[graph]
+fn negative_is_an_error(x: Tensor) -> Result<Tensor, String> {
+    if x < 0.0 {
+        return Err("negative".to_owned());
+    }
+    Ok(x)
+}
+
+#[graph]
+fn negative_is_the_error_of_a_loop(x: Tensor) -> Result<Tensor, String> {
+    let mut y = x;
+    while y < 10.0 {
+        if y < 0.0 {
+            return Err("negative".to_owned());
+        }
+        y += 1.0;
+    }
+    Ok(y)
+}
+
+#[test]
+fn an_error_under_a_tensor_is_refused() {
+    for f in [negative_is_an_error, negative_is_the_error_of_a_loop] {
+        let error = eval_with(f, 8.0).unwrap_err().to_string();
+        assert!(error.contains("an `Err` under a condition that is a tensor"), "{error}");
+        assert!(error.contains("tests/jumps.rs") && error.contains("assert!(..)"), "{error}");
+    }
 }
 
 #[graph]
@@ -609,17 +1003,57 @@ fn a_range_runs_up_to_the_largest_number_of_its_type() {
     }
     macro_rules! check {
         ($t:ident: $($a:expr, $b:expr, $step:expr;)*) => {$({
+            let (a, b, step): ($t, $t, $t) = ($a, $b, $step);
             let host = [
-                ($a..$b).step_by($step as usize).take(11).count(),
-                ($a..=$b).step_by($step as usize).take(11).count(),
-                ($a..=$b).rev().take(11).count(),
+                (a..b).step_by(step as usize).take(11).count(),
+                (a..=b).step_by(step as usize).take(11).count(),
+                (a..=b).rev().take(11).count(),
             ];
-            let got = eval_with(trips::<$t>, ($a as $t, $b as $t, $step as $t)).unwrap().map(|n| n.item() as usize);
-            assert_eq!(got, host, "{} {} {}", stringify!($t), $a, $b);
+            let got = eval_with(trips::<$t>, (a, b, step)).unwrap().map(|n| n.item() as usize);
+            assert_eq!(got, host, "{} {a} {b}", stringify!($t));
         })*};
     }
     check!(i32: i32::MIN, i32::MAX, 1; i32::MIN, i32::MAX, 2_000_000_000; i32::MAX - 1, i32::MAX, 1; i32::MAX, i32::MIN, 1; -3, 4, 2;);
     check!(i64: i64::MIN, i64::MAX, 1; i64::MAX - 1, i64::MAX, 1; i64::MAX, i64::MIN, 1; -3, 4, 2; 5, 5, 1;);
     check!(u32: 0u32, u32::MAX, 1_000_000_000; u32::MAX - 2, u32::MAX, 1; 7u32, 3u32, 1;);
     check!(u8: 0u8, 255u8, 100; 255u8, 255u8, 1; 255u8, 0u8, 1;);
+}
+
+/// `assert_eq!` and its relatives, on tensors and on host values.
+#[graph]
+fn asserts_equality(x: Tensor, n: usize) -> Tensor {
+    assert_eq!(n, 3, "the host says {}", n);
+    debug_assert_ne!(format!("{n}")[..], *"4",);
+    let doubled = x + x;
+    assert_eq!(doubled, x * 2.0);
+    if x.sum() > 10.0 {
+        assert_eq!(x.max(), 9.0, "n is {n}");
+        assert_ne!(x, doubled);
+    }
+    x.sum()
+}
+
+#[test]
+fn equality_is_asserted_in_the_graph() {
+    let run = |x: [f32; 2]| eval_with(|x| asserts_equality(x, 3), x).map(|y| y.item());
+    assert_eq!(run([1.0, 2.0]).unwrap(), 3.0);
+    assert_eq!(run([9.0, 2.0]).unwrap(), 11.0);
+    let error = run([8.0, 5.0]).unwrap_err().to_string();
+    assert!(error.contains("assertion `x.max() == 9.0` failed: n is 3"), "{error}");
+    assert!(error.contains("tests/jumps.rs"), "{error}");
+    let unequal = eval_with(
+        |x: Tensor| {
+            #[graph]
+            fn f(x: Tensor) -> Tensor {
+                assert_ne!(x, x + 0.0);
+                x
+            }
+            f(x)
+        },
+        1.0,
+    );
+    assert!(unequal.unwrap_err().to_string().contains("assertion `x != x + 0.0` failed"));
+    let host = std::panic::catch_unwind(|| eval_with(|x| asserts_equality(x, 4), 1.0));
+    let message = host.unwrap_err().downcast::<String>().unwrap();
+    assert_eq!(*message, "assertion `left == right` failed: the host says 4\n  left: 4\n right: 3");
 }

@@ -20,8 +20,11 @@ use proc_macro::TokenStream;
 /// | construct | in the graph if |
 /// |---|---|
 /// | `if`, `else if`, `else`, as statement and value; `while`; `assert!`, `debug_assert!` | the condition is a tensor |
+/// | `assert_eq!`, `assert_ne!` and their `debug_` forms | a side is a tensor: that all elements are equal, or not all |
 /// | `a && b`, `a \|\| b`, `!a` | an operand is a tensor; `b` is evaluated only if `a` asks for it |
-/// | `match x { 0 => .., 1..=3 \| 7 if c => .., n @ 8.. => .., _ => .. }` | `x` is a tensor of integers; the default arm is required |
+/// | `match x { 0 => .., 1..=3 \| 7 if c => .., n @ 8.. => .., _ => .. }` | `x` is a tensor of numbers; the default arm is required |
+/// | `match (x, y) { (0, 1..N) => .., (k, _) => .. }` | as above; the tuple stands in the `match` |
+/// | `if let 0..=9 = x`, `while let 3 = x`, `let 1.. = x else { .. }` | `x` is a tensor of numbers |
 /// | `for x in y` | `y` is a tensor, whose leading axis it goes over, or a list |
 /// | `for i in range(n)`, `range(a..b)`, `range(a..=b)`, with `.step_by(k)` and `.rev()` | always: `range` counts in the graph |
 /// | `loop`, labelled blocks | a `break` is under a condition that is a tensor |
@@ -31,8 +34,9 @@ use proc_macro::TokenStream;
 /// The rest is ordinary Rust while tracing, also around and inside of these: `if let`, `let else`, `match` on host values, host iterators,
 /// closures, generic functions, `?` on host results. Functions with `#[graph]` call each other like any functions.
 ///
-/// What is assigned in a branch or a loop of the graph must be a `Carry`: tensors, lists, and tuples, arrays, options, vectors and derived
-/// structs of them. Outside of what the function does itself, the signature, documentation and visibility stay.
+/// What is assigned in a branch or a loop of the graph must be a `Carry`: tensors, lists, and tuples, arrays, options, results, vectors and
+/// derived structs of them; of a result only an `Ok`, so `return Ok(x)` may stand under a tensor, and `return Err(e)` may not. The signature, documentation and visibility
+/// of the function stay.
 ///
 /// What cannot be staged is a compile error at its token that says what to write instead. What cannot be seen is a change behind a shared
 /// reference: it happens once, while tracing, whatever the condition turns out to be.

@@ -170,6 +170,17 @@ impl<const N: usize> From<[usize; N]> for Shape {
         dims.into_iter().collect()
     }
 }
+macro_rules! from_dims {
+    ($($n:literal)*) => {$(
+        impl From<[Dim; $n]> for Shape {
+            fn from(dims: [Dim; $n]) -> Shape {
+                dims.into_iter().collect()
+            }
+        }
+    )*};
+}
+// Not for any number, so that `[]` is one array only.
+from_dims!(1 2 3 4 5 6 7 8);
 impl From<&[usize]> for Shape {
     fn from(dims: &[usize]) -> Shape {
         dims.iter().copied().collect()
@@ -198,5 +209,18 @@ impl From<()> for Shape {
 impl From<&Shape> for Shape {
     fn from(s: &Shape) -> Shape {
         s.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_of_extents_are_shapes() {
+        let shape: Shape = [Dim::Unknown, 3.into()].into();
+        assert_eq!(shape.to_string(), "[?, 3]");
+        assert_eq!(Shape::from([2, 3]).to_string(), "[2, 3]");
+        assert_eq!(Shape::from([]), Shape::scalar());
     }
 }

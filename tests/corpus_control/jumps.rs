@@ -1,6 +1,10 @@
 //! Jumps in jumps: bodies in which loops, matches, labelled blocks, closures and references meet, as tensors and as plain
 //! Rust.
-#![allow(clippy::needless_late_init, reason = "first values given later are the subject")]
+#![allow(
+    clippy::needless_late_init,
+    clippy::collapsible_if,
+    reason = "first values given later and jumps in nests are the subject"
+)]
 
 use crate::engine::{Case, check_all, gives};
 use crate::language::Dual;

@@ -1,12 +1,16 @@
 //! Rust to Rust, before anything is staged: brings jumps and matches into fewer forms.
 //!
-//! - `match` on numbers becomes a chain of `if`s, so that it can be staged as they are.
+//! - `match` on numbers becomes a chain of `if`s, so that it can be staged as they are; so do `if let`, `while let` and `let else`
+//!   with a pattern of numbers. A tuple of numbers, matched where it is written, is one number after the other.
 //! - What follows an `if` of which one arm jumps is moved into the other arm: `if c { return a; } rest` becomes
 //!   `if c { return a; } else { rest }`. So most jumps need no flag, and both arms are as exclusive as they were.
+//! - A labelled block whose jumps leave with the first value of a variable has the variable as its value.
 //! - An assignment of a value in which a jump stands becomes a `let` and an assignment, so that nothing is assigned where the
 //!   jump is taken.
 //!
 //! Each step keeps the meaning of the function in ordinary Rust; no step looks at types.
+
+mod first_values;
 
 use super::emit;
 use proc_macro2::Span;
@@ -18,11 +22,13 @@ use syn::*;
 
 /// Brings a body into this form.
 pub(super) fn canonical(body: &mut Block) {
-    Canonical { next_index: 0 }.visit_block_mut(body);
+    Canonical { next_index: 0, deferred: Vec::new() }.visit_block_mut(body);
 }
 
 struct Canonical {
     next_index: usize,
+    /// What `let x;` has declared around the present statement, and has no value yet.
+    deferred: Vec<Local>,
 }
 
 impl Canonical {
@@ -32,8 +38,34 @@ impl Canonical {
     }
 
     fn block(&mut self, block: &mut Block) {
+        let deferred = self.deferred.clone();
+        self.statements(block);
+        self.deferred = deferred;
+    }
+
+    fn statements(&mut self, block: &mut Block) {
         let mut rest: VecDeque<Stmt> = std::mem::take(&mut block.stmts).into();
         while let Some(mut stmt) = rest.pop_front() {
+            if let Some(with_value) = first_values::through_block(&stmt, &self.deferred) {
+                rest.push_front(with_value);
+                continue;
+            }
+            if let Stmt::Local(local) = &mut stmt
+                && let Some(stmts) = self.let_else(local)
+            {
+                stmts.into_iter().rev().for_each(|stmt| rest.push_front(stmt));
+                continue;
+            }
+            if let Some(value) = value_of(&mut stmt) {
+                self.while_let(value);
+            }
+            if let Some(value) = value_of(&mut stmt)
+                && let Some(declaration) = self.if_let(value)
+            {
+                rest.push_front(stmt);
+                rest.push_front(declaration);
+                continue;
+            }
             if let Some(value) = value_of(&mut stmt)
                 && let Some(switch) = Switch::of(value)
             {
@@ -74,8 +106,92 @@ impl Canonical {
                 rest.push_front(Stmt::Expr(parse_quote!(#name), None));
             }
             self.visit_stmt_mut(&mut stmt);
+            first_values::after(&stmt, &mut self.deferred);
             block.stmts.push(stmt);
         }
+    }
+
+    /// `if let P = x { .. }`, with a pattern of numbers: `if` on what it tests, and `let matched = x;` before it.
+    fn if_let(&mut self, e: &mut Expr) -> Option<Stmt> {
+        let Expr::If(e) = e else {
+            return None;
+        };
+        let Expr::Let(l) = &mut *e.cond else {
+            self.chain(&mut e.cond);
+            return None;
+        };
+        let of = numbers(&l.expr);
+        if has_test(&l.pat, of.as_ref()) != Some(true) {
+            return None;
+        }
+        let name = self.helper("matched", l.expr.span());
+        let scrutinee = &l.expr;
+        let declaration = parse_quote!(let #name = #scrutinee;);
+        let matched = parse_quote!(#name);
+        e.then_branch.stmts.splice(0..0, names(&l.pat, &matched, false));
+        *e.cond = test(&l.pat, &matched).expect("the pattern tests something");
+        Some(declaration)
+    }
+
+    /// Patterns of numbers that bind nothing, in a chain of `&&`, become what they test.
+    fn chain(&mut self, cond: &mut Expr) {
+        match cond {
+            Expr::Let(l) => {
+                let of = numbers(&l.expr);
+                if has_test(&l.pat, of.as_ref()) != Some(true) || binds(&l.pat) {
+                    return;
+                }
+                let name = self.helper("matched", l.expr.span());
+                let test = test(&l.pat, &parse_quote!(#name)).expect("the pattern tests something");
+                let scrutinee = &l.expr;
+                *cond = parse_quote!({ let #name = #scrutinee; #test });
+            }
+            Expr::Binary(b) if matches!(b.op, BinOp::And(_)) => {
+                self.chain(&mut b.left);
+                self.chain(&mut b.right);
+            }
+            _ => {}
+        }
+    }
+
+    /// `while let P = x { .. }`, with a pattern of numbers: `while` on what it tests, or `loop` if it binds a name.
+    fn while_let(&mut self, e: &mut Expr) {
+        let Expr::While(w) = e else {
+            return;
+        };
+        match &*w.cond {
+            Expr::Let(l) if has_test(&l.pat, numbers(&l.expr).as_ref()) == Some(true) && binds(&l.pat) => {
+                let (cond, attrs, body) = (&w.cond, &w.attrs, &w.body);
+                let at = w.while_token.span;
+                let (token, leave) = (Token![loop](at), Token![break](at));
+                let mut looping: ExprLoop = parse_quote!(#(#attrs)* #token { if #cond #body else { #leave } });
+                looping.label = w.label.take();
+                *e = Expr::Loop(looping);
+            }
+            _ => self.chain(&mut w.cond),
+        }
+    }
+
+    /// `let P = x else { .. };`, with a pattern of numbers.
+    fn let_else(&mut self, local: &mut Local) -> Option<Vec<Stmt>> {
+        let init = local.init.as_mut()?;
+        let (_, diverge) = init.diverge.as_ref()?;
+        let (pat, ty) = match &local.pat {
+            Pat::Type(p) => (&*p.pat, Some((p.colon_token, &p.ty))),
+            pat => (pat, None),
+        };
+        if has_test(pat, numbers(&init.expr).as_ref()) != Some(true) || !local.attrs.is_empty() {
+            return None;
+        }
+        let name = self.helper("matched", init.expr.span());
+        let scrutinee = &init.expr;
+        let ty = ty.map(|(colon, ty)| quote::quote!(#colon #ty));
+        let matched = parse_quote!(#name);
+        let test = test(pat, &matched).expect("the pattern tests something");
+        let (r#if, not) = (Token![if](pat.span()), Token![!](pat.span()));
+        let mut stmts = vec![parse_quote!(let #name #ty = #scrutinee;), parse_quote!(#r#if #not (#test) #diverge)];
+        stmts.extend(names(pat, &matched, false));
+        Some(stmts)
     }
 }
 
@@ -84,21 +200,53 @@ impl VisitMut for Canonical {
         self.block(block);
     }
     fn visit_expr_mut(&mut self, e: &mut Expr) {
+        self.while_let(e);
+        if let Some(declaration) = self.if_let(e) {
+            *e = parse_quote!({ #declaration #e });
+        }
         if let Some(switch) = Switch::of(e) {
             let scrutinee = self.helper("matched", e.span());
             let (declaration, chain) = switch.build(scrutinee);
             *e = parse_quote!({ #declaration #chain });
-        } else if let Expr::Match(m) = e
-            && m.arms.iter().any(|arm| has_test(unguarded(&arm.pat).0) == Some(true))
-        {
+        } else if let Expr::Match(m) = e {
             // It stays a `match` of the host.
-            *m.expr = emit::host_number(&m.expr);
+            host_numbers(m);
+            m.arms.iter_mut().for_each(|arm| in_block(&mut arm.body));
+        } else if let Expr::Closure(c) = e {
+            in_block(&mut c.body);
+        } else if let Expr::Paren(p) = e {
+            in_block(&mut p.expr);
+        } else if let Expr::Let(l) = e
+            && has_test(&l.pat, None) == Some(true)
+        {
+            *l.expr = emit::host_number(&l.expr);
         }
         visit_mut::visit_expr_mut(self, e);
     }
     fn visit_item_mut(&mut self, _: &mut Item) {}
     fn visit_type_mut(&mut self, _: &mut Type) {}
     fn visit_pat_mut(&mut self, _: &mut Pat) {}
+}
+
+/// Checks that what is matched with numbers is of the host.
+fn host_numbers(m: &mut ExprMatch) {
+    let pats: Vec<&Pat> = m.arms.iter().map(|arm| unguarded(&arm.pat).0).collect();
+    match &mut *m.expr {
+        Expr::Tuple(t) => {
+            let width = t.elems.len();
+            for (i, e) in t.elems.iter_mut().enumerate() {
+                let mut parts = pats.iter().filter_map(|p| match p {
+                    Pat::Tuple(p) if p.elems.len() == width => p.elems.get(i),
+                    _ => None,
+                });
+                if parts.any(|p| has_test(p, None) == Some(true)) {
+                    *e = emit::host_number(e);
+                }
+            }
+        }
+        e if pats.iter().any(|p| has_test(p, None) == Some(true)) => *e = emit::host_number(e),
+        _ => {}
+    }
 }
 
 /// The value of a statement: what it is, is bound to, or is assigned.
@@ -134,23 +282,28 @@ fn is_left_and_ends(e: &Expr) -> bool {
     }
 }
 
+/// Puts such an expression into a block, where its value is seen to be that of a statement.
+fn in_block(e: &mut Expr) {
+    if is_left_and_ends(e) {
+        *e = parse_quote!({ #e });
+    }
+}
+
 /// If one arm of the `if` in a statement certainly jumps and the other does not: what makes the whole out of what follows.
 fn split(stmt: &mut Stmt) -> Option<impl FnOnce(Vec<Stmt>) -> ExprIf> {
     let e = match value_of(stmt)? {
         Expr::If(e) if !has_let(&e.cond) && e.attrs.is_empty() => e,
         _ => return None,
     };
-    let jumps = [block_jumps(&e.then_branch), e.else_branch.as_ref().is_some_and(|(_, e)| expr_jumps(e))];
-    if jumps[0] == jumps[1] || (matches!(stmt, Stmt::Local(_) | Stmt::Expr(Expr::Assign(_), _)) && !has_else(stmt)) {
+    let (jumps, has_else) = (
+        [block_jumps(&e.then_branch), e.else_branch.as_ref().is_some_and(|(_, e)| expr_jumps(e))],
+        e.else_branch.is_some(),
+    );
+    if jumps[0] == jumps[1] || (matches!(stmt, Stmt::Local(_) | Stmt::Expr(Expr::Assign(_), _)) && !has_else) {
         return None;
     }
     let stmt = std::mem::replace(stmt, Stmt::Item(Item::Verbatim(Default::default())));
     Some(move |rest: Vec<Stmt>| join(stmt, jumps[0], rest))
-}
-
-fn has_else(stmt: &Stmt) -> bool {
-    let mut stmt = stmt.clone();
-    matches!(value_of(&mut stmt), Some(Expr::If(e)) if e.else_branch.is_some())
 }
 
 /// Moves `rest` behind the arm that does not jump, which comes second.
@@ -262,9 +415,9 @@ impl Jumps {
         find.found
     }
 
-    /// Those that leave an expression.
+    /// Those that leave an expression, which is not yet in the form that this module makes.
     fn leaving_expr(e: &Expr) -> Jumps {
-        let mut find = FindJumps::default();
+        let mut find = FindJumps { before: true, ..FindJumps::default() };
         find.visit_expr(e);
         find.found
     }
@@ -302,6 +455,8 @@ struct FindJumps {
     only_own_break: bool,
     own: Option<String>,
     constructs: usize,
+    /// Whether a `match` or `if let` may still become an `if`.
+    before: bool,
 }
 
 impl FindJumps {
@@ -367,12 +522,16 @@ impl<'a> Visit<'a> for FindJumps {
                 self.visit_expr(&w.expr);
                 self.construct(|f| f.inside(w.label.as_ref(), true, |f| f.visit_block(&w.body)));
             }
-            Expr::If(i) if !has_let(&i.cond) => {
+            Expr::If(i) if self.before || !has_let(&i.cond) => {
                 self.visit_expr(&i.cond);
                 self.construct(|f| {
                     f.visit_block(&i.then_branch);
                     i.else_branch.iter().for_each(|(_, e)| f.visit_expr(e));
                 });
+            }
+            Expr::Match(m) if self.before => {
+                self.visit_expr(&m.expr);
+                self.construct(|f| m.arms.iter().for_each(|arm| f.visit_arm(arm)));
             }
             Expr::Binary(b) if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) => {
                 self.visit_expr(&b.left);
@@ -400,11 +559,19 @@ impl Switch {
         let mut tests = 0;
         let last = m.arms.len().checked_sub(1)?;
         let on_bool = is_match_on_bool(m);
+        let of = numbers(&m.expr);
         for (i, arm) in m.arms.iter().enumerate() {
             let (pat, guard) = unguarded(&arm.pat);
-            tests += usize::from(has_test(pat)?);
-            let always = guard.is_none() && (!has_test(pat)? || on_bool);
-            if !arm.attrs.is_empty() || (i == last && !always) || (i != last && !has_test(pat)? && guard.is_none()) {
+            let has_test = has_test(pat, of.as_ref())?;
+            tests += usize::from(has_test);
+            let always = guard.is_none() && (!has_test || on_bool);
+            // What is not a number may be moved into a name, and not twice.
+            let moves_twice = guard.is_some() && of.as_ref().is_some_and(|of| may_move(pat, of, &m.arms));
+            if !arm.attrs.is_empty()
+                || moves_twice
+                || (i == last && !always)
+                || (i != last && !has_test && guard.is_none())
+            {
                 return None;
             }
         }
@@ -421,26 +588,21 @@ impl Switch {
     fn build(self, matched: Ident) -> (Stmt, Expr) {
         let scrutinee = &*self.m.expr;
         let declaration = parse_quote!(let #matched = #scrutinee;);
+        let matched: Expr = parse_quote!(#matched);
         let last = self.m.arms.len() - 1;
         let mut chain = None;
         for (i, arm) in self.m.arms.into_iter().enumerate().rev() {
             let (pat, guard) = unguarded(&arm.pat);
-            let name = bound(pat).map(|name| -> Stmt {
-                // With a guard it is bound twice, and perhaps used once.
-                match guard {
-                    None => parse_quote!(let #name = #matched;),
-                    Some(_) => parse_quote!(#[allow(unused_variables)] let #name = #matched;),
-                }
-            });
+            let names = names(pat, &matched, guard.is_some());
             let mut block = block_of(*arm.body);
-            block.stmts.splice(0..0, name.clone());
+            block.stmts.splice(0..0, names.clone());
             if i == last {
                 chain = Some(block_expr(block));
                 continue;
             }
             let mut cond = test(pat, &matched);
             if let Some(guard) = guard {
-                let guard: Expr = parse_quote!({ #name #guard });
+                let guard: Expr = parse_quote!({ #(#names)* #guard });
                 cond = Some(match cond {
                     Some(cond) => parse_quote!(#cond && #guard),
                     None => guard,
@@ -486,22 +648,37 @@ fn is_number(e: &Expr) -> bool {
     }
 }
 
-/// Whether a pattern over numbers tests anything; `None` for other patterns.
-fn has_test(pat: &Pat) -> Option<bool> {
+/// The tuple that is matched, if what is matched is written as one.
+fn numbers(matched: &Expr) -> Option<ExprTuple> {
+    match matched {
+        Expr::Tuple(t) => Some(t.clone()),
+        Expr::Paren(e) => numbers(&e.expr),
+        _ => None,
+    }
+}
+
+/// Whether a pattern over numbers tests anything; `None` for other patterns. `of` is the tuple that is matched, if it is one.
+fn has_test(pat: &Pat, of: Option<&ExprTuple>) -> Option<bool> {
     match pat {
-        Pat::Lit(ExprLit { lit: Lit::Int(_) | Lit::Float(_) | Lit::Bool(_), .. }) => Some(true),
+        Pat::Lit(ExprLit { lit: Lit::Int(_) | Lit::Float(_) | Lit::Bool(_), .. }) => of.is_none().then_some(true),
         Pat::Range(r) => {
-            let ends = [&r.start, &r.end];
-            ends.iter().all(|e| e.as_ref().is_none_or(|e| is_number(e))).then_some(true)
+            // The end of a range is a constant.
+            let ends = [&r.start, &r.end].into_iter().flatten();
+            let mut ends = ends.map(|e| is_number(e) || matches!(**e, Expr::Path(_)));
+            (of.is_none() && ends.all(|fits| fits)).then_some(true)
         }
-        Pat::Or(or) => or.cases.iter().all(|p| has_test(p) == Some(true) && bound(p).is_none()).then_some(true),
-        Pat::Paren(p) => has_test(&p.pat),
+        Pat::Or(or) => or.cases.iter().all(|p| has_test(p, of) == Some(true) && !binds(p)).then_some(true),
+        Pat::Paren(p) => has_test(&p.pat, of),
         Pat::Wild(_) => Some(false),
+        Pat::Tuple(p) => {
+            let of = of.filter(|of| of.elems.len() == p.elems.len())?;
+            p.elems.iter().zip(&of.elems).try_fold(false, |any, (p, e)| Some(has_test(p, numbers(e).as_ref())? || any))
+        }
         Pat::Ident(PatIdent { by_ref: None, mutability: None, ident, subpat, .. }) => {
             // A name in capitals is a constant.
             let is_variable = ident.to_string().starts_with(|c: char| c.is_lowercase() || c == '_');
             match subpat {
-                Some((_, p)) => has_test(p).filter(|_| is_variable && bound(p).is_none()),
+                Some((_, p)) => has_test(p, of).filter(|_| is_variable && !binds(p)),
                 None => is_variable.then_some(false),
             }
         }
@@ -509,22 +686,62 @@ fn has_test(pat: &Pat) -> Option<bool> {
     }
 }
 
-/// The name that a pattern over numbers binds.
-fn bound(pat: &Pat) -> Option<&Ident> {
+/// Whether a pattern binds something of a matched tuple that no pattern shows to be a number.
+fn may_move(pat: &Pat, of: &ExprTuple, arms: &[Arm]) -> bool {
+    let is_number = |i: usize| {
+        arms.iter().any(|arm| match unguarded(&arm.pat).0 {
+            Pat::Tuple(p) => p.elems.len() == of.elems.len() && has_test(&p.elems[i], None) == Some(true),
+            _ => false,
+        })
+    };
     match pat {
-        Pat::Ident(p) => Some(&p.ident),
-        Pat::Paren(p) => bound(&p.pat),
-        _ => None,
+        Pat::Tuple(p) => p.elems.iter().enumerate().any(|(i, p)| binds(p) && !is_number(i)),
+        pat => binds(pat),
     }
 }
 
+/// The names that a pattern over numbers binds, and to what.
+fn bound<'a>(pat: &'a Pat, matched: &Expr) -> Vec<(&'a Ident, Expr)> {
+    match pat {
+        Pat::Ident(p) => vec![(&p.ident, matched.clone())],
+        Pat::Paren(p) => bound(&p.pat, matched),
+        Pat::Tuple(p) => p.elems.iter().enumerate().flat_map(|(i, p)| bound(p, &item(matched, i))).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a pattern over numbers binds a name.
+fn binds(pat: &Pat) -> bool {
+    !bound(pat, &parse_quote!(matched)).is_empty()
+}
+
+/// An item of a tuple.
+fn item(matched: &Expr, i: usize) -> Expr {
+    let i = Index::from(i);
+    parse_quote!(#matched.#i)
+}
+
+/// Binds the names of a pattern over numbers.
+fn names(pat: &Pat, matched: &Expr, in_guard: bool) -> Vec<Stmt> {
+    let bind = |(name, value): (&Ident, Expr)| match in_guard {
+        false => parse_quote!(let #name = #value;),
+        // It is bound twice, and perhaps used once.
+        true => parse_quote!(#[allow(unused_variables)] let #name = #value;),
+    };
+    bound(pat, matched).into_iter().map(bind).collect()
+}
+
 /// The condition that a pattern over numbers tests.
-fn test(pat: &Pat, matched: &Ident) -> Option<Expr> {
+fn test(pat: &Pat, matched: &Expr) -> Option<Expr> {
     let at = pat.span();
     let mut matched = matched.clone();
-    matched.set_span(matched.span().located_at(at));
+    if let Expr::Path(p) = &mut matched
+        && let Some(name) = p.path.segments.first_mut()
+    {
+        name.ident.set_span(name.ident.span().located_at(at));
+    }
     match pat {
-        Pat::Lit(ExprLit { lit: Lit::Bool(b), .. }) if b.value => Some(parse_quote!(#matched)),
+        Pat::Lit(ExprLit { lit: Lit::Bool(b), .. }) if b.value => Some(matched),
         Pat::Lit(ExprLit { lit: Lit::Bool(_), .. }) => Some(parse_quote!(!#matched)),
         Pat::Lit(lit) => {
             let eq = Token![==](at);
@@ -549,6 +766,10 @@ fn test(pat: &Pat, matched: &Ident) -> Option<Expr> {
             tests.reduce(|a, b| parse_quote!((#a) | (#b)))
         }
         Pat::Paren(p) => test(&p.pat, &matched),
+        Pat::Tuple(p) => {
+            let tests = p.elems.iter().enumerate().filter_map(|(i, p)| test(p, &item(&matched, i)));
+            tests.reduce(|a, b| parse_quote!((#a) & (#b)))
+        }
         Pat::Ident(p) => p.subpat.as_ref().and_then(|(_, p)| test(p, &matched)),
         _ => None,
     }
@@ -621,9 +842,41 @@ mod tests {
         check("{ match b { true => 1, false => 2 } }", "{ let __matched1 = b; if __matched1 { 1 } else { 2 } }");
         let same = "{ match x { Some(1) => a, _ => b } }";
         check(same, same);
+        check(
+            "{ match (n, f(m)) { (0, 1..MAX) => a, (k, _) => b(k) } }",
+            "{ let __matched1 = (n, f(m)); if (__matched1.0 == 0) & ((__matched1.1 >= 1) & (__matched1.1 < MAX)) { a } \
+             else { let k = __matched1.0; b(k) } }",
+        );
         // On host values only.
+        let host = "{ match (::anabranch::__rt::host_number(n), s) { (0, MAX) => a, (1, _) => b, _ => c } }";
+        check("{ match (n, s) { (0, MAX) => a, (1, _) => b, _ => c } }", host);
         let host = "{ match ::anabranch::__rt::host_number(n) { 0 => a, MAX => b, _ => c } }";
         check("{ match n { 0 => a, MAX => b, _ => c } }", host);
+    }
+
+    #[test]
+    fn a_let_of_numbers_is_a_condition() {
+        check(
+            "{ if let k @ 0..=9 = n { a(k) } else if let 12 = n { b } else { c } }",
+            "{ let __matched1 = n; if (__matched1 >= 0) & (__matched1 <= 9) { let k = __matched1; a(k) } \
+             else { let __matched2 = n; if __matched2 == 12 { b } else { c } } }",
+        );
+        check("{ while let 3 = n { f(); } }", "{ while { let __matched1 = n; __matched1 == 3 } { f(); } }");
+        check(
+            "{ 'a: while let k @ 3.. = n { f(k); } }",
+            "{ 'a: loop { let __matched1 = n; if (__matched1 >= 3) { let k = __matched1; f(k); } else { break } } }",
+        );
+        check(
+            "{ let k @ 1.. = n else { return 0 }; f(k) }",
+            "{ let __matched1 = n; if !((__matched1 >= 1)) { return 0 } else { let k = __matched1; f(k) } }",
+        );
+        for same in [
+            "{ if let Some(0) = n { a } }",
+            "{ while let Some(x) = v.pop() { f(x); } }",
+            "{ let S(x) = y else { return }; x }",
+        ] {
+            check(same, same);
+        }
     }
 
     #[test]

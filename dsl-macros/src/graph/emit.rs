@@ -128,14 +128,18 @@ pub(super) struct Deferred {
     pub(super) is_mut: bool,
     /// The arms in which it gets a value.
     pub(super) given_in: [bool; 2],
+    /// The arms of which nothing after the construct sees the value.
+    pub(super) own: [bool; 2],
     /// None if nothing follows.
     pub(super) slot: Option<Ident>,
 }
 
 impl Deferred {
-    /// Whether an arm has its own variable. If it alone gives a value, and nothing follows, it is the outer one that gets it.
+    /// Whether an arm has its own variable. If nothing follows, the first arm that gives a value gives it to the outer one,
+    /// which so has its type.
     fn is_declared_in(&self, arm: usize) -> bool {
-        self.given_in[arm] && (self.slot.is_some() || self.given_in[1 - arm])
+        let is_outer = arm == 0 || !self.given_in[0] || self.own[0];
+        self.given_in[arm] && (self.slot.is_some() || self.own[arm] || !is_outer)
     }
 }
 
@@ -330,6 +334,8 @@ pub(super) struct WhileParts {
     pub(super) label: Option<Label>,
     pub(super) at: Span,
     pub(super) condition: Expr,
+    /// Whether a jump leaves the condition, by the label of the body.
+    pub(super) leaves_condition: bool,
     /// If a jump leaves the body.
     pub(super) body_label: Option<Lifetime>,
     /// What comes before the body.
@@ -339,9 +345,18 @@ pub(super) struct WhileParts {
     pub(super) kind: Option<Ident>,
 }
 
+impl WhileParts {
+    pub(super) fn new(construct: Ident, index: usize, at: Span, condition: Expr, body: Block) -> WhileParts {
+        let (label, body_label, item, deferred, kind) = (None, None, None, Vec::new(), None);
+        let leaves_condition = false;
+        WhileParts { construct, index, label, at, condition, leaves_condition, body_label, item, body, deferred, kind }
+    }
+}
+
 /// A `while`.
 pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
-    let WhileParts { construct, index, label, at, condition, body_label, item, body, deferred, kind } = parts;
+    let WhileParts { construct, index, mut label, at, condition, leaves_condition, .. } = parts;
+    let WhileParts { body_label, item, body, deferred, kind, .. } = parts;
     let Carried { places, declaration, sites, uses } = carried;
     let test = helper("test", index, at);
     let new = rt(at, "While");
@@ -354,12 +369,21 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
     let (slots, given) = slots(&deferred, helper_span(at));
     let stmts = &body.stmts;
     let body = match (&body_label, &item, deferred.is_empty()) {
+        (_, _, true) if leaves_condition => quote!({ #item #(#stmts)* }),
         (None, None, true) => quote!(#body),
         (_, _, true) => quote!(#body_label { #item #(#stmts)* }),
         (_, _, false) => {
             assert!(item.is_none(), "only a `loop` gives a variable its first value");
             let block = arm_block(0, &Arm { block: body, label: None, has_value: false, ends: true }, &deferred, None);
             quote!(#body_label { #block })
+        }
+    };
+    let test = quote!(let #test = #condition;);
+    let pass = match leaves_condition {
+        false => quote!(#test if !#test_call { break; } #body),
+        true => {
+            let name = label.get_or_insert_with(|| label_of(&self::label("loop", index, at))).name.clone();
+            quote!(#body_label { #test if !#test_call { break #name; } #body })
         }
     };
     Expr::Verbatim(quote! {{
@@ -370,9 +394,7 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
         #[allow(unreachable_code, reason = "the body of the user may leave")]
         #label loop {
             if !#more { break; }
-            let #test = #condition;
-            if !#test_call { break; }
-            #body
+            #pass
         }
         #uses
         #given
@@ -413,6 +435,7 @@ pub(super) fn stopped_condition(
 /// `for`, given the expansion of the `while` that it is.
 pub(super) fn for_loop(looping: &Ident, position: &Ident, at: Span, iterable: &Expr, expansion: &Expr) -> Expr {
     let (function, methods, iterable) = (rt(at, "looping"), rt(at, "Looping"), bare(iterable));
+    let iterable = checked_iterable(iterable);
     let start = quote_spanned!(at=> #function(#iterable));
     Expr::Verbatim(quote! {
         match #start {
@@ -432,10 +455,15 @@ pub(super) fn host_number(matched: &Expr) -> Expr {
     syn::parse_quote_spanned!(at=> #host_number(#matched))
 }
 
+/// A condition that decides on the host, checked to be a `bool`.
+pub(super) fn host_bool(at: Span, condition: &Expr) -> Expr {
+    let (host_bool, condition) = (rt(at, "host_bool"), bare(condition));
+    syn::parse_quote_spanned!(at=> #host_bool(#condition))
+}
+
 /// The ends of a `range(a..b)` may be of different types, a tensor and a host number: so they become `(a, b)`.
 pub(super) fn bounds(call: &mut ExprCall) {
-    let is_range = matches!(&*call.func, Expr::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == "range"));
-    if !is_range || call.args.len() != 1 {
+    if !is_range(&call.func) || call.args.len() != 1 {
         return;
     }
     if let Some(Expr::Range(ExprRange { start: Some(start), limits, end: Some(end), .. })) = call.args.first() {
@@ -536,17 +564,6 @@ pub(super) fn leave(
     value: Option<&Ident>,
     before: TokenStream,
 ) -> TokenStream {
-    leave_after(before, construct, label, at, has_value, value)
-}
-
-fn leave_after(
-    before: TokenStream,
-    construct: &Ident,
-    label: &Lifetime,
-    at: Span,
-    has_value: bool,
-    value: Option<&Ident>,
-) -> TokenStream {
     let here = helper_span(at);
     let (mut construct, mut label) = (construct.clone(), label.clone());
     construct.set_span(here);
@@ -575,7 +592,7 @@ pub(super) fn fail(
     message: &TokenStream,
 ) -> TokenStream {
     let fails = rt(at, "fails");
-    leave_after(quote_spanned!(at=> #fails(#message);), construct, label, at, has_value, None)
+    leave(construct, label, at, has_value, None, quote_spanned!(at=> #fails(#message);))
 }
 
 /// What a macro that panics says.
@@ -688,7 +705,32 @@ pub(super) fn checks<'a>(
 /// `for` over host values.
 pub(super) fn host_iter(at: Span, iterable: &Expr) -> Expr {
     let (function, iterable) = (rt(at, "host_iter"), bare(iterable));
+    let iterable = checked_iterable(iterable);
     Expr::Verbatim(quote_spanned!(at=> #function(#iterable)))
+}
+
+/// What a `for` goes over, with the check that it can, unless it can by its form.
+fn checked_iterable(iterable: &Expr) -> TokenStream {
+    fn can(e: &Expr) -> bool {
+        let is_literal = |e: &Option<Box<Expr>>| e.as_ref().is_none_or(|e| matches!(**e, Expr::Lit(_)));
+        match e {
+            Expr::Range(r) => is_literal(&r.start) && is_literal(&r.end),
+            Expr::MethodCall(m) => can(&m.receiver),
+            Expr::Paren(e) => can(&e.expr),
+            Expr::Call(c) => is_range(&c.func),
+            _ => false,
+        }
+    }
+    if can(iterable) {
+        return quote!(#iterable);
+    }
+    let check = rt(iterable.span(), "iterable");
+    quote_spanned!(iterable.span()=> #check(#iterable))
+}
+
+/// Whether a function is `range`, by its name.
+fn is_range(function: &Expr) -> bool {
+    matches!(function, Expr::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == "range"))
 }
 
 /// `assert!`, or `debug_assert!` if `debug`.
@@ -710,6 +752,49 @@ pub(super) fn assert(index: usize, at: Span, debug: bool, condition: &Expr, text
             #guard {
                 let #assertion = #new;
                 if #assertion.needs_message() { #check }
+            }
+        }
+    })
+}
+
+/// `assert_eq!`, or `assert_ne!` if they are not to be equal; in debug builds only, if `debug`.
+pub(super) fn assert_equality(
+    index: usize,
+    at: Span,
+    (debug, equal): (bool, bool),
+    [left, right]: &[Expr; 2],
+    [left_text, right_text]: &[String; 2],
+    message: &TokenStream,
+) -> Expr {
+    let [assertion, a, b] = ["assert", "left", "right"].map(|name| helper(name, index, at));
+    let (new, sides) = (rt(at, "Assert"), rt(at, "Sides"));
+    let (compare, check) = (rt(at, "compare"), rt(at, "condition"));
+    let new = quote_spanned!(at=> #new::new(#check(#compare(#a, #b).eq())));
+    let message = match message.is_empty() {
+        true => quote!(::core::option::Option::None),
+        false => {
+            let message = message_of(at, message);
+            quote!(::core::option::Option::Some(&|| #message))
+        }
+    };
+    let sides = quote_spanned!(at=> #sides {
+        equal: #equal,
+        written: [#left_text, #right_text],
+        values: [&#a, &#b],
+        message: #message,
+    });
+    let call = quote_spanned!(at=> #assertion.check_equality(&#sides););
+    let guard = debug.then(|| quote!(if ::core::cfg!(debug_assertions)));
+    let (left, right) = (borrow(left), borrow(right));
+    Expr::Verbatim(quote! {
+        {
+            #guard {
+                match (#left, #right) {
+                    (#a, #b) => {
+                        let #assertion = #new;
+                        #call
+                    }
+                }
             }
         }
     })

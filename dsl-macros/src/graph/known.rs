@@ -1,6 +1,6 @@
 //! What is known of methods and macros by their names alone.
 
-use syn::{Expr, ExprIf, ExprLit, Lit};
+use syn::{Expr, ExprIf, ExprLit, Lit, Macro};
 
 /// Methods that change nothing, whatever declares them in the standard library or in anabranch: a `mut` variable is not
 /// carried because it is the receiver of one of them.
@@ -194,7 +194,7 @@ pub(super) fn is_host_iterator(e: &Expr) -> bool {
     ];
     match e {
         Expr::Range(_) | Expr::Reference(_) | Expr::Array(_) | Expr::Repeat(_) => true,
-        Expr::Macro(m) => m.mac.path.is_ident("vec"),
+        Expr::Macro(m) => macro_name(&m.mac).as_deref() == Some("vec"),
         Expr::Paren(e) => is_host_iterator(&e.expr),
         Expr::Group(e) => is_host_iterator(&e.expr),
         Expr::MethodCall(m) if ["rev", "step_by"].iter().any(|name| m.method == name) => is_host_iterator(&m.receiver),
@@ -237,6 +237,11 @@ pub(super) enum MacroKind {
     Constant,
     /// Anything else: runs once, while tracing.
     Opaque,
+}
+
+/// The last segment of the path of a macro.
+pub(super) fn macro_name(mac: &Macro) -> Option<String> {
+    mac.path.segments.last().map(|s| s.ident.to_string())
 }
 
 /// The kind of a macro by the last segment of its path.

@@ -97,6 +97,8 @@ struct Construct {
     arm: usize,
     /// The arms that a jump leaves.
     left: [bool; 2],
+    /// The arms that certainly jump.
+    jumps: [bool; 2],
     /// Whether it has a value.
     has_value: bool,
     /// The target at whose end it stands, so that nothing follows it there.
@@ -196,6 +198,7 @@ impl Walk<'_> {
             used: Vec::new(),
             arm: 0,
             left: [false; 2],
+            jumps: [false; 2],
             has_value: false,
             tail: position.tail,
             nested: !position.is_statement,
@@ -221,6 +224,11 @@ impl Walk<'_> {
         for (var, given_in) in std::mem::take(&mut construct.deferred) {
             let id = self.env.resolve(&var.to_string()).expect("it was found when it was assigned");
             let is_mut = self.env.binding(id).access == Access::Mut;
+            let own = [0, 1].map(|arm| given_in[arm] && self.stays_in_arm(&construct, arm, id));
+            if given_in == own {
+                deferred.push(emit::Deferred { var, is_mut, given_in, own, slot: None });
+                continue;
+            }
             if !self.constructs.iter().any(|c| id < c.first_inside) {
                 self.env.binding(id).deferred = false;
             }
@@ -230,7 +238,7 @@ impl Walk<'_> {
                 let written = Written::variable(slot, var.span());
                 carried.add(Place { written, binding: BindingId::MAX - deferred.len() });
             }
-            deferred.push(emit::Deferred { var, is_mut, given_in, slot });
+            deferred.push(emit::Deferred { var, is_mut, given_in, own, slot });
         }
         let is_carried = |id| carried.iter().any(|p| p.binding == id && p.is_whole());
         let used: Vec<Written> =
@@ -250,6 +258,13 @@ impl Walk<'_> {
     /// value after it.
     fn lives_after(&self, construct: &Construct, id: BindingId) -> bool {
         construct.tail.is_none_or(|t| id < self.targets[t].first_binding)
+    }
+
+    /// Whether what a deferred variable gets in an arm is not seen after the construct: the arm jumps to the end of a function or a
+    /// labelled block, with the values that go there. A loop takes first values out of its body.
+    fn stays_in_arm(&self, construct: &Construct, arm: usize, id: BindingId) -> bool {
+        let in_loop = || self.constructs.iter().any(|c| c.kind == ConstructKind::Loop && id < c.first_inside);
+        construct.jumps[arm] && self.lives_after(construct, id) && !in_loop()
     }
 
     /// Notes that a place changes, in all but the `skip` innermost constructs.
@@ -309,7 +324,9 @@ impl Walk<'_> {
             return;
         }
         self.env.binding(id).given = Some(self.constructs.len());
-        for construct in self.constructs.iter_mut().filter(|c| id < c.first_inside) {
+        let stays_in = self.constructs.iter().rposition(|c| id < c.first_inside && self.stays_in_arm(c, c.arm, id));
+        let first = stays_in.unwrap_or(0);
+        for construct in self.constructs[first..].iter_mut().filter(|c| id < c.first_inside) {
             match construct.deferred.iter_mut().find(|(var, _)| var == name) {
                 Some((_, given_in)) => given_in[construct.arm] = true,
                 None => construct.deferred.push((name.clone(), [construct.arm == 0, construct.arm == 1])),
@@ -471,7 +488,7 @@ impl Walk<'_> {
                     let scope = self.env.enter();
                     self.env.declare_matched(&arm.pat, &scrutinee);
                     if let Pat::Guard(guard) = &mut arm.pat {
-                        self.visit_expr_mut(&mut guard.guard);
+                        self.host_condition(&mut guard.guard);
                     }
                     self.expr(&mut arm.body, position.clone());
                     self.env.leave(scope);
@@ -479,11 +496,11 @@ impl Walk<'_> {
             }
             Expr::While(_) => {
                 let Expr::While(w) = take(e) else { unreachable!() };
-                *e = self.while_expr(w, position);
+                *e = self.while_expr(w);
             }
             Expr::ForLoop(_) => {
                 let Expr::ForLoop(f) = take(e) else { unreachable!() };
-                *e = self.for_expr(f, position);
+                *e = self.for_expr(f);
             }
             Expr::Loop(_) => {
                 let Expr::Loop(l) = take(e) else { unreachable!() };
@@ -625,6 +642,7 @@ impl Walk<'_> {
         let at = if_token.span;
         let (index, construct) = self.open(ConstructKind::If, at, &position);
         self.innermost().has_value = is_value;
+        self.innermost().jumps = jumps;
         let arm_position = position.of_arms(is_value);
         self.block(&mut then_branch, arm_position.clone());
         self.other_arm();
@@ -709,7 +727,8 @@ impl Walk<'_> {
         Expr::If(e)
     }
 
-    /// A condition with `let` in it: its `&&` stay, and its names are visible to the right and in the block.
+    /// A condition that is certainly on a host value: `let`, whose names are visible to the right and in the block, a chain of
+    /// `&&` with one, or the guard of a `match`.
     fn host_condition(&mut self, cond: &mut Expr) {
         match cond {
             Expr::Let(l) => {
@@ -722,7 +741,12 @@ impl Walk<'_> {
                 self.host_condition(&mut b.left);
                 self.host_condition(&mut b.right);
             }
-            other => self.visit_expr_mut(other),
+            other if self.is_host(other) => self.visit_expr_mut(other),
+            other => {
+                let at = other.span();
+                self.visit_expr_mut(other);
+                *other = emit::host_bool(at, other);
+            }
         }
     }
 
@@ -732,7 +756,7 @@ impl Walk<'_> {
         match e {
             Expr::Lit(ExprLit { lit: Lit::Bool(_), .. }) => true,
             Expr::Path(p) => p.path.get_ident().is_some_and(|name| self.env.is_bool(&name.to_string())),
-            Expr::Macro(m) => m.mac.path.is_ident("cfg") || m.mac.path.is_ident("matches"),
+            Expr::Macro(m) => matches!(known::macro_name(&m.mac).as_deref(), Some("cfg" | "matches")),
             Expr::MethodCall(m) => known::gives_bool(&m.method.to_string()),
             Expr::Unary(ExprUnary { op: UnOp::Not(_), expr, .. }) => self.is_host(expr),
             Expr::Paren(e) => self.is_host(&e.expr),
@@ -761,6 +785,11 @@ impl Walk<'_> {
         let Some(name) = mac.path.segments.last().map(|s| s.ident.clone()) else {
             return MacroResult::Kept;
         };
+        let debug = name.to_string().strip_prefix("debug_").map(str::to_owned);
+        let (debug, text) = (debug.is_some(), debug.unwrap_or_else(|| name.to_string()));
+        if let "assert_eq" | "assert_ne" = &*text {
+            return self.assert_equality(mac, name.span(), debug, text == "assert_eq");
+        }
         match known::macro_kind(&name.to_string()) {
             MacroKind::Constant => MacroResult::Kept,
             MacroKind::Elements => {
@@ -808,6 +837,26 @@ impl Walk<'_> {
         } else if let Ok(mut list) = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(mac.tokens.clone()) {
             list.iter_mut().for_each(|e| self.visit_expr_mut(e));
             mac.tokens = list.to_token_stream();
+        }
+    }
+
+    fn assert_equality(&mut self, mac: &Macro, at: Span, debug: bool, equal: bool) -> MacroResult {
+        let parser = |input: parse::ParseStream<'_>| {
+            let left: Expr = input.parse()?;
+            input.parse::<Token![,]>()?;
+            let right: Expr = input.parse()?;
+            input.parse::<Option<Token![,]>>()?;
+            Ok(([left, right], input.parse::<TokenStream>()?))
+        };
+        match parser.parse2(mac.tokens.clone()) {
+            Ok((mut sides, message)) => {
+                let texts = [0, 1].map(|i| sides[i].to_token_stream().to_string());
+                sides.iter_mut().for_each(|side| self.visit_expr_mut(side));
+                let index = self.index();
+                MacroResult::Replaced(emit::assert_equality(index, at, (debug, equal), &sides, &texts, &message))
+            }
+            // The compiler says what is wrong with it.
+            Err(_) => MacroResult::Kept,
         }
     }
 

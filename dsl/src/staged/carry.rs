@@ -1,14 +1,15 @@
 //! State that can cross a staged branch or loop.
 
-use crate::{Any, Element, Tensor, Var, trace};
+use crate::{Any, Diagnostic, Element, Tensor, Var, trace};
 use std::fmt;
 use std::rc::Rc;
 
 /// State that may be changed by a staged `if` or `while`: tensors, and whatever is made of them.
 ///
-/// Implemented for [`Tensor`], `()`, tuples, arrays, `Vec`, `Option` and `Box`; derive it for structs. The tensors in it become
-/// results of the branch and variables of the loop. Its structure (lengths, which options are there) is known while
-/// tracing, so it must come out of both branches, and of one iteration, in the same way.
+/// Implemented for [`Tensor`], `()`, tuples, arrays, `Vec`, `Option`, `Result` and `Box`; derive it for structs. The tensors in
+/// it become results of the branch and variables of the loop. Its structure (lengths, which options are there) is known while
+/// tracing, so it must come out of both branches, and of one iteration, in the same way. Of a `Result` only an `Ok` is
+/// state of the graph: an `Err` is one of the host, and ends the trace.
 #[diagnostic::on_unimplemented(
     message = "a staged `if` or `while` cannot change the host value of type `{Self}`",
     label = "changed under a condition that is a tensor",
@@ -51,6 +52,8 @@ enum Entry {
     Len(usize),
     Present(bool),
     Host(Rc<dyn AnyHost>),
+    /// An `Err`, of which the graph knows nothing.
+    Err,
     /// Nothing yet: the whole of a [`Slot`](super::Slot).
     Undefined,
 }
@@ -62,6 +65,7 @@ impl Entry {
             (Entry::Len(a), Entry::Len(b)) => a == b,
             (Entry::Present(a), Entry::Present(b)) => a == b,
             (Entry::Host(a), Entry::Host(b)) => a.same(&**b),
+            (Entry::Err, Entry::Err) => true,
             (Entry::Undefined, Entry::Undefined) => true,
             _ => false,
         }
@@ -77,6 +81,7 @@ impl fmt::Display for Entry {
             Entry::Present(true) => f.write_str("`Some`"),
             Entry::Present(false) => f.write_str("`None`"),
             Entry::Host(value) => write!(f, "the host value {value:?}"),
+            Entry::Err => f.write_str("`Err`"),
             Entry::Undefined => f.write_str("no value"),
         }
     }
@@ -196,6 +201,11 @@ impl State {
     /// Whether there is no value yet.
     pub(super) fn is_undefined(&self) -> bool {
         matches!(self.structure[..], [(_, Entry::Undefined)])
+    }
+
+    /// Whether there is an `Err` in it, which cannot be put together again.
+    pub(super) fn has_err(&self) -> bool {
+        self.structure.iter().any(|(_, e)| matches!(e, Entry::Err))
     }
 
     /// The same structure, with zeros for the tensors, made in the present region.
@@ -349,6 +359,31 @@ impl<T: Carry> Carry for Option<T> {
     fn rebuild(state: &mut Reader<'_>) -> Self {
         state.present().then(|| T::rebuild(state))
     }
+}
+
+/// An `Ok` is carried. An `Err` is taken apart so that the construct that has it can say where it came from.
+#[diagnostic::do_not_recommend]
+impl<T: Carry, E> Carry for Result<T, E> {
+    fn flatten(&self, state: &mut State) {
+        match self {
+            Ok(x) => x.flatten(state),
+            Err(_) => state.push(Entry::Err),
+        }
+    }
+    fn rebuild(state: &mut Reader<'_>) -> Self {
+        match state.structure.first() {
+            Some((_, Entry::Err)) => trace::fail(staged_err()),
+            _ => Ok(T::rebuild(state)),
+        }
+    }
+}
+
+/// The error for an `Err` where a tensor decides.
+pub(super) fn staged_err() -> Diagnostic {
+    Diagnostic::new("an `Err` under a condition that is a tensor").help(
+        "the graph knows no errors of the host: decide on a host value whether to give one, \
+         or fail when the graph runs, with `assert!(..)` or `panic!(..)`",
+    )
 }
 
 #[diagnostic::do_not_recommend]

@@ -201,6 +201,45 @@ impl<T: Element> CompareTensors<'_, T, Tensor<T>> {
     }
 }
 
+/// What a pattern of numbers compares, as in `match` on a reference.
+impl<T: Scalar> CompareTensors<'_, &T, T> {
+    /// `a == b` for a scalar behind a reference and a scalar.
+    #[inline]
+    pub fn eq(&self) -> bool {
+        *self.0.0 == self.0.1
+    }
+
+    /// `a != b` for a scalar behind a reference and a scalar.
+    #[inline]
+    pub fn ne(&self) -> bool {
+        *self.0.0 != self.0.1
+    }
+
+    /// `a < b` for a scalar behind a reference and a scalar.
+    #[inline]
+    pub fn lt(&self) -> bool {
+        *self.0.0 < self.0.1
+    }
+
+    /// `a <= b` for a scalar behind a reference and a scalar.
+    #[inline]
+    pub fn le(&self) -> bool {
+        *self.0.0 <= self.0.1
+    }
+
+    /// `a > b` for a scalar behind a reference and a scalar.
+    #[inline]
+    pub fn gt(&self) -> bool {
+        *self.0.0 > self.0.1
+    }
+
+    /// `a >= b` for a scalar behind a reference and a scalar.
+    #[inline]
+    pub fn ge(&self) -> bool {
+        *self.0.0 >= self.0.1
+    }
+}
+
 impl<A: ?Sized, B: ?Sized> CompareHost<'_, A, B> {
     /// `a == b` for host values.
     #[inline]
@@ -261,14 +300,20 @@ impl<A: ?Sized, B: ?Sized> CompareHost<'_, A, B> {
 #[diagnostic::on_unimplemented(
     message = "a `match` on `{Self}` is not staged in this form",
     label = "matched here",
-    note = "on a tensor, the patterns are literals and ranges of literals, and the last arm is `_ => ..`"
+    note = "on tensors, the patterns are literals, ranges, and tuples of them, and the last arm is `_ => ..`"
 )]
 pub trait HostNumber {}
+
+/// What is compared with a pattern of numbers: no reference.
+pub trait Scalar: PartialOrd {}
+
 macro_rules! host_numbers {
     ($($t:ty)*) => {$(
         impl HostNumber for $t {}
+        impl Scalar for $t {}
     )*};
 }
+impl Scalar for char {}
 host_numbers!(i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize f32 f64 bool);
 #[diagnostic::do_not_recommend]
 impl<T: HostNumber> HostNumber for &T {}
@@ -277,4 +322,28 @@ impl<T: HostNumber> HostNumber for &T {}
 #[inline]
 pub fn host_number<T: HostNumber>(value: T) -> T {
     value
+}
+
+/// What decides on the host: the guard of a `match`, and what stands beside a `let` in a condition.
+#[diagnostic::on_unimplemented(
+    message = "a `{Self}` cannot stand in the guard of a `match`, or beside a `let` in a condition",
+    label = "it decides on the host, so it is a `bool`",
+    note = "decide in the arm: `Some(y) => if y > x {{ .. }} else {{ .. }}`, or `if let Some(y) = o {{ if y > x {{ .. }} }}`"
+)]
+pub trait HostBool {
+    /// The value.
+    fn value(self) -> bool;
+}
+#[diagnostic::do_not_recommend]
+impl HostBool for bool {
+    #[inline]
+    fn value(self) -> bool {
+        self
+    }
+}
+
+/// The same value.
+#[inline]
+pub fn host_bool(value: impl HostBool) -> bool {
+    value.value()
 }

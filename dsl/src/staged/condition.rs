@@ -1,6 +1,6 @@
 //! The type of a condition decides what a construct means.
 
-use super::carry::Difference;
+use super::carry::{self, Difference};
 use super::{Carry, State};
 use crate::ir::intern;
 use crate::trace::{self, Site};
@@ -255,6 +255,9 @@ pub(super) fn check_structure(a: &[State], b: &[State], sites: &[Site], moments:
 
 /// Ends the trace if the structure of one value differs between two moments; `label` says what is to be seen at the site.
 pub(crate) fn check_one_structure(a: &State, b: &State, site: Site, moments: [&str; 2], label: &str) {
+    if a.has_err() || b.has_err() {
+        trace::fail(carry::staged_err().at(site.loc(), label));
+    }
     if let Some(Difference { path, words: [was, is] }) = a.difference(b) {
         let error = format!("`{}{path}` has {was} {}, but {is} {}", site.name, moments[0], moments[1]);
         trace::fail(

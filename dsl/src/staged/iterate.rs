@@ -13,7 +13,8 @@ use std::ops;
 #[diagnostic::on_unimplemented(
     message = "a `for` goes over host iterators, tensors and `range(..)`, not over `{Self}`",
     label = "not something to go over",
-    note = "count with `range(n)` up to a tensor `n`; `range(a..b)` starts at `a`"
+    note = "count with `range(n)` up to a tensor `n`; `range(a..b)` starts at `a`",
+    note = "a tensor is gone over by its rows, as in `for row in x`; beside it, read rows of another with `List::unstack(y).read(i)`"
 )]
 pub trait Iterable {
     /// Its state.
@@ -36,6 +37,12 @@ pub trait Looping {
     fn test(&mut self, position: &Self::Position) -> Self::Test;
     /// The item, after a test that held; moves on.
     fn item(&mut self, position: &mut Self::Position) -> Self::Item;
+}
+
+/// What a `for` goes over, checked to be that.
+#[inline]
+pub fn iterable<I: Iterable>(iterable: I) -> I {
+    iterable
 }
 
 /// Starts a `for`.
@@ -121,6 +128,38 @@ impl<T: Element> Iterable for List<T> {
     #[track_caller]
     fn looping(self) -> Rows<T> {
         Rows { of: self, len: self.len() }
+    }
+}
+
+/// Tensors with an iterator of the host: none, because only the graph knows what is in a tensor.
+#[diagnostic::on_unimplemented(
+    message = "a tensor has no iterator of the host",
+    label = "its rows are known to the graph only",
+    note = "write `for row in x`, which is a loop of the graph; count beside it in a variable, or with `for i in range(n)`",
+    note = "for a loop that is unrolled while tracing, go over host numbers: `for i in 0..x.dim(0) {{ let row = x.index(i, 0); .. }}`"
+)]
+pub trait HostRows<T: Element> {
+    /// The rows.
+    fn rows(self) -> std::vec::IntoIter<Tensor<T>>;
+}
+
+/// These say, where they are called, what to write instead.
+impl<T: Element> Tensor<T> {
+    #[doc(hidden)]
+    pub fn iter(&self) -> std::vec::IntoIter<Tensor<T>>
+    where
+        Tensor<T>: HostRows<T>,
+    {
+        self.rows()
+    }
+
+    #[doc(hidden)]
+    #[expect(clippy::should_implement_trait, reason = "the trait would be looked for in every `for` over a tensor")]
+    pub fn into_iter(self) -> std::vec::IntoIter<Tensor<T>>
+    where
+        Tensor<T>: HostRows<T>,
+    {
+        self.rows()
     }
 }
 

@@ -10,7 +10,8 @@ use super::{Condition, If, Logical, While};
 #[diagnostic::on_unimplemented(
     message = "a jump under a condition that is a tensor cannot stand inside of a larger expression",
     label = "the condition around it is a tensor",
-    note = "give the `if` or `match` around it a statement of its own: `let value = if .. {{ .. }} else {{ .. }};`"
+    note = "give the `if` or `match` around it a statement of its own: `let value = if .. {{ .. }} else {{ .. }};`",
+    note = "in place of a `while` with a jump in its condition, write a `loop` that begins with the jump"
 )]
 pub trait AllowsNestedJump {}
 #[diagnostic::do_not_recommend]
@@ -31,7 +32,7 @@ impl AllowsAwait for bool {}
     message = "this macro cannot stand under a condition that is a tensor",
     label = "the condition around it is a tensor",
     note = "it would run once, while tracing, whatever the tensor holds: call it outside of the `if` or `while`, or write out what it does",
-    note = "`assert!`, `println!` and `dbg!` are staged; in place of `assert_eq!(a, b)` write `assert!(a == b)`"
+    note = "`assert!`, `assert_eq!`, `assert_ne!`, `println!` and `dbg!` are staged"
 )]
 pub trait AllowsMacro {}
 #[diagnostic::do_not_recommend]

@@ -39,16 +39,19 @@ mod while_loop;
 pub use crate::format::Stream;
 pub use crate::trace::{CallGuard, Extent, Site, bound_loops, enter, expect_shape, name_param};
 pub use crate::var::{AnyVar, Module, Path};
-pub use assert::{Assert, Assertable, fails};
+pub use assert::{Assert, Assertable, Sides, fails};
 pub(crate) use carry::Difference;
 pub use carry::{Carry, HostValue, Reader, State};
-pub use compare::{Comparand, Compare, CompareHost, CompareTensors, HostNumber, compare, host_number};
+pub use compare::{
+    Comparand, Compare, CompareHost, CompareTensors, HostBool, HostNumber, Scalar, compare, host_bool, host_number,
+};
 pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values, condition};
 pub(crate) use condition::{check_one_structure, leaf_sites};
 pub use flag::{Flag, Kind, Kinds, Stops, flag, guard, head, host_kind, is_down, is_up, raise};
 pub use if_else::{If, StagedIf};
 pub use iterate::{
-    Bound, Bounds, Ends, HostLoop, Inclusive, Iterable, Looping, Position, Range, Rows, host_iter, looping, range,
+    Bound, Bounds, Ends, HostLoop, HostRows, Inclusive, Iterable, Looping, Position, Range, Rows, host_iter, iterable,
+    looping, range,
 };
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};

@@ -41,13 +41,18 @@ pub fn enter(name: &'static str, site: Site) -> CallGuard {
     try_with(|t| {
         t.calls.push(Call { name, loc: site.loc(), dims: HashMap::new(), max_iterations: None });
         if t.calls.len() > MAX_CALLS {
-            let chain: Vec<_> = t.calls.iter().rev().take(4).rev().map(|c| format!("`{}`", c.name)).collect();
             return Err(Diagnostic::new(format!("`{name}` calls itself without end while it is traced"))
-                .at(site.loc(), format!("after {MAX_CALLS} nested calls: .. {}", chain.join(" -> ")))
+                .at(site.loc(), format!("after {MAX_CALLS} nested calls: {}", chain(&t.calls)))
                 .help("a graph has no recursion: write it as a `while` over tensors, or let host values end it"));
         }
         Ok(CallGuard(true))
     })
+}
+
+/// The innermost calls, as in `.. f -> g -> h`.
+pub(super) fn chain(calls: &[Call]) -> String {
+    let names = calls.iter().rev().take(4).rev().map(|c| format!("`{}`", c.name)).collect::<Vec<_>>().join(" -> ");
+    if calls.len() > 4 { format!(".. {names}") } else { names }
 }
 
 /// Bounds the iterations of each staged loop of the graph function that was just entered.

@@ -28,7 +28,7 @@ impl CallTrace {
         let loc = Loc::caller();
         try_with(|t| {
             let args = args.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
-            t.open_construct(Kind::Call, loc);
+            t.open_construct(Kind::Call, loc)?;
             let construct = t.open.len() - 1;
             for &v in &args {
                 t.add_construct_param(construct, v, None);

@@ -152,6 +152,10 @@ pub(crate) struct Tracer {
     abandoned: Option<Loc>,
 }
 
+/// How many constructs may be open in each other: tracing a deeper nest, which is recursion, would overflow the stack. What is
+/// written in a program is far from it; the stack of a thread, 2 MiB, is enough for it in a build without optimization.
+const MAX_OPEN: usize = 256;
+
 thread_local! {
     static TRACER: RefCell<Option<Tracer>> = const { RefCell::new(None) };
 }
@@ -617,8 +621,11 @@ impl Tracer {
         self.any(value)
     }
 
-    fn open_construct(&mut self, kind: Kind, loc: Loc) {
+    fn open_construct(&mut self, kind: Kind, loc: Loc) -> Result<()> {
         assert_eq!(self.depth, self.open.len(), "control flow is opened in the innermost region");
+        if self.open.len() == MAX_OPEN {
+            return Err(self.too_deep(self.loc_override.unwrap_or(loc)));
+        }
         let regions = [self.graph.add_region(), self.graph.add_region()];
         self.open.push(Construct {
             kind,
@@ -637,6 +644,27 @@ impl Tracer {
             segments: None,
         });
         self.depth += 1;
+        Ok(())
+    }
+
+    /// The error for constructs that are open in each other without end.
+    fn too_deep(&self, loc: Loc) -> Diagnostic {
+        let message = format!("`if`s, loops and calls are nested too deep: more than {MAX_OPEN} in each other");
+        let mut error = Diagnostic::new(message).at(loc, "opened here, inside of the others");
+        let mut places = vec![loc];
+        for c in self.open.iter().rev().take(16) {
+            if places.len() < 4 && !places.contains(&c.loc) {
+                places.push(c.loc);
+                error = error.at(c.loc, "inside of this");
+            }
+        }
+        if !self.calls.is_empty() {
+            error = error.at(Loc::UNKNOWN, format!("in {}", call::chain(&self.calls)));
+        }
+        error.help(
+            "recursion on tensors does not end while it is traced, where all arms run: \
+             write it as a `while` over tensors, or let host values end it",
+        )
     }
 
     fn finish(&mut self, outputs: &[Any]) -> Result<()> {

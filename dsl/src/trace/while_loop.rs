@@ -18,7 +18,7 @@ impl WhileTrace {
         let loc = Loc::caller();
         try_with(|t| {
             let init = init.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
-            t.open_construct(Kind::While, loc);
+            t.open_construct(Kind::While, loc)?;
             let construct = t.open.len() - 1;
             for (i, &v) in init.iter().enumerate() {
                 t.add_construct_param(construct, v, sites.get(i).map(|s| s.name));

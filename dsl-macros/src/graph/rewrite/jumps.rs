@@ -387,10 +387,22 @@ impl Walk<'_> {
     fn passed_on(&self, construct: usize) -> TokenStream {
         let c = &self.constructs[construct];
         let is_given = |var: &&Ident| {
-            let id = self.env.resolve(&var.to_string()).filter(|&id| id < c.first_inside && self.lives_after(c, id));
+            let id = self.env.resolve(&var.to_string());
+            if id.is_some_and(|id| id >= c.first_inside) {
+                let message = format!("a jump passes `{var}` on where another `{var}` hides it: rename one of the two");
+                self.cx.error(*var, message);
+            }
+            let id = id.filter(|&id| id < c.first_inside && self.lives_after(c, id));
+            let id = id.filter(|&id| !self.stays_in_arm(c, c.arm, id));
             id.and_then(|id| self.env.given(id)).is_some_and(|given| given > construct)
         };
-        c.deferred.iter().map(|(var, _)| var).filter(is_given).map(|var| emit::pass_on(&c.slot_of(var), var)).collect()
+        c.deferred
+            .iter()
+            .filter(|(_, given_in)| given_in[c.arm])
+            .map(|(var, _)| var)
+            .filter(is_given)
+            .map(|var| emit::pass_on(&c.slot_of(var), var))
+            .collect()
     }
 
     /// After what certainly jumps: goes on behind the innermost staged arm.
@@ -451,6 +463,6 @@ fn is_unit(e: &Expr) -> bool {
 }
 
 fn is_unit_macro(mac: &Macro) -> bool {
-    let name = mac.path.segments.last().map(|s| s.ident.to_string());
-    name.is_some_and(|n| ["println", "print", "eprintln", "eprint", "assert", "debug_assert"].contains(&&*n))
+    let kind = known::macro_name(mac).map(|name| known::macro_kind(&name));
+    matches!(kind, Some(MacroKind::Print { .. } | MacroKind::Assert(_)))
 }

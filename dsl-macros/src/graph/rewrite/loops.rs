@@ -9,7 +9,7 @@ use crate::graph::emit::WhileParts;
 use quote::quote_spanned;
 
 impl Walk<'_> {
-    pub(super) fn while_expr(&mut self, mut w: ExprWhile, _position: Position) -> Expr {
+    pub(super) fn while_expr(&mut self, mut w: ExprWhile) -> Expr {
         let at = w.while_token.span;
         if has_let(&w.cond) || self.is_host(&w.cond) {
             let scope = self.env.enter();
@@ -46,7 +46,12 @@ impl Walk<'_> {
         let target = self.targets.len() - 1;
         let (index, construct) = self.open(ConstructKind::While, at, &Position::statement());
         let head = stops.then(|| self.open(ConstructKind::Logical, at, &Position::default()));
+        // What jumps out of the condition jumps out of a part of an expression.
+        self.construct_of(index).nested = true;
         let condition = condition(self);
+        let while_construct = self.construct_of(index);
+        while_construct.nested = false;
+        let leaves_condition = while_construct.left[0];
         let head = head.map(|(index, name)| (name, index, self.close(at).carried));
         let scope = self.env.enter();
         let item = item(self);
@@ -67,9 +72,14 @@ impl Walk<'_> {
             }
             _ => condition,
         };
-        let deferred = Vec::new();
-        let parts = WhileParts { construct, index, label, at, condition, body_label, item, body, deferred, kind };
+        let mut parts = WhileParts::new(construct, index, at, condition, body);
+        (parts.label, parts.body_label, parts.item, parts.kind) = (label, body_label, item, kind);
+        parts.leaves_condition = leaves_condition;
         after(declaration, emit::while_loop(parts, carried))
+    }
+
+    fn construct_of(&mut self, index: usize) -> &mut Construct {
+        self.constructs.iter_mut().rfind(|c| c.index == index).expect("the construct is open")
     }
 
     fn open_guard(&mut self, at: Span, target: usize) -> (usize, Ident) {
@@ -105,7 +115,7 @@ impl Walk<'_> {
         (stops.then(|| self.take_flag()).flatten().map(|flag| flag.declaration), label)
     }
 
-    pub(super) fn for_expr(&mut self, mut f: ExprForLoop, _position: Position) -> Expr {
+    pub(super) fn for_expr(&mut self, mut f: ExprForLoop) -> Expr {
         let at = f.for_token.span;
         let source = f.expr.clone();
         if known::is_host_iterator(&f.expr) {
@@ -157,8 +167,8 @@ impl Walk<'_> {
         let (target, label) = self.remove_target(l.label.take());
         let declaration = self.take_flag().map(|flag| flag.declaration);
         let condition = emit::is_down(&stop);
-        let (item, body) = (None, l.body);
-        let parts = WhileParts { construct, index, label, at, condition, body_label, item, body, deferred, kind };
+        let mut parts = WhileParts::new(construct, index, at, condition, l.body);
+        (parts.label, parts.body_label, parts.deferred, parts.kind) = (label, body_label, deferred, kind);
         let expansion = emit::while_loop(parts, carried);
         let slot_declaration = target.slot_used.then(|| emit::slot(&slot, position.expected.as_ref()));
         let value = match (target.slot_used, broken) {

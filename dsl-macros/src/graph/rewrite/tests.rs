@@ -125,9 +125,11 @@ fn items_and_constants_stay_as_they_are() {
 #[test]
 fn let_chains_and_literal_conditions_stay_native() {
     let body = rewritten(
-        "fn f() { if let Some(x) = o && x.ok() { a() } if matches!(o, None) { b() } while let Some(y) = p { c() } }",
+        "fn f() { if let Some(x) = o && x.is_ok() { a() } if matches!(o, None) { b() } while let Some(y) = p { c() } }",
     );
     assert!(!body.contains("__rt"), "{body}");
+    let body = rewritten("fn f() { if let Some(x) = o && x.ok() { a() } }");
+    assert!(body.contains("&& :: anabranch :: __rt :: host_bool (x . ok ())"), "{body}");
 }
 
 #[test]
