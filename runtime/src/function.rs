@@ -84,6 +84,15 @@ where
         self
     }
 
+    /// Whether loops over numbers become native code, as they do by default; else they are run instruction by instruction. Results are
+    /// the same, bit by bit.
+    #[must_use]
+    pub fn native_code(mut self, native: bool) -> Self {
+        self.options.native = native;
+        self.cache = Mutex::default();
+        self
+    }
+
     /// Calls the function: a value for one parameter, a tuple for several, `()` for none.
     ///
     /// ```

@@ -57,6 +57,12 @@ impl Program {
         Program::with_options(graph, Options::default())
     }
 
+    /// Compiles like [`new`](Self::new), without native code: each instruction is looked at when it is run. Results are the same,
+    /// bit by bit.
+    pub fn without_native_code(graph: Graph) -> Result<Program> {
+        Program::with_options(graph, Options { native: false, ..Options::default() })
+    }
+
     pub(crate) fn with_options(graph: Graph, options: Options) -> Result<Program> {
         for &v in graph.inputs() {
             let ty = graph.ty(v).element();

@@ -43,9 +43,7 @@ pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("run", &self.run)
-            .finish_non_exhaustive()
+        f.debug_struct("Builder").field("run", &self.run).finish_non_exhaustive()
     }
 }
 

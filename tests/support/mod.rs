@@ -56,7 +56,10 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
     let interpreted = interp::run(&traced.graph, &inputs, &mut vars, interp::Options::default());
     let session = Session::new().expect("a session on the CPU");
     let compiled = session.function(f).and_then(|f| f.call_host(&inputs));
-    vec![("interpreter", interpreted), ("plan", compiled)]
+    let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
+    let portable = anabranch_runtime::Program::without_native_code(traced.graph);
+    let portable = portable.and_then(|program| program.run(&inputs, &mut vars));
+    vec![("interpreter", interpreted), ("plan", compiled), ("plan without native code", portable)]
 }
 
 /// All elements as `f64`.

@@ -1,8 +1,9 @@
 //! From the instructions of a loop to the intermediate form of Cranelift.
 //!
-//! Each register of the plan is a variable. Where all instructions of the loop take a register for one type, the variable is of
-//! that type; else it is the 64 bits, which are taken apart at each use. Registers are read when the function is entered
-//! and written when it is left.
+//! Each register of the plan that the loop writes is a variable. Where all instructions of the loop take a register for one type,
+//! the variable is of that type; else it is the 64 bits, which are taken apart at each use. A move tells no type, and a
+//! register may hold an `f64` in one place and an `i32` in another: so a variable that is moved has 64 bits, and loses none.
+//! Registers are read when the function is entered and written when it is left.
 
 use super::region::{Region, popped, pushed};
 use super::{Stack, host};
@@ -14,7 +15,7 @@ use cranelift_codegen::ir::{AbiParam, Block, BlockArg, InstBuilder, MemFlagsData
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use cranelift_jit::JITModule;
 use cranelift_module::Module;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Where the register machine's functions are called.
 struct Translation<'a> {
@@ -77,15 +78,17 @@ fn machine_type(dtype: DType) -> Type {
     }
 }
 
-/// Registers that hold the same element at some time, in classes.
-#[derive(Default)]
-struct Classes {
+/// Registers that are moved to each other, in classes.
+struct Classes<'a> {
+    plan: &'a Plan,
     parent: HashMap<Reg, Reg>,
     /// The types that instructions ask of each class.
     asked: HashMap<Reg, Vec<Type>>,
+    /// Classes of registers that are moved.
+    moved: HashSet<Reg>,
 }
 
-impl Classes {
+impl Classes<'_> {
     fn of(&mut self, r: Reg) -> Reg {
         let parent = *self.parent.entry(r).or_insert(r);
         if parent == r {
@@ -97,6 +100,9 @@ impl Classes {
     }
 
     fn ask(&mut self, r: Reg, ty: Type) {
+        if self.plan.constant(r).is_some() {
+            return;
+        }
         let root = self.of(r);
         let asked = self.asked.entry(root).or_default();
         if !asked.contains(&ty) {
@@ -104,8 +110,16 @@ impl Classes {
         }
     }
 
+    /// Notes that one is moved to the other.
     fn join(&mut self, a: Reg, b: Reg) {
+        let variables: Vec<Reg> = [a, b].into_iter().filter(|&r| self.plan.constant(r).is_none()).collect();
+        let [a, b] = match variables[..] {
+            [a, b] => [a, b],
+            [a] => [a, a],
+            _ => return,
+        };
         let (a, b) = (self.of(a), self.of(b));
+        self.moved.insert(b);
         if a != b {
             self.parent.insert(a, b);
             for ty in self.asked.remove(&a).unwrap_or_default() {
@@ -113,11 +127,19 @@ impl Classes {
             }
         }
     }
+
+    fn type_of(&mut self, r: Reg) -> Type {
+        let root = self.of(r);
+        match self.asked.get(&root).map(Vec::as_slice) {
+            Some([ty]) if ty.bits() == 64 || !self.moved.contains(&root) => *ty,
+            _ => types::I64,
+        }
+    }
 }
 
 /// The type of each register that a region uses: that of its elements if all instructions agree on it, else 64 bits.
 fn register_types(plan: &Plan, region: &Region) -> HashMap<Reg, Type> {
-    let mut classes = Classes::default();
+    let mut classes = Classes { plan, parent: HashMap::new(), asked: HashMap::new(), moved: HashSet::new() };
     let op = |i: u32| plan.ops[i as usize].map(|op| (machine_type(op.operand), machine_type(op.result)));
     for i in region.code.clone() {
         match plan.code[i as usize] {
@@ -161,14 +183,7 @@ fn register_types(plan: &Plan, region: &Region) -> HashMap<Reg, Type> {
         }
     }
     let used: Vec<Reg> = classes.parent.keys().copied().collect();
-    let ty = |r: Reg, classes: &mut Classes| {
-        let root = classes.of(r);
-        match classes.asked.get(&root).map(Vec::as_slice) {
-            Some([ty]) => *ty,
-            _ => types::I64,
-        }
-    };
-    used.into_iter().map(|r| (r, ty(r, &mut classes))).collect()
+    used.into_iter().map(|r| (r, classes.type_of(r))).collect()
 }
 
 impl Translation<'_> {
@@ -178,12 +193,8 @@ impl Translation<'_> {
         used.sort_unstable();
         for r in used {
             let ty = self.types[&r];
-            let bits = if r.index() < self.plan.n_constant_registers {
-                self.b.ins().iconst(types::I64, self.plan.registers[r.index()].cast_signed())
-            } else {
-                let at = i32::try_from(8 * r.index()).expect("there are fewer than 2^28 registers");
-                self.b.ins().load(types::I64, MemFlagsData::trusted(), self.regs, at)
-            };
+            let at = i32::try_from(8 * r.index()).expect("there are fewer than 2^28 registers");
+            let bits = self.b.ins().load(types::I64, MemFlagsData::trusted(), self.regs, at);
             let value = self.of_bits(bits, ty);
             let var = self.b.declare_var(ty);
             self.b.def_var(var, value);
@@ -278,6 +289,13 @@ impl Translation<'_> {
     }
 
     fn get(&mut self, r: Reg, ty: Type) -> Value {
+        if let Some(bits) = self.plan.constant(r) {
+            return match ty {
+                types::F64 => self.b.ins().f64const(f64::from_bits(bits)),
+                types::F32 => self.b.ins().f32const(f32::from_bits(bits as u32)),
+                _ => self.b.ins().iconst(ty, bits.cast_signed() & (u64::MAX >> (64 - ty.bits())).cast_signed()),
+            };
+        }
         let value = self.b.use_var(self.vars[&r]);
         if self.types[&r] == ty {
             return value;

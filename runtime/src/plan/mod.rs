@@ -246,6 +246,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// What a register holds if it is one of the constants.
+    pub(crate) fn constant(&self, r: Reg) -> Option<u64> {
+        (r.index() < self.n_constant_registers).then(|| self.registers[r.index()])
+    }
+
     /// Whether memory of unknown size may be taken while it runs.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.n_slots > 0

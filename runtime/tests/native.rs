@@ -1,0 +1,235 @@
+//! Native code against the instructions that it stands for, bit by bit, and against the interpreter.
+
+use anabranch_dsl::ir::Attrs;
+use anabranch_dsl::ops::{self, Arity, InferCx};
+use anabranch_dsl::{Buffer, DType, Graph, HostTensor, Type, interp, ir};
+use anabranch_runtime::Program;
+
+const TYPES: [DType; 7] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U8, DType::Bool];
+
+/// Numbers at the ends of a type, and in between.
+fn numbers(dtype: DType) -> Vec<HostTensor> {
+    match dtype {
+        DType::F32 => {
+            let all = [0.0, -0.0, 1.0, -2.5, 3.5, 1e-40, 3e38, 2.2e9, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+            all.map(HostTensor::scalar).to_vec()
+        }
+        DType::F64 => {
+            let all = [0.0, -0.0, 1.0, -2.5, 3.5, 1e-310, 1e300, 1e10, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+            all.map(HostTensor::scalar).to_vec()
+        }
+        DType::I32 => [0, 1, -1, 7, -13, i32::MIN, i32::MAX].map(HostTensor::scalar).to_vec(),
+        DType::I64 => [0, 1, -1, 7, -13, i64::MIN, i64::MAX, 1 << 40].map(HostTensor::scalar).to_vec(),
+        DType::U32 => [0, 1, 7, u32::MAX, 1 << 31].map(HostTensor::scalar).to_vec(),
+        DType::U8 => [0u8, 1, 7, 255].map(HostTensor::scalar).to_vec(),
+        DType::Bool => [false, true].map(HostTensor::scalar).to_vec(),
+    }
+}
+
+fn bits(t: &HostTensor) -> u64 {
+    match t.buffer() {
+        Buffer::F32(d) => u64::from(d[0].to_bits()),
+        Buffer::F64(d) => d[0].to_bits(),
+        Buffer::I32(d) => u64::from(d[0].cast_unsigned()),
+        Buffer::I64(d) => d[0].cast_unsigned(),
+        Buffer::U32(d) => u64::from(d[0]),
+        Buffer::U8(d) => u64::from(d[0]),
+        Buffer::Bool(d) => u64::from(d[0]),
+    }
+}
+
+/// A graph with the plan that has native code and the one that has none.
+struct Both {
+    graph: Graph,
+    native: Program,
+    portable: Program,
+}
+
+impl Both {
+    /// None if nothing becomes native.
+    #[track_caller]
+    fn new(text: &str) -> Option<Both> {
+        let graph = Graph::parse(text, "native.ir").unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
+        ir::verify(&graph).unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
+        let native = Program::new(graph.clone()).unwrap_or_else(|e| panic!("{e}"));
+        let portable = Program::without_native_code(graph.clone()).unwrap_or_else(|e| panic!("{e}"));
+        assert!(!portable.explain().contains("natively"), "{}", portable.explain());
+        native.explain().contains("natively").then_some(Both { graph, native, portable })
+    }
+
+    /// The outputs, which are the same bit by bit.
+    #[track_caller]
+    fn run(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
+        let run = |p: &Program| p.run(inputs, &mut vec![]).map_err(|e| e.to_string());
+        let [got, expected] = [&self.native, &self.portable].map(run);
+        match (&got, &expected) {
+            (Ok(got), Ok(expected)) => {
+                for (g, e) in got.iter().zip(expected) {
+                    assert_eq!(bits(g), bits(e), "{g} is not {e} of {inputs:?}\n{}", self.native.explain());
+                }
+            }
+            (got, expected) => assert_eq!(got, expected),
+        }
+        let interpreted = interp::run(&self.graph, inputs, &mut vec![], interp::Options::default());
+        assert_eq!(interpreted.is_ok(), got.is_ok(), "the interpreter says {interpreted:?}");
+        got
+    }
+}
+
+#[track_caller]
+fn run(text: &str, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
+    Both::new(text).expect("there is native code").run(inputs)
+}
+
+/// A loop of one trip in which `v` becomes the result of an operation on `x` and `y`.
+fn one_trip(op: &str, operand: DType, result: DType, attrs: &str, n: usize) -> String {
+    let operands = ["%a", "%b", "%c"][..n].join(", ");
+    format!(
+        "graph @f(%x: {operand}[], %y: {operand}[], %p: bool[], %init: {result}[]) -> ({result}[], i32[]) {{
+            %0 = constant 0 : i32[]
+            %v, %i = while (%v = %init, %i = %0 | %x = %x, %y = %y, %p = %p) cond {{
+                %1 = constant 1 : i32[]
+                %more = lt %i, %1
+                yield %more
+            }} body {{
+                %1 = constant 1 : i32[]
+                %j = add %i, %1
+                %r = {op} {operands} {attrs} : {result}[]
+                yield %r, %j
+            }}
+            return %v, %i
+        }}"
+    )
+    .replace("%a", if op == "select" { "%p" } else { "%x" })
+    .replace("%b", if op == "select" { "%x" } else { "%y" })
+    .replace("%c", "%y")
+}
+
+#[test]
+fn every_operation_on_every_number_is_that_of_the_plan() {
+    let mut n = 0;
+    for op in ops::all() {
+        let Arity::Exactly(arity @ 1..=3) = op.arity else { continue };
+        let result_of = |d: DType| {
+            let operands = if op.name == "select" { [DType::Bool, d, d] } else { [d; 3] };
+            let types = operands.map(|d| Type::from(HostTensor::zeros(d, []).ty()));
+            let types: Vec<&Type> = types[..arity].iter().collect();
+            let result = (op.infer)(&InferCx { operands: &types, attrs: &Attrs::default() }).ok()?;
+            (result.element().rank() == 0).then(|| result.element().dtype)
+        };
+        let casts = TYPES.map(|to| (to, format!("{{dtype={to}}}")));
+        for operand in TYPES {
+            let mut forms: Vec<(DType, String)> = Vec::new();
+            if op.name == "cast" {
+                forms.extend(casts.iter().filter(|(to, _)| *to != operand).cloned());
+            } else if op.attrs.is_empty() {
+                forms.extend(result_of(operand).map(|result| (result, String::new())));
+            }
+            for (result, attrs) in forms {
+                let text = one_trip(op.name, operand, result, &attrs, arity);
+                // Some operations are no functions of numbers.
+                let Some(both) = Both::new(&text) else { continue };
+                n += 1;
+                for x in numbers(operand) {
+                    for y in if arity == 1 { numbers(operand)[..1].to_vec() } else { numbers(operand) } {
+                        for p in [false, true] {
+                            let init = HostTensor::zeros(result, []);
+                            // Some fail for some numbers; then all do.
+                            let _ = both.run(&[x.clone(), y.clone(), HostTensor::scalar(p), init]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(n > 150, "{n} operations");
+}
+
+#[test]
+fn what_fails_in_the_middle_is_the_same_error_at_the_same_trip() {
+    let text = "graph @f(%n: i32[], %limit: i32[]) -> (i32[], i32[]) {
+        %0 = constant 0 : i32[]
+        %v, %i = while (%v = %n, %i = %0 | %limit = %limit) cond {
+            %8 = constant 8 : i32[]
+            %more = lt %i, %8
+            yield %more
+        } body {
+            %1 = constant 1 : i32[]
+            %left = sub %limit, %i
+            %r = div %v, %left
+            %ok = ge %r, %1
+            assert %ok, \"there is something left\"
+            %j = add %i, %1
+            yield %r, %j
+        }
+        return %v, %i
+    }";
+    let int = HostTensor::scalar::<i32>;
+    assert_eq!(run(text, &[int(1_000_000_000), int(9)]), Ok(vec![int(2755), int(8)]));
+    assert!(run(text, &[int(100_000), int(3)]).unwrap_err().contains("by zero"));
+    assert!(run(text, &[int(10), int(9)]).unwrap_err().contains("there is something left"));
+}
+
+#[test]
+fn constants_of_one_bit_pattern_and_moved_numbers_keep_their_types() {
+    // 0 is the pattern of zeros of all types; the numbers are swapped, and some are never computed with.
+    let text = "graph @f(%x: f64[], %y: f32[], %n: i32[]) -> (f64[], f64[], f32[], i32[], i32[]) {
+        %0 = constant 0 : i32[]
+        %z = constant 0.0 : f64[]
+        %zf = constant 0.0 : f32[]
+        %a, %b, %c, %d, %i = while (%a = %x, %b = %z, %c = %y, %d = %n, %i = %0 | %n = %n, %zf = %zf) cond {
+            %more = lt %i, %n
+            yield %more
+        } body {
+            %1 = constant 1 : i32[]
+            %j = add %i, %1
+            %e = sub %d, %j
+            %z = constant 0.0 : f64[]
+            %last = eq %j, %n
+            %s = select %last, %z, %b
+            %t = select %last, %zf, %c
+            yield %s, %a, %t, %e, %j
+        }
+        return %a, %b, %c, %d, %i
+    }";
+    for n in 0..5 {
+        let outputs = run(text, &[HostTensor::scalar(1.5), HostTensor::scalar(2.5f32), HostTensor::scalar(n)]);
+        assert!(outputs.is_ok());
+    }
+}
+
+#[test]
+fn numbers_are_pushed_and_popped_in_nested_loops() {
+    let text = "graph @f(%x: f32[], %n: i32[]) -> (f32[], i32[]) {
+        %0 = constant 0 : i32[]
+        %s0 = stack_zeros : stack<f32[]>
+        %y, %s, %i = while (%y = %x, %s = %s0, %i = %0 | %n = %n) cond {
+            %more = lt %i, %n
+            yield %more
+        } body {
+            %0 = constant 0 : i32[]
+            %1 = constant 1 : i32[]
+            %s1, %y1, %k = while (%s = %s, %y = %y, %k = %0 | %i = %i) cond {
+                %more = lt %k, %i
+                yield %more
+            } body {
+                %1 = constant 1 : i32[]
+                %half = constant 0.5 : f32[]
+                %y1 = mul %y, %half
+                %s1 = push %s, %y1
+                %k1 = add %k, %1
+                yield %s1, %y1, %k1
+            }
+            %s2, %top = pop %s1
+            %sum = add %y1, %top
+            %j = add %i, %1
+            yield %sum, %s2, %j
+        }
+        return %y, %i
+    }";
+    for n in [0, 1, 2, 7] {
+        run(text, &[HostTensor::scalar(3.0f32), HostTensor::scalar(n)]).expect("it runs");
+    }
+    let fails = text.replace("stack_zeros", "stack_new");
+    assert!(run(&fails, &[HostTensor::scalar(3.0f32), HostTensor::scalar(1)]).unwrap_err().contains("empty stack"));
+}
