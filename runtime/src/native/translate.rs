@@ -195,7 +195,7 @@ impl Translation<'_> {
             let ty = self.types[&r];
             let at = i32::try_from(8 * r.index()).expect("there are fewer than 2^28 registers");
             let bits = self.b.ins().load(types::I64, MemFlagsData::trusted(), self.regs, at);
-            let value = self.of_bits(bits, ty);
+            let value = self.element_of(bits, ty);
             let var = self.b.declare_var(ty);
             self.b.def_var(var, value);
             self.vars.insert(r, var);
@@ -230,7 +230,7 @@ impl Translation<'_> {
         written.dedup();
         for r in written {
             let value = self.b.use_var(self.vars[&r]);
-            let bits = self.to_bits(value);
+            let bits = self.bits_of(value);
             let at = i32::try_from(8 * r.index()).expect("there are fewer than 2^28 registers");
             self.b.ins().store(MemFlagsData::trusted(), bits, self.regs, at);
         }
@@ -263,7 +263,7 @@ impl Translation<'_> {
     // Elements.
 
     /// An element of the 64 bits of a register.
-    fn of_bits(&mut self, bits: Value, ty: Type) -> Value {
+    fn element_of(&mut self, bits: Value, ty: Type) -> Value {
         match ty {
             types::I64 => bits,
             types::F64 => self.b.ins().bitcast(types::F64, MemFlagsData::new(), bits),
@@ -276,7 +276,7 @@ impl Translation<'_> {
     }
 
     /// The 64 bits of a register with an element.
-    fn to_bits(&mut self, value: Value) -> Value {
+    fn bits_of(&mut self, value: Value) -> Value {
         match self.b.func.dfg.value_type(value) {
             types::I64 => value,
             types::F64 => self.b.ins().bitcast(types::I64, MemFlagsData::new(), value),
@@ -300,8 +300,8 @@ impl Translation<'_> {
         if self.types[&r] == ty {
             return value;
         }
-        let bits = self.to_bits(value);
-        self.of_bits(bits, ty)
+        let bits = self.bits_of(value);
+        self.element_of(bits, ty)
     }
 
     fn set(&mut self, r: Reg, value: Value) {
@@ -309,8 +309,8 @@ impl Translation<'_> {
         let value = if self.b.func.dfg.value_type(value) == ty {
             value
         } else {
-            let bits = self.to_bits(value);
-            self.of_bits(bits, ty)
+            let bits = self.bits_of(value);
+            self.element_of(bits, ty)
         };
         self.b.def_var(self.vars[&r], value);
     }
@@ -333,7 +333,7 @@ impl Translation<'_> {
                 let op = op.expect("an operation on registers is named");
                 let x = self.get(a, machine_type(op.operand));
                 let value = self.unary(op, x).unwrap_or_else(|| {
-                    let bits = self.to_bits(x);
+                    let bits = self.bits_of(x);
                     self.call(host::unary as *const (), &[f as *const () as i64], &[bits], op.result)
                 });
                 self.set(dst, value);
@@ -384,7 +384,7 @@ impl Translation<'_> {
             Instr::StackPush { stack, step } => {
                 let (r, dtype) = pushed(self.plan, step).expect("numbers are pushed");
                 let value = self.get(r, machine_type(dtype));
-                let bits = self.to_bits(value);
+                let bits = self.bits_of(value);
                 let stack = self.stack(stack);
                 self.call_with(host::push as *const (), &[stack, bits], None);
             }
@@ -397,7 +397,7 @@ impl Translation<'_> {
                 let found = self.call_with(host::pop as *const (), &[stack, to], Some(types::I8));
                 self.unless_exit(found.expect("it says whether there was one"), i);
                 let bits = self.b.ins().load(types::I64, MemFlagsData::trusted(), to, 0);
-                let value = self.of_bits(bits, machine_type(dtype));
+                let value = self.element_of(bits, machine_type(dtype));
                 self.set(r, value);
             }
             ref other => unreachable!("{other:?} is not native"),
@@ -456,7 +456,7 @@ impl Translation<'_> {
         let mut args: Vec<Value> = constants.iter().map(|&c| self.b.ins().iconst(types::I64, c)).collect();
         args.extend(bits);
         let bits = self.call_with(function, &args, Some(types::I64)).expect("the function has a result");
-        self.of_bits(bits, machine_type(result))
+        self.element_of(bits, machine_type(result))
     }
 
     fn call_with(&mut self, function: *const (), args: &[Value], result: Option<Type>) -> Option<Value> {
@@ -541,7 +541,7 @@ impl Translation<'_> {
         let ty = machine_type(op.operand);
         let (x, y) = (self.get(x, ty), self.get(y, ty));
         self.arithmetic(op, x, y).unwrap_or_else(|| {
-            let bits = [self.to_bits(x), self.to_bits(y)];
+            let bits = [self.bits_of(x), self.bits_of(y)];
             self.call(host::binary as *const (), &[f as *const () as i64], &bits, op.result)
         })
     }
