@@ -28,7 +28,7 @@ fn folder() -> PathBuf {
 fn features() -> Features {
     match std::env::var("ANABRANCH_FEATURES") {
         Ok(names) => Features::named(&names),
-        Err(_) => Features::usual(),
+        Err(_) => Features::all(),
     }
 }
 
