@@ -1,5 +1,6 @@
 //! `break`, `continue`, `return`, labels, `loop`, `for` and `match` on tensors, on host values, and in plain Rust.
 #![deny(warnings)]
+#![allow(unused_assignments, reason = "what nobody reads is a case, too")]
 
 use anabranch::prelude::*;
 
@@ -1057,3 +1058,58 @@ fn equality_is_asserted_in_the_graph() {
     let message = host.unwrap_err().downcast::<String>().unwrap();
     assert_eq!(*message, "assertion `left == right` failed: the host says 4\n  left: 4\n right: 3");
 }
+
+agree!(a_return_that_tracing_does_not_come_to(n) over -1..3; {
+    let host = 1;
+    if host != 3 {
+    } else {
+        if n > 0 {
+            return n;
+        } else {
+            return n * 2;
+        }
+    }
+    n * 3
+});
+
+agree!(a_host_return_behind_a_staged_one(n) over -3..6; {
+    let host = 3;
+    let mut d = int(1);
+    if n != 2 {
+        if host == 3 {
+            {
+                match n % 4 {
+                    0 | 2 => {}
+                    _ => {
+                        return n * 100;
+                    }
+                }
+                d += n;
+            }
+            return d;
+        }
+        d = int(5);
+    } else if n > 10 {
+    }
+    d * 7
+});
+
+agree!(what_an_inner_arm_changes_at_the_end_of_a_body(n) over -3..9; {
+    let mut sum = int(0);
+    for i in count(0, n) {
+        let mut u = i;
+        sum += u;
+        if i > 1 {
+            match n % 6 {
+                0 => {}
+                1 => {
+                    u = int(1);
+                }
+                _ => {
+                    u += 2;
+                }
+            }
+        }
+    }
+    sum
+});

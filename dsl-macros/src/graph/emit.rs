@@ -143,13 +143,30 @@ impl Deferred {
     }
 }
 
+/// The value of an arm.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ArmValue {
+    /// It has none, or never comes to its end.
+    None,
+    /// That of its block.
+    Some,
+    /// Its block gives an `Option` of it.
+    Maybe,
+}
+
+impl ArmValue {
+    pub(super) fn some_if(has_value: bool) -> ArmValue {
+        if has_value { ArmValue::Some } else { ArmValue::None }
+    }
+}
+
 /// An arm of an `if`.
 pub(super) struct Arm {
     pub(super) block: Block,
     /// If a jump leaves it.
     pub(super) label: Option<Lifetime>,
     /// Whether it comes to its end with a value, if the `if` has one.
-    pub(super) has_value: bool,
+    pub(super) value: ArmValue,
     /// Whether it may come to its end.
     pub(super) ends: bool,
 }
@@ -276,19 +293,23 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>)
     let (tokens, Carried { places, sites, .. }, after) = if_parts(parts, carried, Some(values), |i, arm, deferred| {
         let label = arm.label.as_ref().map(|l| quote!(#l:));
         let field = Ident::new(["then", "otherwise"][i], Span::call_site());
-        let block = match (arm.has_value, deferred.is_empty()) {
-            (false, _) => {
+        let block = match (arm.value, deferred.is_empty()) {
+            (ArmValue::None, _) => {
                 let block = arm_block(i, &arm, deferred, None);
                 quote!(#block ::core::option::Option::None)
             }
-            (true, true) => some_block(&arm.block),
-            (true, false) => {
+            (ArmValue::Maybe, _) => {
+                let block = arm_block(i, &arm, deferred, Some(&given));
+                quote!({ #block })
+            }
+            (ArmValue::Some, true) => some_block(&arm.block),
+            (ArmValue::Some, false) => {
                 let block = arm_block(i, &arm, deferred, Some(&given));
                 quote!(::core::option::Option::Some({ #block }))
             }
         };
         match label {
-            None if arm.has_value => quote!(#value.#field = #block;),
+            None if arm.value != ArmValue::None => quote!(#value.#field = #block;),
             label => quote!(#value.#field = #label { #block };),
         }
     });
@@ -374,7 +395,8 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
         (_, _, true) => quote!(#body_label { #item #(#stmts)* }),
         (_, _, false) => {
             assert!(item.is_none(), "only a `loop` gives a variable its first value");
-            let block = arm_block(0, &Arm { block: body, label: None, has_value: false, ends: true }, &deferred, None);
+            let block =
+                arm_block(0, &Arm { block: body, label: None, value: ArmValue::None, ends: true }, &deferred, None);
             quote!(#body_label { #block })
         }
     };

@@ -15,7 +15,7 @@ mod loops;
 use jumps::{Flag, Target, TargetKind};
 
 use super::canonical::{Jumps, block_jumps, canonical, expr_jumps, has_let};
-use super::emit::{self, Arm, Carried, IfParts};
+use super::emit::{self, Arm, ArmValue, Carried, IfParts};
 use super::format;
 use super::known::{self, MacroKind};
 use super::place::{Place, Places, Projection, Written};
@@ -215,7 +215,8 @@ impl Walk<'_> {
         for place in second.iter() {
             // What dies with the function or the body, at whose end this construct stands, needs no common value after it.
             let dies = construct.tail.is_some_and(|t| place.binding >= self.targets[t].first_binding)
-                && place.is_owned(self.env.binding(place.binding).access);
+                && place.is_owned(self.env.binding(place.binding).access)
+                && self.dies_around(place);
             if !dies || carried.iter().any(|p| p.overlaps(place)) {
                 carried.add(place.clone());
             }
@@ -252,6 +253,12 @@ impl Walk<'_> {
         let kind = self.kinds.iter().any(|&(i, _)| i == construct.index);
         let kind = kind.then(|| emit::helper("kind", construct.index, at));
         Closed { carried: Carried::new(&carried, &used, &construct.name, construct.index, at), labels, deferred, kind }
+    }
+
+    /// Whether the constructs around, at the end of whose arms the present one stands, let a place die as well.
+    fn dies_around(&self, place: &Place) -> bool {
+        let mut around = self.constructs.iter().filter(|c| place.binding < c.first_inside);
+        around.all(|c| c.arm == 1 && !c.carried[0].iter().any(|p| p.overlaps(place)))
     }
 
     /// Whether a variable from outside of a construct is there after it. What dies at the end that the construct stands at needs no
@@ -660,11 +667,16 @@ impl Walk<'_> {
         });
         let Closed { carried, labels: [then_label, else_label], deferred, kind } = self.close(at);
         let arms = [
-            Some(Arm { block: then_branch, label: then_label, has_value: is_value && has_value[0], ends: !jumps[0] }),
+            Some(Arm {
+                block: then_branch,
+                label: then_label,
+                value: ArmValue::some_if(is_value && has_value[0]),
+                ends: !jumps[0],
+            }),
             else_arm.map(|block| Arm {
                 block,
                 label: else_label,
-                has_value: is_value && has_value[1],
+                value: ArmValue::some_if(is_value && has_value[1]),
                 ends: !jumps[1],
             }),
         ];

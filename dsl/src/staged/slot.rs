@@ -24,6 +24,12 @@ impl<T> Slot<T> {
         self.0 = Some(value);
     }
 
+    /// Takes the value, if a jump has given one.
+    #[inline]
+    pub fn taken(&mut self) -> Option<T> {
+        self.0.take()
+    }
+
     /// Takes the value, after a jump that has given one.
     #[inline]
     pub fn take(&mut self) -> T {

@@ -375,7 +375,11 @@ impl Stmt {
 
     /// Whether what follows in its block is never reached.
     pub fn is_jump(&self) -> bool {
-        matches!(self, Stmt::Break(..) | Stmt::Continue(_) | Stmt::Return(_))
+        match self {
+            Stmt::Break(..) | Stmt::Continue(_) | Stmt::Return(_) => true,
+            Stmt::Block(b) => b.stmts.last().is_some_and(Stmt::is_jump),
+            _ => false,
+        }
     }
 }
 

@@ -637,7 +637,7 @@ impl Generator<'_> {
             19 | 20 if self.features.jumps && !self.no_jumps => Stmt::Loop(self.repeated(None)),
             21 | 22 if self.features.range => self.range(),
             23 if self.features.matches => {
-                let x = self.scrutinee();
+                let x = self.operand(|g| g.scrutinee());
                 let arms = self.patterns().into_iter().map(|p| (p, self.arm(2, None))).collect();
                 Stmt::Match(x, arms, self.arm(2, None))
             }

@@ -193,26 +193,34 @@ impl Walk<'_> {
         let (index, construct) = self.open(ConstructKind::If, at, &position);
         self.innermost().has_value = has_value;
         self.other_arm();
-        let rest_has_value = has_value && !ends_in_jump(&rest);
+        let rest_jumps = ends_in_jump(&rest);
+        let rest_has_value = has_value && !rest_jumps;
         let mut block = Block { brace_token: token::Brace(at), stmts: rest };
         self.block(&mut block, position.of_arms(has_value));
         let Closed { carried, labels: [_, label], deferred, kind } = self.close(at);
         let left = Block {
             brace_token: token::Brace(at),
             stmts: match &slot {
-                Some(slot) => vec![Stmt::Expr(parse_quote!(#slot.take()), None)],
+                // It is empty if tracing did not come to the jump.
+                Some(slot) => vec![Stmt::Expr(parse_quote!(#slot.taken()), None)],
                 None => Vec::new(),
             },
         };
+        let left_value = if slot.is_some() { ArmValue::Maybe } else { ArmValue::None };
         let arms = [
-            Some(Arm { block: left, label: None, has_value: slot.is_some(), ends: true }),
-            Some(Arm { block, label, has_value: rest_has_value, ends: true }),
+            Some(Arm { block: left, label: None, value: left_value, ends: true }),
+            Some(Arm { block, label, value: ArmValue::some_if(rest_has_value), ends: true }),
         ];
         let parts = IfParts { construct, index, at, condition: emit::is_up(&flag.name), arms, deferred, kind };
         let expansion = match has_value {
             true => emit::if_value(parts, carried, position.expected),
             false => emit::if_statement(parts, carried),
         };
+        if rest_jumps && slot.is_none() {
+            // It was left on all ways.
+            let leave = self.leave(at);
+            return Stmt::Expr(Expr::Verbatim(quote!({ #expansion #leave })), None);
+        }
         Stmt::Expr(expansion, None)
     }
 

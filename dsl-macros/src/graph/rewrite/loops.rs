@@ -92,7 +92,7 @@ impl Walk<'_> {
     fn close_guard(&mut self, construct: Ident, index: usize, at: Span, condition: Expr, body: &mut Block) {
         let Closed { carried, labels: [label, _], deferred, kind } = self.close(at);
         let block = std::mem::replace(body, Block { brace_token: body.brace_token, stmts: Vec::new() });
-        let arms = [Some(Arm { block, label, has_value: false, ends: true }), None];
+        let arms = [Some(Arm { block, label, value: ArmValue::None, ends: true }), None];
         let parts = IfParts { construct, index, at, condition, arms, deferred, kind };
         body.stmts.push(Stmt::Expr(emit::if_statement(parts, carried), None));
     }
