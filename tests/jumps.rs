@@ -1113,3 +1113,35 @@ agree!(what_an_inner_arm_changes_at_the_end_of_a_body(n) over -3..9; {
     }
     sum
 });
+
+agree!(both_arms_left_by_host_conditions(n) over -2..7; {
+    let host = 1;
+    let mut sum = int(0);
+    let mut t = int(10);
+    loop {
+        if t <= 0 {
+            break;
+        }
+        t -= 1;
+        sum += n;
+        if sum > n * 3 {
+            break;
+        }
+        if host != 2 {
+            continue;
+        }
+    }
+    sum
+});
+
+agree!(a_labelled_block_left_before_a_return(n) over -1..4; {
+    'a: {
+        for i in count(0, n) {
+            if i == 1 {
+                break 'a;
+            }
+        }
+        return n * 5;
+    }
+    n + 1
+});

@@ -431,6 +431,15 @@ impl Jumps {
         find.found
     }
 
+    /// Whether a labelled block may be left by a `break` to its end that stands under a condition.
+    fn may_break(b: &ExprBlock) -> bool {
+        let Some(label) = &b.label else { return false };
+        let own = Some(label.name.ident.to_string());
+        let mut find = FindJumps { only_own_break: true, before: true, own, ..FindJumps::default() };
+        find.visit_block(&b.block);
+        find.found.under_construct
+    }
+
     /// Whether a `break` in the body of a loop ends just this loop.
     pub(super) fn breaks_loop(body: &Block, label: Option<&Label>) -> bool {
         let mut find = FindJumps { only_own_break: true, in_loop_body: true, ..FindJumps::default() };
@@ -509,6 +518,10 @@ impl<'a> Visit<'a> for FindJumps {
                     self.found();
                 }
                 visit::visit_expr(self, e);
+            }
+            // What follows a `break` under a condition stands under it.
+            Expr::Block(b) if Jumps::may_break(b) => {
+                self.construct(|f| f.inside(b.label.as_ref(), false, |f| f.visit_block(&b.block)));
             }
             Expr::Block(b) => self.inside(b.label.as_ref(), false, |f| f.visit_block(&b.block)),
             Expr::Loop(l) => {

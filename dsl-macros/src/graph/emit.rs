@@ -282,9 +282,11 @@ pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
     Expr::Verbatim(quote!({ #tokens #end #given }))
 }
 
-/// An `if` with a value; `expected` is its type where it is written nearby.
-pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>) -> Expr {
+/// An `if` with a value; `expected` is its type where it is written nearby. If jumps leave its arms, `leave` goes on where all arms
+/// that ran were left.
+pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>, leave: Option<Expr>) -> Expr {
     let (construct, at) = (parts.construct.clone(), parts.at);
+    let parts_index = parts.index;
     let value = helper("value", parts.index, at);
     let ty = expected.map(|ty| quote!(: ::anabranch::__rt::Values<#ty>));
     let values = quote_spanned!(helper_span(at)=> #construct.values());
@@ -313,7 +315,19 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>)
             label => quote!(#value.#field = #label { #block };),
         }
     });
-    let end = quote_spanned!(at=> #construct.end_value(#places, #sites, #value));
+    let end = match leave {
+        None => quote_spanned!(at=> #construct.end_value(#places, #sites, #value)),
+        Some(leave) => {
+            let (end, ended) = (
+                quote_spanned!(at=> #construct.end_unless_left(#places, #sites, #value)),
+                helper("ended", parts_index, at),
+            );
+            quote!(match #end {
+                ::core::option::Option::Some(#ended) => #ended,
+                ::core::option::Option::None => #leave,
+            })
+        }
+    };
     Expr::Verbatim(match after {
         None => quote!({ #tokens #end }),
         Some(after) => quote!({ #tokens let #value = #end; #after #value }),

@@ -100,9 +100,9 @@ fn with_the_number_of_jumps_of_a_loop_a_little_more_than_linearly() {
 
 #[test]
 fn with_the_depth_of_jumps() {
-    grows_linearly(4 * CONSTRUCT, |n| nested(&["while x < n { if x > y { break; } x += 1; _ }"], "y += x;", n));
-    grows_linearly(4 * CONSTRUCT, |n| nested(&["loop { if x > y { break; } x += 1; _ }"], "y += x;", n));
-    grows_linearly(4 * CONSTRUCT, |n| {
+    grows_linearly(5 * CONSTRUCT, |n| nested(&["while x < n { if x > y { break; } x += 1; _ }"], "y += x;", n));
+    grows_linearly(5 * CONSTRUCT, |n| nested(&["loop { if x > y { break; } x += 1; _ }"], "y += x;", n));
+    grows_linearly(5 * CONSTRUCT, |n| {
         nested(&["for i in range(n) { if i > y { continue; } x += 1; _ }"], "y += x;", n)
     });
 }

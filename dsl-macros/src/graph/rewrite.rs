@@ -666,6 +666,7 @@ impl Walk<'_> {
             other => unreachable!("an `else` is followed by a block or an `if`, not {}", other.to_token_stream()),
         });
         let Closed { carried, labels: [then_label, else_label], deferred, kind } = self.close(at);
+        let leave = (is_value && (then_label.is_some() || else_label.is_some())).then(|| self.leave(at));
         let arms = [
             Some(Arm {
                 block: then_branch,
@@ -683,7 +684,7 @@ impl Walk<'_> {
         self.check_given(&deferred, jumps);
         let parts = IfParts { construct, index, at, condition: *cond, arms, deferred, kind };
         let mut expansion = match is_value {
-            true => emit::if_value(parts, carried, position.expected),
+            true => emit::if_value(parts, carried, position.expected, leave),
             false => emit::if_statement(parts, carried),
         };
         if never_ends {

@@ -66,6 +66,13 @@ impl<C: Condition> If<C> {
     pub fn end_value<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> T {
         self.0.end(places, sites, values).expect("one of the arms ran to its end")
     }
+
+    /// The same of an `if` with jumps in its arms: none if each arm that ran was left.
+    #[inline]
+    #[track_caller]
+    pub fn end_unless_left<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> Option<T> {
+        self.0.end(places, sites, values)
+    }
 }
 
 impl Condition for bool {
@@ -165,23 +172,26 @@ impl IfArms<Tensor<bool>> for StagedIf {
         }
         condition::check_structure(&then, &otherwise, sites, ["after the first branch", "after the second"]);
         let mut tensor_sites = condition::tensor_sites(&then, sites);
-        let [Some(a), Some(b)] = value else { unreachable!("an `if` of which both arms leave has no value") };
-        let site = Site::caller("value");
-        let moments = ["in the first branch", "in the second"];
-        condition::check_one_structure(&a, &b, site, moments, "the value of these branches");
-        if a.paths().any(|path| !path.is_empty()) {
-            tensor_sites.extend(condition::leaf_sites(&a, site));
+        // If both arms were left there is no value.
+        let has_value = value[0].is_some();
+        if let [Some(a), Some(b)] = value {
+            let site = Site::caller("value");
+            let moments = ["in the first branch", "in the second"];
+            condition::check_one_structure(&a, &b, site, moments, "the value of these branches");
+            if a.paths().any(|path| !path.is_empty()) {
+                tensor_sites.extend(condition::leaf_sites(&a, site));
+            }
+            then.push(a);
+            otherwise.push(b);
         }
-        then.push(a);
-        otherwise.push(b);
         let results = self.trace.take().expect(ENDS_ONCE).end(
             &condition::tensors(&then),
             &condition::tensors(&otherwise),
             &tensor_sites,
         );
         let mut results = condition::with_tensors(&then, results);
-        let value = results.pop().expect("the value was pushed");
+        let value = if has_value { results.pop() } else { None };
         places.load(&results);
-        (values.put_together)(&value)
+        value.and_then(|value| (values.put_together)(&value))
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Target {
     /// The variable for the values of its jumps.
     slot: Ident,
     pub(super) slot_used: bool,
+    /// Whether a `break` that raises flags leads to its end.
+    is_broken: bool,
     /// Whether it is a function without a result.
     pub(super) returns_unit: bool,
 }
@@ -107,6 +109,7 @@ impl Walk<'_> {
             },
             slot: slot.clone(),
             slot_used: false,
+            is_broken: false,
             returns_unit: false,
         });
         slot
@@ -193,8 +196,7 @@ impl Walk<'_> {
         let (index, construct) = self.open(ConstructKind::If, at, &position);
         self.innermost().has_value = has_value;
         self.other_arm();
-        let rest_jumps = ends_in_jump(&rest);
-        let rest_has_value = has_value && !rest_jumps;
+        let rest_has_value = has_value && !ends_in_jump(&rest);
         let mut block = Block { brace_token: token::Brace(at), stmts: rest };
         self.block(&mut block, position.of_arms(has_value));
         let Closed { carried, labels: [_, label], deferred, kind } = self.close(at);
@@ -206,6 +208,7 @@ impl Walk<'_> {
                 None => Vec::new(),
             },
         };
+        let leave = (has_value && label.is_some()).then(|| self.leave(at));
         let left_value = if slot.is_some() { ArmValue::Maybe } else { ArmValue::None };
         let arms = [
             Some(Arm { block: left, label: None, value: left_value, ends: true }),
@@ -213,14 +216,9 @@ impl Walk<'_> {
         ];
         let parts = IfParts { construct, index, at, condition: emit::is_up(&flag.name), arms, deferred, kind };
         let expansion = match has_value {
-            true => emit::if_value(parts, carried, position.expected),
+            true => emit::if_value(parts, carried, position.expected, leave),
             false => emit::if_statement(parts, carried),
         };
-        if rest_jumps && slot.is_none() {
-            // It was left on all ways.
-            let leave = self.leave(at);
-            return Stmt::Expr(Expr::Verbatim(quote!({ #expansion #leave })), None);
-        }
         Stmt::Expr(expansion, None)
     }
 
@@ -294,7 +292,7 @@ impl Walk<'_> {
             // The value of the jump is that of the arm.
             let given = emit::helper("given", self.index(), at);
             let value = value.map_or_else(|| quote!(()), |v| v.to_token_stream());
-            let leave = self.leave_arms(first, at, Some(&given));
+            let leave = self.leave_arms(first, at, Some(&given), true);
             let exit = match kind {
                 JumpKind::Return => quote_spanned!(at=> return #given),
                 _ => {
@@ -304,6 +302,7 @@ impl Walk<'_> {
             };
             return Expr::Verbatim(quote!({ #checks let #given = #value; #leave #exit }));
         }
+        self.targets[target].is_broken |= kind == JumpKind::Break;
         for flag in self.raise(kind, target, value.is_some()) {
             let written = Written::variable(&flag, at);
             self.change(written, Change::Exact, 0);
@@ -316,7 +315,7 @@ impl Walk<'_> {
             self.change(Written::variable(&slot, at), Change::Exact, 0);
             quote_spanned!(at=> #slot.set(#value);)
         });
-        let leave = self.leave_arms(first, at, None);
+        let leave = self.leave_arms(first, at, None, true);
         let passed_on = (is_loop && kind == JumpKind::Break).then(|| self.passed_on(first));
         let taken = given.as_ref().map(|_| quote_spanned!(at=> #slot.take()));
         let exit = match kind {
@@ -378,10 +377,10 @@ impl Walk<'_> {
     }
 
     /// Leaves the arm of the innermost staged construct among those from `first` on; `value` is the arm's.
-    fn leave_arms(&mut self, first: usize, at: Span, value: Option<&Ident>) -> TokenStream {
+    fn leave_arms(&mut self, first: usize, at: Span, value: Option<&Ident>, passes_on: bool) -> TokenStream {
         let mut leave = TokenStream::new();
         for i in (first..self.constructs.len()).rev() {
-            let passed_on = self.passed_on(i);
+            let passed_on = if passes_on { self.passed_on(i) } else { TokenStream::new() };
             let c = &mut self.constructs[i];
             if c.kind != ConstructKind::Logical {
                 c.left[c.arm] = true;
@@ -415,10 +414,21 @@ impl Walk<'_> {
 
     /// After what certainly jumps: goes on behind the innermost staged arm.
     pub(super) fn leave(&mut self, at: Span) -> Expr {
-        let leave = self.leave_arms(self.function_start, at, None);
-        let target = self.targets.len() - 1;
+        let mut target = self.targets.len() - 1;
+        // To the end of a labelled block from which no jump leads there is no way.
+        while self.targets[target].kind == TargetKind::Block && !self.targets[target].is_broken {
+            target -= 1;
+        }
+        let first = self.targets[target].first_inside.max(self.function_start);
+        // The jumps before have passed on what there is.
+        let leave = self.leave_arms(first, at, None, false);
         let slot = self.targets[target].slot.clone();
         let exit = match self.targets[target].kind {
+            TargetKind::Block => {
+                let native = self.native(target, at);
+                let value = self.targets[target].slot_used.then(|| quote_spanned!(at=> #slot.take()));
+                quote_spanned!(at=> break #native #value)
+            }
             TargetKind::Loop => {
                 let native = self.native(target, at);
                 quote_spanned!(at=> continue #native)
