@@ -50,6 +50,13 @@ impl Features {
         }
     }
 
+    /// Those of which every random program is known to do what it means. The others are tried by name: of random programs with early
+    /// `return`s, jumps in values, labelled blocks, guards, or a `let` without a value, some are still refused by rustc.
+    pub fn usual() -> Features {
+        let all = Features::all();
+        Features { early_return: false, jump_in_value: false, let_later: false, labelled: false, guards: false, ..all }
+    }
+
     /// The listed ones of those that are named as the fields are, with commas between.
     ///
     /// # Panics

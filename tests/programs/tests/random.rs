@@ -28,7 +28,7 @@ fn folder() -> PathBuf {
 fn features() -> Features {
     match std::env::var("ANABRANCH_FEATURES") {
         Ok(names) => Features::named(&names),
-        Err(_) => Features::all(),
+        Err(_) => Features::usual(),
     }
 }
 
