@@ -1145,3 +1145,20 @@ agree!(a_labelled_block_left_before_a_return(n) over -1..4; {
     }
     n + 1
 });
+
+agree!(an_arm_that_jumps_behind_a_jump_in_it(n) over -1..8; {
+    if n > 1 {
+        match n {
+            2 => {}
+            3 | 4 => {
+                n += 10;
+            }
+            _ => {
+                return n * 100;
+            }
+        }
+        return n;
+    } else {
+    }
+    n * 7
+});

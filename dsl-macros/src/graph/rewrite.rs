@@ -374,13 +374,16 @@ impl Walk<'_> {
         }
     }
 
-    fn block(&mut self, block: &mut Block, position: Position) {
+    /// Walks through a block. Gives whether it has a value because jumps in it may give one.
+    fn block(&mut self, block: &mut Block, position: Position) -> bool {
         let scope = self.env.enter();
-        block.stmts = self.statements(std::mem::take(&mut block.stmts), position);
+        let (stmts, has_value) = self.statements(std::mem::take(&mut block.stmts), position);
+        block.stmts = stmts;
         self.env.leave(scope);
+        has_value
     }
 
-    fn statements(&mut self, stmts: Vec<Stmt>, position: Position) -> Vec<Stmt> {
+    fn statements(&mut self, stmts: Vec<Stmt>, position: Position) -> (Vec<Stmt>, bool) {
         let mut out = Vec::with_capacity(stmts.len());
         let mut rest = stmts.into_iter();
         while let Some(stmt) = rest.next() {
@@ -398,10 +401,11 @@ impl Walk<'_> {
             };
             out.insert(start, Stmt::Expr(Expr::Verbatim(flag.declaration.clone()), None));
             let rest: Vec<Stmt> = rest.collect();
-            out.push(self.guarded(&flag, rest, position));
-            return out;
+            let (guarded, has_value) = self.guarded(&flag, rest, position);
+            out.push(guarded);
+            return (out, has_value);
         }
-        out
+        (out, false)
     }
 
     /// Walks through a statement and appends what it becomes.
@@ -484,7 +488,9 @@ impl Walk<'_> {
                 let Expr::Block(b) = take(e) else { unreachable!() };
                 *e = self.labelled_block(b, position);
             }
-            Expr::Block(b) => self.block(&mut b.block, position),
+            Expr::Block(b) => {
+                self.block(&mut b.block, position);
+            }
             Expr::Match(m) => {
                 let scrutinee = m.expr.clone();
                 for arm in &m.arms {
@@ -526,7 +532,9 @@ impl Walk<'_> {
             }
             Expr::Async(a) => {
                 let at = a.async_token.span;
-                let slot = self.in_function(at, |walk| walk.block(&mut a.block, Position::tail_of(0)));
+                let slot = self.in_function(at, |walk| {
+                    walk.block(&mut a.block, Position::tail_of(0));
+                });
                 if let Some(slot) = slot {
                     a.block.stmts.insert(0, Stmt::Expr(Expr::Verbatim(emit::slot(&slot, None)), None));
                 }
@@ -651,11 +659,11 @@ impl Walk<'_> {
         self.innermost().has_value = is_value;
         self.innermost().jumps = jumps;
         let arm_position = position.of_arms(is_value);
-        self.block(&mut then_branch, arm_position.clone());
+        let mut given = [self.block(&mut then_branch, arm_position.clone()), false];
         self.other_arm();
         let else_arm = else_branch.map(|(_, e)| match *e {
             Expr::Block(mut b) => {
-                self.block(&mut b.block, arm_position);
+                given[1] = self.block(&mut b.block, arm_position);
                 b.block
             }
             Expr::If(inner) => {
@@ -671,13 +679,13 @@ impl Walk<'_> {
             Some(Arm {
                 block: then_branch,
                 label: then_label,
-                value: ArmValue::some_if(is_value && has_value[0]),
+                value: ArmValue::some_if(is_value && (has_value[0] || given[0])),
                 ends: !jumps[0],
             }),
             else_arm.map(|block| Arm {
                 block,
                 label: else_label,
-                value: ArmValue::some_if(is_value && has_value[1]),
+                value: ArmValue::some_if(is_value && (has_value[1] || given[1])),
                 ends: !jumps[1],
             }),
         ];

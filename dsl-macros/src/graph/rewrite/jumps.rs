@@ -181,8 +181,8 @@ impl Walk<'_> {
         flag.raised.then(|| RaisedFlag { name: flag.name, declaration, values_for: flag.values_for })
     }
 
-    /// What follows a statement that may have been left.
-    pub(super) fn guarded(&mut self, flag: &RaisedFlag, rest: Vec<Stmt>, position: Position) -> Stmt {
+    /// What follows a statement that may have been left, and whether it has a value.
+    pub(super) fn guarded(&mut self, flag: &RaisedFlag, rest: Vec<Stmt>, position: Position) -> (Stmt, bool) {
         let at = flag.name.span();
         // At the end of a function or a labelled block the value of the jump is the value. A loop takes its value from the slot.
         let is_value_of = |t: &usize| flag.values_for.contains(t) && self.targets[*t].kind != TargetKind::Loop;
@@ -219,7 +219,7 @@ impl Walk<'_> {
             true => emit::if_value(parts, carried, position.expected, leave),
             false => emit::if_statement(parts, carried),
         };
-        Stmt::Expr(expansion, None)
+        (Stmt::Expr(expansion, None), has_value)
     }
 
     /// `'a: { .. }`
