@@ -1159,6 +1159,7 @@ agree!(an_arm_that_jumps_behind_a_jump_in_it(n) over -1..8; {
         }
         return n;
     } else {
+        n += 1;
     }
     n * 7
 });
