@@ -10,7 +10,7 @@
 //!
 //! Of a tensor with more than 1000 elements the first and last three along each long axis are shown; `{:#}` shows all.
 //!
-//! Invariant: a template prints as the text it is parsed from. It must never know where the text goes.
+//! Invariant: a template prints as the text it is parsed from. It must never know where the text goes: a [`Stream`] is only named beside it.
 
 use crate::{HostTensor, match_buffer};
 use std::fmt::{self, Write};

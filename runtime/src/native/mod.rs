@@ -24,10 +24,11 @@ mod translate;
 use crate::cpu::stack::Stack;
 use crate::plan::{Instr, Plan};
 use anabranch_dsl::interp::StopFlag;
+use cranelift_codegen::CodegenError;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_jit::{JITBuilder, JITModule};
-use cranelift_module::{Linkage, Module, default_libcall_names};
+use cranelift_module::{Linkage, Module, ModuleError, default_libcall_names};
 use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
 
@@ -50,40 +51,41 @@ unsafe impl Sync for Native {}
 
 impl Native {
     /// Compiles the loops of a plan that can be native, and puts an [`Instr::Native`] where each of them is entered. None if there is
-    /// no such loop, or this machine is none that Cranelift knows.
+    /// no such loop, this machine is none that Cranelift knows, or there is no memory for code.
     pub(crate) fn compile(plan: &mut Plan) -> Option<Native> {
         let regions = region::find(plan);
         if regions.is_empty() {
             return None;
         }
-        let isa = target()?;
-        let mut module = JITModule::new(JITBuilder::with_isa(isa, default_libcall_names()));
+        let module = JITModule::new(JITBuilder::with_isa(target()?, default_libcall_names()));
+        let (n_registers, n_stacks) = (plan.registers.len(), plan.stacks.len());
+        let mut native = Native { module: ManuallyDrop::new(module), functions: Vec::new(), n_registers, n_stacks };
+        let module = &mut *native.module;
         let mut context = module.make_context();
         let mut builder_context = cranelift_frontend::FunctionBuilderContext::new();
-        let mut ids = Vec::with_capacity(regions.len());
-        for (i, region) in regions.iter().enumerate() {
-            translate::translate(plan, region, &module, &mut context, &mut builder_context);
+        let mut compiled = Vec::with_capacity(regions.len());
+        for (i, region) in regions.into_iter().enumerate() {
+            translate::translate(plan, &region, module, &mut context, &mut builder_context);
             let id = module
                 .declare_function(&format!("loop{i}"), Linkage::Local, &context.func.signature)
                 .expect("the names of functions are different");
-            module
-                .define_function(id, &mut context)
-                .unwrap_or_else(|e| panic!("no native code of `{}`: {e}", plan.name));
+            match module.define_function(id, &mut context) {
+                Ok(()) => compiled.push((region, id)),
+                // A loop that is too large for Cranelift stays instructions.
+                Err(ModuleError::Compilation(CodegenError::ImplLimitExceeded | CodegenError::CodeTooLarge)) => {}
+                Err(e) => panic!("no native code of `{}`: {e}", plan.name),
+            }
             module.clear_context(&mut context);
-            ids.push(id);
         }
-        module.finalize_definitions().expect("nothing is left to link");
-        for (i, region) in regions.iter().enumerate() {
+        // It fails if the system gives no memory for code.
+        module.finalize_definitions().ok()?;
+        for (i, (region, id)) in compiled.into_iter().enumerate() {
             plan.code[region.enter as usize] = Instr::Native { function: i as u32, entry: region.entry };
-        }
-        let function = |id| {
-            let code = module.get_finalized_function(id);
+            let code = native.module.get_finalized_function(id);
             // SAFETY: the code was compiled for the signature of `Function` by `translate`.
-            unsafe { std::mem::transmute::<*const u8, Function>(code) }
-        };
-        let functions = ids.into_iter().map(function).collect();
-        let (n_registers, n_stacks) = (plan.registers.len(), plan.stacks.len());
-        Some(Native { module: ManuallyDrop::new(module), functions, n_registers, n_stacks })
+            native.functions.push(unsafe { std::mem::transmute::<*const u8, Function>(code) });
+        }
+        Some(native)
     }
 
     /// Runs a function; gives the instruction that comes next.
