@@ -8,7 +8,7 @@ use anabranch::dsl::function::{GraphFn, trace_fn};
 use anabranch::dsl::passes::Pipeline;
 use anabranch::prelude::*;
 use anabranch::random::Key;
-use anabranch::{DType, List, TensorType};
+use anabranch::{DType, Dim, List, TensorType};
 use support::{check, error_of};
 
 type S = Tensor<f64>;
@@ -347,7 +347,7 @@ fn a_loop_in_segments_saves_its_state_once_for_each() {
 }
 
 #[test]
-fn a_list_that_changes_in_a_loop_in_segments_has_values_and_an_error_for_its_gradient() {
+fn a_list_that_changes_in_a_loop_in_segments() {
     #[graph]
     fn f(x: S, n: Tensor<i32>) -> S {
         let (mut list, mut y, mut i) = (List::new(()), x, scalar(0));
@@ -360,8 +360,25 @@ fn a_list_that_changes_in_a_loop_in_segments_has_values_and_an_error_for_its_gra
         list.stack().sum()
     }
     check(f, (2.0, 3), &[28.0]);
+    check(|x: S, n: Tensor<i32>| gradients(f(x, n), x), (2.0, 3), &[48.0]);
+}
+
+#[test]
+fn a_list_of_unknown_extents_is_not_saved() {
+    #[graph]
+    fn f(x: S, n: Tensor<i32>) -> S {
+        let (mut list, mut y, mut i) = (List::new([Dim::Unknown]), x, scalar(0));
+        while i < n {
+            checkpoint_loop_every(2);
+            list.push(y.reshape([1]).with_dynamic(0));
+            y = y * list.read(i / 2).sum();
+            i += 1;
+        }
+        y
+    }
+    check(f, (2.0, 3), &[32.0]);
     let error = error_of(|x: S, n: Tensor<i32>| gradients(f(x, n), x), (2.0, 3));
-    assert!(error.message.contains("the list `list` changes in a loop"), "{error}");
+    assert!(error.message.contains("starts from the elements of the list `list`, which changes in a loop"), "{error}");
     assert!(error.to_string().contains("while i < n"), "{error}");
 }
 
@@ -629,4 +646,112 @@ fn a_loop_in_segments_whose_condition_changes_a_variable() {
     let d2 = (h(1.1 + e) - 2.0 * h(1.1) + h(1.1 - e)) / (e * e);
     let got = eval_with(g, (1.1, 5)).unwrap();
     assert!((got.0.item() - d1(1.1)).abs() < 1e-5 && (got.1.item() - d2).abs() < 1e-4, "{got:?} {} {}", d1(1.1), d2);
+}
+
+// Lists that change in a loop in which a checkpoint starts from them.
+
+#[graph]
+fn list_in_segments(x: S, n: Tensor<i32>) -> (S, S) {
+    let mut seen = List::new(());
+    let (mut y, mut i) = (x, scalar(0));
+    while i < n {
+        checkpoint_loop_every(2);
+        seen.push(y);
+        y = (y * x).sin() + seen.read(i / 2);
+        i += 1;
+    }
+    let sum = (seen.stack() * seen.stack()).sum() + y;
+    let d = gradients(sum, x);
+    (d, gradients(d, x))
+}
+
+#[graph]
+fn list_in_a_loop(x: S, n: Tensor<i32>) -> (S, S) {
+    let mut seen = List::new(());
+    let (mut y, mut i) = (x, scalar(0));
+    while i < n {
+        seen.push(y);
+        y = (y * x).sin() + seen.read(i / 2);
+        i += 1;
+    }
+    let sum = (seen.stack() * seen.stack()).sum() + y;
+    let d = gradients(sum, x);
+    (d, gradients(d, x))
+}
+
+#[test]
+fn a_list_that_is_read_in_segments() {
+    for n in [0, 1, 2, 5, 8] {
+        let plain = anabranch::eval_with(list_in_a_loop, (0.7, n)).unwrap();
+        check(list_in_segments, (0.7, n), &[plain.0.item(), plain.1.item()]);
+    }
+}
+
+/// Elements that are written and read in any order, in a list of which some stay unwritten.
+#[graph]
+fn written_in_checkpoints(x: S, n: Tensor<i32>) -> (S, S) {
+    let mut list: List<f64> = List::with_len(8, ());
+    let mut y = x;
+    for i in range(n) {
+        (list, y) = checkpoint(|| {
+            let mut list = list;
+            list.write((i * 3) % 8, y * x);
+            let y = y.sin() + list.read((i * 5) % 8);
+            (list, y)
+        });
+    }
+    let sum = (list.stack() * list.stack()).sum() * y;
+    let d = gradients(sum, x);
+    (d, gradients(d, x))
+}
+
+#[test]
+fn elements_not_written_are_not_written_in_a_checkpoint_either() {
+    let h = |x: f64, n: usize| {
+        let (mut list, mut y) = ([0.0; 8], x);
+        for i in 0..n {
+            list[(i * 3) % 8] = y * x;
+            y = y.sin() + list[(i * 5) % 8];
+        }
+        list.iter().map(|e| e * e).sum::<f64>() * y
+    };
+    let e = 1e-4;
+    for n in [0, 1, 4, 8] {
+        let d = (h(0.6 + e, n) - h(0.6 - e, n)) / (2.0 * e);
+        let dd = (h(0.6 + e, n) - 2.0 * h(0.6, n) + h(0.6 - e, n)) / (e * e);
+        let got = anabranch::eval_with(written_in_checkpoints, (0.6, n as i32)).unwrap();
+        assert!((got.0.item() - d).abs() < 1e-5 && (got.1.item() - dd).abs() < 1e-4, "{n}: {got:?}, {d} {dd}");
+    }
+}
+
+/// Of a list to which a checkpoint only adds, the length is all that it starts from.
+#[test]
+fn a_list_that_is_only_written_is_not_saved() {
+    #[graph]
+    fn pushed(x: S, n: Tensor<i32>) -> S {
+        let mut list = List::new(());
+        let (mut y, mut i) = (x, scalar(0));
+        while i < n {
+            checkpoint_loop_every(4);
+            y = (y * x).sin();
+            if y > 0.0 {
+                list.push(y);
+            }
+            i += 1;
+        }
+        gradients(list.stack().sum(), x)
+    }
+    let types = [TensorType::new(DType::F64, ()), TensorType::new(DType::I32, ())];
+    let text = trace_fn("pushed", &pushed, &types).unwrap().0.graph.to_string();
+    assert!(text.contains("recompute") && !text.contains("list_restore"), "{text}");
+    let mut y = 0.5f64;
+    let (mut dy, mut sum) = (1.0, 0.0);
+    for _ in 0..9 {
+        (y, dy) = ((y * 0.5).sin(), (y * 0.5).cos() * (dy * 0.5 + y));
+        if y > 0.0 {
+            sum += dy;
+        }
+    }
+    let got = anabranch::eval_with(pushed, (0.5, 9)).unwrap().item();
+    assert!((got - sum).abs() < 1e-12, "{got} {sum}");
 }

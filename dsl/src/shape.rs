@@ -92,6 +92,11 @@ impl Shape {
         &self.0
     }
 
+    /// Whether the extents can be written down in a graph: each is known, or has a name.
+    pub fn is_definite(&self) -> bool {
+        !self.0.contains(&Dim::Unknown)
+    }
+
     /// All extents, if all are known.
     pub fn known(&self) -> Option<Vec<usize>> {
         self.0.iter().map(Dim::known).collect()

@@ -111,6 +111,41 @@ fn stacks_hold_tensors_of_unknown_shapes() {
 }
 
 #[test]
+fn a_list_is_restored_as_it_was() {
+    let text = |shape: &str| {
+        format!(
+            "graph @f(%x: f32[3, 2], %ids: i32[3], %n: i32[]) -> (bool[?], bool[?], f32[?, {shape}]) {{
+                %l = list_new %n : list<f32[{shape}]>
+                %w = list_scatter %l, %ids, %x
+                %marks = list_written %w
+                %all = list_stack %w
+                %r = list_restore %all, %marks
+                %again = list_written %r
+                %end = list_stack %r
+                return %marks, %again, %end
+            }}"
+        )
+    };
+    let x = HostTensor::new([3, 2], vec![1f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    for n in [3, 5] {
+        let ids = HostTensor::new([3], if n == 3 { vec![2, 0, 1] } else { vec![4, 0, 2] });
+        check(&text("2"), &[x.clone(), ids.clone(), HostTensor::scalar(n)]);
+        // An element that is not written has no shape then.
+        if n == 3 {
+            check(&text("?"), &[x.clone(), ids, HostTensor::scalar(n)]);
+        }
+    }
+    let wrong = "graph @f(%x: f32[3, 2], %marks: bool[2]) -> (i32[]) {
+        %r = list_restore %x, %marks
+        %n = list_len %r
+        return %n
+    }";
+    let traced = Traced { graph: Graph::parse(wrong, "wrong.ir").unwrap(), vars: vec![] };
+    let error = check_traced(&traced, &[x, HostTensor::new([2], vec![true, false])]).unwrap_err();
+    assert_eq!(error.message, "list_restore: lists of 3 and 2 elements");
+}
+
+#[test]
 fn lists_hold_tensors_of_unknown_shapes() {
     for p in [true, false] {
         check(

@@ -449,6 +449,22 @@ impl Jumps {
     }
 }
 
+/// Whether a `break` in statements gives the labelled block around them its value.
+pub(super) fn give_value(stmts: &[Stmt], block: &str) -> bool {
+    struct FindValue<'b>(&'b str, bool);
+    impl<'a> Visit<'a> for FindValue<'_> {
+        fn visit_expr_break(&mut self, b: &'a ExprBreak) {
+            self.1 |= b.expr.is_some() && b.label.as_ref().is_some_and(|label| label.ident == self.0);
+            visit::visit_expr_break(self, b);
+        }
+        fn visit_expr_closure(&mut self, _: &'a ExprClosure) {}
+        fn visit_item(&mut self, _: &'a Item) {}
+    }
+    let mut find = FindValue(block, false);
+    stmts.iter().for_each(|stmt| find.visit_stmt(stmt));
+    find.1
+}
+
 #[derive(Default)]
 struct FindJumps {
     found: Jumps,

@@ -295,9 +295,10 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>,
     let (tokens, Carried { places, sites, .. }, after) = if_parts(parts, carried, Some(values), |i, arm, deferred| {
         let label = arm.label.as_ref().map(|l| quote!(#l:));
         let field = Ident::new(["then", "otherwise"][i], Span::call_site());
+        let has_value = arm.value != ArmValue::None;
         let block = match (arm.value, deferred.is_empty()) {
             (ArmValue::None, _) => {
-                let block = arm_block(i, &arm, deferred, None);
+                let block = arm_block(i, &without_dead_value(arm), deferred, None);
                 quote!(#block ::core::option::Option::None)
             }
             (ArmValue::Maybe, _) => {
@@ -311,7 +312,7 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>,
             }
         };
         match label {
-            None if arm.value != ArmValue::None => quote!(#value.#field = #block;),
+            None if has_value => quote!(#value.#field = #block;),
             label => quote!(#value.#field = #label { #block };),
         }
     });
@@ -332,6 +333,17 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>,
         None => quote!({ #tokens #end }),
         Some(after) => quote!({ #tokens let #value = #end; #after #value }),
     })
+}
+
+/// An arm that jumps, without a value that stands behind the jump, where nothing comes to it.
+fn without_dead_value(mut arm: Arm) -> Arm {
+    if arm.block.stmts.len() > 1
+        && let Some(syn::Stmt::Expr(e, semi @ None)) = arm.block.stmts.last_mut()
+    {
+        *e = Expr::Verbatim(quote!(let _ = #e));
+        *semi = Some(Default::default());
+    }
+    arm
 }
 
 /// `Some` of the value of a block. The braces are no longer the user's, so that no lint finds them unneeded.

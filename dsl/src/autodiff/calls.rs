@@ -22,7 +22,13 @@ impl Sweep {
     fn recompute(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
         let seeds: Vec<(usize, Any)> =
             data.results.iter().enumerate().filter_map(|(i, r)| Some((i, *cot.get(r)?))).collect();
-        let mut given: Vec<Any> = data.operands.iter().map(|&v| self.map(level, v)).collect();
+        let inner = data.regions[0];
+        let params = graph(|g| g.region(inner).params.clone());
+        let start = |(&v, &param): (&Value, &Value)| match graph(|g| g.ty(v).clone()) {
+            Type::List(_) => self.start(level, v, inner, param),
+            _ => self.map(level, v),
+        };
+        let mut given: Vec<Any> = data.operands.iter().zip(&params).map(start).collect();
         let n = given.len();
         given.extend(seeds.iter().map(|&(_, d)| d));
         let (call, params) = CallTrace::begin(&given);
@@ -31,7 +37,7 @@ impl Sweep {
         let (region, outputs) = trace::with(|t| {
             let values: Vec<Value> = operands.iter().map(|p| p.value()).collect();
             let seen_once = |op: &Op| op.effects() >= Effects::Observable;
-            t.copy_here(data.regions[0], &values, &seen_once)
+            t.copy_here(inner, &values, &seen_once)
         });
         let is_active = |&(p, &v): &(&Any, &Value)| self.is_active(v) && graph(|g| g.ty(p.value()).is_differentiable());
         let wrt = operands.iter().zip(&data.operands).filter(is_active).map(|(p, _)| p.value());

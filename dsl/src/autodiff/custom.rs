@@ -1,6 +1,6 @@
 //! Functions with a gradient of their own, as the user writes them.
 
-use super::zeros_of;
+use super::zeros_like;
 use crate::staged::{Carry, State};
 use crate::trace::{self, Any, CallTrace};
 use crate::{Diagnostic, Loc, Type};
@@ -43,7 +43,7 @@ pub fn custom_gradient<X: Carry, Y: Carry>(
         let (mut call, params) = trace::called_at(loc, || CallTrace::begin(x.tensors()));
         let y = State::of(&forward(x.with_tensors(&mut params.into_iter()).rebuild()));
         let params = call.begin_gradient(y.tensors());
-        let zeros = |(dy, y): (Option<Any>, &Any)| dy.unwrap_or_else(|| zeros_of(*y));
+        let zeros = |(dy, y): (Option<Any>, &Any)| dy.unwrap_or_else(|| zeros_like(*y));
         let dy: Vec<Any> = params.gradients.into_iter().zip(&params.results).map(zeros).collect();
         let inside = |state: &State, tensors: Vec<Any>| state.with_tensors(&mut tensors.into_iter());
         let given = inside(&x, params.args);

@@ -4,7 +4,6 @@
 
 use super::saved::Origin;
 use super::*;
-use crate::Dim;
 
 impl Sweep {
     /// Goes backwards through an operation on lists. Each part is read of a cotangent before the cotangent goes on, so that it may be
@@ -16,7 +15,7 @@ impl Sweep {
         let first_extent = |v: Value| graph(|g| g.ty(v).element().shape.dims()[0].clone());
         let emit = |op: ListOp, operands: &[Any]| trace::emit_list(op, operands)[0];
         match op {
-            ListOp::New(_) | ListOp::ZerosLike | ListOp::Len | ListOp::Extents => {}
+            ListOp::New(_) | ListOp::ZerosLike | ListOp::Len | ListOp::Extents | ListOp::Written => {}
             ListOp::Push => {
                 let popped = trace::emit_list(ListOp::Pop, &[only(cot)]);
                 self.add(cot, operands[0], popped[0], Some(node));
@@ -49,7 +48,7 @@ impl Sweep {
                 self.add(cot, operands[0], dl, Some(node));
             }
             ListOp::Stack(_) => self.add(cot, operands[0], emit(ListOp::Unstack, &[only(cot)]), Some(node)),
-            ListOp::Unstack => {
+            ListOp::Unstack | ListOp::Restore => {
                 let dx = emit(ListOp::Stack(first_extent(operands[0])), &[only(cot)]);
                 self.add_fitted(cot, operands[0], dx, node);
             }
@@ -72,14 +71,44 @@ impl Sweep {
         }
     }
 
+    /// A list from which a checkpoint starts that is computed again. If only its length matters there, it is a new one of this length,
+    /// so that the list itself is neither saved nor kept.
+    pub(super) fn start(&self, level: usize, list: Value, region: Region, param: Value) -> Any {
+        if graph(|g| elements_matter(g, region, param)) {
+            return self.map(level, list);
+        }
+        let element = graph(|g| g.ty(list).element().clone());
+        let len = self.length(level, list);
+        trace::emit_list(ListOp::New(element), &[len])[0]
+    }
+
+    fn length(&self, level: usize, list: Value) -> Any {
+        let len = trace::with(|t| t.query(list, Op::List(ListOp::Len)));
+        self.map(level, len)
+    }
+
+    /// A list of the forward region of `level`, which changes in a loop, made again of what was saved of it: the elements as one
+    /// tensor, and which of them were written.
+    pub(super) fn restored(&self, level: usize, list: Value) -> Any {
+        if graph(|g| !g.ty(list).element().shape.is_definite()) {
+            trace::fail(trace::with(|t| t.list_is_not_saved(list)));
+        }
+        let depth = self.levels.borrow()[level].depth;
+        let parts = [ListOp::Stack(crate::Dim::Unknown), ListOp::Written];
+        let parts = parts.map(|op| {
+            let part = trace::with(|t| t.query(list, Op::List(op)));
+            self.map(level, part)
+        });
+        trace::at_depth(depth, || trace::emit_list(ListOp::Restore, &parts)[0])
+    }
+
     /// Adds to the cotangent of a tensor what was in a list, whose type may leave extents open that are known of the tensor.
     fn add_fitted(&self, cot: &mut Cotangents, v: Value, dv: Any, node: Node) {
         if !self.is_active(v) {
             return;
         }
         let shape = graph(|g| g.ty(v).element().shape.clone());
-        let is_static = |shape: &crate::Shape| !shape.dims().contains(&Dim::Unknown);
-        let dv = if is_static(&shape) && dv.shape() != shape { dv.broadcast_to(shape) } else { dv };
+        let dv = if shape.is_definite() && dv.shape() != shape { dv.broadcast_to(shape) } else { dv };
         self.add(cot, v, dv, Some(node));
     }
 
@@ -91,13 +120,12 @@ impl Sweep {
             return self.zeros_of_list(level - 1, outer);
         }
         let element = graph(|g| g.ty(v).element().clone());
-        if !element.shape.dims().contains(&Dim::Unknown) {
-            let len = trace::with(|t| t.query(v, Op::List(ListOp::Len)));
-            let len = self.map(level, len);
+        if element.shape.is_definite() {
+            let len = self.length(level, v);
             return trace::emit_list(ListOp::New(element), &[len])[0];
         }
         if level == 0 {
-            return zeros_of(trace::with(|t| t.any(v)));
+            return zeros_like(trace::with(|t| t.any(v)));
         }
         trace::fail(
             Diagnostic::new(format!(
@@ -130,4 +158,29 @@ impl Sweep {
             self.add(cot, v, d, Some(node));
         }
     }
+}
+
+/// Whether more than the length of a list that a region starts from decides what the region computes. Of a construct that takes it,
+/// every list is held to be it.
+fn elements_matter(g: &crate::Graph, region: Region, list: Value) -> bool {
+    let mut forms = HashSet::from([list]);
+    let mut matter = false;
+    g.visit_nodes(region, &mut |node| {
+        let data = g.node(node);
+        if !data.operands.iter().any(|v| forms.contains(v)) {
+            return;
+        }
+        match &data.op {
+            Op::List(ListOp::Len) => {}
+            Op::List(ListOp::Push | ListOp::Write | ListOp::Scatter) => {
+                forms.insert(data.results[0]);
+            }
+            Op::Cond | Op::While | Op::Call(_) => {
+                let inside = data.regions.iter().flat_map(|&r| &g.region(r).params);
+                forms.extend(inside.chain(&data.results).filter(|&&v| matches!(g.ty(v), Type::List(_))));
+            }
+            _ => matter = true,
+        }
+    });
+    matter
 }

@@ -16,7 +16,8 @@
 //!
 //! **Lists.** The gradient of a list is a list of the same type and length, in which what is not written is zero. A list that a
 //! construct captures hands its gradient in and takes it out again: what is read inside adds to it in place, so that a loop which
-//! reads each element once takes time in proportion to their number. No list is saved: what a rule needs is an index, or the length.
+//! reads each element once takes time in proportion to their number. What a rule needs of a list is an index, or the length. Only where a checkpoint
+//! in a loop reads elements of a list from before it, the list is saved, as one tensor and a mark for each element.
 //! **Calls.** A checkpoint saves what goes into it; its gradient is one region with a copy of its nodes and the sweep of them
 //! (`calls.rs`). A function with its own gradient is asked for it: the nodes of its second region are copied to where the sweep
 //! is. A loop with checkpoints is a loop over segments, each in a checkpoint; the tracer makes it so when the loop closes.
@@ -361,20 +362,16 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
         }
     }
     let gradients = wrt_values.iter().map(|v| cot.get(v).copied());
-    let zeros = |v: Value| trace::at_loc(loc, || zeros_of(trace::with(|t| t.any(v))));
+    let zeros = |v: Value| trace::at_loc(loc, || zeros_like(trace::with(|t| t.any(v))));
     gradients.zip(&wrt_values).map(|(g, &v)| g.unwrap_or_else(|| zeros(v))).collect()
 }
 
 /// Zeros of the type of a value that can be seen here.
-fn zeros_of(like: Any) -> Any {
+fn zeros_like(like: Any) -> Any {
     match like.ty() {
         Type::Tensor(ty) => {
             let zero = trace::constant(HostTensor::zeros(ty.dtype, vec![]));
-            if ty.shape.dims().contains(&crate::Dim::Unknown) {
-                zero.broadcast_like(like)
-            } else {
-                zero.broadcast_to(ty.shape)
-            }
+            if ty.shape.is_definite() { zero.broadcast_to(ty.shape) } else { zero.broadcast_like(like) }
         }
         Type::Stack(_) => stack_op(StackOp::ZerosLike, &[like])[0],
         Type::List(_) => trace::emit_list(ListOp::ZerosLike, &[like])[0],

@@ -35,6 +35,7 @@ impl Sweep {
                 let (last, levels_up) = trace::with(|t| t.hand_out(v, path));
                 self.map(level - levels_up, last)
             }
+            Origin::Saved if graph(|g| matches!(g.ty(v), Type::List(_))) => self.restored(level, v),
             Origin::Saved => {
                 let stack = self.thread(level, v);
                 let popped = trace::at_depth(depth, || stack_op(StackOp::Pop, &[stack]));
@@ -55,7 +56,7 @@ impl Sweep {
         }
         let ty = graph(|g| g.ty(v).element().clone());
         let depth = self.levels.borrow()[level].depth;
-        if ty.shape.dims().contains(&crate::Dim::Unknown) {
+        if !ty.shape.is_definite() {
             let extents = trace::with(|t| t.query(v, Op::Prim(t.op("extents"), Attrs::none())));
             let extents = self.map(level, extents);
             return trace::at_depth(depth, || extents.zeros_of(&ty));
@@ -354,17 +355,17 @@ impl trace::Tracer {
         results[0]
     }
 
-    /// The error of a list that a checkpoint in a loop starts from.
-    fn lists_are_not_saved(&self, list: Value) -> Diagnostic {
+    /// The error of a list that a checkpoint in a loop starts from, and whose elements cannot be saved as one tensor.
+    pub(super) fn list_is_not_saved(&self, list: Value) -> Diagnostic {
         let data = self.graph.value(list);
         let name = data.name.map_or_else(|| "a list".to_owned(), |name| format!("the list `{name}`"));
         let region = self.graph.region(self.graph.region_of(list));
         let loc = region.owner.map_or(self.graph.loc(list), |owner| self.graph.node(owner).loc);
         Diagnostic::new(format!(
-            "gradients: {name} changes in a loop in which a checkpoint starts from it, and lists are not saved"
+            "gradients: a checkpoint starts from the elements of {name}, which changes in a loop, and their extents are not known"
         ))
         .at(loc, "in this loop")
-        .help("let the loop give tensors, or leave out `checkpoint_loop` and `checkpoint`")
+        .help("give the list elements of known extents, or leave out `checkpoint_loop` and `checkpoint`")
     }
 
     /// The stack on which the executions of a region inside push `v`, as a handle in the open region around. The first call gives
@@ -385,7 +386,7 @@ impl trace::Tracer {
         path.reverse();
         let element = match self.graph.ty(v).clone() {
             Type::Tensor(element) => element,
-            Type::List(_) => return Err(self.lists_are_not_saved(v)),
+            Type::List(_) => unreachable!("lists are saved as tensors"),
             Type::Stack(_) => return Err(stacks_are_not_saved(self.graph.loc(v))),
         };
         let loc = self.graph.loc(v);

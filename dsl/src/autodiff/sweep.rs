@@ -106,12 +106,12 @@ impl Sweep {
     pub(super) fn zeros_of_type(&self, level: usize, v: Value) -> Any {
         let ty = graph(|g| g.ty(v).clone());
         match &ty {
-            Type::Tensor(t) if !t.shape.dims().contains(&Dim::Unknown) => {
+            Type::Tensor(t) if t.shape.is_definite() => {
                 trace::constant(HostTensor::zeros(t.dtype, vec![])).broadcast_to(t.shape.clone())
             }
             Type::Stack(element) => self.zeros_of_stack(level, v, element.clone()),
             Type::List(_) => self.zeros_of_list(level, v),
-            Type::Tensor(_) => zeros_of(self.map_like(level, v)),
+            Type::Tensor(_) => zeros_like(self.map_like(level, v)),
         }
     }
 
@@ -121,7 +121,7 @@ impl Sweep {
     /// cotangent. So inside of another construct, where the stack itself cannot be had again, there is nothing left on it.
     fn zeros_left(&self, level: usize, v: Value) -> Any {
         match graph(|g| g.ty(v).clone()) {
-            Type::Stack(element) if level > 0 && element.shape.dims().contains(&Dim::Unknown) => {
+            Type::Stack(element) if level > 0 && !element.shape.is_definite() => {
                 stack_op(StackOp::New(element), &[])[0]
             }
             _ => self.zeros_of_type(level, v),
@@ -131,11 +131,11 @@ impl Sweep {
     /// Zeros for a stack. If the extents of its elements are not known, its own elements tell: it has to come from outside of all
     /// forward regions, as a stack is not saved.
     fn zeros_of_stack(&self, level: usize, v: Value, element: crate::TensorType) -> Any {
-        if !element.shape.dims().contains(&Dim::Unknown) {
+        if element.shape.is_definite() {
             return stack_op(StackOp::Zeros(element), &[])[0];
         }
         if level == 0 {
-            return zeros_of(trace::with(|t| t.any(v)));
+            return zeros_like(trace::with(|t| t.any(v)));
         }
         match self.origin(v) {
             Origin::Outside(outer) => self.zeros_of_stack(level - 1, outer, element),

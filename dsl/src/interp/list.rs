@@ -169,6 +169,14 @@ impl HostList {
                 let x = &operands[0];
                 (0..x.shape()[0]).map(|i| Some(rows(x, i, 1, x.shape()[1..].to_vec()))).collect()
             }
+            ListOp::Restore => {
+                let (x, written) = (&operands[0], operands[1].data::<bool>());
+                if x.shape()[0] != written.len() {
+                    return Err(lengths_differ(op, x.shape()[0], written.len(), loc));
+                }
+                let row = |(i, &is_there): (usize, &bool)| is_there.then(|| rows(x, i, 1, x.shape()[1..].to_vec()));
+                written.iter().enumerate().map(row).collect()
+            }
             ListOp::Split(extent) => {
                 let (x, parts) = (&operands[0], operands[1].data::<i32>());
                 check_parts(op, parts, x.shape()[0], extent, loc)?;
@@ -224,6 +232,10 @@ impl HostList {
                 Ok(joined(self.element.dtype, &items, [&[n], &rest[..]].concat()))
             }
             ListOp::Len => Ok(HostTensor::scalar(self.len() as i32)),
+            ListOp::Written => {
+                let written: Vec<bool> = self.items.iter().map(Option::is_some).collect();
+                Ok(HostTensor::new([written.len()], written))
+            }
             ListOp::Extents => {
                 let extents: Vec<i32> = self.all(op, loc)?.iter().map(|x| x.shape()[0] as i32).collect();
                 Ok(HostTensor::new([extents.len()], extents))

@@ -146,7 +146,7 @@ fn stack_types(op: &StackOp, operands: &[&Type]) -> Result<Vec<Type>, Broken> {
     };
     match op {
         StackOp::New(element) => Ok(vec![Type::Stack(element.clone())]),
-        StackOp::Zeros(element) if element.shape.dims().contains(&crate::Dim::Unknown) => {
+        StackOp::Zeros(element) if !element.shape.is_definite() => {
             Err(broken(10, format!("a stack of zeros of {element}: their extents are not known")))
         }
         StackOp::Zeros(element) => Ok(vec![Type::Stack(element.clone())]),

@@ -46,6 +46,11 @@ pub enum ListOp {
     Add,
     /// `(list, index or indices, tensor) -> list`: adds to elements, as often as they are named. What `read` and `gather` give back.
     Accumulate,
+    /// `(list) -> bool[?]`: which elements are written.
+    Written,
+    /// `(tensor, written: bool[n]) -> list`: what lies along the first axis, but for what is not written. What [`Stack`](ListOp::Stack)
+    /// and [`Written`](ListOp::Written) say of a list makes it again.
+    Restore,
 }
 
 /// What an operation does with its list.
@@ -61,7 +66,7 @@ pub enum ListForm {
 
 impl ListOp {
     /// One of each, with types and extents that say nothing.
-    pub(crate) fn all() -> [ListOp; 16] {
+    pub(crate) fn all() -> [ListOp; 18] {
         use ListOp::*;
         [
             New(TensorType::new(DType::F32, ())),
@@ -80,6 +85,8 @@ impl ListOp {
             ZerosLike,
             Add,
             Accumulate,
+            Written,
+            Restore,
         ]
     }
 
@@ -102,16 +109,22 @@ impl ListOp {
             ListOp::ZerosLike => "list_zeros_like",
             ListOp::Add => "list_add",
             ListOp::Accumulate => "list_accumulate",
+            ListOp::Written => "list_written",
+            ListOp::Restore => "list_restore",
         }
     }
 
     /// What it does with its list.
     pub fn form(&self) -> ListForm {
         match self {
-            ListOp::New(_) | ListOp::Unstack | ListOp::Split(_) | ListOp::ZerosLike => ListForm::Make,
-            ListOp::Read | ListOp::Gather | ListOp::Stack(_) | ListOp::Concat(_) | ListOp::Len | ListOp::Extents => {
-                ListForm::Query
-            }
+            ListOp::New(_) | ListOp::Unstack | ListOp::Split(_) | ListOp::ZerosLike | ListOp::Restore => ListForm::Make,
+            ListOp::Read
+            | ListOp::Gather
+            | ListOp::Stack(_)
+            | ListOp::Concat(_)
+            | ListOp::Len
+            | ListOp::Extents
+            | ListOp::Written => ListForm::Query,
             ListOp::Push | ListOp::Pop | ListOp::Write | ListOp::Scatter | ListOp::Add | ListOp::Accumulate => {
                 ListForm::Update
             }
@@ -120,7 +133,7 @@ impl ListOp {
 
     /// Whether it can fail when its operands are of the right types.
     pub(crate) fn is_fallible(&self) -> bool {
-        !matches!(self, ListOp::Unstack | ListOp::Len | ListOp::ZerosLike)
+        !matches!(self, ListOp::Unstack | ListOp::Len | ListOp::ZerosLike | ListOp::Written)
     }
 
     /// Number of operands.
@@ -133,8 +146,9 @@ impl ListOp {
             | ListOp::Concat(_)
             | ListOp::Len
             | ListOp::Extents
-            | ListOp::ZerosLike => 1,
-            ListOp::Push | ListOp::Read | ListOp::Gather | ListOp::Split(_) | ListOp::Add => 2,
+            | ListOp::ZerosLike
+            | ListOp::Written => 1,
+            ListOp::Push | ListOp::Read | ListOp::Gather | ListOp::Split(_) | ListOp::Add | ListOp::Restore => 2,
             ListOp::Write | ListOp::Scatter | ListOp::Accumulate => 3,
         }
     }
@@ -232,9 +246,15 @@ impl ListOp {
                 Ok(vec![operands[0].clone()])
             }
             ListOp::Stack(n) => one(chosen(list(0)?, &Shape(vec![n.clone()]))),
-            ListOp::Unstack => {
+            ListOp::Unstack | ListOp::Restore => {
                 let ty = tensor(0)?;
                 has_axis(ty, "the tensor is")?;
+                if *self == ListOp::Restore {
+                    let written = tensor(1)?;
+                    if written.dtype != DType::Bool || written.rank() != 1 {
+                        return Err(wrong(format!("operand 2 is {written}, not a bool[?]")));
+                    }
+                }
                 let shape = Shape(ty.shape.dims()[1..].to_vec());
                 Ok(vec![Type::List(TensorType { dtype: ty.dtype, shape })])
             }
@@ -256,6 +276,10 @@ impl ListOp {
             ListOp::Extents => {
                 has_axis(list(0)?, "an element is")?;
                 one(TensorType { dtype: DType::I32, shape: Shape(vec![Dim::Unknown]) })
+            }
+            ListOp::Written => {
+                list(0)?;
+                one(TensorType { dtype: DType::Bool, shape: Shape(vec![Dim::Unknown]) })
             }
             ListOp::ZerosLike => {
                 list(0)?;

@@ -192,7 +192,7 @@ pub(super) fn broadcast_pair(op: &str, a: Any, b: Any) -> (Any, Any) {
 pub(super) fn stretch(x: Any, from: &Shape, shape: &Shape, other: Any) -> Any {
     if from.rank() == shape.rank() && from.dims().iter().zip(shape.dims()).all(|(a, b)| stays(a, b)) {
         x
-    } else if super::infer::is_static(shape) {
+    } else if shape.is_definite() {
         x.broadcast_to(shape)
     } else {
         x.broadcast_like(other)

@@ -97,14 +97,9 @@ pub(super) fn with_extent(shape: &Shape, axis: usize, extent: Dim) -> Shape {
     shape
 }
 
-/// Whether the extents can be written down in a graph: they are known, or named.
-pub(super) fn is_static(shape: &Shape) -> bool {
-    !shape.dims().contains(&Dim::Unknown)
-}
-
 /// Zeros of the type of an operand, which is asked for only if its extents are not known.
 pub(super) fn zeros(n: &GradNode<'_>, i: usize) -> Any {
     let ty = n.ty(i);
     let zero = trace::constant(HostTensor::zeros(ty.dtype, vec![]));
-    if is_static(&ty.shape) { zero.broadcast_to(&ty.shape) } else { zero.broadcast_like(n.like(i)) }
+    if ty.shape.is_definite() { zero.broadcast_to(&ty.shape) } else { zero.broadcast_like(n.like(i)) }
 }

@@ -137,7 +137,7 @@ fn matrices(a: Any, b: Any) -> Any {
     let stretch = |x: Any, own: &Shape, matrix: &Shape, other: Any| {
         if *own == common {
             x
-        } else if super::infer::is_static(&common) {
+        } else if common.is_definite() {
             let matrix = &matrix.dims()[matrix.rank() - 2..];
             x.broadcast_to(Shape(common.dims().iter().chain(matrix).cloned().collect()))
         } else {

@@ -3,7 +3,7 @@
 //! A reduction over nothing gives the neutral element: 0 for sums, 1 for products, `true` for `all`, `false` for `any`; there is
 //! no largest element of nothing, so `max` and `min` refuse it. Elements are taken in row-major order.
 
-use super::infer::{Class, axes_attr, is_static, reduced};
+use super::infer::{Class, axes_attr, reduced};
 use super::layout::{lanes, offsets, strides};
 use super::number::{Number, match_numeric};
 use super::*;
@@ -134,7 +134,7 @@ fn kept(n: &GradNode<'_>, of: Any) -> Any {
 /// A tensor with the reduced axes kept, broadcast to the operand.
 fn spread(n: &GradNode<'_>, kept: Any) -> Any {
     let shape = &n.ty(0).shape;
-    if is_static(shape) { kept.broadcast_to(shape) } else { kept.broadcast_like(n.like(0)) }
+    if shape.is_definite() { kept.broadcast_to(shape) } else { kept.broadcast_like(n.like(0)) }
 }
 
 /// The gradient of the largest or smallest element goes to the elements that are equal to it, in equal parts.

@@ -1,6 +1,6 @@
 //! Other shapes for the same elements: broadcasting, reshaping, permuting, flipping; and tensors that count.
 
-use super::infer::{axes_attr, axis_attr, is_static, reduced};
+use super::infer::{axes_attr, axis_attr, reduced};
 use super::layout::{broadcast_strides, offsets, strides};
 use super::number::{Number, match_numeric};
 use super::*;
@@ -43,7 +43,7 @@ static BROADCAST_TO: OpDef = OpDef {
             let error = OpError::new(format!("{} does not broadcast to {to}", x.shape)).label(format!("{x} to {to}"));
             return Err(error.help("shapes are aligned at their last axis; only an extent of 1 stretches"));
         }
-        if !is_static(to) {
+        if !to.is_definite() {
             return Err(OpError::new(format!("the target {to} has an unknown extent")).help("use `broadcast_like`"));
         }
         Ok(Type::tensor(x.dtype, to))
@@ -109,7 +109,7 @@ static SUM_LIKE: OpDef = OpDef {
         }))
     },
     grad: Grad::Rule(|n| {
-        let dx = if is_static(&n.ty(0).shape) {
+        let dx = if n.ty(0).shape.is_definite() {
             n.dy().broadcast_to(&n.ty(0).shape)
         } else {
             n.dy().broadcast_like(n.like(0))
@@ -280,7 +280,7 @@ static WITH_DYNAMIC: OpDef = OpDef {
     eval: |cx| Ok(cx.operands[0].clone()),
     grad: Grad::Rule(|n| {
         let from = &n.ty(0).shape;
-        vec![Some(if is_static(from) { n.dy().reshape(from) } else { n.dy().reshape_like(n.like(0)) })]
+        vec![Some(if from.is_definite() { n.dy().reshape(from) } else { n.dy().reshape_like(n.like(0)) })]
     }),
     exactness: Exactness::Exact,
     effects: Effects::Pure,
@@ -355,7 +355,7 @@ impl Any {
     #[track_caller]
     pub fn broadcast_to(self, shape: impl Into<Shape>) -> Any {
         let shape = shape.into();
-        if self.shape() == shape && is_static(&shape) {
+        if self.shape() == shape && shape.is_definite() {
             return self;
         }
         trace::emit(&BROADCAST_TO, &[self], Attrs::none().with("shape", Attr::Shape(shape)))
@@ -365,11 +365,11 @@ impl Any {
     #[track_caller]
     pub fn broadcast_like(self, like: Any) -> Any {
         let (own, other) = (self.shape(), like.shape());
-        if own == other && is_static(&own) {
+        if own == other && own.is_definite() {
             return self;
         }
         match own.broadcast(&other) {
-            Some(shape) if is_static(&shape) => self.broadcast_to(shape),
+            Some(shape) if shape.is_definite() => self.broadcast_to(shape),
             _ => trace::emit(&BROADCAST_LIKE, &[self, like], Attrs::none()),
         }
     }
@@ -384,7 +384,7 @@ impl Any {
     #[track_caller]
     pub fn reshape(self, shape: impl IntoExtents) -> Any {
         let shape = shape.to_shape();
-        if self.shape() == shape && is_static(&shape) {
+        if self.shape() == shape && shape.is_definite() {
             return self;
         }
         // The extent that follows is written down if it is known already.

@@ -49,7 +49,7 @@ pub(super) fn keeps_fill(op: &str) -> bool {
 }
 
 fn is_definite(ty: &Type) -> bool {
-    !ty.element().shape.dims().contains(&crate::Dim::Unknown)
+    ty.element().shape.is_definite()
 }
 
 fn adds_nothing(scalar: &HostTensor) -> bool {

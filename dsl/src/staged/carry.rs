@@ -211,7 +211,7 @@ impl State {
     /// The same structure, with zeros for the tensors, made in the present region.
     #[track_caller]
     pub(super) fn zeros_like(&self) -> State {
-        let tensors = self.tensors.iter().map(|&t| trace::zeros_of(t.ty())).collect();
+        let tensors = self.tensors.iter().map(|&t| trace::placeholder(t.ty())).collect();
         State { tensors, structure: self.structure.clone(), path: Path::default() }
     }
 

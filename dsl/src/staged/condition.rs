@@ -1,7 +1,7 @@
 //! The type of a condition decides what a construct means.
 
 use super::carry::{self, Difference};
-use super::{Carry, State};
+use super::{Carry, Lazy, StagedIf, StagedLazy, StagedWhile, State};
 use crate::ir::intern;
 use crate::trace::{self, Site};
 use crate::{Any, Diagnostic, Tensor};
@@ -29,6 +29,37 @@ pub trait Condition: Sized {
     type While: WhileParts<Self> + Default;
     /// The state of an `&&` or `||` with it on the left.
     type Lazy: LazyParts<Self>;
+}
+
+impl Condition for bool {
+    type Itself = bool;
+    #[inline]
+    fn itself(self) -> bool {
+        self
+    }
+    type Stays = std::convert::Infallible;
+    #[inline]
+    fn stays() -> Option<std::convert::Infallible> {
+        None
+    }
+    type If = bool;
+    type While = ();
+    type Lazy = Lazy<bool>;
+}
+
+#[diagnostic::do_not_recommend]
+impl Condition for Tensor<bool> {
+    type Itself = Tensor<bool>;
+    fn itself(self) -> Tensor<bool> {
+        self
+    }
+    type Stays = ();
+    fn stays() -> Option<()> {
+        Some(())
+    }
+    type If = StagedIf;
+    type While = StagedWhile;
+    type Lazy = StagedLazy;
 }
 
 /// A condition, checked to be one.

@@ -1,7 +1,7 @@
 //! `if` and `else`.
 
+use super::State;
 use super::condition::{self, Changes, Condition, IfArms, Place, Places, Produces, Values};
-use super::{Lazy, State};
 use crate::Tensor;
 use crate::trace::{CondTrace, Site};
 
@@ -73,22 +73,6 @@ impl<C: Condition> If<C> {
     pub fn end_unless_left<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> Option<T> {
         self.0.end(places, sites, values)
     }
-}
-
-impl Condition for bool {
-    type Itself = bool;
-    #[inline]
-    fn itself(self) -> bool {
-        self
-    }
-    type Stays = std::convert::Infallible;
-    #[inline]
-    fn stays() -> Option<std::convert::Infallible> {
-        None
-    }
-    type If = bool;
-    type While = ();
-    type Lazy = Lazy<bool>;
 }
 
 impl IfArms<bool> for bool {

@@ -1,7 +1,7 @@
 //! `while`.
 
+use super::State;
 use super::condition::{self, Changes, Condition, Place, Places, WhileParts};
-use super::{StagedIf, StagedLazy, State};
 use crate::trace::{self, Site, WhileTrace};
 use crate::{Any, HostTensor, Tensor};
 
@@ -52,21 +52,6 @@ impl WhileParts<bool> for () {
     fn test<P: Places>(&mut self, condition: bool, _places: P, _sites: &[Site]) -> bool {
         condition
     }
-}
-
-#[diagnostic::do_not_recommend]
-impl Condition for Tensor<bool> {
-    type Itself = Tensor<bool>;
-    fn itself(self) -> Tensor<bool> {
-        self
-    }
-    type Stays = ();
-    fn stays() -> Option<()> {
-        Some(())
-    }
-    type If = StagedIf;
-    type While = StagedWhile;
-    type Lazy = StagedLazy;
 }
 
 /// The state of a staged `while`: which part is being traced, with the loop variables at its start.

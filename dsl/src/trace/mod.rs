@@ -287,7 +287,7 @@ pub fn constant(tensor: HostTensor) -> Any {
 
 /// Zeros of a type, for where a value must exist and is not read; unknown extents are 0, and a list is empty.
 #[track_caller]
-pub(crate) fn zeros_of(ty: Type) -> Any {
+pub(crate) fn placeholder(ty: Type) -> Any {
     match ty {
         Type::Tensor(ty) => {
             let extents = ty.shape.dims().iter().map(|d| d.known().unwrap_or(0)).collect::<Vec<_>>();

@@ -90,7 +90,7 @@ impl WhileTrace {
     #[track_caller]
     pub(crate) fn add_late(&mut self, next: Any) {
         let ty = next.ty();
-        let init = at_depth(self.construct, || zeros_of(ty));
+        let init = at_depth(self.construct, || placeholder(ty));
         self.add_carried(init);
     }
 

@@ -123,7 +123,7 @@ impl List {
     }
 
     /// Changes the list; `data` are the bytes of elements, one behind the other, one for each index. Of an unstacked tensor the index
-    /// is the number of elements; the parts of a split one are checked.
+    /// is the number of elements; the parts of a split one are checked. Of a list that is restored they say which elements are written.
     pub(crate) fn update(&mut self, op: &ListOp, indices: &[i32], data: &[u8], loc: Loc) -> Result<()> {
         match op {
             ListOp::New(_) => {
@@ -135,6 +135,15 @@ impl List {
             ListOp::Unstack => {
                 self.resize(0);
                 self.fill_with(indices[0] as usize, data);
+            }
+            ListOp::Restore => {
+                let n = data.len().checked_div(self.bytes).unwrap_or(indices.len());
+                if n != indices.len() {
+                    return Err(meaning::lengths_differ(op, n, indices.len(), loc));
+                }
+                self.resize(0);
+                self.fill_with(n, data);
+                self.written.iter_mut().zip(indices).for_each(|(written, &mark)| *written = mark != 0);
             }
             ListOp::Split(_) => {
                 self.resize(0);
@@ -197,7 +206,7 @@ impl List {
                 [&[len * shape[0]], &shape[1..]].concat()
             }
             ListOp::Len => vec![],
-            ListOp::Extents => vec![len],
+            ListOp::Extents | ListOp::Written => vec![len],
             op => panic!("{} reads no list", op.name()),
         })
     }
@@ -221,6 +230,7 @@ impl List {
                 self.all_to(to);
             }
             ListOp::Len => to.copy_from_slice(&(self.len() as i32).to_ne_bytes()),
+            ListOp::Written => to.iter_mut().zip(&self.written).for_each(|(to, &written)| *to = u8::from(written)),
             ListOp::Extents => {
                 let first = self.shape()[0] as i32;
                 to.chunks_exact_mut(4).for_each(|to| to.copy_from_slice(&first.to_ne_bytes()));
@@ -236,7 +246,11 @@ impl List {
 
     /// The element type of what is found.
     pub(crate) fn query_dtype(&self, op: &ListOp) -> DType {
-        if matches!(op, ListOp::Len | ListOp::Extents) { DType::I32 } else { self.element.dtype }
+        match op {
+            ListOp::Len | ListOp::Extents => DType::I32,
+            ListOp::Written => DType::Bool,
+            _ => self.element.dtype,
+        }
     }
 
     /// Becomes a copy of a list of the same type, or of one whose shapes are known where those of this one are not.

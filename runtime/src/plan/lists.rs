@@ -11,7 +11,7 @@ use crate::cpu::memory::{Foreign, Sources};
 use crate::plan::exec::Context;
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::ir::{ListForm, ListOp};
-use anabranch_dsl::{Diagnostic, HostTensor, Result, TensorType};
+use anabranch_dsl::{Buffer, DType, Diagnostic, HostTensor, Result, TensorType};
 
 /// Memory for operands on their way.
 #[derive(Debug, Default)]
@@ -20,13 +20,13 @@ pub(super) struct Scratch {
     words: Vec<u64>,
 }
 
-/// The operands that are indices, and those that are elements.
+/// The operands that are indices or marks, and those that are elements.
 fn roles(op: &ListOp) -> (Option<usize>, Option<usize>) {
     match op {
         ListOp::New(_) | ListOp::Read | ListOp::Gather => (Some(0), None),
         ListOp::Push | ListOp::Unstack => (None, Some(0)),
         ListOp::Write | ListOp::Scatter | ListOp::Accumulate => (Some(0), Some(1)),
-        ListOp::Split(_) => (Some(1), Some(0)),
+        ListOp::Split(_) | ListOp::Restore => (Some(1), Some(0)),
         _ => (None, None),
     }
 }
@@ -80,11 +80,18 @@ impl Plan {
         let Scratch { indices: numbers, words } = scratch;
         numbers.clear();
         match indices.map(|i| &step.operands[i]) {
+            Some(Operand::View(v)) if v.dtype == DType::Bool => {
+                let from = cx.sources(self, foreign).elements::<bool>(v.base);
+                numbers.extend(v.offsets().map(|at| i32::from(from[at])));
+            }
             Some(Operand::View(v)) => {
                 let from = cx.sources(self, foreign).elements::<i32>(v.base);
                 numbers.extend(v.offsets().map(|at| from[at]));
             }
-            Some(Operand::Slot(s)) => numbers.extend(super::exec::slot(cx, *s).data::<i32>()),
+            Some(Operand::Slot(s)) => match super::exec::slot(cx, *s).buffer() {
+                Buffer::Bool(marks) => numbers.extend(marks.iter().map(|&mark| i32::from(mark))),
+                _ => numbers.extend(super::exec::slot(cx, *s).data::<i32>()),
+            },
             None => {}
         }
         if op.form() == ListForm::Query {
@@ -138,7 +145,7 @@ impl Plan {
                 &shape[1..]
             }
             ListOp::Accumulate => shape,
-            ListOp::Unstack => &shape[1..],
+            ListOp::Unstack | ListOp::Restore => &shape[1..],
             ListOp::Split(_) => {
                 meaning::check_parts(op, indices, shape[0], &expected[0].into(), step.loc)?;
                 return self.check_rest(list, step, shape);
@@ -150,7 +157,7 @@ impl Plan {
         }
         let at = match op {
             ListOp::Push => list.len(),
-            ListOp::Unstack => 0,
+            ListOp::Unstack | ListOp::Restore => 0,
             _ => meaning::check_index(op, indices[0], list.len(), step.loc)?,
         };
         let given = TensorType::new(element.dtype, given);

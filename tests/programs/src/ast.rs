@@ -133,6 +133,8 @@ pub enum Expr {
     Match(Box<Expr>, Vec<(Pattern, Block)>, Block),
     /// A block with a value.
     Block(Block),
+    /// A labelled block with a value of this type: its own, or that of a `break`.
+    Labelled(LoopId, Ty, Block),
     /// A call of a helper, by its number.
     Call(usize, Ty, Vec<Expr>),
     /// `loop` with a value: that of the `break` that ends it. The second expression is its value when its trips are used up.
@@ -140,12 +142,23 @@ pub enum Expr {
 }
 
 /// What a `match` compares with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
     /// `1 | 2`
     Any(Vec<i32>),
     /// `1..=4`
     Range(i32, i32),
+    /// `pattern if guard`
+    Guarded(Box<Pattern>, Box<Expr>),
+}
+
+impl Pattern {
+    /// Calls `f` with the guard, if there is one.
+    fn parts(&mut self, f: &mut dyn FnMut(Part<'_>)) {
+        if let Pattern::Guarded(_, guard) = self {
+            f(Part::Expr(guard));
+        }
+    }
 }
 
 /// Statements, and a value if it is the block of an expression; none if it does not come to its end.
@@ -203,6 +216,8 @@ pub enum Stmt {
     Return(Vec<Expr>),
     /// An inner block.
     Block(Block),
+    /// A labelled block.
+    Labelled(LoopId, Block),
 }
 
 /// A function.
@@ -253,7 +268,7 @@ impl Expr {
                 value_of_one(first, default)
             }
             Expr::Block(b) => value_of_one(b, b),
-            Expr::Call(_, ty, _) => *ty,
+            Expr::Call(_, ty, _) | Expr::Labelled(_, ty, _) => *ty,
             Expr::Loop(_, last) => last.ty(),
         }
     }
@@ -279,10 +294,13 @@ impl Expr {
             }
             Expr::Match(x, arms, default) => {
                 f(Part::Expr(x));
-                arms.iter_mut().for_each(|(_, b)| f(Part::Block(b)));
+                for (pattern, b) in arms {
+                    pattern.parts(f);
+                    f(Part::Block(b));
+                }
                 f(Part::Block(default));
             }
-            Expr::Block(b) => f(Part::Block(b)),
+            Expr::Block(b) | Expr::Labelled(_, _, b) => f(Part::Block(b)),
             Expr::Call(_, _, args) => args.iter_mut().for_each(|x| f(Part::Expr(x))),
             Expr::Loop(l, last) => {
                 f(Part::Expr(last));
@@ -328,7 +346,10 @@ impl Stmt {
             }
             Stmt::Match(x, arms, default) => {
                 f(Part::Expr(x));
-                arms.iter_mut().for_each(|(_, b)| f(Part::Block(b)));
+                for (pattern, b) in arms {
+                    pattern.parts(f);
+                    f(Part::Block(b));
+                }
                 f(Part::Block(default));
             }
             Stmt::While(c, l, _) => {
@@ -341,7 +362,7 @@ impl Stmt {
                 f(Part::Expr(high));
                 f(Part::Block(body));
             }
-            Stmt::HostFor(_, _, _, body) | Stmt::Block(body) => f(Part::Block(body)),
+            Stmt::HostFor(_, _, _, body) | Stmt::Block(body) | Stmt::Labelled(_, body) => f(Part::Block(body)),
             Stmt::HostIf(c, a, b) => {
                 f(Part::Expr(c));
                 f(Part::Block(a));
@@ -354,7 +375,11 @@ impl Stmt {
 
     /// Whether what follows in its block is never reached.
     pub fn is_jump(&self) -> bool {
-        matches!(self, Stmt::Break(..) | Stmt::Continue(_) | Stmt::Return(_))
+        match self {
+            Stmt::Break(..) | Stmt::Continue(_) | Stmt::Return(_) => true,
+            Stmt::Block(b) => b.stmts.last().is_some_and(Stmt::is_jump),
+            _ => false,
+        }
     }
 }
 

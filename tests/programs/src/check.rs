@@ -56,12 +56,20 @@ impl Check {
             Expr::Match(x, arms, default) => {
                 default.value.is_some()
                     && self.expr(x)
-                    && arms.iter().all(|(_, b)| ends(b) && self.block(b))
+                    && arms.iter().all(|(p, b)| self.pattern(p) && ends(b) && self.block(b))
                     && self.block(default)
             }
             Expr::Block(b) => b.value.is_some() && self.block(b),
+            Expr::Labelled(id, _, b) => ends(b) && self.body(*id, b),
             Expr::Call(_, _, args) => args.iter().all(|x| self.expr(x)),
             Expr::Loop(l, last) => self.expr(last) && self.body(l.id, &l.body),
+        }
+    }
+
+    fn pattern(&mut self, p: &Pattern) -> bool {
+        match p {
+            Pattern::Guarded(p, guard) => self.pattern(p) && self.expr(guard),
+            Pattern::Any(_) | Pattern::Range(..) => true,
         }
     }
 
@@ -111,7 +119,7 @@ impl Check {
                 arms.iter().all(|(c, b)| self.expr(c) && self.block(b)) && otherwise.iter().all(|b| self.block(b))
             }
             Stmt::Match(x, arms, default) => {
-                self.expr(x) && arms.iter().all(|(_, b)| self.block(b)) && self.block(default)
+                self.expr(x) && arms.iter().all(|(p, b)| self.pattern(p) && self.block(b)) && self.block(default)
             }
             Stmt::While(c, l, _) => self.expr(c) && self.body(l.id, &l.body),
             Stmt::Loop(l) => self.body(l.id, &l.body),
@@ -124,6 +132,7 @@ impl Check {
             Stmt::Continue(id) => self.loops.contains(id),
             Stmt::Return(xs) => xs.iter().all(|x| self.expr(x)),
             Stmt::Block(b) => self.block(b),
+            Stmt::Labelled(id, b) => self.body(*id, b),
         }
     }
 }

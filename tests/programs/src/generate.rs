@@ -26,6 +26,10 @@ pub struct Features {
     pub range: bool,
     /// `match` on integers.
     pub matches: bool,
+    /// Labelled blocks.
+    pub labelled: bool,
+    /// Guards in `match`.
+    pub guards: bool,
     /// `let x;` with its value given by both arms of an `if`.
     pub let_later: bool,
 }
@@ -40,14 +44,17 @@ impl Features {
             jump_in_value: true,
             range: true,
             matches: true,
+            labelled: true,
+            guards: true,
             let_later: true,
         }
     }
 
-    /// Those of which every random program is known to do what it means. The others are tried by name: random programs with an
-    /// early `return`, a jump in a value, or a `let` without one are still found that rustc refuses or that cannot be traced.
+    /// Those of which every random program is known to do what it means. The others are tried by name: of random programs with early
+    /// `return`s, jumps in values, labelled blocks, guards, or a `let` without a value, some are still refused by rustc.
     pub fn usual() -> Features {
-        Features { early_return: false, jump_in_value: false, let_later: false, ..Features::all() }
+        let all = Features::all();
+        Features { early_return: false, jump_in_value: false, let_later: false, labelled: false, guards: false, ..all }
     }
 
     /// The listed ones of those that are named as the fields are, with commas between.
@@ -65,6 +72,8 @@ impl Features {
                 "range" => &mut features.range,
                 "matches" => &mut features.matches,
                 "let_later" => &mut features.let_later,
+                "labelled" => &mut features.labelled,
+                "guards" => &mut features.guards,
                 other => panic!("there is no feature {other}"),
             };
             *field = true;
@@ -82,6 +91,8 @@ impl Features {
             range: false,
             matches: false,
             let_later: false,
+            labelled: false,
+            guards: false,
         }
     }
 }
@@ -133,6 +144,8 @@ struct Around {
     staged: u32,
     /// The type of the value that a `break` gives.
     value: Option<Ty>,
+    /// Whether it is a labelled block, which cannot be continued.
+    is_block: bool,
 }
 
 struct Generator<'a> {
@@ -296,10 +309,10 @@ impl Generator<'_> {
         }
     }
 
-    /// An operand: nothing that is declared outside of it is assigned in it.
+    /// An operand: nothing that is declared outside of it, be that in an operand around it, is assigned in it.
     fn operand<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
         let before = (self.pure_from, self.no_jumps);
-        self.pure_from = Some(self.pure_from.unwrap_or(self.scope.len()));
+        self.pure_from = Some(self.scope.len());
         self.no_jumps = true;
         let x = f(self);
         (self.pure_from, self.no_jumps) = before;
@@ -307,10 +320,18 @@ impl Generator<'_> {
     }
 
     fn int(&mut self, size: u32) -> Expr {
+        if self.rng.percent(30) {
+            let x = self.operand(|g| g.int_of_any_size(size));
+            return binary(Binary::Rem, x, Expr::Int(self.rng.between(5, 30)));
+        }
+        self.int_of_any_size(size)
+    }
+
+    fn int_of_any_size(&mut self, size: u32) -> Expr {
         if size == 0 || self.rng.percent(20) {
             return self.leaf(Ty::Int);
         }
-        let x = match self.rng.below(16) {
+        match self.rng.below(16) {
             0..=8 => {
                 let op =
                     *self.rng.pick(&[Binary::Add, Binary::Sub, Binary::Mul, Binary::Add, Binary::Min, Binary::Max]);
@@ -334,8 +355,7 @@ impl Generator<'_> {
             }
             13 => self.guarded_division(),
             _ => self.compound(Ty::Int, size),
-        };
-        if self.rng.percent(30) { binary(Binary::Rem, x, Expr::Int(self.rng.between(5, 30))) } else { x }
+        }
     }
 
     /// `if d != 0 { x / d } else { .. }`
@@ -488,7 +508,7 @@ impl Generator<'_> {
             return self.leaf(ty);
         }
         let fitting: Vec<usize> = (0..self.helpers.len()).filter(|&i| self.helpers[i] == ty).collect();
-        match self.rng.below(9) {
+        match self.rng.below(10) {
             0..=2 => {
                 let c = self.truth(size.min(2));
                 let mut a = self.arm(2, Some(ty));
@@ -520,6 +540,13 @@ impl Generator<'_> {
             6 if self.features.break_value && self.pure_from.is_none() && !self.no_jumps => {
                 let last = self.operand(|g| g.expr(ty, 1));
                 Expr::Loop(self.repeated(Some(ty)), Box::new(last))
+            }
+            7 if self.features.labelled && self.pure_from.is_none() && !self.no_jumps => {
+                let (id, mut block) = self.labelled(Some(ty));
+                if block.value.is_none() && !block.stmts.last().is_some_and(Stmt::is_jump) {
+                    block.value = Some(Box::new(self.literal(ty)));
+                }
+                Expr::Labelled(id, ty, block)
             }
             _ if !fitting.is_empty() => {
                 let helper = *self.rng.pick(&fitting);
@@ -558,6 +585,12 @@ impl Generator<'_> {
                 _ => patterns.push(Pattern::Any(vec![low])),
             }
             low += 1;
+        }
+        for pattern in &mut patterns {
+            if self.features.guards && self.rng.percent(25) {
+                let guard = self.operand(|g| g.truth(1));
+                *pattern = Pattern::Guarded(Box::new(pattern.clone()), Box::new(guard));
+            }
         }
         patterns
     }
@@ -604,7 +637,7 @@ impl Generator<'_> {
     }
 
     fn stmt(&mut self, block: &mut Block) {
-        let nested = if self.depth < 4 && self.budget > 0 { 14 } else { 0 };
+        let nested = if self.depth < 4 && self.budget > 0 { 15 } else { 0 };
         let stmt = match self.rng.below(12 + nested) {
             0..=3 => self.declaration(),
             4..=8 => return self.assignment(block),
@@ -618,12 +651,16 @@ impl Generator<'_> {
             19 | 20 if self.features.jumps && !self.no_jumps => Stmt::Loop(self.repeated(None)),
             21 | 22 if self.features.range => self.range(),
             23 if self.features.matches => {
-                let x = self.scrutinee();
+                let x = self.operand(|g| g.scrutinee());
                 let arms = self.patterns().into_iter().map(|p| (p, self.arm(2, None))).collect();
                 Stmt::Match(x, arms, self.arm(2, None))
             }
             24 => self.host_stmt(),
             25 => Stmt::Block(self.block(3, None)),
+            26 if self.features.labelled && !self.no_jumps => {
+                let (id, block) = self.labelled(None);
+                Stmt::Labelled(id, block)
+            }
             _ => self.if_stmt(),
         };
         block.stmts.push(stmt);
@@ -735,11 +772,19 @@ impl Generator<'_> {
     fn body(&mut self, host: bool, value: Option<Ty>, stmts: usize) -> (LoopId, Block) {
         let id = self.number();
         self.staged += u32::from(!host);
-        self.loops.push(Around { id, host, staged: self.staged, value });
+        self.loops.push(Around { id, host, staged: self.staged, value, is_block: false });
         let body = self.block(stmts, None);
         self.loops.pop();
         self.staged -= u32::from(!host);
         (id, body)
+    }
+
+    fn labelled(&mut self, value: Option<Ty>) -> (LoopId, Block) {
+        let id = self.number();
+        self.loops.push(Around { id, host: false, staged: self.staged, value, is_block: true });
+        let block = self.block(4, value);
+        self.loops.pop();
+        (id, block)
     }
 
     fn while_stmt(&mut self) -> Stmt {
@@ -825,14 +870,14 @@ impl Generator<'_> {
                 left_host = true;
                 // All that is between is of the host.
                 if l.staged == self.staged && !self.jumped {
-                    targets.push((l.id, l.value, true));
+                    targets.push((l.id, l.value, true, false));
                 } else {
                     break;
                 }
             } else if left_host || !self.features.jumps {
                 break;
             } else {
-                targets.push((l.id, l.value, false));
+                targets.push((l.id, l.value, false, l.is_block));
             }
         }
         let may_return = self.features.early_return && !self.loops.iter().any(|l| l.host);
@@ -847,9 +892,9 @@ impl Generator<'_> {
         }
         // The innermost one most often.
         let n = targets.len();
-        let (id, value, host) = targets[self.rng.below(n).min(self.rng.below(n))];
+        let (id, value, host, is_block) = targets[self.rng.below(n).min(self.rng.below(n))];
         self.jumped |= !host;
-        Some(if self.rng.percent(60) {
+        Some(if is_block || self.rng.percent(60) {
             Stmt::Break(id, value.map(|ty| self.operand(|g| g.expr(ty, 2))))
         } else {
             Stmt::Continue(id)

@@ -152,6 +152,7 @@ impl Printer<'_> {
                 format!("match {x} {{\n{}}}", self.arms(arms, default, || Tail::Value))
             }
             Expr::Block(b) => format!("{{\n{}}}", self.block(b, Tail::Value)),
+            Expr::Labelled(id, _, b) => self.labelled(*id, b, Tail::Value),
             Expr::Call(helper, _, args) => format!("{}({})", self.program.helpers[*helper].name, self.list(args)),
             Expr::Loop(l, last) => {
                 let last = self.expr(last);
@@ -206,7 +207,7 @@ impl Printer<'_> {
     /// Where a block follows: a value that begins or ends with one stands in parentheses.
     fn condition(&mut self, x: &Expr) -> String {
         match x {
-            Expr::If(..) | Expr::Match(..) | Expr::Block(_) | Expr::Loop(..) => self.operand(x),
+            Expr::If(..) | Expr::Match(..) | Expr::Block(_) | Expr::Labelled(..) | Expr::Loop(..) => self.operand(x),
             _ => self.expr(x),
         }
     }
@@ -214,13 +215,28 @@ impl Printer<'_> {
     fn arms<'a>(&mut self, arms: &[(Pattern, Block)], default: &Block, tail: impl Fn() -> Tail<'a>) -> String {
         let mut text = String::new();
         for (pattern, block) in arms {
-            let pattern = match pattern {
-                Pattern::Any(xs) => xs.iter().map(i32::to_string).collect::<Vec<_>>().join(" | "),
-                Pattern::Range(low, high) => format!("{low}..={high}"),
-            };
+            let pattern = self.pattern(pattern);
             let _ = writeln!(text, "{pattern} => {{\n{}}}", self.block(block, tail()));
         }
         text + &format!("_ => {{\n{}}}\n", self.block(default, tail()))
+    }
+
+    fn pattern(&mut self, pattern: &Pattern) -> String {
+        match pattern {
+            Pattern::Any(xs) => xs.iter().map(i32::to_string).collect::<Vec<_>>().join(" | "),
+            Pattern::Range(low, high) => format!("{low}..={high}"),
+            Pattern::Guarded(pattern, guard) => format!("{} if {}", self.pattern(pattern), self.condition(guard)),
+        }
+    }
+
+    /// Every jump out of a labelled block needs a label.
+    fn labelled(&mut self, id: LoopId, b: &Block, tail: Tail<'_>) -> String {
+        self.loops.push(LoopId::MAX);
+        let body = self.block(b, tail);
+        self.loops.pop();
+        let label = format!("'l{id}");
+        let label = if body.contains(&format!("break {label}")) { label + ": " } else { String::new() };
+        format!("{label}{{\n{body}}}")
     }
 
     fn looped(&mut self, id: LoopId, body: &Block) -> (String, String) {
@@ -309,6 +325,7 @@ impl Printer<'_> {
             Stmt::Continue(id) => format!("continue{};", self.label(*id)),
             Stmt::Return(xs) => format!("return {};", self.results(xs)),
             Stmt::Block(b) => format!("{{\n{}}}", self.unit(b)),
+            Stmt::Labelled(id, b) => self.labelled(*id, b, Tail::Nothing),
         }
     }
 

@@ -11,6 +11,7 @@
 //! Invariants: each flag and slot is declared before the statement or loop it is for, so that all constructs inside carry it;
 //! whether it is a `bool` or a tensor follows from the kinds of the constructs between it and its jumps.
 
+use super::super::canonical::give_value;
 use super::*;
 use quote::quote_spanned;
 
@@ -187,7 +188,13 @@ impl Walk<'_> {
         // At the end of a function or a labelled block the value of the jump is the value. A loop takes its value from the slot.
         let is_value_of = |t: &usize| flag.values_for.contains(t) && self.targets[*t].kind != TargetKind::Loop;
         let slot = position.tail.filter(is_value_of).map(|t| self.targets[t].slot.clone());
+        let gives_value = |t: usize| {
+            let target = &self.targets[t];
+            let label = target.label.as_ref().filter(|_| target.kind == TargetKind::Block);
+            label.is_some_and(|label| give_value(&rest, label))
+        };
         let has_value = slot.is_some()
+            || position.tail.is_some_and(gives_value)
             || match rest.last() {
                 Some(Stmt::Expr(e, None)) => !is_unit(e) && !expr_jumps(e),
                 Some(Stmt::Macro(StmtMacro { mac, semi_token: None, .. })) => !is_unit_macro(mac),

@@ -1,0 +1,208 @@
+//! `let x;`: variables that get their first value later, in arms, loops and labelled blocks, also beside jumps.
+#![deny(warnings)]
+#![allow(unused_assignments, reason = "what nobody reads is a case, too")]
+
+use anabranch::prelude::*;
+
+#[macro_use]
+mod agree;
+
+agree!(deferred_and_changed_where_it_is_given(n) over -2..6; {
+    let mut y;
+    if n > 1 {
+        y = n * 2;
+        if n > 2 {
+            y += 1;
+        }
+        if n > 3 {
+            y += 1;
+        }
+        y += 100;
+    } else {
+        y = n;
+    }
+    y + 1
+});
+
+agree!(deferred_in_a_loop(n) over 0..9; {
+    let mut y;
+    let mut i = int(0);
+    loop {
+        i += 1;
+        if i == 2 {
+            continue;
+        }
+        y = n * i;
+        if i > 6 {
+            y += 1;
+        }
+        if y > 5 || i > 9 {
+            break;
+        }
+    }
+    y * 10 + i
+});
+
+agree!(deferred_in_arms_in_a_loop(n) over 0..40; {
+    let mut next;
+    let mut x = n;
+    loop {
+        if x > 10 {
+            next = x / 2;
+            if x % 2 == 1 {
+                next += 7;
+                break;
+            }
+        } else {
+            next = x - 1;
+        }
+        if next <= 3 {
+            break;
+        }
+        x = next;
+    }
+    next * 100 + x
+});
+
+agree!(deferred_and_used_in_the_last_arms(n) over -2..5; {
+    let y;
+    let mut z;
+    if n > 0 {
+        y = n * 2;
+        if n > 1 {
+            z = y * 3;
+            z += 1;
+            z
+        } else {
+            z = y;
+            z - 7
+        }
+    } else {
+        y = n - 1;
+        z = y;
+        z += 2;
+        y * z
+    }
+});
+
+agree!(deferred_and_used_in_the_last_arms_of_a_loop(n) over -2..5; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    while i < 4 {
+        i += 1;
+        let y;
+        if i > n {
+            y = i * 2;
+            sum += y;
+        } else if i == n - 1 {
+            y = sum;
+            sum = y * 3;
+        } else {
+            y = n;
+            sum -= y;
+        }
+    }
+    sum
+});
+
+agree!(first_value_through_a_block(n) over -2..8; {
+    let r;
+    'a: {
+        if n > 3 {
+            r = n * 2;
+            break 'a;
+        }
+        r = n + 100;
+    }
+    r
+});
+agree!(first_values_through_a_block(n) over -2..12; {
+    let r;
+    let mut s: Int;
+    'a: {
+        if n > 3 {
+            if n > 5 {
+                if n == 8 { return int(-1); }
+                s = n;
+                s += 1;
+                r = n * 2;
+                break 'a;
+            }
+            n += 1;
+        }
+        match n {
+            0 => { (r, s) = (int(7), int(8)); break 'a }
+            1 => { s = n; s *= 5; }
+            _ => s = n - 1,
+        }
+        r = n + 100;
+    }
+    s += 1;
+    r * 1000 + s
+});
+agree!(first_value_before_a_return(n) over -2..8; {
+    let r;
+    if n > 1 {
+        if n > 4 {
+            r = n * 2;
+            return r + 1;
+        }
+        n += 1;
+    }
+    r = n * 3;
+    r
+});
+
+agree!(first_values_in_some_arms_of_a_block(n) over -2..9; {
+    let r;
+    let s;
+    'a: {
+        if n > 2 {
+            if n > 6 { r = n; s = n; break 'a; } else { s = n * 2; }
+            if s > 8 { r = s + 1; break 'a; }
+            n += 5;
+        } else {
+            s = n;
+        }
+        let mut i = int(0);
+        while i < n {
+            if i == 3 { return s; }
+            i += 1;
+        }
+        r = i + s;
+    }
+    r * 100 + s
+});
+agree!(first_value_through_a_block_in_a_loop(n) over -2..9; {
+    let mut i = int(0);
+    let mut sum = int(0);
+    'l: while i < 5 {
+        i += 1;
+        let r;
+        'a: {
+            if i > n { r = i; break 'a; }
+            if i == 2 { continue 'l; }
+            if i == n - 4 { break 'l; }
+            r = n;
+        }
+        sum = sum * 3 + r;
+    }
+    sum
+});
+agree!(deferred(n) over -2..3; {
+    let x;
+    let mut y;
+    if n > 0 {
+        x = n * 2;
+        y = x;
+        y += 1;
+    } else if n == 0 {
+        x = int(5);
+        y = int(6);
+    } else {
+        if n == -1 { x = int(8); } else { x = int(9); }
+        y = x + n;
+    }
+    y += 1;
+    x * 100 + y
+});
