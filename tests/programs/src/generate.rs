@@ -11,7 +11,7 @@
 use crate::ast::*;
 use crate::rng::Rng;
 
-/// What programs may contain, for trying out one construct after the other. Everything but what is listed here always may.
+/// What programs may contain, so that one construct can be looked at after the other. Everything but what is listed here always may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Features {
     /// `break` and `continue`, also with labels, and `loop`.
@@ -48,13 +48,6 @@ impl Features {
             guards: true,
             let_later: true,
         }
-    }
-
-    /// Those of which every random program is known to do what it means. The others are tried by name: of random programs with early
-    /// `return`s, jumps in values, labelled blocks, guards, or a `let` without a value, some are still refused by rustc.
-    pub fn usual() -> Features {
-        let all = Features::all();
-        Features { early_return: false, jump_in_value: false, let_later: false, labelled: false, guards: false, ..all }
     }
 
     /// The listed ones of those that are named as the fields are, with commas between.

@@ -1,7 +1,8 @@
 //! Random programs mean the same as plain Rust, on every engine, with optimization and without, and have its derivatives.
 //!
 //! `ANABRANCH_SLOW=1` runs 1,000 programs of each kind, otherwise there are fewer. `ANABRANCH_SEED` is the first seed, 0 if it is not set. What
-//! is found is made smaller and shown with the command that repeats it:
+//! is found is made smaller and shown with the command that repeats it. `ANABRANCH_FEATURES` names the constructs that programs may have
+//! instead of all, with commas between.
 //!
 //! ```sh
 //! ANABRANCH_PROGRAM=values:17 cargo test -p anabranch-programs --test random -- --nocapture
@@ -28,7 +29,7 @@ fn folder() -> PathBuf {
 fn features() -> Features {
     match std::env::var("ANABRANCH_FEATURES") {
         Ok(names) => Features::named(&names),
-        Err(_) => Features::usual(),
+        Err(_) => Features::all(),
     }
 }
 
