@@ -7,6 +7,9 @@ use anabranch::prelude::*;
 #[macro_use]
 mod agree;
 
+/// What the host knows.
+const HOST_TRUE: bool = true;
+
 agree!(early_return(x) over [-3, 0, 4]; {
     if x < 0 {
         return -x;
@@ -985,4 +988,38 @@ agree!(a_labelled_block_given_its_value_behind_what_may_return(n) over -2..5; {
         break 'b n * 2;
     };
     x + n
+});
+
+agree!(a_host_jump_at_the_end_behind_a_staged_one(n) over -1..6; {
+    let mut i = int(0);
+    while i < n {
+        i += 1;
+        if i == 3 {
+            return int(7);
+        }
+    }
+    {
+        if crate::HOST_TRUE {
+            return i * 10;
+        }
+    }
+    n * 2
+});
+
+agree!(a_value_that_certainly_jumps_behind_a_loop_that_may(n) over -1..6; {
+    n = {
+        let mut i = int(0);
+        loop {
+            if i >= 2 {
+                break;
+            }
+            i += 1;
+            if n > 3 {
+                return int(100);
+            }
+        }
+        n += 2;
+        return n * 10;
+    };
+    n
 });

@@ -603,13 +603,22 @@ pub(super) fn unless_stopped(kind: TokenStream, stop: &Ident, at: Span) -> Expr 
     Expr::Verbatim(quote_spanned!(helper_span(at)=> #guard(&#kind, &#stop)))
 }
 
-/// Leaves an arm if its construct is staged, after `before`.
+/// `Some(value)`
+pub(super) fn some_of(value: &Ident) -> TokenStream {
+    quote!(::core::option::Option::Some(#value))
+}
+
+/// `None`
+pub(super) fn none() -> TokenStream {
+    quote!(::core::option::Option::None)
+}
+
+/// Leaves an arm if its construct is staged, after `before`; `value` is what the arm gives, if the construct has a value.
 pub(super) fn leave(
     construct: &Ident,
     label: &Lifetime,
     at: Span,
-    has_value: bool,
-    value: Option<&Ident>,
+    value: Option<TokenStream>,
     before: TokenStream,
 ) -> TokenStream {
     let here = helper_span(at);
@@ -617,11 +626,6 @@ pub(super) fn leave(
     construct.set_span(here);
     label.set_span(here);
     let stays = Ident::new("__stays", here);
-    let value = match (has_value, value) {
-        (false, _) => None,
-        (true, None) => Some(quote!(::core::option::Option::None)),
-        (true, Some(value)) => Some(quote!(::core::option::Option::Some(#value))),
-    };
     quote_spanned! {here=>
         if let ::core::option::Option::Some(#stays) = #construct.staged() {
             #before
@@ -640,7 +644,7 @@ pub(super) fn fail(
     message: &TokenStream,
 ) -> TokenStream {
     let fails = rt(at, "fails");
-    leave(construct, label, at, has_value, None, quote_spanned!(at=> #fails(#message);))
+    leave(construct, label, at, has_value.then(none), quote_spanned!(at=> #fails(#message);))
 }
 
 /// What a macro that panics says.

@@ -401,8 +401,13 @@ impl Walk<'_> {
             };
             out.insert(start, Stmt::Expr(Expr::Verbatim(flag.declaration.clone()), None));
             let rest: Vec<Stmt> = rest.collect();
+            // A block that certainly jumps has any type.
+            let never_ends = position.tail.is_none() && ends_in_jump(&rest);
             let (guarded, has_value) = self.guarded(&flag, rest, position);
             out.push(guarded);
+            if never_ends && !has_value {
+                out.push(Stmt::Expr(self.leave(flag.name.span()), None));
+            }
             return (out, has_value);
         }
         (out, false)

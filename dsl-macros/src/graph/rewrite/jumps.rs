@@ -299,7 +299,7 @@ impl Walk<'_> {
             // The value of the jump is that of the arm.
             let given = emit::helper("given", self.index(), at);
             let value = value.map_or_else(|| quote!(()), |v| v.to_token_stream());
-            let leave = self.leave_arms(first, at, Some(&given), true);
+            let leave = self.leave_arms(target, first, at, Some(&given), true);
             let exit = match kind {
                 JumpKind::Return => quote_spanned!(at=> return #given),
                 _ => {
@@ -322,7 +322,7 @@ impl Walk<'_> {
             self.change(Written::variable(&slot, at), Change::Exact, 0);
             quote_spanned!(at=> #slot.set(#value);)
         });
-        let leave = self.leave_arms(first, at, None, true);
+        let leave = self.leave_arms(target, first, at, None, true);
         let passed_on = (is_loop && kind == JumpKind::Break).then(|| self.passed_on(first));
         let taken = given.as_ref().map(|_| quote_spanned!(at=> #slot.take()));
         let exit = match kind {
@@ -384,14 +384,30 @@ impl Walk<'_> {
     }
 
     /// Leaves the arm of the innermost staged construct among those from `first` on; `value` is the arm's.
-    fn leave_arms(&mut self, first: usize, at: Span, value: Option<&Ident>, passes_on: bool) -> TokenStream {
+    fn leave_arms(
+        &mut self,
+        target: usize,
+        first: usize,
+        at: Span,
+        given: Option<&Ident>,
+        passes_on: bool,
+    ) -> TokenStream {
         let mut leave = TokenStream::new();
+        let of_target = &self.targets[target];
+        let has_slot = of_target.slot_used && of_target.kind != TargetKind::Loop;
+        let slot = of_target.slot.clone();
         for i in (first..self.constructs.len()).rev() {
             let passed_on = if passes_on { self.passed_on(i) } else { TokenStream::new() };
             let c = &mut self.constructs[i];
             if c.kind != ConstructKind::Logical {
                 c.left[c.arm] = true;
-                leave.extend(emit::leave(&c.name, &c.label(), at, c.has_value, value, passed_on));
+                // At the end of the target the value of the jump is that of the arm.
+                let value = c.has_value.then(|| match given {
+                    Some(given) => emit::some_of(given),
+                    None if has_slot && c.tail == Some(target) => quote_spanned!(at=> #slot.taken()),
+                    None => emit::none(),
+                });
+                leave.extend(emit::leave(&c.name, &c.label(), at, value, passed_on));
             }
         }
         leave
@@ -428,7 +444,7 @@ impl Walk<'_> {
         }
         let first = self.targets[target].first_inside.max(self.function_start);
         // The jumps before have passed on what there is.
-        let leave = self.leave_arms(first, at, None, false);
+        let leave = self.leave_arms(target, first, at, None, false);
         let slot = self.targets[target].slot.clone();
         let exit = match self.targets[target].kind {
             TargetKind::Block => {
