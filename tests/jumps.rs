@@ -1023,3 +1023,29 @@ agree!(a_value_that_certainly_jumps_behind_a_loop_that_may(n) over -1..6; {
     };
     n
 });
+
+agree!(a_value_behind_a_return(n) over -1..4; {
+    if n > 1 {
+        return n + 5;
+        if n > 2 { n } else { int(4) }
+    } else {
+        n * 3
+    }
+});
+
+agree!(what_stands_behind_arms_that_all_jump(n) over -1..4; {
+    if n > 0 {
+        if n > 1 {
+            return n;
+        } else {
+            return n + 10;
+        }
+        n += 2;
+        if n > 3 {
+            return n;
+        }
+        let w = n;
+        n = w + 1;
+    }
+    n * 2
+});

@@ -386,16 +386,24 @@ impl Walk<'_> {
     fn statements(&mut self, stmts: Vec<Stmt>, position: Position) -> (Vec<Stmt>, bool) {
         let mut out = Vec::with_capacity(stmts.len());
         let mut rest = stmts.into_iter();
+        // What follows a statement that certainly jumps is never run.
+        let mut is_dead = false;
         while let Some(stmt) = rest.next() {
             let last = rest.as_slice().is_empty();
-            let may_leave = !last && Jumps::leaving(&stmt).under_construct;
+            if is_dead {
+                self.statement(stmt, None, true, &mut out);
+                continue;
+            }
+            is_dead = certainly_jumps(&stmt);
+            let may_leave = !last && !is_dead && Jumps::leaving(&stmt).under_construct;
+            let end = last.then_some(&position);
             if !may_leave {
-                self.statement(stmt, last, &position, &mut out);
+                self.statement(stmt, end, false, &mut out);
                 continue;
             }
             let start = out.len();
             self.lower_flag(stmt.span(), None);
-            self.statement(stmt, last, &position, &mut out);
+            self.statement(stmt, end, false, &mut out);
             let Some(flag) = self.take_flag() else {
                 continue;
             };
@@ -413,8 +421,9 @@ impl Walk<'_> {
         (out, false)
     }
 
-    /// Walks through a statement and appends what it becomes.
-    fn statement(&mut self, stmt: Stmt, last: bool, position: &Position, out: &mut Vec<Stmt>) {
+    /// Walks through a statement and appends what it becomes; `end` is the position of the block whose last statement it is. One that is
+    /// dead is never run.
+    fn statement(&mut self, stmt: Stmt, end: Option<&Position>, is_dead: bool, out: &mut Vec<Stmt>) {
         match stmt {
             Stmt::Local(mut local) => {
                 self.local(&mut local);
@@ -422,13 +431,11 @@ impl Walk<'_> {
             }
             Stmt::Item(item) => out.push(Stmt::Item(item)),
             Stmt::Expr(mut e, semi) => {
-                let position = if last && semi.is_none() { position.clone() } else { Position::statement() };
+                let end = end.filter(|_| semi.is_none());
+                let position = end.cloned().unwrap_or_else(Position::statement);
                 if let Expr::If(e_if) = e {
                     let is_value = known::ends_with_else(&e_if)
-                        && match semi {
-                            None => last,
-                            Some(_) => arms_have_values(&e_if),
-                        };
+                        && (end.is_some() || ((semi.is_some() || is_dead) && arms_have_values(&e_if)));
                     out.push(Stmt::Expr(self.if_expr(e_if, is_value, position), semi));
                 } else {
                     self.expr(&mut e, position);
@@ -979,15 +986,19 @@ fn nameable(ty: &Type) -> Option<Type> {
     (!opaque.0).then(|| ty.clone())
 }
 
-/// Whether statements certainly jump, and not in an `if` or `match` at their end, whose value is theirs.
-fn ends_in_jump(stmts: &[Stmt]) -> bool {
-    let jumps = |stmt: &Stmt| match stmt {
+fn certainly_jumps(stmt: &Stmt) -> bool {
+    match stmt {
         Stmt::Expr(e, _) => expr_jumps(e),
         Stmt::Local(Local { init: Some(init), .. }) => expr_jumps(&init.expr),
         _ => false,
-    };
-    let ends_in_value = matches!(stmts.last(), Some(Stmt::Expr(Expr::If(_) | Expr::Match(_) | Expr::Block(_), None)));
-    !ends_in_value && stmts.iter().any(jumps)
+    }
+}
+
+/// Whether statements certainly jump, and not in an `if` or `match` at their end, whose value is theirs.
+fn ends_in_jump(stmts: &[Stmt]) -> bool {
+    let Some((last, before)) = stmts.split_last() else { return false };
+    let is_value = matches!(last, Stmt::Expr(Expr::If(_) | Expr::Match(_) | Expr::Block(_), None));
+    before.iter().any(certainly_jumps) || (certainly_jumps(last) && !is_value)
 }
 
 /// Whether an arm of an `if` ends in an expression.

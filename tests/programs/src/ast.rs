@@ -384,6 +384,18 @@ impl Stmt {
 }
 
 impl Block {
+    /// Whether a `break` in it leaves the loop or block `id`.
+    pub fn breaks(&mut self, id: LoopId) -> bool {
+        let is_break = |s: &Stmt| matches!(s, Stmt::Break(to, _) if *to == id);
+        let mut found = self.stmts.iter().any(is_break);
+        self.walk(&mut |p| {
+            if let Part::Block(b) = p {
+                found |= b.stmts.iter().any(is_break);
+            }
+        });
+        found
+    }
+
     /// Calls `f` with every expression and block in this block, however deep, outer ones first.
     pub fn walk(&mut self, f: &mut dyn FnMut(&mut Part<'_>)) {
         fn part(mut p: Part<'_>, f: &mut dyn FnMut(&mut Part<'_>)) {

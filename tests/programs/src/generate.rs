@@ -536,7 +536,9 @@ impl Generator<'_> {
             }
             7 if self.features.labelled && self.pure_from.is_none() && !self.no_jumps => {
                 let (id, mut block) = self.labelled(Some(ty));
-                if block.value.is_none() && !block.stmts.last().is_some_and(Stmt::is_jump) {
+                if block.value.is_none() && !block.breaks(id) {
+                    // Nothing else would say what type it has.
+                    block.stmts.pop();
                     block.value = Some(Box::new(self.literal(ty)));
                 }
                 Expr::Labelled(id, ty, block)
