@@ -1,8 +1,8 @@
 //! Matrix products: faer's kernels for floats, plain loops for integers.
 //!
-//! Work is split over threads by rows of the result, in parts whose sizes follow from the shapes only.
+//! Work is split over threads by matrices, then by rows or columns of the result, in parts whose sizes follow from the shapes only.
 
-use super::walk::{Axis, for_each, merged};
+use super::walk::{Axis, merged};
 use crate::cpu::element::Cell;
 use crate::cpu::memory::Sources;
 use crate::plan::{Operand, View};
@@ -32,9 +32,12 @@ enum Layout {
     ColumnMajor { stride: usize },
 }
 
-/// Multiplications from which on one product is split over threads, and rows of one part.
-const PARALLEL: usize = 1 << 22;
-const PART_ROWS: usize = 64;
+/// Multiplications from which on work is split over threads: into at least four parts, but none smaller than this.
+const PARALLEL: usize = 1 << 20;
+/// Multiplications of one part at most.
+const PART: usize = 1 << 24;
+/// Rows and columns of a part of one matrix are multiples of this.
+const GRAIN: usize = 48;
 
 /// The layout of the matrices in the last two axes of a view, if it is one that the kernels know.
 fn layout(view: &View) -> Option<Layout> {
@@ -80,30 +83,30 @@ impl Matmul {
         match a.dtype {
             DType::F32 => self.run_as::<f32>(a, b, out, sources, Self::faer::<f32>),
             DType::F64 => self.run_as::<f64>(a, b, out, sources, Self::faer::<f64>),
-            DType::I32 => self.run_as::<i32>(a, b, out, sources, |s, a, b, y, i, n| {
-                s.loops(a, b, y, i, n, |sum: i32, x, w| sum.wrapping_add(x.wrapping_mul(w)));
+            DType::I32 => self.run_as::<i32>(a, b, out, sources, |s, a, b, y| {
+                s.loops(a, b, y, |sum: i32, x, w| sum.wrapping_add(x.wrapping_mul(w)));
             }),
-            DType::I64 => self.run_as::<i64>(a, b, out, sources, |s, a, b, y, i, n| {
-                s.loops(a, b, y, i, n, |sum: i64, x, w| sum.wrapping_add(x.wrapping_mul(w)));
+            DType::I64 => self.run_as::<i64>(a, b, out, sources, |s, a, b, y| {
+                s.loops(a, b, y, |sum: i64, x, w| sum.wrapping_add(x.wrapping_mul(w)));
             }),
-            DType::U32 => self.run_as::<u32>(a, b, out, sources, |s, a, b, y, i, n| {
-                s.loops(a, b, y, i, n, |sum: u32, x, w| sum.wrapping_add(x.wrapping_mul(w)));
+            DType::U32 => self.run_as::<u32>(a, b, out, sources, |s, a, b, y| {
+                s.loops(a, b, y, |sum: u32, x, w| sum.wrapping_add(x.wrapping_mul(w)));
             }),
-            DType::U8 => self.run_as::<u8>(a, b, out, sources, |s, a, b, y, i, n| {
-                s.loops(a, b, y, i, n, |sum: u8, x, w| sum.wrapping_add(x.wrapping_mul(w)));
+            DType::U8 => self.run_as::<u8>(a, b, out, sources, |s, a, b, y| {
+                s.loops(a, b, y, |sum: u8, x, w| sum.wrapping_add(x.wrapping_mul(w)));
             }),
             DType::Bool => panic!("a product of truth values"),
         }
     }
 
-    /// Calls `product(self, a, b, y, first row, rows)` for every matrix, or for parts of it.
+    /// Calls `product(self, a, b, y)` for every matrix.
     fn run_as<T: Cell<Mem = T> + bytemuck::Pod>(
         &self,
         a: &View,
         b: &View,
         out: &mut [u8],
         sources: &Sources<'_>,
-        product: impl Fn(&Self, &[T], &[T], &mut [T], usize, usize) + Sync,
+        product: impl Fn(&Self, &[T], &[T], &mut [T]) + Sync,
     ) {
         let y: &mut [T] = bytemuck::cast_slice_mut(out);
         let (x, w) = (sources.elements::<T>(a.base), sources.elements::<T>(b.base));
@@ -114,56 +117,73 @@ impl Matmul {
         if self.k == 0 {
             return y.fill(T::default());
         }
-        let mut rest = y;
-        for_each(&self.batch, [a.offset as isize, b.offset as isize], &mut |[i, j]| {
-            let (y, next) = std::mem::take(&mut rest).split_at_mut(size);
-            rest = next;
-            let (x, w) = (&x[i as usize..], &w[j as usize..]);
-            if size * self.k < PARALLEL || self.m < 2 * PART_ROWS {
-                product(self, x, w, y, 0, self.m);
-            } else {
-                let parts = y.par_chunks_mut(PART_ROWS * self.n).enumerate();
-                parts.for_each(|(p, y)| product(self, x, w, y, p * PART_ROWS, y.len() / self.n));
-            }
-        });
+        let start = [a.offset, b.offset];
+        let one = |i: usize, y: &mut [T]| {
+            let [at, bt] = self.start(i, start);
+            product(self, &x[at..], &w[bt..], y);
+        };
+        let n = y.len() / size;
+        let of_part = (PARALLEL / (size * self.k)).max(1);
+        if n <= of_part {
+            y.chunks_exact_mut(size).enumerate().for_each(|(i, y)| one(i, y));
+        } else {
+            let parts = y.par_chunks_mut(of_part * size).enumerate();
+            parts.for_each(|(p, y)| y.chunks_exact_mut(size).enumerate().for_each(|(i, y)| one(p * of_part + i, y)));
+        }
     }
 
-    fn faer<T: faer::traits::ComplexField + faer::traits::RealField>(
-        &self,
-        a: &[T],
-        b: &[T],
-        y: &mut [T],
-        first: usize,
-        rows: usize,
-    ) {
-        let a = matrix(a, self.m, self.k, self.a).subrows(first, rows);
+    /// Where the operands of a matrix begin.
+    fn start(&self, matrix: usize, mut start: [usize; 2]) -> [usize; 2] {
+        let mut rest = matrix;
+        for axis in self.batch.iter().rev() {
+            let i = (rest % axis.n) as isize;
+            rest /= axis.n;
+            start = [0, 1].map(|k| start[k].wrapping_add_signed(i * axis.strides[k]));
+        }
+        start
+    }
+
+    fn faer<T: faer::traits::ComplexField + faer::traits::RealField>(&self, a: &[T], b: &[T], y: &mut [T]) {
+        let a = matrix(a, self.m, self.k, self.a);
         let b = matrix(b, self.k, self.n, self.b);
-        let y = MatMut::from_row_major_slice_mut(y, rows, self.n);
-        matmul(y, Accum::Replace, a, b, T::one_impl(), Par::Seq);
+        let part = (self.m * self.k * self.n / 4).clamp(PARALLEL, PART);
+        product(a, b, MatMut::from_row_major_slice_mut(y, self.m, self.n), part);
     }
 
-    fn loops<T: Copy + Default>(
-        &self,
-        a: &[T],
-        b: &[T],
-        y: &mut [T],
-        first: usize,
-        rows: usize,
-        f: impl Fn(T, T, T) -> T,
-    ) {
+    fn loops<T: Copy + Default>(&self, a: &[T], b: &[T], y: &mut [T], f: impl Fn(T, T, T) -> T) {
         let at = |layout: Layout, row: usize, column: usize| match layout {
             Layout::RowMajor { stride } => row * stride + column,
             Layout::ColumnMajor { stride } => row + column * stride,
         };
-        for (i, y) in y.chunks_exact_mut(self.n).take(rows).enumerate() {
+        for (i, y) in y.chunks_exact_mut(self.n).enumerate() {
             y.fill(T::default());
             for p in 0..self.k {
-                let x = a[at(self.a, first + i, p)];
+                let x = a[at(self.a, i, p)];
                 for (j, y) in y.iter_mut().enumerate() {
                     *y = f(*y, x, b[at(self.b, p, j)]);
                 }
             }
         }
+    }
+}
+
+/// A product, in parts of at most so many multiplications.
+fn product<T>(a: MatRef<'_, T>, b: MatRef<'_, T>, y: MatMut<'_, T>, part: usize)
+where
+    T: faer::traits::ComplexField + faer::traits::RealField,
+{
+    let (m, k, n) = (y.nrows(), a.ncols(), y.ncols());
+    let cut = |extent: usize| (extent / 2).next_multiple_of(GRAIN);
+    if m * k * n <= part || m.max(n) <= GRAIN {
+        matmul(y, Accum::Replace, a, b, T::one_impl(), Par::Seq);
+    } else if m > n {
+        let at = cut(m);
+        let ((upper, lower), (y_upper, y_lower)) = (a.split_at_row(at), y.split_at_row_mut(at));
+        rayon::join(|| product(upper, b, y_upper, part), || product(lower, b, y_lower, part));
+    } else {
+        let at = cut(n);
+        let ((left, right), (y_left, y_right)) = (b.split_at_col(at), y.split_at_col_mut(at));
+        rayon::join(|| product(a, left, y_left, part), || product(a, right, y_right, part));
     }
 }
 
