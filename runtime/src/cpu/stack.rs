@@ -1,4 +1,7 @@
 //! Stacks: what a loop saves, one growing block of memory each.
+//!
+//! Keeps true: `address` and `capacity` are those of `words`, for native code, which pushes and pops numbers by itself where there is
+//! room for them, or one of them.
 
 use super::element::Cell;
 use super::memory::Sources;
@@ -14,6 +17,9 @@ pub(crate) struct Stack {
     /// The extents of an element, if they are known.
     shape: Vec<usize>,
     words: Vec<u64>,
+    /// Where the memory is, and for how many elements it is.
+    address: usize,
+    capacity: usize,
     len: usize,
     /// Whether there are zeros of the known extents without end below.
     zeros_below: bool,
@@ -28,6 +34,11 @@ struct Element {
 }
 
 impl Stack {
+    /// Where native code finds the fields of a stack.
+    pub(crate) const ADDRESS: usize = std::mem::offset_of!(Stack, address);
+    pub(crate) const CAPACITY: usize = std::mem::offset_of!(Stack, capacity);
+    pub(crate) const LEN: usize = std::mem::offset_of!(Stack, len);
+
     /// An empty stack.
     pub(crate) fn new(ty: &TensorType) -> Stack {
         let Some(shape) = ty.shape.known() else {
@@ -82,6 +93,14 @@ impl Stack {
         self.len * self.element_bytes()
     }
 
+    /// Makes the memory larger.
+    fn resize(&mut self, words: usize) {
+        self.words.resize(words, 0);
+        self.address = self.words.as_mut_ptr().expose_provenance();
+        // Elements without content need no room, and are pushed by calls.
+        self.capacity = (8 * words).checked_div(self.element_bytes()).unwrap_or(0);
+    }
+
     /// Makes room for one more element and gives its bytes.
     fn grow(&mut self) -> &mut [u8] {
         let (start, n) = (self.used(), self.element_bytes());
@@ -89,8 +108,7 @@ impl Stack {
         let words = (start + n).div_ceil(8);
         if words > self.words.len() {
             // Growth by doubling, so that pushing takes constant time on average.
-            let words = words.max(2 * self.words.len()).max(8);
-            self.words.resize(words, 0);
+            self.resize(words.max(2 * self.words.len()).max(8));
         }
         &mut bytemuck::cast_slice_mut(&mut self.words)[start..start + n]
     }
@@ -205,7 +223,7 @@ impl Stack {
         if self.element.is_some() {
             let words = other.used().div_ceil(8);
             if self.words.len() < words {
-                self.words.resize(words, 0);
+                self.resize(words);
             }
             self.words[..words].copy_from_slice(&other.words[..words]);
         }

@@ -384,20 +384,11 @@ impl Translation<'_> {
             Instr::StackPush { stack, step } => {
                 let (r, dtype) = pushed(self.plan, step).expect("numbers are pushed");
                 let value = self.get(r, machine_type(dtype));
-                let bits = self.bits_of(value);
-                let stack = self.stack(stack);
-                self.call_with(host::push as *const (), &[stack, bits], None);
+                self.push(stack, value, dtype);
             }
             Instr::StackPop { stack, step } => {
                 let (r, dtype) = popped(self.plan, step).expect("numbers are popped");
-                let stack = self.stack(stack);
-                // The register itself is where the number goes; it is read from there.
-                let at = i64::try_from(8 * r.index()).expect("a register has an address");
-                let to = self.b.ins().iadd_imm_s(self.regs, at);
-                let found = self.call_with(host::pop as *const (), &[stack, to], Some(types::I8));
-                self.unless_exit(found.expect("it says whether there was one"), i);
-                let bits = self.b.ins().load(types::I64, MemFlagsData::trusted(), to, 0);
-                let value = self.element_of(bits, machine_type(dtype));
+                let value = self.pop(stack, r, dtype, i);
                 self.set(r, value);
             }
             ref other => unreachable!("{other:?} is not native"),
@@ -436,6 +427,74 @@ impl Translation<'_> {
         self.b.switch_to_block(leave);
         self.exit_at(i);
         self.b.switch_to_block(next);
+    }
+
+    // Stacks.
+
+    /// A field of a stack: its value, and where it is.
+    fn field(&mut self, stack: Value, offset: usize) -> (Value, i32) {
+        let offset = i32::try_from(offset).expect("a stack is small");
+        (self.b.ins().load(types::I64, MemFlagsData::trusted(), stack, offset), offset)
+    }
+
+    /// Where element `i` of a stack is.
+    fn element_at(&mut self, stack: Value, i: Value, dtype: DType) -> Value {
+        let (address, _) = self.field(stack, Stack::ADDRESS);
+        let offset = self.b.ins().imul_imm_s(i, dtype.size() as i64);
+        self.b.ins().iadd(address, offset)
+    }
+
+    /// Pushes a number: by itself if there is room.
+    fn push(&mut self, stack: StackId, value: Value, dtype: DType) {
+        let stack = self.stack(stack);
+        let (fast, slow, next) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+        let (len, len_at) = self.field(stack, Stack::LEN);
+        let (capacity, _) = self.field(stack, Stack::CAPACITY);
+        let has_room = self.b.ins().icmp(IntCC::UnsignedLessThan, len, capacity);
+        self.b.ins().brif(has_room, fast, &[], slow, &[]);
+
+        self.b.set_cold_block(slow);
+        self.b.switch_to_block(slow);
+        let bits = self.bits_of(value);
+        self.call_with(host::push as *const (), &[stack, bits], None);
+        self.b.ins().jump(next, &[]);
+
+        self.b.switch_to_block(fast);
+        let to = self.element_at(stack, len, dtype);
+        self.b.ins().store(MemFlagsData::trusted(), value, to, 0);
+        let more = self.b.ins().iadd_imm_s(len, 1);
+        self.b.ins().store(MemFlagsData::trusted(), more, stack, len_at);
+        self.b.ins().jump(next, &[]);
+        self.b.switch_to_block(next);
+    }
+
+    /// Pops a number: by itself if there is one. If there is none, instruction `i` fails, or there are zeros below.
+    fn pop(&mut self, stack: StackId, r: Reg, dtype: DType, i: u32) -> Value {
+        let (stack, ty) = (self.stack(stack), machine_type(dtype));
+        let (fast, slow, next) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+        let result = self.b.append_block_param(next, ty);
+        let (len, len_at) = self.field(stack, Stack::LEN);
+        self.b.ins().brif(len, fast, &[], slow, &[]);
+
+        self.b.set_cold_block(slow);
+        self.b.switch_to_block(slow);
+        // The register itself is where the number goes; it is read from there.
+        let at = i64::try_from(8 * r.index()).expect("a register has an address");
+        let to = self.b.ins().iadd_imm_s(self.regs, at);
+        let found = self.call_with(host::pop as *const (), &[stack, to], Some(types::I8));
+        self.unless_exit(found.expect("it says whether there was one"), i);
+        let bits = self.b.ins().load(types::I64, MemFlagsData::trusted(), to, 0);
+        let value = self.element_of(bits, ty);
+        self.b.ins().jump(next, &[BlockArg::Value(value)]);
+
+        self.b.switch_to_block(fast);
+        let fewer = self.b.ins().iadd_imm_s(len, -1);
+        self.b.ins().store(MemFlagsData::trusted(), fewer, stack, len_at);
+        let from = self.element_at(stack, fewer, dtype);
+        let value = self.b.ins().load(ty, MemFlagsData::trusted(), from, 0);
+        self.b.ins().jump(next, &[BlockArg::Value(value)]);
+        self.b.switch_to_block(next);
+        result
     }
 
     // Calls.
