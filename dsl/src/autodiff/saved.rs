@@ -405,18 +405,6 @@ impl trace::Tracer {
 }
 
 impl crate::Graph {
-    /// Gives a `while` one more loop variable: its parameter in the body, and the result. The body has yet to yield it.
-    fn add_loop_variable(&mut self, node: Node, init: Value) -> (Value, Value) {
-        let n = self.n_carried(node);
-        self.node_mut(node).operands.insert(n, init);
-        let ty = self.ty(init).clone();
-        let mut param = init;
-        for region in self.node(node).regions.clone() {
-            param = self.insert_param(region, n, ty.clone());
-        }
-        (param, self.add_result(node, ty))
-    }
-
     /// Gives a `cond` one more result, which is the new capture `init` but for what the branch `region` makes of it: its parameter
     /// there, and the result. The branch has yet to yield it.
     fn add_cond_result(&mut self, node: Node, init: Value, region: Region) -> (Value, Value) {

@@ -18,6 +18,44 @@ impl Graph {
         self.nodes[node.index()].region = region;
     }
 
+    /// Gives a `while` one more loop variable: its parameter in the body, and the result. The body has yet to yield it.
+    pub(crate) fn add_loop_variable(&mut self, node: Node, init: Value) -> (Value, Value) {
+        let n = self.n_carried(node);
+        self.node_mut(node).operands.insert(n, init);
+        let ty = self.ty(init).clone();
+        let mut param = init;
+        for region in self.node(node).regions.clone() {
+            param = self.insert_param(region, n, ty.clone());
+        }
+        (param, self.add_result(node, ty))
+    }
+
+    /// Gives the regions of a `while` one more capture; gives the parameter of the body.
+    pub(crate) fn add_capture(&mut self, node: Node, value: Value) -> Value {
+        self.node_mut(node).operands.push(value);
+        let ty = self.ty(value).clone();
+        let mut param = value;
+        for region in self.node(node).regions.clone() {
+            param = self.add_param(region, ty.clone(), None);
+        }
+        param
+    }
+
+    /// How often nodes and yields use each value.
+    pub(crate) fn use_counts(&self) -> Vec<u32> {
+        let mut counts = vec![0; self.n_values()];
+        let mut regions = vec![self.root()];
+        while let Some(region) = regions.pop() {
+            let data = self.region(region);
+            for &node in &data.nodes {
+                self.node(node).operands.iter().for_each(|v| counts[v.index()] += 1);
+                regions.extend(&self.node(node).regions);
+            }
+            data.yields.iter().for_each(|v| counts[v.index()] += 1);
+        }
+        counts
+    }
+
     /// The same graph without the entities that are no longer in it; ids change.
     #[must_use]
     pub fn compact(&self) -> Graph {

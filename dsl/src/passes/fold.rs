@@ -1,10 +1,10 @@
 //! What is known before anything runs.
 
 use super::Pass;
-use super::identity;
+use super::{identity, trips};
 use crate::ir::{Attrs, CallKind, Node, Op, Region, Replacements, Value, ValueDef};
 use crate::ops::{Effects, EvalCx, OpDef};
-use crate::{Graph, HostTensor, Type, match_buffer};
+use crate::{DType, Graph, HostTensor, Type, match_buffer};
 
 /// Computes what depends on constants only, takes branches that are decided, and drops steps that change nothing.
 ///
@@ -16,7 +16,8 @@ use crate::{Graph, HostTensor, Type, match_buffer};
 /// - an operation that gives an operand back, bit by bit, is replaced by it: `x * 1`, but not `x + 0.0`, which turns `-0.0`
 ///   into `0.0`;
 /// - a result of a `cond` that is one capture in both branches, or of a checkpoint, is replaced by what is captured, and a loop variable that its body
-///   does not change is a capture.
+///   does not change is a capture;
+/// - a counter of a loop whose trips are known is a constant after it.
 ///
 /// A value is replaced by one of the same type only, so the types of everything else stay.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +37,8 @@ impl Pass for Fold {
     fn run(&self, graph: &mut Graph) -> bool {
         let replaced = Replacements::new(graph);
         let facts = vec![Fact::Unknown; graph.n_values()];
-        let mut folder = Folder { graph, replaced, facts, changed: false };
+        let uses = graph.use_counts();
+        let mut folder = Folder { graph, replaced, facts, uses, changed: false };
         folder.region(folder.graph.root());
         folder.changed
     }
@@ -56,6 +58,8 @@ struct Folder<'g> {
     graph: &'g mut Graph,
     replaced: Replacements,
     facts: Vec<Fact>,
+    /// How often each value was used at the start.
+    uses: Vec<u32>,
     changed: bool,
 }
 
@@ -82,7 +86,7 @@ impl Folder<'_> {
                 }
                 Op::Prim(def, attrs) => self.prim(node, def, &attrs),
                 Op::Cond => self.cond(node, region, kept),
-                Op::While => self.while_loop(node),
+                Op::While => self.while_loop(node, kept),
                 Op::Call(kind) => self.call(node, kind),
                 Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } | Op::Stack(_) | Op::List(_) => true,
             };
@@ -270,7 +274,7 @@ impl Folder<'_> {
         true
     }
 
-    fn while_loop(&mut self, node: Node) -> bool {
+    fn while_loop(&mut self, node: Node, kept: &mut Vec<Node>) -> bool {
         let data = self.graph.node(node).clone();
         for &inner in &data.regions {
             self.captured_facts(inner, &data.operands, data.results.len());
@@ -288,8 +292,36 @@ impl Folder<'_> {
             }
             return false;
         }
+        self.count(node, kept);
         self.capture_invariants(node, cond, body);
         true
+    }
+
+    /// What counters are after a loop whose trips are known.
+    fn count(&mut self, node: Node, kept: &mut Vec<Node>) {
+        let Some(trips) = trips::trips(self.graph, node) else { return };
+        let data = self.graph.node(node).clone();
+        for (i, &result) in data.results.iter().enumerate() {
+            if self.uses[result.index()] == 0 {
+                continue;
+            }
+            let (first, step) = (trips::integer(self.graph, data.operands[i]), trips::step(self.graph, node, i));
+            let (Some(first), Some(step)) = (first, step) else { continue };
+            let Some(last) = trips.checked_mul(step).and_then(|way| first.checked_add(way)) else { continue };
+            let ty = self.graph.ty(result).clone();
+            let last = match (ty.element().dtype, i32::try_from(last)) {
+                (DType::I64, _) => HostTensor::scalar(last),
+                (DType::I32, Ok(last)) => HostTensor::scalar(last),
+                _ => continue,
+            };
+            let constant = self.graph.make_node(data.region, Op::Constant(last.clone()), vec![], [ty], data.loc);
+            let value = self.graph.node(constant).results[0];
+            self.facts.push(Fact::Constant(last));
+            self.take_name(value, result);
+            self.replaced.replace(result, value);
+            kept.push(constant);
+            self.changed = true;
+        }
     }
 
     /// A loop variable that the body gives back as it got it becomes a capture.

@@ -14,12 +14,15 @@ mod dce;
 mod fold;
 mod identity;
 mod inline;
+mod products;
 mod specialize;
+mod trips;
 
 pub use cse::Cse;
 pub use dce::Dce;
 pub use fold::Fold;
 pub use inline::Inline;
+pub use products::Products;
 pub use specialize::specialize;
 
 /// A transformation of graphs that keeps their meaning.
@@ -51,6 +54,8 @@ impl Pipeline {
             Box::new(Fold),
             // After folding, which makes equal constants of different nodes.
             Box::new(Cse),
+            // After merging, so that a product that is used once is seen to be.
+            Box::new(Products),
             // Last: the others leave behind what is no longer used.
             Box::new(Dce),
         ])

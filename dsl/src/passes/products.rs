@@ -1,0 +1,345 @@
+//! Matrix products in loops over sequences.
+
+use super::Pass;
+use super::trips::{captured, made_by, trips};
+use crate::ir::{Attr, Attrs, ListOp, Node, Op, Region, Replacements, Value, ValueDef};
+use crate::{Graph, HostTensor, Loc, TensorType, Type};
+use std::collections::HashMap;
+
+/// Computes products of many iterations at once, since one large product is faster than many small ones.
+///
+/// Of loops whose trips the graph says:
+/// - A product of `x[i]` and what is the same in all iterations, where `x` comes from outside: of all of `x`, before the loop. The
+///   iteration takes its rows.
+/// - A sum of products, `sum += a b` with a result that nothing else in the loop reads: the iterations put `a` and `b` into two
+///   matrices, and after the loop there is one product. This is how the gradients of weights come about.
+///
+/// Both are about products of few rows. What has to be kept is limited by [`MAX_BYTES`].
+///
+/// Before: verified. After: verified; a sum of products may be rounded in another way than before. A product cannot fail, so nothing
+/// else is seen of its running where it did not. The products before stay, unused, for the pass that removes such.
+#[derive(Clone, Copy, Debug)]
+pub struct Products;
+
+/// What is kept of all iterations of a loop for one product is at most this.
+const MAX_BYTES: usize = 1 << 28;
+
+/// Products of more rows are large enough by themselves.
+const MAX_ROWS: usize = 256;
+
+impl Pass for Products {
+    fn name(&self) -> &'static str {
+        "products"
+    }
+
+    fn run(&self, graph: &mut Graph) -> bool {
+        let mut loops = Vec::new();
+        graph.visit_nodes(graph.root(), &mut |node| {
+            if graph.node(node).op == Op::While {
+                loops.push(node);
+            }
+        });
+        let mut changed = false;
+        // Inner loops first: what comes out of them is then in the body of the outer one.
+        for node in loops.into_iter().rev() {
+            let Some(trips) = trips(graph, node).and_then(|n| usize::try_from(n).ok()).filter(|&n| n >= 2) else {
+                continue;
+            };
+            let uses = graph.use_counts();
+            let replaced = Replacements::new(graph);
+            let first_new = graph.n_nodes();
+            let mut sequence = Sequence { graph, node, trips, uses, first_new, replaced, changed: false };
+            sequence.hoist();
+            sequence.sum_up();
+            changed |= sequence.finish();
+        }
+        changed
+    }
+}
+
+/// A loop whose trips are known.
+struct Sequence<'g> {
+    graph: &'g mut Graph,
+    node: Node,
+    trips: usize,
+    /// How often each value was used before.
+    uses: Vec<u32>,
+    /// Nodes from this index on are new.
+    first_new: usize,
+    replaced: Replacements,
+    changed: bool,
+}
+
+/// Where a new node goes.
+#[derive(Clone, Copy)]
+enum At {
+    Before(Node),
+    /// At the end of a region.
+    End(Region),
+}
+
+/// The extents of a matrix of floats.
+fn matrix(ty: &Type) -> Option<[usize; 2]> {
+    let ty = ty.as_tensor().filter(|ty| ty.dtype.is_float())?;
+    ty.shape.known()?.try_into().ok()
+}
+
+fn shape(extents: &[usize]) -> Attrs {
+    Attrs::none().with("shape", Attr::Shape(extents.to_vec().into()))
+}
+
+fn transposed() -> Attrs {
+    Attrs::none().with("axes", Attr::Ints(vec![1, 0]))
+}
+
+fn first_axis(size: Option<usize>) -> Attrs {
+    let attrs = Attrs::none().with("axis", Attr::Int(0));
+    match size {
+        Some(size) => attrs.with("size", Attr::Int(size as i64)),
+        None => attrs,
+    }
+}
+
+impl Sequence<'_> {
+    fn body(&self) -> Region {
+        self.graph.node(self.node).regions[1]
+    }
+
+    /// Adds an operation of the table; gives its result.
+    fn add(&mut self, at: At, name: &str, operands: &[Value], attrs: Attrs, loc: Loc) -> Value {
+        let def = crate::ops::by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"));
+        self.add_node(at, Op::Prim(def, attrs), operands, loc)
+    }
+
+    fn add_constant(&mut self, at: At, tensor: HostTensor) -> Value {
+        self.add_node(at, Op::Constant(tensor), &[], self.graph.node(self.node).loc)
+    }
+
+    fn add_node(&mut self, at: At, op: Op, operands: &[Value], loc: Loc) -> Value {
+        let region = match at {
+            At::Before(node) => self.graph.node(node).region,
+            At::End(region) => region,
+        };
+        let node = self.graph.make_node(region, op, operands.to_vec(), [], loc);
+        let types =
+            crate::ir::result_types(self.graph, node).unwrap_or_else(|e| panic!("{}: {e:?}", self.name_of(node)));
+        let result = self.graph.add_result(node, types.into_iter().next().expect("it has a result"));
+        match at {
+            At::Before(before) => self.graph.insert_before(node, before),
+            At::End(_) => self.graph.append(node),
+        }
+        result
+    }
+
+    fn name_of(&self, node: Node) -> &'static str {
+        self.graph.node(node).op.name()
+    }
+
+    /// What a value of the body is outside of the loop, if it is a capture.
+    fn outside(&self, v: Value) -> Option<Value> {
+        match self.graph.value(v).def {
+            ValueDef::Param(region, i) if region == self.body() => captured(self.graph, region, i as usize),
+            _ => None,
+        }
+    }
+
+    /// Products of rows of a sequence with one matrix, before the loop.
+    fn hoist(&mut self) {
+        for product in self.graph.region(self.body()).nodes.clone() {
+            let data = self.graph.node(product);
+            let (Op::Prim(def, _), &[x, w]) = (&data.op, &data.operands[..]) else { continue };
+            if def.name != "matmul" {
+                continue;
+            }
+            let (loc, result) = (data.loc, data.results[0]);
+            let (Some([rows, _]), Some([depth, columns])) = (matrix(self.graph.ty(x)), matrix(self.graph.ty(w))) else {
+                continue;
+            };
+            let is_transposed = matches!(made_by(self.graph, w), Some(("permute", _)));
+            let w = if is_transposed { made_by(self.graph, w).expect("it is one").1[0] } else { w };
+            let slice = match made_by(self.graph, x) {
+                Some(("reshape", &[slice])) => slice,
+                _ => x,
+            };
+            let (Some(w), Some((all, index))) = (self.outside(w), self.element_of(slice)) else { continue };
+            let n = self.graph.ty(all).element().shape.known().map_or(0, |extents| extents[0]);
+            let bytes = n * rows * columns * self.graph.ty(w).element().dtype.size();
+            if rows > MAX_ROWS || bytes > MAX_BYTES || 2 * self.trips < n {
+                continue;
+            }
+            let before = At::Before(self.node);
+            let w = if is_transposed { self.add(before, "permute", &[w], transposed(), loc) } else { w };
+            let all = self.add(before, "reshape", &[all], shape(&[n * rows, depth]), loc);
+            let products = self.add(before, "matmul", &[all, w], Attrs::none(), loc);
+            let products = self.add(before, "reshape", &[products], shape(&[n, rows, columns]), loc);
+            let products = self.graph.add_capture(self.node, products);
+            let at = At::Before(product);
+            let own = self.add(at, "dynamic_slice", &[products, index], first_axis(Some(1)), loc);
+            let own = self.add(at, "reshape", &[own], shape(&[rows, columns]), loc);
+            self.replaced.replace(result, own);
+            self.changed = true;
+        }
+    }
+
+    /// The sequence outside of the loop and the index, if a value is one element along its first axis.
+    fn element_of(&self, element: Value) -> Option<(Value, Value)> {
+        let data = self.graph.node(self.graph.producer(element)?);
+        let &[all, index] = &data.operands[..] else { return None };
+        let all = self.outside(all)?;
+        match &data.op {
+            Op::Prim(def, attrs) if def.name == "dynamic_slice" => {
+                (attrs.index("axis") == 0 && attrs.index("size") == 1).then_some((all, index))
+            }
+            Op::List(ListOp::Read) => {
+                let list = self.graph.node(self.graph.producer(all)?);
+                matches!(list.op, Op::List(ListOp::Unstack)).then(|| (list.operands[0], index))
+            }
+            _ => None,
+        }
+    }
+
+    /// Sums of products, after the loop.
+    fn sum_up(&mut self) {
+        let n = self.graph.n_carried(self.node);
+        let mut kept = Kept::default();
+        for i in 0..n {
+            let Some(Sum { left, right, product }) = self.sum(i) else { continue };
+            let (Some([rows, depth]), Some([_, columns])) = (matrix(self.graph.ty(left)), matrix(self.graph.ty(right)))
+            else {
+                continue;
+            };
+            let size = self.graph.ty(left).element().dtype.size();
+            if depth > MAX_ROWS || self.trips * depth * rows.max(columns) * size > MAX_BYTES {
+                continue;
+            }
+            let loc = self.graph.node(product).loc;
+            let end = At::End(self.body());
+            // The rows of both that belong together lie along the first axis.
+            let left = match made_by(self.graph, left) {
+                Some(("permute", &[rows])) => rows,
+                _ => self.add(end, "permute", &[left], transposed(), loc),
+            };
+            let left = self.keep(&mut kept, left, loc);
+            let right = self.keep(&mut kept, right, loc);
+            let after = self.after();
+            let left = self.add(after, "permute", &[left], transposed(), loc);
+            let mut sum = self.add(after, "matmul", &[left, right], Attrs::none(), loc);
+            let first = self.graph.node(self.node).operands[i];
+            if !self.is_zero(first) {
+                sum = self.add(after, "add", &[first, sum], Attrs::none(), loc);
+            }
+            let (result, body) = (self.graph.node(self.node).results[i], self.body());
+            self.replaced.replace(result, sum);
+            self.graph.region_mut(body).yields[i] = self.graph.region(body).params[i];
+            self.changed = true;
+        }
+    }
+
+    /// The sum of products that a loop variable is, if it is one, and nothing in the loop reads it.
+    fn sum(&self, i: usize) -> Option<Sum> {
+        let data = self.graph.node(self.node);
+        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
+        let uses = |v: Value| self.uses.get(v.index()).copied().unwrap_or(0);
+        let (param, next) = (self.graph.region(body).params[i], self.graph.region(body).yields[i]);
+        let ("add", &[a, b]) = made_by(self.graph, next)? else { return None };
+        let product = match (a == param, b == param) {
+            (true, false) => b,
+            (false, true) => a,
+            _ => return None,
+        };
+        let ("matmul", &[left, right]) = made_by(self.graph, product)? else { return None };
+        let is_read = uses(self.graph.region(cond).params[i]) > 0;
+        let alone = uses(param) == 1 && uses(next) == 1 && uses(product) == 1 && uses(data.results[i]) > 0;
+        let product = self.graph.producer(product)?;
+        (!is_read && alone).then_some(Sum { left, right, product })
+    }
+
+    /// A matrix of the rows that a value of the body has in all iterations.
+    fn keep(&mut self, kept: &mut Kept, rows: Value, loc: Loc) -> Value {
+        if let Some(&all) = kept.matrices.get(&rows) {
+            return all;
+        }
+        let TensorType { dtype, shape: extents } = self.graph.ty(rows).element().clone();
+        let [depth, columns] = extents.known().expect("they are known")[..] else { panic!("it is a matrix") };
+        let (before, end) = (At::Before(self.node), At::End(self.body()));
+        let start = match kept.iteration {
+            Some(iteration) => iteration,
+            None => {
+                let zero = self.add_constant(before, HostTensor::scalar(0i32));
+                let (iteration, _) = self.graph.add_loop_variable(self.node, zero);
+                let one = self.add_constant(end, HostTensor::scalar(1i32));
+                let next = self.add(end, "add", &[iteration, one], Attrs::none(), loc);
+                self.yield_also(next);
+                *kept.iteration.insert(iteration)
+            }
+        };
+        let by = self.add_constant(end, HostTensor::scalar(depth as i32));
+        let start = self.add(end, "mul", &[start, by], Attrs::none(), loc);
+        let zero = self.add_constant(before, HostTensor::zeros(dtype, []));
+        let zeros = self.add(before, "broadcast_to", &[zero], shape(&[self.trips * depth, columns]), loc);
+        let (all, result) = self.graph.add_loop_variable(self.node, zeros);
+        let next = self.add(end, "dynamic_update_slice", &[all, rows, start], first_axis(None), loc);
+        self.yield_also(next);
+        kept.matrices.insert(rows, result);
+        result
+    }
+
+    fn yield_also(&mut self, v: Value) {
+        let body = self.body();
+        self.graph.region_mut(body).yields.push(v);
+    }
+
+    /// Behind the loop, and behind what was put there before.
+    fn after(&self) -> At {
+        let region = self.graph.node(self.node).region;
+        let nodes = &self.graph.region(region).nodes;
+        let at = nodes.iter().position(|&n| n == self.node).expect("the loop is in its region");
+        match nodes[at + 1..].iter().find(|&&n| n.index() < self.first_new) {
+            Some(&next) => At::Before(next),
+            None => At::End(region),
+        }
+    }
+
+    /// Whether all elements are known to be zero.
+    fn is_zero(&self, v: Value) -> bool {
+        let Some(node) = self.graph.producer(v) else { return false };
+        let data = self.graph.node(node);
+        match &data.op {
+            Op::Constant(t) => *t == HostTensor::zeros(t.dtype(), t.shape()),
+            Op::Prim(def, _) if def.name == "broadcast_to" => self.is_zero(data.operands[0]),
+            _ => false,
+        }
+    }
+
+    /// Writes the replacements into the graph; gives whether there were any.
+    fn finish(self) -> bool {
+        let Sequence { graph, replaced, changed, .. } = self;
+        if changed {
+            let mut regions = vec![graph.root()];
+            while let Some(region) = regions.pop() {
+                for node in graph.region(region).nodes.clone() {
+                    replaced.apply(&mut graph.node_mut(node).operands);
+                    regions.extend(&graph.node(node).regions);
+                }
+                replaced.apply(&mut graph.region_mut(region).yields);
+            }
+        }
+        changed
+    }
+}
+
+/// `left right`, of which a loop variable is the sum.
+struct Sum {
+    left: Value,
+    right: Value,
+    product: Node,
+}
+
+/// What the iterations of a loop keep.
+#[derive(Default)]
+struct Kept {
+    /// The number of the iteration.
+    iteration: Option<Value>,
+    /// The matrices after the loop, by what they are made of.
+    matrices: HashMap<Value, Value>,
+}

@@ -1,0 +1,154 @@
+//! Loops over sequences: what passes make of their products has the values of the loop as it is written.
+
+use anabranch::dsl::function::{GraphFn, trace_fn};
+use anabranch::dsl::interp;
+use anabranch::dsl::passes::Pipeline;
+use anabranch::prelude::*;
+use anabranch::{Graph, HostTensor, TensorType};
+
+type S = Tensor<f64>;
+
+/// Values of some size, different ones.
+fn numbers(shape: &[usize]) -> HostTensor {
+    let n: usize = shape.iter().product();
+    HostTensor::new(shape, (0..n).map(|i| ((i * 37 + 11) % 19) as f64 * 0.1 - 0.9).collect::<Vec<_>>())
+}
+
+fn matmuls(graph: &Graph, in_loops: bool) -> usize {
+    let mut n = 0;
+    graph.visit_nodes(graph.root(), &mut |node| {
+        let data = graph.node(node);
+        n += usize::from(data.op.name() == "matmul" && (data.region != graph.root()) == in_loops);
+    });
+    n
+}
+
+/// Checks values before and after the passes, on the interpreter and the plan; gives how many products are in loops after the passes, and
+/// how many are not.
+fn check<Args, F: GraphFn<Args>>(f: F, shapes: &[&[usize]]) -> [usize; 2] {
+    let inputs: Vec<HostTensor> = shapes.iter().map(|shape| numbers(shape)).collect();
+    let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
+    let traced = trace_fn("f", &f, &types).unwrap_or_else(|e| panic!("{e}")).0;
+    let interpreted = |graph: &Graph| {
+        let found = interp::run(graph, &inputs, &mut Vec::new(), interp::Options::default());
+        found.unwrap_or_else(|e| panic!("{e}"))
+    };
+    let expected = interpreted(&traced.graph);
+    let session = Session::new().expect("a session on the CPU");
+    let run = session.function(f).and_then(|f| f.call_host(&inputs)).unwrap_or_else(|e| panic!("{e}"));
+    let mut graph = traced.graph;
+    Pipeline::standard().run(&mut graph);
+    let passed = interpreted(&graph);
+    for (i, expected) in expected.iter().enumerate() {
+        for (engine, found) in [("interpreter", &passed[i]), ("plan", &run[i])] {
+            assert_eq!(found.ty(), expected.ty());
+            for (a, b) in found.data::<f64>().iter().zip(expected.data::<f64>()) {
+                assert!((a - b).abs() <= 1e-10 * b.abs().max(1.0), "{engine}, output {i}: {a}, not {b}\n{graph}");
+            }
+        }
+    }
+    [true, false].map(|in_loops| matmuls(&graph, in_loops))
+}
+
+#[graph]
+fn recurrence(x: S, w: S, u: S) -> S {
+    let mut h = zeros::<f64>([x.dim(1), u.dim(0)]);
+    for row in x {
+        h = (row.matmul(w) + h.matmul(u)).tanh();
+    }
+    (h * h).sum()
+}
+
+/// An LSTM as one may write it, with its gates in matrices of their own.
+#[graph]
+fn gates(x: S, ws: [S; 4], us: [S; 4]) -> S {
+    let mut h = zeros::<f64>([x.dim(1), us[0].dim(0)]);
+    let mut c = h;
+    let mut total = scalar(0.0);
+    let mut t = scalar(0);
+    while t < x.dim(0) as i32 {
+        let row = x.index(t, 0);
+        let gate = |i: usize| row.matmul(ws[i]) + h.matmul(us[i]);
+        let (i, f, g, o) = (gate(0).sigmoid(), gate(1).sigmoid(), gate(2).tanh(), gate(3).sigmoid());
+        c = f * c + i * g;
+        h = o * c.tanh();
+        total += (h * h).sum();
+        t += 1;
+    }
+    total
+}
+
+/// A cell of no library: the sequence backwards, a product with the transposed matrix, and the state twice.
+#[graph]
+fn own_cell(x: S, w: S, u: S) -> S {
+    let mut h = zeros::<f64>([x.dim(1), u.dim(0)]);
+    let mut t = scalar(x.dim(0) as i32 - 1);
+    while t >= 0 {
+        let seen = x.index(t, 0).matmul(w.transpose(0, 1));
+        let reset = (seen + h.matmul(u)).sigmoid();
+        h = h * reset + (seen * (h * reset).matmul(u)).tanh() * (1.0 - reset);
+        t -= 1;
+    }
+    h.sum()
+}
+
+#[test]
+fn products_of_a_sequence_are_taken_out_of_the_loops() {
+    let forward = check(recurrence, &[&[7, 2, 3], &[3, 5], &[5, 5]]);
+    assert_eq!(forward, [1, 1], "what depends on the state stays");
+    let with_gradients = |x: S, w: S, u: S| {
+        let loss = recurrence(x, w, u);
+        (loss, gradients(loss, (w, u)))
+    };
+    // In the loops: the state's product, and the one that goes back through it.
+    assert_eq!(check(with_gradients, &[&[7, 2, 3], &[3, 5], &[5, 5]]), [2, 3]);
+    let with_all = |x: S, w: S, u: S| {
+        let loss = recurrence(x, w, u);
+        (loss, gradients(loss, (x, w, u)))
+    };
+    check(with_all, &[&[7, 2, 3], &[3, 5], &[5, 5]]);
+}
+
+#[test]
+fn cells_of_users_have_the_same_values() {
+    let with_gradients = |x: S, w: [S; 4], u: [S; 4]| {
+        let loss = gates(x, w, u);
+        (loss, gradients(loss, (w, u)))
+    };
+    let (w, u): (&[usize], &[usize]) = (&[3, 5], &[5, 5]);
+    let [inside, outside] = check(with_gradients, &[&[6, 2, 3], w, w, w, w, u, u, u, u]);
+    assert_eq!((inside, outside), (8, 12), "four products of the state, there and back; the others once");
+    let with_gradients = |x: S, w: S, u: S| {
+        let loss = own_cell(x, w, u);
+        (loss, gradients(loss, (w, u)))
+    };
+    check(with_gradients, &[&[6, 2, 3], &[5, 3], u]);
+}
+
+#[test]
+fn second_derivatives_are_the_same() {
+    let f = |x: S, w: S, u: S| {
+        let dw = gradients(recurrence(x, w, u), w);
+        gradients((dw * dw).sum(), (w, u))
+    };
+    check(f, &[&[4, 2, 3], &[3, 5], &[5, 5]]);
+}
+
+#[test]
+fn trips_that_only_the_data_knows_change_nothing() {
+    #[graph]
+    fn some(x: S, w: S, u: S) -> S {
+        let mut h = zeros::<f64>([x.dim(1), u.dim(0)]);
+        let mut t = scalar(0);
+        while t < 5 && h.sum() < 1.0 {
+            h = (x.index(t, 0).matmul(w) + h.matmul(u)).tanh();
+            t += 1;
+        }
+        h.sum()
+    }
+    let with_gradients = |x: S, w: S, u: S| {
+        let loss = some(x, w, u);
+        (loss, gradients(loss, (w, u)))
+    };
+    assert_eq!(check(with_gradients, &[&[7, 2, 3], &[3, 5], &[5, 5]])[1], 0);
+}
