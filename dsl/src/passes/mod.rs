@@ -6,14 +6,15 @@
 //! Two laws that all keep: an effect happens as often and in the same order as before; and nothing runs that did
 //! not run before, since it might fail (a loop body may run zero times).
 
-use crate::ir::verify;
-use crate::{Graph, TensorType, Type};
+use crate::ir::{Op, Value, verify};
+use crate::{Graph, HostTensor, TensorType, Type};
 
 mod cse;
 mod dce;
 mod fold;
 mod identity;
 mod inline;
+mod parts;
 mod products;
 mod specialize;
 mod trips;
@@ -22,6 +23,7 @@ pub use cse::Cse;
 pub use dce::Dce;
 pub use fold::Fold;
 pub use inline::Inline;
+pub use parts::Parts;
 pub use products::Products;
 pub use specialize::specialize;
 
@@ -54,7 +56,8 @@ impl Pipeline {
             Box::new(Fold),
             // After folding, which makes equal constants of different nodes.
             Box::new(Cse),
-            // After merging, so that a product that is used once is seen to be.
+            // After merging, so that what is used once is seen to be.
+            Box::new(Parts),
             Box::new(Products),
             // Last: the others leave behind what is no longer used.
             Box::new(Dce),
@@ -112,6 +115,17 @@ impl Pipeline {
             let before = before.map(|g| format!("\n; ---- before\n{g}")).unwrap_or_default();
             panic!("{name}: the graph is broken\n{}\n{before}; ---- after\n{after}", wrong.join("\n"));
         }
+    }
+}
+
+/// Whether all elements of a value are known to be zero.
+fn is_zero(graph: &Graph, v: Value) -> bool {
+    let Some(node) = graph.producer(v) else { return false };
+    let data = graph.node(node);
+    match &data.op {
+        Op::Constant(t) => *t == HostTensor::zeros(t.dtype(), t.shape()),
+        Op::Prim(def, _) if def.name == "broadcast_to" => is_zero(graph, data.operands[0]),
+        _ => false,
     }
 }
 

@@ -225,7 +225,7 @@ impl Sequence<'_> {
             let left = self.add(after, "permute", &[left], transposed(), loc);
             let mut sum = self.add(after, "matmul", &[left, right], Attrs::none(), loc);
             let first = self.graph.node(self.node).operands[i];
-            if !self.is_zero(first) {
+            if !super::is_zero(self.graph, first) {
                 sum = self.add(after, "add", &[first, sum], Attrs::none(), loc);
             }
             let (result, body) = (self.graph.node(self.node).results[i], self.body());
@@ -297,17 +297,6 @@ impl Sequence<'_> {
         match nodes[at + 1..].iter().find(|&&n| n.index() < self.first_new) {
             Some(&next) => At::Before(next),
             None => At::End(region),
-        }
-    }
-
-    /// Whether all elements are known to be zero.
-    fn is_zero(&self, v: Value) -> bool {
-        let Some(node) = self.graph.producer(v) else { return false };
-        let data = self.graph.node(node);
-        match &data.op {
-            Op::Constant(t) => *t == HostTensor::zeros(t.dtype(), t.shape()),
-            Op::Prim(def, _) if def.name == "broadcast_to" => self.is_zero(data.operands[0]),
-            _ => false,
         }
     }
 
