@@ -184,7 +184,13 @@ impl<T: Numeric> ops::Neg for Tensor<T> {
 }
 
 macro_rules! logic_operators {
-    ($($op:ident $method:ident $any:ident;)*) => {$(
+    ($($op:ident $method:ident $assign:ident $assign_method:ident $any:ident;)*) => {$(
+        impl<R: Operand<bool>> ops::$assign<R> for Tensor<bool> {
+            #[track_caller]
+            fn $assign_method(&mut self, rhs: R) {
+                *self = Tensor::from_any(self.any.$any(rhs.into_tensor().any));
+            }
+        }
         impl<R: Operand<bool>> ops::$op<R> for Tensor<bool> {
             type Output = Tensor<bool>;
             #[track_caller]
@@ -195,9 +201,9 @@ macro_rules! logic_operators {
     )*};
 }
 logic_operators! {
-    BitAnd bitand and;
-    BitOr bitor or;
-    BitXor bitxor xor;
+    BitAnd bitand BitAndAssign bitand_assign and;
+    BitOr bitor BitOrAssign bitor_assign or;
+    BitXor bitxor BitXorAssign bitxor_assign xor;
 }
 impl ops::Not for Tensor<bool> {
     type Output = Tensor<bool>;

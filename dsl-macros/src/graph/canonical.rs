@@ -12,7 +12,7 @@
 
 mod first_values;
 
-use super::emit;
+use super::{emit, known};
 use proc_macro2::Span;
 use std::collections::VecDeque;
 use syn::spanned::Spanned;
@@ -57,6 +57,7 @@ impl Canonical {
                 continue;
             }
             if let Some(value) = value_of(&mut stmt) {
+                self.for_by_ref(value);
                 self.while_let(value);
             }
             if let Some(value) = value_of(&mut stmt)
@@ -161,15 +162,32 @@ impl Canonical {
         };
         match &*w.cond {
             Expr::Let(l) if has_test(&l.pat, numbers(&l.expr).as_ref()) == Some(true) && binds(&l.pat) => {
-                let (cond, attrs, body) = (&w.cond, &w.attrs, &w.body);
-                let at = w.while_token.span;
-                let (token, leave) = (Token![loop](at), Token![break](at));
-                let mut looping: ExprLoop = parse_quote!(#(#attrs)* #token { if #cond #body else { #leave } });
-                looping.label = w.label.take();
-                *e = Expr::Loop(looping);
+                *e = Expr::Loop(as_loop(w));
+            }
+            cond if (has_let(cond) || known::is_bool_by_name(cond))
+                && may_change(cond)
+                && Jumps::ending_loop(&w.body, w.label.as_ref()).under_construct =>
+            {
+                *e = Expr::Loop(as_loop(w));
             }
             _ => self.chain(&mut w.cond),
         }
+    }
+
+    /// `for p in iter.by_ref() { .. }` with a jump that may be staged: `while let Some(p) = iter.next() { .. }`, so that no item is taken
+    /// where the loop was left.
+    fn for_by_ref(&mut self, e: &mut Expr) {
+        let Expr::ForLoop(f) = e else { return };
+        let Expr::MethodCall(m) = &*f.expr else { return };
+        if m.method != "by_ref" || !Jumps::ending_loop(&f.body, f.label.as_ref()).under_construct {
+            return;
+        }
+        let (attrs, pat, iter, body) = (&f.attrs, &f.pat, &m.receiver, &f.body);
+        let token = Token![while](f.for_token.span);
+        let mut looping: ExprWhile =
+            parse_quote!(#(#attrs)* #token let ::core::option::Option::Some(#pat) = #iter.next() #body);
+        looping.label = f.label.take();
+        *e = Expr::While(looping);
     }
 
     /// `let P = x else { .. };`, with a pattern of numbers.
@@ -200,6 +218,7 @@ impl VisitMut for Canonical {
         self.block(block);
     }
     fn visit_expr_mut(&mut self, e: &mut Expr) {
+        self.for_by_ref(e);
         self.while_let(e);
         if let Some(declaration) = self.if_let(e) {
             *e = parse_quote!({ #declaration #e });
@@ -226,6 +245,38 @@ impl VisitMut for Canonical {
     fn visit_item_mut(&mut self, _: &mut Item) {}
     fn visit_type_mut(&mut self, _: &mut Type) {}
     fn visit_pat_mut(&mut self, _: &mut Pat) {}
+}
+
+/// `loop { if cond { .. } else { break } }`
+fn as_loop(w: &mut ExprWhile) -> ExprLoop {
+    let (cond, attrs, body) = (&w.cond, &w.attrs, &w.body);
+    let at = w.while_token.span;
+    let (token, leave) = (Token![loop](at), Token![break](at));
+    let mut looping: ExprLoop = parse_quote!(#(#attrs)* #token { if #cond #body else { #leave } });
+    looping.label = w.label.take();
+    looping
+}
+
+/// Whether an expression may change a variable, by its form: it assigns one, borrows it mutably, or calls a method that may.
+fn may_change(e: &Expr) -> bool {
+    struct Find(bool);
+    impl<'a> Visit<'a> for Find {
+        fn visit_expr(&mut self, e: &'a Expr) {
+            self.0 |= match e {
+                Expr::Assign(_) => true,
+                Expr::Binary(b) => super::rewrite::is_assignment(&b.op),
+                Expr::Reference(r) => r.mutability.is_some(),
+                Expr::MethodCall(m) => !known::is_pure_method(&m.method.to_string()),
+                _ => false,
+            };
+            visit::visit_expr(self, e);
+        }
+        fn visit_expr_closure(&mut self, _: &'a ExprClosure) {}
+        fn visit_item(&mut self, _: &'a Item) {}
+    }
+    let mut find = Find(false);
+    find.visit_expr(e);
+    find.0
 }
 
 /// Checks that what is matched with numbers is of the host.

@@ -1,6 +1,6 @@
 //! What is known of methods and macros by their names alone.
 
-use syn::{Expr, ExprIf, ExprLit, Lit, Macro};
+use syn::{Expr, ExprIf, ExprLit, Lit, Macro, UnOp};
 
 /// Methods that change nothing, whatever declares them in the standard library or in anabranch: a `mut` variable is not
 /// carried because it is the receiver of one of them.
@@ -141,6 +141,11 @@ pub(super) fn is_pure_method(name: &str) -> bool {
     PURE_METHODS.binary_search(&name).is_ok()
 }
 
+/// Whether a method of this name hands on what its receiver holds.
+pub(super) fn is_moving_method(name: &str) -> bool {
+    ["expect", "into_iter", "unwrap"].contains(&name)
+}
+
 /// Whether a method of this name gives a `bool`, whatever declares it.
 pub(super) fn gives_bool(name: &str) -> bool {
     let names = [
@@ -157,6 +162,16 @@ pub(super) fn gives_bool(name: &str) -> bool {
         "starts_with",
     ];
     names.contains(&name)
+}
+
+/// Whether an expression is a `bool` because of the name of the method that gives it.
+pub(super) fn is_bool_by_name(e: &Expr) -> bool {
+    match e {
+        Expr::MethodCall(m) => gives_bool(&m.method.to_string()),
+        Expr::Unary(e) => matches!(e.op, UnOp::Not(_)) && is_bool_by_name(&e.expr),
+        Expr::Paren(e) => is_bool_by_name(&e.expr),
+        _ => false,
+    }
 }
 
 /// Whether an expression is no tensor, by its form: a text, a character, a rank. A length may be that of a list, which is one.

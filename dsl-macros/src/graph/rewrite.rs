@@ -589,12 +589,14 @@ impl Walk<'_> {
                 self.place(&mut r.expr);
             }
             Expr::MethodCall(m) => {
-                if !known::is_pure_method(&m.method.to_string())
-                    && let Some(written) = Written::of(&m.receiver)
+                if let Some(written) = Written::of(&m.receiver)
+                    && !self.leaves_receiver(&m.method.to_string(), &written)
                 {
                     // A borrow that is the value of an arm lives on; carrying its owner would end it.
                     let skip = if m.method.to_string().ends_with("_mut") { position.value_of } else { 0 };
                     self.change(written, Change::Perhaps, skip);
+                } else if known::is_moving_method(&m.method.to_string()) {
+                    self.iterated(&m.receiver);
                 }
                 m.args.iter().for_each(|arg| self.passed(arg));
                 visit_mut::visit_expr_method_call_mut(self, m);
@@ -622,6 +624,25 @@ impl Walk<'_> {
         }
     }
 
+    /// Whether a method changes nothing, by its name. Of a user's own type it may be any method of that name.
+    fn leaves_receiver(&mut self, method: &str, receiver: &Written) -> bool {
+        let is_whole = receiver.projections.is_empty() && !receiver.indexed;
+        let id = self.env.resolve(&receiver.root.to_string()).filter(|_| is_whole);
+        known::is_pure_method(method) && !id.is_some_and(|id| self.env.binding(id).is_of_user)
+    }
+
+    /// A closure that changes a variable around it, and is moved under a tensor, would change it whatever the tensor is.
+    fn moved(&mut self, name: &Ident, id: BindingId) {
+        let Some(changed) = self.env.binding(id).changes.clone() else { return };
+        if self.constructs.iter().any(|c| id < c.first_inside) {
+            let message = format!(
+                "`{name}` changes `{changed}`, and moving it under a tensor hides when: write its body here, \
+                 or give it `{changed}` as an argument"
+            );
+            self.cx.error(name, message);
+        }
+    }
+
     /// A mutable reference that is passed on by its name is borrowed again.
     fn passed(&mut self, argument: &Expr) {
         if let Expr::Path(_) = argument
@@ -634,7 +655,10 @@ impl Walk<'_> {
                     written.projections.push(Projection::Deref);
                     self.change(written, Change::Exact, 0);
                 }
-                Access::Plain | Access::Item => self.used(id, written),
+                Access::Plain | Access::Item => {
+                    self.moved(&written.root, id);
+                    self.used(id, written);
+                }
                 Access::Mut => {}
             }
         }

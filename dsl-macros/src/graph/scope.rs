@@ -27,6 +27,10 @@ pub(super) struct Binding {
     pub(super) given: Option<usize>,
     /// Declared as `bool`.
     pub(super) is_bool: bool,
+    /// Of a type that the user has written, as far as its declaration shows: its methods may have the name of any other method.
+    pub(super) is_of_user: bool,
+    /// A closure that changes this variable of those around it.
+    pub(super) changes: Option<String>,
 }
 
 /// Identifies a variable. Ids grow in the order of declaration, so that a variable declared inside of a block has a larger
@@ -103,7 +107,7 @@ impl Env {
     /// Declares one variable.
     pub(super) fn declare(&mut self, name: String, access: Access, deferred: bool) {
         self.names.push((name, self.bindings.len()));
-        self.bindings.push(Binding { access, deferred, given: None, is_bool: false });
+        self.bindings.push(Binding { access, deferred, given: None, is_bool: false, is_of_user: false, changes: None });
     }
 
     /// Declares the variables of a pattern.
@@ -175,6 +179,10 @@ impl Env {
             };
             self.declare(ident.to_string(), access, init.is_none());
             self.note_type(ty);
+            if let (Some(last), Some(init)) = (self.bindings.last_mut(), init) {
+                last.is_of_user |= ty.is_none() && makes_type_of_user(init);
+                last.changes = changed_by_closure(init);
+            }
         } else {
             match init {
                 Some(init) => self.declare_matched(pat, init),
@@ -201,6 +209,7 @@ impl Env {
         let is_bool = matches!(ty, Some(Type::Path(p)) if p.qself.is_none() && p.path.is_ident("bool"));
         if let Some(last) = self.bindings.last_mut() {
             last.is_bool = is_bool;
+            last.is_of_user = ty.is_some_and(is_type_of_user);
         }
     }
 
@@ -224,6 +233,9 @@ impl Env {
                     (false, None) => Access::Plain,
                 };
                 self.declare("self".to_owned(), access, false);
+                if let Some(last) = self.bindings.last_mut() {
+                    last.is_of_user = true;
+                }
             }
             FnArg::Typed(p) => {
                 self.declare_pat(&Pat::Type(p.clone()));
@@ -233,6 +245,116 @@ impl Env {
             }
         }
     }
+}
+
+/// Whether a name is that of a type, and of none that the standard library or anabranch has. One letter is a parameter or an alias.
+fn is_name_of_user(name: &str) -> bool {
+    const KNOWN: &[&str] = &[
+        "Any",
+        "Arc",
+        "Array",
+        "BTreeMap",
+        "BTreeSet",
+        "BinaryHeap",
+        "Box",
+        "Cell",
+        "Cow",
+        "Duration",
+        "Err",
+        "HashMap",
+        "HashSet",
+        "HostTensor",
+        "Instant",
+        "Key",
+        "List",
+        "None",
+        "Ok",
+        "Option",
+        "Path",
+        "PathBuf",
+        "Range",
+        "Rc",
+        "RefCell",
+        "Result",
+        "Shape",
+        "Some",
+        "String",
+        "Tensor",
+        "Var",
+        "Vec",
+        "VecDeque",
+        "Wrapping",
+    ];
+    name.len() > 1 && name.starts_with(char::is_uppercase) && !KNOWN.contains(&name)
+}
+
+fn is_type_of_user(ty: &Type) -> bool {
+    match ty {
+        Type::Reference(r) => is_type_of_user(&r.elem),
+        Type::Paren(t) => is_type_of_user(&t.elem),
+        Type::Path(p) => p.path.segments.last().is_some_and(|s| is_name_of_user(&s.ident.to_string())),
+        _ => false,
+    }
+}
+
+/// Whether an expression makes a value of a user's type, by its form: `Pair { .. }`, `Pair(..)`, `Pair::new(..)`.
+fn makes_type_of_user(init: &Expr) -> bool {
+    let named = |path: &syn::Path| path.segments.iter().rev().take(2).any(|s| is_name_of_user(&s.ident.to_string()));
+    match init {
+        Expr::Struct(s) => named(&s.path),
+        Expr::Call(c) => matches!(&*c.func, Expr::Path(p) if named(&p.path)),
+        Expr::Reference(r) => makes_type_of_user(&r.expr),
+        Expr::Paren(e) => makes_type_of_user(&e.expr),
+        Expr::Try(t) => makes_type_of_user(&t.expr),
+        _ => false,
+    }
+}
+
+/// The variable that a closure assigns, or borrows mutably, if there is one from around it.
+pub(super) fn changed_by_closure(e: &Expr) -> Option<String> {
+    struct Find {
+        own: Vec<String>,
+        found: Option<String>,
+    }
+    impl Find {
+        fn changed(&mut self, place: &Expr) {
+            let root = match place {
+                Expr::Path(p) => p.path.get_ident().map(ToString::to_string),
+                Expr::Field(e) => return self.changed(&e.base),
+                Expr::Index(e) => return self.changed(&e.expr),
+                Expr::Paren(e) => return self.changed(&e.expr),
+                Expr::Tuple(e) => return e.elems.iter().for_each(|e| self.changed(e)),
+                Expr::Unary(e) => return self.changed(&e.expr),
+                _ => None,
+            };
+            if let Some(root) = root.filter(|root| !self.own.contains(root)) {
+                self.found.get_or_insert(root);
+            }
+        }
+    }
+    impl<'a> Visit<'a> for Find {
+        fn visit_pat_ident(&mut self, p: &'a PatIdent) {
+            self.own.push(p.ident.to_string());
+        }
+        fn visit_expr(&mut self, e: &'a Expr) {
+            match e {
+                Expr::Assign(a) => self.changed(&a.left),
+                Expr::Binary(b) if super::rewrite::is_assignment(&b.op) => self.changed(&b.left),
+                Expr::Reference(r) if r.mutability.is_some() => self.changed(&r.expr),
+                _ => {}
+            }
+            visit::visit_expr(self, e);
+        }
+        fn visit_item(&mut self, _: &'a syn::Item) {}
+    }
+    let closure = match e {
+        Expr::Closure(c) => c,
+        Expr::Paren(e) => return changed_by_closure(&e.expr),
+        _ => return None,
+    };
+    let mut find = Find { own: Vec::new(), found: None };
+    find.visit_expr_closure(closure);
+    find.found
 }
 
 /// What an expression lends mutably, as far as its form shows.

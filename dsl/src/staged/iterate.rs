@@ -228,6 +228,11 @@ impl<T: Integer> Ends<T> {
 }
 
 /// What [`range`] takes: an end, `start..end`, `start..=end`, or `(start, end)`.
+#[diagnostic::on_unimplemented(
+    message = "`range` counts up to a tensor of integers, which `{Self}` is not",
+    label = "not a tensor, nor two ends of which one is a tensor",
+    note = "a loop over a number of the host is `for i in 0..n`; for one in the graph make a tensor of it, as in `range(scalar(3))`"
+)]
 pub trait Bounds<T: Integer> {
     /// The ends.
     fn bounds(self) -> Ends<T>;

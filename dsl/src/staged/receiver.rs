@@ -14,7 +14,7 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub struct Used<'a, T: ?Sized>(pub &'a T);
 
-/// It is a mutable reference.
+/// It is a mutable reference, or holds some.
 #[derive(Debug)]
 pub struct MutReference;
 
@@ -32,6 +32,28 @@ impl<T: ?Sized> Used<'_, &mut T> {
         MutReference
     }
 }
+
+macro_rules! holds_mut_references {
+    ($([$($generics:tt)*] $holder:ty),*) => {$(
+        impl<$($generics)*> Used<'_, $holder> {
+            /// What it is.
+            pub fn kind(&self) -> MutReference {
+                MutReference
+            }
+        }
+    )*};
+}
+holds_mut_references!(
+    [T: ?Sized] Vec<&mut T>,
+    [T: ?Sized] Option<&mut T>,
+    [T: ?Sized, const N: usize] [&mut T; N],
+    [T: ?Sized] Box<[&mut T]>,
+    [T: Carry] std::slice::IterMut<'_, T>,
+    [R] Box<dyn FnOnce() -> R + '_>,
+    [R] Box<dyn FnMut() -> R + '_>,
+    [A, R] Box<dyn FnOnce(A) -> R + '_>,
+    [A, R] Box<dyn FnMut(A) -> R + '_>
+);
 
 macro_rules! interior_mutable {
     ($($cell:ty),*) => {$(

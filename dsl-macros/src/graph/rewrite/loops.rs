@@ -118,6 +118,10 @@ impl Walk<'_> {
     pub(super) fn for_expr(&mut self, mut f: ExprForLoop) -> Expr {
         let at = f.for_token.span;
         let source = f.expr.clone();
+        self.iterated(&source);
+        if Jumps::ending_loop(&f.body, f.label.as_ref()).under_construct {
+            self.refuse_lazy_changes(&source);
+        }
         if known::is_host_iterator(&f.expr) {
             self.visit_expr_mut(&mut f.expr);
             let scope = self.env.enter();
@@ -143,6 +147,30 @@ impl Walk<'_> {
         let expansion = self.staged_while(at, f.label, test, item, f.body);
         self.env.leave(scope);
         with_attributes(&f.attrs, emit::for_loop(&looping, &position, at, &iterable, &expansion))
+    }
+
+    /// A variable that a loop goes over, or that is taken apart, may hold mutable references by its type alone.
+    pub(super) fn iterated(&mut self, holder: &Expr) {
+        if let Expr::Path(_) = holder
+            && let Some(written) = Written::of(holder)
+            && let Some(id) = self.env.resolve(&written.root.to_string())
+            && self.env.binding(id).access == Access::Plain
+        {
+            self.used(id, written);
+        }
+    }
+
+    /// The items of a host loop that a jump under a tensor leaves are all made while tracing, also those that it skips.
+    fn refuse_lazy_changes(&mut self, iterator: &Expr) {
+        let Expr::MethodCall(m) = iterator else { return };
+        if let Some((closure, changed)) = m.args.iter().find_map(|arg| Some((arg, scope::changed_by_closure(arg)?))) {
+            let message = format!(
+                "this closure changes `{changed}` also for the items that a jump out of the loop skips: \
+                 `collect` the items before the loop, or change `{changed}` in its body"
+            );
+            self.cx.push(syn::Error::new(closure.span(), message));
+        }
+        self.refuse_lazy_changes(&m.receiver);
     }
 
     pub(super) fn loop_expr(&mut self, mut l: ExprLoop, position: Position) -> Expr {

@@ -1,0 +1,19 @@
+use anabranch::prelude::*;
+
+fn apply(change: impl FnOnce()) {
+    change()
+}
+
+#[graph]
+fn moved(x: Tensor, limit: Tensor) -> Tensor {
+    let mut y = x;
+    {
+        let double = || y = x * 2.0;
+        if x > limit {
+            apply(double);
+        }
+    }
+    y
+}
+
+fn main() {}
