@@ -206,3 +206,68 @@ agree!(deferred(n) over -2..3; {
     y += 1;
     x * 100 + y
 });
+
+agree!(first_value_before_a_break(n) over -1..9; {
+    let w;
+    loop {
+        n += 1;
+        if n > 5 {
+            w = n * 2;
+            break;
+        }
+    }
+    w + n
+});
+
+agree!(first_value_before_one_of_several_breaks(n) over -1..12; {
+    let mut w;
+    'outer: loop {
+        n += 1;
+        match n {
+            4 => {
+                w = n * 3;
+                break;
+            }
+            9 => {
+                w = int(7);
+                break 'outer;
+            }
+            _ => {}
+        }
+        if n > 10 {
+            w = n;
+            break;
+        } else if n % 7 == 6 {
+            continue;
+        }
+        n += 1;
+    }
+    w += n;
+    w
+});
+
+agree!(first_value_behind_a_loop_or_in_it(n) over -1..9; {
+    let w;
+    'a: {
+        for i in count(0, n) {
+            if i > 3 {
+                w = n * i;
+                break 'a;
+            }
+        }
+        w = n + 100;
+    }
+    w
+});
+
+agree!(two_declared_at_once(n) over -2..3; {
+    let (a, mut b);
+    if n > 0 {
+        (a, b) = (n, n * 2);
+    } else {
+        a = int(5);
+        b = n;
+    }
+    b += a;
+    a * 10 + b
+});

@@ -46,8 +46,16 @@ impl Canonical {
     fn statements(&mut self, block: &mut Block) {
         let mut rest: VecDeque<Stmt> = std::mem::take(&mut block.stmts).into();
         while let Some(mut stmt) = rest.pop_front() {
-            if let Some(with_value) = first_values::through_block(&stmt, &self.deferred) {
+            let new_label = |at| {
+                self.next_index += 1;
+                emit::label("given", self.next_index, at)
+            };
+            if let Some(with_value) = first_values::through(&stmt, &self.deferred, new_label) {
                 rest.push_front(with_value);
+                continue;
+            }
+            if let Some(stmts) = declared_one_by_one(&stmt) {
+                stmts.into_iter().rev().for_each(|stmt| rest.push_front(stmt));
                 continue;
             }
             if let Stmt::Local(local) = &mut stmt
@@ -245,6 +253,16 @@ impl VisitMut for Canonical {
     fn visit_item_mut(&mut self, _: &mut Item) {}
     fn visit_type_mut(&mut self, _: &mut Type) {}
     fn visit_pat_mut(&mut self, _: &mut Pat) {}
+}
+
+/// `let a; let b;` for `let (a, b);`
+fn declared_one_by_one(stmt: &Stmt) -> Option<Vec<Stmt>> {
+    let Stmt::Local(Local { attrs, pat: Pat::Tuple(t), init: None, .. }) = stmt else { return None };
+    let is_name = |p: &Pat| matches!(p, Pat::Ident(i) if i.by_ref.is_none() && i.subpat.is_none());
+    if !t.elems.iter().all(is_name) {
+        return None;
+    }
+    Some(t.elems.iter().map(|name| parse_quote!(#(#attrs)* let #name;)).collect())
 }
 
 /// `loop { if cond { .. } else { break } }`

@@ -1,20 +1,32 @@
-//! Variables declared by `let x;` that get their first value on the ways through a labelled block.
+//! Variables declared by `let x;` that get their first value on the ways through a labelled block, or out of a `loop`.
 //!
-//! `'a: { if c { x = 1; break 'a; } x = 2; }` becomes `x = 'a: { let x; if c { x = 1; break 'a x; } x = 2; x };`, because a value is what a
-//! jump takes along.
+//! `'a: { if c { x = 1; break 'a; } x = 2; }` becomes `x = 'a: { let x; if c { break 'a 1; } x = 2; x };`, and
+//! `loop { if c { x = 1; break; } }` becomes `x = 'a: loop { let x; if c { break 'a 1; } }`, because a value is what a jump takes along.
 
 use super::*;
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
 
-/// The block with the variables as its value, if the statement is a labelled block that a jump leaves after it gave one of them its
+/// The block or loop with the variables as its value, if the statement is one that a jump leaves after it gave one of them its
 /// first value inside of an arm.
-pub(super) fn through_block(stmt: &Stmt, deferred: &[Local]) -> Option<Stmt> {
-    let Stmt::Expr(Expr::Block(block), _) = stmt else {
+pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Span) -> Lifetime) -> Option<Stmt> {
+    if deferred.is_empty() {
         return None;
+    }
+    let mut whole = match stmt {
+        Stmt::Expr(Expr::Block(b), _) if b.label.is_some() => Expr::Block(b.clone()),
+        Stmt::Expr(Expr::Loop(l), _) => Expr::Loop(labelled(l, new_label)),
+        _ => return None,
     };
-    let label = block.label.as_ref()?.name.ident.to_string();
+    let (label, body, is_loop) = match &mut whole {
+        Expr::Block(b) => (&b.label, &mut b.block, false),
+        Expr::Loop(l) => (&l.label, &mut l.body, true),
+        _ => unreachable!("it is one of these"),
+    };
+    let label = label.as_ref()?.name.ident.to_string();
     let mut find =
         Find { label: &label, jumps: false, has_value: false, assigned: Vec::new(), given: Vec::new(), depth: 0 };
-    find.visit_block(&block.block);
+    find.visit_block(body);
     let given: Vec<&Local> = deferred
         .iter()
         .enumerate()
@@ -33,21 +45,62 @@ pub(super) fn through_block(stmt: &Stmt, deferred: &[Local]) -> Option<Stmt> {
         [name] => parse_quote!(#name),
         names => parse_quote!((#(#names),*)),
     };
-    let mut block = block.clone();
-    Leave { label: &label, value: &value }.visit_block_mut(&mut block.block);
-    if let Some(Stmt::Expr(last, semi @ None)) = block.block.stmts.last_mut() {
-        *semi = Some(Token![;](last.span()));
+    Leave { label: &label, value: &value }.visit_block_mut(body);
+    if !is_loop {
+        if let Some(Stmt::Expr(last, semi @ None)) = body.stmts.last_mut() {
+            *semi = Some(Token![;](last.span()));
+        }
+        if !block_jumps(body) {
+            body.stmts.push(Stmt::Expr(value.clone(), None));
+        }
     }
-    if !block_jumps(&block.block) {
-        block.block.stmts.push(Stmt::Expr(value.clone(), None));
+    // What each jump gives at once needs no variable.
+    let named = |local: &&&Local| name_of(local).is_some_and(|name| is_named(body.to_token_stream(), name));
+    let declarations: Vec<Stmt> = given
+        .iter()
+        .filter(named)
+        .map(|local| {
+            let mut local = (*local).clone();
+            local.attrs.push(parse_quote!(#[allow(unused_mut, reason = "it stands for the outer one")]));
+            Stmt::Local(local)
+        })
+        .collect();
+    body.stmts.splice(0..0, declarations);
+    Some(parse_quote!(#value = #whole;))
+}
+
+/// Whether a name occurs in code.
+fn is_named(code: TokenStream, name: &Ident) -> bool {
+    code.into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => ident == *name,
+        TokenTree::Group(group) => is_named(group.stream(), name),
+        _ => false,
+    })
+}
+
+/// The loop with a label, which each `break` out of it has.
+fn labelled(l: &ExprLoop, new_label: impl FnOnce(Span) -> Lifetime) -> ExprLoop {
+    struct Label<'a>(&'a Lifetime);
+    impl VisitMut for Label<'_> {
+        fn visit_expr_mut(&mut self, e: &mut Expr) {
+            match e {
+                Expr::Break(b) if b.label.is_none() => b.label = Some(self.0.clone()),
+                Expr::Loop(_) | Expr::While(_) | Expr::ForLoop(_) => return,
+                Expr::Closure(_) | Expr::Async(_) | Expr::Const(_) => return,
+                _ => {}
+            }
+            visit_mut::visit_expr_mut(self, e);
+        }
+        fn visit_item_mut(&mut self, _: &mut Item) {}
     }
-    let declarations = given.iter().map(|local| -> Stmt {
-        let mut local = (*local).clone();
-        local.attrs.push(parse_quote!(#[allow(unused_mut, reason = "it stands for the outer one")]));
-        Stmt::Local(local)
+    let mut l = l.clone();
+    let label = l.label.get_or_insert_with(|| {
+        let at = l.loop_token.span;
+        syn::Label { name: new_label(at), colon_token: Token![:](at) }
     });
-    block.block.stmts.splice(0..0, declarations);
-    Some(parse_quote!(#value = #block;))
+    let name = label.name.clone();
+    Label(&name).visit_block_mut(&mut l.body);
+    l
 }
 
 /// Notes what a statement declares, and what has a value after it.
@@ -149,7 +202,23 @@ struct Leave<'a> {
     value: &'a Expr,
 }
 
+impl Leave<'_> {
+    /// What `x = value; break 'a x;` gives at once.
+    fn given_at_once(&self, block: &mut Block) {
+        let [.., Stmt::Expr(Expr::Assign(a), _), Stmt::Expr(Expr::Break(b), _)] = &mut block.stmts[..] else { return };
+        if b.label.as_ref().is_some_and(|l| l.ident == self.label) && *a.left == *self.value && a.attrs.is_empty() {
+            b.expr = Some(a.right.clone());
+            let last = block.stmts.len() - 1;
+            block.stmts.remove(last - 1);
+        }
+    }
+}
+
 impl VisitMut for Leave<'_> {
+    fn visit_block_mut(&mut self, block: &mut Block) {
+        visit_mut::visit_block_mut(self, block);
+        self.given_at_once(block);
+    }
     fn visit_expr_mut(&mut self, e: &mut Expr) {
         match e {
             Expr::Break(b) if b.label.as_ref().is_some_and(|l| l.ident == self.label) => {
