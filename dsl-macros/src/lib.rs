@@ -52,7 +52,8 @@ use proc_macro::TokenStream;
 /// # Loops and jumps
 ///
 /// A loop whose condition is a tensor runs in the graph; one over host values is unrolled while tracing, also where a `break` in it
-/// depends on a tensor: the iterations after it are then skipped when the graph runs. A `loop` that only a tensor ends runs in the graph.
+/// depends on a tensor: the iterations after it are then skipped when the graph runs, so what only the head of the loop changes, as in
+/// `while let Some(x) = items.next()`, has to be a `Carry` or is an error. A `loop` that only a tensor ends runs in the graph.
 /// Code behind a jump runs only if the jump was not taken, so a value that is given back early needs the same type and shape
 /// as the value at the end, and a host value cannot be given back under a condition that is a tensor.
 ///
@@ -62,9 +63,11 @@ use proc_macro::TokenStream;
 /// # What counts as a change
 ///
 /// Assignments, `&mut` borrows, and calls of methods on a `mut` variable or behind a `&mut`, unless the name of the method is
-/// known to change nothing (`len`, `iter`, `clone`, `sum`, ..). So a struct on which a method is called under a tensor condition
-/// may have to be a `Carry`. Using a variable that is a `Cell` or `RefCell` of tensors is an error there; changes through other shared
-/// references are not seen, but a tensor that leaves its branch in this way is an error when it is used.
+/// known to change nothing (`len`, `iter`, `clone`, `sum`, ..) and the variable is not seen to be of a type of your own. So a struct on which a
+/// method is called under a tensor condition may have to be a `Carry`. Using a variable there that is a `Cell` or `RefCell` of tensors, or that
+/// holds mutable references (an array, a vector, an option or an iterator of them, a closure that changes a variable), is an error; changes
+/// through other shared references, and through a `&mut` inside of a struct of your own, are not seen, but a tensor that leaves its branch in
+/// this way is an error when it is used.
 ///
 /// # Host conditions
 ///
