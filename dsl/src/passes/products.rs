@@ -14,7 +14,7 @@ use std::collections::HashMap;
 /// - A sum of products, `sum += a b` with a result that nothing else in the loop reads: the iterations put `a` and `b` into two
 ///   matrices, and after the loop there is one product. This is how the gradients of weights come about.
 ///
-/// Both are about products of few rows. What has to be kept is limited by [`MAX_BYTES`].
+/// Both are about products of few rows. What has to be kept for one product is at most 256 MiB.
 ///
 /// Before: verified. After: verified; a sum of products may be rounded in another way than before. A product cannot fail, so nothing
 /// else is seen of its running where it did not. The products before stay, unused, for the pass that removes such.
