@@ -416,8 +416,8 @@ impl<T: Float> Tensor<T> {
     /// ```
     /// # use anabranch_dsl::prelude::*;
     /// # use anabranch_dsl::ops::ConvOptions;
-    /// let x = || tensor([[[[1.0f32, 2.0], [3.0, 4.0]]]]);
-    /// let filter = || full::<f32>(1.0, [1, 1, 3, 3]);
+    /// let x = || tensor([1.0f32, 2.0, 3.0, 4.0]).reshape([1, 1, 2, 2]);
+    /// let filter = || full([1, 1, 3, 3], 1.0f32);
     /// let y = eval(|| x().conv2d(filter(), ConvOptions::new().padding(1)))?;
     /// assert_eq!(y.as_slice(), [10.0; 4]);
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
@@ -434,7 +434,7 @@ impl<T: Float> Tensor<T> {
     /// ```
     /// # use anabranch_dsl::prelude::*;
     /// # use anabranch_dsl::ops::ConvOptions;
-    /// let (x, filter) = (|| full::<f32>(1.0, [1, 2, 2, 2, 2]), || full::<f32>(0.5, [1, 2, 2, 2, 2]));
+    /// let (x, filter) = (|| full([1, 2, 2, 2, 2], 1.0f32), || full([1, 2, 2, 2, 2], 0.5f32));
     /// assert_eq!(eval(|| x().conv3d(filter(), ConvOptions::new()))?.as_slice(), [8.0]);
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
@@ -472,8 +472,8 @@ impl<T: Float> Tensor<T> {
     /// ```
     /// # use anabranch_dsl::prelude::*;
     /// # use anabranch_dsl::ops::ConvOptions;
-    /// let x = || tensor([[[[1.0f32, 2.0]]]]);
-    /// let filter = || full::<f32>(1.0, [1, 1, 2, 2]);
+    /// let x = || tensor([1.0f32, 2.0]).reshape([1, 1, 1, 2]);
+    /// let filter = || full([1, 1, 2, 2], 1.0f32);
     /// let y = eval(|| x().conv_transpose2d(filter(), ConvOptions::new()))?;
     /// assert_eq!(y.as_slice(), [1.0, 3.0, 2.0, 1.0, 3.0, 2.0]);
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
@@ -489,7 +489,7 @@ impl<T: Float> Tensor<T> {
     /// ```
     /// # use anabranch_dsl::prelude::*;
     /// # use anabranch_dsl::ops::ConvOptions;
-    /// let (x, filter) = (|| full::<f32>(3.0, [1, 1, 1, 1, 1]), || full::<f32>(2.0, [1, 1, 2, 1, 1]));
+    /// let (x, filter) = (|| full([1, 1, 1, 1, 1], 3.0f32), || full([1, 1, 2, 1, 1], 2.0f32));
     /// let y = eval(|| x().conv_transpose3d(filter(), ConvOptions::new()))?;
     /// assert_eq!(y.as_slice(), [6.0, 6.0]);
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())

@@ -373,7 +373,7 @@ impl<T: Float> Tensor<T> {
     /// ```
     /// # use anabranch_dsl::prelude::*;
     /// # use anabranch_dsl::ops::PoolOptions;
-    /// let x = || tensor([[[[1.0f32, 2.0, 5.0, 6.0], [3.0, 4.0, 7.0, 0.0]]]]);
+    /// let x = || tensor([[1.0f32, 2.0, 5.0, 6.0], [3.0, 4.0, 7.0, 0.0]]);
     /// assert_eq!(eval(|| x().max_pool(PoolOptions::<2>::new(2)))?.as_slice(), [4.0, 7.0]);
     /// assert_eq!(eval(|| x().max_pool(PoolOptions::<1>::new(3).stride(1)))?.as_slice(), [5.0, 6.0, 7.0, 7.0]);
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
@@ -405,7 +405,7 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
-    /// assert_eq!(eval(|| tensor([[[[1.0f32, 2.0], [5.0, 4.0]]]]).global_max_pool())?.as_slice(), [5.0]);
+    /// assert_eq!(eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_max_pool())?.as_slice(), [5.0]);
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     #[track_caller]
@@ -418,7 +418,7 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
-    /// assert_eq!(eval(|| tensor([[[[1.0f32, 2.0], [5.0, 4.0]]]]).global_avg_pool())?.as_slice(), [3.0]);
+    /// assert_eq!(eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_avg_pool())?.as_slice(), [3.0]);
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     #[track_caller]

@@ -4,6 +4,7 @@
 //! It reads views and writes one region. The result does not depend on the number of threads: work is split into parts whose
 //! sizes depend on the shapes only.
 
+pub(crate) mod conv;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod functions;
@@ -44,6 +45,10 @@ pub(crate) enum Kernel {
     Softmax(softmax::Softmax),
     /// A product of matrices.
     Matmul(matmul::Matmul),
+    /// A convolution or its transpose.
+    Conv(conv::Gather),
+    /// The gradient of a convolution with respect to its filters.
+    ConvWeights(conv::Weights),
     /// Reads at places.
     Take(index::Places),
     /// Adds at places to what the buffer holds.
@@ -80,6 +85,8 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
         Kernel::Lanes(lanes) => lanes.run(operands[0].view(), out, sources),
         Kernel::Softmax(softmax) => softmax.run(operands[0].view(), out, sources),
         Kernel::Matmul(matmul) => matmul.run(operands, out, sources),
+        Kernel::Conv(conv) => conv.run(operands, out, sources),
+        Kernel::ConvWeights(conv) => conv.run(operands, out, sources),
         Kernel::Take(places) => return index::take(places, operands, out, sources),
         Kernel::ScatterAdd(places) => return index::scatter_add(places, operands, out, sources),
         Kernel::ReadWindow(window) => return window.read(operands, out, sources),
