@@ -11,6 +11,7 @@ pub(crate) mod functions;
 pub(crate) mod index;
 pub(crate) mod lanes;
 pub(crate) mod matmul;
+pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod reference;
@@ -49,6 +50,8 @@ pub(crate) enum Kernel {
     Conv(conv::Gather),
     /// The gradient of a convolution with respect to its filters.
     ConvWeights(conv::Weights),
+    /// Pooling.
+    Pool(pool::Pool),
     /// Reads at places.
     Take(index::Places),
     /// Adds at places to what the buffer holds.
@@ -87,6 +90,7 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
         Kernel::Matmul(matmul) => matmul.run(operands, out, sources),
         Kernel::Conv(conv) => conv.run(operands, out, sources),
         Kernel::ConvWeights(conv) => conv.run(operands, out, sources),
+        Kernel::Pool(pool) => pool.run(operands, out, sources),
         Kernel::Take(places) => return index::take(places, operands, out, sources),
         Kernel::ScatterAdd(places) => return index::scatter_add(places, operands, out, sources),
         Kernel::ReadWindow(window) => return window.read(operands, out, sources),

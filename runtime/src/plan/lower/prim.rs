@@ -5,6 +5,7 @@ use crate::cpu::kernels::conv::{Gather, Geometry, Weights};
 use crate::cpu::kernels::index::{Places, Window};
 use crate::cpu::kernels::lanes::{Along, Lanes};
 use crate::cpu::kernels::matmul::Matmul;
+use crate::cpu::kernels::pool::{Pool, Pooling};
 use crate::cpu::kernels::random::Random;
 use crate::cpu::kernels::reduce::{Reduce, Reduction};
 use crate::cpu::kernels::softmax::{Normal, Softmax};
@@ -174,6 +175,23 @@ impl Lower<'_> {
                 Kernel::Conv(Gather::transpose(&geometry))
             }
             "conv_weight_grad" => return self.conv_weights(operands, shape, data, def, attrs).map(Some),
+            "max_pool" | "max_pool_pick" | "max_pool_grad" | "avg_pool" | "avg_pool_grad" => {
+                let (pooling, x, y) = match def.name {
+                    "max_pool" => (Pooling::Max, &operands[0].shape, &shape),
+                    "max_pool_pick" => (Pooling::Pick, &operands[0].shape, &shape),
+                    "max_pool_grad" => (Pooling::MaxGrad, &operands[0].shape, &operands[1].shape),
+                    "avg_pool" => (Pooling::Mean, &operands[0].shape, &shape),
+                    _ => (Pooling::MeanGrad, &shape, &operands[0].shape),
+                };
+                if !Pool::takes(x) {
+                    return Ok(None);
+                }
+                let kernel = Kernel::Pool(Pool::new(pooling, x, y, attrs));
+                for view in &mut operands {
+                    *view = self.contiguous(view.clone(), def.name, data.loc);
+                }
+                kernel
+            }
             "take" | "take_along_axis" => {
                 for view in &mut operands {
                     *view = self.contiguous(view.clone(), def.name, data.loc);
@@ -254,6 +272,9 @@ impl Lower<'_> {
             data.loc,
         );
         self.emit(Instr::Run(step));
+        if self.options.check_finite {
+            self.emit(Instr::CheckFinite(step));
+        }
         let sum = Kernel::Reduce(Reduce::new(Reduction::Sum, &parts, &[0]));
         self.run_kernel_on(sum, vec![Operand::View(parts)], data, def, attrs)
     }

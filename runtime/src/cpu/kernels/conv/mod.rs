@@ -43,7 +43,7 @@ pub(crate) struct Geometry {
 }
 
 /// As three axes: those that are missing come first.
-fn three(extents: &[usize], missing: usize) -> [usize; 3] {
+pub(super) fn three(extents: &[usize], missing: usize) -> [usize; 3] {
     let mut all = [missing; 3];
     all[3 - extents.len()..].copy_from_slice(extents);
     all
@@ -142,7 +142,7 @@ impl Iterator for Pieces {
 
 /// Which part `lo..hi` of `len` elements, the first at `start` and the others `step` apart, lies inside of an axis.
 #[inline(always)]
-fn inside(start: isize, step: usize, len: usize, extent: usize) -> (usize, usize) {
+pub(super) fn inside(start: isize, step: usize, len: usize, extent: usize) -> (usize, usize) {
     let before = (-start).max(0) as usize;
     let left = (extent as isize - start).max(0) as usize;
     let (lo, hi) = if step == 1 { (before, left) } else { (before.div_ceil(step), left.div_ceil(step)) };
