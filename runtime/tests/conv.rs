@@ -179,18 +179,23 @@ fn pooling_of_every_shape() {
     }
     check(&[numbers(&[2, 5, 6, 7], DType::F32)], |x| pooled(x[0], &PoolOptions::<3>::new([2, 3, 2]).stride(1)))
         .expect("it runs");
-    check(&[numbers(&[2, 30], DType::F32)], |x| pooled(x[0], &PoolOptions::<1>::new(3).stride(2).padding_sides([(2, 1)])))
-        .expect("it runs");
+    check(&[numbers(&[2, 30], DType::F32)], |x| {
+        pooled(x[0], &PoolOptions::<1>::new(3).stride(2).padding_sides([(2, 1)]))
+    })
+    .expect("it runs");
 }
 
 /// Equal maxima and numbers that are none, in all places.
 #[test]
 fn the_place_of_a_maximum_is_that_of_the_reference() {
-    let x: Vec<f32> =
-        (0..600).map(|i| if i % 17 == 5 { f32::NAN } else { [-0.0, 0.0, 1.0, f32::NEG_INFINITY][i * 7 % 11 % 4] }).collect();
-    let inputs = [HostTensor::new([2, 300], x.clone()), HostTensor::new([3, 10, 20], x), numbers(&[3, 10, 20], DType::F32)];
+    let x: Vec<f32> = (0..600)
+        .map(|i| if i % 17 == 5 { f32::NAN } else { [-0.0, 0.0, 1.0, f32::NEG_INFINITY][i * 7 % 11 % 4] })
+        .collect();
+    let inputs =
+        [HostTensor::new([2, 300], x.clone()), HostTensor::new([3, 10, 20], x), numbers(&[3, 10, 20], DType::F32)];
     check(&inputs, |x| {
-        let (row, plane) = (PoolOptions::<1>::new(4).stride(3).padding(2), PoolOptions::<2>::new(3).stride(2).padding(1));
+        let (row, plane) =
+            (PoolOptions::<1>::new(4).stride(3).padding(2), PoolOptions::<2>::new(3).stride(2).padding(1));
         let (a, b) = (x[0].max_pool(&row), x[1].max_pool(&plane));
         let back = autodiff::vjp(&[(a, a.number(1.0).broadcast_to(a.shape()))], &[x[0]]);
         let planes = autodiff::vjp(&[(b, x[2].max_pool(&plane))], &[x[1]]);

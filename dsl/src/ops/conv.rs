@@ -312,6 +312,11 @@ impl<const D: usize> ConvOptions<D> {
         ConvOptions { output_padding: output_padding.per_axis(), ..self }
     }
 
+    /// The number of groups.
+    pub(crate) fn n_groups(&self) -> usize {
+        self.groups
+    }
+
     fn attrs(&self, padding: [(usize, usize); D]) -> Attrs {
         let attrs = Attrs::none().with("strides", ints(self.stride)).with("padding", sides(padding));
         attrs.with("dilation", ints(self.dilation)).with("groups", Attr::Int(self.groups as i64))

@@ -14,6 +14,7 @@ use crate::autodiff::GradNode;
 use crate::ir::{AttrKind, Attrs};
 use crate::{Any, Diagnostic, Element, HostTensor, Loc, TensorType, Type, trace};
 
+mod attention;
 mod axes;
 mod cast;
 mod compare;

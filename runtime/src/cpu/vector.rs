@@ -6,7 +6,9 @@
 use bytemuck::Pod;
 
 /// An element of vectors.
-pub(crate) trait Lane: Pod + Default + Send + Sync + PartialOrd + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self> {
+pub(crate) trait Lane:
+    Pod + Default + Send + Sync + PartialOrd + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self>
+{
     /// 512 bits.
     #[cfg(target_arch = "x86_64")]
     type V512: Vector<T = Self>;

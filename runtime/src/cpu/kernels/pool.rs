@@ -121,7 +121,9 @@ impl Pool {
                         let i = part * planes + i;
                         let (a, b) = (&first[i * sizes[1]..][..sizes[1]], &second[i * sizes[2]..][..sizes[2]]);
                         match self.pooling {
-                            Pooling::Max => self.maxima(a, |at, best, _| out[at..at + best.len()].copy_from_slice(best)),
+                            Pooling::Max => {
+                                self.maxima(a, |at, best, _| out[at..at + best.len()].copy_from_slice(best))
+                            }
                             Pooling::Pick => self.maxima(a, |at, _, places| {
                                 out[at..].iter_mut().zip(places).for_each(|(y, &p)| *y = picked(b, p));
                             }),

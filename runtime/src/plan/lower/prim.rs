@@ -237,7 +237,8 @@ impl Lower<'_> {
     /// Filters `[groups * filters, channels, ..]` as `[groups, channels, filters, window]`.
     fn channels_first(&mut self, w: &View, g: &Geometry, name: &'static str, loc: Loc) -> View {
         let w = self.contiguous(w.clone(), name, loc);
-        let parts = w.reshape(&[g.groups, g.filters, g.channels, g.window()]).expect("a contiguous tensor has all shapes");
+        let parts =
+            w.reshape(&[g.groups, g.filters, g.channels, g.window()]).expect("a contiguous tensor has all shapes");
         self.contiguous(parts.permute(&[0, 2, 1, 3]), name, loc)
     }
 
@@ -263,14 +264,8 @@ impl Lower<'_> {
         }
         let dtype = self.graph.ty(data.results[0]).element().dtype;
         let parts = self.new_buffer(dtype, [vec![kernel.splits()], shape].concat());
-        let step = self.add_step(
-            Kernel::ConvWeights(kernel),
-            operands,
-            Out::View(parts.clone()),
-            None,
-            def.name,
-            data.loc,
-        );
+        let step =
+            self.add_step(Kernel::ConvWeights(kernel), operands, Out::View(parts.clone()), None, def.name, data.loc);
         self.emit(Instr::Run(step));
         if self.options.check_finite {
             self.emit(Instr::CheckFinite(step));

@@ -264,11 +264,7 @@ impl<T: Lane> Part<'_, T> {
     }
 
     #[inline(always)]
-    unsafe fn product<V: Vector<T = T>, const ROWS: usize>(
-        &mut self,
-        phase: &Phase,
-        panel: &mut [T; DEPTH * WIDTH],
-    ) {
+    unsafe fn product<V: Vector<T = T>, const ROWS: usize>(&mut self, phase: &Phase, panel: &mut [T; DEPTH * WIDTH]) {
         let columns = self.images * size(phase.grid);
         let depth = phase.places.len();
         // Whole channels, if some fit into a panel.

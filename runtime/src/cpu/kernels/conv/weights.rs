@@ -138,8 +138,7 @@ impl<T: Lane> Task<T> for Part<'_, T> {
             let some = (places - k).min(PLACES);
             sums[..n].fill([zero; PLACES]);
             // Images whose positions are taken together, and how far filters lie apart.
-            let (step, apart) =
-                if self.all.merged { (self.images.len().max(1), g.batch * plane) } else { (1, plane) };
+            let (step, apart) = if self.all.merged { (self.images.len().max(1), g.batch * plane) } else { (1, plane) };
             for image in self.images.clone().step_by(step) {
                 let columns = step * plane;
                 let start = match self.all.merged {
