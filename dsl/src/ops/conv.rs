@@ -10,8 +10,8 @@
 //! | `conv_weight_grad` | `x`, `y` | `w` |
 //!
 //! where `x` is `[batch, channels, ..]`, `w` is `[filters, channels / groups, ..]` and `y` is `[batch, filters, ..]`. Each adds
-//! up the same products, of those elements that [`Windows::for_each`] brings together. What a window meets beyond
-//! the edges adds nothing.
+//! up the same products, of those elements that [`Windows::for_each`] brings together. What a window meets beyond the edges adds
+//! nothing; devices may add a zero times the element of the window there, which shows if that is infinite or `NaN`.
 
 use super::infer::Class;
 use super::number::{Number, match_float};

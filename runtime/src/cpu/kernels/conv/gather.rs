@@ -158,7 +158,7 @@ impl Gather {
         }
     }
 
-    fn run_at<T: Lane>(&self, level: Level, source: &[T], filters: &[T], out: &mut [T]) {
+    pub(super) fn run_at<T: Lane>(&self, level: Level, source: &[T], filters: &[T], out: &mut [T]) {
         let plane = size(self.result);
         let part = self.images * self.rows / self.row_parts * plane;
         if out.is_empty() {

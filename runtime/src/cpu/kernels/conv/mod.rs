@@ -154,3 +154,77 @@ pub(super) fn inside(start: isize, step: usize, len: usize, extent: usize) -> (u
 fn divisor(n: usize, most: usize) -> usize {
     (1..=most.min(n).max(1)).rev().find(|d| n.is_multiple_of(*d)).unwrap_or(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::vector::{Lane, Level};
+    use anabranch_dsl::ir::Attr;
+
+    fn attrs(strides: [i64; 2], padding: [i64; 4], dilation: [i64; 2], groups: i64) -> Attrs {
+        let ints = |n: &[i64]| Attr::Ints(n.to_vec());
+        let attrs = Attrs::none().with("strides", ints(&strides)).with("padding", ints(&padding));
+        attrs.with("dilation", ints(&dilation)).with("groups", Attr::Int(groups))
+    }
+
+    fn numbers<T: Lane + From<i8>>(n: usize) -> Vec<T> {
+        // Small whole numbers: every order of sums gives the same.
+        (0..n).map(|i| T::from((i * 7919 % 13) as i8 - 6)).collect()
+    }
+
+    /// Every instruction set of this processor gives what the plainest one gives, for each kernel.
+    fn levels_agree<T: Lane + From<i8> + std::fmt::Debug>() {
+        for (x, w, y, attrs) in [
+            ([2, 3, 9, 23], [13, 3, 3, 3], [2, 13, 9, 23], attrs([1, 1], [1, 1, 1, 1], [1, 1], 1)),
+            ([3, 4, 8, 11], [6, 2, 3, 2], [3, 6, 4, 10], attrs([2, 1], [1, 1, 0, 0], [1, 1], 2)),
+            ([1, 5, 12, 40], [5, 1, 3, 3], [1, 5, 12, 38], attrs([1, 1], [2, 2, 1, 1], [2, 2], 5)),
+        ] {
+            let g = Geometry::new(&x, &w, &y, &attrs);
+            let [nx, nw, ny] = [x, w, y].map(|shape| shape.iter().product::<usize>());
+            let (vx, vw, vy) = (numbers::<T>(nx), numbers::<T>(nw), numbers::<T>(ny));
+            let weights = Weights::new(&g);
+            let mut results: Vec<[Vec<T>; 3]> = Vec::new();
+            for level in Level::all() {
+                let mut out = [ny, nx, nw * weights.splits()].map(|n| vec![T::from(99); n]);
+                Gather::conv(&g).run_at(level, &vx, &vw, &mut out[0]);
+                Gather::transpose(&g).run_at(level, &vy, &vw, &mut out[1]);
+                weights.run_at(level, &vx, &vy, &mut out[2]);
+                results.push(out);
+            }
+            assert!(results.windows(2).all(|r| r[0] == r[1]), "{g:?}");
+        }
+    }
+
+    #[test]
+    fn levels_agree_for_f32() {
+        levels_agree::<f32>();
+    }
+
+    #[test]
+    fn levels_agree_for_f64() {
+        levels_agree::<f64>();
+    }
+
+    #[test]
+    fn pieces_are_the_lines_of_a_grid() {
+        let all: Vec<_> = Pieces::new([1, 2, 3], 2, 11).map(|p| (p.column, p.len, p.image, p.g)).collect();
+        let expected = [(0, 1, 0, [0, 0, 2]), (1, 3, 0, [0, 1, 0]), (4, 3, 1, [0, 0, 0]), (7, 2, 1, [0, 1, 0])];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn what_lies_inside_of_an_axis_is_counted() {
+        for extent in 0..6usize {
+            for start in -7..7isize {
+                for step in 1..4 {
+                    for len in 0..6 {
+                        let is_inside = |i: &usize| (0..extent as isize).contains(&(start + (i * step) as isize));
+                        let (lo, hi) = inside(start, step, len, extent);
+                        let expected: Vec<usize> = (0..len).filter(is_inside).collect();
+                        assert_eq!((lo..hi).collect::<Vec<_>>(), expected, "{start} {step} {len} {extent}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -77,7 +77,7 @@ impl Weights {
         }
     }
 
-    fn run_at<T: Lane>(&self, level: Level, x: &[T], dy: &[T], out: &mut [T]) {
+    pub(super) fn run_at<T: Lane>(&self, level: Level, x: &[T], dy: &[T], out: &mut [T]) {
         let g = &self.geometry;
         let places = g.channels * g.window();
         if out.is_empty() {
