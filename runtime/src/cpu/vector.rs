@@ -42,13 +42,13 @@ pub(crate) trait Vector: Copy {
     unsafe fn sum(self) -> Self::T;
 }
 
-/// Code for any vector. `ROWS` is a number of rows that, with three vectors each, leaves registers to spare: 8 of 32, 4 of 16.
+/// Code for any vector. `ROWS * VECTORS` sums, one number for each row and `VECTORS` more vectors fit into the registers.
 pub(crate) trait Task<T: Lane> {
     /// The code, to be marked `#[inline(always)]`.
     ///
     /// # Safety
     /// The processor has the instructions of `V`.
-    unsafe fn run<V: Vector<T = T>, const ROWS: usize>(self);
+    unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self);
 }
 
 /// A set of instructions.
@@ -89,12 +89,12 @@ impl Level {
             #[target_feature(enable = "avx512f,avx2,fma")]
             unsafe fn avx512<T: Lane>(task: impl Task<T>) {
                 // SAFETY: the caller has checked for these instructions.
-                unsafe { task.run::<T::V512, 8>() }
+                unsafe { task.run::<T::V512, 8, 3>() }
             }
             #[target_feature(enable = "avx2,fma")]
             unsafe fn avx2<T: Lane>(task: impl Task<T>) {
                 // SAFETY: the caller has checked for these instructions.
-                unsafe { task.run::<T::V256, 4>() }
+                unsafe { task.run::<T::V256, 6, 2>() }
             }
             match self {
                 // SAFETY: `all` gives only levels that were detected, and every processor with AVX-512 F has AVX2 and FMA.
@@ -105,7 +105,7 @@ impl Level {
             }
         }
         // SAFETY: plain Rust needs no special instructions.
-        unsafe { task.run::<T::V128, 4>() }
+        unsafe { task.run::<T::V128, 4, 2>() }
     }
 }
 

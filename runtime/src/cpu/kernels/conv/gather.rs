@@ -6,8 +6,9 @@
 //! of positions by `s`: the positions of a phase meet the same elements of the window, and form a grid with a step of 1 in the
 //! source.
 //!
-//! Columns are the positions of several images, one behind the other. A *panel* holds, for three vectors of columns and a
-//! block of channels, what the windows meet; it is multiplied with all rows, some at a time whose sums stay in registers.
+//! Columns are the positions of several images, one behind the other. A *panel* holds, for some columns and a block of channels,
+//! what the windows meet; it is multiplied with all rows, in *tiles* of a few rows and vectors of columns whose sums stay in
+//! registers.
 
 use super::{Geometry, PARALLEL, PARTS, Piece, Pieces, divisor, inside};
 use crate::cpu::memory::Sources;
@@ -50,9 +51,10 @@ struct Phase {
     apart: [usize; 3],
 }
 
-/// Rows of a panel, and columns with the place beyond them that is overwritten with anything.
-const DEPTH: usize = 256;
-const WIDTH: usize = 64;
+/// Elements of a panel: it is read again and again, from the second level of the cache.
+const PANEL: usize = 24576;
+/// Columns of a panel: tiles of any size divide it.
+const WIDTH: usize = 96;
 /// Most products of an element of the result that is computed without a panel.
 const DIRECT: usize = 32;
 
@@ -113,6 +115,8 @@ impl Gather {
         phases: Vec<Phase>,
     ) -> Gather {
         let products: usize = phases.iter().map(|p| p.grid.iter().product::<usize>() * p.places.len()).sum();
+        let row_stride = channels * g.window();
+        assert!(phases.iter().flat_map(|p| &p.places).all(|&p| p < row_stride), "a place outside of a row of filters");
         let columns = phases.iter().map(|p| p.grid.iter().product::<usize>()).max().unwrap_or(1).max(1);
         // Several small images share a panel where that leaves less of it empty; rows are divided where images are few.
         let (mut images, mut row_parts) = (1, 1);
@@ -133,7 +137,7 @@ impl Gather {
             channels,
             source,
             result,
-            row_stride: channels * g.window(),
+            row_stride,
             phases,
             images,
             row_parts,
@@ -202,11 +206,11 @@ struct Part<'a, T> {
 }
 
 #[repr(align(64))]
-struct Panel<T>([T; DEPTH * WIDTH]);
+struct Panel<T>([T; PANEL]);
 
 impl<T: Lane> Task<T> for Part<'_, T> {
     #[inline(always)]
-    unsafe fn run<V: Vector<T = T>, const ROWS: usize>(mut self) {
+    unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(mut self) {
         if self.all.phases.iter().any(|p| p.taps.is_empty()) {
             self.out.fill(T::default());
         }
@@ -219,9 +223,9 @@ impl<T: Lane> Task<T> for Part<'_, T> {
                 // SAFETY: the caller says that the processor has the instructions of `V`.
                 unsafe { self.direct::<V>(phase) };
             } else {
-                let panel = panel.get_or_insert_with(|| Panel([T::default(); DEPTH * WIDTH]));
+                let panel = panel.get_or_insert_with(|| Panel([T::default(); PANEL]));
                 // SAFETY: as above.
-                unsafe { self.product::<V, ROWS>(phase, &mut panel.0) };
+                unsafe { self.product::<V, ROWS, VECTORS>(phase, &mut panel.0) };
             }
         }
     }
@@ -232,11 +236,21 @@ struct Columns {
     pieces: [Piece; WIDTH],
     n_pieces: usize,
     n: usize,
-    vectors: usize,
     /// Where each column is in the result, for the first row.
     to: [usize; WIDTH],
-    /// Whether they lie one behind the other there, and fill the vectors.
-    dense: bool,
+    /// How far rows of the panel lie apart: a vector further than their columns reach.
+    stride: usize,
+}
+
+/// A part of the rows of the result and of a panel.
+struct Tile<'a> {
+    row: usize,
+    /// The first column.
+    column: usize,
+    places: &'a [usize],
+    columns: &'a Columns,
+    /// Whether nothing was added to the result before.
+    is_first: bool,
 }
 
 impl<T: Lane> Part<'_, T> {
@@ -264,52 +278,46 @@ impl<T: Lane> Part<'_, T> {
     }
 
     #[inline(always)]
-    unsafe fn product<V: Vector<T = T>, const ROWS: usize>(&mut self, phase: &Phase, panel: &mut [T; DEPTH * WIDTH]) {
-        let columns = self.images * size(phase.grid);
+    unsafe fn product<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(
+        &mut self,
+        phase: &Phase,
+        panel: &mut [T; PANEL],
+    ) {
+        let n_columns = self.images * size(phase.grid);
         let depth = phase.places.len();
-        // Whole channels, if some fit into a panel.
-        let block = if phase.taps.len() <= DEPTH { DEPTH - DEPTH % phase.taps.len() } else { DEPTH };
-        let mut from = 0;
-        while from < columns {
-            let left = (columns - from).div_ceil(V::N);
-            // The last four vectors are shared by two panels.
-            let vectors = if left == 4 { 2 } else { left.min(3) };
-            let to = columns.min(from + vectors * V::N);
-            let columns = self.columns(phase, from, to, vectors, V::N);
-            let mut k = 0;
-            while k < depth {
+        // Blocks of about equal depth, of whole channels if some fit into a panel.
+        let most = PANEL / (WIDTH + V::N);
+        let fitting = most - most % phase.taps.len();
+        let block = match fitting {
+            0 => most,
+            _ => depth.div_ceil(depth.div_ceil(fitting)).next_multiple_of(phase.taps.len()),
+        };
+        for from in (0..n_columns).step_by(WIDTH) {
+            let columns = self.columns(phase, from, n_columns.min(from + WIDTH), WIDTH + V::N);
+            for k in (0..depth).step_by(block) {
                 let end = depth.min(k + block);
-                // SAFETY: the processor has the instructions of `V`, says the caller. `WIDTH` is at least `4 * V::N`.
+                // SAFETY: the processor has the instructions of `V`, says the caller.
                 unsafe { self.pack::<V>(phase, &columns, k, end, panel) };
-                let places = &phase.places[k..end];
-                let mut row = 0;
-                while row < self.rows {
-                    // SAFETY: as above; the panel holds as many rows as there are places.
-                    row += unsafe {
-                        match self.rows - row {
-                            n if n >= ROWS => self.rows_of::<V, ROWS>(row, places, panel, &columns, k == 0),
-                            n if n >= 4 => self.rows_of::<V, 4>(row, places, panel, &columns, k == 0),
-                            n if n >= 2 => self.rows_of::<V, 2>(row, places, panel, &columns, k == 0),
-                            _ => self.rows_of::<V, 1>(row, places, panel, &columns, k == 0),
+                let mut tile =
+                    Tile { row: 0, column: 0, places: &phase.places[k..end], columns: &columns, is_first: k == 0 };
+                while tile.row < self.rows {
+                    // SAFETY: as above.
+                    tile.row += unsafe {
+                        match self.rows - tile.row {
+                            n if n >= ROWS => self.rows_of::<V, ROWS, VECTORS>(&mut tile, panel),
+                            n if n >= 4 => self.rows_of::<V, 4, VECTORS>(&mut tile, panel),
+                            n if n >= 2 => self.rows_of::<V, 2, VECTORS>(&mut tile, panel),
+                            _ => self.rows_of::<V, 1, VECTORS>(&mut tile, panel),
                         }
                     };
                 }
-                k = end;
             }
-            from = to;
         }
     }
 
     #[inline(always)]
-    fn columns(&self, phase: &Phase, from: usize, to: usize, vectors: usize, lanes: usize) -> Columns {
-        let mut c = Columns {
-            pieces: [Piece::default(); WIDTH],
-            n_pieces: 0,
-            n: to - from,
-            vectors,
-            to: [0; WIDTH],
-            dense: false,
-        };
+    fn columns(&self, phase: &Phase, from: usize, to: usize, stride: usize) -> Columns {
+        let mut c = Columns { pieces: [Piece::default(); WIDTH], n_pieces: 0, n: to - from, to: [0; WIDTH], stride };
         for piece in Pieces::new(phase.grid, from, to) {
             c.pieces[c.n_pieces] = piece;
             c.n_pieces += 1;
@@ -318,12 +326,10 @@ impl<T: Lane> Part<'_, T> {
                 c.to[piece.column + i] = first + i * phase.apart[2];
             }
         }
-        // Places grow with the columns, so the first and the last one tell.
-        c.dense = c.n == vectors * lanes && c.to[c.n - 1] - c.to[0] == c.n - 1;
         c
     }
 
-    /// Fills a panel with what the windows of its columns meet: a row of `4 * V::N` for each of the channels and taps `from..to`.
+    /// Fills a panel with what the windows of its columns meet: a row for each of the channels and taps `from..to`.
     #[inline(always)]
     unsafe fn pack<V: Vector<T = T>>(
         &self,
@@ -331,7 +337,7 @@ impl<T: Lane> Part<'_, T> {
         columns: &Columns,
         from: usize,
         to: usize,
-        panel: &mut [T; DEPTH * WIDTH],
+        panel: &mut [T; PANEL],
     ) {
         let n_taps = phase.taps.len();
         let extents = self.all.source;
@@ -352,7 +358,7 @@ impl<T: Lane> Part<'_, T> {
                 };
                 let line = if hi > 0 { (at[0] as usize * extents[1] + at[1] as usize) * extents[2] } else { 0 };
                 let mut start = (self.channel(piece.image, first) + line) as isize + at[2];
-                let mut row = (first * n_taps + t - from) * 4 * V::N + piece.column;
+                let mut row = (first * n_taps + t - from) * columns.stride + piece.column;
                 for _ in first..end {
                     // SAFETY: pieces come in the order of their columns, so what is written behind one is overwritten by the next,
                     // or lies in the last vector of the row, behind all columns. The elements `lo..hi` are in the source.
@@ -360,7 +366,7 @@ impl<T: Lane> Part<'_, T> {
                         copy::<V>(self.source, start, phase.step[2], [lo, hi, piece.len], &mut panel[row..]);
                     }
                     start += plane as isize;
-                    row += n_taps * 4 * V::N;
+                    row += n_taps * columns.stride;
                 }
             }
         }
@@ -368,43 +374,44 @@ impl<T: Lane> Part<'_, T> {
 
     /// Multiplies `R` rows of filters with a panel; gives `R`.
     #[inline(always)]
-    unsafe fn rows_of<V: Vector<T = T>, const R: usize>(
+    unsafe fn rows_of<V: Vector<T = T>, const R: usize, const VECTORS: usize>(
         &mut self,
-        row: usize,
-        places: &[usize],
-        panel: &[T; DEPTH * WIDTH],
-        columns: &Columns,
-        is_first: bool,
+        tile: &mut Tile<'_>,
+        panel: &[T; PANEL],
     ) -> usize {
-        // SAFETY: the caller says that the processor has the instructions.
-        unsafe {
-            match columns.vectors {
-                3 => self.tile::<V, R, 3>(row, places, panel, columns, is_first),
-                2 => self.tile::<V, R, 2>(row, places, panel, columns, is_first),
-                _ => self.tile::<V, R, 1>(row, places, panel, columns, is_first),
+        tile.column = 0;
+        while tile.column < tile.columns.n {
+            let left = (tile.columns.n - tile.column).div_ceil(V::N);
+            // One vector more than fits is shared by two tiles.
+            let vectors = if left == VECTORS + 1 { left.div_ceil(2) } else { left.min(VECTORS) };
+            // SAFETY: the caller says that the processor has the instructions.
+            unsafe {
+                match vectors {
+                    3 if VECTORS >= 3 => self.tile::<V, R, 3>(tile, panel),
+                    2 => self.tile::<V, R, 2>(tile, panel),
+                    _ => self.tile::<V, R, 1>(tile, panel),
+                }
             }
+            tile.column += vectors * V::N;
         }
         R
     }
 
     #[inline(always)]
-    unsafe fn tile<V: Vector<T = T>, const R: usize, const C: usize>(
-        &mut self,
-        row: usize,
-        places: &[usize],
-        panel: &[T; DEPTH * WIDTH],
-        columns: &Columns,
-        is_first: bool,
-    ) {
+    unsafe fn tile<V: Vector<T = T>, const R: usize, const C: usize>(&mut self, tile: &Tile<'_>, panel: &[T; PANEL]) {
         let plane = size(self.all.result);
-        assert!(places.len() * 4 * V::N <= DEPTH * WIDTH && places.iter().all(|&p| p < self.all.row_stride));
-        let filters: [*const T; R] = std::array::from_fn(|r| self.filters(row + r).as_ptr());
-        // SAFETY: places are inside of rows of filters, and the panel has as many rows of `4 * V::N` elements as there are places:
-        // both were just checked. What is written is inside of a slice.
+        let stride = tile.columns.stride;
+        assert!(tile.places.len() * stride <= PANEL && tile.column + C * V::N <= stride);
+        let filters: [*const T; R] = std::array::from_fn(|r| self.filters(tile.row + r).as_ptr());
+        let to = &tile.columns.to[tile.column..tile.columns.n.min(tile.column + C * V::N)];
+        // Places grow with the columns, so the first and the last one tell.
+        let is_dense = to.len() == C * V::N && to[to.len() - 1] - to[0] == to.len() - 1;
+        // SAFETY: places are inside of rows of filters, which was checked when the phase was made, and the panel has as many rows
+        // as there are places, which the `C` vectors do not leave. What is written is inside of a slice.
         unsafe {
             let mut sums = [[V::splat(T::default()); C]; R];
-            let mut from = panel.as_ptr();
-            for &place in places {
+            let mut from = panel.as_ptr().add(tile.column);
+            for &place in tile.places {
                 let mut x = [V::splat(T::default()); C];
                 for c in 0..C {
                     x[c] = V::load(from.add(c * V::N));
@@ -415,14 +422,14 @@ impl<T: Lane> Part<'_, T> {
                         sums[r][c] = w.mul_add(x[c], sums[r][c]);
                     }
                 }
-                from = from.add(4 * V::N);
+                from = from.add(stride);
             }
             for (r, sums) in sums.into_iter().enumerate() {
-                let out = &mut self.out[(row + r) * plane..];
-                if columns.dense {
-                    let out = &mut out[columns.to[0]..][..C * V::N];
+                let out = &mut self.out[(tile.row + r) * plane..];
+                if is_dense {
+                    let out = &mut out[to[0]..][..C * V::N];
                     for (sum, out) in sums.into_iter().zip(out.chunks_exact_mut(V::N)) {
-                        let sum = if is_first { sum } else { V::load(out.as_ptr()).add(sum) };
+                        let sum = if tile.is_first { sum } else { V::load(out.as_ptr()).add(sum) };
                         sum.store(out.as_mut_ptr());
                     }
                 } else {
@@ -430,8 +437,8 @@ impl<T: Lane> Part<'_, T> {
                     for (sum, lanes) in sums.into_iter().zip(lanes.chunks_exact_mut(V::N)) {
                         sum.store(lanes.as_mut_ptr());
                     }
-                    for (&to, &sum) in columns.to[..columns.n].iter().zip(&lanes) {
-                        out[to] = if is_first { sum } else { out[to] + sum };
+                    for (&to, &sum) in to.iter().zip(&lanes) {
+                        out[to] = if tile.is_first { sum } else { out[to] + sum };
                     }
                 }
             }
@@ -445,10 +452,10 @@ impl<T: Lane> Part<'_, T> {
         let (extents, plane) = (self.all.source, size(self.all.result));
         let (step, apart) = (phase.step[2], phase.apart[2]);
         let columns = self.images * size(phase.grid);
+        // What meets something on a line: its weight, the first element, and which part of the line is inside.
+        let mut met = [(T::default(), 0isize, 0, 0); DIRECT];
         for row in 0..self.rows {
             for piece in Pieces::new(phase.grid, 0, columns) {
-                // What meets something on this line: its weight, the first element, and which part of the line is inside.
-                let mut met = [(T::default(), 0isize, 0, 0); DIRECT];
                 let mut n = 0;
                 let (mut all_from, mut all_to) = (0, piece.len);
                 for (k, &place) in phase.places.iter().enumerate() {
@@ -476,7 +483,9 @@ impl<T: Lane> Part<'_, T> {
                 let first = row * plane + self.place(phase, piece.image, piece.g);
                 let mut i = 0;
                 while i < piece.len {
-                    if step == 1 && apart == 1 && i >= all_from && i + V::N <= all_to {
+                    if step == 1 && apart == 1 && i >= all_from && i < all_to && all_from + V::N <= all_to {
+                        // The last vector may begin in the one before it.
+                        i = i.min(all_to - V::N);
                         let out = &mut self.out[first + i..][..V::N];
                         // SAFETY: all of `i..i + V::N` is inside for each tap, so those elements are in the source; the slice is as
                         // long as the vector.

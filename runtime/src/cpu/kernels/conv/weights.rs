@@ -121,7 +121,7 @@ struct Rest<T>([T; FILTERS * LANES]);
 
 impl<T: Lane> Task<T> for Part<'_, T> {
     #[inline(always)]
-    unsafe fn run<V: Vector<T = T>, const ROWS: usize>(self) {
+    unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
         let g = &self.all.geometry;
         let places = g.channels * g.window();
         let plane: usize = g.y.iter().product();
@@ -231,14 +231,14 @@ unsafe fn tiles<V: Vector, const R: usize>(
             let windows = panel.as_ptr().add(k * WIDTH);
             let mut p = 0;
             while p < full {
-                let mut x = [V::splat(V::T::default()); C];
-                for c in 0..C {
-                    x[c] = V::load(windows.add(c * WIDTH + p));
-                }
+                let mut y = [V::splat(V::T::default()); R];
                 for r in 0..R {
-                    let y = V::load(rows.add(r * dy.apart + p));
-                    for c in 0..C {
-                        tile[r][c] = y.mul_add(x[c], tile[r][c]);
+                    y[r] = V::load(rows.add(r * dy.apart + p));
+                }
+                for c in 0..C {
+                    let x = V::load(windows.add(c * WIDTH + p));
+                    for r in 0..R {
+                        tile[r][c] = y[r].mul_add(x, tile[r][c]);
                     }
                 }
                 p += V::N;
