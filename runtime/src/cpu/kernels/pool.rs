@@ -203,6 +203,9 @@ impl Pool {
                     #[inline(always)]
                     |place, lo, hi| {
                         let from = (place + (lo * stride) as isize) as usize;
+                        // Behind the last position anything may be written: whole vectors are.
+                        let whole = (lo + (hi - lo).next_multiple_of(8)).min(BLOCK);
+                        let hi = if hi == n && from + (whole - lo - 1) * stride < x.len() { whole } else { hi };
                         let (best, places) = (&mut best[lo..hi], &mut places[lo..hi]);
                         let x = &x[from..from + (hi - lo - 1) * stride + 1];
                         match stride {
@@ -247,7 +250,12 @@ impl Pool {
                     |place, lo, hi| {
                         let from = (place + (lo * stride) as isize) as usize;
                         let x = &x[from..from + (hi - lo - 1) * stride + 1];
-                        sums[lo..hi].iter_mut().zip(x.iter().step_by(stride)).for_each(|(sum, &x)| *sum = *sum + x);
+                        let sums = &mut sums[lo..hi];
+                        match stride {
+                            1 => sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum = *sum + x),
+                            2 => add_every::<T, 2>(sums, x),
+                            _ => sums.iter_mut().zip(x.iter().step_by(stride)).for_each(|(sum, &x)| *sum = *sum + x),
+                        }
                     },
                 );
                 for (i, sum) in sums.iter_mut().enumerate() {
@@ -275,8 +283,15 @@ impl Pool {
                     |place, lo, hi| {
                         let from = (place + (lo * stride) as isize) as usize;
                         let out = &mut out[from..from + (hi - lo - 1) * stride + 1];
-                        let places = out.iter_mut().step_by(stride);
-                        places.zip(&shares[lo..hi]).for_each(|(dx, &share)| *dx = *dx + share);
+                        let shares = &shares[lo..hi];
+                        match stride {
+                            1 => out.iter_mut().zip(shares).for_each(|(dx, &share)| *dx = *dx + share),
+                            2 => add_to_every::<T, 2>(out, shares),
+                            _ => {
+                                let places = out.iter_mut().step_by(stride);
+                                places.zip(shares).for_each(|(dx, &share)| *dx = *dx + share);
+                            }
+                        }
                     },
                 );
             },
@@ -306,5 +321,25 @@ fn larger<T: Number, const S: usize>(best: &mut [T], places: &mut [u32], x: &[T]
     assert!(places.len() == n && x.len() >= (n.max(1) - 1) * S + 1);
     for i in 0..n {
         take_larger(&mut best[i], &mut places[i], x[i * S], (from + i * S) as u32);
+    }
+}
+
+/// Adds every `S`-th element to a sum.
+#[inline(always)]
+fn add_every<T: Number, const S: usize>(sums: &mut [T], x: &[T]) {
+    let n = sums.len();
+    assert!(x.len() >= (n.max(1) - 1) * S + 1);
+    for i in 0..n {
+        sums[i] = sums[i] + x[i * S];
+    }
+}
+
+/// Adds to every `S`-th element.
+#[inline(always)]
+fn add_to_every<T: Number, const S: usize>(out: &mut [T], shares: &[T]) {
+    let n = shares.len();
+    assert!(out.len() >= (n.max(1) - 1) * S + 1);
+    for i in 0..n {
+        out[i * S] = out[i * S] + shares[i];
     }
 }
