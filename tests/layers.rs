@@ -100,7 +100,7 @@ fn a_filter_is_learned_from_what_it_does() -> Outcome {
         loss
     })?;
     for _ in 0..300 {
-        step.call(&init.normal([4, 2, 6, 6], 1.0))?;
+        step.call(init.normal([4, 2, 6, 6], 1.0))?;
     }
     let difference = |a: &Var, b: &Var| -> anabranch::Result<f32> {
         let (a, b) = (session.get(a)?, session.get(b)?);

@@ -318,7 +318,7 @@ fn take_larger<T: Number>(best: &mut T, place: &mut u32, x: T, at: u32) {
 #[inline(always)]
 fn larger<T: Number, const S: usize>(best: &mut [T], places: &mut [u32], x: &[T], from: usize) {
     let n = best.len();
-    assert!(places.len() == n && x.len() >= (n.max(1) - 1) * S + 1);
+    assert!(places.len() == n && x.len() > (n.max(1) - 1) * S);
     for i in 0..n {
         take_larger(&mut best[i], &mut places[i], x[i * S], (from + i * S) as u32);
     }
@@ -328,7 +328,7 @@ fn larger<T: Number, const S: usize>(best: &mut [T], places: &mut [u32], x: &[T]
 #[inline(always)]
 fn add_every<T: Number, const S: usize>(sums: &mut [T], x: &[T]) {
     let n = sums.len();
-    assert!(x.len() >= (n.max(1) - 1) * S + 1);
+    assert!(x.len() > (n.max(1) - 1) * S);
     for i in 0..n {
         sums[i] = sums[i] + x[i * S];
     }
@@ -338,7 +338,7 @@ fn add_every<T: Number, const S: usize>(sums: &mut [T], x: &[T]) {
 #[inline(always)]
 fn add_to_every<T: Number, const S: usize>(out: &mut [T], shares: &[T]) {
     let n = shares.len();
-    assert!(out.len() >= (n.max(1) - 1) * S + 1);
+    assert!(out.len() > (n.max(1) - 1) * S);
     for i in 0..n {
         out[i * S] = out[i * S] + shares[i];
     }

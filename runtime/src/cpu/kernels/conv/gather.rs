@@ -398,6 +398,7 @@ impl<T: Lane> Part<'_, T> {
     }
 
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "registers are named by constant indices into several arrays")]
     unsafe fn tile<V: Vector<T = T>, const R: usize, const C: usize>(&mut self, tile: &Tile<'_>, panel: &[T; PANEL]) {
         let plane = size(self.all.result);
         let stride = tile.columns.stride;

@@ -206,6 +206,7 @@ unsafe fn add<V: Vector, const ROWS: usize>(
 
 /// The sums of `R` filters from `o` on; gives `R`.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "registers are named by constant indices into several arrays")]
 unsafe fn tiles<V: Vector, const R: usize>(
     sums: &mut [[V; PLACES]; FILTERS],
     o: usize,
