@@ -62,6 +62,9 @@ pub(crate) enum Level {
     Avx2,
     /// What every processor has.
     Portable,
+    /// As many and as wide vectors as AVX-512 has, in plain Rust: for tests on other processors.
+    #[cfg(test)]
+    Wide,
 }
 
 impl Level {
@@ -74,7 +77,10 @@ impl Level {
         ];
         #[cfg(not(target_arch = "x86_64"))]
         let special: [(Level, bool); 0] = [];
-        special.into_iter().filter(|(_, has)| *has).map(|(level, _)| level).chain([Level::Portable])
+        let special = special.into_iter().filter(|(_, has)| *has).map(|(level, _)| level);
+        #[cfg(test)]
+        let special = special.chain([Level::Wide]);
+        special.chain([Level::Portable])
     }
 
     /// The best.
@@ -84,6 +90,11 @@ impl Level {
 
     /// Runs a task; `self` is one of [`all`](Self::all).
     pub(crate) fn run<T: Lane>(self, task: impl Task<T>) {
+        #[cfg(test)]
+        if self == Level::Wide {
+            // SAFETY: plain Rust needs no special instructions.
+            return unsafe { task.run::<Plain<T, 16>, 8, 3>() };
+        }
         #[cfg(target_arch = "x86_64")]
         {
             #[target_feature(enable = "avx512f,avx2,fma")]
@@ -101,7 +112,7 @@ impl Level {
                 Level::Avx512 => return unsafe { avx512(task) },
                 // SAFETY: as above.
                 Level::Avx2 => return unsafe { avx2(task) },
-                Level::Portable => {}
+                _ => {}
             }
         }
         // SAFETY: plain Rust needs no special instructions.
