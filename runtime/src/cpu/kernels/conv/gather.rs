@@ -357,17 +357,12 @@ impl<T: Lane> Part<'_, T> {
                     false => (0, 0),
                 };
                 let line = if hi > 0 { (at[0] as usize * extents[1] + at[1] as usize) * extents[2] } else { 0 };
-                let mut start = (self.channel(piece.image, first) + line) as isize + at[2];
-                let mut row = (first * n_taps + t - from) * columns.stride + piece.column;
-                for _ in first..end {
-                    // SAFETY: pieces come in the order of their columns, so what is written behind one is overwritten by the next,
-                    // or lies in the last vector of the row, behind all columns. The elements `lo..hi` are in the source.
-                    unsafe {
-                        copy::<V>(self.source, start, phase.step[2], [lo, hi, piece.len], &mut panel[row..]);
-                    }
-                    start += plane as isize;
-                    row += n_taps * columns.stride;
-                }
+                let start = (self.channel(piece.image, first) + line) as isize + at[2];
+                let row = (first * n_taps + t - from) * columns.stride + piece.column;
+                let lines = Lines { start, step: phase.step[2], apart: plane, n: end - first, lo, hi, len: piece.len };
+                // SAFETY: pieces come in the order of their columns, so what is written behind one is overwritten by the next,
+                // or lies in the last vector of the row, behind all columns. The elements `lo..hi` are in the source.
+                unsafe { copy::<V>(self.source, &lines, &mut panel[row..], n_taps * columns.stride) };
             }
         }
     }
@@ -509,41 +504,59 @@ impl<T: Lane> Part<'_, T> {
     }
 }
 
-/// Writes `len` elements: element `i` is that at `start + i * step` of the source for `i` in `lo..hi`, and else zero. Up to a vector
-/// behind them is overwritten.
+/// Parts of several lines of a source, at the same place in each.
+pub(super) struct Lines {
+    /// Where the first element of the first line is, or would be.
+    pub(super) start: isize,
+    /// How far elements lie apart.
+    pub(super) step: usize,
+    /// Number of lines, and how far they lie apart.
+    pub(super) n: usize,
+    pub(super) apart: usize,
+    /// Elements `lo..hi` of `len` are there; the others are zeros.
+    pub(super) lo: usize,
+    pub(super) hi: usize,
+    pub(super) len: usize,
+}
+
+/// Writes lines `apart`. Up to a vector behind each of them is overwritten.
 ///
 /// # Safety
-/// The elements are in the source for `lo..hi`. The processor has the instructions of `V`.
+/// The elements `lo..hi` of each line are in the source. The processor has the instructions of `V`.
 #[inline(always)]
-pub(super) unsafe fn copy<V: Vector>(
-    source: &[V::T],
-    start: isize,
-    step: usize,
-    [lo, hi, len]: [usize; 3],
-    to: &mut [V::T],
-) {
-    assert!(to.len() >= len + V::N && lo <= hi && hi <= len);
-    let to = to.as_mut_ptr();
-    // SAFETY: a vector that starts before `len` ends before `len + V::N`, where `to` ends or goes on. Elements of the source are
-    // read one by one, which is checked, or where a whole vector is in it.
+pub(super) unsafe fn copy<V: Vector>(source: &[V::T], lines: &Lines, to: &mut [V::T], apart: usize) {
+    let &Lines { start, step, n, apart: from_apart, lo, hi, len } = lines;
+    assert!(n > 0 && to.len() >= (n - 1) * apart + len + V::N && lo <= hi && hi <= len);
+    let mut to = to.as_mut_ptr();
+    // The first element that is there, if one is, and the end of the last vector that is read.
+    let first = (start + (lo * step) as isize) as usize;
+    let fits = || first + (n - 1) * from_apart + (hi - lo).next_multiple_of(V::N) <= source.len();
+    // SAFETY: a vector that starts before `len` ends before `len + V::N`, where `to` ends or goes on. The elements of the source are
+    // there, says the caller, and those that fill the last vector were checked to be where whole vectors are read.
     unsafe {
-        zeros::<V>(to, 0, lo);
-        let mut i = lo;
-        if step == 1 {
-            while i < hi {
-                let from = (start + i as isize) as usize;
-                if from + V::N > source.len() {
-                    break;
+        if step == 1 && lo < hi && fits() {
+            let mut from = source.as_ptr().add(first);
+            for _ in 0..n {
+                zeros::<V>(to, 0, lo);
+                let mut i = 0;
+                while i < hi - lo {
+                    V::load(from.add(i)).store(to.add(lo + i));
+                    i += V::N;
                 }
-                V::load(source.as_ptr().add(from)).store(to.add(i));
-                i += V::N;
+                zeros::<V>(to, hi, len);
+                from = from.wrapping_add(from_apart);
+                to = to.wrapping_add(apart);
             }
+            return;
         }
-        while i < hi {
-            *to.add(i) = source[(start + (i * step) as isize) as usize];
-            i += 1;
+        for line in 0..n {
+            zeros::<V>(to, 0, lo);
+            for i in lo..hi {
+                *to.add(i) = source[(start + (line * from_apart + i * step) as isize) as usize];
+            }
+            zeros::<V>(to, hi, len);
+            to = to.wrapping_add(apart);
         }
-        zeros::<V>(to, hi, len);
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! Images are divided among parts, whose results are added by another step; filters are divided, too.
 
-use super::gather::copy;
+use super::gather::{Lines, copy};
 use super::{Geometry, PARALLEL, PARTS, Pieces, divisor, inside};
 use crate::cpu::memory::Sources;
 use crate::cpu::vector::{Lane, Level, Task, Vector};
@@ -30,7 +30,7 @@ pub(crate) struct Weights {
 /// Filters and places in a block of sums, and positions in a block of windows.
 const FILTERS: usize = 64;
 const PLACES: usize = 12;
-const POSITIONS: usize = 768;
+const POSITIONS: usize = 512;
 /// More lanes than any vector has.
 const LANES: usize = 16;
 /// Most elements of the partial results of all parts.
@@ -288,9 +288,10 @@ impl<T: Lane> Part<'_, T> {
                 let line = if hi > 0 { (at[0] as usize * g.x[1] + at[1] as usize) * g.x[2] } else { 0 };
                 let channel = ((image + piece.image) * g.groups + group) * g.channels + channel;
                 let start = (channel * plane + line) as isize + at[2];
+                let lines = Lines { start, step: g.stride[2], apart: 0, n: 1, lo, hi, len: piece.len };
                 // SAFETY: elements `lo..hi` are in the axis, so in `x`. What is written behind a piece is overwritten by the next one,
                 // or by the zeros below. The caller's caller says that the processor has the instructions.
-                unsafe { copy::<V>(self.x, start, g.stride[2], [lo, hi, piece.len], &mut row[piece.column..]) };
+                unsafe { copy::<V>(self.x, &lines, &mut row[piece.column..], 0) };
             }
             row[to - from..][..V::N].fill(T::default());
         }
