@@ -192,6 +192,7 @@ impl Pool {
     #[inline(always)]
     fn maxima<T: Number>(&self, x: &[T], mut f: impl FnMut(usize, &[T], &[u32])) {
         let stride = self.stride[2];
+        let mut line = [T::default(); BLOCK];
         self.blocks(
             #[inline(always)]
             |at, n, g| {
@@ -206,16 +207,10 @@ impl Pool {
                         // Behind the last position anything may be written: whole vectors are.
                         let whole = (lo + (hi - lo).next_multiple_of(8)).min(BLOCK);
                         let hi = if hi == n && from + (whole - lo - 1) * stride < x.len() { whole } else { hi };
-                        let (best, places) = (&mut best[lo..hi], &mut places[lo..hi]);
-                        let x = &x[from..from + (hi - lo - 1) * stride + 1];
-                        match stride {
-                            1 => larger::<T, 1>(best, places, x, from),
-                            2 => larger::<T, 2>(best, places, x, from),
-                            _ => {
-                                for (i, (best, place)) in best.iter_mut().zip(places).enumerate() {
-                                    take_larger(best, place, x[i * stride], (from + i * stride) as u32);
-                                }
-                            }
+                        let line = every(&x[from..], stride, &mut line[..hi - lo]);
+                        let found = best[lo..hi].iter_mut().zip(&mut places[lo..hi]);
+                        for (i, ((best, place), &x)) in found.zip(line).enumerate() {
+                            take_larger(best, place, x, (from + i * stride) as u32);
                         }
                     },
                 );
@@ -238,6 +233,7 @@ impl Pool {
     #[inline(always)]
     fn means<T: Number>(&self, x: &[T], out: &mut [T]) {
         let stride = self.stride[2];
+        let mut line = [T::default(); BLOCK];
         self.blocks(
             #[inline(always)]
             |at, n, g| {
@@ -249,13 +245,8 @@ impl Pool {
                     #[inline(always)]
                     |place, lo, hi| {
                         let from = (place + (lo * stride) as isize) as usize;
-                        let x = &x[from..from + (hi - lo - 1) * stride + 1];
-                        let sums = &mut sums[lo..hi];
-                        match stride {
-                            1 => sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum = *sum + x),
-                            2 => add_every::<T, 2>(sums, x),
-                            _ => sums.iter_mut().zip(x.iter().step_by(stride)).for_each(|(sum, &x)| *sum = *sum + x),
-                        }
+                        let line = every(&x[from..], stride, &mut line[..hi - lo]);
+                        sums[lo..hi].iter_mut().zip(line).for_each(|(sum, &x)| *sum = *sum + x);
                     },
                 );
                 for (i, sum) in sums.iter_mut().enumerate() {
@@ -286,7 +277,7 @@ impl Pool {
                         let shares = &shares[lo..hi];
                         match stride {
                             1 => out.iter_mut().zip(shares).for_each(|(dx, &share)| *dx = *dx + share),
-                            2 => add_to_every::<T, 2>(out, shares),
+                            2 => out.chunks_mut(2).zip(shares).for_each(|(dx, &share)| dx[0] = dx[0] + share),
                             _ => {
                                 let places = out.iter_mut().step_by(stride);
                                 places.zip(shares).for_each(|(dx, &share)| *dx = *dx + share);
@@ -314,32 +305,19 @@ fn take_larger<T: Number>(best: &mut T, place: &mut u32, x: T, at: u32) {
     *place = if better { at } else { *place };
 }
 
-/// The same for positions that lie `S` apart.
+/// Elements that lie a stride apart, as many as there is room for: as they are, or one behind the other.
 #[inline(always)]
-fn larger<T: Number, const S: usize>(best: &mut [T], places: &mut [u32], x: &[T], from: usize) {
-    let n = best.len();
-    assert!(places.len() == n && x.len() > (n.max(1) - 1) * S);
-    for i in 0..n {
-        take_larger(&mut best[i], &mut places[i], x[i * S], (from + i * S) as u32);
+fn every<'a, T: Number>(x: &'a [T], stride: usize, room: &'a mut [T]) -> &'a [T] {
+    let n = room.len();
+    match stride {
+        1 => return &x[..n],
+        2 => {
+            // Pairs compile to shuffles of whole vectors; of the last one there may be only the first half.
+            let (last, others) = room.split_last_mut().expect("there is something");
+            others.iter_mut().zip(x.chunks_exact(2)).for_each(|(to, x)| *to = x[0]);
+            *last = x[2 * (n - 1)];
+        }
+        _ => room.iter_mut().zip(x.iter().step_by(stride)).for_each(|(to, &x)| *to = x),
     }
-}
-
-/// Adds every `S`-th element to a sum.
-#[inline(always)]
-fn add_every<T: Number, const S: usize>(sums: &mut [T], x: &[T]) {
-    let n = sums.len();
-    assert!(x.len() > (n.max(1) - 1) * S);
-    for i in 0..n {
-        sums[i] = sums[i] + x[i * S];
-    }
-}
-
-/// Adds to every `S`-th element.
-#[inline(always)]
-fn add_to_every<T: Number, const S: usize>(out: &mut [T], shares: &[T]) {
-    let n = shares.len();
-    assert!(out.len() > (n.max(1) - 1) * S);
-    for i in 0..n {
-        out[i * S] = out[i * S] + shares[i];
-    }
+    room
 }

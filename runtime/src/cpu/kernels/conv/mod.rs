@@ -145,7 +145,12 @@ impl Iterator for Pieces {
 pub(super) fn inside(start: isize, step: usize, len: usize, extent: usize) -> (usize, usize) {
     let before = (-start).max(0) as usize;
     let left = (extent as isize - start).max(0) as usize;
-    let (lo, hi) = if step == 1 { (before, left) } else { (before.div_ceil(step), left.div_ceil(step)) };
+    let (lo, hi) = match step {
+        1 => (before, left),
+        // A division takes as long as many elements.
+        2 => (before.div_ceil(2), left.div_ceil(2)),
+        _ => (before.div_ceil(step), left.div_ceil(step)),
+    };
     let hi = hi.min(len);
     (lo.min(hi), hi)
 }
