@@ -74,7 +74,7 @@ pub trait Optimizer {
     }
 }
 
-/// The gradients of a loss with respect to all float variables of a model.
+/// The gradients of a loss with respect to all float variables of a model that are [trained](AnyVar::is_trained).
 #[track_caller]
 pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyVar, Any)> {
     let vars = float_vars(model);
@@ -82,9 +82,9 @@ pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyV
     vars.into_iter().zip(gradients).collect()
 }
 
-/// The variables of a model that have gradients.
+/// The variables of a model that are trained: those that have gradients, but for those that are to be left alone.
 fn float_vars<M: Module + ?Sized>(model: &M) -> Vec<AnyVar> {
-    model.vars().into_iter().map(|(_, v)| v).filter(|v| v.ty().dtype.is_float()).collect()
+    model.vars().into_iter().map(|(_, v)| v).filter(|v| v.is_trained() && v.ty().dtype.is_float()).collect()
 }
 
 /// Scales gradients down together so that the root of the sum of all their squares is at most `max` (Pascanu et al. 2013).

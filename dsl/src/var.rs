@@ -19,14 +19,24 @@ struct Inner {
     name: String,
     ty: TensorType,
     init: HostTensor,
+    is_trained: bool,
 }
 
 impl AnyVar {
     /// A new variable with a name for messages, files and graphs.
     pub fn new(name: impl Into<String>, init: HostTensor) -> AnyVar {
+        AnyVar::with(name.into(), init, true)
+    }
+
+    /// A new variable that optimizers leave alone, such as a running mean.
+    pub fn untrained(name: impl Into<String>, init: HostTensor) -> AnyVar {
+        AnyVar::with(name.into(), init, false)
+    }
+
+    fn with(name: String, init: HostTensor, is_trained: bool) -> AnyVar {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        AnyVar(Arc::new(Inner { id, name: name.into(), ty: init.ty(), init }))
+        AnyVar(Arc::new(Inner { id, name, ty: init.ty(), init, is_trained }))
     }
 
     /// The identity, unique in the process.
@@ -37,6 +47,11 @@ impl AnyVar {
     /// Name in messages and graphs; not necessarily unique.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// Whether optimizers update it, if its elements are floats.
+    pub fn is_trained(&self) -> bool {
+        self.0.is_trained
     }
 
     /// Type of its value: the shape is always known.
@@ -76,6 +91,18 @@ impl<T: Element> Var<T> {
     pub fn new(name: impl Into<String>, init: impl IntoArray<T>) -> Var<T> {
         let init: Array<T> = init.into_array();
         Var { any: AnyVar::new(name, init.into_host()), element: PhantomData }
+    }
+
+    /// A variable that optimizers leave alone, such as a running mean.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let steps = Var::<f32>::untrained("steps", 0.0);
+    /// assert!(!steps.any().is_trained());
+    /// ```
+    pub fn untrained(name: impl Into<String>, init: impl IntoArray<T>) -> Var<T> {
+        let init: Array<T> = init.into_array();
+        Var { any: AnyVar::untrained(name, init.into_host()), element: PhantomData }
     }
 
     /// The variable of an untyped handle, if its elements are of type `T`.

@@ -2,6 +2,7 @@
 
 mod support;
 
+use anabranch_dsl::ops::{ConvOptions, PoolOptions};
 use anabranch_dsl::{Any, Graph, HostTensor, autodiff, trace};
 use anabranch_runtime::Program;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -88,6 +89,21 @@ fn a_loop_over_tensors_and_its_gradient_take_no_memory() {
         let loss = r[0].mul(r[0]).sum_all();
         let gradient = autodiff::vjp(&[(loss, loss.number(1.0))], &[x[0]]);
         [vec![loss], gradient].concat()
+    });
+    assert_eq!(n, 0);
+}
+
+#[test]
+fn convolutions_pooling_and_their_gradients_take_no_memory() {
+    let numbers = |shape: &[usize]| {
+        let n = shape.iter().product::<usize>();
+        HostTensor::new(shape, (0..n).map(|i| (i % 7) as f32 - 3.0).collect::<Vec<_>>())
+    };
+    let n = of_third_run(&[numbers(&[5, 2, 6, 6]), numbers(&[4, 2, 3, 3])], |x| {
+        let y = x[0].conv(x[1], &ConvOptions::<2>::new().padding(1).stride([2, 1]));
+        let pooled = y.max_pool(&PoolOptions::<2>::new(2)).avg_pool(&PoolOptions::<1>::new(2).padding(1));
+        let loss = pooled.mul(pooled).sum_all();
+        [vec![loss], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
     });
     assert_eq!(n, 0);
 }

@@ -3,17 +3,30 @@
 //! A layer is ordinary code: what it does to a tensor is traced like anything else, and a user's own layer is a struct with
 //! `#[derive(Module)]`.
 
+mod attention;
+mod conv;
 mod embedding;
 mod init;
 mod linear;
 mod norm;
 mod recurrent;
 
+pub use attention::MultiHeadAttention;
+pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d};
 pub use embedding::Embedding;
 pub use init::Init;
 pub use linear::Linear;
-pub use norm::LayerNorm;
-pub use recurrent::{Gru, Lstm, LstmState};
+pub use norm::{BatchNorm, Dropout, LayerNorm};
+pub use recurrent::{Gru, Lstm, LstmState, Rnn};
+
+/// What a layer is called for, if that makes a difference to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// To be trained.
+    Training,
+    /// To be used.
+    Evaluation,
+}
 
 /// Implements `Module` for a struct of this crate, field by field.
 macro_rules! module {

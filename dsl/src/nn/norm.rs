@@ -1,7 +1,9 @@
-//! Normalization.
+//! Normalization and dropout.
 
-use super::module;
-use crate::{Array, Tensor, Var};
+use super::{Mode, module};
+use crate::ops::random::Key;
+use crate::var::Path;
+use crate::{AnyVar, Array, Loc, Module, Tensor, Var, trace};
 
 /// Layer normalization over the last axis (Ba, Kiros and Hinton 2016).
 #[derive(Debug)]
@@ -26,5 +28,131 @@ impl LayerNorm {
     #[track_caller]
     pub fn apply(&self, x: Tensor) -> Tensor {
         x.layer_norm(self.scale.get(), self.bias.get(), self.epsilon)
+    }
+}
+
+/// Batch normalization: each channel is shifted and scaled to mean 0 and variance 1 over the batch and all axes behind the channels,
+/// then scaled and shifted by parameters (Ioffe and Szegedy 2015).
+///
+/// For evaluation it keeps running means and variances of what it saw in training. They are variables that optimizers leave alone.
+#[derive(Debug)]
+pub struct BatchNorm {
+    /// `[channels]`, initially 1.
+    pub scale: Var,
+    /// `[channels]`, initially 0.
+    pub bias: Var,
+    /// `[channels]`, initially 0.
+    pub running_mean: Var,
+    /// `[channels]`, initially 1; of variances over `n - 1`.
+    pub running_variance: Var,
+    /// What part of the running mean and variance each step in training replaces.
+    pub momentum: f32,
+    /// Added to the variance.
+    pub epsilon: f32,
+}
+module!(BatchNorm: scale, bias, running_mean, running_variance);
+
+impl BatchNorm {
+    /// A normalization of so many channels.
+    pub fn new(channels: usize) -> BatchNorm {
+        let constant = |x: f32| Array::new([channels], vec![x; channels]);
+        BatchNorm {
+            scale: Var::new("scale", constant(1.0)),
+            bias: Var::new("bias", constant(0.0)),
+            running_mean: Var::untrained("running_mean", constant(0.0)),
+            running_variance: Var::untrained("running_variance", constant(1.0)),
+            momentum: 0.1,
+            epsilon: 1e-5,
+        }
+    }
+
+    /// `[batch, channels, ..]` to the same shape: in training by the mean and variance of `x`, in evaluation by the running ones.
+    ///
+    /// # Errors
+    /// End the trace: fewer than two axes; in training, extents that are not known, or less than two elements in a channel.
+    ///
+    /// ```
+    /// # use anabranch_dsl::{nn::{BatchNorm, Mode}, prelude::*};
+    /// let norm = BatchNorm::new(1);
+    /// let x = || tensor([[1.0f32], [3.0]]);
+    /// let y = eval(|| norm.apply(x(), Mode::Training).named("y"))?;
+    /// assert!((y.as_slice()[1] - 1.0).abs() < 1e-5);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    pub fn apply(&self, x: Tensor, mode: Mode) -> Tensor {
+        let here = Loc::caller();
+        trace::called_at(here, || {
+            let rank = x.rank();
+            if rank < 2 {
+                let label = x.untyped().tensor_type().to_string();
+                trace::fail(
+                    crate::Diagnostic::new("BatchNorm: no axis of channels behind that of the batch").at(here, label),
+                );
+            }
+            let mut per_channel = vec![1; rank];
+            per_channel[1] = self.scale.any().init().len();
+            let wide = |v: Tensor| v.reshape(per_channel.clone());
+            let (mean, variance) = match mode {
+                Mode::Evaluation => (wide(self.running_mean.get()), wide(self.running_variance.get())),
+                Mode::Training => self.statistics(x, here),
+            };
+            let deviation = (variance + self.epsilon).rsqrt();
+            (x - mean) * (deviation * wide(self.scale.get())) + wide(self.bias.get())
+        })
+    }
+
+    /// Mean and variance of each channel, which also go into the running ones.
+    fn statistics(&self, x: Tensor, here: Loc) -> (Tensor, Tensor) {
+        let axes: Vec<usize> = (0..x.rank()).filter(|&a| a != 1).collect();
+        let n: usize = axes.iter().map(|&a| x.dim(a as isize)).product();
+        if n < 2 {
+            let label = x.untyped().tensor_type().to_string();
+            trace::fail(crate::Diagnostic::new(format!("BatchNorm: {n} elements in a channel")).at(here, label));
+        }
+        let any = x.untyped();
+        let mean = Tensor::from_any(any.mean(&axes[..], true));
+        let variance = Tensor::from_any((any - mean.untyped()).square().mean(&axes[..], true));
+        let follow = |running: &Var, value: Tensor| {
+            let (now, value) = (running.get(), value.stop_gradient().reshape([-1]));
+            running.set(now + (value - now) * self.momentum);
+        };
+        follow(&self.running_mean, mean);
+        follow(&self.running_variance, variance * (n as f32 / (n - 1) as f32));
+        (mean, variance)
+    }
+}
+
+/// Dropout in training, see [`Tensor::dropout`]; nothing in evaluation.
+#[derive(Clone, Copy, Debug)]
+pub struct Dropout {
+    /// The probability of zero, less than 1.
+    pub rate: f64,
+}
+
+impl Module for Dropout {
+    fn visit(&self, _: &mut Path, _: &mut dyn FnMut(&str, &AnyVar)) {}
+}
+
+impl Dropout {
+    /// Drops elements with this probability.
+    pub fn new(rate: f64) -> Dropout {
+        Dropout { rate }
+    }
+
+    /// A tensor to one of the same shape. Give another key to each layer and step: `key.fold_in(number)`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::{nn::{Dropout, Mode}, ops::random::Key, prelude::*};
+    /// let y = eval(|| Dropout::new(0.5).apply(tensor([1.0, 2.0]), Mode::Evaluation, Key::new(1)))?;
+    /// assert_eq!(y.as_slice(), [1.0, 2.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    pub fn apply(&self, x: Tensor, mode: Mode, key: Key) -> Tensor {
+        match mode {
+            Mode::Training => x.dropout(self.rate, key),
+            Mode::Evaluation => x,
+        }
     }
 }

@@ -9,6 +9,43 @@ fn parts<const N: usize>(x: Tensor, units: usize) -> [Tensor; N] {
     trace::called_at(Loc::caller(), || std::array::from_fn(|i| x.slice(-1, i * units, (i + 1) * units)))
 }
 
+/// A plain recurrent cell: `tanh(x · weight_input + h · weight_state + bias)` (Elman 1990).
+#[derive(Debug)]
+pub struct Rnn {
+    /// `[inputs, units]`
+    pub weight_input: Var,
+    /// `[units, units]`
+    pub weight_state: Var,
+    /// `[units]`
+    pub bias: Var,
+    units: usize,
+}
+module!(Rnn: weight_input, weight_state, bias);
+
+impl Rnn {
+    /// A cell with weights and bias uniform within `1 / sqrt(units)`.
+    pub fn new(init: &Init, inputs: usize, units: usize) -> Rnn {
+        Rnn {
+            weight_input: Var::new("weight_input", init.fan_in([inputs, units], units)),
+            weight_state: Var::new("weight_state", init.fan_in([units, units], units)),
+            bias: Var::new("bias", init.fan_in([units], units)),
+            units,
+        }
+    }
+
+    /// Zeros for a batch: `[batch, units]`.
+    #[track_caller]
+    pub fn zero_state(&self, batch: usize) -> Tensor {
+        zeros([batch, self.units])
+    }
+
+    /// One step: `x` of shape `[batch, inputs]`, `h` of shape `[batch, units]`; gives the next `h`.
+    #[track_caller]
+    pub fn step(&self, x: Tensor, h: Tensor) -> Tensor {
+        (x.matmul(self.weight_input.get()) + h.matmul(self.weight_state.get()) + self.bias.get()).tanh()
+    }
+}
+
 /// A cell of long short-term memory (Hochreiter and Schmidhuber 1997), with a forget gate and without peepholes.
 #[derive(Debug)]
 pub struct Lstm {

@@ -14,9 +14,11 @@ use crate::autodiff::GradNode;
 use crate::ir::{AttrKind, Attrs};
 use crate::{Any, Diagnostic, Element, HostTensor, Loc, TensorType, Type, trace};
 
+mod attention;
 mod axes;
 mod cast;
 mod compare;
+mod conv;
 mod elementwise_binary;
 mod elementwise_unary;
 mod gather;
@@ -26,18 +28,23 @@ mod layout;
 mod matmul;
 mod norm;
 mod number;
+mod pool;
 pub mod random;
 mod reduce;
 mod reduce_index;
 mod shape;
 mod slice;
 mod softmax;
+mod window;
 
 pub use axes::{IntoAxes, IntoExtents};
 
+pub use conv::ConvOptions;
 pub use join::{concat, stack};
+pub use pool::PoolOptions;
 pub use shape::iota;
 pub use slice::ScalarIndex;
+pub use window::PerAxis;
 
 /// How many operands an operation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,6 +230,8 @@ pub fn all() -> impl Iterator<Item = &'static OpDef> {
         reduce::OPS,
         reduce_index::OPS,
         matmul::OPS,
+        conv::OPS,
+        pool::OPS,
         softmax::OPS,
         random::OPS,
     ]

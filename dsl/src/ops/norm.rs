@@ -1,4 +1,4 @@
-//! Normalization, made of other operations.
+//! Normalization and dropout, made of other operations.
 
 use super::*;
 use crate::{Float, Tensor};
@@ -10,6 +10,20 @@ impl Any {
         let difference = self - self.mean(-1, true);
         let deviation = (difference.square().mean(-1, true) + epsilon).rsqrt();
         difference * deviation * scale + bias
+    }
+
+    /// See [`Tensor::dropout`].
+    #[track_caller]
+    pub fn dropout(self, rate: f64, key: random::Key) -> Any {
+        if !(0.0..1.0).contains(&rate) {
+            let error = OpError::new(format!("the rate {rate} is not at least 0 and less than 1"));
+            refuse("dropout", error.label(self.tensor_type().to_string()));
+        }
+        if rate == 0.0 {
+            return self;
+        }
+        let kept = key.uniform::<f32>(self.shape()).untyped().ge(trace::constant(HostTensor::scalar(rate as f32)));
+        kept.select(self * (1.0 / (1.0 - rate)), self.number(0.0))
     }
 }
 
@@ -30,5 +44,21 @@ impl<T: Float> Tensor<T> {
         T: Into<f64>,
     {
         Tensor::from_any(self.untyped().layer_norm(scale.untyped(), bias.untyped(), epsilon.into()))
+    }
+
+    /// Zero with probability `rate`, and else the element divided by `1 - rate`, so that the mean stays (Srivastava et al. 2014). The
+    /// same key drops the same elements.
+    ///
+    /// ```
+    /// # use anabranch_dsl::{ops::random::Key, prelude::*};
+    /// let y = eval(|| full([1000], 1.0f32).dropout(0.25, Key::new(1)))?;
+    /// assert!(y.as_slice().iter().all(|&y| y == 0.0 || y == 1.0 / 0.75));
+    /// assert!((200..300).contains(&y.as_slice().iter().filter(|&&y| y == 0.0).count()));
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn dropout(self, rate: f64, key: random::Key) -> Tensor<T> {
+        Tensor::from_any(self.untyped().dropout(rate, key))
     }
 }

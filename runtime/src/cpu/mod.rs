@@ -6,3 +6,4 @@ pub(crate) mod list;
 pub(crate) mod math;
 pub(crate) mod memory;
 pub(crate) mod stack;
+pub(crate) mod vector;

@@ -4,12 +4,14 @@
 //! It reads views and writes one region. The result does not depend on the number of threads: work is split into parts whose
 //! sizes depend on the shapes only.
 
+pub(crate) mod conv;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod functions;
 pub(crate) mod index;
 pub(crate) mod lanes;
 pub(crate) mod matmul;
+pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod reference;
@@ -44,6 +46,12 @@ pub(crate) enum Kernel {
     Softmax(softmax::Softmax),
     /// A product of matrices.
     Matmul(matmul::Matmul),
+    /// A convolution or its transpose.
+    Conv(conv::Gather),
+    /// The gradient of a convolution with respect to its filters.
+    ConvWeights(conv::Weights),
+    /// Pooling.
+    Pool(pool::Pool),
     /// Reads at places.
     Take(index::Places),
     /// Adds at places to what the buffer holds.
@@ -80,6 +88,9 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
         Kernel::Lanes(lanes) => lanes.run(operands[0].view(), out, sources),
         Kernel::Softmax(softmax) => softmax.run(operands[0].view(), out, sources),
         Kernel::Matmul(matmul) => matmul.run(operands, out, sources),
+        Kernel::Conv(conv) => conv.run(operands, out, sources),
+        Kernel::ConvWeights(conv) => conv.run(operands, out, sources),
+        Kernel::Pool(pool) => pool.run(operands, out, sources),
         Kernel::Take(places) => return index::take(places, operands, out, sources),
         Kernel::ScatterAdd(places) => return index::scatter_add(places, operands, out, sources),
         Kernel::ReadWindow(window) => return window.read(operands, out, sources),

@@ -1,16 +1,18 @@
 //! Operations of the table: which become views, which get a kernel, which run by their reference meaning.
 
 use super::{Copy, Kernel, Lower, Move, Place};
+use crate::cpu::kernels::conv::{Gather, Geometry, Weights};
 use crate::cpu::kernels::index::{Places, Window};
 use crate::cpu::kernels::lanes::{Along, Lanes};
 use crate::cpu::kernels::matmul::Matmul;
+use crate::cpu::kernels::pool::{Pool, Pooling};
 use crate::cpu::kernels::random::Random;
 use crate::cpu::kernels::reduce::{Reduce, Reduction};
 use crate::cpu::kernels::softmax::{Normal, Softmax};
 use crate::plan::{Instr, Meaning, Operand, Out, View};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
 use anabranch_dsl::ops::{EvalCx, OpDef};
-use anabranch_dsl::{HostTensor, Result, Type};
+use anabranch_dsl::{HostTensor, Loc, Result, Type};
 
 impl Lower<'_> {
     /// Lowers an operation of the table.
@@ -159,6 +161,37 @@ impl Lower<'_> {
                 }
                 Kernel::Matmul(Matmul::new(&operands[0], &operands[1]))
             }
+            "conv" => {
+                for view in &mut operands {
+                    *view = self.contiguous(view.clone(), def.name, data.loc);
+                }
+                let geometry = Geometry::new(&operands[0].shape, &operands[1].shape, &shape, attrs);
+                Kernel::Conv(Gather::conv(&geometry))
+            }
+            "conv_input_grad" => {
+                let geometry = Geometry::new(&shape, &operands[1].shape, &operands[0].shape, attrs);
+                operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
+                operands[1] = self.channels_first(&operands[1], &geometry, def.name, data.loc);
+                Kernel::Conv(Gather::transpose(&geometry))
+            }
+            "conv_weight_grad" => return self.conv_weights(operands, shape, data, def, attrs).map(Some),
+            "max_pool" | "max_pool_pick" | "max_pool_grad" | "avg_pool" | "avg_pool_grad" => {
+                let (pooling, x, y) = match def.name {
+                    "max_pool" => (Pooling::Max, &operands[0].shape, &shape),
+                    "max_pool_pick" => (Pooling::Pick, &operands[0].shape, &shape),
+                    "max_pool_grad" => (Pooling::MaxGrad, &operands[0].shape, &operands[1].shape),
+                    "avg_pool" => (Pooling::Mean, &operands[0].shape, &shape),
+                    _ => (Pooling::MeanGrad, &shape, &operands[0].shape),
+                };
+                if !Pool::takes(x) {
+                    return Ok(None);
+                }
+                let kernel = Kernel::Pool(Pool::new(pooling, x, y, attrs));
+                for view in &mut operands {
+                    *view = self.contiguous(view.clone(), def.name, data.loc);
+                }
+                kernel
+            }
             "take" | "take_along_axis" => {
                 for view in &mut operands {
                     *view = self.contiguous(view.clone(), def.name, data.loc);
@@ -199,6 +232,46 @@ impl Lower<'_> {
         };
         let operands = operands.into_iter().map(Operand::View).collect();
         self.run_kernel_on(kernel, operands, data, def, attrs).map(Some)
+    }
+
+    /// Filters `[groups * filters, channels, ..]` as `[groups, channels, filters, window]`.
+    fn channels_first(&mut self, w: &View, g: &Geometry, name: &'static str, loc: Loc) -> View {
+        let w = self.contiguous(w.clone(), name, loc);
+        let parts =
+            w.reshape(&[g.groups, g.filters, g.channels, g.window()]).expect("a contiguous tensor has all shapes");
+        self.contiguous(parts.permute(&[0, 2, 1, 3]), name, loc)
+    }
+
+    /// The gradient with respect to filters: of each part of the images, and then their sum.
+    fn conv_weights(
+        &mut self,
+        mut operands: Vec<View>,
+        shape: Vec<usize>,
+        data: &NodeData,
+        def: &'static OpDef,
+        attrs: &Attrs,
+    ) -> Result<Place> {
+        let kernel = Weights::new(&Geometry::new(&operands[0].shape, &shape, &operands[1].shape, attrs));
+        operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
+        if kernel.filters_first() {
+            let order: Vec<usize> = [1, 0].into_iter().chain(2..shape.len()).collect();
+            operands[1] = operands[1].permute(&order);
+        }
+        operands[1] = self.contiguous(operands[1].clone(), def.name, data.loc);
+        let operands = operands.into_iter().map(Operand::View).collect();
+        if kernel.splits() == 1 {
+            return self.run_kernel_on(Kernel::ConvWeights(kernel), operands, data, def, attrs);
+        }
+        let dtype = self.graph.ty(data.results[0]).element().dtype;
+        let parts = self.new_buffer(dtype, [vec![kernel.splits()], shape].concat());
+        let step =
+            self.add_step(Kernel::ConvWeights(kernel), operands, Out::View(parts.clone()), None, def.name, data.loc);
+        self.emit(Instr::Run(step));
+        if self.options.check_finite {
+            self.emit(Instr::CheckFinite(step));
+        }
+        let sum = Kernel::Reduce(Reduce::new(Reduction::Sum, &parts, &[0]));
+        self.run_kernel_on(sum, vec![Operand::View(parts)], data, def, attrs)
     }
 
     /// Runs a kernel that changes its first operand, a buffer of its own.

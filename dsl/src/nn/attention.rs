@@ -1,0 +1,65 @@
+//! Attention with several heads.
+
+use super::{Init, Linear, module};
+use crate::{Loc, Tensor, trace};
+
+/// Attention with several heads (Vaswani et al. 2017): queries, keys and values are linear maps of vectors, in as many parts as there
+/// are heads; each part attends for itself, and the results, side by side, go through one more linear map.
+#[derive(Debug)]
+pub struct MultiHeadAttention {
+    /// `[size, size]`
+    pub query: Linear,
+    /// `[size, size]`
+    pub key: Linear,
+    /// `[size, size]`
+    pub value: Linear,
+    /// `[size, size]`
+    pub output: Linear,
+    heads: usize,
+}
+module!(MultiHeadAttention: query, key, value, output);
+
+impl MultiHeadAttention {
+    /// Attention between vectors of `size` elements, in `heads` parts.
+    ///
+    /// # Panics
+    /// If `heads` does not divide `size`.
+    pub fn new(init: &Init, size: usize, heads: usize) -> MultiHeadAttention {
+        assert!(heads > 0 && size.is_multiple_of(heads), "vectors of {size} elements in {heads} heads");
+        let [query, key, value, output] = std::array::from_fn(|_| Linear::new(init, size, size));
+        MultiHeadAttention { query, key, value, output, heads }
+    }
+
+    /// Attention of a sequence to itself: `[batch, length, size]` to the same shape. If it is `causal`, no position sees a later one.
+    ///
+    /// ```
+    /// # use anabranch_dsl::{nn::{Init, MultiHeadAttention}, prelude::*};
+    /// let attention = MultiHeadAttention::new(&Init::new(1), 8, 2);
+    /// let y = eval(|| attention.apply(full([3, 5, 8], 0.5), true))?;
+    /// assert_eq!(y.shape(), [3, 5, 8]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    pub fn apply(&self, x: Tensor, causal: bool) -> Tensor {
+        trace::called_at(Loc::caller(), || self.attend(x, x, causal))
+    }
+
+    /// Attention of a sequence `[batch, n, size]` to what another one `[batch, m, size]` holds: `[batch, n, size]`.
+    #[track_caller]
+    pub fn apply_to(&self, x: Tensor, memory: Tensor) -> Tensor {
+        trace::called_at(Loc::caller(), || self.attend(x, memory, false))
+    }
+
+    fn attend(&self, x: Tensor, memory: Tensor, causal: bool) -> Tensor {
+        let shape = |x: Tensor| [x.dim(0), x.dim(1), x.dim(2)];
+        let [batch, length, size] = shape(x);
+        // `[batch, heads, length, size / heads]`
+        let parts = |x: Tensor| {
+            let [batch, length, size] = shape(x);
+            x.reshape([batch, length, self.heads, size / self.heads]).transpose(1, 2)
+        };
+        let (q, k, v) = (self.query.apply(x), self.key.apply(memory), self.value.apply(memory));
+        let y = parts(q).scaled_dot_product_attention(parts(k), parts(v), causal);
+        self.output.apply(y.transpose(1, 2).reshape([batch, length, size]))
+    }
+}

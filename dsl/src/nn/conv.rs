@@ -1,0 +1,117 @@
+//! Convolutions with filters of their own.
+
+use super::{Init, module};
+use crate::ops::{ConvOptions, PerAxis};
+use crate::{Tensor, Var};
+
+macro_rules! convolution {
+    (
+        $(#[$doc:meta])* $name:ident, $axes:literal, $method:ident, $extents:literal, $shape:literal,
+        |$inputs:ident, $outputs:ident, $groups:ident| $filters:expr, $fan:expr
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name {
+            #[doc = concat!("`", $shape, "`")]
+            pub weight: Var,
+            /// `[outputs]`, if there is one.
+            pub bias: Option<Var>,
+            /// Stride, padding, dilation, groups.
+            pub options: ConvOptions<$axes>,
+        }
+        module!($name: weight, bias);
+
+        impl $name {
+            /// A layer with windows of the extents `kernel`; weights and bias are uniform within `1 / sqrt(products in a sum)`.
+            ///
+            /// # Panics
+            /// If the groups do not divide the inputs and outputs.
+            pub fn new(
+                init: &Init,
+                $inputs: usize,
+                $outputs: usize,
+                kernel: impl PerAxis<$axes>,
+                options: ConvOptions<$axes>,
+            ) -> $name {
+                let $groups = options.n_groups();
+                let fit = $groups > 0 && $inputs % $groups == 0 && $outputs % $groups == 0;
+                assert!(fit, "{} inputs and {} outputs in {} groups", $inputs, $outputs, $groups);
+                let kernel = kernel.per_axis();
+                let fan_in = $fan * kernel.iter().product::<usize>();
+                let shape: Vec<usize> = $filters.into_iter().chain(kernel).collect();
+                $name {
+                    weight: Var::new("weight", init.fan_in(&shape[..], fan_in)),
+                    bias: Some(Var::new("bias", init.fan_in([$outputs], fan_in))),
+                    options,
+                }
+            }
+
+            /// The same without a bias, for a layer before a normalization.
+            #[must_use]
+            pub fn without_bias(self) -> $name {
+                $name { bias: None, ..self }
+            }
+
+            #[doc = concat!("`[batch, inputs, ", $extents, "]` to `[batch, outputs, ", $extents, "]`; for the extents see [`Tensor::", stringify!($method), "`].")]
+            #[track_caller]
+            pub fn apply(&self, x: Tensor) -> Tensor {
+                let y = x.$method(self.weight.get(), self.options);
+                match &self.bias {
+                    Some(bias) => {
+                        let mut shape = [1; $axes + 1];
+                        shape[0] = bias.any().ty().shape.dims()[0].known().expect("the shape of a variable is known");
+                        y + bias.get().reshape(shape)
+                    }
+                    None => y,
+                }
+            }
+        }
+    };
+}
+
+convolution! {
+    /// A convolution over one axis, with a bias for each filter.
+    Conv1d, 1, conv1d, "length", "[outputs, inputs / groups, k]",
+    |inputs, outputs, groups| [outputs, inputs / groups], inputs / groups
+}
+convolution! {
+    /// A convolution over two axes, with a bias for each filter.
+    ///
+    /// ```
+    /// # use anabranch_dsl::{nn::{Conv2d, Init}, ops::ConvOptions, prelude::*};
+    /// let conv = Conv2d::new(&Init::new(1), 3, 8, 5, ConvOptions::new().padding(2).stride(2));
+    /// let y = eval(|| conv.apply(full([1, 3, 32, 32], 0.5)))?;
+    /// assert_eq!(y.shape(), [1, 8, 16, 16]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    Conv2d, 2, conv2d, "height, width", "[outputs, inputs / groups, kh, kw]",
+    |inputs, outputs, groups| [outputs, inputs / groups], inputs / groups
+}
+convolution! {
+    /// A convolution over three axes, with a bias for each filter.
+    Conv3d, 3, conv3d, "depth, height, width", "[outputs, inputs / groups, kd, kh, kw]",
+    |inputs, outputs, groups| [outputs, inputs / groups], inputs / groups
+}
+convolution! {
+    /// A transposed convolution over one axis, with a bias for each output channel.
+    ConvTranspose1d, 1, conv_transpose1d, "length", "[inputs, outputs / groups, k]",
+    |inputs, outputs, groups| [inputs, outputs / groups], outputs / groups
+}
+convolution! {
+    /// A transposed convolution over two axes, with a bias for each output channel.
+    ///
+    /// ```
+    /// # use anabranch_dsl::{nn::{ConvTranspose2d, Init}, ops::ConvOptions, prelude::*};
+    /// let up = ConvTranspose2d::new(&Init::new(1), 8, 3, 2, ConvOptions::new().stride(2));
+    /// let y = eval(|| up.apply(full([1, 8, 16, 16], 0.5)))?;
+    /// assert_eq!(y.shape(), [1, 3, 32, 32]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    ConvTranspose2d, 2, conv_transpose2d, "height, width", "[inputs, outputs / groups, kh, kw]",
+    |inputs, outputs, groups| [inputs, outputs / groups], outputs / groups
+}
+convolution! {
+    /// A transposed convolution over three axes, with a bias for each output channel.
+    ConvTranspose3d, 3, conv_transpose3d, "depth, height, width", "[inputs, outputs / groups, kd, kh, kw]",
+    |inputs, outputs, groups| [inputs, outputs / groups], outputs / groups
+}

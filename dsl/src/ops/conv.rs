@@ -1,0 +1,507 @@
+//! Convolutions over one, two or three axes (in fact correlations, as everywhere in machine learning), and their gradients.
+//!
+//! A convolution is linear in each of its operands, and so are its gradients. The three operations are closed: the gradients of
+//! each are the other two.
+//!
+//! | operation | operands | result |
+//! |---|---|---|
+//! | `conv` | `x`, `w` | `y` |
+//! | `conv_input_grad` | `y`, `w` | `x`: a transposed convolution |
+//! | `conv_weight_grad` | `x`, `y` | `w` |
+//!
+//! where `x` is `[batch, channels, ..]`, `w` is `[filters, channels / groups, ..]` and `y` is `[batch, filters, ..]`. Each adds
+//! up the same products, of those elements that [`Windows::for_each`] brings together. What a window meets beyond the edges adds
+//! nothing; devices may add a zero times the element of the window there, which shows if that is infinite or `NaN`.
+
+use super::infer::Class;
+use super::number::{Number, match_float};
+use super::window::{Padding, PerAxis, Windows, check_rank, extents_for_gradient, ints, sides};
+use super::*;
+use crate::ir::{Attr, AttrKind, Attrs};
+use crate::{Dim, Float, Shape, Tensor};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[&CONV, &CONV_INPUT_GRAD, &CONV_WEIGHT_GRAD];
+
+/// Convolution of `[batch, channels, ..]` with filters `[filters, channels / groups, ..]`.
+static CONV: OpDef = OpDef {
+    name: "conv",
+    arity: Arity::Exactly(2),
+    attrs: &[
+        ("strides", AttrKind::Ints),
+        ("padding", AttrKind::Ints),
+        ("dilation", AttrKind::Ints),
+        ("groups", AttrKind::Int),
+    ],
+    infer: |cx| {
+        let (windows, groups) = (Windows::checked(cx)?, groups(cx)?);
+        let (x, w) = (cx.tensor(0)?, cx.tensor(1)?);
+        check_operands(x, w, &windows)?;
+        check_rank(w, &windows, FILTERS)?;
+        let (dx, dw) = (x.shape.dims(), w.shape.dims());
+        check_filters(&dx[1], &dw[0], Some(&dw[1]), groups, &format!("{x} with filters {w}"))?;
+        let mut shape = vec![dx[0].clone(), dw[0].clone()];
+        shape.extend(windows.counts(&dx[2..], &dw[2..], x)?);
+        Ok(Type::tensor(x.dtype, Shape(shape)))
+    },
+    eval: |cx| Ok(products(cx, cx.operands[0].shape(), cx.operands[1].shape(), &cx.shape(), [2, 0, 1])),
+    grad: Grad::Rule(|n| {
+        let (x, w) = (n.ty(0), n.ty(1));
+        let to_x = || n.dy().conv_input_grad(n.x(1), n.attrs(), extents_for_gradient("conv", x, 2));
+        let to_w = || n.x(0).conv_weight_grad(n.dy(), n.attrs(), extents_for_gradient("conv", w, 2));
+        vec![n.needs(0).then(to_x), n.needs(1).then(to_w)]
+    }),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Pure,
+};
+
+/// What a convolution makes of `x` is `y`; this is its transpose, `y` to `x`, where `extents` are those of `x` behind the channels.
+static CONV_INPUT_GRAD: OpDef = OpDef {
+    name: "conv_input_grad",
+    arity: Arity::Exactly(2),
+    attrs: &[
+        ("strides", AttrKind::Ints),
+        ("padding", AttrKind::Ints),
+        ("dilation", AttrKind::Ints),
+        ("groups", AttrKind::Int),
+        ("extents", AttrKind::Shape),
+    ],
+    infer: |cx| {
+        let (windows, groups) = (Windows::checked(cx)?, groups(cx)?);
+        let (y, w) = (cx.tensor(0)?, cx.tensor(1)?);
+        check_operands(y, w, &windows)?;
+        check_rank(w, &windows, FILTERS)?;
+        let (dy, dw) = (y.shape.dims(), w.shape.dims());
+        let label = format!("{y} with filters {w}");
+        if !dy[1].compatible(&dw[0]) {
+            let error = OpError::new(format!("{} channels for {} filters", dy[1], dw[0]));
+            return Err(error.label(label));
+        }
+        let channels = match dw[1].known() {
+            Some(n) => Dim::Known(n * groups),
+            None => Dim::Unknown,
+        };
+        check_filters(&channels, &dw[0], None, groups, &label)?;
+        let extents = extents(cx, "extents", &windows)?;
+        let x = TensorType { dtype: y.dtype, shape: with_axes(&dy[0], &channels, extents) };
+        check_positions(&windows, &x, dw, y)?;
+        Ok(x.into())
+    },
+    eval: |cx| Ok(products(cx, &cx.shape(), cx.operands[1].shape(), cx.operands[0].shape(), [0, 2, 1])),
+    grad: Grad::Rule(|n| {
+        let to_y = || n.dy().conv_with(n.x(1), n.attrs());
+        let to_w = || n.dy().conv_weight_grad(n.x(0), n.attrs(), extents_for_gradient("conv_transpose", n.ty(1), 2));
+        vec![n.needs(0).then(to_y), n.needs(1).then(to_w)]
+    }),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Pure,
+};
+
+/// The gradient of a convolution with respect to its filters, from `x` and the gradient of `y`; `kernel` are the extents of the filters.
+static CONV_WEIGHT_GRAD: OpDef = OpDef {
+    name: "conv_weight_grad",
+    arity: Arity::Exactly(2),
+    attrs: &[
+        ("strides", AttrKind::Ints),
+        ("padding", AttrKind::Ints),
+        ("dilation", AttrKind::Ints),
+        ("groups", AttrKind::Int),
+        ("kernel", AttrKind::Shape),
+    ],
+    infer: |cx| {
+        let (windows, groups) = (Windows::checked(cx)?, groups(cx)?);
+        let (x, y) = (cx.tensor(0)?, cx.tensor(1)?);
+        check_operands(x, y, &windows)?;
+        check_rank(y, &windows, IMAGES)?;
+        let (dx, dy) = (x.shape.dims(), y.shape.dims());
+        let label = format!("{x} with {y}");
+        if !dx[0].compatible(&dy[0]) {
+            return Err(OpError::new(format!("batches of {} and {}", dx[0], dy[0])).label(label));
+        }
+        check_filters(&dx[1], &dy[1], None, groups, &label)?;
+        let channels = match dx[1].known() {
+            Some(n) => Dim::Known(n / groups),
+            None => Dim::Unknown,
+        };
+        let w = with_axes(&dy[1], &channels, extents(cx, "kernel", &windows)?);
+        check_positions(&windows, x, w.dims(), y)?;
+        Ok(Type::tensor(x.dtype, w))
+    },
+    eval: |cx| Ok(products(cx, cx.operands[0].shape(), &cx.shape(), cx.operands[1].shape(), [1, 0, 2])),
+    grad: Grad::Rule(|n| {
+        let to_x = || n.x(1).conv_input_grad(n.dy(), n.attrs(), extents_for_gradient("conv_weight_grad", n.ty(0), 2));
+        let to_y = || n.x(0).conv_with(n.dy(), n.attrs());
+        vec![n.needs(0).then(to_x), n.needs(1).then(to_y)]
+    }),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Pure,
+};
+
+const IMAGES: &str = "the batch, the channels";
+const FILTERS: &str = "the filters, the channels";
+
+/// Adds the product of an element of one operand and one of the other to each element of the result that they meet in. `roles` says
+/// which of `x`, `w` and `y` (0, 1, 2) is the result, which are the first and second factor.
+fn products(cx: &EvalCx<'_>, x: &[usize], w: &[usize], y: &[usize], roles: [usize; 3]) -> HostTensor {
+    fn add<T: Number>(result: &mut [T], a: &[T], b: &[T], for_each: impl Fn(&mut dyn FnMut([usize; 3]))) {
+        for_each(&mut |[r, i, j]| result[r] = result[r].plus(a[i].times(b[j])));
+    }
+    let windows = Windows::of(cx.attrs);
+    let groups = cx.attrs.index("groups");
+    let [x_plane, w_plane, y_plane] = [x, w, y].map(|s| s[2..].iter().product::<usize>());
+    let (filters, channels) = (w[0] / groups, w[1]);
+    let for_each = |f: &mut dyn FnMut([usize; 3])| {
+        for n in 0..x[0] {
+            for o in 0..w[0] {
+                for c in 0..channels {
+                    let x_start = (n * x[1] + o / filters * channels + c) * x_plane;
+                    let (y_start, w_start) = ((n * y[1] + o) * y_plane, (o * channels + c) * w_plane);
+                    windows.for_each(&y[2..], &w[2..], &x[2..], &mut |position, element, meets| {
+                        let at = [x_start + meets, w_start + element, y_start + position];
+                        f(roles.map(|role| at[role]));
+                    });
+                }
+            }
+        }
+    };
+    match_float!(cx.operands[0].buffer(), a => {
+        let mut result = vec![Number::ZERO; cx.shape().iter().product()];
+        add(&mut result, a, cx.operands[1].data(), for_each);
+        cx.result(result)
+    })
+}
+
+fn groups(cx: &InferCx<'_>) -> Result<usize, OpError> {
+    match usize::try_from(cx.attrs.int("groups")) {
+        Ok(groups) if groups > 0 => Ok(groups),
+        _ => Err(OpError::new(format!("{} groups, not at least 1", cx.attrs.int("groups")))),
+    }
+}
+
+fn check_operands(a: &TensorType, b: &TensorType, windows: &Windows) -> Result<(), OpError> {
+    Class::Float.check(a)?;
+    if a.dtype != b.dtype {
+        let error = OpError::new(format!("element types differ, {} and {}", a.dtype, b.dtype));
+        return Err(error.label(format!("{a} with {b}")).help("convert one of them with `.cast()`"));
+    }
+    check_rank(a, windows, IMAGES)
+}
+
+/// Channels and filters are divided among the groups; each filter sees the channels of its group.
+fn check_filters(channels: &Dim, filters: &Dim, seen: Option<&Dim>, groups: usize, label: &str) -> Result<(), OpError> {
+    for (n, what) in [(channels, "channels"), (filters, "filters")] {
+        if let Some(n) = n.known()
+            && n % groups != 0
+        {
+            return Err(OpError::new(format!("{n} {what} in {groups} groups")).label(label));
+        }
+    }
+    if let (Some(n), Some(seen)) = (channels.known(), seen.and_then(Dim::known))
+        && n / groups != seen
+    {
+        let message = match groups {
+            1 => format!("{n} channels, but the filters are for {seen}"),
+            _ => format!("{n} channels in {groups} groups, but the filters are for {seen} in each"),
+        };
+        let help = "filters have shape [filters, channels / groups, ..]";
+        return Err(OpError::new(message).label(label).help(help));
+    }
+    Ok(())
+}
+
+/// An attribute that is a shape of as many axes as the windows have.
+fn extents<'a>(cx: &InferCx<'a>, name: &str, windows: &Windows) -> Result<&'a [Dim], OpError> {
+    let extents = cx.attrs.shape(name);
+    if extents.rank() == windows.rank() {
+        return Ok(extents.dims());
+    }
+    Err(OpError::new(format!("{name} {extents} for windows over {} axes", windows.rank())))
+}
+
+fn with_axes(first: &Dim, second: &Dim, more: &[Dim]) -> Shape {
+    [first.clone(), second.clone()].into_iter().chain(more.iter().cloned()).collect()
+}
+
+/// Checks that there is an element of `y` for each window over `x`.
+fn check_positions(windows: &Windows, x: &TensorType, w: &[Dim], y: &TensorType) -> Result<(), OpError> {
+    let counts = Shape(windows.counts(&x.shape.dims()[2..], &w[2..], x)?);
+    let given = Shape(y.shape.dims()[2..].to_vec());
+    if counts.compatible(&given) {
+        return Ok(());
+    }
+    let error = OpError::new(format!("a convolution of {x} gives extents {counts}, not {given}"));
+    Err(error.label(y.to_string()))
+}
+
+/// How a convolution over `D` axes reads its operand: stride and dilation 1, no padding, one group, if nothing else is said.
+///
+/// ```
+/// # use anabranch_dsl::ops::ConvOptions;
+/// let options = ConvOptions::<2>::new().stride(2).padding([1, 0]);
+/// assert_eq!(options, ConvOptions::new().stride([2, 2]).padding_sides([(1, 1), (0, 0)]));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvOptions<const D: usize> {
+    stride: [usize; D],
+    padding: Padding<D>,
+    dilation: [usize; D],
+    groups: usize,
+    output_padding: [usize; D],
+}
+
+impl<const D: usize> Default for ConvOptions<D> {
+    fn default() -> Self {
+        ConvOptions {
+            stride: [1; D],
+            padding: Padding::Sides([(0, 0); D]),
+            dilation: [1; D],
+            groups: 1,
+            output_padding: [0; D],
+        }
+    }
+}
+
+impl<const D: usize> ConvOptions<D> {
+    /// Stride and dilation 1, no padding (also known as "valid"), one group.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How far windows lie apart.
+    #[must_use]
+    pub fn stride(self, stride: impl PerAxis<D>) -> Self {
+        ConvOptions { stride: stride.per_axis(), ..self }
+    }
+
+    /// How many zeros are added on both sides of each axis.
+    #[must_use]
+    pub fn padding(self, padding: impl PerAxis<D>) -> Self {
+        ConvOptions { padding: Padding::symmetric(padding), ..self }
+    }
+
+    /// How many zeros are added before and behind each axis.
+    #[must_use]
+    pub fn padding_sides(self, padding: [(usize, usize); D]) -> Self {
+        ConvOptions { padding: Padding::Sides(padding), ..self }
+    }
+
+    /// Zeros on both sides so that the result has an element for every `stride` elements of the operand: with stride 1, as
+    /// many as that. If their number is odd, one more is added behind.
+    #[must_use]
+    pub fn same(self) -> Self {
+        ConvOptions { padding: Padding::Same, ..self }
+    }
+
+    /// How far the elements of a window lie apart.
+    #[must_use]
+    pub fn dilation(self, dilation: impl PerAxis<D>) -> Self {
+        ConvOptions { dilation: dilation.per_axis(), ..self }
+    }
+
+    /// Into how many groups the channels and the filters are divided; filters see the channels of their group. As many groups as
+    /// channels make a depthwise convolution.
+    #[must_use]
+    pub fn groups(self, groups: usize) -> Self {
+        ConvOptions { groups, ..self }
+    }
+
+    /// By how much the result of a transposed convolution is longer than the shortest one, less than the stride: several extents
+    /// have convolutions of the same extent.
+    #[must_use]
+    pub fn output_padding(self, output_padding: impl PerAxis<D>) -> Self {
+        ConvOptions { output_padding: output_padding.per_axis(), ..self }
+    }
+
+    /// The number of groups.
+    pub(crate) fn n_groups(&self) -> usize {
+        self.groups
+    }
+
+    fn attrs(&self, padding: [(usize, usize); D]) -> Attrs {
+        let attrs = Attrs::none().with("strides", ints(self.stride)).with("padding", sides(padding));
+        attrs.with("dilation", ints(self.dilation)).with("groups", Attr::Int(self.groups as i64))
+    }
+}
+
+/// The first four attributes, which all three operations have.
+fn common(attrs: &Attrs) -> Attrs {
+    attrs.iter().take(4).fold(Attrs::none(), |all, (name, attr)| all.with(name, attr.clone()))
+}
+
+impl Any {
+    /// See [`Tensor::conv2d`].
+    #[track_caller]
+    pub fn conv<const D: usize>(self, w: Any, options: &ConvOptions<D>) -> Any {
+        if options.output_padding != [0; D] {
+            refuse("conv", OpError::new("only transposed convolutions have output padding"));
+        }
+        let (x, filters) = (self.tensor_type(), w.tensor_type());
+        let window = filters.shape.dims().get(2..).unwrap_or_default();
+        let padding = options.padding.of("conv", &x, window, options.stride, options.dilation);
+        trace::emit(&CONV, &[self, w], options.attrs(padding))
+    }
+
+    /// See [`Tensor::conv_transpose2d`].
+    #[track_caller]
+    pub fn conv_transpose<const D: usize>(self, w: Any, options: &ConvOptions<D>) -> Any {
+        let op = "conv_transpose";
+        let (y, filters) = (self.tensor_type(), w.tensor_type());
+        let Padding::Sides(padding) = options.padding else {
+            refuse(op, OpError::new("`same` is not defined here").help("give the padding of each side"));
+        };
+        if y.rank() != D + 2 || filters.rank() != D + 2 {
+            let error = OpError::new(format!("ranks {} and {}, not {}", y.rank(), filters.rank(), D + 2));
+            refuse(op, error.label(format!("{y} with filters {filters}")));
+        }
+        let extent = |i: usize| {
+            let (Some(n), Some(k)) = (y.shape.dims()[2 + i].known(), filters.shape.dims()[2 + i].known()) else {
+                let error = OpError::new(format!("needs the extents of axis {}", 2 + i));
+                let label = format!("{y} with filters {filters}");
+                refuse(op, error.label(label).help("give the function a concrete signature"));
+            };
+            let (stride, more) = (options.stride[i], options.output_padding[i]);
+            if more >= stride.max(1) {
+                let error = OpError::new(format!("output padding {more} is not less than the stride {stride}"));
+                refuse(op, error.label(format!("axis {}", 2 + i)));
+            }
+            let full = stride * n.saturating_sub(1) + options.dilation[i] * k.saturating_sub(1) + 1 + more;
+            let Some(extent) = full.checked_sub(padding[i].0 + padding[i].1) else {
+                let error = OpError::new(format!("padding {:?} is more than the {full} elements", padding[i]));
+                refuse(op, error.label(format!("axis {} of {y}", 2 + i)));
+            };
+            Dim::Known(extent)
+        };
+        let extents = Attr::Shape((0..D).map(extent).collect());
+        trace::emit(&CONV_INPUT_GRAD, &[self, w], options.attrs(padding).with("extents", extents))
+    }
+
+    #[track_caller]
+    fn conv_with(self, w: Any, attrs: &Attrs) -> Any {
+        trace::emit(&CONV, &[self, w], common(attrs))
+    }
+
+    #[track_caller]
+    fn conv_input_grad(self, w: Any, attrs: &Attrs, extents: Attr) -> Any {
+        trace::emit(&CONV_INPUT_GRAD, &[self, w], common(attrs).with("extents", extents))
+    }
+
+    #[track_caller]
+    fn conv_weight_grad(self, dy: Any, attrs: &Attrs, kernel: Attr) -> Any {
+        trace::emit(&CONV_WEIGHT_GRAD, &[self, dy], common(attrs).with("kernel", kernel))
+    }
+}
+
+impl<T: Float> Tensor<T> {
+    /// Convolution over one axis: `[batch, channels, length]` with filters `[filters, channels / groups, k]` is
+    /// `[batch, filters, positions]`. See [`conv2d`](Tensor::conv2d).
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch_dsl::ops::ConvOptions;
+    /// let y = eval(|| tensor([[[1.0f32, 2.0, 4.0, 8.0]]]).conv1d(tensor([[[1.0, -1.0]]]), ConvOptions::new()))?;
+    /// assert_eq!(y.as_slice(), [-1.0, -2.0, -4.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn conv1d(self, filters: Tensor<T>, options: ConvOptions<1>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().conv(filters.untyped(), &options))
+    }
+
+    /// Convolution over two axes: `[batch, channels, height, width]` with filters `[filters, channels / groups, kh, kw]` is
+    /// `[batch, filters, rows, columns]`.
+    ///
+    /// Element `[n, o, i, j]` is the sum over the channels `c` of the group of `o`, over `a` and over `b` of
+    /// `x[n, c, i * stride + a * dilation - padding, j * stride + b * dilation - padding] * filters[o, c, a, b]`. The filters are not
+    /// mirrored. Along each axis there are `(extent + padding - dilation * (k - 1) - 1) / stride + 1` positions.
+    ///
+    /// # Errors
+    /// End the trace: ranks, element types, or channels and groups do not fit; a window is larger than the padded axis.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch_dsl::ops::ConvOptions;
+    /// let x = || tensor([1.0f32, 2.0, 3.0, 4.0]).reshape([1, 1, 2, 2]);
+    /// let filter = || full([1, 1, 3, 3], 1.0f32);
+    /// let y = eval(|| x().conv2d(filter(), ConvOptions::new().padding(1)))?;
+    /// assert_eq!(y.as_slice(), [10.0; 4]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn conv2d(self, filters: Tensor<T>, options: ConvOptions<2>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().conv(filters.untyped(), &options))
+    }
+
+    /// Convolution over three axes: `[batch, channels, depth, height, width]` with filters
+    /// `[filters, channels / groups, kd, kh, kw]`. See [`conv2d`](Tensor::conv2d).
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch_dsl::ops::ConvOptions;
+    /// let (x, filter) = (|| full([1, 2, 2, 2, 2], 1.0f32), || full([1, 2, 2, 2, 2], 0.5f32));
+    /// assert_eq!(eval(|| x().conv3d(filter(), ConvOptions::new()))?.as_slice(), [8.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn conv3d(self, filters: Tensor<T>, options: ConvOptions<3>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().conv(filters.untyped(), &options))
+    }
+
+    /// Transposed convolution over one axis: `[batch, channels, positions]` with filters `[channels, filters / groups, k]` is
+    /// `[batch, filters, length]`. See [`conv_transpose2d`](Tensor::conv_transpose2d).
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch_dsl::ops::ConvOptions;
+    /// let y = eval(|| tensor([[[1.0f32, 2.0]]]).conv_transpose1d(tensor([[[1.0, 10.0]]]), ConvOptions::new().stride(2)))?;
+    /// assert_eq!(y.as_slice(), [1.0, 10.0, 2.0, 20.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn conv_transpose1d(self, filters: Tensor<T>, options: ConvOptions<1>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().conv_transpose(filters.untyped(), &options))
+    }
+
+    /// Transposed convolution over two axes: `[batch, channels, rows, columns]` with filters
+    /// `[channels, filters / groups, kh, kw]` is `[batch, filters, height, width]`.
+    ///
+    /// It is the transpose of [`conv2d`](Tensor::conv2d) with the same filters and options, as a linear map, and so its gradient. Along
+    /// each axis there are `(positions - 1) * stride + dilation * (k - 1) + 1 - padding + output_padding` elements.
+    ///
+    /// # Errors
+    /// End the trace: those of `conv2d`; extents are not known; `same` instead of padding; padding that leaves nothing.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch_dsl::ops::ConvOptions;
+    /// let x = || tensor([1.0f32, 2.0]).reshape([1, 1, 1, 2]);
+    /// let filter = || full([1, 1, 2, 2], 1.0f32);
+    /// let y = eval(|| x().conv_transpose2d(filter(), ConvOptions::new()))?;
+    /// assert_eq!(y.as_slice(), [1.0, 3.0, 2.0, 1.0, 3.0, 2.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn conv_transpose2d(self, filters: Tensor<T>, options: ConvOptions<2>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().conv_transpose(filters.untyped(), &options))
+    }
+
+    /// Transposed convolution over three axes. See [`conv_transpose2d`](Tensor::conv_transpose2d).
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch_dsl::ops::ConvOptions;
+    /// let (x, filter) = (|| full([1, 1, 1, 1, 1], 3.0f32), || full([1, 1, 2, 1, 1], 2.0f32));
+    /// let y = eval(|| x().conv_transpose3d(filter(), ConvOptions::new()))?;
+    /// assert_eq!(y.as_slice(), [6.0, 6.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn conv_transpose3d(self, filters: Tensor<T>, options: ConvOptions<3>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().conv_transpose(filters.untyped(), &options))
+    }
+}

@@ -1,0 +1,429 @@
+//! Pooling: the maximum or the mean of each window that moves over the last axes, and what gradients need besides.
+//!
+//! | reads | adds to where it was read |
+//! |---|---|
+//! | `avg_pool` | `avg_pool_grad` |
+//! | `max_pool`, `max_pool_pick` | `max_pool_grad` |
+//!
+//! Of several equal maxima of a window, the first one counts; a NaN is larger than every number. What a window meets beyond the edges
+//! is no candidate for the maximum, and zero in a mean.
+
+use super::infer::Class;
+use super::number::{Number, match_float};
+use super::window::{Padding, PerAxis, Windows, check_rank, extents_for_gradient, ints, sides};
+use super::*;
+use crate::ir::{Attr, AttrKind, Attrs};
+use crate::{Dim, Float, Tensor};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[&MAX_POOL, &MAX_POOL_PICK, &MAX_POOL_GRAD, &AVG_POOL, &AVG_POOL_GRAD];
+
+/// The maximum of each window over the last axes.
+static MAX_POOL: OpDef = OpDef {
+    name: "max_pool",
+    arity: Arity::Exactly(1),
+    attrs: &[("window", AttrKind::Ints), ("strides", AttrKind::Ints), ("padding", AttrKind::Ints)],
+    infer: |cx| {
+        let x = cx.tensor(0)?;
+        let (windows, window) = check(cx, x)?;
+        Ok(pooled(x, &windows, &window)?.into())
+    },
+    eval: |cx| {
+        let x = cx.operands[0];
+        Ok(
+            match_float!(x.buffer(), d => cx.result(maxima(cx, d, x.shape(), &cx.shape()).map(|i| value(d, i)).collect())),
+        )
+    },
+    grad: Grad::Rule(|n| vec![Some(n.x(0).max_pool_grad(n.dy(), n.attrs()))]),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+/// For each window the element of the second operand at the place of the maximum of the first.
+static MAX_POOL_PICK: OpDef = OpDef {
+    name: "max_pool_pick",
+    arity: Arity::Exactly(2),
+    attrs: &[("window", AttrKind::Ints), ("strides", AttrKind::Ints), ("padding", AttrKind::Ints)],
+    infer: |cx| {
+        let x = super::infer::common(cx, Class::Float)?;
+        let (windows, window) = check(cx, &x)?;
+        Ok(pooled(&x, &windows, &window)?.into())
+    },
+    eval: |cx| {
+        let (x, g) = (cx.operands[0], cx.operands[1]);
+        fn picked<T: Number>(g: &[T], places: impl Iterator<Item = Option<usize>>) -> Vec<T> {
+            places.map(|i| i.map_or(T::ZERO, |i| g[i])).collect()
+        }
+        Ok(match_float!(x.buffer(), d => {
+            let places = maxima(cx, d, x.shape(), &cx.shape());
+            cx.result(picked(same(d, g), places))
+        }))
+    },
+    grad: Grad::Rule(|n| vec![None, n.needs(1).then(|| n.x(0).max_pool_grad(n.dy(), n.attrs()))]),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+/// Zeros of the shape of the first operand, to which the second is added at the place of the maximum of each window.
+static MAX_POOL_GRAD: OpDef = OpDef {
+    name: "max_pool_grad",
+    arity: Arity::Exactly(2),
+    attrs: &[("window", AttrKind::Ints), ("strides", AttrKind::Ints), ("padding", AttrKind::Ints)],
+    infer: |cx| {
+        let (x, dy) = (cx.tensor(0)?, cx.tensor(1)?);
+        let (windows, window) = check(cx, x)?;
+        check_pooled(&pooled(x, &windows, &window)?, dy)?;
+        Ok(x.clone().into())
+    },
+    eval: |cx| {
+        let (x, dy) = (cx.operands[0], cx.operands[1]);
+        fn add<T: Number>(dx: &mut [T], dy: &[T], places: impl Iterator<Item = Option<usize>>) {
+            for (i, &dy) in places.zip(dy) {
+                if let Some(i) = i {
+                    dx[i] = dx[i].plus(dy);
+                }
+            }
+        }
+        Ok(match_float!(x.buffer(), d => {
+            let mut dx = zeros_like(d);
+            add(&mut dx, dy.data(), maxima(cx, d, x.shape(), dy.shape()));
+            cx.result(dx)
+        }))
+    },
+    grad: Grad::Rule(|n| vec![None, n.needs(1).then(|| n.x(0).max_pool_pick(n.dy(), n.attrs()))]),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Pure,
+};
+
+/// The mean of each window over the last axes.
+static AVG_POOL: OpDef = OpDef {
+    name: "avg_pool",
+    arity: Arity::Exactly(1),
+    attrs: &[
+        ("window", AttrKind::Ints),
+        ("strides", AttrKind::Ints),
+        ("padding", AttrKind::Ints),
+        ("count_padding", AttrKind::Bool),
+    ],
+    infer: |cx| {
+        let x = cx.tensor(0)?;
+        let (windows, window) = check(cx, x)?;
+        Ok(pooled(x, &windows, &window)?.into())
+    },
+    eval: |cx| {
+        let (x, y) = (cx.operands[0], cx.shape());
+        Ok(match_float!(x.buffer(), d => {
+            let mut sums = vec![Number::ZERO; y.iter().product()];
+            let mut counts = vec![Number::ZERO; sums.len()];
+            for_each(cx, &y, x.shape(), &mut |to, from| {
+                sums[to] = Number::plus(sums[to], d[from]);
+                counts[to] = Number::plus(counts[to], Number::ONE);
+            });
+            sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum = mean(cx, *sum, n));
+            cx.result(sums)
+        }))
+    },
+    grad: Grad::Rule(|n| {
+        let first = n.ty(0).rank() - n.attrs().ints("window").len();
+        let extents = extents_for_gradient("avg_pool", n.ty(0), first);
+        vec![Some(trace::emit(&AVG_POOL_GRAD, &[n.dy()], n.attrs().clone().with("extents", extents)))]
+    }),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Pure,
+};
+
+/// What [`AVG_POOL`] makes of `x` is `y`; this is its transpose, `y` to `x`, where `extents` are those of the last axes of `x`.
+static AVG_POOL_GRAD: OpDef = OpDef {
+    name: "avg_pool_grad",
+    arity: Arity::Exactly(1),
+    attrs: &[
+        ("window", AttrKind::Ints),
+        ("strides", AttrKind::Ints),
+        ("padding", AttrKind::Ints),
+        ("count_padding", AttrKind::Bool),
+        ("extents", AttrKind::Shape),
+    ],
+    infer: |cx| {
+        let dy = cx.tensor(0)?;
+        let (windows, window) = check(cx, dy)?;
+        let extents = cx.attrs.shape("extents");
+        if extents.rank() != windows.rank() {
+            return Err(OpError::new(format!("extents {extents} for windows over {} axes", windows.rank())));
+        }
+        let before = &dy.shape.dims()[..dy.rank() - windows.rank()];
+        let shape = before.iter().chain(extents.dims()).cloned().collect();
+        let x = TensorType { dtype: dy.dtype, shape };
+        check_pooled(&pooled(&x, &windows, &window)?, dy)?;
+        Ok(x.into())
+    },
+    eval: |cx| {
+        let (dy, x) = (cx.operands[0], cx.shape());
+        Ok(match_float!(dy.buffer(), d => {
+            let mut counts = zeros_like(d);
+            for_each(cx, dy.shape(), &x, &mut |of, _| counts[of] = Number::plus(counts[of], Number::ONE));
+            let shares: Vec<_> = d.iter().zip(counts).map(|(&dy, n)| mean(cx, dy, n)).collect();
+            let mut dx = vec![Number::ZERO; x.iter().product()];
+            for_each(cx, dy.shape(), &x, &mut |from, to| dx[to] = Number::plus(dx[to], shares[from]));
+            cx.result(dx)
+        }))
+    },
+    grad: Grad::Rule(|n| {
+        let attrs = n.attrs().iter().take(4).fold(Attrs::none(), |all, (name, attr)| all.with(name, attr.clone()));
+        vec![Some(trace::emit(&AVG_POOL, &[n.dy()], attrs))]
+    }),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Pure,
+};
+
+/// The windows that the attributes say, if they are right and meet something at each position.
+fn check(cx: &InferCx<'_>, x: &TensorType) -> Result<(Windows, Vec<Dim>), OpError> {
+    Class::Float.check(x)?;
+    let windows = Windows::checked(cx)?;
+    let window = cx.attrs.ints("window");
+    if window.len() != windows.rank() {
+        return Err(OpError::new(format!("a window over {} axes with strides for {}", window.len(), windows.rank())));
+    }
+    check_rank(x, &windows, "")?;
+    for (&extent, &(low, high)) in window.iter().zip(&windows.padding) {
+        if extent < 1 {
+            return Err(OpError::new(format!("window {window:?} with an extent below 1")));
+        }
+        if low.max(high) as i64 >= extent {
+            let error = OpError::new(format!("padding {} with a window of extent {extent}", low.max(high)));
+            return Err(error.label(x.to_string()).help("a window that is all padding has no maximum and no mean"));
+        }
+    }
+    Ok((windows, window.iter().map(|&n| Dim::Known(n as usize)).collect()))
+}
+
+fn pooled(x: &TensorType, windows: &Windows, window: &[Dim]) -> Result<TensorType, OpError> {
+    let (before, last) = x.shape.dims().split_at(x.rank() - windows.rank());
+    let counts = windows.counts(last, window, x)?;
+    Ok(TensorType { dtype: x.dtype, shape: before.iter().cloned().chain(counts).collect() })
+}
+
+fn check_pooled(pooled: &TensorType, given: &TensorType) -> Result<(), OpError> {
+    if pooled.compatible(given) {
+        return Ok(());
+    }
+    Err(OpError::new(format!("pooling gives {pooled}, not {given}")).label(given.to_string()))
+}
+
+/// Calls `f(position, element)` with the offsets in the pooled and in the other tensor of everything that meets.
+fn for_each(cx: &EvalCx<'_>, pooled: &[usize], x: &[usize], f: &mut impl FnMut(usize, usize)) {
+    let windows = Windows::of(cx.attrs);
+    let first = x.len() - windows.rank();
+    let before: usize = x[..first].iter().product();
+    let [x_plane, y_plane] = [x, pooled].map(|s| s[first..].iter().product::<usize>());
+    for i in 0..before {
+        windows.for_each(&pooled[first..], &cx.attrs.indices("window"), &x[first..], &mut |to, _, from| {
+            f(i * y_plane + to, i * x_plane + from);
+        });
+    }
+}
+
+/// The places of the maxima, in order of the windows.
+fn maxima<T: Number>(cx: &EvalCx<'_>, x: &[T], shape: &[usize], pooled: &[usize]) -> std::vec::IntoIter<Option<usize>> {
+    let mut best: Vec<Option<usize>> = vec![None; pooled.iter().product()];
+    for_each(cx, pooled, shape, &mut |to, from| {
+        let better = |b: usize| x[from] > x[b] || x[from].is_nan() && !x[b].is_nan();
+        if best[to].is_none_or(better) {
+            best[to] = Some(from);
+        }
+    });
+    best.into_iter()
+}
+
+fn zeros_like<T: Number>(x: &[T]) -> Vec<T> {
+    vec![T::ZERO; x.len()]
+}
+
+/// The elements of a tensor, of the type that others have.
+fn same<'a, T: Number>(_: &[T], tensor: &'a HostTensor) -> &'a [T] {
+    tensor.data()
+}
+
+fn value<T: Number>(x: &[T], i: Option<usize>) -> T {
+    i.map_or(T::LOWEST, |i| x[i])
+}
+
+/// `sum` divided by the number of elements that a window has, or by the `n` that it meets.
+fn mean<T: Number>(cx: &EvalCx<'_>, sum: T, n: T) -> T {
+    let size = cx.attrs.indices("window").iter().product();
+    let size = (0..size).fold(T::ZERO, |n, _| n.plus(T::ONE));
+    sum.over(if cx.attrs.bool("count_padding") { size } else { n }).expect("floats are divided")
+}
+
+/// How pooling over `D` axes reads its operand: windows that lie side by side, no padding, if nothing else is said.
+///
+/// ```
+/// # use anabranch_dsl::ops::PoolOptions;
+/// let options = PoolOptions::<2>::new(3).stride(2);
+/// assert_eq!(options, PoolOptions::new([3, 3]).stride([2, 2]).padding(0));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolOptions<const D: usize> {
+    window: [usize; D],
+    stride: [usize; D],
+    padding: Padding<D>,
+    count_padding: bool,
+}
+
+impl<const D: usize> PoolOptions<D> {
+    /// Windows of this extent, side by side.
+    pub fn new(window: impl PerAxis<D>) -> Self {
+        let window = window.per_axis();
+        PoolOptions { window, stride: window, padding: Padding::Sides([(0, 0); D]), count_padding: true }
+    }
+
+    /// How far windows lie apart.
+    #[must_use]
+    pub fn stride(self, stride: impl PerAxis<D>) -> Self {
+        PoolOptions { stride: stride.per_axis(), ..self }
+    }
+
+    /// How far windows reach beyond both sides of each axis; less than the window.
+    #[must_use]
+    pub fn padding(self, padding: impl PerAxis<D>) -> Self {
+        PoolOptions { padding: Padding::symmetric(padding), ..self }
+    }
+
+    /// How far windows reach beyond the start and the end of each axis.
+    #[must_use]
+    pub fn padding_sides(self, padding: [(usize, usize); D]) -> Self {
+        PoolOptions { padding: Padding::Sides(padding), ..self }
+    }
+
+    /// Padding so that there is a window for every `stride` elements.
+    #[must_use]
+    pub fn same(self) -> Self {
+        PoolOptions { padding: Padding::Same, ..self }
+    }
+
+    /// Whether a mean counts the padding as zeros, which is so if nothing is said; if not, it is the mean of what is there.
+    #[must_use]
+    pub fn count_padding(self, count: bool) -> Self {
+        PoolOptions { count_padding: count, ..self }
+    }
+
+    #[track_caller]
+    fn attrs(&self, op: &str, x: &TensorType) -> Attrs {
+        let window = self.window.map(Dim::Known);
+        let padding = self.padding.of(op, x, &window, self.stride, [1; D]);
+        let attrs = Attrs::none().with("window", ints(self.window)).with("strides", ints(self.stride));
+        attrs.with("padding", sides(padding))
+    }
+}
+
+impl Any {
+    /// See [`Tensor::max_pool`].
+    #[track_caller]
+    pub fn max_pool<const D: usize>(self, options: &PoolOptions<D>) -> Any {
+        trace::emit(&MAX_POOL, &[self], options.attrs("max_pool", &self.tensor_type()))
+    }
+
+    /// See [`Tensor::avg_pool`].
+    #[track_caller]
+    pub fn avg_pool<const D: usize>(self, options: &PoolOptions<D>) -> Any {
+        let attrs = options.attrs("avg_pool", &self.tensor_type());
+        trace::emit(&AVG_POOL, &[self], attrs.with("count_padding", Attr::Bool(options.count_padding)))
+    }
+
+    /// See [`Tensor::global_max_pool`].
+    #[track_caller]
+    pub fn global_max_pool(self) -> Any {
+        self.max(&self.axes_behind_channels("global_max_pool")[..], false)
+    }
+
+    /// See [`Tensor::global_avg_pool`].
+    #[track_caller]
+    pub fn global_avg_pool(self) -> Any {
+        self.mean(&self.axes_behind_channels("global_avg_pool")[..], false)
+    }
+
+    /// The axes behind the batch and the channels, of which there is at least one.
+    #[track_caller]
+    fn axes_behind_channels(self, op: &str) -> Vec<isize> {
+        let ty = self.tensor_type();
+        if ty.rank() < 3 {
+            let error = OpError::new(format!("rank {}, not at least 3: the batch, the channels and more", ty.rank()));
+            refuse(op, error.label(ty.to_string()));
+        }
+        (2..ty.rank() as isize).collect()
+    }
+
+    #[track_caller]
+    fn max_pool_grad(self, dy: Any, attrs: &Attrs) -> Any {
+        trace::emit(&MAX_POOL_GRAD, &[self, dy], attrs.clone())
+    }
+
+    #[track_caller]
+    fn max_pool_pick(self, g: Any, attrs: &Attrs) -> Any {
+        trace::emit(&MAX_POOL_PICK, &[self, g], attrs.clone())
+    }
+}
+
+impl<T: Float> Tensor<T> {
+    /// The maximum of each window over the last `D` axes, of which there may be 1, 2 or 3; the axes before them stay as they
+    /// are. Along each axis there are `(extent + padding - window) / stride + 1` positions. The gradient goes to the first of equal maxima.
+    ///
+    /// # Errors
+    /// End the trace: a window does not fit, or may be all padding.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch_dsl::ops::PoolOptions;
+    /// let x = || tensor([[1.0f32, 2.0, 5.0, 6.0], [3.0, 4.0, 7.0, 0.0]]);
+    /// assert_eq!(eval(|| x().max_pool(PoolOptions::<2>::new(2)))?.as_slice(), [4.0, 7.0]);
+    /// assert_eq!(eval(|| x().max_pool(PoolOptions::<1>::new(3).stride(1)))?.as_slice(), [5.0, 6.0, 7.0, 7.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn max_pool<const D: usize>(self, options: PoolOptions<D>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().max_pool(&options))
+    }
+
+    /// The mean of each window over the last `D` axes; see [`max_pool`](Tensor::max_pool).
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch_dsl::ops::PoolOptions;
+    /// let x = || tensor([[1.0f32, 3.0, 8.0]]);
+    /// let options = PoolOptions::<1>::new(2).padding(1);
+    /// assert_eq!(eval(|| x().avg_pool(options))?.as_slice(), [0.5, 5.5]);
+    /// assert_eq!(eval(|| x().avg_pool(options.count_padding(false)))?.as_slice(), [1.0, 5.5]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn avg_pool<const D: usize>(self, options: PoolOptions<D>) -> Tensor<T> {
+        Tensor::from_any(self.untyped().avg_pool(&options))
+    }
+
+    /// The maximum over all axes behind the batch and the channels: `[batch, channels, ..]` to `[batch, channels]`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_max_pool())?.as_slice(), [5.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn global_max_pool(self) -> Tensor<T> {
+        Tensor::from_any(self.untyped().global_max_pool())
+    }
+
+    /// The mean over all axes behind the batch and the channels: `[batch, channels, ..]` to `[batch, channels]`.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// assert_eq!(eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_avg_pool())?.as_slice(), [3.0]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn global_avg_pool(self) -> Tensor<T> {
+        Tensor::from_any(self.untyped().global_avg_pool())
+    }
+}

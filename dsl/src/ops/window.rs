@@ -1,0 +1,227 @@
+//! Windows that move over the last axes of a tensor: what convolutions and pooling have in common.
+//!
+//! Along each of these axes a window has an extent, moves by a stride, and its elements lie `dilation` apart. The tensor is
+//! continued on both sides by `padding`. Element `j` of the window at position `i` meets element
+//! `i * stride + j * dilation - low` of the tensor, or nothing if there is none.
+
+use super::{InferCx, OpError, refuse};
+use crate::ir::{Attr, Attrs};
+use crate::{Dim, Shape, TensorType};
+
+/// One number for each of `D` axes: `2` is the same for all, `[2, 1]` is one for each.
+pub trait PerAxis<const D: usize> {
+    /// The numbers.
+    fn per_axis(self) -> [usize; D];
+}
+
+impl<const D: usize> PerAxis<D> for usize {
+    fn per_axis(self) -> [usize; D] {
+        [self; D]
+    }
+}
+impl<const D: usize> PerAxis<D> for [usize; D] {
+    fn per_axis(self) -> [usize; D] {
+        self
+    }
+}
+
+/// How a tensor is continued before its windows are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Padding<const D: usize> {
+    /// So far before and behind each axis.
+    Sides([(usize, usize); D]),
+    /// So far that there is a window for every `stride` elements.
+    Same,
+}
+
+impl<const D: usize> Padding<D> {
+    pub(super) fn symmetric(padding: impl PerAxis<D>) -> Padding<D> {
+        Padding::Sides(padding.per_axis().map(|p| (p, p)))
+    }
+
+    /// The padding of each axis of a tensor, for windows of these extents. An odd rest goes behind.
+    #[track_caller]
+    pub(super) fn of(
+        self,
+        op: &str,
+        x: &TensorType,
+        window: &[Dim],
+        strides: [usize; D],
+        dilation: [usize; D],
+    ) -> [(usize, usize); D] {
+        let Padding::Same = self else {
+            let Padding::Sides(sides) = self else { unreachable!("the other variant") };
+            return sides;
+        };
+        let first = x.rank().saturating_sub(D);
+        std::array::from_fn(|i| {
+            let extent = x.shape.dims().get(first + i).and_then(Dim::known);
+            let reach = window.get(i).and_then(Dim::known).map(|n| dilation[i] * n.saturating_sub(1));
+            let total = match (extent, reach) {
+                (_, Some(reach)) if strides[i] == 1 => reach,
+                (Some(n), Some(reach)) => {
+                    let last = n.div_ceil(strides[i].max(1)).saturating_sub(1) * strides[i];
+                    (last + reach + 1).saturating_sub(n)
+                }
+                _ => {
+                    let error = OpError::new(format!("`same` needs the extent of axis {}", first + i));
+                    refuse(op, error.label(x.to_string()).help("give the padding of each side"))
+                }
+            };
+            (total / 2, total - total / 2)
+        })
+    }
+}
+
+/// A list of numbers as an attribute.
+pub(super) fn ints(numbers: impl IntoIterator<Item = usize>) -> Attr {
+    Attr::Ints(numbers.into_iter().map(|n| n as i64).collect())
+}
+
+/// The padding of each axis as an attribute: before and behind the first axis, and so on.
+pub(super) fn sides<const D: usize>(padding: [(usize, usize); D]) -> Attr {
+    ints(padding.into_iter().flat_map(|(low, high)| [low, high]))
+}
+
+/// Windows over the last axes of a tensor.
+#[derive(Clone, Debug)]
+pub(super) struct Windows {
+    pub(super) strides: Vec<usize>,
+    pub(super) padding: Vec<(usize, usize)>,
+    pub(super) dilation: Vec<usize>,
+}
+
+impl Windows {
+    /// What the attributes `strides`, `padding` and, if there is one, `dilation` say.
+    pub(super) fn of(attrs: &Attrs) -> Windows {
+        let strides = attrs.indices("strides");
+        let sides = attrs.indices("padding");
+        let dilation = match attrs.get("dilation") {
+            Some(_) => attrs.indices("dilation"),
+            None => vec![1; strides.len()],
+        };
+        Windows { strides, padding: sides.chunks(2).map(|s| (s[0], s[s.len() - 1])).collect(), dilation }
+    }
+
+    /// The same, if the attributes are right.
+    pub(super) fn checked(cx: &InferCx<'_>) -> Result<Windows, OpError> {
+        let n = cx.attrs.ints("strides").len();
+        let dilation = cx.attrs.get("dilation").map_or(n, |_| cx.attrs.ints("dilation").len());
+        if !(1..=3).contains(&n) {
+            return Err(OpError::new(format!("windows over {n} axes, not 1 to 3")));
+        }
+        if dilation != n || cx.attrs.ints("padding").len() != 2 * n {
+            return Err(OpError::new(format!("strides for {n} axes, but padding or dilation for other ones")));
+        }
+        let least = |name: &str, least: i64| match cx.attrs.get(name).map(|_| cx.attrs.ints(name)) {
+            Some(numbers) if numbers.iter().any(|&i| i < least) => {
+                Err(OpError::new(format!("{name} {numbers:?} with a number below {least}")))
+            }
+            _ => Ok(()),
+        };
+        least("strides", 1)?;
+        least("dilation", 1)?;
+        least("padding", 0)?;
+        Ok(Windows::of(cx.attrs))
+    }
+
+    /// Number of axes.
+    pub(super) fn rank(&self) -> usize {
+        self.strides.len()
+    }
+
+    /// How many windows of extent `window` there are along an axis of extent `n`; `None` if not even one fits.
+    pub(super) fn count(&self, axis: usize, n: usize, window: usize) -> Option<usize> {
+        let (low, high) = self.padding[axis];
+        let reach = self.dilation[axis].checked_mul(window.checked_sub(1)?)?.checked_add(1)?;
+        let room = (n.checked_add(low)?.checked_add(high)?).checked_sub(reach)?;
+        Some(room / self.strides[axis] + 1)
+    }
+
+    /// The extents of the positions of windows over axes of these extents.
+    pub(super) fn counts(&self, x: &[Dim], window: &[Dim], ty: &TensorType) -> Result<Vec<Dim>, OpError> {
+        let count = |i: usize| match (&x[i], &window[i]) {
+            (_, Dim::Known(0)) => {
+                Err(OpError::new(format!("a window of extent 0 along axis {}", ty.rank() - self.rank() + i))
+                    .label(ty.to_string()))
+            }
+            (Dim::Known(n), Dim::Known(k)) => match self.count(i, *n, *k) {
+                Some(count) => Ok(Dim::Known(count)),
+                None => {
+                    let (axis, (low, high)) = (ty.rank() - self.rank() + i, self.padding[i]);
+                    let reach = self.dilation[i] * (k - 1) + 1;
+                    let padded = if low + high > 0 { format!(" padded to {}", n + low + high) } else { String::new() };
+                    let error = OpError::new(format!(
+                        "a window that reaches over {reach} elements does not fit into axis {axis} of extent {n}{padded}"
+                    ));
+                    Err(error.label(ty.to_string()).help("pad the tensor, or take a smaller window"))
+                }
+            },
+            // One window for each element, however many there are.
+            (dim, Dim::Known(k))
+                if self.strides[i] == 1 && self.padding[i].0 + self.padding[i].1 == self.dilation[i] * (k - 1) =>
+            {
+                Ok(dim.clone())
+            }
+            _ => Ok(Dim::Unknown),
+        };
+        (0..self.rank()).map(count).collect()
+    }
+
+    /// Calls `f(position, element of the window, element of the tensor)` for everything that meets, each as an offset in a
+    /// dense tensor of the given extents; positions in order, and for each the elements of its window in order.
+    pub(super) fn for_each(
+        &self,
+        positions: &[usize],
+        window: &[usize],
+        x: &[usize],
+        f: &mut impl FnMut(usize, usize, usize),
+    ) {
+        let rank = self.rank();
+        let index = |extents: &[usize], mut offset: usize| {
+            let mut index = [0; 3];
+            for axis in (0..rank).rev() {
+                index[axis] = offset % extents[axis];
+                offset /= extents[axis];
+            }
+            index
+        };
+        for position in 0..positions.iter().product() {
+            let at = index(positions, position);
+            for element in 0..window.iter().product() {
+                let within = index(window, element);
+                let meets = (0..rank).try_fold(0, |offset, axis| {
+                    let i = at[axis] * self.strides[axis] + within[axis] * self.dilation[axis];
+                    let i = i.checked_sub(self.padding[axis].0).filter(|&i| i < x[axis])?;
+                    Some(offset * x[axis] + i)
+                });
+                if let Some(meets) = meets {
+                    f(position, element, meets);
+                }
+            }
+        }
+    }
+}
+
+/// Extents that a gradient needs as an attribute.
+#[track_caller]
+pub(super) fn extents_for_gradient(op: &str, ty: &TensorType, from: usize) -> Attr {
+    let extents = Shape(ty.shape.dims()[from..].to_vec());
+    if !extents.is_definite() {
+        let error = OpError::new(format!("the gradient needs the extents {extents}")).label(ty.to_string());
+        refuse(op, error.help("give the function a concrete signature"));
+    }
+    Attr::Shape(extents)
+}
+
+/// Checks that a tensor has the rank that windows over its last axes need, with some axes before them.
+pub(super) fn check_rank(ty: &TensorType, windows: &Windows, before: &str) -> Result<(), OpError> {
+    let (n, d) = (windows.rank(), ty.rank());
+    let error = match before {
+        "" if d < n => OpError::new(format!("rank {d} is less than the {n} axes of the window")),
+        "" => return Ok(()),
+        _ if d != n + 2 => OpError::new(format!("rank {d}, not {}: {before} and {n} axes more", n + 2)),
+        _ => return Ok(()),
+    };
+    Err(error.label(ty.to_string()))
+}

@@ -1,0 +1,575 @@
+//! Products of filters and windows: the convolution and its transpose.
+//!
+//! Both compute, for rows `r` and positions `p`, the sum over channels `c` and elements `t` of the window of
+//! `filters[r, c, t] * source[c, p * step + tap[t]]`. In a convolution the rows are filters, and there is one grid of positions. In
+//! its transpose with stride `s` the rows are channels, and the result falls apart into as many *phases* as there are remainders
+//! of positions by `s`: the positions of a phase meet the same elements of the window, and form a grid with a step of 1 in the
+//! source.
+//!
+//! Columns are the positions of several images, one behind the other. A *panel* holds, for some columns and a block of channels,
+//! what the windows meet; it is multiplied with all rows, in *tiles* of a few rows and vectors of columns whose sums stay in
+//! registers.
+
+use super::{Geometry, PARALLEL, PARTS, Piece, Pieces, divisor, inside};
+use crate::cpu::memory::Sources;
+use crate::cpu::vector::{Lane, Level, Task, Vector};
+use crate::plan::Operand;
+use anabranch_dsl::DType;
+use rayon::prelude::*;
+
+/// A convolution or its transpose.
+#[derive(Clone, Debug)]
+pub(crate) struct Gather {
+    groups: usize,
+    /// Channels of the result in a group.
+    rows: usize,
+    /// Channels of the source in a group.
+    channels: usize,
+    source: [usize; 3],
+    result: [usize; 3],
+    /// Elements of a row of the matrix of filters.
+    row_stride: usize,
+    phases: Vec<Phase>,
+    /// Images in a part of the work, and parts of the rows.
+    images: usize,
+    row_parts: usize,
+    /// Multiplications in all.
+    work: usize,
+}
+
+/// Positions whose windows have the same elements.
+#[derive(Clone, Debug)]
+struct Phase {
+    grid: [usize; 3],
+    /// How far positions lie apart in the source.
+    step: [usize; 3],
+    taps: Vec<[isize; 3]>,
+    /// For each channel and tap the place in a row of the matrix of filters.
+    places: Vec<usize>,
+    /// Where the positions lie in the result.
+    first: [usize; 3],
+    apart: [usize; 3],
+}
+
+/// Elements of a panel: it is read again and again, from the second level of the cache.
+const PANEL: usize = 24576;
+/// Columns of a panel: tiles of any size divide it.
+const WIDTH: usize = 96;
+/// Most products of an element of the result that is computed without a panel.
+const DIRECT: usize = 32;
+
+impl Gather {
+    /// The convolution of `x` with filters `[groups * filters, channels, ..]`.
+    pub(crate) fn conv(g: &Geometry) -> Gather {
+        let phase = Phase {
+            grid: g.y,
+            step: g.stride,
+            taps: g.taps(),
+            places: (0..g.channels * g.window()).collect(),
+            first: [0; 3],
+            apart: [1; 3],
+        };
+        Gather::new(g, g.filters, g.channels, g.x, g.y, vec![phase])
+    }
+
+    /// The transpose, of `y` with filters `[groups * channels, filters, ..]`: channels and filters of a group have changed places.
+    pub(crate) fn transpose(g: &Geometry) -> Gather {
+        let mut phases = Vec::new();
+        for a in 0..g.stride[0].min(g.x[0]) {
+            for b in 0..g.stride[1].min(g.x[1]) {
+                for c in 0..g.stride[2].min(g.x[2]) {
+                    phases.push(Self::phase(g, [a, b, c]));
+                }
+            }
+        }
+        Gather::new(g, g.channels, g.filters, g.y, g.x, phases)
+    }
+
+    /// The positions `first + i * stride` of `x`, which position `i + (first - tap) / stride` of `y` has met with `tap`, if that is whole.
+    fn phase(g: &Geometry, first: [usize; 3]) -> Phase {
+        let (mut taps, mut elements) = (Vec::new(), Vec::new());
+        for (t, tap) in g.taps().into_iter().enumerate() {
+            let distance: [isize; 3] = std::array::from_fn(|i| first[i] as isize - tap[i]);
+            if (0..3).all(|i| distance[i] % g.stride[i] as isize == 0) {
+                taps.push(std::array::from_fn(|i| distance[i] / g.stride[i] as isize));
+                elements.push(t);
+            }
+        }
+        let window = g.window();
+        Phase {
+            grid: std::array::from_fn(|i| (g.x[i] - first[i]).div_ceil(g.stride[i])),
+            step: [1; 3],
+            taps,
+            places: (0..g.filters).flat_map(|o| elements.iter().map(move |t| o * window + t)).collect(),
+            first,
+            apart: g.stride,
+        }
+    }
+
+    fn new(
+        g: &Geometry,
+        rows: usize,
+        channels: usize,
+        source: [usize; 3],
+        result: [usize; 3],
+        phases: Vec<Phase>,
+    ) -> Gather {
+        let products: usize = phases.iter().map(|p| p.grid.iter().product::<usize>() * p.places.len()).sum();
+        let row_stride = channels * g.window();
+        assert!(phases.iter().flat_map(|p| &p.places).all(|&p| p < row_stride), "a place outside of a row of filters");
+        let columns = phases.iter().map(|p| p.grid.iter().product::<usize>()).max().unwrap_or(1).max(1);
+        // Several small images share a panel where that leaves less of it empty; rows are divided where images are few.
+        let (mut images, mut row_parts) = (1, 1);
+        if g.batch * g.groups < PARTS {
+            let least = rows.div_ceil(8).max(1);
+            row_parts = divisor(rows, PARTS.div_ceil((g.batch * g.groups).max(1)).min(least));
+        } else if g.groups == 1 {
+            let used = |images: usize| (images * columns).div_ceil(16) as f64 * 16.0 / (images * columns) as f64;
+            for more in 2..=16 {
+                if g.batch.div_ceil(more) >= PARTS && used(more) < used(images) - 0.03 {
+                    images = more;
+                }
+            }
+        }
+        Gather {
+            groups: g.groups,
+            rows,
+            channels,
+            source,
+            result,
+            row_stride,
+            phases,
+            images,
+            row_parts,
+            work: g.batch * g.groups * rows * products,
+        }
+    }
+
+    /// The operands are the source and the matrix of filters, both dense.
+    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+        let (source, filters) = (operands[0].view(), operands[1].view());
+        let level = Level::best();
+        match source.dtype {
+            DType::F32 => {
+                let [source, filters] = [source, filters].map(|v| sources.contiguous::<f32>(v));
+                self.run_at(level, source, filters, bytemuck::cast_slice_mut(out));
+            }
+            DType::F64 => {
+                let [source, filters] = [source, filters].map(|v| sources.contiguous::<f64>(v));
+                self.run_at(level, source, filters, bytemuck::cast_slice_mut(out));
+            }
+            other => panic!("a convolution of {other}"),
+        }
+    }
+
+    pub(super) fn run_at<T: Lane>(&self, level: Level, source: &[T], filters: &[T], out: &mut [T]) {
+        let plane = size(self.result);
+        let part = self.images * self.rows / self.row_parts * plane;
+        if out.is_empty() {
+            return;
+        }
+        if self.channels == 0 {
+            return out.fill(T::default());
+        }
+        let run = |(i, out): (usize, &mut [T])| {
+            // With several images in a part there is one group, whose rows are not divided.
+            let (unit, rows) = (i * self.images, self.rows / self.row_parts);
+            let (group_of_all, row) = (unit / self.row_parts, unit % self.row_parts * rows);
+            let (image, group) = (group_of_all / self.groups, group_of_all % self.groups);
+            let images = out.len() / (rows * plane);
+            level.run(Part { all: self, source, filters, out, image, images, group, first_row: row, rows });
+        };
+        if self.work < PARALLEL {
+            out.chunks_mut(part).enumerate().for_each(run);
+        } else {
+            out.par_chunks_mut(part).enumerate().for_each(run);
+        }
+    }
+}
+
+fn size(grid: [usize; 3]) -> usize {
+    grid[0] * grid[1] * grid[2]
+}
+
+/// Some rows of some images of the result.
+struct Part<'a, T> {
+    all: &'a Gather,
+    source: &'a [T],
+    filters: &'a [T],
+    /// `[images, rows, ..]`
+    out: &'a mut [T],
+    image: usize,
+    images: usize,
+    group: usize,
+    first_row: usize,
+    rows: usize,
+}
+
+#[repr(align(64))]
+struct Panel<T>([T; PANEL]);
+
+impl<T: Lane> Task<T> for Part<'_, T> {
+    #[inline(always)]
+    unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(mut self) {
+        if self.all.phases.iter().any(|p| p.taps.is_empty()) {
+            self.out.fill(T::default());
+        }
+        let mut panel = None;
+        for phase in &self.all.phases {
+            if phase.taps.is_empty() || size(phase.grid) == 0 {
+                continue;
+            }
+            if self.rows <= 2 && phase.places.len() <= DIRECT {
+                // SAFETY: the caller says that the processor has the instructions of `V`.
+                unsafe { self.direct::<V>(phase) };
+            } else {
+                let panel = panel.get_or_insert_with(|| Panel([T::default(); PANEL]));
+                // SAFETY: as above.
+                unsafe { self.product::<V, ROWS, VECTORS>(phase, &mut panel.0) };
+            }
+        }
+    }
+}
+
+/// What a panel is for: its columns among those of the part.
+struct Columns {
+    pieces: [Piece; WIDTH],
+    n_pieces: usize,
+    n: usize,
+    /// Where each column is in the result, for the first row.
+    to: [usize; WIDTH],
+    /// How far rows of the panel lie apart: a vector further than their columns reach.
+    stride: usize,
+}
+
+/// A part of the rows of the result and of a panel.
+struct Tile<'a> {
+    row: usize,
+    /// The first column.
+    column: usize,
+    places: &'a [usize],
+    columns: &'a Columns,
+    /// Whether nothing was added to the result before.
+    is_first: bool,
+}
+
+impl<T: Lane> Part<'_, T> {
+    /// The first element in the source of an image of the part and a channel of the group.
+    #[inline(always)]
+    fn channel(&self, image: usize, channel: usize) -> usize {
+        let all = self.all;
+        (((self.image + image) * all.groups + self.group) * all.channels + channel) * size(all.source)
+    }
+
+    /// The filters of a row of the part.
+    #[inline(always)]
+    fn filters(&self, row: usize) -> &[T] {
+        let all = self.all;
+        let start = (self.group * all.rows + self.first_row + row) * all.row_stride;
+        &self.filters[start..start + all.row_stride]
+    }
+
+    /// Where the element of a position is in the result, for the first row of an image of the part.
+    #[inline(always)]
+    fn place(&self, phase: &Phase, image: usize, g: [usize; 3]) -> usize {
+        let [a, b, c]: [usize; 3] = std::array::from_fn(|i| phase.first[i] + g[i] * phase.apart[i]);
+        let result = self.all.result;
+        image * self.rows * size(result) + (a * result[1] + b) * result[2] + c
+    }
+
+    #[inline(always)]
+    unsafe fn product<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(
+        &mut self,
+        phase: &Phase,
+        panel: &mut [T; PANEL],
+    ) {
+        let n_columns = self.images * size(phase.grid);
+        let depth = phase.places.len();
+        // Blocks of about equal depth, of whole channels if some fit into a panel.
+        let most = PANEL / (WIDTH + V::N);
+        let fitting = most - most % phase.taps.len();
+        let block = match fitting {
+            0 => most,
+            _ => depth.div_ceil(depth.div_ceil(fitting)).next_multiple_of(phase.taps.len()),
+        };
+        for from in (0..n_columns).step_by(WIDTH) {
+            let columns = self.columns(phase, from, n_columns.min(from + WIDTH), WIDTH + V::N);
+            for k in (0..depth).step_by(block) {
+                let end = depth.min(k + block);
+                // SAFETY: the processor has the instructions of `V`, says the caller.
+                unsafe { self.pack::<V>(phase, &columns, k, end, panel) };
+                let mut tile =
+                    Tile { row: 0, column: 0, places: &phase.places[k..end], columns: &columns, is_first: k == 0 };
+                while tile.row < self.rows {
+                    // SAFETY: as above.
+                    tile.row += unsafe {
+                        match self.rows - tile.row {
+                            n if n >= ROWS => self.rows_of::<V, ROWS, VECTORS>(&mut tile, panel),
+                            n if n >= 4 => self.rows_of::<V, 4, VECTORS>(&mut tile, panel),
+                            n if n >= 2 => self.rows_of::<V, 2, VECTORS>(&mut tile, panel),
+                            _ => self.rows_of::<V, 1, VECTORS>(&mut tile, panel),
+                        }
+                    };
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn columns(&self, phase: &Phase, from: usize, to: usize, stride: usize) -> Columns {
+        let mut c = Columns { pieces: [Piece::default(); WIDTH], n_pieces: 0, n: to - from, to: [0; WIDTH], stride };
+        for piece in Pieces::new(phase.grid, from, to) {
+            c.pieces[c.n_pieces] = piece;
+            c.n_pieces += 1;
+            let first = self.place(phase, piece.image, piece.g);
+            for i in 0..piece.len {
+                c.to[piece.column + i] = first + i * phase.apart[2];
+            }
+        }
+        c
+    }
+
+    /// Fills a panel with what the windows of its columns meet: a row for each of the channels and taps `from..to`.
+    #[inline(always)]
+    unsafe fn pack<V: Vector<T = T>>(
+        &self,
+        phase: &Phase,
+        columns: &Columns,
+        from: usize,
+        to: usize,
+        panel: &mut [T; PANEL],
+    ) {
+        let n_taps = phase.taps.len();
+        let extents = self.all.source;
+        let plane = size(extents);
+        for (t, tap) in phase.taps.iter().enumerate() {
+            // Channels `c` with `from <= c * n_taps + t < to`.
+            let first = (from.saturating_sub(t)).div_ceil(n_taps);
+            let end = (to.saturating_sub(t)).div_ceil(n_taps);
+            if first >= end {
+                continue;
+            }
+            for piece in &columns.pieces[..columns.n_pieces] {
+                let at: [isize; 3] = std::array::from_fn(|i| (piece.g[i] * phase.step[i]) as isize + tap[i]);
+                let is_inside = |i: usize| at[i] >= 0 && (at[i] as usize) < extents[i];
+                let (lo, hi) = match is_inside(0) && is_inside(1) {
+                    true => inside(at[2], phase.step[2], piece.len, extents[2]),
+                    false => (0, 0),
+                };
+                let line = if hi > 0 { (at[0] as usize * extents[1] + at[1] as usize) * extents[2] } else { 0 };
+                let start = (self.channel(piece.image, first) + line) as isize + at[2];
+                let row = (first * n_taps + t - from) * columns.stride + piece.column;
+                let lines = Lines { start, step: phase.step[2], apart: plane, n: end - first, lo, hi, len: piece.len };
+                // SAFETY: pieces come in the order of their columns, so what is written behind one is overwritten by the next,
+                // or lies in the last vector of the row, behind all columns. The elements `lo..hi` are in the source.
+                unsafe { copy::<V>(self.source, &lines, &mut panel[row..], n_taps * columns.stride) };
+            }
+        }
+    }
+
+    /// Multiplies `R` rows of filters with a panel; gives `R`.
+    #[inline(always)]
+    unsafe fn rows_of<V: Vector<T = T>, const R: usize, const VECTORS: usize>(
+        &mut self,
+        tile: &mut Tile<'_>,
+        panel: &[T; PANEL],
+    ) -> usize {
+        tile.column = 0;
+        while tile.column < tile.columns.n {
+            let left = (tile.columns.n - tile.column).div_ceil(V::N);
+            // One vector more than fits is shared by two tiles.
+            let vectors = if left == VECTORS + 1 { left.div_ceil(2) } else { left.min(VECTORS) };
+            // SAFETY: the caller says that the processor has the instructions.
+            unsafe {
+                match vectors {
+                    3 if VECTORS >= 3 => self.tile::<V, R, 3>(tile, panel),
+                    2 => self.tile::<V, R, 2>(tile, panel),
+                    _ => self.tile::<V, R, 1>(tile, panel),
+                }
+            }
+            tile.column += vectors * V::N;
+        }
+        R
+    }
+
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "registers are named by constant indices into several arrays")]
+    unsafe fn tile<V: Vector<T = T>, const R: usize, const C: usize>(&mut self, tile: &Tile<'_>, panel: &[T; PANEL]) {
+        let plane = size(self.all.result);
+        let stride = tile.columns.stride;
+        assert!(tile.places.len() * stride <= PANEL && tile.column + C * V::N <= stride);
+        let filters: [*const T; R] = std::array::from_fn(|r| self.filters(tile.row + r).as_ptr());
+        let to = &tile.columns.to[tile.column..tile.columns.n.min(tile.column + C * V::N)];
+        // Places grow with the columns, so the first and the last one tell.
+        let is_dense = to.len() == C * V::N && to[to.len() - 1] - to[0] == to.len() - 1;
+        // SAFETY: places are inside of rows of filters, which was checked when the phase was made, and the panel has as many rows
+        // as there are places, which the `C` vectors do not leave. What is written is inside of a slice.
+        unsafe {
+            let mut sums = [[V::splat(T::default()); C]; R];
+            let mut from = panel.as_ptr().add(tile.column);
+            for &place in tile.places {
+                let mut x = [V::splat(T::default()); C];
+                for c in 0..C {
+                    x[c] = V::load(from.add(c * V::N));
+                }
+                for r in 0..R {
+                    let w = V::splat(*filters[r].add(place));
+                    for c in 0..C {
+                        sums[r][c] = w.mul_add(x[c], sums[r][c]);
+                    }
+                }
+                from = from.add(stride);
+            }
+            for (r, sums) in sums.into_iter().enumerate() {
+                let out = &mut self.out[(tile.row + r) * plane..];
+                if is_dense {
+                    let out = &mut out[to[0]..][..C * V::N];
+                    for (sum, out) in sums.into_iter().zip(out.chunks_exact_mut(V::N)) {
+                        let sum = if tile.is_first { sum } else { V::load(out.as_ptr()).add(sum) };
+                        sum.store(out.as_mut_ptr());
+                    }
+                } else {
+                    let mut lanes = [T::default(); WIDTH];
+                    for (sum, lanes) in sums.into_iter().zip(lanes.chunks_exact_mut(V::N)) {
+                        sum.store(lanes.as_mut_ptr());
+                    }
+                    for (&to, &sum) in to.iter().zip(&lanes) {
+                        out[to] = if tile.is_first { sum } else { out[to] + sum };
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same without a panel, line by line: for few rows and small windows.
+    #[inline(always)]
+    unsafe fn direct<V: Vector<T = T>>(&mut self, phase: &Phase) {
+        let n_taps = phase.taps.len();
+        let (extents, plane) = (self.all.source, size(self.all.result));
+        let (step, apart) = (phase.step[2], phase.apart[2]);
+        let columns = self.images * size(phase.grid);
+        // What meets something on a line: its weight, the first element, and which part of the line is inside.
+        let mut met = [(T::default(), 0isize, 0, 0); DIRECT];
+        for row in 0..self.rows {
+            for piece in Pieces::new(phase.grid, 0, columns) {
+                let mut n = 0;
+                let (mut all_from, mut all_to) = (0, piece.len);
+                for (k, &place) in phase.places.iter().enumerate() {
+                    let tap = phase.taps[k % n_taps];
+                    let at: [isize; 3] = std::array::from_fn(|i| (piece.g[i] * phase.step[i]) as isize + tap[i]);
+                    let is_inside = |i: usize| at[i] >= 0 && (at[i] as usize) < extents[i];
+                    if !(is_inside(0) && is_inside(1)) {
+                        continue;
+                    }
+                    let (lo, hi) = inside(at[2], step, piece.len, extents[2]);
+                    let line = (at[0] as usize * extents[1] + at[1] as usize) * extents[2];
+                    let start = (self.channel(piece.image, k / n_taps) + line) as isize + at[2];
+                    met[n] = (self.filters(row)[place], start, lo, hi);
+                    n += 1;
+                    (all_from, all_to) = (all_from.max(lo), all_to.min(hi));
+                }
+                let met = &met[..n];
+                let source = self.source;
+                let one = |i: usize| {
+                    met.iter().fold(T::default(), |sum, &(w, start, lo, hi)| match (lo..hi).contains(&i) {
+                        true => sum + w * source[(start + (i * step) as isize) as usize],
+                        false => sum,
+                    })
+                };
+                let first = row * plane + self.place(phase, piece.image, piece.g);
+                let mut i = 0;
+                while i < piece.len {
+                    if step == 1 && apart == 1 && i >= all_from && i < all_to && all_from + V::N <= all_to {
+                        // The last vector may begin in the one before it.
+                        i = i.min(all_to - V::N);
+                        let out = &mut self.out[first + i..][..V::N];
+                        // SAFETY: all of `i..i + V::N` is inside for each tap, so those elements are in the source; the slice is as
+                        // long as the vector.
+                        unsafe {
+                            let mut sum = V::splat(T::default());
+                            for &(w, start, ..) in met {
+                                let x = V::load(source.as_ptr().offset(start + i as isize));
+                                sum = V::splat(w).mul_add(x, sum);
+                            }
+                            sum.store(out.as_mut_ptr());
+                        }
+                        i += V::N;
+                    } else {
+                        self.out[first + i * apart] = one(i);
+                        i += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Parts of several lines of a source, at the same place in each.
+pub(super) struct Lines {
+    /// Where the first element of the first line is, or would be.
+    pub(super) start: isize,
+    /// How far elements lie apart.
+    pub(super) step: usize,
+    /// Number of lines, and how far they lie apart.
+    pub(super) n: usize,
+    pub(super) apart: usize,
+    /// Elements `lo..hi` of `len` are there; the others are zeros.
+    pub(super) lo: usize,
+    pub(super) hi: usize,
+    pub(super) len: usize,
+}
+
+/// Writes lines `apart`. Up to a vector behind each of them is overwritten.
+///
+/// # Safety
+/// The elements `lo..hi` of each line are in the source. The processor has the instructions of `V`.
+#[inline(always)]
+pub(super) unsafe fn copy<V: Vector>(source: &[V::T], lines: &Lines, to: &mut [V::T], apart: usize) {
+    let &Lines { start, step, n, apart: from_apart, lo, hi, len } = lines;
+    assert!(n > 0 && to.len() >= (n - 1) * apart + len + V::N && lo <= hi && hi <= len);
+    let mut to = to.as_mut_ptr();
+    // The first element that is there, if one is, and the end of the last vector that is read.
+    let first = (start + (lo * step) as isize) as usize;
+    let fits = || first + (n - 1) * from_apart + (hi - lo).next_multiple_of(V::N) <= source.len();
+    // SAFETY: a vector that starts before `len` ends before `len + V::N`, where `to` ends or goes on. The elements of the source are
+    // there, says the caller, and those that fill the last vector were checked to be where whole vectors are read.
+    unsafe {
+        if step == 1 && lo < hi && fits() {
+            let mut from = source.as_ptr().add(first);
+            for _ in 0..n {
+                zeros::<V>(to, 0, lo);
+                let mut i = 0;
+                while i < hi - lo {
+                    V::load(from.add(i)).store(to.add(lo + i));
+                    i += V::N;
+                }
+                zeros::<V>(to, hi, len);
+                from = from.wrapping_add(from_apart);
+                to = to.wrapping_add(apart);
+            }
+            return;
+        }
+        for line in 0..n {
+            zeros::<V>(to, 0, lo);
+            for i in lo..hi {
+                *to.add(i) = source[(start + (line * from_apart + i * step) as isize) as usize];
+            }
+            zeros::<V>(to, hi, len);
+            to = to.wrapping_add(apart);
+        }
+    }
+}
+
+/// Writes zeros from `from` to `end`, and up to a vector more.
+///
+/// # Safety
+/// Of `to`, `end + V::N` elements can be written. The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn zeros<V: Vector>(to: *mut V::T, from: usize, end: usize) {
+    let mut i = from;
+    while i < end {
+        // SAFETY: the vector starts before `end`.
+        unsafe { V::splat(V::T::default()).store(to.add(i)) };
+        i += V::N;
+    }
+}

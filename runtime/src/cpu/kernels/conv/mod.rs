@@ -1,0 +1,235 @@
+//! Convolutions and their gradients as products of matrices that are never made: blocks of one operand are gathered into a small
+//! panel on the stack, and multiplied from there.
+//!
+//! | operation | computed by | matrix of |
+//! |---|---|---|
+//! | `conv` | [`Gather`] | filters, times windows of `x` |
+//! | `conv_input_grad` | [`Gather`] | filters with channels first, times windows of `y` |
+//! | `conv_weight_grad` | [`Weights`] | `y`, times windows of `x` |
+//!
+//! Tensors are `[batch, channels, ..]` and dense. One, two and three axes are all three, the first ones of extent 1. Work is
+//! split into parts whose sizes follow from the shapes, so results are the same bits for any number of threads; no part
+//! takes memory from the allocator.
+
+mod gather;
+mod weights;
+
+pub(crate) use gather::Gather;
+pub(crate) use weights::Weights;
+
+use anabranch_dsl::ir::Attrs;
+
+/// Multiplications from which on work is split over threads.
+const PARALLEL: usize = 1 << 18;
+/// How many parts are enough to keep threads busy.
+const PARTS: usize = 8;
+
+/// Shapes and attributes of a convolution, with three axes.
+#[derive(Clone, Debug)]
+pub(crate) struct Geometry {
+    pub(crate) batch: usize,
+    pub(crate) groups: usize,
+    /// Channels of `x` in a group.
+    pub(crate) channels: usize,
+    /// Filters in a group: channels of `y`.
+    pub(crate) filters: usize,
+    pub(crate) x: [usize; 3],
+    pub(crate) y: [usize; 3],
+    kernel: [usize; 3],
+    stride: [usize; 3],
+    dilation: [usize; 3],
+    /// Padding before each axis.
+    low: [usize; 3],
+}
+
+/// As three axes: those that are missing come first.
+pub(super) fn three(extents: &[usize], missing: usize) -> [usize; 3] {
+    let mut all = [missing; 3];
+    all[3 - extents.len()..].copy_from_slice(extents);
+    all
+}
+
+impl Geometry {
+    /// Of a convolution of `x` with filters `w` that gives `y`.
+    pub(crate) fn new(x: &[usize], w: &[usize], y: &[usize], attrs: &Attrs) -> Geometry {
+        let groups = attrs.index("groups");
+        let low: Vec<usize> = attrs.indices("padding").into_iter().step_by(2).collect();
+        Geometry {
+            batch: x[0],
+            groups,
+            channels: w[1],
+            filters: w[0] / groups,
+            x: three(&x[2..], 1),
+            y: three(&y[2..], 1),
+            kernel: three(&w[2..], 1),
+            stride: three(&attrs.indices("strides"), 1),
+            dilation: three(&attrs.indices("dilation"), 1),
+            low: three(&low, 0),
+        }
+    }
+
+    /// Elements of a filter for one channel.
+    pub(crate) fn window(&self) -> usize {
+        self.kernel.iter().product()
+    }
+
+    /// For each element of the window the element of `x` that it meets at the first position.
+    fn taps(&self) -> Vec<[isize; 3]> {
+        let mut taps = Vec::with_capacity(self.window());
+        for a in 0..self.kernel[0] {
+            for b in 0..self.kernel[1] {
+                for c in 0..self.kernel[2] {
+                    let at = [a, b, c];
+                    taps.push(std::array::from_fn(|i| (at[i] * self.dilation[i]) as isize - self.low[i] as isize));
+                }
+            }
+        }
+        taps
+    }
+}
+
+/// A piece of a line of a grid of positions, on which `g2` grows: `len` columns from `column` on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Piece {
+    column: usize,
+    len: usize,
+    image: usize,
+    g: [usize; 3],
+}
+
+/// The pieces of lines that make up the columns `from..to` of the grids of several images, one behind the other.
+struct Pieces {
+    grid: [usize; 3],
+    next: Piece,
+    left: usize,
+}
+
+impl Pieces {
+    #[inline(always)]
+    fn new(grid: [usize; 3], from: usize, to: usize) -> Pieces {
+        let plane = grid[0] * grid[1] * grid[2];
+        let (image, p) = (from / plane, from % plane);
+        let g = [p / (grid[1] * grid[2]), p / grid[2] % grid[1], p % grid[2]];
+        Pieces { grid, next: Piece { column: 0, len: 0, image, g }, left: to - from }
+    }
+}
+
+impl Iterator for Pieces {
+    type Item = Piece;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Piece> {
+        if self.left == 0 {
+            return None;
+        }
+        let next = &mut self.next;
+        let piece = Piece { len: (self.grid[2] - next.g[2]).min(self.left), ..*next };
+        self.left -= piece.len;
+        next.column += piece.len;
+        next.g[2] = 0;
+        next.g[1] += 1;
+        if next.g[1] == self.grid[1] {
+            next.g[1] = 0;
+            next.g[0] += 1;
+            if next.g[0] == self.grid[0] {
+                next.g[0] = 0;
+                next.image += 1;
+            }
+        }
+        Some(piece)
+    }
+}
+
+/// Which part `lo..hi` of `len` elements, the first at `start` and the others `step` apart, lies inside of an axis.
+#[inline(always)]
+pub(super) fn inside(start: isize, step: usize, len: usize, extent: usize) -> (usize, usize) {
+    let before = (-start).max(0) as usize;
+    let left = (extent as isize - start).max(0) as usize;
+    let (lo, hi) = match step {
+        1 => (before, left),
+        // A division takes as long as many elements.
+        2 => (before.div_ceil(2), left.div_ceil(2)),
+        _ => (before.div_ceil(step), left.div_ceil(step)),
+    };
+    let hi = hi.min(len);
+    (lo.min(hi), hi)
+}
+
+/// The largest divisor of `n` up to `most`.
+fn divisor(n: usize, most: usize) -> usize {
+    (1..=most.min(n).max(1)).rev().find(|d| n.is_multiple_of(*d)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::vector::{Lane, Level};
+    use anabranch_dsl::ir::Attr;
+
+    fn attrs(strides: [i64; 2], padding: [i64; 4], dilation: [i64; 2], groups: i64) -> Attrs {
+        let ints = |n: &[i64]| Attr::Ints(n.to_vec());
+        let attrs = Attrs::none().with("strides", ints(&strides)).with("padding", ints(&padding));
+        attrs.with("dilation", ints(&dilation)).with("groups", Attr::Int(groups))
+    }
+
+    fn numbers<T: Lane + From<i8>>(n: usize) -> Vec<T> {
+        // Small whole numbers: every order of sums gives the same.
+        (0..n).map(|i| T::from((i * 7919 % 13) as i8 - 6)).collect()
+    }
+
+    /// Every instruction set of this processor gives what the plainest one gives, for each kernel.
+    fn levels_agree<T: Lane + From<i8> + std::fmt::Debug>() {
+        for (x, w, y, attrs) in [
+            ([2, 3, 9, 23], [13, 3, 3, 3], [2, 13, 9, 23], attrs([1, 1], [1, 1, 1, 1], [1, 1], 1)),
+            ([3, 4, 8, 11], [6, 2, 3, 2], [3, 6, 4, 10], attrs([2, 1], [1, 1, 0, 0], [1, 1], 2)),
+            ([1, 5, 12, 40], [5, 1, 3, 3], [1, 5, 12, 38], attrs([1, 1], [2, 2, 1, 1], [2, 2], 5)),
+        ] {
+            let g = Geometry::new(&x, &w, &y, &attrs);
+            let [nx, nw, ny] = [x, w, y].map(|shape| shape.iter().product::<usize>());
+            let (vx, vw, vy) = (numbers::<T>(nx), numbers::<T>(nw), numbers::<T>(ny));
+            let weights = Weights::new(&g);
+            let mut results: Vec<[Vec<T>; 3]> = Vec::new();
+            for level in Level::all() {
+                let mut out = [ny, nx, nw * weights.splits()].map(|n| vec![T::from(99); n]);
+                Gather::conv(&g).run_at(level, &vx, &vw, &mut out[0]);
+                Gather::transpose(&g).run_at(level, &vy, &vw, &mut out[1]);
+                weights.run_at(level, &vx, &vy, &mut out[2]);
+                results.push(out);
+            }
+            assert!(results.windows(2).all(|r| r[0] == r[1]), "{g:?}");
+        }
+    }
+
+    #[test]
+    fn levels_agree_for_f32() {
+        levels_agree::<f32>();
+    }
+
+    #[test]
+    fn levels_agree_for_f64() {
+        levels_agree::<f64>();
+    }
+
+    #[test]
+    fn pieces_are_the_lines_of_a_grid() {
+        let all: Vec<_> = Pieces::new([1, 2, 3], 2, 11).map(|p| (p.column, p.len, p.image, p.g)).collect();
+        let expected = [(0, 1, 0, [0, 0, 2]), (1, 3, 0, [0, 1, 0]), (4, 3, 1, [0, 0, 0]), (7, 2, 1, [0, 1, 0])];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn what_lies_inside_of_an_axis_is_counted() {
+        for extent in 0..6usize {
+            for start in -7..7isize {
+                for step in 1..4 {
+                    for len in 0..6 {
+                        let is_inside = |i: &usize| (0..extent as isize).contains(&(start + (i * step) as isize));
+                        let (lo, hi) = inside(start, step, len, extent);
+                        let expected: Vec<usize> = (0..len).filter(is_inside).collect();
+                        assert_eq!((lo..hi).collect::<Vec<_>>(), expected, "{start} {step} {len} {extent}");
+                    }
+                }
+            }
+        }
+    }
+}

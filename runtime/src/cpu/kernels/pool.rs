@@ -1,0 +1,323 @@
+//! Pooling: maxima and means of windows over the last axes, and their gradients.
+//!
+//! A line of positions is done in blocks: for each element of the window one pass over the block, which compiles to vector code.
+//! Maxima remember their places; gradients find these again, which costs less than to keep them. The planes before the
+//! last axes are split over threads, in parts whose sizes follow from the shapes.
+
+use super::conv::{inside, three};
+use crate::cpu::math::wide;
+use crate::cpu::memory::Sources;
+use crate::cpu::vector::Lane;
+use crate::plan::Operand;
+use anabranch_dsl::DType;
+use anabranch_dsl::ir::Attrs;
+use rayon::prelude::*;
+
+/// What is made of windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pooling {
+    /// Their maxima.
+    Max,
+    /// The elements of the second operand at the places of the maxima of the first.
+    Pick,
+    /// Adds the second operand at the places of the maxima of the first.
+    MaxGrad,
+    /// Their means.
+    Mean,
+    /// Divides each element among those of its window.
+    MeanGrad,
+}
+
+/// Pooling of dense tensors.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    pooling: Pooling,
+    x: [usize; 3],
+    y: [usize; 3],
+    window: [usize; 3],
+    stride: [usize; 3],
+    low: [usize; 3],
+    /// Whether means count what lies beyond the edges.
+    count_padding: bool,
+}
+
+/// Positions in a block.
+const BLOCK: usize = 64;
+/// Elements in a part, at least, if there are more of them.
+const PART: usize = 1 << 14;
+/// The place of the maximum of a window of which nothing was seen.
+const NOWHERE: u32 = u32::MAX;
+
+/// A type of elements whose maxima are looked for.
+trait Number: Lane {
+    fn from_count(n: usize) -> Self;
+    fn over(self, n: Self) -> Self;
+}
+macro_rules! numbers {
+    ($($t:ty)*) => {$(
+        impl Number for $t {
+            fn from_count(n: usize) -> $t { n as $t }
+            fn over(self, n: $t) -> $t { self / n }
+        }
+    )*};
+}
+numbers!(f32 f64);
+
+impl Pool {
+    /// `x` and `y` are the shapes of what is read by windows and of what has an element for each.
+    pub(crate) fn new(pooling: Pooling, x: &[usize], y: &[usize], attrs: &Attrs) -> Pool {
+        let window = attrs.indices("window");
+        let first = x.len() - window.len();
+        let low: Vec<usize> = attrs.indices("padding").into_iter().step_by(2).collect();
+        Pool {
+            pooling,
+            x: three(&x[first..], 1),
+            y: three(&y[first..], 1),
+            window: three(&window, 1),
+            stride: three(&attrs.indices("strides"), 1),
+            low: three(&low, 0),
+            count_padding: attrs.get("count_padding").is_some() && attrs.bool("count_padding"),
+        }
+    }
+
+    /// Whether places in a plane can be counted.
+    pub(crate) fn takes(x: &[usize]) -> bool {
+        x.iter().product::<usize>() < NOWHERE as usize
+    }
+
+    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+        match operands[0].view().dtype {
+            DType::F32 => self.run_as::<f32>(operands, out, sources),
+            DType::F64 => self.run_as::<f64>(operands, out, sources),
+            other => panic!("pooling of {other}"),
+        }
+    }
+
+    fn run_as<T: Number + crate::cpu::element::Cell<Mem = T>>(
+        &self,
+        operands: &[Operand],
+        out: &mut [u8],
+        sources: &Sources<'_>,
+    ) {
+        let out: &mut [T] = bytemuck::cast_slice_mut(out);
+        if out.is_empty() {
+            return;
+        }
+        let read = |i: usize| sources.contiguous::<T>(operands[i].view());
+        let [x_plane, y_plane] = [self.x, self.y].map(|n| n.iter().product::<usize>());
+        let planes = (PART / x_plane.max(1)).max(1);
+        let (first, second) = (read(0), if operands.len() > 1 { read(1) } else { &[] });
+        let sizes = match self.pooling {
+            Pooling::Max | Pooling::Mean => [y_plane, x_plane, 0],
+            Pooling::Pick => [y_plane, x_plane, x_plane],
+            Pooling::MaxGrad => [x_plane, x_plane, y_plane],
+            Pooling::MeanGrad => [x_plane, y_plane, 0],
+        };
+        let run = |(part, out): (usize, &mut [T])| {
+            wide(
+                #[inline(always)]
+                || {
+                    for (i, out) in out.chunks_exact_mut(sizes[0]).enumerate() {
+                        let i = part * planes + i;
+                        let (a, b) = (&first[i * sizes[1]..][..sizes[1]], &second[i * sizes[2]..][..sizes[2]]);
+                        match self.pooling {
+                            Pooling::Max => {
+                                self.maxima(a, |at, best, _| out[at..at + best.len()].copy_from_slice(best))
+                            }
+                            Pooling::Pick => self.maxima(a, |at, _, places| {
+                                out[at..].iter_mut().zip(places).for_each(|(y, &p)| *y = picked(b, p));
+                            }),
+                            Pooling::MaxGrad => {
+                                out.fill(T::default());
+                                self.maxima(a, |at, _, places| {
+                                    for (&dy, &p) in b[at..].iter().zip(places) {
+                                        if p != NOWHERE {
+                                            out[p as usize] = out[p as usize] + dy;
+                                        }
+                                    }
+                                });
+                            }
+                            Pooling::Mean => self.means(a, out),
+                            Pooling::MeanGrad => self.shares(a, out),
+                        }
+                    }
+                },
+            );
+        };
+        if out.len() / sizes[0] <= planes {
+            out.chunks_mut(planes * sizes[0]).enumerate().for_each(run);
+        } else {
+            out.par_chunks_mut(planes * sizes[0]).enumerate().for_each(run);
+        }
+    }
+
+    /// Calls `f(first position among those of the plane, number of positions, first position)` for each block.
+    #[inline(always)]
+    fn blocks(&self, mut f: impl FnMut(usize, usize, [usize; 3])) {
+        let mut at = 0;
+        for g0 in 0..self.y[0] {
+            for g1 in 0..self.y[1] {
+                for g2 in (0..self.y[2]).step_by(BLOCK) {
+                    let n = (self.y[2] - g2).min(BLOCK);
+                    f(at, n, [g0, g1, g2]);
+                    at += n;
+                }
+            }
+        }
+    }
+
+    /// For the windows of `n` positions from `g` on, calls `f(place, first, end)` for each of their elements, in order: that of position
+    /// `i` in `first..end` lies `i` strides behind the place in the plane, and the other positions have none.
+    #[inline(always)]
+    fn elements(&self, g: [usize; 3], n: usize, mut f: impl FnMut(isize, usize, usize)) {
+        let start: [isize; 3] = std::array::from_fn(|i| (g[i] * self.stride[i]) as isize - self.low[i] as isize);
+        for a in 0..self.window[0] as isize {
+            for b in 0..self.window[1] as isize {
+                let (i, j) = (start[0] + a, start[1] + b);
+                if i < 0 || j < 0 || i as usize >= self.x[0] || j as usize >= self.x[1] {
+                    continue;
+                }
+                let line = (i as usize * self.x[1] + j as usize) * self.x[2];
+                for c in 0..self.window[2] as isize {
+                    let (lo, hi) = inside(start[2] + c, self.stride[2], n, self.x[2]);
+                    if lo < hi {
+                        f(line as isize + start[2] + c, lo, hi);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls `f(first position, maxima, their places)` for each block.
+    #[inline(always)]
+    fn maxima<T: Number>(&self, x: &[T], mut f: impl FnMut(usize, &[T], &[u32])) {
+        let stride = self.stride[2];
+        let mut line = [T::default(); BLOCK];
+        self.blocks(
+            #[inline(always)]
+            |at, n, g| {
+                let mut best = [T::default(); BLOCK];
+                let mut places = [NOWHERE; BLOCK];
+                self.elements(
+                    g,
+                    n,
+                    #[inline(always)]
+                    |place, lo, hi| {
+                        let from = (place + (lo * stride) as isize) as usize;
+                        // Behind the last position anything may be written: whole vectors are.
+                        let whole = (lo + (hi - lo).next_multiple_of(8)).min(BLOCK);
+                        let hi = if hi == n && from + (whole - lo - 1) * stride < x.len() { whole } else { hi };
+                        let line = every(&x[from..], stride, &mut line[..hi - lo]);
+                        let found = best[lo..hi].iter_mut().zip(&mut places[lo..hi]);
+                        for (i, ((best, place), &x)) in found.zip(line).enumerate() {
+                            take_larger(best, place, x, (from + i * stride) as u32);
+                        }
+                    },
+                );
+                f(at, &best[..n], &places[..n]);
+            },
+        );
+    }
+
+    /// How many elements the mean of the window at a position is over.
+    #[inline(always)]
+    fn count<T: Number>(&self, g: [usize; 3]) -> T {
+        let met = |i: usize| {
+            let start = (g[i] * self.stride[i]) as isize - self.low[i] as isize;
+            let (lo, hi) = inside(start, 1, self.window[i], self.x[i]);
+            hi - lo
+        };
+        T::from_count(if self.count_padding { self.window.iter().product() } else { met(0) * met(1) * met(2) })
+    }
+
+    #[inline(always)]
+    fn means<T: Number>(&self, x: &[T], out: &mut [T]) {
+        let stride = self.stride[2];
+        let mut line = [T::default(); BLOCK];
+        self.blocks(
+            #[inline(always)]
+            |at, n, g| {
+                let sums = &mut out[at..at + n];
+                sums.fill(T::default());
+                self.elements(
+                    g,
+                    n,
+                    #[inline(always)]
+                    |place, lo, hi| {
+                        let from = (place + (lo * stride) as isize) as usize;
+                        let line = every(&x[from..], stride, &mut line[..hi - lo]);
+                        sums[lo..hi].iter_mut().zip(line).for_each(|(sum, &x)| *sum = *sum + x);
+                    },
+                );
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    *sum = sum.over(self.count([g[0], g[1], g[2] + i]));
+                }
+            },
+        );
+    }
+
+    #[inline(always)]
+    fn shares<T: Number>(&self, dy: &[T], out: &mut [T]) {
+        let stride = self.stride[2];
+        out.fill(T::default());
+        self.blocks(
+            #[inline(always)]
+            |at, n, g| {
+                let mut shares = [T::default(); BLOCK];
+                for (i, (share, dy)) in shares.iter_mut().zip(&dy[at..at + n]).enumerate() {
+                    *share = dy.over(self.count([g[0], g[1], g[2] + i]));
+                }
+                self.elements(
+                    g,
+                    n,
+                    #[inline(always)]
+                    |place, lo, hi| {
+                        let from = (place + (lo * stride) as isize) as usize;
+                        let out = &mut out[from..from + (hi - lo - 1) * stride + 1];
+                        let shares = &shares[lo..hi];
+                        match stride {
+                            1 => out.iter_mut().zip(shares).for_each(|(dx, &share)| *dx = *dx + share),
+                            2 => out.chunks_mut(2).zip(shares).for_each(|(dx, &share)| dx[0] = dx[0] + share),
+                            _ => {
+                                let places = out.iter_mut().step_by(stride);
+                                places.zip(shares).for_each(|(dx, &share)| *dx = *dx + share);
+                            }
+                        }
+                    },
+                );
+            },
+        );
+    }
+}
+
+/// The element at a place, zero if it is nowhere.
+#[inline(always)]
+fn picked<T: Number>(x: &[T], place: u32) -> T {
+    if place == NOWHERE { T::default() } else { x[place as usize] }
+}
+
+/// Takes a number if it is larger than the best one, or the first, or the first `NaN`.
+#[inline(always)]
+#[allow(clippy::eq_op, reason = "what differs from itself is no number, and this compares whole vectors")]
+fn take_larger<T: Number>(best: &mut T, place: &mut u32, x: T, at: u32) {
+    let better = (x > *best) | (*place == NOWHERE) | ((x != x) & (*best == *best));
+    *best = if better { x } else { *best };
+    *place = if better { at } else { *place };
+}
+
+/// Elements that lie a stride apart, as many as there is room for: as they are, or one behind the other.
+#[inline(always)]
+fn every<'a, T: Number>(x: &'a [T], stride: usize, room: &'a mut [T]) -> &'a [T] {
+    let n = room.len();
+    match stride {
+        1 => return &x[..n],
+        2 => {
+            // Pairs compile to shuffles of whole vectors; of the last one there may be only the first half.
+            let (last, others) = room.split_last_mut().expect("there is something");
+            others.iter_mut().zip(x.chunks_exact(2)).for_each(|(to, x)| *to = x[0]);
+            *last = x[2 * (n - 1)];
+        }
+        _ => room.iter_mut().zip(x.iter().step_by(stride)).for_each(|(to, &x)| *to = x),
+    }
+    room
+}

@@ -1,0 +1,230 @@
+//! Vectors of floats, and running code with the widest ones that the processor has.
+//!
+//! A [`Task`] is written once for any [`Vector`]; [`Level::run`] compiles it for each instruction set and runs it with one. Sums over
+//! lanes are in an order that depends on the width of vectors, so other processors may give other bits.
+
+use bytemuck::Pod;
+
+/// An element of vectors.
+pub(crate) trait Lane:
+    Pod + Default + Send + Sync + PartialOrd + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self>
+{
+    /// 512 bits.
+    #[cfg(target_arch = "x86_64")]
+    type V512: Vector<T = Self>;
+    /// 256 bits.
+    #[cfg(target_arch = "x86_64")]
+    type V256: Vector<T = Self>;
+    /// 128 bits, in plain Rust.
+    type V128: Vector<T = Self>;
+}
+
+/// A vector in registers.
+///
+/// # Safety
+/// All functions may be called where the processor has the instructions of the vector, which [`Level::run`] sees to.
+pub(crate) trait Vector: Copy {
+    /// The type of elements.
+    type T: Lane;
+    /// Number of elements.
+    const N: usize;
+    /// One number in all lanes.
+    unsafe fn splat(x: Self::T) -> Self;
+    /// Reads `N` elements from `p` on, which is valid for that.
+    unsafe fn load(p: *const Self::T) -> Self;
+    /// Writes `N` elements from `p` on, which is valid for that.
+    unsafe fn store(self, p: *mut Self::T);
+    /// `self * b + c`
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    /// `self + b`
+    unsafe fn add(self, b: Self) -> Self;
+    /// The sum of all lanes.
+    unsafe fn sum(self) -> Self::T;
+}
+
+/// Code for any vector. `ROWS * VECTORS` sums, one number for each row and `VECTORS` more vectors fit into the registers.
+pub(crate) trait Task<T: Lane> {
+    /// The code, to be marked `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// The processor has the instructions of `V`.
+    unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self);
+}
+
+/// A set of instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// AVX-512 F.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// AVX2 and FMA.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// What every processor has.
+    Portable,
+    /// As many and as wide vectors as AVX-512 has, in plain Rust: for tests on other processors.
+    #[cfg(test)]
+    Wide,
+}
+
+impl Level {
+    /// All that this processor has, best first.
+    pub(crate) fn all() -> impl Iterator<Item = Level> {
+        #[cfg(target_arch = "x86_64")]
+        let special = [
+            (Level::Avx512, std::is_x86_feature_detected!("avx512f")),
+            (Level::Avx2, std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma")),
+        ];
+        #[cfg(not(target_arch = "x86_64"))]
+        let special: [(Level, bool); 0] = [];
+        let special = special.into_iter().filter(|(_, has)| *has).map(|(level, _)| level);
+        #[cfg(test)]
+        let special = special.chain([Level::Wide]);
+        special.chain([Level::Portable])
+    }
+
+    /// The best.
+    pub(crate) fn best() -> Level {
+        Level::all().next().expect("there is always one")
+    }
+
+    /// Runs a task; `self` is one of [`all`](Self::all).
+    pub(crate) fn run<T: Lane>(self, task: impl Task<T>) {
+        #[cfg(test)]
+        if self == Level::Wide {
+            // SAFETY: plain Rust needs no special instructions.
+            return unsafe { task.run::<Plain<T, 16>, 8, 3>() };
+        }
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx512f,avx2,fma")]
+            unsafe fn avx512<T: Lane>(task: impl Task<T>) {
+                // SAFETY: the caller has checked for these instructions.
+                unsafe { task.run::<T::V512, 8, 3>() }
+            }
+            #[target_feature(enable = "avx2,fma")]
+            unsafe fn avx2<T: Lane>(task: impl Task<T>) {
+                // SAFETY: the caller has checked for these instructions.
+                unsafe { task.run::<T::V256, 6, 2>() }
+            }
+            match self {
+                // SAFETY: `all` gives only levels that were detected, and every processor with AVX-512 F has AVX2 and FMA.
+                Level::Avx512 => return unsafe { avx512(task) },
+                // SAFETY: as above.
+                Level::Avx2 => return unsafe { avx2(task) },
+                _ => {}
+            }
+        }
+        // SAFETY: plain Rust needs no special instructions.
+        unsafe { task.run::<T::V128, 4, 2>() }
+    }
+}
+
+/// A vector in plain Rust.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain<T, const N: usize>([T; N]);
+
+impl<T: Lane, const N: usize> Vector for Plain<T, N> {
+    type T = T;
+    const N: usize = N;
+
+    #[inline(always)]
+    unsafe fn splat(x: T) -> Self {
+        Plain([x; N])
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const T) -> Self {
+        // SAFETY: the caller says that `N` elements can be read; an array of them has no stricter alignment.
+        Plain(unsafe { *p.cast::<[T; N]>() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut T) {
+        // SAFETY: the caller says that `N` elements can be written; an array of them has no stricter alignment.
+        unsafe { *p.cast::<[T; N]>() = self.0 }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        Plain(std::array::from_fn(|i| self.0[i] * b.0[i] + c.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        Plain(std::array::from_fn(|i| self.0[i] + b.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn sum(self) -> T {
+        self.0.into_iter().fold(T::default(), |sum, x| sum + x)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Vector;
+    use std::arch::x86_64::*;
+
+    macro_rules! vector {
+        ($v:ident $t:ident $n:literal: $splat:ident $load:ident $store:ident $fma:ident $add:ident, $sum:expr) => {
+            impl Vector for $v {
+                type T = $t;
+                const N: usize = $n;
+
+                #[inline(always)]
+                unsafe fn splat(x: $t) -> Self {
+                    // SAFETY: the caller says that the processor has the instruction.
+                    unsafe { $splat(x) }
+                }
+                #[inline(always)]
+                unsafe fn load(p: *const $t) -> Self {
+                    // SAFETY: as above; and the caller says that so many elements can be read.
+                    unsafe { $load(p) }
+                }
+                #[inline(always)]
+                unsafe fn store(self, p: *mut $t) {
+                    // SAFETY: as above; and the caller says that so many elements can be written.
+                    unsafe { $store(p, self) }
+                }
+                #[inline(always)]
+                unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+                    // SAFETY: the caller says that the processor has the instruction.
+                    unsafe { $fma(self, b, c) }
+                }
+                #[inline(always)]
+                unsafe fn add(self, b: Self) -> Self {
+                    // SAFETY: as above.
+                    unsafe { $add(self, b) }
+                }
+                #[inline(always)]
+                unsafe fn sum(self) -> $t {
+                    // SAFETY: as above.
+                    unsafe { $sum(self) }
+                }
+            }
+        };
+    }
+    vector!(__m512 f32 16: _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_fmadd_ps _mm512_add_ps, |v| _mm512_reduce_add_ps(v));
+    vector!(__m512d f64 8: _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_fmadd_pd _mm512_add_pd, |v| _mm512_reduce_add_pd(v));
+    vector!(__m256 f32 8: _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_fmadd_ps _mm256_add_ps, |v| {
+        let mut lanes = [0.0; 8];
+        _mm256_storeu_ps(lanes.as_mut_ptr(), v);
+        lanes.into_iter().sum::<f32>()
+    });
+    vector!(__m256d f64 4: _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_fmadd_pd _mm256_add_pd, |v| {
+        let mut lanes = [0.0; 4];
+        _mm256_storeu_pd(lanes.as_mut_ptr(), v);
+        lanes.into_iter().sum::<f64>()
+    });
+}
+
+impl Lane for f32 {
+    #[cfg(target_arch = "x86_64")]
+    type V512 = std::arch::x86_64::__m512;
+    #[cfg(target_arch = "x86_64")]
+    type V256 = std::arch::x86_64::__m256;
+    type V128 = Plain<f32, 4>;
+}
+impl Lane for f64 {
+    #[cfg(target_arch = "x86_64")]
+    type V512 = std::arch::x86_64::__m512d;
+    #[cfg(target_arch = "x86_64")]
+    type V256 = std::arch::x86_64::__m256d;
+    type V128 = Plain<f64, 2>;
+}
