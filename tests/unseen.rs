@@ -74,6 +74,20 @@ fn methods_of_a_users_type_may_have_any_name() {
     }
 }
 
+/// Another name of tensors.
+type Number = Tensor<f64>;
+
+#[test]
+fn methods_of_a_tensor_of_another_name_change_nothing() {
+    #[graph]
+    fn f(mut y: Number, c: Tensor<bool>) -> Number {
+        y -= if c { y.abs() * 2.0 } else { y.sin() };
+        y
+    }
+    check(f, (3.0, true), &[-3.0]);
+    check(f, (3.0, false), &[3.0 - 3f64.sin()]);
+}
+
 #[test]
 fn compound_assignment_to_truth_values() {
     #[graph]

@@ -209,7 +209,8 @@ impl Env {
         let is_bool = matches!(ty, Some(Type::Path(p)) if p.qself.is_none() && p.path.is_ident("bool"));
         if let Some(last) = self.bindings.last_mut() {
             last.is_bool = is_bool;
-            last.is_of_user = ty.is_some_and(is_type_of_user);
+            // Another name may be that of a tensor; mutable references to tensors are rare.
+            last.is_of_user = ty.is_some_and(|ty| is_mut_ref(ty) && is_type_of_user(ty));
         }
     }
 
