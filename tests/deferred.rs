@@ -271,3 +271,16 @@ agree!(two_declared_at_once(n) over -2..3; {
     b += a;
     a * 10 + b
 });
+
+agree!(first_value_through_a_block_with_a_value(n) over -2..6; {
+    let y;
+    let z = 'b: {
+        if n < 2 {
+            y = n * n;
+            break 'b n;
+        }
+        y = n * 3;
+        n * n
+    };
+    y * 100 + z
+});

@@ -50,8 +50,8 @@ impl Canonical {
                 self.next_index += 1;
                 emit::label("given", self.next_index, at)
             };
-            if let Some(with_value) = first_values::through(&stmt, &self.deferred, new_label) {
-                rest.push_front(with_value);
+            if let Some(stmts) = first_values::through(&stmt, &self.deferred, new_label) {
+                stmts.into_iter().rev().for_each(|stmt| rest.push_front(stmt));
                 continue;
             }
             if let Some(stmts) = declared_one_by_one(&stmt) {

@@ -9,13 +9,17 @@ use quote::ToTokens;
 
 /// The block or loop with the variables as its value, if the statement is one that a jump leaves after it gave one of them its
 /// first value inside of an arm.
-pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Span) -> Lifetime) -> Option<Stmt> {
+pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Span) -> Lifetime) -> Option<Vec<Stmt>> {
     if deferred.is_empty() {
         return None;
     }
     let mut whole = match stmt {
         Stmt::Expr(Expr::Block(b), _) if b.label.is_some() => Expr::Block(b.clone()),
         Stmt::Expr(Expr::Loop(l), _) => Expr::Loop(labelled(l, new_label)),
+        Stmt::Local(local @ Local { init: Some(LocalInit { expr, diverge: None, .. }), .. }) => match &**expr {
+            Expr::Block(b) if b.label.is_some() && !is_made_here(&local.pat) => Expr::Block(b.clone()),
+            _ => return None,
+        },
         _ => return None,
     };
     let (label, body, is_loop) = match &mut whole {
@@ -37,7 +41,9 @@ pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Sp
         })
         .map(|(_, local)| local)
         .collect();
-    if given.is_empty() || find.has_value {
+    // The value that a `let` gets stands before those of the variables.
+    let with_value = matches!(stmt, Stmt::Local(_));
+    if given.is_empty() || find.has_value != with_value {
         return None;
     }
     let names: Vec<&Ident> = given.iter().copied().filter_map(name_of).collect();
@@ -46,7 +52,14 @@ pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Sp
         names => parse_quote!((#(#names),*)),
     };
     Leave { label: &label, value: &value }.visit_block_mut(body);
-    if !is_loop {
+    if with_value {
+        let jumps = block_jumps(body);
+        match body.stmts.last_mut() {
+            Some(Stmt::Expr(own, None)) => *own = parse_quote!((#own, #value)),
+            _ if jumps => {}
+            _ => return None,
+        }
+    } else if !is_loop {
         if let Some(Stmt::Expr(last, semi @ None)) = body.stmts.last_mut() {
             *semi = Some(Token![;](last.span()));
         }
@@ -66,7 +79,21 @@ pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Sp
         })
         .collect();
     body.stmts.splice(0..0, declarations);
-    Some(parse_quote!(#value = #whole;))
+    let Stmt::Local(local) = stmt else {
+        return Some(vec![parse_quote!(#value = #whole;)]);
+    };
+    let (own, given) = (emit::helper("own", 0, local.let_token.span), emit::helper("given", 0, local.let_token.span));
+    let mut local = local.clone();
+    if let Some(init) = &mut local.init {
+        *init.expr = parse_quote!(#own);
+    }
+    Some(vec![parse_quote!(let (#own, #given) = #whole;), parse_quote!(#value = #given;), Stmt::Local(local)])
+}
+
+/// Whether this is the pattern of a block that already has the variables beside its value.
+fn is_made_here(pat: &Pat) -> bool {
+    let own = emit::helper("own", 0, Span::call_site()).to_string();
+    matches!(pat, Pat::Tuple(t) if matches!(t.elems.first(), Some(Pat::Ident(first)) if first.ident == own))
 }
 
 /// Whether a name occurs in code.
@@ -206,7 +233,8 @@ impl Leave<'_> {
     /// What `x = value; break 'a x;` gives at once.
     fn given_at_once(&self, block: &mut Block) {
         let [.., Stmt::Expr(Expr::Assign(a), _), Stmt::Expr(Expr::Break(b), _)] = &mut block.stmts[..] else { return };
-        if b.label.as_ref().is_some_and(|l| l.ident == self.label) && *a.left == *self.value && a.attrs.is_empty() {
+        let gives_variable = b.expr.as_deref() == Some(self.value) && *a.left == *self.value;
+        if b.label.as_ref().is_some_and(|l| l.ident == self.label) && gives_variable && a.attrs.is_empty() {
             b.expr = Some(a.right.clone());
             let last = block.stmts.len() - 1;
             block.stmts.remove(last - 1);
@@ -222,7 +250,11 @@ impl VisitMut for Leave<'_> {
     fn visit_expr_mut(&mut self, e: &mut Expr) {
         match e {
             Expr::Break(b) if b.label.as_ref().is_some_and(|l| l.ident == self.label) => {
-                b.expr = Some(Box::new(self.value.clone()));
+                let value = self.value;
+                b.expr = Some(match b.expr.take() {
+                    Some(own) => parse_quote!((#own, #value)),
+                    None => Box::new(value.clone()),
+                });
             }
             Expr::Closure(_) | Expr::Async(_) | Expr::Const(_) => {}
             e => visit_mut::visit_expr_mut(self, e),
