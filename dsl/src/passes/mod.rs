@@ -6,7 +6,7 @@
 //! Two laws that all keep: an effect happens as often and in the same order as before; and nothing runs that did
 //! not run before, since it might fail (a loop body may run zero times).
 
-use crate::ir::{Op, Value, verify};
+use crate::ir::{Op, Region, Value, verify};
 use crate::{Graph, HostTensor, TensorType, Type};
 
 mod cse;
@@ -115,6 +115,25 @@ impl Pipeline {
             let before = before.map(|g| format!("\n; ---- before\n{g}")).unwrap_or_default();
             panic!("{name}: the graph is broken\n{}\n{before}; ---- after\n{after}", wrong.join("\n"));
         }
+    }
+}
+
+/// The value outside of a region that its parameter is, unless it is a loop variable.
+fn captured(g: &Graph, region: Region, i: usize) -> Option<Value> {
+    let owner = g.region(region).owner?;
+    let data = g.node(owner);
+    match data.op {
+        Op::While if i < g.n_carried(owner) => None,
+        Op::Cond => Some(data.operands[i + 1]),
+        _ => Some(data.operands[i]),
+    }
+}
+
+/// The operation of the table that gives a value, by name, with its operands.
+fn made_by(g: &Graph, v: Value) -> Option<(&'static str, &[Value])> {
+    match &g.node(g.producer(v)?).op {
+        Op::Prim(def, _) => Some((def.name, &g.node(g.producer(v)?).operands)),
+        _ => None,
     }
 }
 

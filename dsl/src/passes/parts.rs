@@ -1,7 +1,6 @@
 //! Sums of parts.
 
-use super::Pass;
-use super::trips::made_by;
+use super::{Pass, made_by};
 use crate::Graph;
 use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value};
 

@@ -1,7 +1,7 @@
 //! Matrix products in loops over sequences.
 
-use super::Pass;
-use super::trips::{captured, made_by, trips};
+use super::trips::trips;
+use super::{Pass, captured, made_by};
 use crate::ir::{Attr, Attrs, ListOp, Node, Op, Region, Replacements, Value, ValueDef};
 use crate::{Graph, HostTensor, Loc, TensorType, Type};
 use std::collections::HashMap;

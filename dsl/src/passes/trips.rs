@@ -1,7 +1,8 @@
 //! How often a loop runs, where the graph itself says so.
 
+use super::{captured, made_by};
 use crate::Graph;
-use crate::ir::{Node, Op, Region, Value, ValueDef};
+use crate::ir::{Node, Op, Value, ValueDef};
 use crate::{Buffer, DType};
 
 /// The integer that a scalar is, if it is a constant, or a capture of one.
@@ -16,25 +17,6 @@ pub(super) fn integer(g: &Graph, v: Value) -> Option<i64> {
             _ => None,
         },
         ValueDef::Param(region, i) => integer(g, captured(g, region, i as usize)?),
-    }
-}
-
-/// The value outside of a region that its parameter is, unless it is a loop variable.
-pub(super) fn captured(g: &Graph, region: Region, i: usize) -> Option<Value> {
-    let owner = g.region(region).owner?;
-    let data = g.node(owner);
-    match data.op {
-        Op::While if i < g.n_carried(owner) => None,
-        Op::Cond => Some(data.operands[i + 1]),
-        _ => Some(data.operands[i]),
-    }
-}
-
-/// The operation of the table that gives a value, by name, with its operands.
-pub(super) fn made_by(g: &Graph, v: Value) -> Option<(&'static str, &[Value])> {
-    match &g.node(g.producer(v)?).op {
-        Op::Prim(def, _) => Some((def.name, &g.node(g.producer(v)?).operands)),
-        _ => None,
     }
 }
 

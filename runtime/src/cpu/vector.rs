@@ -88,7 +88,7 @@ impl Level {
         Level::all().next().expect("there is always one")
     }
 
-    /// Runs a task; `self` is one of [`all`](Self::all).
+    /// Runs a task: in plain Rust if the processor has not what this level needs.
     pub(crate) fn run<T: Lane>(self, task: impl Task<T>) {
         #[cfg(test)]
         if self == Level::Wide {
@@ -107,12 +107,14 @@ impl Level {
                 // SAFETY: the caller has checked for these instructions.
                 unsafe { task.run::<T::V256, 6, 2>() }
             }
-            match self {
-                // SAFETY: `all` gives only levels that were detected, and every processor with AVX-512 F has AVX2 and FMA.
-                Level::Avx512 => return unsafe { avx512(task) },
-                // SAFETY: as above.
-                Level::Avx2 => return unsafe { avx2(task) },
-                _ => {}
+            let has_avx2 = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma");
+            if self == Level::Avx512 && std::is_x86_feature_detected!("avx512f") && has_avx2 {
+                // SAFETY: all that `avx512` asks for was detected.
+                return unsafe { avx512(task) };
+            }
+            if self == Level::Avx2 && has_avx2 {
+                // SAFETY: all that `avx2` asks for was detected.
+                return unsafe { avx2(task) };
             }
         }
         // SAFETY: plain Rust needs no special instructions.

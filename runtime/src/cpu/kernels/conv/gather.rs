@@ -277,6 +277,10 @@ impl<T: Lane> Part<'_, T> {
         image * self.rows * size(result) + (a * result[1] + b) * result[2] + c
     }
 
+    /// The part as a product of matrices.
+    ///
+    /// # Safety
+    /// The processor has the instructions of `V`.
     #[inline(always)]
     unsafe fn product<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(
         &mut self,
@@ -330,6 +334,9 @@ impl<T: Lane> Part<'_, T> {
     }
 
     /// Fills a panel with what the windows of its columns meet: a row for each of the channels and taps `from..to`.
+    ///
+    /// # Safety
+    /// The processor has the instructions of `V`.
     #[inline(always)]
     unsafe fn pack<V: Vector<T = T>>(
         &self,
@@ -368,6 +375,9 @@ impl<T: Lane> Part<'_, T> {
     }
 
     /// Multiplies `R` rows of filters with a panel; gives `R`.
+    ///
+    /// # Safety
+    /// The processor has the instructions of `V`.
     #[inline(always)]
     unsafe fn rows_of<V: Vector<T = T>, const R: usize, const VECTORS: usize>(
         &mut self,
@@ -392,6 +402,10 @@ impl<T: Lane> Part<'_, T> {
         R
     }
 
+    /// One tile.
+    ///
+    /// # Safety
+    /// The processor has the instructions of `V`.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "registers are named by constant indices into several arrays")]
     unsafe fn tile<V: Vector<T = T>, const R: usize, const C: usize>(&mut self, tile: &Tile<'_>, panel: &[T; PANEL]) {
@@ -442,6 +456,9 @@ impl<T: Lane> Part<'_, T> {
     }
 
     /// The same without a panel, line by line: for few rows and small windows.
+    ///
+    /// # Safety
+    /// The processor has the instructions of `V`.
     #[inline(always)]
     unsafe fn direct<V: Vector<T = T>>(&mut self, phase: &Phase) {
         let n_taps = phase.taps.len();
