@@ -74,6 +74,191 @@ fn methods_of_a_users_type_may_have_any_name() {
     }
 }
 
+fn make(x: S) -> Pair {
+    Pair::new(x)
+}
+
+#[derive(Carry, Clone)]
+struct Holder {
+    pair: Pair,
+    all: Vec<Pair>,
+    sum: S,
+}
+
+impl Holder {
+    fn sum(&mut self) -> S {
+        self.sum += 1.0;
+        self.all.iter().fold(self.sum, |sum, pair| sum + pair.now)
+    }
+}
+
+#[test]
+fn methods_of_known_names_change_a_variable_whose_type_no_token_shows() {
+    #[graph]
+    fn called(x: S, c: Tensor<bool>) -> S {
+        let mut pair = make(x);
+        if c {
+            pair.round();
+        }
+        pair.now
+    }
+    #[graph]
+    fn by_value(mut pair: Pair, c: Tensor<bool>) -> S {
+        let first = pair.now;
+        while pair.now < 5.0 && c {
+            pair.round();
+        }
+        pair.now + first * 0.0
+    }
+    fn passed(x: S, c: Tensor<bool>) -> S {
+        by_value(make(x), c)
+    }
+    #[graph]
+    fn item(x: S, c: Tensor<bool>) -> S {
+        let mut pairs = vec![make(x * 2.0), make(x)];
+        if c && pairs.len() == 2 {
+            pairs[1].round();
+        }
+        pairs[1].now
+    }
+    #[graph]
+    fn field(x: S, c: Tensor<bool>) -> S {
+        let mut holder = Holder { pair: make(x), all: vec![make(x)], sum: x };
+        if c {
+            holder.pair.round();
+        }
+        holder.pair.now
+    }
+    #[graph]
+    fn in_a_box(x: S, c: Tensor<bool>) -> S {
+        let mut pair = Box::new(make(x));
+        if c {
+            pair.round();
+        }
+        pair.now
+    }
+    #[graph]
+    fn lent_items(x: S, c: Tensor<bool>) -> S {
+        let mut pairs = [make(x), make(x * 3.0)];
+        for pair in pairs.iter_mut() {
+            if c {
+                pair.round();
+            }
+        }
+        pairs[0].now
+    }
+    #[graph]
+    fn any<M: Carry>(mut m: M, c: Tensor<bool>, round: fn(&mut M)) -> M
+    where
+        M: Rounds,
+    {
+        let _ = round;
+        if c {
+            m.round();
+        }
+        m
+    }
+    fn of_a_parameter(x: S, c: Tensor<bool>) -> S {
+        any(make(x), c, Pair::round).now
+    }
+    for (c, expected) in [(true, 10.0), (false, 1.0)] {
+        check(called, (1.0, c), &[expected]);
+        check(passed, (1.0, c), &[expected]);
+        check(item, (1.0, c), &[expected]);
+        check(field, (1.0, c), &[expected]);
+        check(in_a_box, (1.0, c), &[expected]);
+        check(lent_items, (1.0, c), &[expected]);
+        check(of_a_parameter, (1.0, c), &[expected]);
+    }
+}
+
+trait Rounds {
+    fn round(&mut self);
+}
+
+impl Rounds for Pair {
+    fn round(&mut self) {
+        Pair::round(self);
+    }
+}
+
+#[test]
+fn a_whole_that_perhaps_changes_stands_beside_its_parts() {
+    #[graph]
+    fn f(x: S, n: Tensor<i32>) -> (S, S, S) {
+        let mut holder = Holder { pair: make(x), all: vec![make(x), make(x)], sum: x };
+        let mut total = scalar(0.0);
+        for i in range(n) {
+            holder.pair.now += 1.0;
+            if i > 1 {
+                holder.all[0].round();
+                total += holder.sum();
+                holder.pair.round();
+            }
+            holder.all[1].now -= 1.0;
+        }
+        (holder.pair.now, total, holder.sum)
+    }
+    // A whole of a known type does not change; its parts do.
+    #[graph]
+    fn known(x: S, n: Tensor<i32>) -> (S, S) {
+        let mut pairs = (make(x), vec![x, x]);
+        let first = x;
+        for i in range(n) {
+            if i == pairs.1.len() as i32 - 1 {
+                pairs.0.now = first.maximum(pairs.1[1]) + 1.0;
+            } else {
+                pairs.0.round();
+            }
+            let more = pairs.1[1].abs();
+            pairs.1[0] += more;
+        }
+        (pairs.0.now, pairs.1[0])
+    }
+    let host = |n: i32| {
+        let (mut now, next, mut sum, mut total, mut all) = (1.0, 10.0, 1.0, 0.0, [1.0, 1.0]);
+        for i in 0..n {
+            now += 1.0;
+            if i > 1 {
+                all[0] = 10.0;
+                sum += 1.0;
+                total += sum + all[0] + all[1];
+                now = next;
+            }
+            all[1] -= 1.0;
+        }
+        [now, total, sum]
+    };
+    for n in [0, 1, 3, 5] {
+        check(f, (1.0, n), &host(n));
+    }
+    check(known, (1.0, 1), &[10.0, 2.0]);
+    check(known, (1.0, 2), &[2.0, 3.0]);
+    check(known, (1.0, 3), &[10.0, 4.0]);
+}
+
+#[test]
+fn methods_of_known_types_borrow_nothing() {
+    #[graph]
+    fn f(x: S, c: Tensor<bool>) -> S {
+        let mut v = vec![x, x * 2.0];
+        let mut names = std::collections::HashMap::new();
+        names.insert("a", 1.0);
+        let mut numbers = [1.0, 2.0].iter();
+        let (first, one) = (&v[0], names.get("a").unwrap());
+        let mut out = x;
+        if c {
+            out = *first * v.len() as f64 + v[1].abs() + names.get("a").copied().unwrap_or(0.0) + *one;
+        }
+        let sum: f64 = if c.rank() == 0 { numbers.by_ref().sum() } else { 0.0 };
+        v.push(out);
+        names.clear();
+        out + sum
+    }
+    check(f, (1.0, true), &[9.0]);
+    check(f, (1.0, false), &[4.0]);
+}
+
 /// Another name of tensors.
 type Number = Tensor<f64>;
 

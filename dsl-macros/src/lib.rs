@@ -62,13 +62,13 @@ use proc_macro::TokenStream;
 ///
 /// # What counts as a change
 ///
-/// Assignments, `&mut` borrows, and calls of methods on a `mut` variable or behind a `&mut`, unless the name of the method is
-/// known to change nothing (`len`, `iter`, `clone`, `sum`, ..) and the variable is not seen to be of a type of your own, as `self`, a parameter
-/// `&mut Type`, and what a literal `Type { .. }` or `Type::new(..)` makes are. A method of such a name that changes a variable of another origin is
-/// not seen: give it another name. So a struct on which a method is called under a tensor condition may have to be a `Carry`. Using a variable there that is a `Cell` or `RefCell` of tensors, or that
-/// holds mutable references (an array, a vector, an option or an iterator of them, a closure that changes a variable), is an error; changes
-/// through other shared references, and through a `&mut` inside of a struct of your own, are not seen, but a tensor that leaves its branch in
-/// this way is an error when it is used.
+/// Assignments, `&mut` borrows, and calls of methods on a `mut` variable or behind a `&mut`; but not a method of the standard library or of
+/// anabranch whose name is known to change nothing (`len`, `iter`, `clone`, `sum`, ..). So a struct of your own on which a method is called under a
+/// tensor condition may have to be a `Carry`; where the method changes nothing, `(&x).method()` says so.
+///
+/// Using a variable there that is a `Cell` or `RefCell` of tensors, or that holds mutable references (an array, a vector, an option or an iterator of
+/// them, a closure that changes a variable), is an error; changes through other shared references, and through a `&mut` inside of a struct of
+/// your own, are not seen, but a tensor that leaves its branch in this way is an error when it is used.
 ///
 /// # Host conditions
 ///

@@ -100,6 +100,46 @@ fn used_in_an_inner_loop(v: &Var<f64>, n: I) -> S {
     sum
 }
 
+/// The variable counts how often the condition was evaluated.
+#[graph]
+fn counted_in_a_condition(v: &Var<i32>, n: I) -> (I, I) {
+    let (mut i, mut seen) = (scalar(0), scalar(0));
+    while {
+        v.set(v.get() + 1);
+        i < n
+    } {
+        seen = seen * 10 + v.get();
+        i += 1;
+    }
+    (v.get(), seen)
+}
+
+/// Two variables, of which the condition assigns one under a condition of its own, and the body the other one; `k` changes in the
+/// condition too.
+#[graph]
+fn assigned_in_condition_and_body(a: &Var<f64>, b: &Var<f64>, n: I) -> (S, S, S) {
+    let (mut k, mut x) = (scalar(0), scalar(0.0));
+    while {
+        k += 1;
+        if k > 1 {
+            a.set(a.get() * 2.0 + b.get());
+        }
+        k <= n && a.get() < 100.0
+    } {
+        b.set(b.get() + 1.0);
+        x += a.get() * b.get();
+        let mut j = scalar(0);
+        while {
+            b.set(b.get() * 0.5);
+            j < 1
+        } {
+            j += 1;
+        }
+    }
+    let d = S::from_any(var_gradients(x, &[a.any().clone()])[0]);
+    (a.get(), b.get(), d)
+}
+
 fn cases() -> Vec<Case> {
     let float = |name: &str, x: f64| Var::<f64>::new(name, x);
     let int = |name: &str, x: i32| Var::<i32>::new(name, x);
@@ -171,6 +211,46 @@ fn cases() -> Vec<Case> {
                 0,
                 gives(&[7.0]),
             ),
+        Case::new("counted in a condition")
+            .at(
+                {
+                    let v = int("v", 7);
+                    move |n| counted_in_a_condition(&v, n)
+                },
+                3,
+                gives(&[11.0, 900.0]),
+            )
+            .at(
+                {
+                    let v = int("v", 7);
+                    move |n| counted_in_a_condition(&v, n)
+                },
+                0,
+                gives(&[8.0, 0.0]),
+            ),
+        {
+            let host = |n: i32| {
+                // The derivative of `a` and `x` by the first `a` beside them.
+                let (mut a, mut b, mut k, mut x) = ((1.0, 1.0), 3.0, 0, (0.0, 0.0));
+                loop {
+                    k += 1;
+                    if k > 1 {
+                        a = (a.0 * 2.0 + b, a.1 * 2.0);
+                    }
+                    if k > n || a.0 >= 100.0 {
+                        return [a.0, b, x.1];
+                    }
+                    b += 1.0;
+                    x = (x.0 + a.0 * b, x.1 + a.1 * b);
+                    b *= 0.25;
+                }
+            };
+            let case = Case::new("assigned in a condition and in the body");
+            [0, 1, 2, 5, 50].into_iter().fold(case, |case, n| {
+                let (a, b) = (float("a", 1.0), float("b", 3.0));
+                case.at(move |n| assigned_in_condition_and_body(&a, &b, n), n, gives(&host(n)))
+            })
+        },
         Case::new("descent inside of the graph").at(
             {
                 let v = float("v", 2.0);

@@ -14,7 +14,9 @@ mod first_values;
 
 use super::{emit, known};
 use proc_macro2::Span;
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
@@ -284,7 +286,7 @@ fn may_change(e: &Expr) -> bool {
                 Expr::Assign(_) => true,
                 Expr::Binary(b) => super::rewrite::is_assignment(&b.op),
                 Expr::Reference(r) => r.mutability.is_some(),
-                Expr::MethodCall(m) => !known::is_pure_method(&m.method.to_string()),
+                Expr::MethodCall(m) => known::keeps_receiver(&m.method.to_string()).is_none(),
                 _ => false,
             };
             visit::visit_expr(self, e);
@@ -500,15 +502,6 @@ impl Jumps {
         find.found
     }
 
-    /// Whether a labelled block may be left by a `break` to its end that stands under a condition.
-    fn may_break(b: &ExprBlock) -> bool {
-        let Some(label) = &b.label else { return false };
-        let own = Some(label.name.ident.to_string());
-        let mut find = FindJumps { only_own_break: true, before: true, own, ..FindJumps::default() };
-        find.visit_block(&b.block);
-        find.found.under_construct
-    }
-
     /// Whether a `break` in the body of a loop ends just this loop.
     pub(super) fn breaks_loop(body: &Block, label: Option<&Label>) -> bool {
         let mut find = FindJumps { only_own_break: true, in_loop_body: true, ..FindJumps::default() };
@@ -551,6 +544,9 @@ struct FindJumps {
     constructs: usize,
     /// Whether a `match` or `if let` may still become an `if`.
     before: bool,
+    /// Of the labelled blocks met so far, whether they [may be broken](Self::may_break); without it each would be searched once for
+    /// each block around it, and these as well.
+    may_break: Rc<RefCell<HashMap<*const ExprBlock, bool>>>,
 }
 
 impl FindJumps {
@@ -566,6 +562,19 @@ impl FindJumps {
         f(self);
         self.loops -= usize::from(is_loop);
         self.labels.truncate(labels);
+    }
+
+    /// Whether a labelled block may be left by a `break` to its end that stands under a condition.
+    fn may_break(&self, b: &ExprBlock) -> bool {
+        let Some(label) = &b.label else { return false };
+        let known = self.may_break.borrow().get(&std::ptr::from_ref(b)).copied();
+        known.unwrap_or_else(|| {
+            let (own, may_break) = (Some(label.name.ident.to_string()), Rc::clone(&self.may_break));
+            let mut find = FindJumps { only_own_break: true, before: true, own, may_break, ..FindJumps::default() };
+            find.visit_block(&b.block);
+            self.may_break.borrow_mut().insert(b, find.found.under_construct);
+            find.found.under_construct
+        })
     }
 
     fn construct(&mut self, f: impl FnOnce(&mut Self)) {
@@ -605,7 +614,7 @@ impl<'a> Visit<'a> for FindJumps {
                 visit::visit_expr(self, e);
             }
             // What follows a `break` under a condition stands under it.
-            Expr::Block(b) if Jumps::may_break(b) => {
+            Expr::Block(b) if self.may_break(b) => {
                 self.construct(|f| f.inside(b.label.as_ref(), false, |f| f.visit_block(&b.block)));
             }
             Expr::Block(b) => self.inside(b.label.as_ref(), false, |f| f.visit_block(&b.block)),

@@ -3,7 +3,7 @@
 //! Helper variables have mixed-site hygiene, so they cannot be seen by the user's code; what is emitted in place of a token
 //! has that token's location, so that messages of the compiler and of the tracer point at it.
 
-use super::place::{Places, Written};
+use super::place::{Place, Places, Receiver, Written};
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
@@ -75,14 +75,31 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    pub(super) fn new(places: &Places, used: &[Written], construct: &Ident, index: usize, at: Span) -> Carried {
+    pub(super) fn new(places: &Places, used: &[Used], construct: &Ident, index: usize, at: Span) -> Carried {
         let uses = uses(used, construct, at);
+        // What says whether a place changes, for those that are not certain to.
+        let changes = |i: usize, place: &Place| {
+            let is_certain = place.receiver.is_none() && places.around(place).next().is_none();
+            (!is_certain).then(|| helper(&format!("changes{i}_"), index, place.written.span))
+        };
         // The whole call has the hygiene of helpers: so the compiler reports it at the user's assignment.
-        let calls = places.iter().rev().fold(quote!(()), |rest, place| {
+        let calls = places.iter().enumerate().rev().fold(quote!(()), |rest, (i, place)| {
             let (at, borrow) = (helper_span(place.written.span), place.borrow());
             let mut construct = construct.clone();
             construct.set_span(at);
-            let place = quote_spanned!(at=> #construct.place(#borrow));
+            let place = match changes(i, place) {
+                None => quote_spanned!(at=> #construct.place(#borrow)),
+                Some(changes) => {
+                    let stays = Ident::new("__stays", at);
+                    quote_spanned!(at=> #construct.place_if(#changes, match #changes.stays() {
+                        ::core::option::Option::None => ::core::option::Option::None,
+                        ::core::option::Option::Some(#stays) => {
+                            #changes.stay(#stays);
+                            ::core::option::Option::Some(#borrow)
+                        }
+                    }))
+                }
+            };
             quote!((#place, #rest))
         });
         if places.is_empty() {
@@ -91,34 +108,87 @@ impl Carried {
         let sites = places.iter().map(|p| site(p.written.span, &p.name()));
         let name = helper("sites", index, at);
         let ty = rt(at, "Site");
-        let declaration = quote!(let #name: &[#ty] = &[#(#sites),*];);
+        let changing = changing(places, at, changes);
+        let declaration = quote!(#changing let #name: &[#ty] = &[#(#sites),*];);
         Carried { places: calls, declaration, sites: quote!(#name), uses }
     }
 }
 
-/// The checks that places are no mutable references, at each of them. They are compiled and not run, so they borrow nothing.
-fn uses(used: &[Written], construct: &Ident, at: Span) -> Option<TokenStream> {
-    if used.is_empty() {
+/// Declares, for each place that is not certain to change, whether it does, by the types that the compiler finds.
+fn changing(places: &Places, at: Span, name: impl Fn(usize, &Place) -> Option<Ident>) -> Option<TokenStream> {
+    let uncertain: Vec<_> = places.iter().enumerate().filter_map(|(i, place)| Some((place, name(i, place)?))).collect();
+    if uncertain.is_empty() {
         return None;
     }
-    let checks = used.iter().flat_map(|written| {
+    let names = uncertain.iter().filter(|(place, _)| place.receiver.is_some()).map(|(_, name)| name);
+    let found = uncertain.iter().filter_map(|(place, name)| {
+        let kind = receiver_kind(place.receiver?, &place.expr(), helper_span(place.written.span));
+        Some(quote!(#name = ::core::option::Option::Some(#kind);))
+    });
+    // The larger ones come first: what is a part of one that changes is carried with it.
+    let mut sorted = uncertain.clone();
+    sorted.sort_by_key(|(place, _)| place.written.projections.len());
+    let decided = sorted.iter().map(|(place, changes)| {
+        let at = helper_span(place.written.span);
+        let (found, unless) = (rt(at, "found"), rt(at, "unless"));
+        let own = match place.receiver {
+            Some(_) => quote_spanned!(at=> #found(#changes)),
+            None => rt(at, "Changing"),
+        };
+        let around = places.around(place).filter_map(|(i, p)| name(i, p));
+        let kind = around.fold(own, |kind, around| quote_spanned!(at=> #unless(#around, #kind)));
+        quote_spanned!(at=> let #changes = #kind;)
+    });
+    let checks = type_checks(at, found);
+    Some(quote!(#(let mut #names = ::core::option::Option::None;)* #checks #(#decided)*))
+}
+
+/// Whether methods of known names keep what they are called on as it is, by its type.
+fn receiver_kind(receiver: Receiver, expr: &TokenStream, at: Span) -> TokenStream {
+    let wrapper = match receiver {
+        Receiver::Itself => rt(at, "Receiver"),
+        Receiver::Item => rt(at, "ItemOf"),
+    };
+    quote_spanned!(at=> (&&&#wrapper(&#expr)).kind())
+}
+
+/// Code that is compiled and not run, so that it borrows nothing.
+fn type_checks(at: Span, checks: impl Iterator<Item = TokenStream>) -> TokenStream {
+    let at = helper_span(at);
+    let (kinds, never) = (rt(at, "kinds"), rt(at, "never"));
+    quote_spanned!(at=>
+        #[allow(unreachable_code, unused_imports, unused_assignments, reason = "the types are checked, nothing is run")]
+        if false {
+            use #kinds::*;
+            #never();
+            #(#checks)*
+        }
+    )
+}
+
+/// A place of a variable that is not known to be mutable.
+#[derive(Clone, Debug)]
+pub(super) struct Used {
+    pub(super) written: Written,
+    /// If it is one on which a method of a known name is called, and no more.
+    pub(super) receiver: Option<Receiver>,
+}
+
+/// The checks that places are no mutable references, at each of them.
+fn uses(used: &[Used], construct: &Ident, at: Span) -> Option<TokenStream> {
+    let checks = used.iter().flat_map(|Used { written, receiver }| {
         let at = helper_span(written.span);
         let mut construct = construct.clone();
         construct.set_span(at);
         let used = rt(at, "Used");
-        let prefixes = written.prefixes().into_iter();
-        prefixes.map(move |p| quote_spanned!(at=> #construct.uses(#used(&#p).kind());))
+        let prefixes = written.prefixes();
+        let receiver = receiver.map(|r| receiver_kind(r, &prefixes[prefixes.len() - 1], at));
+        prefixes.into_iter().map(move |p| match &receiver {
+            None => quote_spanned!(at=> #construct.uses(#used(&#p).kind());),
+            Some(receiver) => quote_spanned!(at=> #construct.uses((#used(&#p).kind(), #receiver));),
+        })
     });
-    let at = helper_span(at);
-    let (kind, never) = (rt(at, "UsedKind"), rt(at, "never"));
-    Some(quote_spanned!(at=>
-        #[allow(unreachable_code, unused_imports, reason = "the types are checked, nothing is run")]
-        if false {
-            use #kind as _;
-            #never();
-            #(#checks)*
-        }
-    ))
+    (!used.is_empty()).then(|| type_checks(at, checks))
 }
 
 /// A variable declared by `let x;` that gets its first value in the arms of an `if`, or in the body of a `loop`: each arm and

@@ -108,6 +108,13 @@ fn with_the_depth_of_jumps() {
 }
 
 #[test]
+fn with_the_depth_of_labelled_blocks() {
+    // As deep as this no step may do the work of the steps inside of it twice.
+    sizes(&nested(&["y = 'a: { if x > 1 { break 'a y; } _ y };"], "y += 1;", 24));
+    grows_linearly(5 * CONSTRUCT, |n| nested(&["y = 'a: { if x > 1 { break 'a y; } _ y };"], "y += 1;", n));
+}
+
+#[test]
 fn with_the_number_of_arms_of_a_match() {
     grows_linearly(2 * CONSTRUCT, |n| {
         let arms: String = (0..n).map(|i| format!("{i} => {{ x += 1; y -= x; }}")).collect();

@@ -2,11 +2,11 @@
 
 use syn::{Expr, ExprIf, ExprLit, Lit, Macro, UnOp};
 
-/// Methods that change nothing, whatever declares them in the standard library or in anabranch: a `mut` variable is not
-/// carried because it is the receiver of one of them.
+/// Methods that change nothing, whatever declares them in the standard library or in anabranch: a `mut` variable of a type
+/// from there is not carried because it is the receiver of one of them. A user's own type may have a method with such a name
+/// that does change its receiver, so the type is asked, by the traits of `dsl/src/staged/receiver.rs`.
 ///
-/// Sorted. A method with such a name that does change its receiver would be missed, so names that are used for both are not
-/// here.
+/// Sorted. Names that are used for both are not here.
 const PURE_METHODS: &[&str] = &[
     "abs",
     "argmax",
@@ -136,9 +136,38 @@ const PURE_METHODS: &[&str] = &[
     "zip",
 ];
 
-/// Whether a method of this name leaves its receiver as it is.
-pub(super) fn is_pure_method(name: &str) -> bool {
-    PURE_METHODS.binary_search(&name).is_ok()
+/// Those of them that are methods of traits which every type may have, and take `&self`.
+const OF_ALL_TYPES: &[&str] = &[
+    "as_ref",
+    "borrow",
+    "clone",
+    "cmp",
+    "deref",
+    "eq",
+    "ge",
+    "gt",
+    "hash",
+    "le",
+    "lt",
+    "ne",
+    "partial_cmp",
+    "to_owned",
+    "to_string",
+];
+
+/// Which types have a method of a certain name that leaves its receiver as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeps {
+    /// All.
+    Always,
+    /// Those of the standard library and of anabranch.
+    OfKnownTypes,
+}
+
+/// Which types have a method of this name that leaves its receiver as it is, if some do.
+pub(super) fn keeps_receiver(name: &str) -> Option<Keeps> {
+    PURE_METHODS.binary_search(&name).ok()?;
+    Some(if OF_ALL_TYPES.contains(&name) { Keeps::Always } else { Keeps::OfKnownTypes })
 }
 
 /// Whether a method of this name hands on what its receiver holds.
@@ -285,7 +314,12 @@ mod tests {
     #[test]
     fn the_table_is_sorted() {
         assert!(PURE_METHODS.is_sorted());
-        assert!(is_pure_method("len") && is_pure_method("abs") && is_pure_method("zip"));
-        assert!(!is_pure_method("push") && !is_pure_method("next") && !is_pure_method("any"));
+        assert!(
+            OF_ALL_TYPES.is_sorted() && OF_ALL_TYPES.iter().all(|name| keeps_receiver(name) == Some(Keeps::Always))
+        );
+        for name in ["len", "abs", "zip"] {
+            assert_eq!(keeps_receiver(name), Some(Keeps::OfKnownTypes), "{name}");
+        }
+        assert!(["push", "next", "any"].iter().all(|name| keeps_receiver(name).is_none()));
     }
 }

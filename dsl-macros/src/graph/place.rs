@@ -91,11 +91,22 @@ impl Written {
     }
 }
 
+/// What the type of decides whether a method of a known name changes a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receiver {
+    /// The place.
+    Itself,
+    /// What is found in it by an index; if that may change, the place may.
+    Item,
+}
+
 /// A place that a construct carries.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) written: Written,
     pub(super) binding: BindingId,
+    /// If it changes only where the compiler finds a type in it that is not known to keep still.
+    pub(super) receiver: Option<Receiver>,
 }
 
 impl Place {
@@ -129,9 +140,14 @@ impl Place {
     }
 
     /// Whether `other` is this place or a part of it.
-    fn covers(&self, other: &Place) -> bool {
+    pub(super) fn covers(&self, other: &Place) -> bool {
         let (a, b) = (self.fields(), other.fields());
         self.binding == other.binding && b.starts_with(&a) && (b.len() > a.len() || self.derefs() <= other.derefs())
+    }
+
+    /// Its name; with `?` where it does not change for certain.
+    pub(super) fn described(&self) -> String {
+        self.name() + if self.receiver.is_some() { "?" } else { "" }
     }
 
     /// `a.b.0`, for messages.
@@ -141,6 +157,12 @@ impl Place {
 
     /// `&mut a.b.0`, at the user's assignment.
     pub(super) fn borrow(&self) -> TokenStream {
+        let (at, expr) = (Span::mixed_site().located_at(self.written.span), self.expr());
+        quote_spanned!(at=> &mut #expr)
+    }
+
+    /// `a.b.0`
+    pub(super) fn expr(&self) -> TokenStream {
         let mut expr = self.written.root.to_token_stream();
         let last = self.written.projections.len().wrapping_sub(1);
         for (i, projection) in self.written.projections.iter().enumerate() {
@@ -150,26 +172,37 @@ impl Place {
                 Projection::Deref => quote!((*#expr)),
             };
         }
-        let at = Span::mixed_site().located_at(self.written.span);
-        quote_spanned!(at=> &mut #expr)
+        expr
     }
 }
 
-/// The places that a construct carries: none is a part of another.
+/// The places that a construct carries: none is a part of another that changes for certain.
 #[derive(Debug, Default)]
 pub(super) struct Places(Vec<Place>);
 
 impl Places {
     /// Adds a place, unless one that covers it is there.
     pub(super) fn add(&mut self, place: Place) {
-        if self.0.iter().any(|p| p.covers(&place)) {
+        if self.0.iter().any(|p| p.receiver.is_none() && p.covers(&place)) {
             return;
         }
-        self.0.retain(|p| !place.covers(p));
+        if place.receiver.is_none() {
+            self.0.retain(|p| !place.covers(p));
+        } else if let Some(same) = self.0.iter_mut().find(|p| p.covers(&place) && place.covers(p)) {
+            if place.receiver == Some(Receiver::Item) {
+                same.receiver = place.receiver;
+            }
+            return;
+        }
         self.0.push(place);
     }
 
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Place> {
+    /// The places that may change in the place of a part of theirs: where they do, it is carried with them.
+    pub(super) fn around<'a>(&'a self, part: &'a Place) -> impl Iterator<Item = (usize, &'a Place)> {
+        self.iter().enumerate().filter(|(_, p)| p.receiver.is_some() && p.covers(part) && !part.covers(p))
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Place> + ExactSizeIterator {
         self.0.iter()
     }
 
@@ -184,7 +217,7 @@ mod tests {
     use syn::parse_str;
 
     fn place(text: &str) -> Place {
-        Place { written: Written::of(&parse_str(text).unwrap()).unwrap(), binding: 0 }
+        Place { written: Written::of(&parse_str(text).unwrap()).unwrap(), binding: 0, receiver: None }
     }
 
     fn after(texts: &[&str]) -> Vec<String> {
@@ -211,10 +244,24 @@ mod tests {
     }
 
     #[test]
+    fn a_place_that_perhaps_changes_leaves_its_parts_beside_it() {
+        let receivers = |places: &[(&str, Option<Receiver>)]| {
+            let mut all = Places::default();
+            places.iter().for_each(|&(text, receiver)| all.add(Place { receiver, ..place(text) }));
+            all.iter().map(|p| (p.name(), p.receiver, all.around(p).count())).collect::<Vec<_>>()
+        };
+        let (itself, item) = (Some(Receiver::Itself), Some(Receiver::Item));
+        assert_eq!(receivers(&[("a", itself), ("a", None)]), [("a".into(), None, 0)]);
+        assert_eq!(receivers(&[("a", None), ("a.b", itself)]), [("a".into(), None, 0)]);
+        assert_eq!(receivers(&[("a", item), ("a", itself)]), [("a".into(), item, 0)]);
+        assert_eq!(receivers(&[("a.b", None), ("a", itself)]), [("a.b".into(), None, 1), ("a".into(), itself, 0)]);
+    }
+
+    #[test]
     fn what_is_behind_a_reference_is_carried_by_its_target() {
         let whole = |text: &str, access| {
             let written = Written::of(&parse_str(text).unwrap()).unwrap().whole(access);
-            Place { written, binding: 0 }.borrow().to_string()
+            Place { written, binding: 0, receiver: None }.borrow().to_string()
         };
         assert_eq!(whole("p", Access::MutRef), "& mut * p");
         assert_eq!(whole("v[i]", Access::Mut), "& mut v");

@@ -18,7 +18,7 @@ use super::canonical::{Jumps, block_jumps, canonical, expr_jumps, has_let};
 use super::emit::{self, Arm, ArmValue, Carried, IfParts};
 use super::format;
 use super::known::{self, MacroKind};
-use super::place::{Place, Places, Projection, Written};
+use super::place::{Place, Places, Projection, Receiver, Written};
 use super::scope::{self, Access, BindingId, Env};
 use crate::ctxt::Ctxt;
 use proc_macro2::{Span, TokenStream};
@@ -92,7 +92,7 @@ struct Construct {
     /// What changes in the first arm, or in the loop, and in the second arm.
     carried: [Places; 2],
     /// Places of variables that are not known to be mutable, as far as they are receivers and arguments in it.
-    used: Vec<(BindingId, Written)>,
+    used: Vec<(BindingId, emit::Used)>,
     /// The arm in which the present expression is.
     arm: usize,
     /// The arms that a jump leaves.
@@ -157,6 +157,8 @@ enum Change {
     Exact,
     /// Perhaps: the receiver of a method, or a callee, which may take it by `&mut`.
     Perhaps,
+    /// If this has a type of which not even the methods of known names are known.
+    Unless(Receiver),
 }
 
 pub(super) struct Walk<'a> {
@@ -237,14 +239,14 @@ impl Walk<'_> {
             if let Some(slot) = &slot {
                 self.env.binding(id).given = Some(self.constructs.len());
                 let written = Written::variable(slot, var.span());
-                carried.add(Place { written, binding: BindingId::MAX - deferred.len() });
+                carried.add(Place { written, binding: BindingId::MAX - deferred.len(), receiver: None });
             }
             deferred.push(emit::Deferred { var, is_mut, given_in, own, slot });
         }
-        let is_carried = |id| carried.iter().any(|p| p.binding == id && p.is_whole());
-        let used: Vec<Written> =
-            construct.used.drain(..).filter(|&(id, _)| !is_carried(id)).map(|(_, written)| written).collect();
-        self.carried.push(carried.iter().map(Place::name).collect());
+        let is_carried = |id| carried.iter().any(|p| p.binding == id && p.is_whole() && p.receiver.is_none());
+        let used: Vec<emit::Used> =
+            construct.used.drain(..).filter(|&(id, _)| !is_carried(id)).map(|(_, used)| used).collect();
+        self.carried.push(carried.iter().map(Place::described).collect());
         let label = |arm: usize| {
             construct.arm = arm;
             construct.left[arm].then(|| construct.label())
@@ -281,10 +283,17 @@ impl Walk<'_> {
         };
         let binding = self.env.binding(id).clone();
         let whole_variable = written.projections.is_empty() && !written.indexed;
+        let receiver = match how {
+            Change::Unless(receiver) => Some(receiver),
+            _ => None,
+        };
         let written = match how {
+            Change::Unless(_) if binding.is_known => return,
             // What a plain variable leads to cannot change, unless it is a reference that only its type shows.
-            Change::Perhaps if binding.access == Access::Plain => return self.used(id, written),
-            Change::Perhaps => written.whole(binding.access),
+            Change::Perhaps | Change::Unless(_) if binding.access == Access::Plain => {
+                return self.used(id, written, receiver);
+            }
+            Change::Perhaps | Change::Unless(_) => written.whole(binding.access),
             Change::Exact if written.indexed => written.whole(binding.access),
             Change::Exact => written,
         };
@@ -298,17 +307,18 @@ impl Walk<'_> {
         let first = binding.given.unwrap_or(0);
         let open = self.constructs.len() - skip.min(self.constructs.len());
         for construct in self.constructs[..open].iter_mut().skip(first).filter(|c| id < c.first_inside) {
-            construct.carried[construct.arm].add(Place { written: written.clone(), binding: id });
+            construct.carried[construct.arm].add(Place { written: written.clone(), binding: id, receiver });
         }
     }
 
-    /// Notes that a place is used whose variable is not known to be mutable.
-    fn used(&mut self, id: BindingId, written: Written) {
+    /// Notes that a place is used whose variable is not known to be mutable; `receiver` if a method of a known name is called on it.
+    fn used(&mut self, id: BindingId, written: Written, receiver: Option<Receiver>) {
         let path = |w: &Written| w.prefixes().last().map(ToString::to_string);
         let first = self.env.binding(id).given.unwrap_or(0);
         for construct in self.constructs.iter_mut().skip(first).filter(|c| id < c.first_inside) {
-            if !construct.used.iter().any(|(_, u)| path(u) == path(&written)) {
-                construct.used.push((id, written.clone()));
+            let covers = |u: &emit::Used| u.receiver.is_none() || u.receiver == receiver;
+            if !construct.used.iter().any(|(_, u)| covers(u) && path(&u.written) == path(&written)) {
+                construct.used.push((id, emit::Used { written: written.clone(), receiver }));
             }
         }
     }
@@ -589,13 +599,21 @@ impl Walk<'_> {
                 self.place(&mut r.expr);
             }
             Expr::MethodCall(m) => {
-                if let Some(written) = Written::of(&m.receiver)
-                    && !self.leaves_receiver(&m.method.to_string(), &written)
-                {
+                let name = m.method.to_string();
+                if let Some(written) = Written::of(&m.receiver) {
+                    let how = match known::keeps_receiver(&name) {
+                        Some(known::Keeps::Always) => None,
+                        Some(known::Keeps::OfKnownTypes) if written.indexed => Some(Change::Unless(Receiver::Item)),
+                        Some(known::Keeps::OfKnownTypes) => Some(Change::Unless(Receiver::Itself)),
+                        None => Some(Change::Perhaps),
+                    };
                     // A borrow that is the value of an arm lives on; carrying its owner would end it.
-                    let skip = if m.method.to_string().ends_with("_mut") { position.value_of } else { 0 };
-                    self.change(written, Change::Perhaps, skip);
-                } else if known::is_moving_method(&m.method.to_string()) {
+                    let skip = if name.ends_with("_mut") { position.value_of } else { 0 };
+                    if let Some(how) = how {
+                        self.change(written, how, skip);
+                    }
+                }
+                if known::is_moving_method(&name) {
                     self.iterated(&m.receiver);
                 }
                 m.args.iter().for_each(|arg| self.passed(arg));
@@ -624,13 +642,6 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a method changes nothing, by its name. Of a user's own type it may be any method of that name.
-    fn leaves_receiver(&mut self, method: &str, receiver: &Written) -> bool {
-        let is_whole = receiver.projections.is_empty() && !receiver.indexed;
-        let id = self.env.resolve(&receiver.root.to_string()).filter(|_| is_whole);
-        known::is_pure_method(method) && !id.is_some_and(|id| self.env.binding(id).is_of_user)
-    }
-
     /// A closure that changes a variable around it, and is moved under a tensor, would change it whatever the tensor is.
     fn moved(&mut self, name: &Ident, id: BindingId) {
         let Some(changed) = self.env.binding(id).changes.clone() else { return };
@@ -657,7 +668,7 @@ impl Walk<'_> {
                 }
                 Access::Plain | Access::Item => {
                     self.moved(&written.root, id);
-                    self.used(id, written);
+                    self.used(id, written, None);
                 }
                 Access::Mut => {}
             }

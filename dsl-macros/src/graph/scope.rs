@@ -27,8 +27,8 @@ pub(super) struct Binding {
     pub(super) given: Option<usize>,
     /// Declared as `bool`.
     pub(super) is_bool: bool,
-    /// Of a type that the user has written, as far as its declaration shows: its methods may have the name of any other method.
-    pub(super) is_of_user: bool,
+    /// Declared as a tensor or a number of the host, whose methods are known.
+    pub(super) is_known: bool,
     /// A closure that changes this variable of those around it.
     pub(super) changes: Option<String>,
 }
@@ -107,7 +107,7 @@ impl Env {
     /// Declares one variable.
     pub(super) fn declare(&mut self, name: String, access: Access, deferred: bool) {
         self.names.push((name, self.bindings.len()));
-        self.bindings.push(Binding { access, deferred, given: None, is_bool: false, is_of_user: false, changes: None });
+        self.bindings.push(Binding { access, deferred, given: None, is_bool: false, is_known: false, changes: None });
     }
 
     /// Declares the variables of a pattern.
@@ -180,7 +180,6 @@ impl Env {
             self.declare(ident.to_string(), access, init.is_none());
             self.note_type(ty);
             if let (Some(last), Some(init)) = (self.bindings.last_mut(), init) {
-                last.is_of_user |= ty.is_none() && makes_type_of_user(init);
                 last.changes = changed_by_closure(init);
             }
         } else {
@@ -209,8 +208,7 @@ impl Env {
         let is_bool = matches!(ty, Some(Type::Path(p)) if p.qself.is_none() && p.path.is_ident("bool"));
         if let Some(last) = self.bindings.last_mut() {
             last.is_bool = is_bool;
-            // Another name may be that of a tensor; mutable references to tensors are rare.
-            last.is_of_user = ty.is_some_and(|ty| is_mut_ref(ty) && is_type_of_user(ty));
+            last.is_known = ty.is_some_and(is_known_type);
         }
     }
 
@@ -234,9 +232,6 @@ impl Env {
                     (false, None) => Access::Plain,
                 };
                 self.declare("self".to_owned(), access, false);
-                if let Some(last) = self.bindings.last_mut() {
-                    last.is_of_user = true;
-                }
             }
             FnArg::Typed(p) => {
                 self.declare_pat(&Pat::Type(p.clone()));
@@ -248,65 +243,12 @@ impl Env {
     }
 }
 
-/// Whether a name is that of a type, and of none that the standard library or anabranch has. One letter is a parameter or an alias.
-fn is_name_of_user(name: &str) -> bool {
-    const KNOWN: &[&str] = &[
-        "Any",
-        "Arc",
-        "Array",
-        "BTreeMap",
-        "BTreeSet",
-        "BinaryHeap",
-        "Box",
-        "Cell",
-        "Cow",
-        "Duration",
-        "Err",
-        "HashMap",
-        "HashSet",
-        "HostTensor",
-        "Instant",
-        "Key",
-        "List",
-        "None",
-        "Ok",
-        "Option",
-        "Path",
-        "PathBuf",
-        "Range",
-        "Rc",
-        "RefCell",
-        "Result",
-        "Shape",
-        "Some",
-        "String",
-        "Tensor",
-        "Var",
-        "Vec",
-        "VecDeque",
-        "Wrapping",
-    ];
-    name.len() > 1 && name.starts_with(char::is_uppercase) && !KNOWN.contains(&name)
-}
-
-fn is_type_of_user(ty: &Type) -> bool {
+/// Whether a type is a tensor or a number of the host by its name, or a reference to one.
+fn is_known_type(ty: &Type) -> bool {
+    let names = ["Tensor", "bool", "f32", "f64", "i32", "i64", "u32", "u64", "usize"];
     match ty {
-        Type::Reference(r) => is_type_of_user(&r.elem),
-        Type::Paren(t) => is_type_of_user(&t.elem),
-        Type::Path(p) => p.path.segments.last().is_some_and(|s| is_name_of_user(&s.ident.to_string())),
-        _ => false,
-    }
-}
-
-/// Whether an expression makes a value of a user's type, by its form: `Pair { .. }`, `Pair(..)`, `Pair::new(..)`.
-fn makes_type_of_user(init: &Expr) -> bool {
-    let named = |path: &syn::Path| path.segments.iter().rev().take(2).any(|s| is_name_of_user(&s.ident.to_string()));
-    match init {
-        Expr::Struct(s) => named(&s.path),
-        Expr::Call(c) => matches!(&*c.func, Expr::Path(p) if named(&p.path)),
-        Expr::Reference(r) => makes_type_of_user(&r.expr),
-        Expr::Paren(e) => makes_type_of_user(&e.expr),
-        Expr::Try(t) => makes_type_of_user(&t.expr),
+        Type::Reference(r) => is_known_type(&r.elem),
+        Type::Path(p) => p.path.segments.last().is_some_and(|s| names.iter().any(|name| s.ident == name)),
         _ => false,
     }
 }

@@ -13,7 +13,8 @@ use std::rc::Rc;
 #[diagnostic::on_unimplemented(
     message = "a staged `if` or `while` cannot change the host value of type `{Self}`",
     label = "changed under a condition that is a tensor",
-    note = "make it a tensor with `scalar(..)`, or decide on a host value; a method call on a `mut` variable counts as a change",
+    note = "make it a tensor with `scalar(..)`, or decide on a host value",
+    note = "a method call on a `mut` variable counts as a change: one that changes nothing can be written `(&x).method(..)`",
     note = "for a struct of tensors, add `#[derive(Carry)]`; in it, mark a host field that does not change `#[carry(host)]`"
 )]
 pub trait Carry: Sized {

@@ -236,6 +236,21 @@ impl<T: ?Sized, R: Places> Places for (Place<'_, T>, R) {
     }
 }
 
+/// A place that may turn out not to change has an empty state then.
+impl<T: ?Sized, R: Places> Places for (Option<Place<'_, T>>, R) {
+    fn save(&self, into: &mut Vec<State>) {
+        into.push(self.0.as_ref().map(|place| (place.save)(place.at)).unwrap_or_default());
+        self.1.save(into);
+    }
+    fn load(&mut self, from: &[State]) {
+        let (first, rest) = from.split_first().expect("one state for each place");
+        if let Some(place) = &mut self.0 {
+            (place.load)(place.at, first);
+        }
+        self.1.load(rest);
+    }
+}
+
 /// The states of the places.
 pub(super) fn save(places: &impl Places) -> Vec<State> {
     let mut states = Vec::new();

@@ -57,6 +57,9 @@ pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};
 pub use print::{dbg, dbg_here, message, print};
 pub(crate) use print::{fail_without_value, is_making_text, show};
-pub use receiver::{MutReference, NoMutReference, Used, UsedKind, Uses, never};
+pub use receiver::{
+    Changing, InteriorMutable, ItemOf, Keeping, Known, KnownItems, MayChange, MutReference, NoMutReference, Receiver,
+    Unless, Used, UsedKind, Uses, found, kinds, never, unless,
+};
 pub use slot::Slot;
 pub use while_loop::{StagedWhile, Trips, While};

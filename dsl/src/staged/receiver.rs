@@ -4,11 +4,26 @@
 //! cannot carry what `r.step()` changes, and the change would be made once, while tracing. So beside each construct `#[graph]`
 //! puts, for every variable that is a receiver or an argument in it and is not known to be mutable, a check of its type in
 //! code that is never reached.
+//!
+//! Nor is it among them whether `x.round()` changes `x`: of a number or a tensor it does not, of a user's own type it may. So
+//! where a method has the name of one that changes nothing in the standard library and here, the type of its receiver is
+//! asked: if it is not from there ([`Known`]), the place is carried as if the method had any other name.
 
-use super::{Carry, Condition, If, Logical, While};
-use crate::Tensor;
+use super::condition::{Changes, Condition, Place};
+use super::{Carry, If, Logical, While};
+use crate::random::Key;
+use crate::{Any, Element, HostTensor, List, Tensor, Var};
 use std::cell::{Cell, RefCell};
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::num::{Saturating, Wrapping};
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A place that is a receiver or an argument.
 #[derive(Debug)]
@@ -109,6 +124,186 @@ macro_rules! uses {
     )*};
 }
 uses!(If While Logical);
+
+#[diagnostic::do_not_recommend]
+impl<K> Uses<(NoMutReference, K)> for Tensor<bool> {}
+#[diagnostic::do_not_recommend]
+impl<K> Uses<(InteriorMutable, K)> for Tensor<bool> {}
+#[diagnostic::do_not_recommend]
+impl Uses<(MutReference, Keeping)> for Tensor<bool> {}
+
+/// Types whose methods change nothing if they have one of the names that `#[graph]` knows: those of the standard library and of
+/// anabranch. Behind a shared reference nothing changes.
+pub trait Known {}
+
+/// Types in which an index finds only what is [`Known`], however deep.
+pub trait KnownItems {}
+
+macro_rules! known {
+    ($($name:ident: $([$($generics:tt)*] $ty:ty),* ;)*) => {$($(impl<$($generics)*> $name for $ty {})*)*};
+}
+known! {
+    Known:
+        [] bool, [] char, [] str, [] String, [] f32, [] f64,
+        [] i8, [] i16, [] i32, [] i64, [] i128, [] isize, [] u8, [] u16, [] u32, [] u64, [] u128, [] usize,
+        [T] Vec<T>, [T] [T], [T, const N: usize] [T; N], [T] VecDeque<T>, [T] BinaryHeap<T>,
+        [K, V, S] HashMap<K, V, S>, [K, V] BTreeMap<K, V>, [T, S] HashSet<T, S>, [T] BTreeSet<T>,
+        [T] Option<T>, [T, E] Result<T, E>, [T: ?Sized] Rc<T>, [T: ?Sized] Arc<T>, [T: ?Sized] Cell<T>, [T: ?Sized] RefCell<T>,
+        [T] Range<T>, [T] RangeInclusive<T>, [T] Wrapping<T>, [T] Saturating<T>, [T] Reverse<T>,
+        [] Duration, [] Instant, [] Ordering, [] Path, [] PathBuf, [] OsStr, [] OsString,
+        [T: Element] Tensor<T>, [T: Element] Var<T>, [T: Element] List<T>, [] Any, [] Key, [] HostTensor,
+        [T: ?Sized] &T, [T: Known + ?Sized] &mut T, [T: Known + ?Sized] Box<T>;
+    KnownItems:
+        [] str, [] String, [] f32, [] f64, [] bool, [] char,
+        [] i8, [] i16, [] i32, [] i64, [] i128, [] isize, [] u8, [] u16, [] u32, [] u64, [] u128, [] usize,
+        [T: KnownItems] Vec<T>, [T: KnownItems] [T], [T: KnownItems, const N: usize] [T; N], [T: KnownItems] VecDeque<T>,
+        [K, V: KnownItems, S] HashMap<K, V, S>, [K, V: KnownItems] BTreeMap<K, V>, [T: KnownItems] Option<T>,
+        [T: Element] Tensor<T>, [T: Element] Var<T>, [T: Element] List<T>, [] HostTensor,
+        [T: ?Sized] &T, [T: KnownItems + ?Sized] &mut T, [T: KnownItems + ?Sized] Box<T>;
+}
+macro_rules! known_tuples {
+    ($(($($t:ident),*))*) => {$(
+        impl<$($t),*> Known for ($($t,)*) {}
+        impl<$($t: KnownItems),*> KnownItems for ($($t,)*) {}
+    )*};
+}
+known_tuples! { () (A) (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) (A, B, C, D, E, F) }
+
+/// What a method is called on.
+#[derive(Debug)]
+pub struct Receiver<'a, T: ?Sized>(pub &'a T);
+
+/// What a method is called on an item of.
+#[derive(Debug)]
+pub struct ItemOf<'a, T: ?Sized>(pub &'a T);
+
+/// It stays as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Keeping;
+
+/// It may change.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Changing;
+
+impl Keeping {
+    /// What there is to borrow a place with: nothing, so that for the compiler it is never borrowed.
+    #[inline]
+    pub fn stays(self) -> Option<Infallible> {
+        None
+    }
+    /// Never called.
+    #[inline]
+    pub fn stay(self, stays: Infallible) -> Infallible {
+        stays
+    }
+}
+
+impl Changing {
+    /// What there is to borrow a place with.
+    #[inline]
+    pub fn stays(self) -> Option<()> {
+        Some(())
+    }
+    /// Goes on to borrow it.
+    #[inline]
+    pub fn stay(self, (): ()) {}
+}
+
+/// The kinds of receivers. That of a type is found by the first of the traits that the type has: each is implemented for one
+/// reference less than the one before, and a method is looked for in this order.
+pub mod kinds {
+    pub use super::{KnownReceiver as _, OtherReceiver as _, ReceivingIterator as _, UsedKind as _};
+}
+
+/// Of a [`Known`] type.
+pub trait KnownReceiver {
+    /// It stays as it is.
+    fn kind(&self) -> Keeping {
+        Keeping
+    }
+}
+impl<T: Known + ?Sized> KnownReceiver for &&Receiver<'_, T> {}
+impl<T: KnownItems + ?Sized> KnownReceiver for &&ItemOf<'_, T> {}
+
+/// An iterator, whose methods of known names take it by value.
+pub trait ReceivingIterator {
+    /// It stays as it is.
+    fn kind(&self) -> Keeping {
+        Keeping
+    }
+}
+impl<T: Iterator + ?Sized> ReceivingIterator for &Receiver<'_, T> {}
+
+/// Of any other type.
+pub trait OtherReceiver {
+    /// It may change.
+    fn kind(&self) -> Changing {
+        Changing
+    }
+}
+impl<T: ?Sized> OtherReceiver for Receiver<'_, T> {}
+impl<T: ?Sized> OtherReceiver for ItemOf<'_, T> {}
+
+/// What was found of the type of a receiver, in code that is not run.
+#[inline]
+pub fn found<K: Default>(_kind: Option<K>) -> K {
+    K::default()
+}
+
+/// Whether a part changes beside the whole: if the whole does, the part is carried with it.
+#[inline]
+pub fn unless<W: Unless<P>, P>(_whole: W, _part: P) -> W::Part {
+    W::Part::default()
+}
+
+/// See [`unless`].
+pub trait Unless<P> {
+    /// Whether the part changes.
+    type Part: Default;
+}
+impl<P: Default> Unless<P> for Keeping {
+    type Part = P;
+}
+impl<P> Unless<P> for Changing {
+    type Part = Keeping;
+}
+
+/// Whether a place of type `T` changes in a construct with a condition of type `C`.
+pub trait MayChange<C, T: ?Sized> {
+    /// The place, if it does.
+    fn place<'a>(at: Option<&'a mut T>) -> Option<Place<'a, T>>;
+}
+#[diagnostic::do_not_recommend]
+impl<C, T: ?Sized> MayChange<C, T> for Keeping {
+    #[inline]
+    fn place<'a>(_at: Option<&'a mut T>) -> Option<Place<'a, T>> {
+        None
+    }
+}
+#[diagnostic::do_not_recommend]
+impl<C: Changes<T>, T: ?Sized> MayChange<C, T> for Changing {
+    #[inline]
+    fn place<'a>(at: Option<&'a mut T>) -> Option<Place<'a, T>> {
+        at.map(Place::new::<C>)
+    }
+}
+
+macro_rules! places {
+    ($($construct:ident)*) => {$(
+        impl<C: Condition> $construct<C> {
+            /// A place that it changes if its type is of a certain kind.
+            #[inline]
+            pub fn place_if<'a, T: ?Sized, K: MayChange<C, T>>(
+                &self,
+                _kind: K,
+                at: Option<&'a mut T>,
+            ) -> Option<Place<'a, T>> {
+                K::place(at)
+            }
+        }
+    )*};
+}
+places!(If While Logical);
 
 /// Before code that is compiled only.
 pub fn never() -> ! {

@@ -112,12 +112,20 @@ struct Construct {
     var_values: [HashMap<VarId, Value>; 2],
     /// What the condition yields.
     pred: Option<Value>,
-    /// `while`: what the condition makes of the declared loop variables, if it changes any.
-    after_condition: Option<Vec<Value>>,
+    /// `while`: what the condition changes, if anything.
+    after_condition: Option<AfterCondition>,
     /// Call: parameters of the second region that stand for nothing outside.
     own: Vec<Value>,
     /// `while`: whether it is to run in segments.
     segments: Option<Segments>,
+}
+
+/// What a condition makes of what it changes.
+struct AfterCondition {
+    /// Of the declared loop variables, or of none of them, and then of `vars`.
+    values: Vec<Value>,
+    /// The variables of the function that it assigns.
+    vars: Vec<VarId>,
 }
 
 #[derive(Clone, Copy)]

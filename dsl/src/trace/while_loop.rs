@@ -32,42 +32,39 @@ impl WhileTrace {
     /// Closes the condition and opens the body; gives the loop variables as it sees them.
     #[track_caller]
     pub fn begin_body(&mut self, pred: Any) -> Vec<Any> {
+        self.begin_body_after(pred, &[]).0
+    }
+
+    /// Closes a condition that may change loop variables, of which `now` are the values that it leaves, and opens the body; gives the loop
+    /// variables as the body gets them, and as the condition leaves them. If it changes none, `now` is empty.
+    ///
+    /// A condition yields nothing but its value. So where it changes loop variables or variables of the function, the body begins with a
+    /// copy of the condition, and so does what follows the loop; what it does besides computing happens in the condition alone.
+    #[track_caller]
+    pub fn begin_body_after(&mut self, pred: Any, now: &[Any]) -> (Vec<Any>, Vec<Any>) {
         let loc = Loc::caller();
         try_with(|t| {
             assert_eq!(t.open.len(), self.construct + 1, "an inner construct was left open");
             let pred = t.predicate(pred, "while", loc)?;
-            if let Some(&id) = t.open[self.construct].var_values[0].keys().min() {
-                let name = &t.graph.vars[id.index()].name;
-                return Err(Diagnostic::new(format!(
-                    "the condition of a staged `while` assigns the variable `{name}`"
-                ))
-                .at(loc, "in this condition")
-                .help("assign it in the body"));
-            }
+            let mut values = now.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
             let c = &mut t.open[self.construct];
             c.pred = Some(pred);
             c.current = 1;
-            Ok(t.params_of(self.construct, 1, t.open[self.construct].declared))
+            let mut vars: Vec<(VarId, Value)> = c.var_values[0].iter().map(|(&id, &v)| (id, v)).collect();
+            vars.sort();
+            values.extend(vars.iter().map(|&(_, v)| v));
+            let ([cond, body], declared) = (c.regions, c.declared);
+            let mut start = Vec::new();
+            if !values.is_empty() {
+                start = t.repeat_condition(cond, &values, t.graph.region(body).params.clone(), body);
+                let vars: Vec<VarId> = vars.into_iter().map(|(id, _)| id).collect();
+                for (&id, value) in vars.iter().zip(start.split_off(now.len())) {
+                    t.set_var(id, t.depth, value);
+                }
+                t.open[self.construct].after_condition = Some(AfterCondition { values, vars });
+            }
+            Ok((t.params_of(self.construct, 1, declared), start.into_iter().map(|v| t.any(v)).collect()))
         })
-    }
-
-    /// Closes a condition that changes loop variables and opens the body; gives the loop variables as the body gets
-    /// them, and as the condition leaves them.
-    ///
-    /// A condition yields nothing but its value. So the body begins with a copy of the condition, and so does what follows the loop; what
-    /// the condition does besides computing happens in the condition alone.
-    #[track_caller]
-    pub fn begin_body_after(&mut self, pred: Any, now: &[Any]) -> (Vec<Any>, Vec<Any>) {
-        let loc = Loc::caller();
-        let now = try_with(|t| now.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>());
-        let params = self.begin_body(pred);
-        let start = try_with(|t| {
-            let [cond, body] = t.open[self.construct].regions;
-            let start = t.repeat_condition(cond, &now, t.graph.region(body).params.clone(), body);
-            t.open[self.construct].after_condition = Some(now);
-            Ok(start.into_iter().map(|v| t.any(v)).collect())
-        });
-        (params, start)
     }
 
     /// Adds a loop variable while the body is open: the handle of its value in the body.
@@ -249,15 +246,18 @@ impl Tracer {
             .collect();
         let mut final_values = c.outer.clone();
         carried.iter().zip(&results).for_each(|(&(i, _), &r)| final_values[i] = r);
-        if let Some(now) = &c.after_condition {
-            let given = order.iter().map(|&i| final_values[i]).collect();
-            let after = self.repeat_condition(cond, now, given, self.graph.node(node).region);
-            results.splice(..after.len(), after);
-        }
         for (&(id, i), &value) in vars.iter().zip(&results[n_results..]) {
             if is_changing(i) {
                 self.set_var(id, self.depth, value);
             }
+        }
+        if let Some(AfterCondition { values, vars }) = &c.after_condition {
+            let given = order.iter().map(|&i| final_values[i]).collect();
+            let mut after = self.repeat_condition(cond, values, given, self.graph.node(node).region);
+            for (&id, value) in vars.iter().zip(after.split_off(values.len() - vars.len())) {
+                self.set_var(id, self.depth, value);
+            }
+            results.splice(..after.len(), after);
         }
         for (site, &r) in sites.iter().zip(&results) {
             self.graph.value_mut(r).name.get_or_insert(site.name);

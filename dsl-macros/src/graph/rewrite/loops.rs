@@ -156,7 +156,7 @@ impl Walk<'_> {
             && let Some(id) = self.env.resolve(&written.root.to_string())
             && self.env.binding(id).access == Access::Plain
         {
-            self.used(id, written);
+            self.used(id, written, None);
         }
     }
 

@@ -59,7 +59,10 @@ fn fields_are_carried_by_their_path() {
 #[test]
 fn receivers_count_if_they_may_change() {
     assert_eq!(carried("fn f() { let mut v = vec![]; if c { v.push(1); } }"), ["v"]);
-    assert!(carried("fn f() { let mut v = vec![]; if c { v.len(); v.iter().count(); } }").is_empty());
+    assert!(carried("fn f() { let mut v = vec![]; if c { v.clone(); } }").is_empty());
+    assert_eq!(carried("fn f() { let mut v = vec![]; if c { v.len(); v.iter().count(); } }"), ["v?"]);
+    assert_eq!(carried("fn f() { let mut v = vec![]; if c { v.a.len(); v.a[0].abs(); v.b += 1; } }"), ["v.a? v.b"]);
+    assert!(carried("fn f(mut x: Tensor<f32>) { if c { x.abs(); } }").is_empty());
     assert!(carried("fn f(v: V) { if c { v.push(1); } }").is_empty());
     assert_eq!(carried("fn f(v: &mut V) { if c { v.push(1); } }"), ["v"]);
     assert_eq!(carried("fn f() { let mut v = vec![]; if c { v.iter_mut().for_each(|x| *x += 1); } }"), ["v"]);
