@@ -5,9 +5,12 @@
 
 use anabranch::Diagnostic;
 use anabranch::prelude::*;
+use support::check;
 
 #[macro_use]
 mod agree;
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod support;
 
 agree!(collatz(n) over [1, 2, 3, 7, 27]; {
     let mut steps = int(0);
@@ -827,4 +830,31 @@ fn what_a_mutable_reference_leads_to_is_carried_through_patterns() {
             assert_eq!(eval_with(run, c).unwrap(), 1 + i32::from(c), "{i}, {c}");
         }
     }
+}
+
+#[test]
+fn attributes_of_a_match_and_of_its_arms() {
+    #[graph]
+    fn f(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
+        let mut y = x;
+        #[allow(clippy::single_match, reason = "to be seen")]
+        match n {
+            #[expect(unused_variables, reason = "to be seen")]
+            0 => {
+                let z = 1;
+                y += 1.0;
+            }
+            _ => {}
+        }
+        match n {
+            #[rustfmt::skip]
+            0  =>  y*2.0,
+            #[allow(clippy::neg_multiply, reason = "to be seen")]
+            1..=3 => y * -1.0,
+            _ => y,
+        }
+    }
+    check(f, (3.0, 0), &[8.0]);
+    check(f, (3.0, 2), &[-3.0]);
+    check(f, (3.0, 4), &[3.0]);
 }

@@ -24,6 +24,28 @@ agree!(deferred_and_changed_where_it_is_given(n) over -2..6; {
     y + 1
 });
 
+agree!(deferred_behind_a_return_that_stands_deeper(n) over -2..9; {
+    let d;
+    let mut y = n - 3;
+    if n > 5 {
+        d = y;
+    } else {
+        if n > 3 {
+            y += 3;
+        } else {
+            if n == 0 {
+                return y * 100;
+            }
+            if n == 1 {
+                return y * 1000;
+            }
+            y += 4;
+        }
+        d = n * 10;
+    }
+    d + y
+});
+
 agree!(deferred_in_a_loop(n) over 0..9; {
     let mut y;
     let mut i = int(0);

@@ -674,7 +674,7 @@ impl Switch {
             let always = guard.is_none() && (!has_test || on_bool);
             // What is not a number may be moved into a name, and not twice.
             let moves_twice = guard.is_some() && of.as_ref().is_some_and(|of| may_move(pat, of, &m.arms));
-            if !arm.attrs.is_empty()
+            if !arm.attrs.iter().all(is_kept)
                 || moves_twice
                 || (i == last && !always)
                 || (i != last && !has_test && guard.is_none())
@@ -682,7 +682,7 @@ impl Switch {
                 return None;
             }
         }
-        if tests == 0 || !m.attrs.is_empty() {
+        if tests == 0 || !m.attrs.iter().all(is_kept) {
             return None;
         }
         match std::mem::replace(e, Expr::Verbatim(Default::default())) {
@@ -692,7 +692,8 @@ impl Switch {
     }
 
     /// `let matched = scrutinee;`, and the chain of `if`s.
-    fn build(self, matched: Ident) -> (Stmt, Expr) {
+    fn build(mut self, matched: Ident) -> (Stmt, Expr) {
+        let attrs = std::mem::take(&mut self.m.attrs);
         let scrutinee = &*self.m.expr;
         let declaration = parse_quote!(let #matched = #scrutinee;);
         let matched: Expr = parse_quote!(#matched);
@@ -701,7 +702,7 @@ impl Switch {
         for (i, arm) in self.m.arms.into_iter().enumerate().rev() {
             let (pat, guard) = unguarded(&arm.pat);
             let names = names(pat, &matched, guard.is_some());
-            let mut block = block_of(*arm.body);
+            let mut block = block_of(under_attributes(arm.attrs, *arm.body));
             block.stmts.splice(0..0, names.clone());
             if i == last {
                 chain = Some(block_expr(block));
@@ -724,8 +725,27 @@ impl Switch {
                 else_branch: chain.map(|e| (Token![else](if_token.span), Box::new(e))),
             }));
         }
-        (declaration, chain.expect("a `match` on numbers has arms"))
+        let mut chain = chain.expect("a `match` on numbers has arms");
+        if let Expr::If(e) = &mut chain {
+            e.attrs = attrs;
+        }
+        (declaration, chain)
     }
+}
+
+/// Whether an attribute of a `match` or of an arm has its meaning on the `if` that it becomes. One that removes code has not: it is applied
+/// after the expansion.
+fn is_kept(attr: &Attribute) -> bool {
+    !["cfg", "cfg_attr"].iter().any(|name| attr.path().is_ident(name))
+}
+
+/// The body of an arm under its attributes, which may stand on a statement only.
+fn under_attributes(attrs: Vec<Attribute>, body: Expr) -> Expr {
+    if attrs.is_empty() {
+        return body;
+    }
+    let name = emit::helper("arm", 0, body.span());
+    parse_quote!({ #(#attrs)* let #name = #body; #name })
 }
 
 fn unguarded(pat: &Pat) -> (&Pat, Option<&Expr>) {

@@ -596,6 +596,24 @@ pub(super) fn bounds(call: &mut ExprCall) {
     }
 }
 
+/// The ends of a range of which methods are called, `(a..b).rev()`, checked to be numbers of the host. Without methods the range is
+/// checked itself.
+pub(super) fn host_ends(iterator: &mut Expr) {
+    match iterator {
+        Expr::MethodCall(m) => host_ends(&mut m.receiver),
+        Expr::Paren(e) => {
+            let Expr::Range(range) = &mut *e.expr else { return };
+            for end in [&mut range.start, &mut range.end].into_iter().flatten() {
+                if !matches!(**end, Expr::Lit(_)) {
+                    let host_end = rt(end.span(), "host_end");
+                    **end = syn::parse_quote_spanned!(end.span()=> #host_end(#end));
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
 /// Whether a `for` has another item.
 pub(super) fn another(looping: &Ident, position: &Ident, at: Span) -> Expr {
     let methods = rt(at, "Looping");
@@ -637,16 +655,24 @@ pub(super) fn host_kind(at: Span) -> TokenStream {
     quote_spanned!(at=> #host_kind())
 }
 
-/// Declares a flag, and the kinds of constructs.
-pub(super) fn flag(name: &Ident, declared: &[usize], kinds: &[usize]) -> TokenStream {
-    let at = name.span();
-    let (new, flag) = (rt(at, "Kind"), rt(at, "flag"));
+/// Declares a flag, if it has a name, and the kinds of constructs.
+pub(super) fn flag(name: Option<&Ident>, declared: &[usize], kinds: &[usize], at: Span) -> TokenStream {
+    let new = rt(at, "Kind");
     let declared = declared.iter().map(|&i| kind(i, at));
-    let kinds = kinds.iter().rev().fold(quote!(()), |rest, &i| {
+    let declared = quote_spanned!(at=> #(let #declared = #new::new();)*);
+    let flag = name.map(|name| {
+        let (flag, kinds) = (rt(at, "flag"), kinds_of(kinds, at));
+        quote_spanned!(at=> let mut #name = #flag(#kinds);)
+    });
+    quote!(#declared #flag)
+}
+
+/// `(&a, (&b, ()))`
+fn kinds_of(kinds: &[usize], at: Span) -> TokenStream {
+    kinds.iter().rev().fold(quote!(()), |rest, &i| {
         let kind = kind(i, at);
         quote!((&#kind, #rest))
-    });
-    quote_spanned!(at=> #(let #declared = #new::new();)* let mut #name = #flag(#kinds);)
+    })
 }
 
 /// Raises a flag.
@@ -655,10 +681,11 @@ pub(super) fn raise(name: &Ident, at: Span) -> TokenStream {
     quote_spanned!(at=> #raise(&mut #name);)
 }
 
-/// Whether a flag is up.
-pub(super) fn is_up(name: &Ident) -> Expr {
-    let is_up = rt(name.span(), "is_up");
-    Expr::Verbatim(quote_spanned!(name.span()=> #is_up(&#name)))
+/// Whether a jump under constructs of these kinds has raised a flag.
+pub(super) fn is_up(name: &Ident, kinds: &[usize]) -> Expr {
+    let at = name.span();
+    let (is_up, kinds) = (rt(at, "is_up"), kinds_of(kinds, at));
+    Expr::Verbatim(quote_spanned!(at=> #is_up(#kinds, &#name)))
 }
 
 /// Whether a flag is down.

@@ -805,10 +805,11 @@ impl Walk<'_> {
                 self.visit_expr_mut(&mut l.expr);
                 self.env.declare_matched(&l.pat, &scrutinee);
             }
-            Expr::Binary(b) if matches!(b.op, BinOp::And(_)) && (has_let(&b.left) || has_let(&b.right)) => {
+            Expr::Binary(b) if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) => {
                 self.host_condition(&mut b.left);
                 self.host_condition(&mut b.right);
             }
+            Expr::Paren(e) => self.host_condition(&mut e.expr),
             other if self.is_host(other) => self.visit_expr_mut(other),
             other => {
                 let at = other.span();

@@ -56,7 +56,7 @@ pub fn custom_gradient<X: Carry, Y: Carry>(
 
 /// The gradients of the arguments that have some, if they are what the arguments are.
 fn checked(x: &State, dx: &State, loc: Loc) -> Vec<Any> {
-    if let Some(crate::staged::Difference { path, words: [takes, gives] }) = x.difference(dx) {
+    if let Some(crate::staged::Difference { path, words: [takes, gives], .. }) = x.difference(dx) {
         trace::fail(
             Diagnostic::new(format!("custom_gradient: the argument{path} has {takes} where its gradient has {gives}"))
                 .at(loc, "this gradient")

@@ -130,6 +130,8 @@ pub(crate) struct Difference {
     pub(crate) path: String,
     /// What it is in each of them.
     pub(crate) words: [String; 2],
+    /// Whether it is a sequence with another length.
+    pub(crate) is_length: bool,
 }
 
 impl State {
@@ -238,12 +240,13 @@ impl State {
         let pairs = self.structure.iter().zip(&other.structure);
         for ((path, a), (_, b)) in pairs {
             if !a.same(b) {
-                return Some(Difference { path: path.to_string(), words: [a.to_string(), b.to_string()] });
+                let is_length = matches!((a, b), (Entry::Len(_), Entry::Len(_)));
+                return Some(Difference { path: path.to_string(), words: [a.to_string(), b.to_string()], is_length });
             }
         }
         let count = |s: &State| format!("{} parts", s.structure.len());
         let differ = self.structure.len() != other.structure.len();
-        differ.then(|| Difference { path: String::new(), words: [count(self), count(other)] })
+        differ.then(|| Difference { path: String::new(), words: [count(self), count(other)], is_length: false })
     }
 
     /// Puts the value together again.

@@ -328,7 +328,8 @@ pub fn host_number<T: HostNumber>(value: T) -> T {
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` cannot stand in the guard of a `match`, or beside a `let` in a condition",
     label = "it decides on the host, so it is a `bool`",
-    note = "decide in the arm: `Some(y) => if y > x {{ .. }} else {{ .. }}`, or `if let Some(y) = o {{ if y > x {{ .. }} }}`"
+    note = "decide in the arm: `Some(y) => if y > x {{ .. }} else {{ .. }}`, or `if let Some(y) = o {{ if y > x {{ .. }} }}`",
+    note = "a `match` on a tensor is staged, with its guards, if one of its patterns is a number: else write `if` and `else if`"
 )]
 pub trait HostBool {
     /// The value.

@@ -304,12 +304,14 @@ pub(crate) fn check_one_structure(a: &State, b: &State, site: Site, moments: [&s
     if a.has_err() || b.has_err() {
         trace::fail(carry::staged_err().at(site.loc(), label));
     }
-    if let Some(Difference { path, words: [was, is] }) = a.difference(b) {
+    if let Some(Difference { path, words: [was, is], is_length }) = a.difference(b) {
         let error = format!("`{}{path}` has {was} {}, but {is} {}", site.name, moments[0], moments[1]);
-        trace::fail(
-            Diagnostic::new(error)
-                .at(site.loc(), label)
-                .help("lengths, options and host values are fixed in the graph; let only tensors change"),
-        );
+        let help = match is_length {
+            true => {
+                "a vector has one length in the graph: a `List` of tensors grows there, with `push`, and `stack` joins it"
+            }
+            false => "lengths, options and host values are fixed in the graph; let only tensors change",
+        };
+        trace::fail(Diagnostic::new(error).at(site.loc(), label).help(help));
     }
 }

@@ -1,12 +1,13 @@
 //! What stands for a jump that is taken under a condition that is a tensor.
 //!
 //! A jump under host conditions is made as it is written. Under a tensor it cannot be: both branches are traced. There it
-//! *raises flags*, one for each statement and each loop that it leaves, and tracing goes on at the end of the innermost staged
+//! *raises flags*, those of the statements and of the loops that it leaves, and tracing goes on at the end of the innermost staged
 //! arm. What follows a statement that may have been left stands in an `if` on its flag; a loop that was left goes on only
-//! while its flag is down.
+//! while its flag is down. Statements inside of one another share a flag.
 //!
 //! Whether a flag is a `bool` or a `Tensor<bool>` is decided by the types of the conditions between the place of the flag and
-//! its jumps: it is a tensor if one of them is. A [`Kind`] passes the type of a construct to the flags declared before it.
+//! its jumps: it is a tensor if one of them is. Where a statement asks a flag, only those in it count: under conditions of the host a jump
+//! is made as it is written, so there the flag is down. A [`Kind`] passes the type of a construct to the flags declared before it.
 
 use super::{Condition, If, Logical, While};
 use crate::{Tensor, scalar};
@@ -51,8 +52,6 @@ pub trait Flag: Condition {
     fn flag(taken: bool) -> Self;
     /// Whether it was not.
     fn is_down(&self) -> Self;
-    /// The same.
-    fn is_up(&self) -> Self;
 }
 
 impl Flag for bool {
@@ -64,10 +63,6 @@ impl Flag for bool {
     fn is_down(&self) -> bool {
         !*self
     }
-    #[inline]
-    fn is_up(&self) -> bool {
-        *self
-    }
 }
 
 impl Flag for Tensor<bool> {
@@ -78,9 +73,6 @@ impl Flag for Tensor<bool> {
     #[track_caller]
     fn is_down(&self) -> Tensor<bool> {
         !*self
-    }
-    fn is_up(&self) -> Tensor<bool> {
-        *self
     }
 }
 
@@ -105,10 +97,30 @@ pub fn is_down<F: Flag>(flag: &F) -> F {
     flag.is_down()
 }
 
-/// Whether a flag is up.
+/// Whether a jump under constructs of these kinds has raised a flag.
 #[inline]
-pub fn is_up<F: Flag>(flag: &F) -> F {
-    flag.is_up()
+pub fn is_up<K: Kinds, F>(_kinds: K, flag: &F) -> K::Flag
+where
+    K::Flag: RaisedIn<F>,
+{
+    K::Flag::raised_in(flag)
+}
+
+/// What a flag of type `F` says where jumps raise one of this type.
+pub trait RaisedIn<F> {
+    /// Whether a jump has raised it.
+    fn raised_in(flag: &F) -> Self;
+}
+impl<F> RaisedIn<F> for bool {
+    #[inline]
+    fn raised_in(_flag: &F) -> bool {
+        false
+    }
+}
+impl RaisedIn<Tensor<bool>> for Tensor<bool> {
+    fn raised_in(flag: &Tensor<bool>) -> Tensor<bool> {
+        *flag
+    }
 }
 
 /// How a loop with a condition of this type stops for a flag of type `F`.

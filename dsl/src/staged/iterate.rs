@@ -154,6 +154,22 @@ impl<T: Element> Tensor<T> {
     }
 
     #[doc(hidden)]
+    pub fn enumerate(self) -> std::iter::Enumerate<std::vec::IntoIter<Tensor<T>>>
+    where
+        Tensor<T>: HostRows<T>,
+    {
+        self.rows().enumerate()
+    }
+
+    #[doc(hidden)]
+    pub fn zip<I: IntoIterator>(self, other: I) -> std::iter::Zip<std::vec::IntoIter<Tensor<T>>, I::IntoIter>
+    where
+        Tensor<T>: HostRows<T>,
+    {
+        self.rows().zip(other)
+    }
+
+    #[doc(hidden)]
     #[expect(clippy::should_implement_trait, reason = "the trait would be looked for in every `for` over a tensor")]
     pub fn into_iter(self) -> std::vec::IntoIter<Tensor<T>>
     where
@@ -289,6 +305,82 @@ pub struct Range<T: Integer = i32> {
     /// Whether the numbers go down.
     down: bool,
     element: PhantomData<T>,
+}
+
+/// Ranges of the graph with the methods of an iterator: none.
+#[diagnostic::on_unimplemented(
+    message = "a `range(..)` counts in the graph, it is no iterator of the host",
+    label = "its numbers are known to the graph only",
+    note = "write `for i in range(n)`, and in its body what is to be done with each number; it has `step_by` and `rev`",
+    note = "for a loop that is unrolled while tracing, go over host numbers: `for i in 0..3`"
+)]
+pub trait HostCounts<T> {
+    /// The numbers.
+    fn counts(self) -> std::vec::IntoIter<Tensor<T>>
+    where
+        T: Element;
+}
+
+macro_rules! no_iterator {
+    ($($name:ident)*) => {
+        /// These say, where they are called, what to write instead.
+        impl<T: Integer> Range<T> {
+            $(#[doc(hidden)]
+            pub fn $name<A>(self, _argument: A) -> std::vec::IntoIter<Tensor<T>>
+            where
+                Range<T>: HostCounts<T>,
+            {
+                self.counts()
+            })*
+            #[doc(hidden)]
+            pub fn enumerate(self) -> std::iter::Enumerate<std::vec::IntoIter<Tensor<T>>>
+            where
+                Range<T>: HostCounts<T>,
+            {
+                self.counts().enumerate()
+            }
+            #[doc(hidden)]
+            pub fn zip<I: IntoIterator>(self, other: I) -> std::iter::Zip<std::vec::IntoIter<Tensor<T>>, I::IntoIter>
+            where
+                Range<T>: HostCounts<T>,
+            {
+                self.counts().zip(other)
+            }
+        }
+    };
+}
+no_iterator!(map filter skip take skip_while take_while);
+
+/// What a range of the host may begin or end at in the head of a `for`.
+#[diagnostic::on_unimplemented(
+    message = "a range of the host cannot begin or end at `{Self}`",
+    label = "not a number of the host",
+    note = "count in the graph with `range(a..b)`, which has `step_by` and `rev`"
+)]
+pub trait HostEnd {
+    /// The same type: where it is not known to be one, the compiler says so before it compares it with the other end.
+    type Itself;
+    /// The same value.
+    fn itself(self) -> Self::Itself;
+}
+
+macro_rules! host_ends {
+    ($($t:ty)*) => {$(
+        impl HostEnd for $t {
+            type Itself = $t;
+            #[inline]
+            fn itself(self) -> $t {
+                self
+            }
+        }
+    )*};
+}
+host_ends!(i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize char);
+
+/// The same value.
+#[inline]
+pub fn host_end<T: HostEnd<Itself = I>, I>(end: T) -> I {
+    end.itself()
 }
 
 /// The next position in a [`Range`].

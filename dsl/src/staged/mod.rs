@@ -47,11 +47,11 @@ pub use compare::{
 };
 pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values, condition};
 pub(crate) use condition::{check_one_structure, leaf_sites};
-pub use flag::{Flag, Kind, Kinds, Stops, flag, guard, head, host_kind, is_down, is_up, raise};
+pub use flag::{Flag, Kind, Kinds, RaisedIn, Stops, flag, guard, head, host_kind, is_down, is_up, raise};
 pub use if_else::{If, StagedIf};
 pub use iterate::{
-    Bound, Bounds, Ends, HostLoop, HostRows, Inclusive, Iterable, Looping, Position, Range, Rows, host_iter, iterable,
-    looping, range,
+    Bound, Bounds, Ends, HostCounts, HostEnd, HostLoop, HostRows, Inclusive, Iterable, Looping, Position, Range, Rows,
+    host_end, host_iter, iterable, looping, range,
 };
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};

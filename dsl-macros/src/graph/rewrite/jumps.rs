@@ -53,8 +53,14 @@ enum JumpKind {
 }
 
 /// What says that a statement was left, or that a loop ends.
+///
+/// Statements inside of one another have one variable for their flags, as long as no target stands between them: what leaves the
+/// inner one leaves the outer one as well.
 pub(super) struct Flag {
+    /// The variable.
     name: Ident,
+    /// Whether it is that of a statement around it.
+    is_shared: bool,
     /// Targets from this index on are inside of it.
     targets: usize,
     /// Constructs from this index on are inside of it.
@@ -73,8 +79,10 @@ pub(super) struct Flag {
 /// A flag whose jumps are known.
 pub(super) struct RaisedFlag {
     pub(super) name: Ident,
-    /// Declares it.
+    /// Declares it, unless a statement around has, and the kinds of constructs.
     pub(super) declaration: TokenStream,
+    /// Whether a jump in the statement raised it.
+    is_up: Expr,
     values_for: Vec<usize>,
 }
 
@@ -142,10 +150,18 @@ impl Walk<'_> {
     /// Begins what a flag is for: a statement, or if `loop_target`, the loop of the target that is added next.
     pub(super) fn lower_flag(&mut self, at: Span, loop_target: Option<usize>) {
         let index = self.index();
-        let name = emit::helper(if loop_target.is_some() { "stop" } else { "left" }, index, at);
-        self.env.declare(name.to_string(), Access::Mut, false);
+        let is_statement =
+            |f: &&Flag| loop_target.is_none() && f.loop_target.is_none() && f.targets == self.targets.len();
+        let around = self.flags.last().filter(is_statement).map(|f| f.name.clone());
+        let is_shared = around.is_some();
+        let name = around.unwrap_or_else(|| {
+            let name = emit::helper(if loop_target.is_some() { "stop" } else { "left" }, index, at);
+            self.env.declare(name.to_string(), Access::Mut, false);
+            name
+        });
         self.flags.push(Flag {
             name,
+            is_shared,
             targets: self.targets.len(),
             constructs: self.constructs.len(),
             loop_target,
@@ -178,8 +194,9 @@ impl Walk<'_> {
             }
             by != place
         });
-        let declaration = emit::flag(&flag.name, &declared, &flag.kinds);
-        flag.raised.then(|| RaisedFlag { name: flag.name, declaration, values_for: flag.values_for })
+        let declaration = emit::flag((!flag.is_shared).then_some(&flag.name), &declared, &flag.kinds, flag.name.span());
+        let is_up = emit::is_up(&flag.name, &flag.kinds);
+        flag.raised.then(|| RaisedFlag { name: flag.name, declaration, is_up, values_for: flag.values_for })
     }
 
     /// What follows a statement that may have been left, and whether it has a value.
@@ -218,10 +235,11 @@ impl Walk<'_> {
         let leave = (has_value && label.is_some()).then(|| self.leave(at));
         let left_value = if slot.is_some() { ArmValue::Maybe } else { ArmValue::None };
         let arms = [
-            Some(Arm { block: left, label: None, value: left_value, ends: true }),
+            // What gets its first value behind the jump has none here.
+            Some(Arm { block: left, label: None, value: left_value, ends: false }),
             Some(Arm { block, label, value: ArmValue::some_if(rest_has_value), ends: true }),
         ];
-        let parts = IfParts { construct, index, at, condition: emit::is_up(&flag.name), arms, deferred, kind };
+        let parts = IfParts { construct, index, at, condition: flag.is_up.clone(), arms, deferred, kind };
         let expansion = match has_value {
             true => emit::if_value(parts, carried, position.expected, leave),
             false => emit::if_statement(parts, carried),
@@ -314,7 +332,7 @@ impl Walk<'_> {
             let written = Written::variable(&flag, at);
             self.change(written, Change::Exact, 0);
         }
-        let raised = self.flags.iter().filter(|f| self.is_raised(f, kind, target));
+        let raised = self.flags.iter().filter(|f| !f.is_shared && self.is_raised(f, kind, target));
         let raise: TokenStream = raised.map(|f| emit::raise(&f.name, at)).collect();
         let slot = self.targets[target].slot.clone();
         let given = value.map(|value| {
@@ -380,7 +398,7 @@ impl Walk<'_> {
                 }
             }
         }
-        raised.into_iter().map(|i| self.flags[i].name.clone()).collect()
+        raised.into_iter().filter(|&i| !self.flags[i].is_shared).map(|i| self.flags[i].name.clone()).collect()
     }
 
     /// Leaves the arm of the innermost staged construct among those from `first` on; `value` is the arm's.

@@ -124,6 +124,7 @@ impl Walk<'_> {
         }
         if known::is_host_iterator(&f.expr) {
             self.visit_expr_mut(&mut f.expr);
+            emit::host_ends(&mut f.expr);
             let scope = self.env.enter();
             self.env.declare_items(&f.pat, &source);
             let (declaration, label) = self.host_body(&mut f.body, f.label.take(), at);
