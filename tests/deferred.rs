@@ -1,6 +1,6 @@
 //! `let x;`: variables that get their first value later, in arms, loops and labelled blocks, also beside jumps.
 #![deny(warnings)]
-#![allow(unused_assignments, reason = "what nobody reads is a case, too")]
+#![allow(unused_assignments, clippy::needless_late_init, reason = "they are cases, too")]
 
 use anabranch::prelude::*;
 

@@ -266,7 +266,7 @@ fn a_failing_step_leaves_the_variables_as_they_were() -> anabranch::Result<()> {
 }
 
 #[test]
-fn a_message_that_shows_a_tensor_has_a_place() {
+fn messages_show_tensors() {
     #[graph]
     fn asserted(x: Tensor) -> Tensor {
         assert!(x < 10.0, "x is {x}"); // asserted
@@ -284,10 +284,57 @@ fn a_message_that_shows_a_tensor_has_a_place() {
         assert!(x < limit, "not below {limit}");
         x
     }
-    for (f, line) in [(asserted as fn(Tensor) -> Tensor, "// asserted"), (panicked, "// panicked")] {
-        let error = eval_with(f, 20.0f32).unwrap_err().to_string();
-        assert!(error.contains("a message cannot show a tensor") && error.contains(line), "{error}");
+    #[graph]
+    fn of_a_row(x: Tensor, y: Tensor) -> Tensor {
+        let mut k = scalar(0);
+        while k < 3 {
+            assert!(x < 10.0 || k == 0, "{k}: {:.1} of {y:?}, {{{}}}", x * 2.0, if x > 5.0 { x } else { y.sum() });
+            k += 1;
+        }
+        x
     }
+    #[graph]
+    fn equal(x: Tensor, y: Tensor) -> Tensor {
+        assert_eq!(x * 2.0, y, "in {}", "this");
+        y
+    }
+    #[graph]
+    fn unequal(x: Tensor<i32>) -> Tensor<i32> {
+        assert_ne!(x, 3);
+        x
+    }
+    #[graph]
+    fn counted(n: Tensor<i32>) -> Tensor<i32> {
+        let (mut i, mut x) = (scalar(0), scalar(0));
+        while i < n {
+            assert!(i < 5, "i = {i}, x = {x}");
+            x += i;
+            i += 1;
+        }
+        x
+    }
+    #[graph]
+    fn only_the_host_fails(x: Tensor, on: bool) -> Tensor {
+        assert!(on, "x is {x}"); // asserted
+        x
+    }
+    let message = |f: fn(Tensor) -> Tensor| eval_with(f, 20.0f32).unwrap_err();
+    let (asserted, panicked) = (message(asserted), message(panicked));
+    assert_eq!([&*asserted.message, &panicked.message], ["assertion failed: x is 20"; 2]);
+    assert!(asserted.to_string().contains("// asserted") && panicked.to_string().contains("// panicked"), "{asserted}");
+    let row = [1.0f32, 2.5];
+    let error = error_of(of_a_row, (20.0f32, row));
+    assert_eq!(error.message, "assertion failed: 1: 40.0 of [1.0, 2.5], {20}");
+    let error = error_of(equal, (row, row));
+    let text = "assertion failed: assertion `x * 2.0 == y` failed: in this\n  left: [2.0, 5.0]\n right: [1.0, 2.5]";
+    assert_eq!(error.message, text);
+    let error = error_of(unequal, 3);
+    assert_eq!(error.message, "assertion failed: assertion `x != 3` failed\n  left: 3\n right: 3");
+    // A loop of numbers alone, which is native code.
+    let error = error_of(counted, 7);
+    assert_eq!(error.message, "assertion failed: i = 5, x = 10");
+    let error = eval_with(|x| only_the_host_fails(x, false), 20.0f32).unwrap_err().to_string();
+    assert!(error.contains("a message cannot show a tensor") && error.contains("// asserted"), "{error}");
     let error = eval_with(|x| of_the_host(x, 1.5), 20.0f32).unwrap_err();
     assert_eq!(error.message, "assertion failed: not below 1.5");
 }

@@ -148,18 +148,14 @@ fn methods_of_known_names_change_a_variable_whose_type_no_token_shows() {
         pairs[0].now
     }
     #[graph]
-    fn any<M: Carry>(mut m: M, c: Tensor<bool>, round: fn(&mut M)) -> M
-    where
-        M: Rounds,
-    {
-        let _ = round;
+    fn any<M: Carry + Rounds>(mut m: M, c: Tensor<bool>) -> M {
         if c {
             m.round();
         }
         m
     }
     fn of_a_parameter(x: S, c: Tensor<bool>) -> S {
-        any(make(x), c, Pair::round).now
+        any(make(x), c).now
     }
     for (c, expected) in [(true, 10.0), (false, 1.0)] {
         check(called, (1.0, c), &[expected]);

@@ -281,7 +281,8 @@ impl Interp<'_> {
             }
             Op::Assert { message } => {
                 if !self.is_true(data.operands[0]) {
-                    return Err(assertion_failed(message, data.loc));
+                    let values: Vec<HostTensor> = data.operands[1..].iter().map(|&v| self.tensor(v).clone()).collect();
+                    return Err(assertion_failed(&message.render(&values), data.loc));
                 }
                 vec![]
             }

@@ -753,17 +753,22 @@ pub(super) fn panic_message(name: &str, at: Span, tokens: &TokenStream) -> Token
         _ => "explicit panic",
     };
     match (tokens.is_empty(), name) {
-        (true, _) => quote!(::std::string::String::from(#prefix)),
+        (true, _) => message_from(at, prefix),
         (false, "panic") => message_of(at, tokens),
         (false, _) => {
-            let prefix = format!("{prefix}: ");
-            let message = message_of(at, tokens);
-            quote!(::std::string::String::from(#prefix) + &#message)
+            let (prefix, message) = (message_from(at, &format!("{prefix}: ")), message_of(at, tokens));
+            quote!(#prefix.then(#message))
         }
     }
 }
 
-/// A text of the host from a format string and its arguments.
+/// A message that is a text.
+fn message_from(at: Span, text: &str) -> TokenStream {
+    let message = rt(at, "Message");
+    quote!(#message::from(#text))
+}
+
+/// A message from a format string and its arguments.
 fn message_of(at: Span, tokens: &TokenStream) -> TokenStream {
     let message = rt(at, "message");
     quote_spanned!(at=> #message(::core::format_args!(#tokens)))
@@ -889,8 +894,7 @@ pub(super) fn assert(index: usize, at: Span, debug: bool, condition: &Expr, text
     let condition = checked_condition(at, condition);
     let new = quote_spanned!(at=> #new::new(#condition));
     let message = if message.is_empty() {
-        let text = format!("assertion failed: {text}");
-        quote!(::std::string::String::from(#text))
+        message_from(at, &format!("assertion failed: {text}"))
     } else {
         message_of(at, message)
     };

@@ -54,8 +54,8 @@ pub(super) fn format(walk: &mut Walk<'_>, mac: &mut Macro) -> MacroResult {
     MacroResult::Kept
 }
 
-/// Rewrites the arguments of a format string, if they can be read.
-fn rewrite_arguments(walk: &mut Walk<'_>, tokens: TokenStream) -> Option<TokenStream> {
+/// Rewrites a format string and its arguments, if they can be read.
+pub(super) fn rewrite_arguments(walk: &mut Walk<'_>, tokens: TokenStream) -> Option<TokenStream> {
     let mut arguments = Punctuated::<Argument, Token![,]>::parse_terminated.parse2(tokens).ok()?;
     // The first one is the format string.
     arguments.iter_mut().skip(1).for_each(|a| walk.visit_expr_mut(&mut a.value));

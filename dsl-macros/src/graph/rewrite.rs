@@ -909,6 +909,11 @@ impl Walk<'_> {
         }
     }
 
+    /// The message of an assertion. The compiler says what is wrong with one that cannot be read.
+    fn message(&mut self, message: TokenStream) -> TokenStream {
+        format::rewrite_arguments(self, message.clone()).unwrap_or(message)
+    }
+
     fn assert_equality(&mut self, mac: &Macro, at: Span, debug: bool, equal: bool) -> MacroResult {
         let parser = |input: parse::ParseStream<'_>| {
             let left: Expr = input.parse()?;
@@ -921,6 +926,7 @@ impl Walk<'_> {
             Ok((mut sides, message)) => {
                 let texts = [0, 1].map(|i| sides[i].to_token_stream().to_string());
                 sides.iter_mut().for_each(|side| self.visit_expr_mut(side));
+                let message = self.message(message);
                 let index = self.index();
                 MacroResult::Replaced(emit::assert_equality(index, at, (debug, equal), &sides, &texts, &message))
             }
@@ -939,6 +945,7 @@ impl Walk<'_> {
             Ok((mut condition, message)) => {
                 let text = condition.to_token_stream().to_string();
                 self.visit_expr_mut(&mut condition);
+                let message = self.message(message);
                 let index = self.index();
                 MacroResult::Replaced(emit::assert(index, at, debug, &condition, &text, &message))
             }

@@ -64,10 +64,10 @@ pub enum Op {
     Read(VarId),
     /// Gives a variable a new value. One operand, no result.
     Assign(VarId),
-    /// Fails the step with `message` unless the operand, a `bool[]`, is true. No result.
+    /// Fails the step unless the first operand, a `bool[]`, is true. No result.
     Assert {
-        /// What the user wrote.
-        message: String,
+        /// What it says then, with the other operands in its places.
+        message: Template,
     },
     /// Writes the operands in the places of a template. No result.
     Print {

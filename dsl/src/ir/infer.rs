@@ -77,10 +77,11 @@ fn arity(op: &Op) -> Arity {
     match op {
         Op::Prim(def, _) => def.arity,
         Op::Constant(_) | Op::Read(_) | Op::Stack(StackOp::New(_) | StackOp::Zeros(_)) => Arity::Exactly(0),
-        Op::Assign(_) | Op::Assert { .. } | Op::Stack(StackOp::Pop | StackOp::ZerosLike) => Arity::Exactly(1),
+        Op::Assign(_) | Op::Stack(StackOp::Pop | StackOp::ZerosLike) => Arity::Exactly(1),
         Op::Stack(StackOp::Push | StackOp::Add) => Arity::Exactly(2),
         Op::List(op) => Arity::Exactly(op.arity()),
         Op::Print { template, .. } => Arity::Exactly(template.n_values()),
+        Op::Assert { message } => Arity::Exactly(1 + message.n_values()),
         Op::Cond => Arity::AtLeast(1),
         Op::Call(CallKind::CustomGradient { args }) => Arity::AtLeast(*args),
         Op::While | Op::Call(_) => Arity::AtLeast(0),

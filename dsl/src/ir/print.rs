@@ -226,7 +226,8 @@ impl<'a> Printer<'a> {
     fn operation(&mut self, node: Node) -> fmt::Result {
         let data = self.graph.node(node);
         self.out.push_str(data.op.name());
-        let bound_later = matches!(data.op, Op::While | Op::Call(_) | Op::Assign(_) | Op::Print { .. });
+        let bound_later =
+            matches!(data.op, Op::While | Op::Call(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. });
         if !data.operands.is_empty() && !bound_later {
             self.out.push(' ');
             self.list(&data.operands);
@@ -243,7 +244,16 @@ impl<'a> Printer<'a> {
                 self.out.push_str(", ");
                 self.list(&data.operands);
             }
-            Op::Assert { message } => write!(self.out, ", {message:?}")?,
+            Op::Assert { message } => {
+                let (cond, shown) = data.operands.split_at(data.operands.len().min(1));
+                self.out.push(' ');
+                self.list(cond);
+                write!(self.out, ", {:?}", message.to_string())?;
+                if !shown.is_empty() {
+                    self.out.push_str(", ");
+                    self.list(shown);
+                }
+            }
             Op::Print { stream, template } => {
                 write!(self.out, " {} {:?}", stream.name(), template.to_string())?;
                 if !data.operands.is_empty() {

@@ -287,10 +287,12 @@ impl<'a> Verifier<'a> {
             (Op::Assert { .. }, Some(ty)) if !is_predicate(ty) => {
                 Err(broken(9, format!("the assertion is {ty}, not bool[]")))
             }
-            (Op::Print { .. }, _) => match data.operands.iter().position(|&v| g.ty(v).as_tensor().is_none()) {
-                Some(i) => Err(broken(10, format!("operand {} is a stack", i + 1))),
-                None => Ok(()),
-            },
+            (Op::Print { .. } | Op::Assert { .. }, _) => {
+                match data.operands.iter().position(|&v| g.ty(v).as_tensor().is_none()) {
+                    Some(i) => Err(broken(10, format!("operand {} is a stack", i + 1))),
+                    None => Ok(()),
+                }
+            }
             _ => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! `assert!`, `assert_eq!` and `assert_ne!`.
 
-use super::Condition;
-use crate::{Tensor, trace};
+use super::{Condition, Message, message};
+use crate::Tensor;
 use std::fmt;
 
 /// A condition that can be asserted: a `bool` at once, a `Tensor<bool>` when the graph runs.
@@ -9,7 +9,7 @@ pub trait Assertable: Condition {
     /// Whether the message is needed.
     fn needs_message(&self) -> bool;
     /// Fails, or records the assertion.
-    fn check(self, message: String);
+    fn check(self, message: Message);
     /// Of the comparison of two values by `==`: asserts that all of them are equal, or that not all are.
     fn check_equality(self, sides: &Sides<'_>);
 }
@@ -24,20 +24,23 @@ pub struct Sides<'a> {
     /// The values.
     pub values: [&'a dyn fmt::Debug; 2],
     /// The message of the user.
-    pub message: Option<&'a dyn Fn() -> String>,
+    pub message: Option<&'a dyn Fn() -> Message>,
 }
 
 impl fmt::Debug for Sides<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.head(self.written))
+        let [left, right] = self.written;
+        write!(f, "{left} {} {right}", if self.equal { "==" } else { "!=" })
     }
 }
 
 impl Sides<'_> {
-    fn head(&self, [left, right]: [&str; 2]) -> String {
-        let operator = if self.equal { "==" } else { "!=" };
-        let message = self.message.map_or_else(String::new, |message| format!(": {}", message()));
-        format!("assertion `{left} {operator} {right}` failed{message}")
+    /// What is said if they are not as they are to be.
+    fn message(&self) -> Message {
+        let [left, right] = self.values;
+        let own = self.message.map_or_else(Message::default, |own| Message::from(": ").then(own()));
+        let head = Message::from(&*format!("assertion `{self:?}` failed")).then(own);
+        head.then(message(format_args!("\n  left: {left:?}\n right: {right:?}")))
     }
 }
 
@@ -47,13 +50,13 @@ impl Assertable for bool {
         !*self
     }
     #[track_caller]
-    fn check(self, message: String) {
-        assert!(self, "{message}");
+    fn check(self, message: Message) {
+        assert!(self, "{}", message.text());
     }
     #[track_caller]
     fn check_equality(self, sides: &Sides<'_>) {
-        let [left, right] = sides.values;
-        assert!(self == sides.equal, "{}\n  left: {left:?}\n right: {right:?}", sides.head(["left", "right"]));
+        let sides = Sides { written: ["left", "right"], ..*sides };
+        assert!(self == sides.equal, "{}", sides.message().text());
     }
 }
 
@@ -62,14 +65,13 @@ impl Assertable for Tensor<bool> {
         true
     }
     #[track_caller]
-    fn check(self, message: String) {
-        trace::assert(self.untyped(), message);
+    fn check(self, message: Message) {
+        message.unless(self.untyped());
     }
     #[track_caller]
     fn check_equality(self, sides: &Sides<'_>) {
         let all = if self.rank() > 0 { self.all() } else { self };
-        let holds = if sides.equal { all } else { !all };
-        trace::assert(holds.untyped(), sides.head(sides.written));
+        sides.message().unless(if sides.equal { all } else { !all }.untyped());
     }
 }
 
@@ -93,7 +95,7 @@ impl<C: Assertable> Assert<C> {
 
     /// Fails, or records the assertion.
     #[track_caller]
-    pub fn check(self, message: String) {
+    pub fn check(self, message: Message) {
         self.0.check(message);
     }
 
@@ -106,6 +108,6 @@ impl<C: Assertable> Assert<C> {
 
 /// What stands for a panic under a condition that is a tensor: the step fails where it is reached.
 #[track_caller]
-pub fn fails(message: String) {
-    trace::assert(crate::scalar(false).untyped(), message);
+pub fn fails(message: Message) {
+    message.unless(crate::scalar(false).untyped());
 }

@@ -55,7 +55,7 @@ pub use iterate::{
 };
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};
-pub use print::{dbg, dbg_here, message, print};
+pub use print::{Message, dbg, dbg_here, message, print};
 pub(crate) use print::{fail_without_value, is_making_text, show};
 pub use receiver::{
     Changing, InteriorMutable, ItemOf, Keeping, Known, KnownItems, MayChange, MutReference, NoMutReference, Receiver,

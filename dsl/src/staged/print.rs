@@ -110,23 +110,53 @@ pub fn print(stream: Stream, arguments: fmt::Arguments<'_>, end: &str) {
     }
 }
 
-/// The message of an assertion or a panic, which is a text of the host.
-///
-/// # Errors
-/// There is a tensor in it.
-#[track_caller]
-pub fn message(arguments: fmt::Arguments<'_>) -> String {
-    if !trace::is_tracing() {
-        return arguments.to_string();
+/// The message of an assertion or a panic: a text in which tensors may be shown, if it is one of the graph.
+#[derive(Clone, Debug, Default)]
+pub struct Message {
+    template: Template,
+    values: Vec<Any>,
+}
+
+impl From<&str> for Message {
+    fn from(text: &str) -> Message {
+        Message { template: Template::new([Piece::Text(text.to_owned())]), values: Vec::new() }
     }
+}
+
+impl Message {
+    /// This, and another one behind it.
+    #[must_use]
+    pub fn then(self, other: Message) -> Message {
+        let pieces = [self.template, other.template].map(|t| t.pieces().to_vec());
+        Message { template: Template::new(pieces.concat()), values: [self.values, other.values].concat() }
+    }
+
+    /// The text, where the host fails.
+    ///
+    /// # Errors
+    /// There is a tensor in it.
+    #[track_caller]
+    pub(super) fn text(&self) -> String {
+        if !self.values.is_empty() {
+            let error = Diagnostic::new("a message cannot show a tensor where a value of the host decides")
+                .at(Loc::caller(), "this fails while tracing, when a tensor has no value yet")
+                .help("decide on a tensor, or leave the tensor out of the message");
+            trace::fail(error)
+        }
+        self.template.render(&[])
+    }
+
+    /// Records an assertion that says this if it fails.
+    #[track_caller]
+    pub(super) fn unless(self, holds: Any) {
+        trace::assert_showing(holds, self.template, &self.values);
+    }
+}
+
+/// The message of an assertion or a panic.
+pub fn message(arguments: fmt::Arguments<'_>) -> Message {
     let (template, values) = template(arguments, "");
-    if !values.is_empty() {
-        let error = Diagnostic::new("a message cannot show a tensor, which has no value while its function is traced")
-            .at(Loc::caller(), "this message is made while tracing")
-            .help("show the tensor before, with `println!` under the opposite condition");
-        trace::fail(error)
-    }
-    template.render(&[])
+    Message { template, values }
 }
 
 /// `dbg!(value)`: prints where it stands, what it was written as, and the value.

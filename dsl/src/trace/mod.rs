@@ -21,7 +21,7 @@ mod segments;
 mod variables;
 mod while_loop;
 
-use crate::format::{Stream, Template};
+use crate::format::{Piece, Stream, Template};
 use crate::ir::{Graph, ListOp, Node, Op, Region, Value, ValueDef, VarDecl, VarId};
 use crate::ops::{InferCx, OpDef};
 use crate::var::AnyVar;
@@ -332,6 +332,12 @@ pub(crate) fn count_unrolled() {
 /// Appends an assertion on a `bool[]` (any other shape must hold for all elements).
 #[track_caller]
 pub fn assert(cond: Any, message: String) {
+    assert_showing(cond, Template::new([Piece::Text(message)]), &[]);
+}
+
+/// Appends an assertion whose message shows tensors in the places of a template.
+#[track_caller]
+pub fn assert_showing(cond: Any, message: Template, values: &[Any]) {
     let loc = Loc::caller();
     let cond = if cond.rank() > 0 { cond.all() } else { cond };
     try_with(|t| {
@@ -339,7 +345,8 @@ pub fn assert(cond: Any, message: String) {
         if *t.graph.ty(v) != Type::tensor(DType::Bool, ()) {
             return Err(Diagnostic::new(format!("assert!: the condition is {}, not bool", t.graph.ty(v))).at(loc, ""));
         }
-        t.append(Op::Assert { message }, vec![v], [], loc);
+        let shown = values.iter().map(|&v| t.resolve(v, loc)).collect::<Result<Vec<_>>>()?;
+        t.append(Op::Assert { message }, [vec![v], shown].concat(), [], loc);
         Ok(())
     });
 }

@@ -156,8 +156,10 @@ impl Draft {
                 f(Storage::Reg(*dst), Write);
             }
             Instr::Jump { .. } | Instr::Native { .. } => {}
-            Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } | Instr::Assert { cond, .. } => {
+            Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } => f(Storage::Reg(*cond), Read),
+            Instr::Assert { cond, step } => {
                 f(Storage::Reg(*cond), Read);
+                self.step_touches(*step, f, Write);
             }
             Instr::Run(step) => self.step_touches(*step, f, Write),
             Instr::CheckFinite(step) => self.step_touches(*step, f, Read),

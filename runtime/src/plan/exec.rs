@@ -96,7 +96,8 @@ impl Plan {
                 Instr::Assert { step, .. } => {
                     let step = &self.steps[step.index()];
                     let Kernel::Assert(message) = &step.kernel else { panic!("an assertion without a message") };
-                    return Err(interp::assertion_failed(message, step.loc));
+                    let message = message.render(&self.operands(cx, step, foreign));
+                    return Err(interp::assertion_failed(&message, step.loc));
                 }
                 Instr::CheckFinite(step) => self.check_finite(cx, &self.steps[step.index()], foreign)?,
                 Instr::StackNew(s) => cx.stacks[s.index()].clear(),

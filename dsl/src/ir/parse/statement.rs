@@ -107,12 +107,9 @@ impl<'a> Parser<'a> {
                 (Op::Assign(var), vec![self.operand()?])
             }
             "assert" => {
-                let operands = self.operands()?;
-                let Tok::Str(message) = self.peek().clone() else {
-                    return Err(self.unexpected("the message of the assertion"));
-                };
-                self.next();
-                (Op::Assert { message }, operands)
+                let cond = self.operands()?;
+                let (message, shown) = self.template("the message of the assertion")?;
+                (Op::Assert { message }, [cond, shown].concat())
             }
             "print" => self.print()?,
             _ if ListOp::parsed(name, None).is_some() => {
@@ -160,13 +157,19 @@ impl<'a> Parser<'a> {
             return Err(self.unexpected("`stdout` or `stderr`"));
         };
         self.next();
+        let (template, operands) = self.template("the text to print")?;
+        Ok((Op::Print { stream, template }, operands))
+    }
+
+    /// `"x = {}", %x`
+    fn template(&mut self, what: &str) -> Parse<(Template, Vec<Value>)> {
         let (Tok::Str(text), loc) = (self.peek().clone(), self.loc()) else {
-            return Err(self.unexpected("the text to print"));
+            return Err(self.unexpected(what));
         };
         self.next();
         let operands = if self.eat(',') { self.operands() } else { Ok(vec![]) };
         let template = Template::parse(&text).map_err(|e| self.error(loc, e))?;
-        Ok((Op::Print { stream, template }, operands?))
+        Ok((template, operands?))
     }
 
     /// Gives a node its results: of the types that are written, or else of those that follow from the operands.

@@ -29,7 +29,7 @@ pub(crate) enum Kernel {
     /// Nothing: the step is data of another instruction.
     Data,
     /// Nothing: the message of an assertion.
-    Assert(String),
+    Assert(Template),
     /// An operation on lists.
     List(ListOp),
     /// A print of the operands.

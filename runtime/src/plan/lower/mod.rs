@@ -186,8 +186,9 @@ impl Lower<'_> {
             }
             Op::Assert { message } => {
                 let cond = self.reg(data.operands[0])?;
+                let shown = data.operands[1..].iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
                 let step =
-                    self.add_step(Kernel::Assert(message.clone()), vec![], Out::Nothing, None, "assert", data.loc);
+                    self.add_step(Kernel::Assert(message.clone()), shown, Out::Nothing, None, "assert", data.loc);
                 self.emit(Instr::Assert { cond, step });
             }
             Op::Print { stream, template } => {
