@@ -54,12 +54,22 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
     assert!(verified.is_ok(), "{}\n{verified:?}", traced.graph);
     let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
     let interpreted = interp::run(&traced.graph, &inputs, &mut vars, interp::Options::default());
-    let session = Session::new().expect("a session on the CPU");
-    let compiled = session.function(f).and_then(|f| f.call_host(&inputs));
+    let f = &f;
+    let compiled = |session: anabranch_runtime::Builder| {
+        session.build().and_then(|s| s.function(f)).and_then(|f| f.call_host(&inputs))
+    };
     let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
     let portable = anabranch_runtime::Program::without_native_code(traced.graph);
     let portable = portable.and_then(|program| program.run(&inputs, &mut vars));
-    vec![("interpreter", interpreted), ("plan", compiled), ("plan without native code", portable)]
+    vec![
+        ("interpreter", interpreted),
+        ("plan", compiled(Session::builder())),
+        ("plan without fusion", compiled(Session::builder().fusion(false))),
+        ("plan without hoisting", compiled(Session::builder().hoisting(false))),
+        ("plan without native code", compiled(Session::builder().native_code(false))),
+        ("plan with nothing", compiled(Session::builder().fusion(false).hoisting(false).native_code(false))),
+        ("plan of what was traced, without native code", portable),
+    ]
 }
 
 /// All elements as `f64`.

@@ -65,6 +65,30 @@ impl<'a> Vars<'a> {
     }
 }
 
+/// The variables of a step, when they are given their new values.
+pub(crate) enum VarsMut<'a, 'g> {
+    /// Their values.
+    Tensors(&'a mut [HostTensor]),
+    /// Their values in a session, locked.
+    Locked(&'a mut [Guard<'g>]),
+}
+
+impl VarsMut<'_, '_> {
+    pub(crate) fn shared(&self) -> Vars<'_> {
+        match self {
+            VarsMut::Tensors(t) => Vars::Tensors(t),
+            VarsMut::Locked(guards) => Vars::Locked(guards),
+        }
+    }
+
+    pub(crate) fn tensor_mut(&mut self, i: usize) -> &mut HostTensor {
+        match self {
+            VarsMut::Tensors(t) => &mut t[i],
+            VarsMut::Locked(guards) => guards[i].tensor_mut(),
+        }
+    }
+}
+
 /// Everything that a kernel may read.
 #[derive(Clone, Copy)]
 pub(crate) struct Sources<'a> {

@@ -1,7 +1,9 @@
 //! A plan as text: what it needs and what it does, one line for each instruction.
 
-use super::{Base, Instr, Operand, Out, Plan, Step, StepId, View};
+use super::{Base, Instr, Operand, Out, Plan, Step, StepId, Update, View};
 use crate::cpu::kernels::Kernel;
+use crate::cpu::kernels::elementwise::Map;
+use anabranch_dsl::Loc;
 use std::fmt;
 
 impl fmt::Display for Plan {
@@ -32,6 +34,13 @@ impl fmt::Display for Plan {
         }
         for (i, (operand, ty)) in self.outputs.iter().enumerate() {
             writeln!(f, "  output {i}: {ty} = {}", Shown(operand))?;
+        }
+        for Update { map, operands, vars, loc } in &self.updates {
+            let vars: Vec<String> = vars.iter().map(ToString::to_string).collect();
+            write!(f, "  variable {}, in place = ", vars.join(", "))?;
+            names(f, map)?;
+            shown(f, operands, loc)?;
+            writeln!(f)?;
         }
         for assign in &self.assigns {
             writeln!(f, "  variable {} = {}", assign.var, Shown(&assign.value))?;
@@ -88,19 +97,25 @@ impl Plan {
         let Step { kernel, operands, out, name, loc, .. } = &self.steps[id.index()];
         write!(f, "{} = ", ShownOut(out))?;
         match kernel {
-            Kernel::Map(map) => {
-                for (i, name) in map.names().enumerate() {
-                    write!(f, "{}{name}", if i > 0 { "." } else { "" })?;
-                }
-            }
+            Kernel::Map(map) => names(f, map)?,
             Kernel::Reference => write!(f, "reference {name}")?,
             _ => write!(f, "{name}")?,
         }
-        for (i, operand) in operands.iter().enumerate() {
-            write!(f, "{} {}", if i > 0 { "," } else { "" }, Shown(operand))?;
-        }
-        if loc.is_known() { write!(f, "  ; {loc}") } else { Ok(()) }
+        shown(f, operands, loc)
     }
+}
+
+/// The operations of a map.
+fn names(f: &mut fmt::Formatter<'_>, map: &Map) -> fmt::Result {
+    map.names().enumerate().try_for_each(|(i, name)| write!(f, "{}{name}", if i > 0 { "." } else { "" }))
+}
+
+/// Operands, and the line of an operation.
+fn shown(f: &mut fmt::Formatter<'_>, operands: &[Operand], loc: &Loc) -> fmt::Result {
+    for (i, operand) in operands.iter().enumerate() {
+        write!(f, "{} {}", if i > 0 { "," } else { "" }, Shown(operand))?;
+    }
+    if loc.is_known() { write!(f, "  ; {loc}") } else { Ok(()) }
 }
 
 struct ShownView<'a>(&'a View);

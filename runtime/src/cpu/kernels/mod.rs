@@ -82,7 +82,7 @@ pub(crate) struct Failed;
 pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
     let operands = &step.operands[..];
     match &step.kernel {
-        Kernel::Map(map) => return map.run(operands, out, sources),
+        Kernel::Map(map) => return map.run(operands, [out], sources),
         Kernel::Copy(copy) => copy.run(operands[0].view(), out, sources),
         Kernel::Reduce(reduce) => reduce.run(operands[0].view(), out, sources),
         Kernel::Lanes(lanes) => lanes.run(operands[0].view(), out, sources),

@@ -2,7 +2,7 @@
 
 use super::{Instr, Lower, Place, Users};
 use crate::cpu::kernels::Kernel;
-use crate::cpu::kernels::elementwise::{Arg, MAX_BLOCKS, Map, MapOp};
+use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, Map, MapOp};
 use crate::cpu::kernels::functions::{Function, Scalar, function};
 use crate::plan::{Meaning, Operand, Out, ScalarOp, View, reg_view};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Op};
@@ -48,8 +48,10 @@ impl Expr {
         Arg::Result(self.ops.len() as u8 - 1)
     }
 
-    fn n_blocks(&self) -> usize {
-        self.operands.len() + self.ops.len()
+    /// Whether another expression can be added, and so many operands and one operation besides.
+    fn has_room(&self, other: &Expr, operands: usize) -> bool {
+        self.operands.len() + other.operands.len() + operands <= MAX_OPERANDS
+            && self.ops.len() + other.ops.len() < MAX_OPS
     }
 }
 
@@ -85,9 +87,9 @@ impl Lower<'_> {
                 args.push(args[j]);
                 continue;
             }
-            let room = MAX_BLOCKS - 2 * (data.operands.len() - i);
+            let left = data.operands.len() - i - 1;
             let fuses = matches!(&self.places[v.index()], Some(Place::Expr(e))
-                if e.n_blocks() + expr.n_blocks() <= room && function.check.is_none());
+                if expr.has_room(e, left) && function.check.is_none());
             args.push(match self.places[v.index()].take() {
                 Some(Place::Expr(e)) if fuses => expr.add_expr(*e),
                 place => {
@@ -105,6 +107,7 @@ impl Lower<'_> {
         // A second user would compute it again; a failure must name this node.
         if let Users::Only(user) = self.only_user[data.results[0].index()]
             && function.check.is_none()
+            && self.options.fuse
             && !self.options.check_finite
             && let user = graph.node(user)
             && function_of(graph, user).is_some()

@@ -9,6 +9,7 @@ mod elementwise;
 mod prim;
 
 use super::draft::{Arm, Draft, Item, Loop, Move};
+use super::updates::updates;
 use super::{
     Assign, Base, BufferId, Instr, Meaning, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, View,
     reg_view,
@@ -22,10 +23,12 @@ use elementwise::Expr;
 use std::collections::HashMap;
 
 /// How to make a plan.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// Fail at the first operation that makes a value which is not finite out of finite operands.
     pub(crate) check_finite: bool,
+    /// Compute several operations in one pass over memory, and new values of variables in their place.
+    pub(crate) fuse: bool,
 }
 
 /// Where a value is.
@@ -85,8 +88,9 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
         .iter()
         .map(|&v| Ok((lower.operand(v)?, graph.ty(v).element().clone())))
         .collect::<Result<Vec<_>>>()?;
-    let assigns = lower.assigns()?;
-    super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns)
+    let mut assigns = lower.assigns()?;
+    let updates = if options.fuse { updates(&mut lower.draft, &outputs, &mut assigns) } else { Vec::new() };
+    super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns, updates)
 }
 
 /// Who uses each value.
