@@ -2,7 +2,6 @@
 
 use super::{Base, Instr, Operand, Out, Plan, Step, StepId, Update, View};
 use crate::cpu::kernels::Kernel;
-use crate::cpu::kernels::elementwise::Map;
 use anabranch_dsl::Loc;
 use std::fmt;
 
@@ -38,7 +37,7 @@ impl fmt::Display for Plan {
         for Update { map, operands, vars, loc } in &self.updates {
             let vars: Vec<String> = vars.iter().map(ToString::to_string).collect();
             write!(f, "  variable {}, in place = ", vars.join(", "))?;
-            names(f, map)?;
+            names(f, map.names())?;
             shown(f, operands, loc)?;
             writeln!(f)?;
         }
@@ -97,7 +96,8 @@ impl Plan {
         let Step { kernel, operands, out, name, loc, .. } = &self.steps[id.index()];
         write!(f, "{} = ", ShownOut(out))?;
         match kernel {
-            Kernel::Map(map) => names(f, map)?,
+            Kernel::Map(map) => names(f, map.names())?,
+            Kernel::MapReduce(reduce) => names(f, reduce.names().chain([*name]))?,
             Kernel::Reference => write!(f, "reference {name}")?,
             _ => write!(f, "{name}")?,
         }
@@ -105,9 +105,9 @@ impl Plan {
     }
 }
 
-/// The operations of a map.
-fn names(f: &mut fmt::Formatter<'_>, map: &Map) -> fmt::Result {
-    map.names().enumerate().try_for_each(|(i, name)| write!(f, "{}{name}", if i > 0 { "." } else { "" }))
+/// Operations that are done together.
+fn names(f: &mut fmt::Formatter<'_>, names: impl Iterator<Item = &'static str>) -> fmt::Result {
+    names.enumerate().try_for_each(|(i, name)| write!(f, "{}{name}", if i > 0 { "." } else { "" }))
 }
 
 /// Operands, and the line of an operation.

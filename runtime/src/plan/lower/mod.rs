@@ -1,7 +1,8 @@
 //! Lowering: from a graph to the draft of a plan, in one walk in program order.
 //!
 //! Structural operations (broadcast, reshape, permute, slice, ..) become views and cost nothing. Elementwise operations
-//! whose only user is another elementwise operation of the same region and shape are fused with it. Captures of
+//! whose only user is another elementwise operation of the same region and shape, or a reduction, are fused with it; cheap ones with
+//! each of several such users. Captures of
 //! regions are the outer places themselves.
 
 mod control;
@@ -53,6 +54,8 @@ struct Lower<'g> {
     places: Vec<Option<Place>>,
     /// The node that is the only user of a value, if there is one. Yielding a value is using it by no node.
     only_user: Vec<Users>,
+    /// Whether the users of a value can all compute it while they read it.
+    repeatable: Vec<bool>,
     /// Registers of constants by their content.
     constant_regs: HashMap<u64, Reg>,
     /// The present value of each variable, where it was assigned.
@@ -76,6 +79,7 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
         draft: Draft::default(),
         places: vec![None; graph.n_values()],
         only_user: users(graph),
+        repeatable: elementwise::repeatable(graph),
         constant_regs: HashMap::new(),
         assigned: vec![None; graph.vars.len()],
         current_loop: None,
