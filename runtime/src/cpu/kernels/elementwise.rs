@@ -312,6 +312,14 @@ impl Map {
         Ok(())
     }
 
+    /// The values of any number of elements from `first` on, if there is no operation and they lie one behind the other.
+    pub(super) fn all_values<'a>(&self, bytes: &[&'a [u8]; MAX_OPERANDS], first: usize, n: usize) -> Option<&'a [u8]> {
+        match self.access[..] {
+            [(Access::Contiguous { .. }, size)] if self.ops.is_empty() => Some(&bytes[0][first * size..][..n * size]),
+            _ => None,
+        }
+    }
+
     /// The values of at most [`BLOCK`] elements from `first` on, for a map without results.
     pub(super) fn values<'a>(
         &self,

@@ -22,9 +22,9 @@ const PART: usize = 1 << 15;
 /// Interleaved partial results; a block has a multiple of it.
 const LANES: usize = 16;
 /// Rows of at most so many results are kept in registers and on the stack.
-const NARROW: usize = 256;
+const NARROW: usize = BLOCK;
 /// Columns of a part of wide rows are a multiple of this.
-const COLUMNS: usize = 128;
+const COLUMNS: usize = BLOCK;
 
 /// Where the elements of one result lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,10 +115,13 @@ struct Fold<'a, 's, T, F> {
 }
 
 impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
-    /// Calls `each` with the values of elements `first`, `first + 1`, .., in blocks of at most `block`.
+    /// Calls `each` with the values of elements `first`, `first + 1`, .., in blocks of `block`; with all at once if they are in memory.
     fn blocks(&self, first: usize, n: usize, block: usize, mut each: impl FnMut(&[T::Mem])) {
         with_scratch(|scratch| {
             let bytes = self.map.begin(self.operands, n, self.sources, scratch);
+            if let Some(values) = self.map.all_values(&bytes, first, n) {
+                return each(bytemuck::cast_slice(values));
+            }
             let mut at = 0;
             while at < n {
                 let len = block.min(n - at);
