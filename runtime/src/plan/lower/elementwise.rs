@@ -94,8 +94,8 @@ fn takes_expression(graph: &Graph, node: &NodeData, value: Value, shape: &[usize
 }
 
 /// Of each value whether it has several users, and all of them stand beside it and can compute it while they read it.
-pub(super) fn repeatable(graph: &Graph) -> Vec<bool> {
-    let mut repeatable = vec![true; graph.n_values()];
+pub(super) fn repeatable(graph: &Graph, users: &[Users]) -> Vec<bool> {
+    let mut repeatable: Vec<bool> = users.iter().map(|u| *u == Users::Several).collect();
     graph.visit_nodes(graph.root(), &mut |node| {
         let data = graph.node(node);
         for &v in &data.operands {

@@ -73,13 +73,14 @@ enum Users {
 
 /// Makes the plan of a graph. Shapes that are not known become slots.
 pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
+    let only_user = users(graph);
     let mut lower = Lower {
         graph,
         options,
         draft: Draft::default(),
         places: vec![None; graph.n_values()],
-        only_user: users(graph),
-        repeatable: elementwise::repeatable(graph),
+        repeatable: elementwise::repeatable(graph, &only_user),
+        only_user,
         constant_regs: HashMap::new(),
         assigned: vec![None; graph.vars.len()],
         current_loop: None,
