@@ -93,6 +93,22 @@ where
         self
     }
 
+    /// Whether operations are computed together; see [`Builder::fusion`](crate::Builder::fusion).
+    #[must_use]
+    pub fn fusion(mut self, fuse: bool) -> Self {
+        self.options.fuse = fuse;
+        self.cache = Mutex::default();
+        self
+    }
+
+    /// Whether products are taken out of loops; see [`Builder::hoisting`](crate::Builder::hoisting).
+    #[must_use]
+    pub fn hoisting(mut self, hoist: bool) -> Self {
+        self.options.hoist = hoist;
+        self.cache = Mutex::default();
+        self
+    }
+
     /// Calls the function: a value for one parameter, a tuple for several, `()` for none.
     ///
     /// ```

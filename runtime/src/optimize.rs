@@ -14,7 +14,9 @@ pub(crate) fn optimize(graph: Graph, signature: &[TensorType], options: Options)
     }
     let mut graph = specialize(&graph, signature)?;
     if !options.check_finite {
-        Pipeline::standard().run(&mut graph);
+        let pipeline = Pipeline::standard();
+        let pipeline = if options.hoist { pipeline } else { pipeline.without("products") };
+        pipeline.run(&mut graph);
     }
     Ok(graph)
 }

@@ -1,6 +1,6 @@
 //! A graph that can be run: its plan, and the memory of steps that run it.
 
-use crate::cpu::memory::Vars;
+use crate::cpu::memory::{Vars, VarsMut};
 use crate::native::Native;
 use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
@@ -19,11 +19,15 @@ pub(crate) struct Options {
     pub(crate) interpreted: bool,
     /// Make native code of loops over numbers.
     pub(crate) native: bool,
+    /// Compute several operations in one pass over memory.
+    pub(crate) fuse: bool,
+    /// Take products out of loops.
+    pub(crate) hoist: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { check_finite: false, interpreted: false, native: true }
+        Options { check_finite: false, interpreted: false, native: true, fuse: true, hoist: true }
     }
 }
 
@@ -63,6 +67,12 @@ impl Program {
         Program::with_options(graph, Options { native: false, ..Options::default() })
     }
 
+    /// Compiles like [`new`](Self::new), without fusion: each operation goes through memory by itself, and new values of variables are
+    /// copied. Sums may be rounded in another order.
+    pub fn without_fusion(graph: Graph) -> Result<Program> {
+        Program::with_options(graph, Options { fuse: false, ..Options::default() })
+    }
+
     pub(crate) fn with_options(graph: Graph, options: Options) -> Result<Program> {
         for &v in graph.inputs() {
             let ty = graph.ty(v).element();
@@ -74,7 +84,8 @@ impl Program {
         let plan = match options.interpreted {
             true => None,
             false => {
-                let mut plan = plan::lower(&graph, plan::Options { check_finite: options.check_finite })?;
+                let how = plan::Options { check_finite: options.check_finite, fuse: options.fuse };
+                let mut plan = plan::lower(&graph, how)?;
                 if options.native {
                     plan.native = Native::compile(&mut plan);
                 }
@@ -113,7 +124,7 @@ impl Program {
         let outcome = plan.run(&mut cx, inputs, before, surroundings);
         let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
         if outputs.is_ok() {
-            plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
+            plan.commit(&mut cx, inputs, VarsMut::Tensors(vars));
         }
         if outputs.is_ok() {
             self.give_back(cx);
@@ -144,7 +155,7 @@ impl Program {
         let outcome = plan.run(&mut cx, inputs, before, surroundings);
         let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
         if outputs.is_ok() {
-            plan.commit(&cx, inputs, |var, change| change.apply(vars[var].tensor_mut()));
+            plan.commit(&mut cx, inputs, VarsMut::Locked(vars));
         }
         if outputs.is_ok() {
             self.give_back(cx);
@@ -171,7 +182,7 @@ impl Program {
         let outcome = plan.run(&mut cx, inputs, before, surroundings);
         if outcome.is_ok() {
             plan.outputs_into(&cx, inputs, before, outputs);
-            plan.commit(&cx, inputs, |var, change| change.apply(&mut vars[var]));
+            plan.commit(&mut cx, inputs, VarsMut::Tensors(vars));
         }
         if outcome.is_ok() {
             self.give_back(cx);

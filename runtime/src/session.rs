@@ -64,6 +64,18 @@ impl Builder {
         Builder { run: Options { native, ..self.run }, ..self }
     }
 
+    /// Whether operations are computed together in one pass over memory, and new values of variables in the place of the old ones,
+    /// as it is by default; else one after the other, for comparisons. Sums may be rounded in another order.
+    pub fn fusion(self, fuse: bool) -> Builder {
+        Builder { run: Options { fuse, ..self.run }, ..self }
+    }
+
+    /// Whether products of sequences are taken out of loops, as they are by default; else they stay where they were written, for
+    /// comparisons. Sums may be rounded in another order.
+    pub fn hoisting(self, hoist: bool) -> Builder {
+        Builder { run: Options { hoist, ..self.run }, ..self }
+    }
+
     /// Where functions print: `to` gets the text of each `println!` or `dbg!` on tensors when it happens, calls on several
     /// threads at once included. Without it the text goes to the standard output and the standard error.
     ///

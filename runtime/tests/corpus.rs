@@ -22,6 +22,11 @@ fn every_case_by_its_plan() {
 }
 
 #[test]
+fn every_case_without_fusion() {
+    corpus::check(|graph, inputs| Program::without_fusion(graph.clone())?.run(inputs, &mut vec![]));
+}
+
+#[test]
 fn every_case_optimized() {
     corpus::check(|graph, inputs| {
         let mut graph = graph.clone();

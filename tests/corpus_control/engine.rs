@@ -131,8 +131,7 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
         let mut vars = traced.vars.clone();
         interp::run(graph, inputs, &mut vars, interp::Options::default())
     };
-    let planned = |graph: Graph| {
-        let program = Program::new(graph)?;
+    let run_plan = |program: Program| {
         // The second run finds the memory as the first one left it.
         let first = program.run(inputs, &mut traced.vars.clone());
         let second = program.run(inputs, &mut traced.vars.clone());
@@ -142,6 +141,7 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
         }
         first
     };
+    let planned = |graph: Graph| run_plan(Program::new(graph)?);
     let passed = |pipeline: Pipeline| {
         specialize(&traced.graph, &types).map(|mut graph| {
             pipeline.run(&mut graph);
@@ -157,7 +157,10 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
         ("interpreter after merging equal nodes", alone(Box::new(Cse))),
         ("interpreter after dropping unused nodes", alone(Box::new(Dce))),
         ("interpreter after all passes", optimized.clone().and_then(|g| interpreted(&g))),
-        ("plan after all passes", optimized.and_then(planned)),
+        ("plan after all passes", optimized.clone().and_then(planned)),
+        ("plan without fusion", optimized.clone().and_then(Program::without_fusion).and_then(run_plan)),
+        ("plan without native code", optimized.and_then(Program::without_native_code).and_then(run_plan)),
+        ("plan without hoisting", passed(Pipeline::standard().without("products")).and_then(planned)),
     ]
 }
 

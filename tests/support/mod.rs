@@ -1,8 +1,10 @@
 //! Runs a function on every engine and compares.
 
 use anabranch::dsl::function::{CallArgs, GraphFn, trace_fn};
+use anabranch::dsl::passes::{Pipeline, specialize};
 use anabranch::dsl::{HostTensor, TensorType, interp};
 use anabranch::prelude::*;
+use anabranch_runtime::Program;
 
 /// Calls `f` on the interpreter and on a compiled plan, each with variables as they are initially; all results must be
 /// equal to `expected` (all elements of all outputs, in order) within a relative error of 1e-9, or 1e-5 for `f32`.
@@ -56,10 +58,25 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
     let interpreted = interp::run(&traced.graph, &inputs, &mut vars, interp::Options::default());
     let session = Session::new().expect("a session on the CPU");
     let compiled = session.function(f).and_then(|f| f.call_host(&inputs));
-    let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
-    let portable = anabranch_runtime::Program::without_native_code(traced.graph);
-    let portable = portable.and_then(|program| program.run(&inputs, &mut vars));
-    vec![("interpreter", interpreted), ("plan", compiled), ("plan without native code", portable)]
+    // Each part of the compiler is turned off once.
+    let vars = || traced.vars.iter().map(|v| v.init().clone()).collect::<Vec<HostTensor>>();
+    let run = |program: Result<Program, _>| program.and_then(|program| program.run(&inputs, &mut vars()));
+    let passed = |pipeline: Pipeline| {
+        specialize(&traced.graph, &signature).map(|mut graph| {
+            pipeline.run(&mut graph);
+            graph
+        })
+    };
+    let unfused = run(passed(Pipeline::standard()).and_then(Program::without_fusion));
+    let unhoisted = run(passed(Pipeline::standard().without("products")).and_then(Program::new));
+    let portable = run(Program::without_native_code(traced.graph.clone()));
+    vec![
+        ("interpreter", interpreted),
+        ("plan", compiled),
+        ("plan without fusion", unfused),
+        ("plan without hoisting", unhoisted),
+        ("plan without native code", portable),
+    ]
 }
 
 /// All elements as `f64`.

@@ -78,6 +78,13 @@ impl Pipeline {
         self
     }
 
+    /// Without the passes of a name: to see what they do.
+    #[must_use]
+    pub fn without(mut self, name: &str) -> Pipeline {
+        self.passes.retain(|pass| pass.name() != name);
+        self
+    }
+
     /// Runs the passes, again as long as they change something but at most a few times, and leaves a graph without unused
     /// table entries.
     ///

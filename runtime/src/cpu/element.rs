@@ -5,6 +5,7 @@
 
 use anabranch_dsl::{Buffer, DType, Element, HostTensor, match_buffer};
 use bytemuck::Pod;
+use rayon::prelude::*;
 
 /// An element type with its form in memory.
 pub(crate) trait Cell: Element {
@@ -61,6 +62,22 @@ pub(crate) fn bytes_of(buffer: &Buffer) -> &[u8] {
     match_buffer!(buffer, d => bytemuck::cast_slice(d.as_slice()))
 }
 
+/// The bytes of a host buffer for writing.
+///
+/// # Panics
+/// If the elements are truth values, which cannot have all bytes.
+pub(crate) fn bytes_of_mut(buffer: &mut Buffer) -> &mut [u8] {
+    match buffer {
+        Buffer::F32(d) => bytemuck::cast_slice_mut(d),
+        Buffer::F64(d) => bytemuck::cast_slice_mut(d),
+        Buffer::I32(d) => bytemuck::cast_slice_mut(d),
+        Buffer::I64(d) => bytemuck::cast_slice_mut(d),
+        Buffer::U32(d) => bytemuck::cast_slice_mut(d),
+        Buffer::U8(d) => d,
+        Buffer::Bool(_) => panic!("truth values are written as bytes"),
+    }
+}
+
 /// Elements of the type `dtype` that lie in `bytes`, as a host buffer.
 pub(crate) fn to_buffer(dtype: DType, bytes: &[u8]) -> Buffer {
     let mut buffer = Buffer::zeros(dtype, bytes.len() / dtype.size());
@@ -71,14 +88,19 @@ pub(crate) fn to_buffer(dtype: DType, bytes: &[u8]) -> Buffer {
 /// Overwrites a host buffer with as many elements that lie in `bytes`.
 pub(crate) fn write_buffer(buffer: &mut Buffer, bytes: &[u8]) {
     match buffer {
-        Buffer::F32(d) => d.copy_from_slice(bytemuck::cast_slice(bytes)),
-        Buffer::F64(d) => d.copy_from_slice(bytemuck::cast_slice(bytes)),
-        Buffer::I32(d) => d.copy_from_slice(bytemuck::cast_slice(bytes)),
-        Buffer::I64(d) => d.copy_from_slice(bytemuck::cast_slice(bytes)),
-        Buffer::U32(d) => d.copy_from_slice(bytemuck::cast_slice(bytes)),
-        Buffer::U8(d) => d.copy_from_slice(bytes),
         Buffer::Bool(d) => d.iter_mut().zip(bytes).for_each(|(d, &b)| *d = b != 0),
+        numbers => copy(bytes_of_mut(numbers), bytes),
     }
+}
+
+/// Copies many bytes, side by side where that is worth it: one core alone does not use all of the memory's bandwidth.
+fn copy(to: &mut [u8], from: &[u8]) {
+    const PART: usize = 1 << 18;
+    assert_eq!(to.len(), from.len(), "bytes of a buffer");
+    if to.len() < 4 * PART {
+        return to.copy_from_slice(from);
+    }
+    to.par_chunks_mut(PART).zip(from.par_chunks(PART)).for_each(|(to, from)| to.copy_from_slice(from));
 }
 
 /// A scalar host tensor as a register.

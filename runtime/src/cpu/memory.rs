@@ -4,7 +4,7 @@
 //! around the region that is written, so that the borrow checker proves that reading and writing never overlap; asking
 //! for a source inside the written region panics, because the plan that asks for it is wrong.
 
-use super::element::{Cell, bytes_of};
+use super::element::{Cell, bytes_of, to_buffer};
 use crate::plan::{Base, BufferId, View};
 use crate::state::Guard;
 use anabranch_dsl::{HostTensor, match_dtype};
@@ -61,6 +61,30 @@ impl<'a> Vars<'a> {
         match self {
             Vars::Tensors(t) => &t[i],
             Vars::Locked(guards) => guards[i].tensor(),
+        }
+    }
+}
+
+/// The variables of a step, when they are given their new values.
+pub(crate) enum VarsMut<'a, 'g> {
+    /// Their values.
+    Tensors(&'a mut [HostTensor]),
+    /// Their values in a session, locked.
+    Locked(&'a mut [Guard<'g>]),
+}
+
+impl VarsMut<'_, '_> {
+    pub(crate) fn shared(&self) -> Vars<'_> {
+        match self {
+            VarsMut::Tensors(t) => Vars::Tensors(t),
+            VarsMut::Locked(guards) => Vars::Locked(guards),
+        }
+    }
+
+    pub(crate) fn tensor_mut(&mut self, i: usize) -> &mut HostTensor {
+        match self {
+            VarsMut::Tensors(t) => &mut t[i],
+            VarsMut::Locked(guards) => guards[i].tensor_mut(),
         }
     }
 }
@@ -126,6 +150,11 @@ impl<'a> Sources<'a> {
 
     /// A view as a tensor of its own, in new memory.
     pub(crate) fn host(&self, view: &View) -> HostTensor {
+        if view.is_contiguous() && view.size() > 0 {
+            let size = view.dtype.size();
+            let bytes = &self.bytes(view.base)[view.offset * size..][..view.n_bytes()];
+            return HostTensor::from_buffer(view.shape.clone(), to_buffer(view.dtype, bytes));
+        }
         match_dtype!(view.dtype, T => {
             let all = self.elements::<T>(view.base);
             let data: Vec<T> = view.offsets().map(|i| T::load(all[i])).collect();

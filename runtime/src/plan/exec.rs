@@ -2,13 +2,13 @@
 
 use super::lists::Scratch;
 use super::{Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers};
-use crate::cpu::element::{bytes_of, scalar_to_reg, to_buffer, write_buffer};
+use crate::cpu::element::{bytes_of, bytes_of_mut, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::list::List;
-use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars};
+use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars, VarsMut};
 use crate::cpu::stack::Stack;
 use anabranch_dsl::interp::{self, Surroundings};
-use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type};
+use anabranch_dsl::{DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type};
 
 /// The memory of one running step; used again by later steps of the same plan.
 pub(crate) struct Context {
@@ -20,6 +20,8 @@ pub(crate) struct Context {
     pub(super) lists: Vec<Option<List>>,
     pub(super) slots: Vec<Option<HostTensor>>,
     pub(super) scratch: Scratch,
+    /// What stands in for variables while they are written.
+    spare: Vec<HostTensor>,
 }
 
 impl Context {
@@ -39,6 +41,10 @@ impl Context {
             lists: plan.stacks.iter().map(list_of).collect(),
             slots: vec![None; plan.n_slots],
             scratch: Scratch::default(),
+            spare: vec![
+                HostTensor::zeros(DType::U8, [0]);
+                plan.updates.iter().map(|u| u.vars.len()).max().unwrap_or(0)
+            ],
         })
     }
 
@@ -311,38 +317,37 @@ impl Plan {
         }
     }
 
-    /// Gives variables their new values; `var` gives the variable's tensor for writing.
-    pub(crate) fn commit(&self, cx: &Context, inputs: &[HostTensor], mut var: impl FnMut(usize, Change<'_>)) {
+    /// Gives variables their new values.
+    pub(crate) fn commit(&self, cx: &mut Context, inputs: &[HostTensor], mut vars: VarsMut<'_, '_>) {
+        for update in &self.updates {
+            // The tensors that are written are taken away from the variables until they are.
+            for (spare, &var) in cx.spare.iter_mut().zip(&update.vars) {
+                std::mem::swap(spare, vars.tensor_mut(var));
+            }
+            let mut spare = std::mem::take(&mut cx.spare);
+            let foreign = Foreign { inputs, constants: &self.constants, vars: vars.shared() };
+            let outs = spare.iter_mut().take(update.vars.len()).map(|t| bytes_of_mut(t.buffer_mut()));
+            let outcome = update.map.run(&update.operands, outs, &cx.sources(self, foreign));
+            outcome.unwrap_or_else(|kernels::Failed| panic!("an update of variables cannot fail"));
+            cx.spare = spare;
+            for (spare, &var) in cx.spare.iter_mut().zip(&update.vars) {
+                std::mem::swap(spare, vars.tensor_mut(var));
+            }
+        }
         let foreign = Foreign { inputs, constants: &self.constants, vars: Vars::Tensors(&[]) };
         for assign in &self.assigns {
+            let tensor = vars.tensor_mut(assign.var);
             match &assign.value {
                 Operand::View(v) if v.is_contiguous() => {
                     let size = v.dtype.size();
                     let bytes = &cx.sources(self, foreign).bytes(v.base)[v.offset * size..][..v.n_bytes()];
-                    var(assign.var, Change::Bytes(bytes));
+                    write_buffer(tensor.buffer_mut(), bytes);
                 }
-                other => var(assign.var, Change::Tensor(self.host(cx, other, foreign))),
-            }
-        }
-    }
-}
-
-/// The new value of a variable.
-pub(crate) enum Change<'a> {
-    /// Its elements.
-    Bytes(&'a [u8]),
-    /// A tensor.
-    Tensor(HostTensor),
-}
-
-impl Change<'_> {
-    /// Makes a variable's tensor the new value.
-    pub(crate) fn apply(self, tensor: &mut HostTensor) {
-        match self {
-            Change::Bytes(bytes) => write_buffer(tensor.buffer_mut(), bytes),
-            Change::Tensor(t) => {
-                let same = HostTensor::from_buffer(tensor.shape().to_vec(), to_buffer(t.dtype(), bytes_of(t.buffer())));
-                *tensor = same;
+                other => {
+                    let new = self.host(cx, other, foreign);
+                    let buffer = to_buffer(new.dtype(), bytes_of(new.buffer()));
+                    *tensor = HostTensor::from_buffer(tensor.shape().to_vec(), buffer);
+                }
             }
         }
     }

@@ -1,7 +1,8 @@
 //! A plan as text: what it needs and what it does, one line for each instruction.
 
-use super::{Base, Instr, Operand, Out, Plan, Step, StepId, View};
+use super::{Base, Instr, Operand, Out, Plan, Step, StepId, Update, View};
 use crate::cpu::kernels::Kernel;
+use anabranch_dsl::Loc;
 use std::fmt;
 
 impl fmt::Display for Plan {
@@ -32,6 +33,13 @@ impl fmt::Display for Plan {
         }
         for (i, (operand, ty)) in self.outputs.iter().enumerate() {
             writeln!(f, "  output {i}: {ty} = {}", Shown(operand))?;
+        }
+        for Update { map, operands, vars, loc } in &self.updates {
+            let vars: Vec<String> = vars.iter().map(ToString::to_string).collect();
+            write!(f, "  variable {}, in place = ", vars.join(", "))?;
+            names(f, map.names())?;
+            shown(f, operands, loc)?;
+            writeln!(f)?;
         }
         for assign in &self.assigns {
             writeln!(f, "  variable {} = {}", assign.var, Shown(&assign.value))?;
@@ -88,19 +96,26 @@ impl Plan {
         let Step { kernel, operands, out, name, loc, .. } = &self.steps[id.index()];
         write!(f, "{} = ", ShownOut(out))?;
         match kernel {
-            Kernel::Map(map) => {
-                for (i, name) in map.names().enumerate() {
-                    write!(f, "{}{name}", if i > 0 { "." } else { "" })?;
-                }
-            }
+            Kernel::Map(map) => names(f, map.names())?,
+            Kernel::MapReduce(reduce) => names(f, reduce.names().chain([*name]))?,
             Kernel::Reference => write!(f, "reference {name}")?,
             _ => write!(f, "{name}")?,
         }
-        for (i, operand) in operands.iter().enumerate() {
-            write!(f, "{} {}", if i > 0 { "," } else { "" }, Shown(operand))?;
-        }
-        if loc.is_known() { write!(f, "  ; {loc}") } else { Ok(()) }
+        shown(f, operands, loc)
     }
+}
+
+/// Operations that are done together.
+fn names(f: &mut fmt::Formatter<'_>, names: impl Iterator<Item = &'static str>) -> fmt::Result {
+    names.enumerate().try_for_each(|(i, name)| write!(f, "{}{name}", if i > 0 { "." } else { "" }))
+}
+
+/// Operands, and the line of an operation.
+fn shown(f: &mut fmt::Formatter<'_>, operands: &[Operand], loc: &Loc) -> fmt::Result {
+    for (i, operand) in operands.iter().enumerate() {
+        write!(f, "{} {}", if i > 0 { "," } else { "" }, Shown(operand))?;
+    }
+    if loc.is_known() { write!(f, "  ; {loc}") } else { Ok(()) }
 }
 
 struct ShownView<'a>(&'a View);

@@ -5,7 +5,8 @@ use super::draft::{Draft, Item, Move, Storage};
 use super::liveness::Liveness;
 use super::moves::{Ordered, in_order};
 use super::{
-    Assign, Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, View,
+    Assign, Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, Update,
+    View,
 };
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
@@ -50,8 +51,10 @@ pub(super) fn finish(
     inputs: Vec<TensorType>,
     outputs: Vec<(Operand, TensorType)>,
     assigns: Vec<Assign>,
+    updates: Vec<Update>,
 ) -> Result<Plan> {
     let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value));
+    let last = last.chain(updates.iter().flat_map(|u| &u.operands));
     let mut live = Liveness::new(&draft, last);
     live.coalesce(&draft);
 
@@ -101,6 +104,8 @@ pub(super) fn finish(
     let loops = draft.loops.iter().map(|l| LoopPlace { code: in_code(l), loc: l.loc }).collect();
     let outputs = outputs.into_iter().map(|(o, ty)| (finish.operand(o), ty)).collect();
     let assigns = assigns.into_iter().map(|a| Assign { value: finish.operand(a.value), ..a }).collect();
+    let place = |o: Vec<Operand>, finish: &mut Finish<'_>| o.into_iter().map(|o| finish.operand(o)).collect();
+    let updates = updates.into_iter().map(|u| Update { operands: place(u.operands, &mut finish), ..u }).collect();
     let (regions, arena_bytes) = allocate(&finish.requests);
     let mut registers = vec![0; finish.regs.of.len()];
     for &(r, bits) in &draft.constant_regs {
@@ -121,6 +126,7 @@ pub(super) fn finish(
         inputs,
         outputs,
         assigns,
+        updates,
         name,
         native: None,
     })

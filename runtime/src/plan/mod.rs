@@ -22,7 +22,7 @@
 //!   stays untouched through all its iterations.
 //! - P4. A kernel never reads the buffer it writes, except an elementwise kernel at the very places it writes (in place).
 //! - P5. Inputs, constants and variables are never written while the instructions run: variables change at the end,
-//!   together, and only if no instruction failed.
+//!   together, and only if no instruction failed. What changes them cannot fail, and nothing stops it.
 //! - P6. The constants of rank 0 lie in registers that no instruction writes.
 //! - P7. No instruction of a plan without slots takes memory from the allocator, except stacks and lists that grow
 //!   beyond what any earlier step needed.
@@ -37,9 +37,11 @@ mod liveness;
 mod lower;
 mod moves;
 mod registers;
+mod updates;
 mod view;
 
 use crate::cpu::kernels::Kernel;
+use crate::cpu::kernels::elementwise::Map;
 use crate::native::Native;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::OpDef;
@@ -199,6 +201,17 @@ pub(crate) enum Instr {
     SlotMove { dst: SlotId, src: SlotId },
 }
 
+/// The last operations of a step: they compute new values of variables in the place of the old ones, once nothing can fail any
+/// more. See [`updates`].
+#[derive(Debug)]
+pub(crate) struct Update {
+    pub(crate) map: Map,
+    pub(crate) operands: Vec<Operand>,
+    /// The variables that the results are, by their indices in the graph; all are different.
+    pub(crate) vars: Vec<usize>,
+    pub(crate) loc: Loc,
+}
+
 /// A change of a variable at the end of a step.
 #[derive(Clone, Debug)]
 pub(crate) struct Assign {
@@ -238,6 +251,8 @@ pub(crate) struct Plan {
     pub(crate) constants: Vec<HostTensor>,
     pub(crate) inputs: Vec<TensorType>,
     pub(crate) outputs: Vec<(Operand, TensorType)>,
+    /// What gives variables new values in place, in order; before the others.
+    pub(crate) updates: Vec<Update>,
     pub(crate) assigns: Vec<Assign>,
     /// The name of the graph.
     pub(crate) name: String,

@@ -48,22 +48,23 @@ pub fn check_traced(traced: &Traced, inputs: &[HostTensor]) -> Result<Vec<HostTe
     let init: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
     let mut expected_vars = init.clone();
     let expected = interp::run(&traced.graph, inputs, &mut expected_vars, interp::Options::default());
-    let program = Program::new(traced.graph.clone()).unwrap_or_else(|e| panic!("{e}"));
-    for round in 0..2 {
+    let fused = Program::new(traced.graph.clone()).unwrap_or_else(|e| panic!("{e}"));
+    let single = Program::without_fusion(traced.graph.clone()).unwrap_or_else(|e| panic!("{e}"));
+    for (round, program) in [("first", &fused), ("second", &fused), ("without fusion", &single)] {
         let mut vars = init.clone();
         let got = program.run(inputs, &mut vars);
         match (&got, &expected) {
             (Ok(got), Ok(expected)) => {
                 assert_eq!(got.len(), expected.len());
                 for (g, e) in got.iter().zip(expected).chain(vars.iter().zip(&expected_vars)) {
-                    assert!(close(g, e), "round {round}: {} is not {}\n{}", short(g), short(e), program.explain());
+                    assert!(close(g, e), "{round}: {} is not {}\n{}", short(g), short(e), program.explain());
                 }
             }
             (Err(got), Err(expected)) => {
-                assert_eq!(got, expected, "round {round}\n{}", program.explain());
+                assert_eq!(got, expected, "{round}\n{}", program.explain());
                 assert_eq!(vars, init, "a failing step changed a variable");
             }
-            _ => panic!("round {round}: {got:?} is not {expected:?}\n{}", program.explain()),
+            _ => panic!("{round}: {got:?} is not {expected:?}\n{}", program.explain()),
         }
     }
     expected.map_err(|e| e.message)

@@ -112,8 +112,18 @@ fn compare(case: &Case) -> Result<Found, String> {
     ir::verify(&traced.graph).map_err(|e| format!("the trace is broken: {e:?}\n{}", traced.graph))?;
     let mut optimized = specialize(&traced.graph, &signature).map_err(|e| format!("specializing: {e}"))?;
     Pipeline::standard().checked(true).run(&mut optimized);
-    let compile = |graph: &Graph| Program::new(graph.clone()).map_err(|e| format!("compiling: {e}"));
-    let plans = [("plan", compile(&traced.graph)?), ("plan, optimized", compile(&optimized)?)];
+    let mut unhoisted = specialize(&traced.graph, &signature).map_err(|e| format!("specializing: {e}"))?;
+    Pipeline::standard().without("products").checked(true).run(&mut unhoisted);
+    let compile = |graph: &Graph, by: fn(Graph) -> anabranch::dsl::Result<Program>| {
+        by(graph.clone()).map_err(|e| format!("compiling: {e}"))
+    };
+    let plans = [
+        ("plan", compile(&traced.graph, Program::new)?),
+        ("plan, optimized", compile(&optimized, Program::new)?),
+        ("plan without fusion", compile(&optimized, Program::without_fusion)?),
+        ("plan without native code", compile(&optimized, Program::without_native_code)?),
+        ("plan without hoisting", compile(&unhoisted, Program::new)?),
+    ];
     let graphs = [("interpreter", &traced.graph), ("interpreter, optimized", &optimized)];
 
     let mut found = Found { nodes: traced.graph.to_string().lines().count(), ..Found::default() };

@@ -1,8 +1,11 @@
 //! Elementwise operations on tensors, fused, in blocks.
 //!
 //! A [`Map`] is an index space, operands with their strides, and a list of operations. It goes through the space in blocks that
-//! stay in the first-level cache: operands that do not lie one element behind the other, or that lie where the
-//! result goes, are copied to scratch memory first, so that every inner loop runs over plain slices.
+//! stay in the first-level cache: operands that do not lie one element behind the other, or that lie where a
+//! result goes, are copied to scratch memory first, so that every inner loop runs over plain slices. Results of operations share
+//! scratch memory where one is used for the last time before the other is computed.
+//!
+//! A map may have several results, each an operation's; a reduction takes one result block by block and keeps none.
 
 use super::functions::Function;
 use super::walk::{Axis, merged};
@@ -10,16 +13,21 @@ use crate::cpu::kernels::Failed;
 use crate::cpu::memory::Sources;
 use crate::plan::{Operand, View};
 use anabranch_dsl::DType;
-use rayon::prelude::*;
 use std::cell::RefCell;
 
 /// Elements of one block.
-const BLOCK: usize = 512;
-/// Bytes of the scratch memory of one block: elements have up to 8 bytes.
-const SLOT: usize = BLOCK * 8;
+pub(super) const BLOCK: usize = 512;
 /// Elements from which on the work is split over threads, and elements of one part: a multiple of [`BLOCK`].
 const PARALLEL: usize = 1 << 17;
 const PART: usize = 1 << 15;
+
+/// The largest numbers of operands, operations and results of one map.
+pub(crate) const MAX_OPERANDS: usize = 16;
+pub(crate) const MAX_OPS: usize = 24;
+pub(crate) const MAX_RESULTS: usize = 4;
+
+/// Bytes of the scratch memory of one thread: a block for each operand and operation, and one for what a reduction reads.
+const SCRATCH: usize = (MAX_OPERANDS + MAX_OPS + 1) * BLOCK * 8;
 
 /// An argument of an operation inside a [`Map`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,42 +56,83 @@ enum Access {
     Splat { offset: usize },
     /// They lie apart.
     Strided { offset: usize, axes: Vec<Axis<1>> },
-    /// They lie where the result goes.
-    InPlace,
+    /// They lie where a result goes.
+    InPlace { result: usize },
 }
 
-/// Fused elementwise operations; the last one gives the result.
+/// Where an operation of a map writes.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    /// A block of scratch memory.
+    Scratch(u8),
+    /// Where the result goes, which no operation reads.
+    Result(u8),
+}
+
+/// Fused elementwise operations; the results are those of some of them. Without operations it is its only operand.
 #[derive(Clone, Debug)]
 pub(crate) struct Map {
     ops: Vec<MapOp>,
     /// Number of elements.
     n: usize,
-    /// Of each operand: how it is reached and the bytes of an element.
+    /// Of each operand: how it is reached and the bytes of an element. Its block of scratch memory has the same number.
     access: Vec<(Access, usize)>,
+    to: Vec<To>,
+    /// Operations whose values are copied to a result, since other operations read them as well.
+    copied: Vec<(u8, u8)>,
+    /// The operations that give results, in their order; no two are one.
+    results: Vec<u8>,
+    /// Bytes of a block of scratch memory.
+    slot: usize,
 }
 
-/// The largest number of operands and operations of one map: their blocks fit the first-level cache.
-pub(crate) const MAX_BLOCKS: usize = 12;
+/// Where the results of a map go: the bytes of some elements of each, in order.
+type Outs<'a> = [&'a mut [u8]; MAX_RESULTS];
 
 impl Map {
-    /// A map over operands that all have the shape of the result, which is all of a buffer.
+    /// A map over operands that all have the shape of the result, which is all of a buffer and the value of the last operation.
     pub(crate) fn new(ops: Vec<MapOp>, operands: &[Operand], out: &View) -> Map {
+        let last = ops.len() - 1;
+        Map::with_results(ops, operands, &[(last, out)])
+    }
+
+    /// A map with the values of several operations as results.
+    pub(crate) fn with_results(ops: Vec<MapOp>, operands: &[Operand], results: &[(usize, &View)]) -> Map {
+        let n = results[0].1.size();
+        let in_place = |view: &View| results.iter().position(|(_, out)| out.same_places(view));
+        let indices = results.iter().map(|&(op, _)| op as u8).collect();
+        Map::prepare(ops, operands, n, in_place, indices)
+    }
+
+    /// A map whose values are read block by block and go nowhere.
+    pub(crate) fn without_result(ops: Vec<MapOp>, operands: &[Operand], n: usize) -> Map {
+        Map::prepare(ops, operands, n, |_| None, Vec::new())
+    }
+
+    fn prepare(
+        ops: Vec<MapOp>,
+        operands: &[Operand],
+        n: usize,
+        in_place: impl Fn(&View) -> Option<usize>,
+        results: Vec<u8>,
+    ) -> Map {
+        assert!(operands.len() <= MAX_OPERANDS && ops.len() <= MAX_OPS && results.len() <= MAX_RESULTS);
         let access = operands.iter().map(|operand| {
             let view = operand.view();
             let axes = merged(&view.shape, [&view.strides]);
-            let access = if out.same_places(view) {
-                Access::InPlace
-            } else {
-                match axes[..] {
-                    [] | [Axis { strides: [0], .. }] => Access::Splat { offset: view.offset },
-                    [Axis { strides: [1], .. }] => Access::Contiguous { offset: view.offset },
-                    _ => Access::Strided { offset: view.offset, axes },
-                }
+            let access = match (in_place(view), &axes[..]) {
+                (Some(result), _) => Access::InPlace { result },
+                (None, [] | [Axis { strides: [0], .. }]) => Access::Splat { offset: view.offset },
+                (None, [Axis { strides: [1], .. }]) => Access::Contiguous { offset: view.offset },
+                (None, _) => Access::Strided { offset: view.offset, axes },
             };
             (access, view.dtype.size())
         });
-        let access = access.collect();
-        Map { n: out.size(), access, ops }
+        let access: Vec<_> = access.collect();
+        let sizes = access.iter().map(|a| a.1).chain(ops.iter().map(|op| op.dtype.size()));
+        let slot = BLOCK * sizes.max().unwrap_or(8);
+        let (to, copied) = places(&ops, access.len(), &results);
+        Map { ops, n, access, to, copied, results, slot }
     }
 
     /// Names of the operations in order.
@@ -91,102 +140,263 @@ impl Map {
         self.ops.iter().map(|op| op.name)
     }
 
+    /// The operations.
+    pub(crate) fn ops(&self) -> &[MapOp] {
+        &self.ops
+    }
+
+    /// Number of elements.
+    pub(super) fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Whether it never fails.
+    pub(crate) fn is_total(&self) -> bool {
+        self.ops.iter().all(|op| op.function.check.is_none())
+    }
+
     /// The same map after its operands or its result were put elsewhere.
     pub(crate) fn placed(&self, operands: &[Operand], out: &View) -> Map {
         Map::new(self.ops.clone(), operands, out)
     }
 
-    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
-        let size = self.ops.last().expect("a map has operations").dtype.size();
+    /// Computes the results into `outs`, the bytes of all elements of each.
+    pub(crate) fn run<'a>(
+        &self,
+        operands: &[Operand],
+        outs: impl IntoIterator<Item = &'a mut [u8]>,
+        sources: &Sources<'_>,
+    ) -> Result<(), Failed> {
+        let mut given = outs.into_iter();
+        let outs: Outs<'a> = std::array::from_fn(|_| given.next().unwrap_or_default());
         if self.n == 0 {
             return Ok(());
         }
-        if self.n < PARALLEL {
-            return self.run_part(operands, 0, out, sources);
-        }
-        let parts = out.par_chunks_mut(PART * size).enumerate();
-        parts.map(|(i, out)| self.run_part(operands, i * PART, out, sources)).collect()
+        let part = if self.n < PARALLEL { self.n } else { PART };
+        self.run_parts(operands, 0, self.n, part, outs, sources)
     }
 
-    /// Computes the elements from `first` on that fill `out`.
-    fn run_part(
+    /// Computes `n` elements from `first` on, in parts of so many, side by side.
+    fn run_parts(
         &self,
         operands: &[Operand],
         first: usize,
-        out: &mut [u8],
+        n: usize,
+        part: usize,
+        mut outs: Outs<'_>,
         sources: &Sources<'_>,
     ) -> Result<(), Failed> {
-        thread_local! {
-            static SCRATCH: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+        if n <= part {
+            return with_scratch(|scratch| self.run_blocks(operands, first, n, &mut outs, sources, scratch));
         }
-        SCRATCH.with_borrow_mut(|scratch| {
-            if scratch.is_empty() {
-                scratch.resize(MAX_BLOCKS * SLOT / 8, 0);
-            }
-            self.run_blocks(operands, first, out, sources, bytemuck::cast_slice_mut(scratch))
-        })
+        let cut = n.div_ceil(part) / 2 * part;
+        let mut right: Outs<'_> = Default::default();
+        for (k, out) in outs.iter_mut().enumerate().take(self.results.len()) {
+            let size = self.ops[self.results[k] as usize].dtype.size();
+            let (left, rest) = std::mem::take(out).split_at_mut(cut * size);
+            (*out, right[k]) = (left, rest);
+        }
+        let (left, right) = rayon::join(
+            || self.run_parts(operands, first, cut, part, outs, sources),
+            || self.run_parts(operands, first + cut, n - cut, part, right, sources),
+        );
+        left.and(right)
     }
 
     fn run_blocks(
         &self,
         operands: &[Operand],
         first: usize,
-        out: &mut [u8],
+        n: usize,
+        outs: &mut Outs<'_>,
         sources: &Sources<'_>,
         scratch: &mut [u8],
     ) -> Result<(), Failed> {
-        let n_operands = self.access.len();
-        let out_size = self.ops[self.ops.len() - 1].dtype.size();
-        let n = out.len() / out_size;
-        let mut bytes: [&[u8]; MAX_BLOCKS] = [&[]; MAX_BLOCKS];
+        let bytes = self.begin(operands, n, sources, scratch);
+        let mut start = 0;
+        while start < n {
+            let len = BLOCK.min(n - start);
+            self.block(&bytes, first + start, len, Some((&mut *outs, start)), scratch)?;
+            start += len;
+        }
+        Ok(())
+    }
+
+    /// Prepares walking over at most `n` elements: the bytes of the operands, and blocks of those that have one element.
+    pub(super) fn begin<'a>(
+        &self,
+        operands: &[Operand],
+        n: usize,
+        sources: &Sources<'a>,
+        scratch: &mut [u8],
+    ) -> [&'a [u8]; MAX_OPERANDS] {
+        let mut bytes: [&[u8]; MAX_OPERANDS] = [&[]; MAX_OPERANDS];
         for (i, (access, size)) in self.access.iter().enumerate() {
             match access {
                 Access::Contiguous { offset } => bytes[i] = &sources.bytes(operands[i].view().base)[offset * size..],
                 Access::Splat { offset } => {
                     let element = &sources.bytes(operands[i].view().base)[offset * size..][..*size];
-                    fill(&mut scratch[i * SLOT..][..n.min(BLOCK) * size], element);
+                    fill(&mut scratch[i * self.slot..][..n.min(BLOCK) * size], element);
                 }
                 Access::Strided { .. } => bytes[i] = sources.bytes(operands[i].view().base),
-                Access::InPlace => {}
+                Access::InPlace { .. } => {}
             }
         }
-        let mut start = 0;
-        while start < n {
-            let len = BLOCK.min(n - start);
-            for (i, (access, size)) in self.access.iter().enumerate() {
-                let block = &mut scratch[i * SLOT..][..len * size];
-                match access {
-                    Access::Strided { offset, axes } => gather(block, bytes[i], *size, *offset, axes, first + start),
-                    Access::InPlace => block.copy_from_slice(&out[start * size..][..len * size]),
-                    Access::Contiguous { .. } | Access::Splat { .. } => {}
+        bytes
+    }
+
+    /// Computes at most [`BLOCK`] elements from `first` on; results go to elements from the given one on.
+    fn block(
+        &self,
+        bytes: &[&[u8]; MAX_OPERANDS],
+        first: usize,
+        len: usize,
+        mut outs: Option<(&mut Outs<'_>, usize)>,
+        scratch: &mut [u8],
+    ) -> Result<(), Failed> {
+        // Operands that lie as they are needed in this block.
+        let mut direct: [&[u8]; MAX_OPERANDS] = [&[]; MAX_OPERANDS];
+        for (i, (access, size)) in self.access.iter().enumerate() {
+            let block = &mut scratch[i * self.slot..][..len * size];
+            match access {
+                Access::Contiguous { .. } => direct[i] = &bytes[i][first * size..][..len * size],
+                Access::Strided { offset, axes } => match one_run(*offset, axes, first, len) {
+                    Some(at) => direct[i] = &bytes[i][at * size..][..len * size],
+                    None => gather(block, bytes[i], *size, *offset, axes, first),
+                },
+                Access::InPlace { result } => {
+                    let (outs, start) = outs.as_ref().expect("a map in place has results");
+                    block.copy_from_slice(&outs[*result][start * size..][..len * size]);
                 }
+                Access::Splat { .. } => {}
             }
-            for (k, op) in self.ops.iter().enumerate() {
-                let (blocks, rest) = scratch.split_at_mut((n_operands + k) * SLOT);
-                let arg = |arg: Arg| match arg {
-                    Arg::Operand(i) => {
-                        let (access, size) = &self.access[i as usize];
-                        match access {
-                            Access::Contiguous { .. } => &bytes[i as usize][(first + start) * size..][..len * size],
-                            _ => &blocks[i as usize * SLOT..][..len * size],
-                        }
-                    }
-                    Arg::Result(i) => {
-                        &blocks[(n_operands + i as usize) * SLOT..][..len * self.ops[i as usize].dtype.size()]
-                    }
-                };
-                let args = op.args.map(arg);
-                if op.function.check.is_some_and(|check| !(check.block)(args[1])) {
-                    return Err(Failed);
+        }
+        for (op, to) in self.ops.iter().zip(&self.to) {
+            // Results that go to scratch memory need the rest of it.
+            let to_slot = if let To::Scratch(slot) = to { *slot as usize } else { scratch.len() / self.slot };
+            let (before, rest) = scratch.split_at_mut(to_slot * self.slot);
+            let (block, after) = rest.split_at_mut(self.slot.min(rest.len()));
+            let slot = |i: usize, size: usize| {
+                let bytes =
+                    if i < to_slot { &before[i * self.slot..] } else { &after[(i - to_slot - 1) * self.slot..] };
+                &bytes[..len * size]
+            };
+            let args = op.args.map(|arg| match arg {
+                Arg::Operand(i) => match direct[i as usize] {
+                    [] => slot(i as usize, self.access[i as usize].1),
+                    bytes => bytes,
+                },
+                Arg::Result(i) => match self.to[i as usize] {
+                    To::Scratch(place) => slot(place as usize, self.ops[i as usize].dtype.size()),
+                    To::Result(_) => panic!("a result is read"),
+                },
+            });
+            if op.function.check.is_some_and(|check| !(check.block)(args[1])) {
+                return Err(Failed);
+            }
+            let size = op.dtype.size();
+            match (to, &mut outs) {
+                (To::Result(k), Some((outs, start))) => {
+                    (op.function.block)(&mut outs[*k as usize][*start * size..][..len * size], args);
                 }
-                let size = op.dtype.size();
-                let to = if k + 1 == self.ops.len() { &mut out[start * size..] } else { rest };
-                (op.function.block)(&mut to[..len * size], args);
+                _ => (op.function.block)(&mut block[..len * size], args),
             }
-            start += len;
+        }
+        for &(op, k) in &self.copied {
+            if let (To::Scratch(place), Some((outs, start))) = (self.to[op as usize], &mut outs) {
+                let size = self.ops[op as usize].dtype.size();
+                let from = &scratch[place as usize * self.slot..][..len * size];
+                outs[k as usize][*start * size..][..len * size].copy_from_slice(from);
+            }
         }
         Ok(())
     }
+
+    /// The values of any number of elements from `first` on, if there is no operation and they lie one behind the other.
+    pub(super) fn all_values<'a>(&self, bytes: &[&'a [u8]; MAX_OPERANDS], first: usize, n: usize) -> Option<&'a [u8]> {
+        match self.access[..] {
+            [(Access::Contiguous { .. }, size)] if self.ops.is_empty() => Some(&bytes[0][first * size..][..n * size]),
+            _ => None,
+        }
+    }
+
+    /// The values of at most [`BLOCK`] elements from `first` on, for a map without results.
+    pub(super) fn values<'a>(
+        &self,
+        bytes: &[&'a [u8]; MAX_OPERANDS],
+        first: usize,
+        len: usize,
+        scratch: &'a mut [u8],
+    ) -> Result<&'a [u8], Failed> {
+        self.block(bytes, first, len, None, scratch)?;
+        if let Some(To::Scratch(place)) = self.to.last() {
+            let size = self.ops[self.ops.len() - 1].dtype.size();
+            return Ok(&scratch[*place as usize * self.slot..][..len * size]);
+        }
+        let (access, size) = &self.access[0];
+        let direct = match access {
+            Access::Contiguous { .. } => Some(first),
+            Access::Strided { offset, axes } => one_run(*offset, axes, first, len),
+            Access::Splat { .. } | Access::InPlace { .. } => None,
+        };
+        Ok(match direct {
+            Some(at) => &bytes[0][at * size..][..len * size],
+            None => &scratch[..len * size],
+        })
+    }
+}
+
+/// Runs code with the scratch memory of this thread.
+pub(super) fn with_scratch<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
+    thread_local! {
+        static MEMORY: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    }
+    MEMORY.with_borrow_mut(|memory| {
+        if memory.is_empty() {
+            memory.resize(SCRATCH / 8, 0);
+        }
+        f(bytemuck::cast_slice_mut(memory))
+    })
+}
+
+/// Where each operation writes, and which values are copied to results.
+fn places(ops: &[MapOp], n_operands: usize, results: &[u8]) -> (Vec<To>, Vec<(u8, u8)>) {
+    let mut last_use = vec![None; ops.len()];
+    for (k, op) in ops.iter().enumerate() {
+        for arg in op.args {
+            if let Arg::Result(i) = arg {
+                last_use[i as usize] = Some(k);
+            }
+        }
+    }
+    let mut copied = Vec::new();
+    for (k, &op) in results.iter().enumerate() {
+        if last_use[op as usize].is_some() {
+            // It stays until it is copied.
+            last_use[op as usize] = Some(ops.len());
+            copied.push((op, k as u8));
+        }
+    }
+    let mut free: Vec<u8> = Vec::new();
+    let mut next = n_operands as u8;
+    let mut to: Vec<To> = Vec::with_capacity(ops.len());
+    for k in 0..ops.len() {
+        let result = results.iter().position(|&op| op as usize == k);
+        to.push(match (result, last_use[k]) {
+            (Some(result), None) => To::Result(result as u8),
+            _ => To::Scratch(free.pop().unwrap_or_else(|| {
+                next += 1;
+                next - 1
+            })),
+        });
+        // What was read here for the last time makes room for what comes behind.
+        for (i, last) in last_use.iter().enumerate().take(k) {
+            if let (To::Scratch(place), true) = (to[i], *last == Some(k)) {
+                free.push(place);
+            }
+        }
+    }
+    (to, copied)
 }
 
 /// Repeats one element.
@@ -196,6 +406,25 @@ fn fill(to: &mut [u8], element: &[u8]) {
         4 => bytemuck::cast_slice_mut::<u8, u32>(to).fill(bytemuck::pod_read_unaligned(element)),
         _ => to.fill(element[0]),
     }
+}
+
+/// Where elements `first`, `first + 1`, .. of a strided space begin, if they lie one behind the other.
+fn one_run(offset: usize, axes: &[Axis<1>], first: usize, len: usize) -> Option<usize> {
+    let (inner, outer) = axes.split_last()?;
+    if inner.strides[0] != 1 || first % inner.n + len > inner.n {
+        return None;
+    }
+    Some((offset as isize + start_of(first / inner.n, outer) + (first % inner.n) as isize) as usize)
+}
+
+/// How far behind the first one the `i`-th index of some axes is.
+fn start_of(mut i: usize, axes: &[Axis<1>]) -> isize {
+    let mut start = 0;
+    for axis in axes.iter().rev() {
+        start += (i % axis.n) as isize * axis.strides[0];
+        i /= axis.n;
+    }
+    start
 }
 
 /// Copies elements `first`, `first + 1`, .. of a strided space.
@@ -213,12 +442,8 @@ fn gather_as<M: Copy>(to: &mut [M], from: &[M], offset: usize, axes: &[Axis<1>],
     while filled < to.len() {
         // One run along the innermost axis.
         let at = first + filled;
-        let (mut rest, column) = (at / inner.n, at % inner.n);
-        let mut start = offset as isize + column as isize * inner.strides[0];
-        for axis in outer.iter().rev() {
-            start += (rest % axis.n) as isize * axis.strides[0];
-            rest /= axis.n;
-        }
+        let (row, column) = (at / inner.n, at % inner.n);
+        let start = offset as isize + column as isize * inner.strides[0] + start_of(row, outer);
         let len = (inner.n - column).min(to.len() - filled);
         let run = &mut to[filled..filled + len];
         match inner.strides[0] {

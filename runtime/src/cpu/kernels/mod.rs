@@ -10,6 +10,7 @@ pub(crate) mod elementwise;
 pub(crate) mod functions;
 pub(crate) mod index;
 pub(crate) mod lanes;
+pub(crate) mod map_reduce;
 pub(crate) mod matmul;
 pub(crate) mod pool;
 pub(crate) mod random;
@@ -40,6 +41,8 @@ pub(crate) enum Kernel {
     Copy(copy::Copy),
     /// A reduction over axes.
     Reduce(reduce::Reduce),
+    /// A reduction of fused elementwise operations.
+    MapReduce(map_reduce::MapReduce),
     /// Something along one axis.
     Lanes(lanes::Lanes),
     /// Softmax and its relatives.
@@ -82,9 +85,10 @@ pub(crate) struct Failed;
 pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
     let operands = &step.operands[..];
     match &step.kernel {
-        Kernel::Map(map) => return map.run(operands, out, sources),
+        Kernel::Map(map) => return map.run(operands, [out], sources),
         Kernel::Copy(copy) => copy.run(operands[0].view(), out, sources),
         Kernel::Reduce(reduce) => reduce.run(operands[0].view(), out, sources),
+        Kernel::MapReduce(reduce) => reduce.run(operands, out, sources),
         Kernel::Lanes(lanes) => lanes.run(operands[0].view(), out, sources),
         Kernel::Softmax(softmax) => softmax.run(operands[0].view(), out, sources),
         Kernel::Matmul(matmul) => matmul.run(operands, out, sources),

@@ -38,6 +38,65 @@ impl Reduction {
     }
 }
 
+/// Code that reduces elements of any type in any way.
+pub(super) trait Reducing {
+    /// Reduces by putting elements together with `f`, of which `start` changes nothing.
+    fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync);
+}
+
+/// Runs code for a reduction of elements of a type.
+pub(super) fn dispatch(reduction: Reduction, dtype: DType, code: impl Reducing) {
+    macro_rules! float {
+        ($t:ty) => {
+            match reduction {
+                Reduction::Sum => code.run::<$t>(0.0, |a, b| a + b),
+                Reduction::Prod => code.run::<$t>(1.0, |a, b| a * b),
+                Reduction::Max => code.run::<$t>(<$t>::NEG_INFINITY, Real::larger),
+                Reduction::Min => code.run::<$t>(<$t>::INFINITY, Real::smaller),
+                Reduction::All | Reduction::Any => panic!("a logical reduction of numbers"),
+            }
+        };
+    }
+    macro_rules! int {
+        ($t:ty) => {
+            match reduction {
+                Reduction::Sum => code.run::<$t>(0, <$t>::wrapping_add),
+                Reduction::Prod => code.run::<$t>(1, <$t>::wrapping_mul),
+                Reduction::Max => code.run::<$t>(<$t>::MIN, Ord::max),
+                Reduction::Min => code.run::<$t>(<$t>::MAX, Ord::min),
+                Reduction::All | Reduction::Any => panic!("a logical reduction of numbers"),
+            }
+        };
+    }
+    match dtype {
+        DType::F32 => float!(f32),
+        DType::F64 => float!(f64),
+        DType::I32 => int!(i32),
+        DType::I64 => int!(i64),
+        DType::U32 => int!(u32),
+        DType::U8 => int!(u8),
+        DType::Bool => match reduction {
+            Reduction::All => code.run::<bool>(true, |a, b| a & b),
+            Reduction::Any => code.run::<bool>(false, |a, b| a | b),
+            other => panic!("{other:?} of truth values"),
+        },
+    }
+}
+
+/// A run of a reduction.
+struct Run<'a, 's> {
+    kernel: &'a Reduce,
+    view: &'a View,
+    out: &'a mut [u8],
+    sources: &'a Sources<'s>,
+}
+
+impl Reducing for Run<'_, '_> {
+    fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
+        self.kernel.run_as::<T>(self.view, self.out, self.sources, start, f);
+    }
+}
+
 /// A reduction of a strided tensor to a dense one.
 #[derive(Clone, Debug)]
 pub(crate) struct Reduce {
@@ -76,41 +135,7 @@ impl Reduce {
     }
 
     pub(crate) fn run(&self, view: &View, out: &mut [u8], sources: &Sources<'_>) {
-        macro_rules! float {
-            ($t:ty) => {
-                match self.reduction {
-                    Reduction::Sum => self.run_as::<$t>(view, out, sources, 0.0, |a, b| a + b),
-                    Reduction::Prod => self.run_as::<$t>(view, out, sources, 1.0, |a, b| a * b),
-                    Reduction::Max => self.run_as::<$t>(view, out, sources, <$t>::NEG_INFINITY, Real::larger),
-                    Reduction::Min => self.run_as::<$t>(view, out, sources, <$t>::INFINITY, Real::smaller),
-                    Reduction::All | Reduction::Any => panic!("a logical reduction of numbers"),
-                }
-            };
-        }
-        macro_rules! int {
-            ($t:ty) => {
-                match self.reduction {
-                    Reduction::Sum => self.run_as::<$t>(view, out, sources, 0, <$t>::wrapping_add),
-                    Reduction::Prod => self.run_as::<$t>(view, out, sources, 1, <$t>::wrapping_mul),
-                    Reduction::Max => self.run_as::<$t>(view, out, sources, <$t>::MIN, Ord::max),
-                    Reduction::Min => self.run_as::<$t>(view, out, sources, <$t>::MAX, Ord::min),
-                    Reduction::All | Reduction::Any => panic!("a logical reduction of numbers"),
-                }
-            };
-        }
-        match self.dtype {
-            DType::F32 => float!(f32),
-            DType::F64 => float!(f64),
-            DType::I32 => int!(i32),
-            DType::I64 => int!(i64),
-            DType::U32 => int!(u32),
-            DType::U8 => int!(u8),
-            DType::Bool => match self.reduction {
-                Reduction::All => self.run_as::<bool>(view, out, sources, true, |a, b| a & b),
-                Reduction::Any => self.run_as::<bool>(view, out, sources, false, |a, b| a | b),
-                other => panic!("{other:?} of truth values"),
-            },
-        }
+        dispatch(self.reduction, self.dtype, Run { kernel: self, view, out, sources });
     }
 
     fn run_as<T: Cell>(

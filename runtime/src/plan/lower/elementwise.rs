@@ -2,10 +2,12 @@
 
 use super::{Instr, Lower, Place, Users};
 use crate::cpu::kernels::Kernel;
-use crate::cpu::kernels::elementwise::{Arg, MAX_BLOCKS, Map, MapOp};
+use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, Map, MapOp};
 use crate::cpu::kernels::functions::{Function, Scalar, function};
+use crate::cpu::kernels::map_reduce::{Layout, MapReduce};
+use crate::cpu::kernels::reduce::Reduction;
 use crate::plan::{Meaning, Operand, Out, ScalarOp, View, reg_view};
-use anabranch_dsl::ir::{Attrs, Node, NodeData, Op};
+use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
 use anabranch_dsl::ops::OpDef;
 use anabranch_dsl::{DType, Loc, Result};
 
@@ -48,23 +50,125 @@ impl Expr {
         Arg::Result(self.ops.len() as u8 - 1)
     }
 
-    fn n_blocks(&self) -> usize {
-        self.operands.len() + self.ops.len()
+    /// Whether another expression can be added, and so many operands and one operation besides.
+    fn has_room(&self, other: &Expr, operands: usize) -> bool {
+        self.operands.len() + other.operands.len() + operands <= MAX_OPERANDS
+            && self.ops.len() + other.ops.len() < MAX_OPS
     }
 }
 
 /// The elementwise function of a node, if it is one.
-fn function_of(graph: &anabranch_dsl::Graph, node: &NodeData) -> Option<Function> {
+fn function_of(graph: &Graph, node: &NodeData) -> Option<Function> {
     let Op::Prim(def, _) = &node.op else {
         return None;
     };
-    let dtype = graph.ty(node.operands[0]).element().dtype;
+    let dtype = graph.ty(*node.operands.first()?).element().dtype;
     // The elements that `select` chooses from are its second and third operand.
     let dtype = if def.name == "select" { graph.ty(node.operands[1]).element().dtype } else { dtype };
     function(def.name, dtype, graph.ty(node.results[0]).element().dtype)
 }
 
+/// The reduction that a node is, and the axes of its first operand that it reduces, if that has a known shape.
+pub(super) fn reduced(graph: &Graph, node: &NodeData) -> Option<(Reduction, Vec<usize>)> {
+    let Op::Prim(def, attrs) = &node.op else { return None };
+    let reduction = Reduction::of(def.name)?;
+    if def.name != "sum_like" {
+        return Some((reduction, attrs.indices("axes")));
+    }
+    let shape = |v| graph.ty(v).element().shape.known();
+    let (from, to) = (shape(node.operands[0])?, shape(node.results[0])?);
+    let missing = from.len() - to.len();
+    Some((reduction, (0..from.len()).filter(|&a| a < missing || to[a - missing] != from[a]).collect()))
+}
+
+/// Whether a node can compute an elementwise operand of a shape while it reads it.
+fn takes_expression(graph: &Graph, node: &NodeData, value: Value, shape: &[usize]) -> bool {
+    let known = |v: &Value| graph.ty(*v).element().shape.known();
+    if function_of(graph, node).is_some() {
+        let all = node.operands.iter().chain(&node.results);
+        return all.map(known).all(|s| s.is_some()) && known(&node.results[0]).as_deref() == Some(shape);
+    }
+    node.operands[0] == value
+        && reduced(graph, node).is_some_and(|(_, axes)| Layout::of(shape, &axes).is_some())
+        && known(&node.results[0]).is_some()
+}
+
+/// Of each value whether it has several users, and all of them stand beside it and can compute it while they read it.
+pub(super) fn repeatable(graph: &Graph, users: &[Users]) -> Vec<bool> {
+    let mut repeatable: Vec<bool> = users.iter().map(|u| *u == Users::Several).collect();
+    graph.visit_nodes(graph.root(), &mut |node| {
+        let data = graph.node(node);
+        for &v in &data.operands {
+            if repeatable[v.index()] {
+                let beside = graph.producer(v).is_some_and(|p| {
+                    let producer = graph.node(p);
+                    producer.region == data.region && function_of(graph, producer).is_some()
+                });
+                let shape = if beside { graph.ty(v).element().shape.known() } else { None };
+                repeatable[v.index()] = shape.is_some_and(|shape| takes_expression(graph, data, v, &shape));
+            }
+        }
+        for &region in &data.regions {
+            graph.region(region).yields.iter().for_each(|v| repeatable[v.index()] = false);
+        }
+    });
+    graph.region(graph.root()).yields.iter().for_each(|v| repeatable[v.index()] = false);
+    repeatable
+}
+
+/// Operations that cost less than a read of memory.
+const CHEAP: &[&str] = &["add", "sub", "mul", "neg", "abs", "cast", "relu", "maximum", "minimum", "not", "select"];
+
 impl Lower<'_> {
+    /// The expression of a value, for one of its users that computes it.
+    fn take_expression(&mut self, v: Value) -> Option<Expr> {
+        let place = &mut self.places[v.index()];
+        match place {
+            Some(Place::Expr(e)) if self.only_user[v.index()] == Users::Several => Some((**e).clone()),
+            Some(Place::Expr(_)) => match place.take() {
+                Some(Place::Expr(e)) => Some(*e),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether computing an expression again costs no more than reading its result: a few cheap operations on one tensor of its
+    /// size, and on others that are small.
+    fn is_cheap(&self, expr: &Expr) -> bool {
+        let size: usize = expr.shape.iter().product();
+        let is_large = |v: &&View| {
+            let distinct = v.shape.iter().zip(&v.strides).filter(|&(_, &s)| s != 0).map(|(&n, _)| n).product::<usize>();
+            distinct > size / 8
+        };
+        expr.ops.len() <= 2
+            && expr.ops.iter().all(|op| CHEAP.contains(&op.name))
+            && expr.operands.iter().filter(is_large).count() <= 1
+    }
+
+    /// Lowers a reduction over leading or trailing axes, together with the elementwise operations that give its operand.
+    pub(super) fn reduction(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
+        let Some((reduction, axes)) = reduced(self.graph, data).filter(|_| self.options.fuse) else {
+            return Ok(None);
+        };
+        let shape = self.graph.ty(data.operands[0]).element().shape.known().expect("called for known shapes");
+        let Some(layout) = Layout::of(&shape, &axes) else {
+            return Ok(None);
+        };
+        let dtype = self.graph.ty(data.operands[0]).element().dtype;
+        let n = shape.iter().product();
+        let (ops, operands) = match self.take_expression(data.operands[0]) {
+            Some(expr) => (expr.ops, expr.operands),
+            // All operands are there for messages.
+            None => (Vec::new(), (0..data.operands.len()).map(|i| self.view_of(data, i)).collect::<Result<Vec<_>>>()?),
+        };
+        let operands: Vec<Operand> = operands.into_iter().map(Operand::View).collect();
+        let read = if ops.is_empty() { &operands[..1] } else { &operands[..] };
+        let map = Map::without_result(ops, read, n);
+        let kernel = Kernel::MapReduce(MapReduce::new(reduction, map, dtype, layout));
+        self.run_kernel_on(kernel, operands, data, def, attrs).map(Some)
+    }
+
     /// Lowers a node if it is elementwise.
     pub(super) fn elementwise(&mut self, node: Node, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
         let graph = self.graph;
@@ -85,32 +189,29 @@ impl Lower<'_> {
                 args.push(args[j]);
                 continue;
             }
-            let room = MAX_BLOCKS - 2 * (data.operands.len() - i);
+            let left = data.operands.len() - i - 1;
             let fuses = matches!(&self.places[v.index()], Some(Place::Expr(e))
-                if e.n_blocks() + expr.n_blocks() <= room && function.check.is_none());
-            args.push(match self.places[v.index()].take() {
-                Some(Place::Expr(e)) if fuses => expr.add_expr(*e),
-                place => {
-                    self.places[v.index()] = place;
-                    match self.operand(v)? {
-                        Operand::View(view) => expr.add_operand(view),
-                        Operand::Slot(_) => panic!("{}: an operand of unknown shape", def.name),
-                    }
-                }
+                if expr.has_room(e, left) && function.check.is_none());
+            let operand = if fuses { self.take_expression(v) } else { None };
+            args.push(match operand {
+                Some(e) => expr.add_expr(e),
+                None => match self.operand(v)? {
+                    Operand::View(view) => expr.add_operand(view),
+                    Operand::Slot(_) => panic!("{}: an operand of unknown shape", def.name),
+                },
             });
         }
         let args: [Arg; 3] = std::array::from_fn(|i| args.get(i).copied().unwrap_or(args[0]));
         expr.ops.push(MapOp { function, args, dtype: ty.dtype, name: def.name });
 
-        // A second user would compute it again; a failure must name this node.
-        if let Users::Only(user) = self.only_user[data.results[0].index()]
-            && function.check.is_none()
-            && !self.options.check_finite
-            && let user = graph.node(user)
-            && function_of(graph, user).is_some()
-            && user.operands.iter().chain(&user.results).all(|&v| graph.ty(v).element().shape.known().is_some())
-            && graph.ty(user.results[0]).element().shape == ty.shape
-        {
+        // A second user computes it again, where that is no more work than reading it; a failure must name this node.
+        let value = data.results[0];
+        let waits = match self.only_user[value.index()] {
+            Users::Only(user) => takes_expression(graph, graph.node(user), value, &expr.shape),
+            Users::Several => self.repeatable[value.index()] && self.is_cheap(&expr),
+            Users::None => false,
+        };
+        if waits && function.check.is_none() && self.options.fuse && !self.options.check_finite {
             return Ok(Some(Place::Expr(Box::new(expr))));
         }
         Ok(Some(Place::View(self.materialize(expr))))

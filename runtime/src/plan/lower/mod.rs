@@ -1,7 +1,8 @@
 //! Lowering: from a graph to the draft of a plan, in one walk in program order.
 //!
 //! Structural operations (broadcast, reshape, permute, slice, ..) become views and cost nothing. Elementwise operations
-//! whose only user is another elementwise operation of the same region and shape are fused with it. Captures of
+//! whose only user is another elementwise operation of the same region and shape, or a reduction, are fused with it; cheap ones with
+//! each of several such users. Captures of
 //! regions are the outer places themselves.
 
 mod control;
@@ -9,6 +10,7 @@ mod elementwise;
 mod prim;
 
 use super::draft::{Arm, Draft, Item, Loop, Move};
+use super::updates::updates;
 use super::{
     Assign, Base, BufferId, Instr, Meaning, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, View,
     reg_view,
@@ -22,10 +24,12 @@ use elementwise::Expr;
 use std::collections::HashMap;
 
 /// How to make a plan.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// Fail at the first operation that makes a value which is not finite out of finite operands.
     pub(crate) check_finite: bool,
+    /// Compute several operations in one pass over memory, and new values of variables in their place.
+    pub(crate) fuse: bool,
 }
 
 /// Where a value is.
@@ -50,6 +54,8 @@ struct Lower<'g> {
     places: Vec<Option<Place>>,
     /// The node that is the only user of a value, if there is one. Yielding a value is using it by no node.
     only_user: Vec<Users>,
+    /// Whether the users of a value can all compute it while they read it.
+    repeatable: Vec<bool>,
     /// Registers of constants by their content.
     constant_regs: HashMap<u64, Reg>,
     /// The present value of each variable, where it was assigned.
@@ -67,12 +73,14 @@ enum Users {
 
 /// Makes the plan of a graph. Shapes that are not known become slots.
 pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
+    let only_user = users(graph);
     let mut lower = Lower {
         graph,
         options,
         draft: Draft::default(),
         places: vec![None; graph.n_values()],
-        only_user: users(graph),
+        repeatable: elementwise::repeatable(graph, &only_user),
+        only_user,
         constant_regs: HashMap::new(),
         assigned: vec![None; graph.vars.len()],
         current_loop: None,
@@ -85,8 +93,9 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
         .iter()
         .map(|&v| Ok((lower.operand(v)?, graph.ty(v).element().clone())))
         .collect::<Result<Vec<_>>>()?;
-    let assigns = lower.assigns()?;
-    super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns)
+    let mut assigns = lower.assigns()?;
+    let updates = if options.fuse { updates(&mut lower.draft, &outputs, &mut assigns) } else { Vec::new() };
+    super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns, updates)
 }
 
 /// Who uses each value.

@@ -1,5 +1,6 @@
 //! Operations of the table: which become views, which get a kernel, which run by their reference meaning.
 
+use super::elementwise::reduced;
 use super::{Copy, Kernel, Lower, Move, Place};
 use crate::cpu::kernels::conv::{Gather, Geometry, Weights};
 use crate::cpu::kernels::index::{Places, Window};
@@ -35,6 +36,9 @@ impl Lower<'_> {
             return Ok(place);
         }
         if let Some(place) = self.elementwise(node, def, attrs)? {
+            return Ok(place);
+        }
+        if let Some(place) = self.reduction(data, def, attrs)? {
             return Ok(place);
         }
         if let Some(place) = self.kernel(data, def, attrs)? {
@@ -125,15 +129,9 @@ impl Lower<'_> {
         let mut operands = (0..data.operands.len()).map(|i| self.view_of(data, i)).collect::<Result<Vec<_>>>()?;
         let shape = self.shape_of(data.results[0]);
         let kernel = match def.name {
-            "sum" | "prod" | "max" | "min" | "all" | "any" => {
-                let reduction = Reduction::of(def.name).expect("a reduction");
-                Kernel::Reduce(Reduce::new(reduction, &operands[0], &attrs.indices("axes")))
-            }
-            "sum_like" => {
-                let missing = operands[0].shape.len() - shape.len();
-                let stretched = |&a: &usize| a < missing || shape[a - missing] != operands[0].shape[a];
-                let axes: Vec<usize> = (0..operands[0].shape.len()).filter(stretched).collect();
-                Kernel::Reduce(Reduce::new(Reduction::Sum, &operands[0], &axes))
+            "sum" | "prod" | "max" | "min" | "all" | "any" | "sum_like" => {
+                let (reduction, axes) = reduced(self.graph, data).expect("a reduction of known shapes");
+                Kernel::Reduce(Reduce::new(reduction, &operands[0], &axes))
             }
             "softmax" | "log_softmax" | "logsumexp" => {
                 let normal = match def.name {
@@ -291,7 +289,7 @@ impl Lower<'_> {
         Place::View(out)
     }
 
-    fn view_of(&mut self, data: &NodeData, i: usize) -> Result<View> {
+    pub(super) fn view_of(&mut self, data: &NodeData, i: usize) -> Result<View> {
         match self.operand(data.operands[i])? {
             Operand::View(v) => Ok(v),
             Operand::Slot(s) => panic!("{s:?} where shapes are known"),
@@ -305,7 +303,7 @@ impl Lower<'_> {
     }
 
     /// Runs a kernel on operands, with the result in a new place.
-    fn run_kernel_on(
+    pub(super) fn run_kernel_on(
         &mut self,
         kernel: Kernel,
         operands: Vec<Operand>,

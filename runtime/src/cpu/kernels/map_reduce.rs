@@ -1,0 +1,293 @@
+//! Reductions of elementwise chains, in one pass over memory.
+//!
+//! The chain is a [`Map`] without a result: its values are computed block by block and reduced while they are in the first-level
+//! cache. A map without operations is a tensor as it is.
+//!
+//! Elements of one result lie one behind the other, if trailing axes are reduced, or a row apart, if leading ones are. Both ways
+//! are split into parts whose sizes follow from the shapes only, and the parts are put together in a fixed order, so the number of
+//! threads changes nothing.
+
+use super::elementwise::{BLOCK, Map, with_scratch};
+use super::reduce::{Reducing, Reduction, dispatch};
+use crate::cpu::element::Cell;
+use crate::cpu::math::wide;
+use crate::cpu::memory::Sources;
+use crate::plan::Operand;
+use anabranch_dsl::DType;
+use rayon::prelude::*;
+
+/// Elements from which on the work is split over threads, and elements of one part: a multiple of [`BLOCK`].
+const PARALLEL: usize = 1 << 17;
+const PART: usize = 1 << 15;
+/// Interleaved partial results; a block has a multiple of it.
+const LANES: usize = 16;
+/// Rows of at most so many results are kept in registers and on the stack.
+const NARROW: usize = BLOCK;
+/// Columns of a part of wide rows are a multiple of this.
+const COLUMNS: usize = BLOCK;
+
+/// Where the elements of one result lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// `n` of them, one behind the other.
+    Trailing { n: usize },
+    /// `n` of them, `row` apart; results lie one behind the other.
+    Leading { n: usize, row: usize },
+}
+
+impl Layout {
+    /// The layout of a reduction over axes of a row-major tensor, if it is one of these two.
+    pub(crate) fn of(shape: &[usize], axes: &[usize]) -> Option<Layout> {
+        // Axes of extent 1 have no say.
+        let long = (0..shape.len()).filter(|&a| shape[a] != 1);
+        let (reduced, kept): (Vec<usize>, Vec<usize>) = long.partition(|a| axes.contains(a));
+        let extent = |axes: &[usize]| axes.iter().map(|&a| shape[a]).product::<usize>();
+        let (Some(first), Some(last)) = (reduced.first(), reduced.last()) else {
+            return Some(Layout::Trailing { n: 1 });
+        };
+        if kept.iter().all(|a| a < first) {
+            return Some(Layout::Trailing { n: extent(&reduced) });
+        }
+        kept.iter().all(|a| a > last).then(|| Layout::Leading { n: extent(&reduced), row: extent(&kept) })
+    }
+}
+
+/// A reduction of the values of a map.
+#[derive(Clone, Debug)]
+pub(crate) struct MapReduce {
+    map: Map,
+    reduction: Reduction,
+    dtype: DType,
+    layout: Layout,
+}
+
+/// A run of one.
+struct Run<'a, 's> {
+    kernel: &'a MapReduce,
+    operands: &'a [Operand],
+    out: &'a mut [u8],
+    sources: &'a Sources<'s>,
+}
+
+impl MapReduce {
+    /// A reduction of a map that cannot fail, whose values are of type `dtype`.
+    pub(crate) fn new(reduction: Reduction, map: Map, dtype: DType, layout: Layout) -> MapReduce {
+        assert!(map.is_total(), "fused operations cannot fail");
+        MapReduce { map, reduction, dtype, layout }
+    }
+
+    /// Names of the operations in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.map.names()
+    }
+
+    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+        dispatch(self.reduction, self.dtype, Run { kernel: self, operands, out, sources });
+    }
+}
+
+impl Reducing for Run<'_, '_> {
+    fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
+        let Run { kernel, operands, out, sources } = self;
+        let out: &mut [T::Mem] = bytemuck::cast_slice_mut(out);
+        if out.is_empty() || kernel.map.n() == 0 {
+            return out.fill(start.store());
+        }
+        let fold = Fold { map: &kernel.map, operands, sources, start, f };
+        match kernel.layout {
+            Layout::Trailing { n } => fold.trailing(n, out),
+            Layout::Leading { n, row } if row <= NARROW => {
+                let totals = fold.narrow(0, n, row);
+                out.iter_mut().zip(totals).for_each(|(y, x)| *y = x.store());
+            }
+            Layout::Leading { n, row } => fold.wide_rows(n, row, out),
+        }
+    }
+}
+
+/// What all parts of a run need.
+struct Fold<'a, 's, T, F> {
+    map: &'a Map,
+    operands: &'a [Operand],
+    sources: &'a Sources<'s>,
+    start: T,
+    f: F,
+}
+
+impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
+    /// Calls `each` with the values of elements `first`, `first + 1`, .., in blocks of `block`; with all at once if they are in memory.
+    fn blocks(&self, first: usize, n: usize, block: usize, mut each: impl FnMut(&[T::Mem])) {
+        with_scratch(|scratch| {
+            let bytes = self.map.begin(self.operands, n, self.sources, scratch);
+            if let Some(values) = self.map.all_values(&bytes, first, n) {
+                return each(bytemuck::cast_slice(values));
+            }
+            let mut at = 0;
+            while at < n {
+                let len = block.min(n - at);
+                let values = self.map.values(&bytes, first + at, len, scratch);
+                each(bytemuck::cast_slice(values.unwrap_or_else(|_| panic!("fused operations cannot fail"))));
+                at += len;
+            }
+        });
+    }
+
+    /// Reduces each `n` elements that lie one behind the other.
+    fn trailing(&self, n: usize, out: &mut [T::Mem]) {
+        if n > PARALLEL {
+            let rows = out.iter_mut().enumerate();
+            return rows.for_each(|(i, y)| *y = self.tree(i * n, n).store());
+        }
+        if n * out.len() < PARALLEL {
+            return self.rows(0, n, out);
+        }
+        let of_part = (PART / n).max(1);
+        out.par_chunks_mut(of_part).enumerate().for_each(|(i, out)| self.rows(i * of_part * n, n, out));
+    }
+
+    /// Reduces many elements in parts, put together in pairs.
+    fn tree(&self, first: usize, n: usize) -> T {
+        if n <= PART {
+            let mut total = [self.start.store()];
+            self.rows(first, n, &mut total);
+            return T::load(total[0]);
+        }
+        let cut = n.div_ceil(PART) / 2 * PART;
+        let (a, b) = rayon::join(|| self.tree(first, cut), || self.tree(first + cut, n - cut));
+        (self.f)(a, b)
+    }
+
+    /// Reduces rows of `n` elements, from element `first` on.
+    fn rows(&self, first: usize, n: usize, out: &mut [T::Mem]) {
+        let (start, f) = (self.start, self.f);
+        if n <= BLOCK {
+            // A block has whole rows.
+            let block = BLOCK / n * n;
+            let n_elements = n * out.len();
+            let mut results = out.iter_mut();
+            self.blocks(first, n_elements, block, |values| {
+                wide(|| {
+                    for (row, y) in values.chunks_exact(n).zip(&mut results) {
+                        let mut lanes = Lanes::new(start);
+                        lanes.add(row, f);
+                        *y = lanes.total(start, f).store();
+                    }
+                });
+            });
+            return;
+        }
+        for (i, y) in out.iter_mut().enumerate() {
+            let mut lanes = Lanes::new(start);
+            self.blocks(first + i * n, n, BLOCK, |values| wide(|| lanes.add(values, f)));
+            *y = lanes.total(start, f).store();
+        }
+    }
+
+    /// Reduces `n` rows of few columns, from the given row on.
+    fn narrow(&self, first: usize, n: usize, row: usize) -> [T; NARROW] {
+        let (start, f) = (self.start, self.f);
+        let of_part = PART / row;
+        if n > of_part && n * row >= PARALLEL {
+            let cut = n.div_ceil(of_part) / 2 * of_part;
+            let (mut a, b) = rayon::join(|| self.narrow(first, cut, row), || self.narrow(first + cut, n - cut, row));
+            a.iter_mut().zip(b).for_each(|(a, b)| *a = f(*a, b));
+            return a;
+        }
+        let mut totals = [start; NARROW];
+        self.blocks(first * row, n * row, BLOCK / row * row, |values| {
+            let totals = &mut totals[..row];
+            wide(|| {
+                for row in values.chunks_exact(totals.len()) {
+                    totals.iter_mut().zip(row).for_each(|(total, &x)| *total = f(*total, T::load(x)));
+                }
+            });
+        });
+        totals
+    }
+
+    /// Reduces `n` rows of many columns.
+    fn wide_rows(&self, n: usize, row: usize, out: &mut [T::Mem]) {
+        let columns = if n * row < PARALLEL { row } else { (row / 4).next_multiple_of(COLUMNS) };
+        if columns >= row {
+            return self.columns(0, n, row, out);
+        }
+        out.par_chunks_mut(columns).enumerate().for_each(|(i, out)| self.columns(i * columns, n, row, out));
+    }
+
+    /// Reduces some columns of `n` rows.
+    fn columns(&self, first: usize, n: usize, row: usize, out: &mut [T::Mem]) {
+        let f = self.f;
+        out.fill(self.start.store());
+        with_scratch(|scratch| {
+            let bytes = self.map.begin(self.operands, BLOCK, self.sources, scratch);
+            for i in 0..n {
+                for (k, out) in out.chunks_mut(BLOCK).enumerate() {
+                    let values = self.map.values(&bytes, i * row + first + k * BLOCK, out.len(), scratch);
+                    let values: &[T::Mem] =
+                        bytemuck::cast_slice(values.unwrap_or_else(|_| panic!("fused operations cannot fail")));
+                    wide(|| out.iter_mut().zip(values).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store()));
+                }
+            }
+        });
+    }
+}
+
+/// The reduction of elements that lie one behind the other, in interleaved parts.
+struct Lanes<T: Cell> {
+    lanes: [T; LANES],
+    /// Elements behind the last whole group.
+    rest: [T; LANES],
+    n_rest: usize,
+}
+
+impl<T: Cell> Lanes<T> {
+    #[inline(always)]
+    fn new(start: T) -> Lanes<T> {
+        Lanes { lanes: [start; LANES], rest: [start; LANES], n_rest: 0 }
+    }
+
+    /// Adds elements: in whole groups, but for the last ones.
+    #[inline(always)]
+    fn add(&mut self, values: &[T::Mem], f: impl Fn(T, T) -> T + Copy) {
+        let (groups, rest) = values.as_chunks::<LANES>();
+        let mut lanes = self.lanes;
+        for group in groups {
+            for (lane, &x) in lanes.iter_mut().zip(group) {
+                *lane = f(*lane, T::load(x));
+            }
+        }
+        self.lanes = lanes;
+        self.n_rest = rest.len();
+        self.rest.iter_mut().zip(rest).for_each(|(to, &x)| *to = T::load(x));
+    }
+
+    #[inline(always)]
+    fn total(self, start: T, f: impl Fn(T, T) -> T + Copy) -> T {
+        let mut lanes = self.lanes;
+        let mut n = LANES;
+        while n > 1 {
+            n /= 2;
+            for i in 0..n {
+                lanes[i] = f(lanes[i], lanes[i + n]);
+            }
+        }
+        self.rest[..self.n_rest].iter().fold(f(start, lanes[0]), |a, &x| f(a, x))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_told_by_the_axes_that_have_extents() {
+        assert_eq!(Layout::of(&[4, 5], &[1]), Some(Layout::Trailing { n: 5 }));
+        assert_eq!(Layout::of(&[4, 5], &[0]), Some(Layout::Leading { n: 4, row: 5 }));
+        assert_eq!(Layout::of(&[4, 5, 6], &[0, 1, 2]), Some(Layout::Trailing { n: 120 }));
+        assert_eq!(Layout::of(&[4, 5, 6], &[1]), None);
+        assert_eq!(Layout::of(&[4, 5, 1], &[1]), Some(Layout::Trailing { n: 5 }));
+        assert_eq!(Layout::of(&[1, 4, 5], &[1]), Some(Layout::Leading { n: 4, row: 5 }));
+        assert_eq!(Layout::of(&[4, 1], &[1]), Some(Layout::Trailing { n: 1 }));
+        assert_eq!(Layout::of(&[4, 0], &[1]), Some(Layout::Trailing { n: 0 }));
+    }
+}

@@ -1,0 +1,207 @@
+//! Updates: new values of variables that are computed in the place of the old ones.
+//!
+//! A step of an optimizer ends in elementwise maps whose results are assigned to variables, such as `w - rate * g`. Those that
+//! nothing else needs are taken out of the code and run at its end, when no instruction can fail any more: they write
+//! the variables themselves. So nothing is copied, and a step that fails still changes nothing.
+//!
+//! A map becomes an update if
+//!
+//! - it is outside of loops and branches, cannot fail, and alone writes its buffer, which is all of the variable's new value;
+//! - its operands keep their values to the end;
+//! - the new value is an output of no step, and only later updates read it;
+//! - no later update reads the old value, and it itself reads that only at the places it writes.
+//!
+//! Updates that follow each other and share operands are done in one pass: the two moments and the value of Adam, for
+//! example. They are computed block by block then, so none of them may read what another one writes but at the same places.
+
+use super::draft::{Draft, Item, Storage, Touch};
+use super::{Assign, Base, BufferId, Instr, Operand, Out, StepId, Update, View};
+use crate::cpu::kernels::Kernel;
+use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, MAX_RESULTS, Map, MapOp};
+use anabranch_dsl::{DType, Loc, TensorType};
+use std::collections::{HashMap, HashSet};
+
+/// A map that may become an update.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    item: usize,
+    step: StepId,
+    buffer: BufferId,
+    var: usize,
+}
+
+/// Takes what can be done in place out of the code of a draft and out of the assignments.
+pub(super) fn updates(draft: &mut Draft, outputs: &[(Operand, TensorType)], assigns: &mut Vec<Assign>) -> Vec<Update> {
+    let mut uses = Uses::new(draft, outputs, assigns);
+    let mut candidates: Vec<Candidate> = assigns.iter().filter_map(|assign| uses.candidate(draft, assign)).collect();
+    candidates.sort_by_key(|c| c.item);
+    while let Some(bad) = (0..candidates.len()).find(|&i| !uses.may_update(draft, &candidates, i)) {
+        candidates.remove(bad);
+    }
+    let new_values: HashMap<BufferId, usize> = candidates.iter().map(|c| (c.buffer, c.var)).collect();
+    assigns.retain(|a| candidates.iter().all(|c| c.var != a.var));
+    let mut passes: Vec<Pass> = Vec::new();
+    for c in &candidates {
+        let pass = Pass::new(draft, c, &new_values);
+        draft.items[c.item] = Item::Moves(Vec::new());
+        let step = &mut draft.steps[c.step.index()];
+        (step.kernel, step.operands, step.out) = (Kernel::Data, Vec::new(), Out::Nothing);
+        let rest = match passes.last_mut() {
+            Some(last) => last.join(pass),
+            None => Some(pass),
+        };
+        passes.extend(rest);
+    }
+    passes.into_iter().map(Pass::update).collect()
+}
+
+/// Who writes and reads what.
+struct Uses {
+    /// Of all storage the last item that writes it, and how many do.
+    written: HashMap<Storage, (usize, usize)>,
+    /// Items that read a buffer; `usize::MAX` is what comes after all of them.
+    readers: HashMap<BufferId, Vec<usize>>,
+}
+
+impl Uses {
+    fn new(draft: &Draft, outputs: &[(Operand, TensorType)], assigns: &[Assign]) -> Uses {
+        let mut uses = Uses { written: HashMap::new(), readers: HashMap::new() };
+        if assigns.is_empty() {
+            return uses;
+        }
+        for (p, item) in draft.items.iter().enumerate() {
+            draft.touches(item, &mut |storage, touch| match (touch, storage) {
+                (Touch::Write, _) => {
+                    let (last, n) = uses.written.entry(storage).or_insert((p, 0));
+                    (*last, *n) = (p, *n + 1);
+                }
+                (Touch::Read, Storage::Buffer(b)) => uses.readers.entry(b).or_default().push(p),
+                (Touch::Read, _) => {}
+            });
+        }
+        let mut assigned = HashSet::new();
+        let again = assigns.iter().filter_map(|a| a.value.storage()).filter(|&s| !assigned.insert(s));
+        for storage in outputs.iter().filter_map(|(o, _)| o.storage()).chain(again) {
+            if let Storage::Buffer(b) = storage {
+                uses.readers.entry(b).or_default().push(usize::MAX);
+            }
+        }
+        uses
+    }
+
+    /// The map that gives a variable its new value, if there is such a one, seen by itself.
+    fn candidate(&mut self, draft: &Draft, assign: &Assign) -> Option<Candidate> {
+        let Operand::View(value) = &assign.value else { return None };
+        let Base::Buffer(buffer) = value.base else { return None };
+        let &(item, 1) = self.written.get(&Storage::Buffer(buffer))? else { return None };
+        let Item::Instr(Instr::Run(step)) = draft.items[item] else { return None };
+        let (Kernel::Map(map), Out::View(out)) = (&draft.step(step).kernel, &draft.step(step).out) else { return None };
+        let is_whole = value.is_contiguous() && value.offset == 0 && value.size() == out.size();
+        let is_outside = draft.item_loops[item].is_none() && draft.item_arms[item].is_none();
+        let stay = |operand: &Operand| {
+            operand.storage().is_none_or(|s| self.written.get(&s).is_none_or(|&(last, _)| last < item))
+        };
+        let fits = is_whole && is_outside && map.is_total() && out.dtype != DType::Bool && out.size() > 0;
+        (fits && draft.step(step).operands.iter().all(stay)).then_some(Candidate {
+            item,
+            step,
+            buffer,
+            var: assign.var,
+        })
+    }
+
+    /// Whether a candidate can be an update beside the others, which are in order.
+    fn may_update(&self, draft: &Draft, candidates: &[Candidate], i: usize) -> bool {
+        let this = candidates[i];
+        let is_later = |p: &usize| candidates[i + 1..].binary_search_by_key(p, |c| c.item).is_ok();
+        let old = |o: &&Operand| o.view().base == Base::Var(this.var as u32);
+        let step = draft.step(this.step);
+        let Out::View(out) = &step.out else { panic!("a map gives a tensor") };
+        let place = View { base: Base::Var(this.var as u32), ..out.clone() };
+        self.readers.get(&this.buffer).is_none_or(|items| items.iter().all(is_later))
+            && step.operands.iter().filter(old).all(|o| o.view().same_places(&place))
+            && candidates[i + 1..].iter().all(|c| !draft.step(c.step).operands.iter().any(|o| old(&o)))
+    }
+}
+
+/// Updates that are done in one pass.
+struct Pass {
+    ops: Vec<MapOp>,
+    operands: Vec<View>,
+    /// The operations that give new values, and the variables in whose place these go.
+    results: Vec<(usize, View)>,
+    loc: Loc,
+}
+
+impl Pass {
+    fn new(draft: &Draft, c: &Candidate, new_values: &HashMap<BufferId, usize>) -> Pass {
+        let step = draft.step(c.step);
+        let (Kernel::Map(map), Out::View(out)) = (&step.kernel, &step.out) else { panic!("only maps are updates") };
+        // Earlier updates have written the variables whose new values are read.
+        let present = |operand: &Operand| {
+            let view = operand.view().clone();
+            let var = if let Base::Buffer(b) = view.base { new_values.get(&b) } else { None };
+            let base = var.map_or(view.base, |&var| Base::Var(var as u32));
+            View { base, ..view }
+        };
+        Pass {
+            ops: map.ops().to_vec(),
+            operands: step.operands.iter().map(present).collect(),
+            results: vec![(map.ops().len() - 1, View { base: Base::Var(c.var as u32), ..out.clone() })],
+            loc: step.loc,
+        }
+    }
+
+    /// Adds a later update of one result if that can be done in the same pass, and saves some reading; gives it back if not.
+    fn join(&mut self, later: Pass) -> Option<Pass> {
+        let (_, place) = &later.results[0];
+        let elsewhere = |read: &View, place: &View| read.base == place.base && !read.same_places(place);
+        let new: Vec<&View> = later.operands.iter().filter(|v| !self.operands.contains(v)).collect();
+        let written = |v: &View| self.results.iter().find(|(_, place)| place.base == v.base);
+        let fits = self.results.len() < MAX_RESULTS
+            && self.results[0].1.shape == place.shape
+            && self.operands.len() + new.len() <= MAX_OPERANDS
+            && self.ops.len() + later.ops.len() <= MAX_OPS
+            && self.operands.iter().all(|v| !elsewhere(v, place))
+            && later.operands.iter().all(|v| self.results.iter().all(|(_, place)| !elsewhere(v, place)));
+        let shares = |v: &View| !matches!(v.base, Base::Reg(_)) && self.operands.contains(v);
+        if !fits || !later.operands.iter().any(|v| shares(v) || written(v).is_some()) {
+            return Some(later);
+        }
+        let mut args: Vec<Arg> = Vec::new();
+        for view in later.operands {
+            let result = self.results.iter().find(|(_, place)| place.base == view.base);
+            args.push(match (result, self.operands.iter().position(|v| *v == view)) {
+                (Some((op, _)), _) => Arg::Result(*op as u8),
+                (None, Some(i)) => Arg::Operand(i as u8),
+                (None, None) => {
+                    self.operands.push(view);
+                    Arg::Operand(self.operands.len() as u8 - 1)
+                }
+            });
+        }
+        let first = self.ops.len() as u8;
+        self.ops.extend(later.ops.into_iter().map(|mut op| {
+            op.args = op.args.map(|a| match a {
+                Arg::Operand(i) => args[i as usize],
+                Arg::Result(i) => Arg::Result(first + i),
+            });
+            op
+        }));
+        self.results.extend(later.results.into_iter().map(|(op, place)| (first as usize + op, place)));
+        None
+    }
+
+    fn update(self) -> Update {
+        let operands: Vec<Operand> = self.operands.into_iter().map(Operand::View).collect();
+        let results: Vec<(usize, &View)> = self.results.iter().map(|(op, place)| (*op, place)).collect();
+        let var =
+            |view: &View| if let Base::Var(i) = view.base { i as usize } else { panic!("only variables are updated") };
+        Update {
+            map: Map::with_results(self.ops, &operands, &results),
+            vars: self.results.iter().map(|(_, place)| var(place)).collect(),
+            operands,
+            loc: self.loc,
+        }
+    }
+}

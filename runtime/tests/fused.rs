@@ -1,0 +1,119 @@
+//! Reductions together with what gives their operands.
+
+mod support;
+
+use anabranch_dsl::trace::constant;
+use anabranch_dsl::{Any, HostTensor, autodiff};
+use anabranch_runtime::Program;
+use support::{check, traced};
+
+fn numbers(shape: &[usize]) -> HostTensor {
+    let n: usize = shape.iter().product();
+    HostTensor::new(shape, (0..n).map(|i| ((i * 37) % 1009) as f64 / 500.0 - 1.0).collect::<Vec<_>>())
+}
+
+/// Shapes whose rows are shorter and longer than a block, odd ones, empty ones, and such that are split over threads.
+const SHAPES: &[[usize; 2]] = &[
+    [1, 1],
+    [3, 1],
+    [1, 5],
+    [7, 10],
+    [5, 16],
+    [33, 100],
+    [4, 511],
+    [3, 512],
+    [2, 1500],
+    [700, 3],
+    [520, 257],
+    [19_000, 7],
+    [110, 1200],
+    [1, 132_001],
+    [132_001, 1],
+    [0, 4],
+    [4, 0],
+];
+
+#[test]
+fn chains_are_reduced_over_rows_columns_and_all() {
+    for shape in SHAPES {
+        let row = numbers(&[shape[1]]);
+        check(&[numbers(shape), row], |x| {
+            let wide = x[1].broadcast_to(*shape);
+            let y = x[0].mul(x[0]).sub(wide).add(constant(HostTensor::scalar(0.25)).broadcast_to(*shape));
+            vec![
+                y.sum(1, false),
+                x[0].mul(wide).sum(0, false),
+                x[0].sub(wide).abs().sum_all(),
+                x[0].sum(0, true),
+                x[0].permute([1, 0]).sum(0, false),
+                x[0].permute([1, 0]).mul(x[0].permute([1, 0])).sum(1, false),
+            ]
+        })
+        .unwrap_or_else(|e| panic!("{shape:?}: {e}"));
+        if shape[0] * shape[1] > 0 {
+            check(&[numbers(shape)], |x| {
+                let y = x[0].mul(x[0]);
+                vec![y.max(1, false), x[0].abs().min(0, false), x[0].neg().max(0, true), x[0].sin().max_all()]
+            })
+            .unwrap_or_else(|e| panic!("{shape:?}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn normalizations_and_their_gradients_are_what_they_were() {
+    for shape in [[3, 5], [40, 700], [600, 300]] {
+        let inputs = [numbers(&shape), numbers(&[shape[1]]), numbers(&[shape[1]]), numbers(&shape)];
+        let f = |x: &[Any]| {
+            let y = x[0].layer_norm(x[1], x[2], 1e-5);
+            let p = x[0].softmax(-1);
+            let loss = y.mul(x[3]).sum_all().add(p.mul(x[3]).sum_all());
+            let entropy = x[0].log_softmax(-1).mul(x[3]).sum(1, false).mean_all();
+            let gradients = autodiff::vjp(&[(loss, loss.number(1.0)), (entropy, entropy.number(1.0))], &x[..3]);
+            [vec![y, loss, entropy], gradients].concat()
+        };
+        check(&inputs, f).unwrap_or_else(|e| panic!("{shape:?}: {e}"));
+    }
+}
+
+#[test]
+fn what_a_loss_reads_is_written_nowhere() {
+    let text = |shape: &[usize]| {
+        let traced = traced(&[numbers(shape), numbers(shape)], |x| {
+            let difference = x[0].sub(x[1]);
+            vec![difference.mul(difference).mean_all()]
+        });
+        Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}")).explain()
+    };
+    assert!(text(&[40, 50]).contains("sub.mul.sum"), "{}", text(&[40, 50]));
+    assert!(text(&[40, 50]).contains(" 0 buffers"), "{}", text(&[40, 50]));
+}
+
+#[test]
+fn a_difference_with_a_mean_is_computed_again_and_not_kept() {
+    let traced = traced(&[numbers(&[40, 50])], |x| {
+        let difference = x[0].sub(x[0].mean(-1, true).broadcast_to([40, 50]));
+        let deviation = difference.mul(difference).mean(-1, true).sqrt().broadcast_to([40, 50]);
+        vec![difference.div(deviation)]
+    });
+    let text = Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}")).explain();
+    assert!(text.contains("sub.mul.sum") && text.contains("sub.div"), "{text}");
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    for shape in SHAPES {
+        let inputs = [numbers(shape), numbers(&[shape[1]])];
+        let traced = traced(&inputs, |x| {
+            let y = x[0].mul(x[0]).sub(x[1].broadcast_to(*shape));
+            vec![y.sum(1, false), x[0].sin().sum(0, false), y.abs().sum_all()]
+        });
+        let program = Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}"));
+        let run = |n: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads");
+            pool.install(|| program.run(&inputs, &mut vec![])).unwrap_or_else(|e| panic!("{e}"))
+        };
+        let one = run(1);
+        assert!([2, 3, 5].into_iter().all(|n| run(n) == one), "{shape:?}");
+    }
+}
