@@ -61,6 +61,22 @@ pub(crate) fn bytes_of(buffer: &Buffer) -> &[u8] {
     match_buffer!(buffer, d => bytemuck::cast_slice(d.as_slice()))
 }
 
+/// The bytes of a host buffer of numbers, to be changed.
+///
+/// # Panics
+/// If they are truth values, for which not all bytes stand.
+pub(crate) fn numbers_mut(buffer: &mut Buffer) -> &mut [u8] {
+    match buffer {
+        Buffer::F32(d) => bytemuck::cast_slice_mut(d),
+        Buffer::F64(d) => bytemuck::cast_slice_mut(d),
+        Buffer::I32(d) => bytemuck::cast_slice_mut(d),
+        Buffer::I64(d) => bytemuck::cast_slice_mut(d),
+        Buffer::U32(d) => bytemuck::cast_slice_mut(d),
+        Buffer::U8(d) => d,
+        Buffer::Bool(_) => panic!("truth values as bytes"),
+    }
+}
+
 /// Elements of the type `dtype` that lie in `bytes`, as a host buffer.
 pub(crate) fn to_buffer(dtype: DType, bytes: &[u8]) -> Buffer {
     let mut buffer = Buffer::zeros(dtype, bytes.len() / dtype.size());

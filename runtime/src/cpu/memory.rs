@@ -128,7 +128,11 @@ impl<'a> Sources<'a> {
     pub(crate) fn host(&self, view: &View) -> HostTensor {
         match_dtype!(view.dtype, T => {
             let all = self.elements::<T>(view.base);
-            let data: Vec<T> = view.offsets().map(|i| T::load(all[i])).collect();
+            let data: Vec<T> = if view.is_contiguous() {
+                all[view.offset..][..view.size()].iter().map(|&x| T::load(x)).collect()
+            } else {
+                view.offsets().map(|i| T::load(all[i])).collect()
+            };
             HostTensor::new(view.shape.clone(), data)
         })
     }

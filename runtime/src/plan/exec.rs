@@ -2,7 +2,8 @@
 
 use super::lists::Scratch;
 use super::{Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers};
-use crate::cpu::element::{bytes_of, scalar_to_reg, to_buffer, write_buffer};
+use crate::cpu::element::{bytes_of, numbers_mut, scalar_to_reg, to_buffer, write_buffer};
+use crate::cpu::kernels::index::{self, Places};
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::list::List;
 use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars};
@@ -157,6 +158,10 @@ impl Plan {
                 let operands = self.operands(cx, step, foreign);
                 let result = reference::eval(step, &operands)?;
                 self.store(cx, step, result)
+            }
+            Kernel::AddAtEnd(places) => {
+                let outcome = index::check(places, &step.operands, &cx.sources(self, foreign));
+                outcome.map_err(|kernels::Failed| self.failure(cx, step, foreign))
             }
             Kernel::ToSlot | Kernel::FromSlot => {
                 let tensor = self.host(cx, &step.operands[0], foreign);
@@ -323,6 +328,13 @@ impl Plan {
                 other => var(assign.var, Change::Tensor(self.host(cx, other, foreign))),
             }
         }
+        for &id in &self.updates {
+            let step = &self.steps[id.index()];
+            let Kernel::AddAtEnd(places) = &step.kernel else { panic!("{id:?} adds nothing at the end") };
+            let Base::Var(i) = step.operands[0].view().base else { panic!("{id:?} adds to no variable") };
+            let sources = cx.sources(self, foreign);
+            var(i as usize, Change::Rows { places, operands: &step.operands, sources });
+        }
     }
 }
 
@@ -332,6 +344,8 @@ pub(crate) enum Change<'a> {
     Bytes(&'a [u8]),
     /// A tensor.
     Tensor(HostTensor),
+    /// What it was, with the last operand added at places that were checked.
+    Rows { places: &'a Places, operands: &'a [Operand], sources: Sources<'a> },
 }
 
 impl Change<'_> {
@@ -342,6 +356,10 @@ impl Change<'_> {
             Change::Tensor(t) => {
                 let same = HostTensor::from_buffer(tensor.shape().to_vec(), to_buffer(t.dtype(), bytes_of(t.buffer())));
                 *tensor = same;
+            }
+            Change::Rows { places, operands, sources } => {
+                let added = index::scatter_add(places, operands, numbers_mut(tensor.buffer_mut()), &sources);
+                added.expect("the places were checked");
             }
         }
     }

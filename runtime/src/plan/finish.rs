@@ -51,7 +51,8 @@ pub(super) fn finish(
     outputs: Vec<(Operand, TensorType)>,
     assigns: Vec<Assign>,
 ) -> Result<Plan> {
-    let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value));
+    let at_end = draft.updates.iter().flat_map(|&step| &draft.step(step).operands);
+    let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value)).chain(at_end);
     let mut live = Liveness::new(&draft, last);
     live.coalesce(&draft);
 
@@ -121,6 +122,7 @@ pub(super) fn finish(
         inputs,
         outputs,
         assigns,
+        updates: draft.updates.clone(),
         name,
         native: None,
     })

@@ -239,6 +239,9 @@ pub(crate) struct Plan {
     pub(crate) inputs: Vec<TensorType>,
     pub(crate) outputs: Vec<(Operand, TensorType)>,
     pub(crate) assigns: Vec<Assign>,
+    /// The steps whose last operand is added, when all instructions have run, to the variable that the first one is, in this order.
+    /// No other operand of theirs lies in a variable.
+    pub(crate) updates: Vec<StepId>,
     /// The name of the graph.
     pub(crate) name: String,
     /// The native code of its loops.

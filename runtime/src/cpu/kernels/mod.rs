@@ -56,6 +56,8 @@ pub(crate) enum Kernel {
     Take(index::Places),
     /// Adds at places to what the buffer holds.
     ScatterAdd(index::Places),
+    /// Checks places; at them something is added to a variable when the step ends.
+    AddAtEnd(index::Places),
     /// Reads a part whose start a register holds.
     ReadWindow(index::Window),
     /// Overwrites a part whose start a register holds.
@@ -106,6 +108,7 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
         | Kernel::Assert(_)
         | Kernel::Print(..)
         | Kernel::List(_)
+        | Kernel::AddAtEnd(_)
         | Kernel::ToSlot
         | Kernel::FromSlot
         | Kernel::Reference => {

@@ -7,6 +7,7 @@
 mod control;
 mod elementwise;
 mod prim;
+mod updates;
 
 use super::draft::{Arm, Draft, Item, Loop, Move};
 use super::{
@@ -50,6 +51,8 @@ struct Lower<'g> {
     places: Vec<Option<Place>>,
     /// The node that is the only user of a value, if there is one. Yielding a value is using it by no node.
     only_user: Vec<Users>,
+    /// The nodes that become additions to variables at the end of the step, with the index of the variable.
+    updates: HashMap<Node, usize>,
     /// Registers of constants by their content.
     constant_regs: HashMap<u64, Reg>,
     /// The present value of each variable, where it was assigned.
@@ -67,12 +70,16 @@ enum Users {
 
 /// Makes the plan of a graph. Shapes that are not known become slots.
 pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
+    let only_user = users(graph);
+    // What is checked for infinities is computed where it stands.
+    let updates = if options.check_finite { HashMap::new() } else { updates::updates(graph, &only_user) };
     let mut lower = Lower {
         graph,
         options,
         draft: Draft::default(),
         places: vec![None; graph.n_values()],
-        only_user: users(graph),
+        only_user,
+        updates,
         constant_regs: HashMap::new(),
         assigned: vec![None; graph.vars.len()],
         current_loop: None,
@@ -152,6 +159,11 @@ impl Lower<'_> {
         let graph = self.graph;
         let data = graph.node(node);
         match &data.op {
+            Op::Prim(def, attrs) if self.updates.contains_key(&node) => {
+                self.update(self.updates[&node], node, def, attrs)?;
+            }
+            // Made by its operand.
+            Op::Assign(_) if self.updates.contains_key(&node) => {}
             Op::Prim(def, attrs) => {
                 let place = self.prim(node, def, attrs)?;
                 self.places[data.results[0].index()] = Some(place);
