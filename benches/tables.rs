@@ -47,6 +47,24 @@ fn sgd_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| step.call((&ids, &by)).unwrap());
 }
 
+/// The same with a rate for each element of the table, so that the gradient is asked for as a table.
+#[divan::bench(sample_count = 40, sample_size = 1)]
+fn descent_by_a_table_of_rates_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
+    let init = Init::new(1);
+    let table = Embedding::new(&init, 100_000, 64);
+    let rates = Var::untrained("rates", init.normal([100_000, 64], 0.01));
+    let session = Session::new().unwrap();
+    let step = |ids: Tensor<i32>, by: Tensor| {
+        let x = table.table.get();
+        let loss = (x.take(ids, 0) * by).sum();
+        table.table.set(x - rates.get() * gradients(loss, x));
+        loss
+    };
+    let step = session.function(step).unwrap();
+    let (ids, by) = (ids(8192, 100_000), init.normal([8192, 64], 1.0));
+    bencher.bench_local(|| step.call((&ids, &by)).unwrap());
+}
+
 /// A block of a transformer with the normalization before each part.
 #[derive(Module)]
 struct Block {

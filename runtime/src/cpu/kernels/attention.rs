@@ -62,15 +62,25 @@ trait Scalar:
 {
     /// `1 / sqrt(n)`
     fn inverse_root(n: usize) -> Self;
+    /// Whether it is neither infinite nor `NaN`.
+    fn is_number(self) -> bool;
 }
 impl Scalar for f32 {
     fn inverse_root(n: usize) -> f32 {
         1.0 / (n as f32).sqrt()
     }
+    #[inline(always)]
+    fn is_number(self) -> bool {
+        f32::is_finite(self)
+    }
 }
 impl Scalar for f64 {
     fn inverse_root(n: usize) -> f64 {
         1.0 / (n as f64).sqrt()
+    }
+    #[inline(always)]
+    fn is_number(self) -> bool {
+        f64::is_finite(self)
     }
 }
 
@@ -206,7 +216,7 @@ impl Attention {
                     let scale = exponentials(seen, &mut largest[i], &mut sums[i]);
                     unseen.fill(T::default());
                     if keys.start > 0 {
-                        y[i * self.width..][..self.width].iter_mut().for_each(|y| *y = *y * scale);
+                        y[i * self.width..][..self.width].iter_mut().for_each(|y| *y *= scale);
                     }
                 }
             });
@@ -216,7 +226,7 @@ impl Attention {
         // Without keys the mean is zero.
         if self.m > 0 {
             for (y, &sum) in y.chunks_exact_mut(self.width).zip(&*sums) {
-                y.iter_mut().for_each(|y| *y = *y / sum);
+                y.iter_mut().for_each(|y| *y /= sum);
             }
         }
     }
@@ -288,7 +298,7 @@ impl Attention {
                     }
                     let (sum, mean) = (sums[i], means[i] / sums[i]);
                     for (p, d) in p.iter_mut().zip(d) {
-                        *p = *p / sum;
+                        *p /= sum;
                         *d = *p * (*d - mean) * root;
                     }
                 }
@@ -330,8 +340,7 @@ fn add_product<T: Scalar>(to: &mut [T], a: MatRef<'_, T>, b: MatRef<'_, T>) {
 /// What is subtracted from scores, as in softmax.
 #[inline(always)]
 fn shift<T: Scalar>(largest: T) -> T {
-    // The difference of a number that is not finite with itself is NaN.
-    if largest - largest == T::default() { largest } else { T::default() }
+    if T::is_number(largest) { largest } else { T::default() }
 }
 
 /// Makes exponentials of the scores of a query with a block of keys, less the largest score so far; gives what sums of earlier blocks
@@ -359,7 +368,7 @@ fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
     let mut lanes = [T::default(); LANES];
     for (a, b) in a.iter().zip(b) {
         for i in 0..LANES {
-            lanes[i] = lanes[i] + a[i] * b[i];
+            lanes[i] += a[i] * b[i];
         }
     }
     let total = fold::<T>(&lanes, T::default(), |a, b| a + b);
