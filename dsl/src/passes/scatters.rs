@@ -10,7 +10,7 @@ use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value};
 /// A *sparse* value is zero but where rows were added to zeros. The operations that make it:
 ///
 /// - `scatter_add` or `scatter_add_along_axis` into zeros, or into a sparse value
-/// - the negative of a sparse value; one times or divided by a number
+/// - the negative of a sparse value; one times a number; one of floats divided by a number
 /// - a sum or difference of two
 ///
 /// In `x + s`, `s + x` and `x - s` with a sparse `s` and any other `x`, the rows of `s` are negated, multiplied and divided as `s` was and
@@ -101,6 +101,10 @@ impl Sums<'_> {
 
     /// The sparse operand of a product or quotient and the number that it is multiplied with or divided by.
     fn scaled(&self, name: &str, a: Value, b: Value) -> Option<(Value, Value)> {
+        // The quotient of a sum of integers is not the sum of the quotients.
+        if name == "div" && !self.graph.ty(a).element().dtype.is_float() {
+            return None;
+        }
         match (self.is_sparse(a), self.is_sparse(b)) {
             (true, false) => Some((a, self.number(b)?)),
             (false, true) if name == "mul" => Some((b, self.number(a)?)),
