@@ -65,7 +65,7 @@ pub(crate) fn bytes_of(buffer: &Buffer) -> &[u8] {
 ///
 /// # Panics
 /// If they are truth values, for which not all bytes stand.
-pub(crate) fn numbers_mut(buffer: &mut Buffer) -> &mut [u8] {
+pub(crate) fn bytes_of_mut(buffer: &mut Buffer) -> &mut [u8] {
     match buffer {
         Buffer::F32(d) => bytemuck::cast_slice_mut(d),
         Buffer::F64(d) => bytemuck::cast_slice_mut(d),

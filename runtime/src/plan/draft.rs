@@ -96,7 +96,7 @@ pub(crate) struct Draft {
     pub(crate) n_slots: u32,
     pub(crate) constants: Vec<HostTensor>,
     /// The steps whose rows are added to variables at the end.
-    pub(crate) updates: Vec<StepId>,
+    pub(crate) additions: Vec<StepId>,
     /// Storage of loop variables, with their loop.
     pub(crate) carried: Vec<(Storage, u32)>,
 }

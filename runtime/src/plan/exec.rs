@@ -2,7 +2,7 @@
 
 use super::lists::Scratch;
 use super::{Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers};
-use crate::cpu::element::{bytes_of, numbers_mut, scalar_to_reg, to_buffer, write_buffer};
+use crate::cpu::element::{bytes_of, bytes_of_mut, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::index::{self, Places};
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::list::List;
@@ -328,7 +328,7 @@ impl Plan {
                 other => var(assign.var, Change::Tensor(self.host(cx, other, foreign))),
             }
         }
-        for &id in &self.updates {
+        for &id in &self.additions {
             let step = &self.steps[id.index()];
             let Kernel::AddAtEnd(places) = &step.kernel else { panic!("{id:?} adds nothing at the end") };
             let Base::Var(i) = step.operands[0].view().base else { panic!("{id:?} adds to no variable") };
@@ -358,7 +358,7 @@ impl Change<'_> {
                 *tensor = same;
             }
             Change::Rows { places, operands, sources } => {
-                let added = index::scatter_add(places, operands, numbers_mut(tensor.buffer_mut()), &sources);
+                let added = index::scatter_add(places, operands, bytes_of_mut(tensor.buffer_mut()), &sources);
                 added.expect("the places were checked");
             }
         }

@@ -36,7 +36,7 @@ impl fmt::Display for Plan {
         for assign in &self.assigns {
             writeln!(f, "  variable {} = {}", assign.var, Shown(&assign.value))?;
         }
-        for &id in &self.updates {
+        for &id in &self.additions {
             let [table, ids, rows] = &self.steps[id.index()].operands[..] else {
                 panic!("an addition has three operands")
             };

@@ -51,7 +51,7 @@ pub(super) fn finish(
     outputs: Vec<(Operand, TensorType)>,
     assigns: Vec<Assign>,
 ) -> Result<Plan> {
-    let at_end = draft.updates.iter().flat_map(|&step| &draft.step(step).operands);
+    let at_end = draft.additions.iter().flat_map(|&step| &draft.step(step).operands);
     let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value)).chain(at_end);
     let mut live = Liveness::new(&draft, last);
     live.coalesce(&draft);
@@ -122,7 +122,7 @@ pub(super) fn finish(
         inputs,
         outputs,
         assigns,
-        updates: draft.updates.clone(),
+        additions: draft.additions.clone(),
         name,
         native: None,
     })

@@ -241,7 +241,7 @@ pub(crate) struct Plan {
     pub(crate) assigns: Vec<Assign>,
     /// The steps whose last operand is added, when all instructions have run, to the variable that the first one is, in this order.
     /// No other operand of theirs lies in a variable.
-    pub(crate) updates: Vec<StepId>,
+    pub(crate) additions: Vec<StepId>,
     /// The name of the graph.
     pub(crate) name: String,
     /// The native code of its loops.

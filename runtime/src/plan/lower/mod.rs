@@ -4,10 +4,10 @@
 //! whose only user is another elementwise operation of the same region and shape are fused with it. Captures of
 //! regions are the outer places themselves.
 
+mod additions;
 mod control;
 mod elementwise;
 mod prim;
-mod updates;
 
 use super::draft::{Arm, Draft, Item, Loop, Move};
 use super::{
@@ -52,7 +52,7 @@ struct Lower<'g> {
     /// The node that is the only user of a value, if there is one. Yielding a value is using it by no node.
     only_user: Vec<Users>,
     /// The nodes that become additions to variables at the end of the step, with the index of the variable.
-    updates: HashMap<Node, usize>,
+    additions: HashMap<Node, usize>,
     /// Registers of constants by their content.
     constant_regs: HashMap<u64, Reg>,
     /// The present value of each variable, where it was assigned.
@@ -72,14 +72,14 @@ enum Users {
 pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
     let only_user = users(graph);
     // What is checked for infinities is computed where it stands.
-    let updates = if options.check_finite { HashMap::new() } else { updates::updates(graph, &only_user) };
+    let additions = if options.check_finite { HashMap::new() } else { additions::additions(graph, &only_user) };
     let mut lower = Lower {
         graph,
         options,
         draft: Draft::default(),
         places: vec![None; graph.n_values()],
         only_user,
-        updates,
+        additions,
         constant_regs: HashMap::new(),
         assigned: vec![None; graph.vars.len()],
         current_loop: None,
@@ -159,11 +159,11 @@ impl Lower<'_> {
         let graph = self.graph;
         let data = graph.node(node);
         match &data.op {
-            Op::Prim(def, attrs) if self.updates.contains_key(&node) => {
-                self.update(self.updates[&node], node, def, attrs)?;
+            Op::Prim(def, attrs) if self.additions.contains_key(&node) => {
+                self.addition(self.additions[&node], node, def, attrs)?;
             }
             // Made by its operand.
-            Op::Assign(_) if self.updates.contains_key(&node) => {}
+            Op::Assign(_) if self.additions.contains_key(&node) => {}
             Op::Prim(def, attrs) => {
                 let place = self.prim(node, def, attrs)?;
                 self.places[data.results[0].index()] = Some(place);

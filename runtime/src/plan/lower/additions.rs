@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 /// The nodes that become additions at the end of the step, with the index of their variable: operations that add at places, and the
 /// assignment of the last one's result.
-pub(super) fn updates(graph: &Graph, only_user: &[Users]) -> HashMap<Node, usize> {
+pub(super) fn additions(graph: &Graph, only_user: &[Users]) -> HashMap<Node, usize> {
     let mut touched = vec![[0; 2]; graph.vars.len()];
     graph.visit_nodes(graph.root(), &mut |node| match graph.node(node).op {
         Op::Read(var) => touched[var.index()][0] += 1,
@@ -56,7 +56,7 @@ fn chain(graph: &Graph, only_user: &[Users], mut user: Node, mut value: Value) -
 
 impl Lower<'_> {
     /// Lowers an operation that adds at places of a variable at the end of the step.
-    pub(super) fn update(&mut self, var: usize, node: Node, def: &'static OpDef, attrs: &Attrs) -> Result<()> {
+    pub(super) fn addition(&mut self, var: usize, node: Node, def: &'static OpDef, attrs: &Attrs) -> Result<()> {
         let data = self.graph.node(node);
         let ty = &self.graph.vars[var].ty;
         let table = View::whole(Base::Var(var as u32), ty.dtype, ty.shape.known().expect("known of variables"));
@@ -71,7 +71,7 @@ impl Lower<'_> {
         let meaning = Meaning { def, attrs: attrs.clone() };
         let step = self.add_step(Kernel::AddAtEnd(places), operands, Out::Nothing, Some(meaning), def.name, data.loc);
         self.emit(Instr::Run(step));
-        self.draft.updates.push(step);
+        self.draft.additions.push(step);
         Ok(())
     }
 
