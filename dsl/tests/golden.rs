@@ -11,7 +11,7 @@
 //! writes what the library says now into the files; read the difference before it is committed.
 
 use anabranch_dsl::ir::verify;
-use anabranch_dsl::passes::{Cse, Dce, Fold, Inline, Parts, Pass, Products, specialize};
+use anabranch_dsl::passes::{Cse, Dce, Fold, Inline, Parts, Pass, Products, Scatters, specialize};
 use anabranch_dsl::{Diagnostic, Graph, TensorType};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -133,6 +133,7 @@ fn apply(pass: &str, source: &str, path: &Path) -> String {
         "fold" => Box::new(Fold),
         "inline" => Box::new(Inline),
         "parts" => Box::new(Parts),
+        "scatters" => Box::new(Scatters),
         "products" => Box::new(Products),
         "specialize" => {
             return match specialize(&graph, &input_types(source)) {
@@ -164,7 +165,7 @@ fn input_types(source: &str) -> Vec<TensorType> {
 #[test]
 fn passes_do_what_their_files_say() {
     let mut failures = Vec::new();
-    for pass in ["cse", "dce", "fold", "inline", "parts", "products", "specialize"] {
+    for pass in ["cse", "dce", "fold", "inline", "parts", "products", "scatters", "specialize"] {
         let files = files(&format!("passes/{pass}"));
         assert!(files.len() >= 3, "only {} files of {pass} were found", files.len());
         for path in &files {

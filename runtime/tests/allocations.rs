@@ -147,3 +147,31 @@ fn variables_change_in_place() {
     });
     assert_eq!(n, 0);
 }
+
+#[test]
+fn attention_and_its_gradients_take_no_memory() {
+    let x = HostTensor::new([3, 5, 4], (0..60).map(|i| (i % 7) as f32 - 3.0).collect::<Vec<_>>());
+    let n = of_third_run(&[x], |x| {
+        let y = x[0].scaled_dot_product_attention(x[0], x[0], true);
+        let loss = y.mul(y).sum_all();
+        [vec![loss], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
+    });
+    assert_eq!(n, 0);
+}
+
+#[test]
+fn rows_added_to_a_variable_take_no_memory() {
+    let text = "graph @f(%ids: i32[3], %rows: f32[3, 2]) -> f32[3, 2] {
+        var @table: f32[50, 2]
+        %table = read @table
+        %y = take %table, %ids {axis=0}
+        %next = scatter_add %table, %ids, %rows {axis=0}
+        assign @table, %next
+        return %y
+    }";
+    let graph = Graph::parse(text, "f.ir").unwrap_or_else(|e| panic!("{}", e[0]));
+    let inputs = [HostTensor::new([3], vec![7, 0, 7]), HostTensor::new([3, 2], vec![1.0f32; 6])];
+    let mut vars = vec![HostTensor::new([50, 2], vec![0.0f32; 100])];
+    assert_eq!(of_third_run_of(graph, &inputs, &mut vars), 0);
+    assert_eq!(vars[0].data::<f32>()[14], 6.0);
+}

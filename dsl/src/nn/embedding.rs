@@ -4,6 +4,10 @@ use super::{Init, module};
 use crate::{Integer, Tensor, Var};
 
 /// A table of vectors.
+///
+/// Its gradient is the rows that were read, not a table, as long as it is only added, negated, and scaled by one number: a step of plain
+/// gradient descent ([`Sgd`](crate::optim::Sgd) without momentum) costs what the rows cost. Moments change in all rows at each step,
+/// so [`Adam`](crate::optim::Adam) and momentum cost what the table costs.
 #[derive(Debug)]
 pub struct Embedding {
     /// `[entries, size]`

@@ -1,35 +1,311 @@
-//! Attention, made of other operations.
+//! Attention: means of values, weighted by how well keys fit queries.
+//!
+//! `attention` is one operation, so that a device needs no matrix of all scores; its gradient is a second one, which computes the scores again
+//! (Dao et al. 2022, "FlashAttention"). The gradient of that is made of other operations, with all scores. Where extents are
+//! not known, attention is made of other operations, too.
+//!
+//! With queries `Q`, keys `K`, values `V` and the gradient `G` of the result:
+//!
+//! ```text
+//! S = Q Kᵀ / sqrt(size), of keys that a query does not see -inf
+//! P = softmax(S)          the result is P V
+//! D = G Vᵀ
+//! R = P (D - sum(P D))    the gradient of S
+//! the gradients of Q, K, V: R K / sqrt(size), Rᵀ Q / sqrt(size), Pᵀ G
+//! ```
 
+use super::infer::Class;
+use super::number::{Number, match_float};
 use super::*;
-use crate::{Float, Tensor};
+use crate::ir::{Attr, AttrKind, Attrs};
+use crate::{Dim, Float, Shape, Tensor};
+
+/// The operations of this file.
+pub(super) const OPS: &[&OpDef] = &[&ATTENTION, &ATTENTION_GRAD];
+
+/// For each of the queries `[.., n, size]` the mean of the values `[.., m, width]` with the weights of the keys `[.., m, size]`.
+///
+/// What a query does not see adds nothing; devices may add a zero times its value there, which shows if that is infinite or `NaN`.
+static ATTENTION: OpDef = OpDef {
+    name: "attention",
+    arity: Arity::Exactly(3),
+    attrs: &[("causal", AttrKind::Bool)],
+    infer: |cx| {
+        let [batch, n, _, _, width] = checked(cx)?;
+        Ok(Type::tensor(cx.tensor(0)?.dtype, Shape([&batch.0[..], &[n.0[0].clone(), width.0[0].clone()]].concat())))
+    },
+    eval: |cx| Ok(match_float!(cx.operands[0].buffer(), q => cx.result(attention(&Sizes::of(cx), q, cx)))),
+    grad: Grad::Rule(|n| {
+        let packed = trace::emit(&ATTENTION_GRAD, &[n.x(0), n.x(1), n.x(2), n.dy()], n.attrs().clone());
+        let parts = parts_of(packed, [n.ty(0), n.ty(1), n.ty(2)]);
+        parts.into_iter().enumerate().map(|(i, part)| n.needs(i).then_some(part)).collect()
+    }),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Pure,
+};
+
+/// The gradients of attention with respect to queries, keys and values, from these and the gradient of the result: the elements of all
+/// three, one behind the other, along one axis behind the leading ones.
+static ATTENTION_GRAD: OpDef = OpDef {
+    name: "attention_grad",
+    arity: Arity::Exactly(4),
+    attrs: &[("causal", AttrKind::Bool)],
+    infer: |cx| {
+        let [batch, n, m, size, width] = checked(cx)?;
+        let g = cx.tensor(3)?;
+        let of_result = Shape([&batch.0[..], &n.0, &width.0].concat());
+        if g.dtype != cx.tensor(0)?.dtype || !g.shape.compatible(&of_result) {
+            let error = OpError::new(format!("the gradient of a result of shape {of_result}"));
+            return Err(error.label(g.to_string()));
+        }
+        let known = |s: &Shape| s.0[0].known();
+        let elements = || Some(known(&n)? * known(&size)? + known(&m)? * (known(&size)? + known(&width)?));
+        let elements = elements().map_or(Dim::Unknown, Dim::Known);
+        Ok(Type::tensor(g.dtype, Shape([&batch.0[..], &[elements]].concat())))
+    },
+    eval: |cx| Ok(match_float!(cx.operands[0].buffer(), q => cx.result(gradients(&Sizes::of(cx), q, cx)))),
+    grad: Grad::Rule(|n| {
+        let causal = n.attrs().bool("causal");
+        let [q, k, v, g] = std::array::from_fn(|i| n.x(i));
+        let [to_q, to_k, to_v] = parts_of(n.dy(), [n.ty(0), n.ty(1), n.ty(2)]);
+        let scale = scale(q);
+        let p = weights(q, k, causal);
+        let d = g.matmul(v.transpose(-2, -1));
+        let centered = d - (p * d).sum(-1, true);
+        let r = p * centered;
+        // The gradients of R, of P and of D; then that of S.
+        let of_r = (to_q.matmul(k.transpose(-2, -1)) + q.matmul(to_k.transpose(-2, -1))) * scale;
+        let row = (of_r * p).sum(-1, true);
+        let of_p = g.matmul(to_v.transpose(-2, -1)) + of_r * centered - d * row;
+        let of_d = p * (of_r - row);
+        let of_s = p * (of_p - (p * of_p).sum(-1, true));
+        vec![
+            n.needs(0).then(|| (of_s.matmul(k) + r.matmul(to_k)) * scale),
+            n.needs(1).then(|| (of_s.transpose(-2, -1).matmul(q) + r.transpose(-2, -1).matmul(to_q)) * scale),
+            n.needs(2).then(|| of_d.transpose(-2, -1).matmul(g)),
+            n.needs(3).then(|| p.matmul(to_v) + of_d.matmul(v)),
+        ]
+    }),
+    exactness: Exactness::Sum(1.0),
+    effects: Effects::Pure,
+};
+
+/// The leading axes of queries, keys and values, and the extents `n`, `m`, `size` and `width`, if they fit.
+fn checked(cx: &InferCx<'_>) -> Result<[Shape; 5], OpError> {
+    let (q, k, v) = (cx.tensor(0)?, cx.tensor(1)?, cx.tensor(2)?);
+    Class::Float.check(q)?;
+    let label = || format!("{q} with keys {k} and values {v}");
+    if q.rank() < 2 || k.rank() != q.rank() || v.rank() != q.rank() {
+        return Err(OpError::new("ranks are not equal and at least 2").label(label()));
+    }
+    if k.dtype != q.dtype || v.dtype != q.dtype {
+        return Err(OpError::new("element types differ").label(label()).help("convert them with `.cast()`"));
+    }
+    let last = q.rank() - 2;
+    let part = |ty: &TensorType, range: std::ops::Range<usize>| Shape(ty.shape.dims()[range].to_vec());
+    let matched = |what: &str, a: Shape, b: Shape| match a.compatible(&b) {
+        true => Ok(a.meet(&b)),
+        false => Err(OpError::new(format!("{what} differ, {a} and {b}")).label(label())),
+    };
+    let batch = matched("leading axes", part(q, 0..last), part(k, 0..last))?;
+    let batch = matched("leading axes", batch, part(v, 0..last))?;
+    let size = matched("sizes of queries and keys", part(q, last + 1..last + 2), part(k, last + 1..last + 2))?;
+    if size.0[0].known() == Some(0) {
+        return Err(OpError::new("queries and keys without elements").label(label()));
+    }
+    let m = matched("numbers of keys and values", part(k, last..last + 1), part(v, last..last + 1))?;
+    let n = part(q, last..last + 1);
+    if cx.attrs.bool("causal") && !n.compatible(&m) {
+        let error = OpError::new(format!("{n} queries for {m} keys")).label(label());
+        return Err(error.help("the causal mask needs as many of both"));
+    }
+    Ok([batch, n, m, size, part(v, last + 1..last + 2)])
+}
+
+/// The extents of operands.
+struct Sizes {
+    batch: usize,
+    n: usize,
+    m: usize,
+    size: usize,
+    width: usize,
+    causal: bool,
+}
+
+impl Sizes {
+    fn of(cx: &EvalCx<'_>) -> Sizes {
+        let (q, v) = (cx.operands[0].shape(), cx.operands[2].shape());
+        let last = q.len() - 2;
+        let batch = q[..last].iter().product();
+        let causal = cx.attrs.bool("causal");
+        Sizes { batch, n: q[last], m: v[last], size: q[last + 1], width: v[last + 1], causal }
+    }
+
+    /// How many keys a query sees.
+    fn seen(&self, query: usize) -> usize {
+        if self.causal { query + 1 } else { self.m }
+    }
+}
+
+/// What attention needs of a float.
+trait Real: Float + Number {
+    fn exp(self) -> Self;
+    fn is_finite(self) -> bool;
+    fn over_root(self, n: usize) -> Self;
+    fn divided(self, by: Self) -> Self;
+}
+macro_rules! real {
+    ($($t:ident)*) => {$(
+        impl Real for $t {
+            fn exp(self) -> $t { $t::exp(self) }
+            fn is_finite(self) -> bool { $t::is_finite(self) }
+            fn over_root(self, n: usize) -> $t { self / (n as $t).sqrt() }
+            fn divided(self, by: $t) -> $t { self / by }
+        }
+    )*};
+}
+real!(f32 f64);
+
+fn dot<T: Real>(a: &[T], b: &[T]) -> T {
+    a.iter().zip(b).fold(T::ZERO, |sum, (&a, &b)| sum.plus(a.times(b)))
+}
+
+fn add_scaled<T: Real>(to: &mut [T], x: &[T], by: T) {
+    to.iter_mut().zip(x).for_each(|(to, &x)| *to = to.plus(x.times(by)));
+}
+
+/// The weights of the keys that a query sees.
+fn weights_of<T: Real>(q: &[T], keys: &[T]) -> Vec<T> {
+    let mut p: Vec<T> = keys.chunks_exact(q.len().max(1)).map(|k| dot(q, k).over_root(q.len())).collect();
+    let max = p.iter().copied().fold(T::LOWEST, T::larger);
+    // As in softmax.
+    let shift = if max.is_finite() { max } else { T::ZERO };
+    p.iter_mut().for_each(|s| *s = s.minus(shift).exp());
+    let sum = p.iter().copied().fold(T::ZERO, T::plus);
+    p.iter_mut().for_each(|p| *p = p.divided(sum));
+    p
+}
+
+fn attention<T: Real>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
+    let (k, v) = (cx.operands[1].data::<T>(), cx.operands[2].data::<T>());
+    let mut y = vec![T::ZERO; s.batch * s.n * s.width];
+    for row in 0..s.batch * s.n {
+        let (at, seen) = (row / s.n * s.m, s.seen(row % s.n));
+        let p = weights_of(&q[row * s.size..][..s.size], &k[at * s.size..][..seen * s.size]);
+        for (j, p) in p.into_iter().enumerate() {
+            add_scaled(&mut y[row * s.width..][..s.width], &v[(at + j) * s.width..][..s.width], p);
+        }
+    }
+    y
+}
+
+fn gradients<T: Real>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
+    let [k, v, g] = [1, 2, 3].map(|i| cx.operands[i].data::<T>());
+    let (of_q, of_k, of_v) = (s.n * s.size, s.m * s.size, s.m * s.width);
+    let mut all = vec![T::ZERO; s.batch * (of_q + of_k + of_v)];
+    for b in 0..s.batch {
+        let own = &mut all[b * (of_q + of_k + of_v)..][..of_q + of_k + of_v];
+        let (to_q, rest) = own.split_at_mut(of_q);
+        let (to_k, to_v) = rest.split_at_mut(of_k);
+        let (k, v) = (&k[b * of_k..][..of_k], &v[b * of_v..][..of_v]);
+        for i in 0..s.n {
+            let (q, g) = (&q[(b * s.n + i) * s.size..][..s.size], &g[(b * s.n + i) * s.width..][..s.width]);
+            let p = weights_of(q, &k[..s.seen(i) * s.size]);
+            let d: Vec<T> = (0..p.len()).map(|j| dot(g, &v[j * s.width..][..s.width])).collect();
+            let mean = dot(&p, &d);
+            for j in 0..p.len() {
+                let r = p[j].times(d[j].minus(mean)).over_root(s.size);
+                add_scaled(&mut to_q[i * s.size..][..s.size], &k[j * s.size..][..s.size], r);
+                add_scaled(&mut to_k[j * s.size..][..s.size], q, r);
+                add_scaled(&mut to_v[j * s.width..][..s.width], g, p[j]);
+            }
+        }
+    }
+    all
+}
+
+/// The three parts of what `attention_grad` gives, or of its gradient.
+fn parts_of(packed: Any, types: [&TensorType; 3]) -> [Any; 3] {
+    let mut start = 0;
+    types.map(|ty| {
+        let matrix = ty.shape.dims()[ty.rank() - 2..].iter().map(|d| d.known().expect("attention is of known extents"));
+        let n = matrix.product::<usize>();
+        let part = packed.slice(-1, start, start + n).reshape(ty.shape.clone());
+        start += n;
+        part
+    })
+}
+
+/// What scores are multiplied with.
+fn scale(queries: Any) -> f64 {
+    1.0 / (queries.dim(-1) as f64).sqrt()
+}
+
+/// The weights of all keys, made of other operations.
+fn weights(queries: Any, keys: Any, causal: bool) -> Any {
+    let scores = queries.matmul(keys.transpose(-2, -1)) / (queries.dim(-1) as f64).sqrt();
+    let scores = match causal {
+        false => scores,
+        true => {
+            let n = queries.dim(-2);
+            let row = Tensor::<i32>::iota([n, n], 0).untyped();
+            let column = Tensor::<i32>::iota([n, n], 1).untyped();
+            column.gt(row).select(scores.number(f64::NEG_INFINITY), scores)
+        }
+    };
+    scores.softmax(-1)
+}
+
+/// Queries, keys and values with the same leading axes, if `attention` takes them.
+fn matched(operands: [Any; 3]) -> Option<[Any; 3]> {
+    let types = operands.map(Any::tensor_type);
+    let leading = |ty: &TensorType| Shape(ty.shape.dims()[..ty.rank() - 2].to_vec());
+    let is_known = |ty: &TensorType| ty.shape.dims()[ty.rank() - 2..].iter().all(|d| d.known().is_some_and(|n| n > 0));
+    let common = leading(&types[0]).broadcast(&leading(&types[1]))?.broadcast(&leading(&types[2]))?;
+    if !types.iter().all(is_known) || !types[0].dtype.is_float() {
+        return None;
+    }
+    if types.iter().all(|ty| leading(ty) == common) {
+        return Some(operands);
+    }
+    let stretched = |(x, ty): (Any, &TensorType)| {
+        let matrix = &ty.shape.dims()[ty.rank() - 2..];
+        x.broadcast_to(Shape([common.dims(), matrix].concat()))
+    };
+    let all: Vec<Any> = operands
+        .into_iter()
+        .zip(&types)
+        .map(|pair| if common.is_definite() { Some(stretched(pair)) } else { None })
+        .collect::<Option<_>>()?;
+    all.try_into().ok()
+}
 
 impl Any {
     /// See [`Tensor::scaled_dot_product_attention`].
     #[track_caller]
     pub fn scaled_dot_product_attention(self, keys: Any, values: Any, causal: bool) -> Any {
         let op = "scaled_dot_product_attention";
-        let (q, k) = (self.tensor_type(), keys.tensor_type());
+        let (q, k, v) = (self.tensor_type(), keys.tensor_type(), values.tensor_type());
         let label = format!("{q} with keys {k}");
-        if q.rank() < 2 || k.rank() < 2 || values.tensor_type().rank() < 2 {
+        if q.rank() < 2 || k.rank() < 2 || v.rank() < 2 {
             let error = OpError::new("queries, keys and values are matrices, or batches of them");
-            refuse(op, error.label(format!("{label} and values {}", values.tensor_type())));
+            refuse(op, error.label(format!("{label} and values {v}")));
         }
-        let size = self.dim(-1);
-        let scores = self.matmul(keys.transpose(-2, -1)) / (size as f64).sqrt();
-        let scores = match causal {
-            false => scores,
-            true => {
-                let (n, m) = (self.dim(-2), keys.dim(-2));
-                if n != m {
-                    let error = OpError::new(format!("{n} queries for {m} keys"));
-                    refuse(op, error.label(label).help("the causal mask needs as many of both"));
-                }
-                let row = Tensor::<i32>::iota([n, n], 0).untyped();
-                let column = Tensor::<i32>::iota([n, n], 1).untyped();
-                column.gt(row).select(scores.number(f64::NEG_INFINITY), scores)
-            }
+        if causal && self.dim(-2) != keys.dim(-2) {
+            let error = OpError::new(format!("{} queries for {} keys", self.dim(-2), keys.dim(-2)));
+            refuse(op, error.label(label).help("the causal mask needs as many of both"));
+        }
+        let fits = |a: &TensorType, i: usize, b: &TensorType, j: usize| {
+            a.shape.dims()[a.rank() - i].compatible(&b.shape.dims()[b.rank() - j]) && a.dtype == b.dtype
         };
-        scores.softmax(-1).matmul(values)
+        // What does not fit is refused by the products.
+        if fits(&q, 1, &k, 1)
+            && fits(&k, 2, &v, 2)
+            && let Some(operands) = trace::called_at(Loc::caller(), || matched([self, keys, values]))
+        {
+            return trace::emit(&ATTENTION, &operands, Attrs::none().with("causal", Attr::Bool(causal)));
+        }
+        weights(self, keys, causal).matmul(values)
     }
 }
 
@@ -37,6 +313,9 @@ impl<T: Float> Tensor<T> {
     /// For each query of this tensor `[.., n, size]` the mean of the values `[.., m, width]`, weighted by the softmax of
     /// `query · key / sqrt(size)` over the keys `[.., m, size]`: `[.., n, width]` (Vaswani et al. 2017). Leading axes are
     /// broadcast.
+    ///
+    /// Neither it nor its gradient needs memory for the scores of all queries and keys, where the extents are known (Dao et al. 2022); the gradient
+    /// of the gradient does.
     ///
     /// If it is `causal`, query `i` sees the keys `0..=i` only, and there are as many keys as queries.
     ///

@@ -233,6 +233,7 @@ pub fn all() -> impl Iterator<Item = &'static OpDef> {
         conv::OPS,
         pool::OPS,
         softmax::OPS,
+        attention::OPS,
         random::OPS,
     ]
     .into_iter()

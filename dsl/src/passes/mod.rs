@@ -16,6 +16,7 @@ mod identity;
 mod inline;
 mod parts;
 mod products;
+mod scatters;
 mod specialize;
 mod trips;
 
@@ -25,6 +26,7 @@ pub use fold::Fold;
 pub use inline::Inline;
 pub use parts::Parts;
 pub use products::Products;
+pub use scatters::Scatters;
 pub use specialize::specialize;
 
 /// A transformation of graphs that keeps their meaning.
@@ -58,6 +60,8 @@ impl Pipeline {
             Box::new(Cse),
             // After merging, so that what is used once is seen to be.
             Box::new(Parts),
+            // After folding, which finds the zeros that rows are added to.
+            Box::new(Scatters),
             Box::new(Products),
             // Last: the others leave behind what is no longer used.
             Box::new(Dce),

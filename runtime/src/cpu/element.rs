@@ -62,10 +62,10 @@ pub(crate) fn bytes_of(buffer: &Buffer) -> &[u8] {
     match_buffer!(buffer, d => bytemuck::cast_slice(d.as_slice()))
 }
 
-/// The bytes of a host buffer for writing.
+/// The bytes of a host buffer of numbers, to be changed.
 ///
 /// # Panics
-/// If the elements are truth values, which cannot have all bytes.
+/// If they are truth values, for which not all bytes stand.
 pub(crate) fn bytes_of_mut(buffer: &mut Buffer) -> &mut [u8] {
     match buffer {
         Buffer::F32(d) => bytemuck::cast_slice_mut(d),
@@ -74,7 +74,7 @@ pub(crate) fn bytes_of_mut(buffer: &mut Buffer) -> &mut [u8] {
         Buffer::I64(d) => bytemuck::cast_slice_mut(d),
         Buffer::U32(d) => bytemuck::cast_slice_mut(d),
         Buffer::U8(d) => d,
-        Buffer::Bool(_) => panic!("truth values are written as bytes"),
+        Buffer::Bool(_) => panic!("truth values as bytes"),
     }
 }
 

@@ -157,7 +157,11 @@ impl<'a> Sources<'a> {
         }
         match_dtype!(view.dtype, T => {
             let all = self.elements::<T>(view.base);
-            let data: Vec<T> = view.offsets().map(|i| T::load(all[i])).collect();
+            let data: Vec<T> = if view.is_contiguous() {
+                all[view.offset..][..view.size()].iter().map(|&x| T::load(x)).collect()
+            } else {
+                view.offsets().map(|i| T::load(all[i])).collect()
+            };
             HostTensor::new(view.shape.clone(), data)
         })
     }

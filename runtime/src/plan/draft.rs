@@ -95,6 +95,8 @@ pub(crate) struct Draft {
     pub(crate) stacks: Vec<Type>,
     pub(crate) n_slots: u32,
     pub(crate) constants: Vec<HostTensor>,
+    /// The steps whose rows are added to variables at the end.
+    pub(crate) additions: Vec<StepId>,
     /// Storage of loop variables, with their loop.
     pub(crate) carried: Vec<(Storage, u32)>,
 }

@@ -3,6 +3,7 @@
 use super::lists::Scratch;
 use super::{Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers};
 use crate::cpu::element::{bytes_of, bytes_of_mut, scalar_to_reg, to_buffer, write_buffer};
+use crate::cpu::kernels::index;
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::list::List;
 use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars, VarsMut};
@@ -164,6 +165,10 @@ impl Plan {
                 let operands = self.operands(cx, step, foreign);
                 let result = reference::eval(step, &operands)?;
                 self.store(cx, step, result)
+            }
+            Kernel::AddAtEnd(places) => {
+                let outcome = index::check(places, &step.operands, &cx.sources(self, foreign));
+                outcome.map_err(|kernels::Failed| self.failure(cx, step, foreign))
             }
             Kernel::ToSlot | Kernel::FromSlot => {
                 let tensor = self.host(cx, &step.operands[0], foreign);
@@ -349,6 +354,14 @@ impl Plan {
                     *tensor = HostTensor::from_buffer(tensor.shape().to_vec(), buffer);
                 }
             }
+        }
+        for &id in &self.additions {
+            let step = &self.steps[id.index()];
+            let Kernel::AddAtEnd(places) = &step.kernel else { panic!("{id:?} adds nothing at the end") };
+            let Base::Var(var) = step.operands[0].view().base else { panic!("{id:?} adds to no variable") };
+            let table = bytes_of_mut(vars.tensor_mut(var as usize).buffer_mut());
+            let added = index::scatter_add(places, &step.operands, table, &cx.sources(self, foreign));
+            added.unwrap_or_else(|kernels::Failed| panic!("the places were checked"));
         }
     }
 }

@@ -44,6 +44,12 @@ impl fmt::Display for Plan {
         for assign in &self.assigns {
             writeln!(f, "  variable {} = {}", assign.var, Shown(&assign.value))?;
         }
+        for &id in &self.additions {
+            let [table, ids, rows] = &self.steps[id.index()].operands[..] else {
+                panic!("an addition has three operands")
+            };
+            writeln!(f, "  {} += {} at {}", Shown(table), Shown(rows), Shown(ids))?;
+        }
         Ok(())
     }
 }
@@ -94,7 +100,11 @@ impl Plan {
 
     fn step_text(&self, f: &mut fmt::Formatter<'_>, id: StepId) -> fmt::Result {
         let Step { kernel, operands, out, name, loc, .. } = &self.steps[id.index()];
-        write!(f, "{} = ", ShownOut(out))?;
+        match kernel {
+            Kernel::AddAtEnd(_) => write!(f, "check the places of")?,
+            _ => write!(f, "{} =", ShownOut(out))?,
+        }
+        f.write_str(" ")?;
         match kernel {
             Kernel::Map(map) => names(f, map.names())?,
             Kernel::MapReduce(reduce) => names(f, reduce.names().chain([*name]))?,

@@ -53,8 +53,9 @@ pub(super) fn finish(
     assigns: Vec<Assign>,
     updates: Vec<Update>,
 ) -> Result<Plan> {
+    let at_end = draft.additions.iter().flat_map(|&step| &draft.step(step).operands);
     let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value));
-    let last = last.chain(updates.iter().flat_map(|u| &u.operands));
+    let last = last.chain(updates.iter().flat_map(|u| &u.operands)).chain(at_end);
     let mut live = Liveness::new(&draft, last);
     live.coalesce(&draft);
 
@@ -127,6 +128,7 @@ pub(super) fn finish(
         outputs,
         assigns,
         updates,
+        additions: draft.additions.clone(),
         name,
         native: None,
     })

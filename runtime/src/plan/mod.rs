@@ -254,6 +254,9 @@ pub(crate) struct Plan {
     /// What gives variables new values in place, in order; before the others.
     pub(crate) updates: Vec<Update>,
     pub(crate) assigns: Vec<Assign>,
+    /// The steps whose last operand is added, when all instructions have run, to the variable that the first one is, in this order.
+    /// No other operand of theirs lies in a variable.
+    pub(crate) additions: Vec<StepId>,
     /// The name of the graph.
     pub(crate) name: String,
     /// The native code of its loops.

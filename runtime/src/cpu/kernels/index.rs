@@ -6,6 +6,7 @@ use crate::cpu::element::Cell;
 use crate::cpu::memory::Sources;
 use crate::plan::{Base, Operand, View};
 use anabranch_dsl::{DType, match_dtype};
+use rayon::prelude::*;
 
 /// Which places indices name.
 #[derive(Clone, Debug)]
@@ -115,6 +116,9 @@ impl<'a> Ids<'a> {
     }
 }
 
+/// Elements from which on the work is split over threads.
+const PARALLEL: usize = 1 << 15;
+
 /// Reads the places that the second operand names from the first, both dense.
 pub(crate) fn take(places: &Places, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
     let (x, ids) = (operands[0].view(), operands[1].view());
@@ -122,15 +126,33 @@ pub(crate) fn take(places: &Places, operands: &[Operand], out: &mut [u8], source
     match_dtype!(x.dtype, T => {
         let x = sources.contiguous::<T>(x);
         let y: &mut [<T as Cell>::Mem] = bytemuck::cast_slice_mut(out);
-        places.for_each(&ids, &mut |from, to, n| match n {
-            1 => y[to] = x[from],
-            _ => y[to..to + n].copy_from_slice(&x[from..from + n]),
-        });
+        match *places {
+            Places::Slices { extent, inner, .. } if inner > 1 && y.len() >= PARALLEL => {
+                let slices = y.len() / inner;
+                let of_part = slices.div_ceil(4 * rayon::current_num_threads());
+                y.par_chunks_mut(of_part * inner).enumerate().for_each(|(part, y)| {
+                    for (i, y) in (part * of_part..).zip(y.chunks_exact_mut(inner)) {
+                        let from = (i / ids.len() * extent + ids.get(i % ids.len())) * inner;
+                        y.copy_from_slice(&x[from..from + inner]);
+                    }
+                });
+            }
+            _ => places.for_each(&ids, &mut |from, to, n| match n {
+                1 => y[to] = x[from],
+                _ => y[to..to + n].copy_from_slice(&x[from..from + n]),
+            }),
+        }
     });
     Ok(())
 }
 
-/// Adds the third operand to what is in `out`, at the places that the second names.
+/// Whether the places that the second operand names are there.
+pub(crate) fn check(places: &Places, operands: &[Operand], sources: &Sources<'_>) -> Result<(), Failed> {
+    Ids::new(operands[1].view(), sources, places.extent()).map(|_| ())
+}
+
+/// Adds the third operand to what is in `out`, at the places that the second names, to each place in the order of the indices. Threads
+/// share the places, not the indices, so that the order is the same for any number of them.
 pub(crate) fn scatter_add(
     places: &Places,
     operands: &[Operand],
@@ -143,9 +165,22 @@ pub(crate) fn scatter_add(
         ($t:ty, $add:expr) => {{
             let x = sources.contiguous::<$t>(updates);
             let y: &mut [$t] = bytemuck::cast_slice_mut(out);
-            places.for_each(&ids, &mut |to, from, n| {
-                y[to..to + n].iter_mut().zip(&x[from..from + n]).for_each(|(y, &x)| *y = $add(*y, x));
-            });
+            let add = |y: &mut [$t], x: &[$t]| y.iter_mut().zip(x).for_each(|(y, &x)| *y = $add(*y, x));
+            match *places {
+                Places::Slices { outer: 1, extent, inner } if x.len() >= PARALLEL && extent > 1 && inner > 1 => {
+                    let of_part = extent.div_ceil(rayon::current_num_threads());
+                    y.par_chunks_mut(of_part * inner).enumerate().for_each(|(part, y)| {
+                        let (first, n) = (part * of_part, y.len() / inner);
+                        for (i, x) in x.chunks_exact(inner).enumerate() {
+                            let id = ids.get(i).wrapping_sub(first);
+                            if id < n {
+                                add(&mut y[id * inner..][..inner], x);
+                            }
+                        }
+                    });
+                }
+                _ => places.for_each(&ids, &mut |to, from, n| add(&mut y[to..to + n], &x[from..from + n])),
+            }
         }};
     }
     match updates.dtype {

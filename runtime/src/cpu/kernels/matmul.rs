@@ -25,7 +25,7 @@ pub(crate) struct Matmul {
 
 /// Where a matrix's rows and columns are.
 #[derive(Clone, Copy, Debug)]
-enum Layout {
+pub(super) enum Layout {
     /// Rows lie so far apart; their elements lie one behind the other.
     RowMajor { stride: usize },
     /// Columns lie so far apart; their elements lie one behind the other.
@@ -40,7 +40,7 @@ const PART: usize = 1 << 24;
 const GRAIN: usize = 48;
 
 /// The layout of the matrices in the last two axes of a view, if it is one that the kernels know.
-fn layout(view: &View) -> Option<Layout> {
+pub(super) fn layout(view: &View) -> Option<Layout> {
     let rank = view.shape.len();
     let (rows, columns) = (view.shape[rank - 2], view.shape[rank - 1]);
     let (down, right) = (view.strides[rank - 2], view.strides[rank - 1]);
@@ -187,7 +187,8 @@ where
     }
 }
 
-fn matrix<T>(data: &[T], rows: usize, columns: usize, layout: Layout) -> MatRef<'_, T> {
+/// A matrix at the start of some data.
+pub(super) fn matrix<T>(data: &[T], rows: usize, columns: usize, layout: Layout) -> MatRef<'_, T> {
     match layout {
         Layout::RowMajor { stride } => {
             let n = if rows == 0 { 0 } else { (rows - 1) * stride + columns };

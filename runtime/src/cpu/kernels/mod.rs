@@ -4,6 +4,7 @@
 //! It reads views and writes one region. The result does not depend on the number of threads: work is split into parts whose
 //! sizes depend on the shapes only.
 
+pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
@@ -49,6 +50,8 @@ pub(crate) enum Kernel {
     Softmax(softmax::Softmax),
     /// A product of matrices.
     Matmul(matmul::Matmul),
+    /// Attention or its gradients.
+    Attention(attention::Attention),
     /// A convolution or its transpose.
     Conv(conv::Gather),
     /// The gradient of a convolution with respect to its filters.
@@ -59,6 +62,8 @@ pub(crate) enum Kernel {
     Take(index::Places),
     /// Adds at places to what the buffer holds.
     ScatterAdd(index::Places),
+    /// Checks places; at them something is added to a variable when the step ends.
+    AddAtEnd(index::Places),
     /// Reads a part whose start a register holds.
     ReadWindow(index::Window),
     /// Overwrites a part whose start a register holds.
@@ -92,6 +97,7 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
         Kernel::Lanes(lanes) => lanes.run(operands[0].view(), out, sources),
         Kernel::Softmax(softmax) => softmax.run(operands[0].view(), out, sources),
         Kernel::Matmul(matmul) => matmul.run(operands, out, sources),
+        Kernel::Attention(attention) => attention.run(operands, out, sources),
         Kernel::Conv(conv) => conv.run(operands, out, sources),
         Kernel::ConvWeights(conv) => conv.run(operands, out, sources),
         Kernel::Pool(pool) => pool.run(operands, out, sources),
@@ -110,6 +116,7 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
         | Kernel::Assert(_)
         | Kernel::Print(..)
         | Kernel::List(_)
+        | Kernel::AddAtEnd(_)
         | Kernel::ToSlot
         | Kernel::FromSlot
         | Kernel::Reference => {

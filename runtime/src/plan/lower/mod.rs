@@ -5,6 +5,7 @@
 //! each of several such users. Captures of
 //! regions are the outer places themselves.
 
+mod additions;
 mod control;
 mod elementwise;
 mod prim;
@@ -56,6 +57,8 @@ struct Lower<'g> {
     only_user: Vec<Users>,
     /// Whether the users of a value can all compute it while they read it.
     repeatable: Vec<bool>,
+    /// The nodes that become additions to variables at the end of the step, with the index of the variable.
+    additions: HashMap<Node, usize>,
     /// Registers of constants by their content.
     constant_regs: HashMap<u64, Reg>,
     /// The present value of each variable, where it was assigned.
@@ -74,6 +77,9 @@ enum Users {
 /// Makes the plan of a graph. Shapes that are not known become slots.
 pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
     let only_user = users(graph);
+    // What is checked for infinities is computed where it stands.
+    let additions =
+        if options.check_finite || !options.fuse { HashMap::new() } else { additions::additions(graph, &only_user) };
     let mut lower = Lower {
         graph,
         options,
@@ -81,6 +87,7 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
         places: vec![None; graph.n_values()],
         repeatable: elementwise::repeatable(graph, &only_user),
         only_user,
+        additions,
         constant_regs: HashMap::new(),
         assigned: vec![None; graph.vars.len()],
         current_loop: None,
@@ -161,6 +168,11 @@ impl Lower<'_> {
         let graph = self.graph;
         let data = graph.node(node);
         match &data.op {
+            Op::Prim(def, attrs) if self.additions.contains_key(&node) => {
+                self.addition(self.additions[&node], node, def, attrs)?;
+            }
+            // Made by its operand.
+            Op::Assign(_) if self.additions.contains_key(&node) => {}
             Op::Prim(def, attrs) => {
                 let place = self.prim(node, def, attrs)?;
                 self.places[data.results[0].index()] = Some(place);

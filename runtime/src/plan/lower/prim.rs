@@ -2,6 +2,7 @@
 
 use super::elementwise::reduced;
 use super::{Copy, Kernel, Lower, Move, Place};
+use crate::cpu::kernels::attention::Attention;
 use crate::cpu::kernels::conv::{Gather, Geometry, Weights};
 use crate::cpu::kernels::index::{Places, Window};
 use crate::cpu::kernels::lanes::{Along, Lanes};
@@ -189,6 +190,14 @@ impl Lower<'_> {
                     *view = self.contiguous(view.clone(), def.name, data.loc);
                 }
                 kernel
+            }
+            "attention" | "attention_grad" => {
+                for view in &mut operands {
+                    if !Attention::takes(view) {
+                        *view = self.copied(view, def.name, data.loc);
+                    }
+                }
+                Kernel::Attention(Attention::new(&operands, attrs.bool("causal")))
             }
             "take" | "take_along_axis" => {
                 for view in &mut operands {

@@ -1,0 +1,212 @@
+//! Sums with terms that are zero but in few places.
+
+use super::{Pass, is_zero, made_by};
+use crate::Graph;
+use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value};
+
+/// Adds rows instead of tables that are zero in all other rows: what becomes of the gradient of an embedding, whose cost is then that of the
+/// rows that were read, not that of the table.
+///
+/// A *sparse* value is zero but where rows were added to zeros. The operations that make it:
+///
+/// - `scatter_add` or `scatter_add_along_axis` into zeros, or into a sparse value
+/// - the negative of a sparse value; one times a number; one of floats divided by a number
+/// - a sum or difference of two
+///
+/// In `x + s`, `s + x` and `x - s` with a sparse `s` and any other `x`, the rows of `s` are negated, multiplied and divided as `s` was and
+/// added to `x`, in the order of the terms. So `table - rate * gradient` becomes one `scatter_add` into the table for each
+/// time that it was read, and the plan changes the table where it lies.
+///
+/// A sum stays as it is if its rows have to be computed with and are more elements than the sum has.
+///
+/// Before: verified. After: verified. Sums of floats may be rounded in another way; a row of `x` that `s` does not name stays, bit by
+/// bit, also where zero times an infinite number or a negative zero plus zero had made another one of it. A number of a row that is out of
+/// range fails at the sum, not before. What gave `s` stays, unused, for the pass that removes such.
+#[derive(Clone, Copy, Debug)]
+pub struct Scatters;
+
+impl Pass for Scatters {
+    fn name(&self) -> &'static str {
+        "scatters"
+    }
+
+    fn run(&self, graph: &mut Graph) -> bool {
+        let replaced = Replacements::new(graph);
+        let is_sparse = vec![false; graph.n_values()];
+        // A term that many sums share is added to each of them; that many are not worth it.
+        let budget = 64 + graph.n_nodes();
+        let mut pass = Sums { graph, is_sparse, replaced, budget, changed: false };
+        pass.region(pass.graph.root());
+        pass.changed
+    }
+}
+
+struct Sums<'g> {
+    graph: &'g mut Graph,
+    is_sparse: Vec<bool>,
+    replaced: Replacements,
+    /// How many terms may still be added.
+    budget: usize,
+    changed: bool,
+}
+
+/// What is done with the rows of a term before they are added.
+#[derive(Clone, Copy)]
+enum Change {
+    Negate,
+    /// Multiplies with a number, or divides by it, as the operation of this name does.
+    Scale(&'static str, Value),
+}
+
+/// Rows that are added to something: those of a `scatter_add`, changed from the last change to the first.
+struct Term {
+    scatter: Node,
+    changes: Vec<Change>,
+}
+
+impl Sums<'_> {
+    fn region(&mut self, region: Region) {
+        for node in self.graph.region(region).nodes.clone() {
+            self.replaced.apply(&mut self.graph.node_mut(node).operands);
+            self.node(node);
+            for inner in self.graph.node(node).regions.clone() {
+                self.region(inner);
+            }
+        }
+        self.replaced.apply(&mut self.graph.region_mut(region).yields);
+    }
+
+    fn is_sparse(&self, v: Value) -> bool {
+        self.is_sparse.get(v.index()).copied().unwrap_or(false)
+    }
+
+    fn node(&mut self, node: Node) {
+        let &[result] = &self.graph.node(node).results[..] else { return };
+        let Some((name, operands)) = made_by(self.graph, result) else { return };
+        match (name, operands) {
+            ("scatter_add" | "scatter_add_along_axis", &[into, ..]) => {
+                self.is_sparse[result.index()] = self.is_sparse(into) || is_zero(self.graph, into);
+            }
+            ("neg", &[x]) => self.is_sparse[result.index()] = self.is_sparse(x),
+            ("mul" | "div", &[a, b]) => self.is_sparse[result.index()] = self.scaled(name, a, b).is_some(),
+            ("add" | "sub", &[a, b]) => match (self.is_sparse(a), self.is_sparse(b)) {
+                (true, true) => self.is_sparse[result.index()] = true,
+                (false, true) => self.add(node, a, b, (name == "sub").then_some(Change::Negate)),
+                (true, false) if name == "add" => self.add(node, b, a, None),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+
+    /// The sparse operand of a product or quotient and the number that it is multiplied with or divided by.
+    fn scaled(&self, name: &str, a: Value, b: Value) -> Option<(Value, Value)> {
+        // The quotient of a sum of integers is not the sum of the quotients.
+        if name == "div" && !self.graph.ty(a).element().dtype.is_float() {
+            return None;
+        }
+        match (self.is_sparse(a), self.is_sparse(b)) {
+            (true, false) => Some((a, self.number(b)?)),
+            (false, true) if name == "mul" => Some((b, self.number(a)?)),
+            _ => None,
+        }
+    }
+
+    /// The number that all elements of a value are, if that is to be seen.
+    fn number(&self, v: Value) -> Option<Value> {
+        match made_by(self.graph, v) {
+            Some(("broadcast_to" | "broadcast_like", &[x, ..])) if self.graph.ty(x).element().rank() == 0 => Some(x),
+            _ => None,
+        }
+    }
+
+    /// Makes `x + sparse`, the result of a node, out of the rows alone.
+    fn add(&mut self, node: Node, x: Value, sparse: Value, change: Option<Change>) {
+        let terms = self.terms(sparse, change.into_iter().collect());
+        let Some(terms) = terms.filter(|terms| self.pays(x, terms)) else { return };
+        self.budget -= terms.len();
+        let mut sum = x;
+        for Term { scatter, changes } in terms {
+            let data = self.graph.node(scatter);
+            let (op, ids, mut rows) = (data.op.clone(), data.operands[1], data.operands[2]);
+            for change in changes.into_iter().rev() {
+                rows = match change {
+                    Change::Negate => self.insert("neg", &[rows], Attrs::none(), scatter, node),
+                    Change::Scale(name, by) => {
+                        let shape = self.graph.ty(rows).element().shape.clone();
+                        let attrs = Attrs::none().with("shape", Attr::Shape(shape));
+                        let by = self.insert("broadcast_to", &[by], attrs, scatter, node);
+                        self.insert(name, &[rows, by], Attrs::none(), scatter, node)
+                    }
+                };
+            }
+            sum = self.insert_op(op, &[sum, ids, rows], scatter, node);
+        }
+        let result = self.graph.node(node).results[0];
+        self.replaced.replace(result, sum);
+        self.changed = true;
+    }
+
+    /// The terms of a sparse value, on which changes are made after its own, in the order of the sum; none if they are too many.
+    fn terms(&self, sparse: Value, changes: Vec<Change>) -> Option<Vec<Term>> {
+        let mut terms = Vec::new();
+        // The last term comes first.
+        let mut todo = vec![(sparse, changes)];
+        while let Some((v, mut changes)) = todo.pop() {
+            if terms.len() + todo.len() >= self.budget {
+                return None;
+            }
+            match made_by(self.graph, v).expect("a sparse value is made by an operation of the table") {
+                ("neg", &[x]) => {
+                    changes.push(Change::Negate);
+                    todo.push((x, changes));
+                }
+                (name @ ("mul" | "div"), &[a, b]) => {
+                    let (x, by) = self.scaled(name, a, b).expect("seen before");
+                    changes.push(Change::Scale(name, by));
+                    todo.push((x, changes));
+                }
+                (name @ ("add" | "sub"), &[a, b]) => {
+                    todo.push((a, changes.clone()));
+                    if name == "sub" {
+                        changes.push(Change::Negate);
+                    }
+                    todo.push((b, changes));
+                }
+                (_, &[into, ..]) => {
+                    if self.is_sparse(into) {
+                        todo.push((into, changes.clone()));
+                    }
+                    terms.push(Term { scatter: self.graph.producer(v).expect("it is made by a node"), changes });
+                }
+                (name, _) => panic!("`{name}` gives no sparse value"),
+            }
+        }
+        terms.reverse();
+        Some(terms)
+    }
+
+    /// Whether computing with the rows is not more work than computing with the sum.
+    fn pays(&self, sum: Value, terms: &[Term]) -> bool {
+        let size = |v: Value| self.graph.ty(v).element().shape.known().map(|extents| extents.iter().product::<usize>());
+        let changed = terms.iter().filter(|term| !term.changes.is_empty());
+        let rows: Option<usize> = changed.map(|term| size(self.graph.node(term.scatter).operands[2])).sum();
+        matches!((rows, size(sum)), (Some(rows), Some(sum)) if rows <= sum)
+    }
+
+    /// Adds an operation of the table before a node; gives its result.
+    fn insert(&mut self, name: &str, operands: &[Value], attrs: Attrs, at: Node, before: Node) -> Value {
+        let def = crate::ops::by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"));
+        self.insert_op(Op::Prim(def, attrs), operands, at, before)
+    }
+
+    /// Adds a node with the place of another one in the source.
+    fn insert_op(&mut self, op: Op, operands: &[Value], at: Node, before: Node) -> Value {
+        let (region, loc) = (self.graph.node(before).region, self.graph.node(at).loc);
+        let node = self.graph.make_node(region, op, operands.to_vec(), [], loc);
+        let types = crate::ir::result_types(self.graph, node).unwrap_or_else(|e| panic!("scatters: {e:?}"));
+        let result = self.graph.add_result(node, types.into_iter().next().expect("it has a result"));
+        self.graph.insert_before(node, before);
+        result
+    }
+}

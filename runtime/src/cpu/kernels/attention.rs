@@ -1,0 +1,393 @@
+//! Attention and its gradients in blocks, with no matrix of all scores.
+//!
+//! Scores are of a block of queries and a block of keys at a time. Where there are several blocks of keys, the largest score of a
+//! query and the sum of the exponentials grow with them, and what was summed before is scaled to a new largest score (Milakov and
+//! Gimelshein 2018, "Online normalizer calculation for softmax"; Dao et al. 2022, "FlashAttention"). For the gradients the scores are
+//! computed again; with several blocks of keys twice, first for the sums. Memory beside operands and result is two blocks for each thread.
+//!
+//! Threads share the matrices and, forward, the blocks of queries. Sizes of blocks depend on the shapes only, and each sum is of
+//! one thread, in order.
+
+use super::matmul::{Layout, layout, matrix};
+use super::reduce::fold;
+use super::walk::{Axis, merged};
+use crate::cpu::element::Cell;
+use crate::cpu::math::{Real, wide};
+use crate::cpu::memory::Sources;
+use crate::plan::{Operand, View};
+use anabranch_dsl::DType;
+use faer::linalg::matmul::matmul;
+use faer::{Accum, MatMut, MatRef, Par};
+use rayon::prelude::*;
+use std::cell::RefCell;
+use std::ops::{Add, Div, Mul, Range, Sub};
+
+/// Attention, or its gradients.
+#[derive(Clone, Debug)]
+pub(crate) struct Attention {
+    /// Queries and keys of a matrix, their elements, and those of values.
+    n: usize,
+    m: usize,
+    size: usize,
+    width: usize,
+    causal: bool,
+    /// Whether the gradients are computed.
+    gradients: bool,
+    /// The axes before the matrices, with strides of queries, keys, values and, for gradients, the gradient of the result.
+    batch: Vec<Axis<4>>,
+    layouts: [Layout; 4],
+}
+
+/// Most keys in a block.
+const KEYS: usize = 1024;
+/// About so many scores are in a block, of at most so many queries.
+const SCORES: usize = 1 << 16;
+const QUERIES: usize = 64;
+/// Multiplications from which on work is split over threads.
+const PARALLEL: usize = 1 << 19;
+
+/// What is computed with.
+trait Scalar:
+    Real
+    + Cell<Mem = Self>
+    + faer::traits::ComplexField
+    + faer::traits::RealField
+    + bytemuck::Pod
+    + From<f32>
+    + PartialOrd
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+{
+    /// `1 / sqrt(n)`
+    fn inverse_root(n: usize) -> Self;
+    /// Whether it is neither infinite nor `NaN`.
+    fn is_number(self) -> bool;
+}
+impl Scalar for f32 {
+    fn inverse_root(n: usize) -> f32 {
+        1.0 / (n as f32).sqrt()
+    }
+    #[inline(always)]
+    fn is_number(self) -> bool {
+        f32::is_finite(self)
+    }
+}
+impl Scalar for f64 {
+    fn inverse_root(n: usize) -> f64 {
+        1.0 / (n as f64).sqrt()
+    }
+    #[inline(always)]
+    fn is_number(self) -> bool {
+        f64::is_finite(self)
+    }
+}
+
+/// The matrices of one index of the leading axes.
+#[derive(Clone, Copy)]
+struct Matrices<'a, T> {
+    q: MatRef<'a, T>,
+    k: MatRef<'a, T>,
+    v: MatRef<'a, T>,
+    /// The gradient of the result; without rows where it is not asked for.
+    g: MatRef<'a, T>,
+}
+
+impl Attention {
+    /// Whether a view can be an operand as it is.
+    pub(crate) fn takes(view: &View) -> bool {
+        layout(view).is_some()
+    }
+
+    /// For views of queries, keys, values and, for gradients, the gradient of the result.
+    pub(crate) fn new(operands: &[View], causal: bool) -> Attention {
+        let gradients = operands.len() == 4;
+        let view = |i: usize| operands.get(i).unwrap_or(&operands[2]);
+        let (q, v) = (view(0), view(2));
+        let batch = q.shape.len() - 2;
+        let strides = |i: usize| &view(i).strides[..batch];
+        Attention {
+            n: q.shape[batch],
+            m: v.shape[batch],
+            size: q.shape[batch + 1],
+            width: v.shape[batch + 1],
+            causal,
+            gradients,
+            batch: merged(&q.shape[..batch], [strides(0), strides(1), strides(2), strides(3)]),
+            layouts: std::array::from_fn(|i| layout(view(i)).expect("checked before")),
+        }
+    }
+
+    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+        match operands[0].view().dtype {
+            DType::F32 => self.run_as::<f32>(operands, bytemuck::cast_slice_mut(out), sources),
+            DType::F64 => self.run_as::<f64>(operands, bytemuck::cast_slice_mut(out), sources),
+            other => panic!("attention of {other}"),
+        }
+    }
+
+    fn run_as<T: Scalar>(&self, operands: &[Operand], out: &mut [T], sources: &Sources<'_>) {
+        let of_one = match self.gradients {
+            false => self.n * self.width,
+            true => self.n * self.size + self.m * (self.size + self.width),
+        };
+        if out.is_empty() {
+            return;
+        }
+        let views: [&View; 4] = std::array::from_fn(|i| operands.get(i).unwrap_or(&operands[2]).view());
+        let data = views.map(|view| sources.elements::<T>(view.base));
+        let one = |i: usize, out: &mut [T]| {
+            let at = self.start(i, views.map(|view| view.offset));
+            let of = |i: usize, rows: usize, columns: usize| matrix(&data[i][at[i]..], rows, columns, self.layouts[i]);
+            let g = if self.gradients { of(3, self.n, self.width) } else { of(3, 0, self.width) };
+            let x =
+                Matrices { q: of(0, self.n, self.size), k: of(1, self.m, self.size), v: of(2, self.m, self.width), g };
+            if self.gradients { self.backward(x, out) } else { self.forward(x, out) }
+        };
+        let work = out.len() / of_one * self.n * self.m * (self.size + self.width);
+        if work < PARALLEL {
+            out.chunks_exact_mut(of_one).enumerate().for_each(|(i, out)| one(i, out));
+        } else {
+            out.par_chunks_mut(of_one).enumerate().for_each(|(i, out)| one(i, out));
+        }
+    }
+
+    /// Where the matrices of one index of the leading axes begin.
+    fn start(&self, index: usize, mut start: [usize; 4]) -> [usize; 4] {
+        let mut rest = index;
+        for axis in self.batch.iter().rev() {
+            let i = (rest % axis.n) as isize;
+            rest /= axis.n;
+            start = std::array::from_fn(|k| start[k].wrapping_add_signed(i * axis.strides[k]));
+        }
+        start
+    }
+
+    /// Queries of a block.
+    fn queries(&self) -> usize {
+        (SCORES / self.m.clamp(1, KEYS)).clamp(1, QUERIES).min(self.n)
+    }
+
+    /// The blocks of the keys that some query of a block sees.
+    fn blocks(&self, queries: &Range<usize>) -> impl ExactSizeIterator<Item = Range<usize>> + use<> {
+        let seen = if self.causal { queries.end } else { self.m };
+        (0..seen.div_ceil(KEYS)).map(move |i| i * KEYS..seen.min((i + 1) * KEYS))
+    }
+
+    /// How many keys of a block a query sees.
+    fn visible(&self, query: usize, keys: &Range<usize>) -> usize {
+        if self.causal { (query + 1).clamp(keys.start, keys.end) - keys.start } else { keys.len() }
+    }
+
+    fn forward<T: Scalar>(&self, x: Matrices<'_, T>, y: &mut [T]) {
+        let rows = self.queries();
+        let block = |(i, y): (usize, &mut [T])| {
+            let queries = i * rows..i * rows + y.len() / self.width;
+            with_scratch(queries.len() * self.m.min(KEYS), 2 * queries.len(), |scores, sums: &mut [T]| {
+                self.forward_block(x, queries, y, scores, sums);
+            });
+        };
+        if self.n * self.m * (self.size + self.width) < PARALLEL {
+            y.chunks_mut(rows * self.width).enumerate().for_each(block);
+        } else {
+            y.par_chunks_mut(rows * self.width).enumerate().for_each(block);
+        }
+    }
+
+    fn forward_block<T: Scalar>(
+        &self,
+        x: Matrices<'_, T>,
+        queries: Range<usize>,
+        y: &mut [T],
+        scores: &mut [T],
+        sums: &mut [T],
+    ) {
+        let (largest, sums) = sums.split_at_mut(queries.len());
+        largest.fill(T::from(f32::NEG_INFINITY));
+        sums.fill(T::default());
+        y.fill(T::default());
+        for keys in self.blocks(&queries) {
+            let scores = &mut scores[..queries.len() * keys.len()];
+            self.scores(x, &queries, &keys, scores);
+            wide(|| {
+                for (i, row) in scores.chunks_exact_mut(keys.len()).enumerate() {
+                    let (seen, unseen) = row.split_at_mut(self.visible(queries.start + i, &keys));
+                    let scale = exponentials(seen, &mut largest[i], &mut sums[i]);
+                    unseen.fill(T::default());
+                    if keys.start > 0 {
+                        y[i * self.width..][..self.width].iter_mut().for_each(|y| *y *= scale);
+                    }
+                }
+            });
+            let weights = MatRef::from_row_major_slice(scores, queries.len(), keys.len());
+            add_product(y, weights, rows_of(x.v, &keys));
+        }
+        // Without keys the mean is zero.
+        if self.m > 0 {
+            for (y, &sum) in y.chunks_exact_mut(self.width).zip(&*sums) {
+                y.iter_mut().for_each(|y| *y /= sum);
+            }
+        }
+    }
+
+    /// The gradients of queries, keys and values, one behind the other.
+    fn backward<T: Scalar>(&self, x: Matrices<'_, T>, out: &mut [T]) {
+        out.fill(T::default());
+        let (to_q, rest) = out.split_at_mut(self.n * self.size);
+        let (to_k, to_v) = rest.split_at_mut(self.m * self.size);
+        let rows = self.queries().max(1);
+        for start in (0..self.n).step_by(rows) {
+            let queries = start..self.n.min(start + rows);
+            let to_q = &mut to_q[queries.start * self.size..queries.end * self.size];
+            with_scratch(2 * queries.len() * self.m.min(KEYS), 3 * queries.len(), |blocks, sums: &mut [T]| {
+                self.backward_block(x, queries, [to_q, to_k, to_v], blocks, sums);
+            });
+        }
+    }
+
+    fn backward_block<T: Scalar>(
+        &self,
+        x: Matrices<'_, T>,
+        queries: Range<usize>,
+        [to_q, to_k, to_v]: [&mut [T]; 3],
+        blocks: &mut [T],
+        sums: &mut [T],
+    ) {
+        let n = queries.len();
+        let half = blocks.len() / 2;
+        let (scores, slopes) = blocks.split_at_mut(half);
+        let (largest, sums) = sums.split_at_mut(n);
+        let (sums, means) = sums.split_at_mut(n);
+        largest.fill(T::from(f32::NEG_INFINITY));
+        sums.fill(T::default());
+        means.fill(T::default());
+        // The largest scores, the sums of exponentials, and of these times the gradients of the weights.
+        for keys in self.blocks(&queries) {
+            let scores = &mut scores[..n * keys.len()];
+            let slopes = &mut slopes[..n * keys.len()];
+            self.scores(x, &queries, &keys, scores);
+            self.slopes(x, &queries, &keys, slopes);
+            wide(|| {
+                for (i, row) in scores.chunks_exact_mut(keys.len()).enumerate() {
+                    let (seen, _) = row.split_at_mut(self.visible(queries.start + i, &keys));
+                    let scale = exponentials(seen, &mut largest[i], &mut sums[i]);
+                    means[i] = means[i] * scale + dot(seen, &slopes[i * keys.len()..]);
+                }
+            });
+        }
+        let is_one = self.m <= KEYS;
+        let root = T::inverse_root(self.size);
+        for keys in self.blocks(&queries) {
+            let scores = &mut scores[..n * keys.len()];
+            let slopes = &mut slopes[..n * keys.len()];
+            if !is_one {
+                self.scores(x, &queries, &keys, scores);
+                self.slopes(x, &queries, &keys, slopes);
+            }
+            wide(|| {
+                let rows = scores.chunks_exact_mut(keys.len()).zip(slopes.chunks_exact_mut(keys.len()));
+                for (i, (p, d)) in rows.enumerate() {
+                    let visible = self.visible(queries.start + i, &keys);
+                    p[visible..].fill(T::default());
+                    d[visible..].fill(T::default());
+                    let (p, d) = (&mut p[..visible], &mut d[..visible]);
+                    if !is_one {
+                        let shift = shift(largest[i]);
+                        p.iter_mut().for_each(|p| *p = (*p - shift).fast_exp());
+                    }
+                    let (sum, mean) = (sums[i], means[i] / sums[i]);
+                    for (p, d) in p.iter_mut().zip(d) {
+                        *p /= sum;
+                        *d = *p * (*d - mean) * root;
+                    }
+                }
+            });
+            let (p, r) = (MatRef::from_row_major_slice(scores, n, keys.len()), &*slopes);
+            let r = MatRef::from_row_major_slice(r, n, keys.len());
+            let (q, g) = (rows_of(x.q, &queries), rows_of(x.g, &queries));
+            let own = |width: usize| keys.start * width..keys.end * width;
+            add_product(to_q, r, rows_of(x.k, &keys));
+            add_product(&mut to_k[own(self.size)], r.transpose(), q);
+            add_product(&mut to_v[own(self.width)], p.transpose(), g);
+        }
+    }
+
+    /// `Q Kᵀ / sqrt(size)` of a block.
+    fn scores<T: Scalar>(&self, x: Matrices<'_, T>, queries: &Range<usize>, keys: &Range<usize>, out: &mut [T]) {
+        let out = MatMut::from_row_major_slice_mut(out, queries.len(), keys.len());
+        let (q, k) = (rows_of(x.q, queries), rows_of(x.k, keys));
+        matmul(out, Accum::Replace, q, k.transpose(), T::inverse_root(self.size), Par::Seq);
+    }
+
+    /// The gradients of the weights of a block, `G Vᵀ`.
+    fn slopes<T: Scalar>(&self, x: Matrices<'_, T>, queries: &Range<usize>, keys: &Range<usize>, out: &mut [T]) {
+        let out = MatMut::from_row_major_slice_mut(out, queries.len(), keys.len());
+        let (g, v) = (rows_of(x.g, queries), rows_of(x.v, keys));
+        matmul(out, Accum::Replace, g, v.transpose(), T::one_impl(), Par::Seq);
+    }
+}
+
+fn rows_of<'a, T>(x: MatRef<'a, T>, rows: &Range<usize>) -> MatRef<'a, T> {
+    x.subrows(rows.start, rows.len())
+}
+
+fn add_product<T: Scalar>(to: &mut [T], a: MatRef<'_, T>, b: MatRef<'_, T>) {
+    let to = MatMut::from_row_major_slice_mut(to, a.nrows(), b.ncols());
+    matmul(to, Accum::Add, a, b, T::one_impl(), Par::Seq);
+}
+
+/// What is subtracted from scores, as in softmax.
+#[inline(always)]
+fn shift<T: Scalar>(largest: T) -> T {
+    if T::is_number(largest) { largest } else { T::default() }
+}
+
+/// Makes exponentials of the scores of a query with a block of keys, less the largest score so far; gives what sums of earlier blocks
+/// are to be multiplied with.
+#[inline(always)]
+fn exponentials<T: Scalar>(scores: &mut [T], largest: &mut T, sum: &mut T) -> T {
+    let lowest = T::from(f32::NEG_INFINITY);
+    let before = *largest;
+    *largest = fold::<T>(scores, before, T::larger);
+    let shift_now = shift(*largest);
+    // Nothing was seen before, or nothing that counts.
+    let scale = if before == lowest { T::default() } else { (shift(before) - shift_now).fast_exp() };
+    scores.iter_mut().for_each(|s| *s = (*s - shift_now).fast_exp());
+    *sum = *sum * scale + fold::<T>(scores, T::default(), |a, b| a + b);
+    scale
+}
+
+/// The sum of products, as far as both go.
+#[inline(always)]
+fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
+    const LANES: usize = 16;
+    let b = &b[..a.len()];
+    let (a, rest_a) = a.as_chunks::<LANES>();
+    let (b, rest_b) = b.as_chunks::<LANES>();
+    let mut lanes = [T::default(); LANES];
+    for (a, b) in a.iter().zip(b) {
+        for i in 0..LANES {
+            lanes[i] += a[i] * b[i];
+        }
+    }
+    let total = fold::<T>(&lanes, T::default(), |a, b| a + b);
+    rest_a.iter().zip(rest_b).fold(total, |sum, (&a, &b)| sum + a * b)
+}
+
+/// Memory for a block and for sums, kept by each thread for later ones.
+fn with_scratch<T: Scalar>(n_block: usize, n_sums: usize, f: impl FnOnce(&mut [T], &mut [T])) {
+    thread_local! {
+        static SCRATCH: RefCell<Vec<f64>> = const { RefCell::new(Vec::new()) };
+    }
+    // Taken while it is used: a thread that waits for others may work on another block.
+    let mut scratch = SCRATCH.take();
+    let words = (n_block + n_sums) * size_of::<T>() / size_of::<f64>() + 1;
+    if scratch.len() < words {
+        scratch.resize(words, 0.0);
+    }
+    let all: &mut [T] = bytemuck::cast_slice_mut(&mut scratch);
+    let (block, rest) = all.split_at_mut(n_block);
+    f(block, &mut rest[..n_sums]);
+    SCRATCH.set(scratch);
+}

@@ -1,0 +1,93 @@
+//! Rows that are added to a variable when the step ends.
+//!
+//! `assign @v, scatter_add(read @v, ids, rows)` would copy the variable twice: once to change the copy, once to make it the new value.
+//! Where nothing else sees the new value, the rows are kept instead until no instruction can fail any more, and then added to
+//! the variable itself. The step costs what its rows cost, and one that fails has changed nothing. The numbers of the rows are checked where the
+//! operation stands.
+
+use super::{Kernel, Lower, Users};
+use crate::cpu::kernels::index::Places;
+use crate::plan::{Base, Instr, Meaning, Operand, Out, View};
+use anabranch_dsl::ir::{Attrs, Graph, Node, Op, Value};
+use anabranch_dsl::ops::OpDef;
+use anabranch_dsl::{Loc, Result};
+use std::collections::HashMap;
+
+/// The nodes that become additions at the end of the step, with the index of their variable: operations that add at places, and the
+/// assignment of the last one's result.
+pub(super) fn additions(graph: &Graph, only_user: &[Users]) -> HashMap<Node, usize> {
+    let mut touched = vec![[0; 2]; graph.vars.len()];
+    graph.visit_nodes(graph.root(), &mut |node| match graph.node(node).op {
+        Op::Read(var) => touched[var.index()][0] += 1,
+        Op::Assign(var) => touched[var.index()][1] += 1,
+        _ => {}
+    });
+    let mut found = HashMap::new();
+    for &node in &graph.region(graph.root()).nodes {
+        let data = graph.node(node);
+        if let Op::Assign(var) = data.op
+            && touched[var.index()] == [1, 1]
+            && let Some(chain) = chain(graph, only_user, node, data.operands[0])
+            && graph.producer(chain.1).is_some_and(|read| graph.node(read).op == Op::Read(var))
+        {
+            found.extend(chain.0.into_iter().chain([node]).map(|node| (node, var.index())));
+        }
+    }
+    found
+}
+
+/// The operations that add at places, each to the result of the next one, the first of which gives a value that nothing but `user` uses;
+/// and what the last one adds to.
+fn chain(graph: &Graph, only_user: &[Users], mut user: Node, mut value: Value) -> Option<(Vec<Node>, Value)> {
+    let mut chain = Vec::new();
+    while let Some(node) = graph.producer(value)
+        && let Op::Prim(def, _) = &graph.node(node).op
+        && matches!(def.name, "scatter_add" | "scatter_add_along_axis")
+    {
+        let is_known = |&v: &Value| graph.ty(v).element().shape.known().is_some();
+        if only_user[value.index()] != Users::Only(user) || !graph.node(node).operands.iter().all(is_known) {
+            return None;
+        }
+        chain.push(node);
+        (user, value) = (node, graph.node(node).operands[0]);
+    }
+    (!chain.is_empty()).then_some((chain, value))
+}
+
+impl Lower<'_> {
+    /// Lowers an operation that adds at places of a variable at the end of the step.
+    pub(super) fn addition(&mut self, var: usize, node: Node, def: &'static OpDef, attrs: &Attrs) -> Result<()> {
+        let data = self.graph.node(node);
+        let ty = &self.graph.vars[var].ty;
+        let table = View::whole(Base::Var(var as u32), ty.dtype, ty.shape.known().expect("known of variables"));
+        let ids = self.kept(data.operands[1], def.name, data.loc)?;
+        let rows = self.kept(data.operands[2], def.name, data.loc)?;
+        let axis = attrs.index("axis");
+        let places = match def.name {
+            "scatter_add" => Places::slices(&table.shape, axis),
+            _ => Places::elements(&table.shape, &ids.shape, axis),
+        };
+        let operands = [table, ids, rows].map(Operand::View).into();
+        let meaning = Meaning { def, attrs: attrs.clone() };
+        let step = self.add_step(Kernel::AddAtEnd(places), operands, Out::Nothing, Some(meaning), def.name, data.loc);
+        self.emit(Instr::Run(step));
+        self.draft.additions.push(step);
+        Ok(())
+    }
+
+    /// A value as a contiguous view that is the same at the end of the step, when variables change.
+    fn kept(&mut self, value: Value, name: &'static str, loc: Loc) -> Result<View> {
+        let view = match self.operand(value)? {
+            Operand::View(view) => view,
+            slot @ Operand::Slot(_) => {
+                let ty = self.graph.ty(value).element();
+                let view = self.new_buffer(ty.dtype, ty.shape.known().expect("checked before"));
+                let step = self.add_step(Kernel::FromSlot, vec![slot], Out::View(view.clone()), None, "copy", loc);
+                self.emit(Instr::Run(step));
+                view
+            }
+        };
+        let in_variable = matches!(view.base, Base::Var(_));
+        Ok(if in_variable { self.copied(&view, name, loc) } else { self.contiguous(view, name, loc) })
+    }
+}

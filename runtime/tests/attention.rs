@@ -1,0 +1,116 @@
+//! Attention by its kernel against the interpreter, in shapes that reach every way through it.
+
+mod support;
+
+use anabranch_dsl::{Any, DType, HostTensor, autodiff, interp};
+use anabranch_runtime::Program;
+use support::{check, traced};
+
+/// Numbers that are not regular, around zero.
+fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
+    let n: usize = shape.iter().product();
+    let at = |i: usize| ((i * 7919 + 13) % 1009) as f64 / 400.0 - 1.2;
+    match dtype {
+        DType::F32 => HostTensor::new(shape, (0..n).map(|i| at(i) as f32).collect::<Vec<_>>()),
+        _ => HostTensor::new(shape, (0..n).map(at).collect::<Vec<_>>()),
+    }
+}
+
+/// Attention and its gradients, for a loss that depends on each element in another way.
+fn all(x: &[Any], causal: bool) -> Vec<Any> {
+    let y = x[0].scaled_dot_product_attention(x[1], x[2], causal);
+    let loss = y.mul(y).mul(y + 1.0).sum_all();
+    [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
+}
+
+/// Queries `[.., n, size]`, keys `[.., m, size]`, values `[.., m, width]`.
+#[track_caller]
+fn attention(shapes: [&[usize]; 3], causal: bool) {
+    let inputs = shapes.map(|shape| numbers(shape, DType::F64));
+    check(&inputs, |x| all(x, causal)).expect("it runs");
+    attention_f32(shapes, causal);
+}
+
+#[track_caller]
+fn attention_f32(shapes: [&[usize]; 3], causal: bool) {
+    // Sums of numbers of either sign are as exact as the largest of them.
+    let inputs = shapes.map(|shape| numbers(shape, DType::F32));
+    let graph = traced(&inputs, |x| all(x, causal)).graph;
+    let expected = interp::run(&graph, &inputs, &mut vec![], interp::Options::default()).expect("it runs");
+    let program = Program::new(graph).unwrap_or_else(|e| panic!("{e}"));
+    for (given, expected) in program.run(&inputs, &mut vec![]).expect("it runs").iter().zip(&expected) {
+        let (given, expected) = (given.data::<f32>(), expected.data::<f32>());
+        let largest = expected.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        let far = given.iter().zip(expected).position(|(g, e)| (g - e).abs() > 2e-5 * largest);
+        assert_eq!(far, None, "{shapes:?}, causal: {causal}\n{}", program.explain());
+    }
+}
+
+#[test]
+fn matrices_of_every_shape() {
+    for (n, m, size, width) in [(1, 1, 1, 1), (3, 5, 2, 4), (64, 64, 8, 8), (65, 70, 17, 3), (130, 33, 5, 40)] {
+        attention([&[n, size], &[m, size], &[m, width]], false);
+        attention([&[2, n, size], &[2, n, size], &[2, n, width]], true);
+    }
+}
+
+#[test]
+fn leading_axes_are_broadcast() {
+    attention([&[2, 3, 5, 4], &[3, 6, 4], &[2, 1, 6, 2]], false);
+    attention([&[4, 3], &[2, 4, 3], &[4, 5]], true);
+}
+
+#[test]
+fn several_blocks_of_keys() {
+    attention([&[2, 5, 2], &[2, 2100, 2], &[2, 2100, 3]], false);
+    attention_f32([&[1040, 1], &[1040, 1], &[1040, 1]], true);
+}
+
+#[test]
+fn nothing_at_all() {
+    for [n, m, width] in [[0, 3, 2], [3, 0, 2], [3, 3, 0]] {
+        attention([&[2, n, 4], &[2, m, 4], &[2, m, width]], false);
+    }
+}
+
+#[test]
+fn heads_need_no_copy_and_scores_no_memory() {
+    let shape = [2, 300, 4, 8];
+    let inputs = [(); 3].map(|()| numbers(&shape, DType::F32));
+    let heads = |x: &[Any]| -> Vec<Any> { x.iter().map(|x| x.permute([0, 2, 1, 3])).collect() };
+    check(&inputs, |x| vec![heads(x)[0].scaled_dot_product_attention(heads(x)[1], heads(x)[2], true)])
+        .expect("it runs");
+    let graph = traced(&inputs, |x| all(&heads(x), false)).graph;
+    let plan = Program::new(graph).unwrap_or_else(|e| panic!("{e}")).explain();
+    let arena = plan.split("in an arena of ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<usize>().ok());
+    let scores = 2 * 4 * 300 * 300 * 4;
+    assert!(arena.is_some_and(|bytes| bytes < scores / 2), "{plan}");
+    assert_eq!(plan.matches("= attention").count(), 2, "{plan}");
+    assert!(!plan.contains("= reference"), "{plan}");
+}
+
+#[test]
+fn keys_that_do_not_count_leave_no_trace_in_later_blocks() {
+    let mut keys = vec![f64::NEG_INFINITY; 1100];
+    keys[1099] = 0.5;
+    let inputs = [
+        HostTensor::new([2, 1], vec![1.0, 2.0]),
+        HostTensor::new([1100, 1], keys),
+        HostTensor::new([1100, 1], (0..1100).map(f64::from).collect::<Vec<_>>()),
+    ];
+    let y = check(&inputs, |x| vec![x[0].scaled_dot_product_attention(x[1], x[2], false)]).expect("it runs");
+    assert_eq!(y[0].data::<f64>(), [1099.0, 1099.0]);
+}
+
+#[test]
+fn threads_change_nothing() {
+    let inputs = [[3, 150, 16], [3, 150, 16], [3, 150, 12]].map(|shape| numbers(&shape, DType::F32));
+    let program = Program::new(traced(&inputs, |x| all(x, true)).graph).unwrap_or_else(|e| panic!("{e}"));
+    let results: Vec<_> = [1, 2, 3, 7]
+        .map(|n| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads");
+            pool.install(|| program.run(&inputs, &mut vec![])).unwrap_or_else(|e| panic!("{e}"))
+        })
+        .into();
+    assert!(results.windows(2).all(|w| w[0] == w[1]));
+}

@@ -1,0 +1,192 @@
+//! Training of tables: steps cost what the rows cost that were read, and are those on the whole table.
+
+use anabranch::nn::Embedding;
+use anabranch::optim::{Adam, Optimizer, Sgd};
+use anabranch::prelude::*;
+use anabranch::{DType, TensorType};
+
+const ENTRIES: usize = 1000;
+const SIZE: usize = 4;
+
+/// Small whole numbers, so that sums are exact in any order.
+fn whole(shape: [usize; 2]) -> Array<f32> {
+    Array::new(shape, (0..shape[0] * shape[1]).map(|i| ((i * 37 + 5) % 23) as f32 - 11.0).collect())
+}
+
+fn table() -> Embedding {
+    Embedding { table: Var::new("table", whole([ENTRIES, SIZE])) }
+}
+
+/// `table - rate * gradient` for rows read with the given gradients.
+fn expected(rate: f32, rows: &[(i32, [f32; SIZE])]) -> Vec<f32> {
+    let mut table = whole([ENTRIES, SIZE]).to_vec();
+    for (id, gradient) in rows {
+        for (x, g) in table[*id as usize * SIZE..].iter_mut().zip(gradient) {
+            *x -= rate * g;
+        }
+    }
+    table
+}
+
+fn ty(dtype: DType, shape: &[usize]) -> TensorType {
+    TensorType::new(dtype, shape)
+}
+
+/// The bytes of the arena, as the text of a plan says.
+fn arena_bytes(plan: &str) -> usize {
+    let text = plan.split("in an arena of ").nth(1).and_then(|rest| rest.split(' ').next());
+    text.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("the size of the arena is in the plan\n{plan}"))
+}
+
+#[test]
+fn a_step_of_gradient_descent_changes_the_rows_that_were_read_and_holds_no_table() {
+    for interpreted in [false, true] {
+        let (table, sgd) = (table(), Sgd::new(0.25));
+        let session = Session::new().unwrap();
+        let step = |ids: Tensor<i32>, others: Tensor<i64>, by: Tensor| {
+            let (a, b) = (table.at(ids), table.at(others));
+            let loss = (a * by).sum() - (b * 2.0).sum();
+            sgd.minimize(loss, &table);
+            loss
+        };
+        let step = session.function(step).unwrap().interpreted(interpreted);
+        let by = whole([3, SIZE]);
+        // 7 is read three times: twice by one look-up, once by the other.
+        step.call(([7, 999, 7], [7i64, 0], &by)).unwrap();
+        let gradient = |i: usize| std::array::from_fn(|j| by.to_vec()[i * SIZE + j]);
+        let rows = [(7, gradient(0)), (999, gradient(1)), (7, gradient(2)), (7, [-2.0; SIZE]), (0, [-2.0; SIZE])];
+        assert_eq!(session.get(&table.table).unwrap().to_vec(), expected(0.25, &rows));
+        if !interpreted {
+            let types = [ty(DType::I32, &[3]), ty(DType::I64, &[2]), ty(DType::F32, &[3, SIZE])];
+            let plan = step.explain(&types).unwrap();
+            assert!(arena_bytes(&plan) < ENTRIES, "{plan}");
+            assert_eq!(plan.matches("variable0: f32[1000, 4] += ").count(), 2, "{plan}");
+        }
+    }
+}
+
+#[test]
+fn a_table_that_is_also_a_matrix_gets_both_gradients() {
+    let outcomes = [false, true].map(|interpreted| {
+        let (table, sgd) = (table(), Sgd::new(0.25));
+        let session = Session::new().unwrap();
+        let step = |ids: Tensor<i32>| {
+            let x = table.at(ids);
+            let scores = x.matmul(table.table.get().transpose(0, 1));
+            sgd.minimize(scores.sum(), &table);
+        };
+        let step = session.function(step).unwrap().interpreted(interpreted);
+        step.call([3, 3, 8]).unwrap();
+        session.get(&table.table).unwrap().to_vec()
+    });
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert_ne!(outcomes[0], whole([ENTRIES, SIZE]).to_vec());
+}
+
+#[test]
+fn optimizers_with_moments_are_those_on_the_whole_table() {
+    fn trained(optimizer: impl Optimizer, interpreted: bool) -> Vec<f32> {
+        let table = table();
+        let session = Session::new().unwrap();
+        let step = |ids: Tensor<i32>| {
+            let rows = table.at(ids);
+            let loss = (rows * rows).sum();
+            optimizer.minimize(loss, &table);
+        };
+        let step = session.function(step).unwrap().interpreted(interpreted);
+        for ids in [[1, 2, 1], [3, 1, 1], [2, 2, 2]] {
+            step.call(ids).unwrap();
+        }
+        session.get(&table.table).unwrap().to_vec()
+    }
+    fn compare(plan: Vec<f32>, interpreted: Vec<f32>) {
+        assert_ne!(plan, whole([ENTRIES, SIZE]).to_vec());
+        for (p, i) in plan.iter().zip(&interpreted) {
+            assert!((p - i).abs() <= 1e-5 * i.abs().max(1.0), "{p} is not {i}");
+        }
+    }
+    let momentum = || Sgd::new(0.1).momentum(0.9).nesterov();
+    compare(trained(momentum(), false), trained(momentum(), true));
+    compare(trained(Adam::new(0.1), false), trained(Adam::new(0.1), true));
+}
+
+#[test]
+fn a_step_that_fails_leaves_all_tables_as_they_were() {
+    let (a, b) = (table(), table());
+    let session = Session::new().unwrap();
+    let step = |ids: Tensor<i32>, others: Tensor<i32>| {
+        let add =
+            |t: &Embedding, ids: Tensor<i32>| t.table.set(t.table.get().scatter_add(ids, full([2, SIZE], 1.0), 0));
+        add(&a, ids);
+        add(&b, others);
+    };
+    let run = session.function(step).unwrap();
+    let error = run.call(([1, 2], [3, 1000])).unwrap_err();
+    assert!(error.message.contains("index 1000 at [1] is out of range"), "{error}");
+    let same = session.function(step).unwrap().interpreted(true).call(([1, 2], [3, 1000])).unwrap_err();
+    assert_eq!(error, same);
+    for t in [&a, &b] {
+        assert_eq!(session.get(&t.table).unwrap().to_vec(), whole([ENTRIES, SIZE]).to_vec());
+    }
+    run.call(([1, 2], [3, 999])).unwrap();
+    let rows = [(3, [-1.0; SIZE]), (999, [-1.0; SIZE])];
+    assert_eq!(session.get(&b.table).unwrap().to_vec(), expected(1.0, &rows));
+}
+
+#[test]
+fn a_new_value_that_is_seen_is_computed_where_it_stands() {
+    let table = table();
+    let session = Session::new().unwrap();
+    let step = |ids: Tensor<i32>| {
+        table.table.set(table.table.get().scatter_add(ids, full([1, SIZE], 3.0), 0));
+        table.at(ids)
+    };
+    let step = session.function(step).unwrap();
+    let first = whole([ENTRIES, SIZE]).to_vec()[..SIZE].to_vec();
+    for times in [3.0, 6.0] {
+        let want: Vec<f32> = first.iter().map(|x| x + times).collect();
+        assert_eq!(step.call([0]).unwrap().to_vec(), want);
+    }
+}
+
+#[test]
+fn rows_and_their_numbers_may_lie_in_variables_that_change_too() {
+    let (table, ids, rows) =
+        (table(), Var::<i32>::new("ids", [5, 6]), Var::<f32>::new("rows", [[1.0; SIZE], [2.0; SIZE]]));
+    let session = Session::new().unwrap();
+    let step = || {
+        let (at, add) = (ids.get(), rows.get());
+        rows.set(add * 10.0);
+        ids.set(at + 1);
+        table.table.set(table.table.get().scatter_add(at, add, 0));
+    };
+    let step = session.function(step).unwrap();
+    step.call(()).unwrap();
+    step.call(()).unwrap();
+    let want = [(5, [-1.0; SIZE]), (6, [-2.0; SIZE]), (6, [-10.0; SIZE]), (7, [-20.0; SIZE])];
+    assert_eq!(session.get(&table.table).unwrap().to_vec(), expected(1.0, &want));
+}
+
+#[test]
+fn look_ups_in_a_loop_add_rows_in_each_iteration() {
+    #[graph]
+    fn total(table: &Embedding, ids: Tensor<i32>) -> Tensor {
+        let mut sum = scalar(0.0);
+        for id in ids {
+            let row = table.at(id);
+            sum += (row * row).sum();
+        }
+        sum
+    }
+    let outcomes = [false, true].map(|interpreted| {
+        let (table, sgd) = (table(), Sgd::new(0.25));
+        let session = Session::new().unwrap();
+        let step = |ids: Tensor<i32>| sgd.minimize(total(&table, ids), &table);
+        let step = session.function(step).unwrap().interpreted(interpreted);
+        step.call([4, 0, 4, 9]).unwrap();
+        let graph = step.graph(&[ty(DType::I32, &[4])]).unwrap().to_string();
+        assert!(interpreted || !graph.contains("= add %table"), "{graph}");
+        session.get(&table.table).unwrap().to_vec()
+    });
+    assert_eq!(outcomes[0], outcomes[1]);
+}
