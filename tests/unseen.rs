@@ -255,6 +255,163 @@ fn methods_of_known_types_borrow_nothing() {
     check(f, (1.0, false), &[4.0]);
 }
 
+impl Holder {
+    #[graph]
+    fn taken_apart(&mut self, c: Tensor<bool>) {
+        if c {
+            let Holder { pair, sum, .. } = self;
+            *sum = pair.next;
+        }
+    }
+}
+
+#[test]
+fn what_is_changed_through_a_reference_that_is_taken_apart_or_passed_on() {
+    #[graph]
+    fn pattern(d: &mut Pair, c: Tensor<bool>) {
+        if c {
+            let Pair { now, next } = d;
+            std::mem::swap(now, next);
+        }
+    }
+    #[graph]
+    fn tuple(d: &mut (S, S), c: Tensor<bool>) {
+        if c {
+            let (a, b) = d;
+            *a = *b;
+        }
+    }
+    #[graph]
+    fn optional(d: &mut Option<S>, z: S, c: Tensor<bool>) {
+        if c {
+            if let Some(q) = d {
+                *q = z;
+            }
+        }
+    }
+    #[graph]
+    fn moved(d: &mut S, z: S, c: Tensor<bool>) {
+        if c {
+            let q = d;
+            *q = z;
+        }
+    }
+    #[graph]
+    fn matched(d: &mut S, z: S, c: Tensor<bool>) {
+        if c {
+            match d {
+                q => *q = z,
+            }
+        }
+    }
+    #[graph]
+    fn of_a_block(d: &mut S, z: S, c: Tensor<bool>) {
+        if c {
+            let q = { d };
+            *q = z;
+        }
+    }
+    #[graph]
+    fn of_a_tuple(d: &mut S, z: S, c: Tensor<bool>) {
+        if c {
+            let t = (d, 1);
+            *t.0 = z;
+        }
+    }
+    #[graph]
+    fn items(d: &mut Vec<S>, z: S, n: Tensor<i32>) {
+        for _ in range(n) {
+            for q in d {
+                *q = z;
+            }
+        }
+    }
+    struct Lent<'a> {
+        at: &'a mut S,
+    }
+    #[graph]
+    fn of_a_struct(at: &mut S, z: S, c: Tensor<bool>) {
+        if c {
+            let lent = Lent { at };
+            *lent.at = z;
+        }
+    }
+    #[graph]
+    fn borrowed_here(x: S, c: Tensor<bool>) -> S {
+        let mut y = x;
+        let z = x * 10.0;
+        {
+            let d = &mut y;
+            if c {
+                let q = d;
+                *q = z;
+            }
+        }
+        y
+    }
+    fn all(x: S, c: Tensor<bool>) -> Vec<S> {
+        let z = x * 10.0;
+        let mut holder = Holder { pair: make(x), all: vec![], sum: x };
+        holder.taken_apart(c);
+        let mut pair = make(x);
+        pattern(&mut pair, c);
+        let mut two = (x, z);
+        tuple(&mut two, c);
+        let mut option = Some(x);
+        optional(&mut option, z, c);
+        let mut vector = vec![x];
+        items(&mut vector, z, c.cast());
+        let mut results = vec![holder.sum, pair.now, two.0, option.unwrap(), vector[0], borrowed_here(x, c)];
+        for f in [moved, matched, of_a_block, of_a_tuple, of_a_struct] {
+            let mut y = x;
+            f(&mut y, z, c);
+            results.push(y);
+        }
+        results
+    }
+    check(all, (1.0, true), &[10.0; 11]);
+    check(all, (1.0, false), &[1.0; 11]);
+}
+
+#[derive(Carry, Clone)]
+struct Gene {
+    a: S,
+    b: S,
+}
+
+impl Iterator for Gene {
+    type Item = S;
+    fn next(&mut self) -> Option<S> {
+        Some(self.a)
+    }
+}
+
+impl Gene {
+    fn get(&mut self) -> S {
+        std::mem::swap(&mut self.a, &mut self.b);
+        self.a
+    }
+    fn hash(&mut self) {
+        self.a = self.b;
+    }
+}
+
+#[test]
+fn methods_of_known_names_of_an_iterator_and_of_names_of_traits() {
+    #[graph]
+    fn f(x: S, c: Tensor<bool>) -> (S, S) {
+        let mut gene = Gene { a: x, b: x * 10.0 };
+        let mut other = gene.clone();
+        if c {
+            gene.get();
+            other.hash();
+        }
+        (gene.a, other.a)
+    }
+    check(f, (1.0, true), &[10.0, 10.0]);
+    check(f, (1.0, false), &[1.0, 1.0]);
+}
+
 /// Another name of tensors.
 type Number = Tensor<f64>;
 

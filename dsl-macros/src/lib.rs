@@ -62,11 +62,12 @@ use proc_macro::TokenStream;
 ///
 /// # What counts as a change
 ///
-/// Assignments, `&mut` borrows, and calls of methods on a `mut` variable or behind a `&mut`; but not a method of the standard library or of
-/// anabranch whose name is known to change nothing (`len`, `iter`, `clone`, `sum`, ..). So a struct of your own on which a method is called under a
-/// tensor condition may have to be a `Carry`; where the method changes nothing, `(&x).method()` says so.
+/// Assignments, `&mut` borrows, what a mutable reference is given to, and calls of methods on a `mut` variable or behind a `&mut`; but not a method
+/// of the standard library or of anabranch whose name is known to change nothing (`len`, `iter`, `clone`, `sum`, ..). So a struct of your own on
+/// which a method is called under a tensor condition may have to be a `Carry`; where the method changes nothing, `(&x).method()` says so. A trait of
+/// your own that gives a type of the standard library a method of such a name, with `&mut self`, is not seen.
 ///
-/// Using a variable there that is a `Cell` or `RefCell` of tensors, or that holds mutable references (an array, a vector, an option or an iterator of
+/// Using a variable there that is a `Cell` or `RefCell` of tensors, or that holds mutable references (a vector, an option, a result, a tuple or an iterator of
 /// them, a closure that changes a variable), is an error; changes through other shared references, and through a `&mut` inside of a struct of
 /// your own, are not seen, but a tensor that leaves its branch in this way is an error when it is used.
 ///

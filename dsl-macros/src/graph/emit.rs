@@ -91,10 +91,10 @@ impl Carried {
                 None => quote_spanned!(at=> #construct.place(#borrow)),
                 Some(changes) => {
                     let stays = Ident::new("__stays", at);
-                    quote_spanned!(at=> #construct.place_if(#changes, match #changes.stays() {
+                    quote_spanned!(at=> #construct.place_if(#changes, match #construct.changes(#changes) {
                         ::core::option::Option::None => ::core::option::Option::None,
                         ::core::option::Option::Some(#stays) => {
-                            #changes.stay(#stays);
+                            #construct.change(#changes, #stays);
                             ::core::option::Option::Some(#borrow)
                         }
                     }))
@@ -149,7 +149,7 @@ fn receiver_kind(receiver: Receiver, expr: &TokenStream, at: Span) -> TokenStrea
         Receiver::Itself => rt(at, "Receiver"),
         Receiver::Item => rt(at, "ItemOf"),
     };
-    quote_spanned!(at=> (&&&#wrapper(&#expr)).kind())
+    quote_spanned!(at=> (&&&&#wrapper(&#expr)).kind())
 }
 
 /// Code that is compiled and not run, so that it borrows nothing.
@@ -184,8 +184,8 @@ fn uses(used: &[Used], construct: &Ident, at: Span) -> Option<TokenStream> {
         let prefixes = written.prefixes();
         let receiver = receiver.map(|r| receiver_kind(r, &prefixes[prefixes.len() - 1], at));
         prefixes.into_iter().map(move |p| match &receiver {
-            None => quote_spanned!(at=> #construct.uses(#used(&#p).kind());),
-            Some(receiver) => quote_spanned!(at=> #construct.uses((#used(&#p).kind(), #receiver));),
+            None => quote_spanned!(at=> #construct.uses((&#used(&#p)).kind());),
+            Some(receiver) => quote_spanned!(at=> #construct.uses(((&#used(&#p)).kind(), #receiver));),
         })
     });
     (!used.is_empty()).then(|| type_checks(at, checks))
@@ -596,13 +596,12 @@ pub(super) fn bounds(call: &mut ExprCall) {
     }
 }
 
-/// The ends of a range of which methods are called, `(a..b).rev()`, checked to be numbers of the host. Without methods the range is
-/// checked itself.
+/// The ends of a range, also of one on which methods are called, `(a..b).rev()`, checked to be numbers of the host.
 pub(super) fn host_ends(iterator: &mut Expr) {
     match iterator {
         Expr::MethodCall(m) => host_ends(&mut m.receiver),
-        Expr::Paren(e) => {
-            let Expr::Range(range) = &mut *e.expr else { return };
+        Expr::Paren(e) => host_ends(&mut e.expr),
+        Expr::Range(range) => {
             for end in [&mut range.start, &mut range.end].into_iter().flatten() {
                 if !matches!(**end, Expr::Lit(_)) {
                     let host_end = rt(end.span(), "host_end");

@@ -136,24 +136,8 @@ const PURE_METHODS: &[&str] = &[
     "zip",
 ];
 
-/// Those of them that are methods of traits which every type may have, and take `&self`.
-const OF_ALL_TYPES: &[&str] = &[
-    "as_ref",
-    "borrow",
-    "clone",
-    "cmp",
-    "deref",
-    "eq",
-    "ge",
-    "gt",
-    "hash",
-    "le",
-    "lt",
-    "ne",
-    "partial_cmp",
-    "to_owned",
-    "to_string",
-];
+/// Those of them that are methods of traits which most types have, and take `&self`.
+const OF_ALL_TYPES: &[&str] = &["clone", "to_owned", "to_string"];
 
 /// Which types have a method of a certain name that leaves its receiver as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,11 +152,6 @@ pub(super) enum Keeps {
 pub(super) fn keeps_receiver(name: &str) -> Option<Keeps> {
     PURE_METHODS.binary_search(&name).ok()?;
     Some(if OF_ALL_TYPES.contains(&name) { Keeps::Always } else { Keeps::OfKnownTypes })
-}
-
-/// Whether a method of this name hands on what its receiver holds.
-pub(super) fn is_moving_method(name: &str) -> bool {
-    ["expect", "into_iter", "unwrap"].contains(&name)
 }
 
 /// Whether a method of this name gives a `bool`, whatever declares it.

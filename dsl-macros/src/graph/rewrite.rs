@@ -287,6 +287,10 @@ impl Walk<'_> {
             Change::Unless(receiver) => Some(receiver),
             _ => None,
         };
+        if receiver.is_some() && binding.access == Access::Mut && !binding.is_known {
+            // It may hold mutable references, and hand them on.
+            self.used(id, written.clone(), receiver);
+        }
         let written = match how {
             Change::Unless(_) if binding.is_known => return,
             // What a plain variable leads to cannot change, unless it is a reference that only its type shows.
@@ -448,6 +452,9 @@ impl Walk<'_> {
                         && (end.is_some() || ((semi.is_some() || is_dead) && arms_have_values(&e_if)));
                     out.push(Stmt::Expr(self.if_expr(e_if, is_value, position), semi));
                 } else {
+                    if end.is_some() {
+                        self.value(&mut e, position.value_of);
+                    }
                     self.expr(&mut e, position);
                     out.push(Stmt::Expr(e, semi));
                 }
@@ -464,6 +471,7 @@ impl Walk<'_> {
         if let Some(init) = &mut local.init {
             self.matched(&local.pat, &init.expr);
             let borrow = init.expr.clone();
+            self.value(&mut init.expr, 0);
             self.expr(&mut init.expr, Position { expected, ..Position::statement() });
             if let Some((_, diverge)) = &mut init.diverge {
                 self.expr(diverge, Position::statement());
@@ -518,6 +526,7 @@ impl Walk<'_> {
                 for arm in &m.arms {
                     self.matched(&arm.pat, &m.expr);
                 }
+                self.value(&mut m.expr, 0);
                 self.visit_expr_mut(&mut m.expr);
                 for arm in &mut m.arms {
                     let scope = self.env.enter();
@@ -580,7 +589,25 @@ impl Walk<'_> {
                     visit_mut::visit_expr_binary_mut(self, b);
                 }
             }
+            Expr::Tuple(t) => {
+                t.elems.iter_mut().for_each(|e| self.value(e, 0));
+                visit_mut::visit_expr_tuple_mut(self, t);
+            }
+            Expr::Array(a) => {
+                a.elems.iter_mut().for_each(|e| self.value(e, 0));
+                visit_mut::visit_expr_array_mut(self, a);
+            }
+            Expr::Struct(s) => {
+                for field in &mut s.fields {
+                    self.value(&mut field.expr, 0);
+                    if !matches!(field.expr, Expr::Path(_)) {
+                        field.colon_token.get_or_insert_default();
+                    }
+                }
+                visit_mut::visit_expr_struct_mut(self, s);
+            }
             Expr::Assign(a) => {
+                self.value(&mut a.right, 0);
                 self.visit_expr_mut(&mut a.right);
                 self.assigned(&mut a.left);
             }
@@ -613,10 +640,7 @@ impl Walk<'_> {
                         self.change(written, how, skip);
                     }
                 }
-                if known::is_moving_method(&name) {
-                    self.iterated(&m.receiver);
-                }
-                m.args.iter().for_each(|arg| self.passed(arg));
+                m.args.iter_mut().for_each(|arg| self.value(arg, 0));
                 visit_mut::visit_expr_method_call_mut(self, m);
             }
             Expr::Call(c) => {
@@ -624,7 +648,7 @@ impl Walk<'_> {
                 if let Some(written) = Written::of(&c.func) {
                     self.change(written, Change::Perhaps, 0);
                 }
-                c.args.iter().for_each(|arg| self.passed(arg));
+                c.args.iter_mut().for_each(|arg| self.value(arg, 0));
                 visit_mut::visit_expr_call_mut(self, c);
             }
             Expr::Break(_) | Expr::Continue(_) | Expr::Return(_) => *e = self.jump_expr(take(e)),
@@ -654,23 +678,31 @@ impl Walk<'_> {
         }
     }
 
-    /// A mutable reference that is passed on by its name is borrowed again.
-    fn passed(&mut self, argument: &Expr) {
-        if let Expr::Path(_) = argument
-            && let Some(written) = Written::of(argument)
-            && let Some(id) = self.env.resolve(&written.root.to_string())
-        {
-            match self.env.binding(id).access {
-                Access::MutRef => {
-                    let mut written = written;
-                    written.projections.push(Projection::Deref);
-                    self.change(written, Change::Exact, 0);
-                }
-                Access::Plain | Access::Item => {
-                    self.moved(&written.root, id);
-                    self.used(id, written, None);
-                }
-                Access::Mut => {}
+    /// A variable whose value goes elsewhere: to a function, to a pattern, to a part of a value. A mutable reference is borrowed again, as what
+    /// it leads to may be changed there; what may be one by its type only is checked.
+    fn value(&mut self, e: &mut Expr, skip: usize) {
+        match e {
+            Expr::Paren(inner) => return self.value(&mut inner.expr, skip),
+            Expr::Group(inner) => return self.value(&mut inner.expr, skip),
+            Expr::Path(_) => {}
+            _ => return,
+        }
+        let Some(mut written) = Written::of(e) else { return };
+        let Some(id) = self.env.resolve(&written.root.to_string()) else { return };
+        let binding = self.env.binding(id).clone();
+        let has_value = !binding.deferred || binding.given.is_some();
+        if !has_value || !self.constructs.iter().any(|c| id < c.first_inside) {
+            return;
+        }
+        if binding.access == Access::MutRef {
+            written.projections.push(Projection::Deref);
+            let at = Span::mixed_site().located_at(written.span);
+            self.change(written, Change::Exact, skip);
+            *e = parse_quote_spanned!(at=> &mut *#e);
+        } else if skip == 0 {
+            self.moved(&written.root, id);
+            if !binding.is_known {
+                self.used(id, written, None);
             }
         }
     }
@@ -802,6 +834,7 @@ impl Walk<'_> {
             Expr::Let(l) => {
                 self.matched(&l.pat, &l.expr);
                 let scrutinee = l.expr.clone();
+                self.value(&mut l.expr, 0);
                 self.visit_expr_mut(&mut l.expr);
                 self.env.declare_matched(&l.pat, &scrutinee);
             }

@@ -12,26 +12,34 @@
 use super::condition::{Changes, Condition, Place};
 use super::{Carry, If, Logical, While};
 use crate::random::Key;
-use crate::{Any, Element, HostTensor, List, Tensor, Var};
-use std::cell::{Cell, RefCell};
+use crate::{Any, Array, DType, Dim, Element, HostTensor, List, Shape, Tensor, Var};
+use std::borrow::Cow;
+use std::cell::{Cell, OnceCell, Ref, RefCell, RefMut};
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, LinkedList, VecDeque};
+use std::collections::{btree_map, hash_map, vec_deque};
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
-use std::num::{Saturating, Wrapping};
+use std::num::{NonZero, Saturating, Wrapping};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
+use std::{array, iter, option, slice, vec};
 
 /// A place that is a receiver or an argument.
 #[derive(Debug)]
 pub struct Used<'a, T: ?Sized>(pub &'a T);
 
-/// It is a mutable reference, or holds some.
+/// It is a mutable reference.
 #[derive(Debug)]
 pub struct MutReference;
+
+/// It holds mutable references.
+#[derive(Debug)]
+pub struct MutReferences;
 
 /// It is a `Cell` or `RefCell`, itself or behind a shared reference or an `Rc`, of what a condition that is a tensor may change.
 #[derive(Debug)]
@@ -48,27 +56,42 @@ impl<T: ?Sized> Used<'_, &mut T> {
     }
 }
 
-macro_rules! holds_mut_references {
-    ($([$($generics:tt)*] $holder:ty),*) => {$(
-        impl<$($generics)*> Used<'_, $holder> {
-            /// What it is.
-            pub fn kind(&self) -> MutReference {
-                MutReference
-            }
-        }
+/// What a place is that holds mutable references.
+pub trait HoldsKind {
+    /// What it is.
+    fn kind(&self) -> MutReferences {
+        MutReferences
+    }
+}
+
+impl<T: Holds + ?Sized> HoldsKind for Used<'_, T> {}
+
+/// Mutable references and what holds them.
+pub trait Lends {}
+impl<T: ?Sized> Lends for &mut T {}
+
+/// What holds mutable references, by its type.
+pub trait Holds: Lends {}
+
+macro_rules! holds {
+    ($([$($generics:tt)*] $holder:ty),* $(,)?) => {$(
+        impl<$($generics)*> Lends for $holder {}
+        impl<$($generics)*> Holds for $holder {}
     )*};
 }
-holds_mut_references!(
-    [T: ?Sized] Vec<&mut T>,
-    [T: ?Sized] Option<&mut T>,
-    [T: ?Sized, const N: usize] [&mut T; N],
-    [T: ?Sized] Box<[&mut T]>,
-    [T: Carry] std::slice::IterMut<'_, T>,
-    [R] Box<dyn FnOnce() -> R + '_>,
-    [R] Box<dyn FnMut() -> R + '_>,
-    [A, R] Box<dyn FnOnce(A) -> R + '_>,
-    [A, R] Box<dyn FnMut(A) -> R + '_>
-);
+holds! {
+    [T: Lends] Vec<T>, [T: Lends] [T], [T: Lends, const N: usize] [T; N], [T: Lends] VecDeque<T>, [T: Lends + ?Sized] Box<T>,
+    [T: Lends] Option<T>, [T: Lends, E] Result<T, E>, [T: Lends] Pin<T>, [K, V: Lends, S] HashMap<K, V, S>, [K, V: Lends] BTreeMap<K, V>,
+    [A, T: Lends] (A, T), [A, B, T: Lends] (A, B, T),
+    [T] slice::IterMut<'_, T>, [T] slice::ChunksMut<'_, T>, [T] slice::ChunksExactMut<'_, T>, [T] vec_deque::IterMut<'_, T>,
+    [K, V] hash_map::IterMut<'_, K, V>, [K, V] hash_map::ValuesMut<'_, K, V>,
+    [K, V] btree_map::IterMut<'_, K, V>, [K, V] btree_map::ValuesMut<'_, K, V>,
+    [T: Lends] vec::IntoIter<T>, [T: Lends, const N: usize] array::IntoIter<T, N>, [T: Lends] option::IntoIter<T>, [T: Lends] iter::Once<T>,
+    [I: Lends] iter::Rev<I>, [I: Lends] iter::Enumerate<I>, [I: Lends] iter::Skip<I>, [I: Lends] iter::Take<I>, [I: Lends] iter::StepBy<I>,
+    [I: Lends, F] iter::Map<I, F>, [I: Lends, F] iter::Filter<I, F>, [I: Lends, F] iter::FilterMap<I, F>,
+    [I: Lends, J] iter::Zip<I, J>, [I: Lends, J] iter::Chain<I, J>, [I: Lends + Iterator] iter::Peekable<I>,
+    [R] dyn FnOnce() -> R + '_, [R] dyn FnMut() -> R + '_, [A, R] dyn FnOnce(A) -> R + '_, [A, R] dyn FnMut(A) -> R + '_,
+}
 
 macro_rules! interior_mutable {
     ($($cell:ty),*) => {$(
@@ -88,7 +111,7 @@ pub trait UsedKind {
     fn kind(&self) -> NoMutReference;
 }
 
-impl<T: ?Sized> UsedKind for Used<'_, T> {
+impl<T: ?Sized> UsedKind for &Used<'_, T> {
     fn kind(&self) -> NoMutReference {
         NoMutReference
     }
@@ -146,12 +169,14 @@ known! {
     Known:
         [] bool, [] char, [] str, [] String, [] f32, [] f64,
         [] i8, [] i16, [] i32, [] i64, [] i128, [] isize, [] u8, [] u16, [] u32, [] u64, [] u128, [] usize,
-        [T] Vec<T>, [T] [T], [T, const N: usize] [T; N], [T] VecDeque<T>, [T] BinaryHeap<T>,
+        [T] Vec<T>, [T] [T], [T, const N: usize] [T; N], [T] VecDeque<T>, [T] BinaryHeap<T>, [T] LinkedList<T>, [T] OnceCell<T>,
+        [T: ToOwned + ?Sized] Cow<'_, T>, [T: Known + ?Sized] Ref<'_, T>, [T: Known + ?Sized] RefMut<'_, T>,
+        [T: Known + ?Sized] MutexGuard<'_, T>, [] NonZero<u8>, [] NonZero<u32>, [] NonZero<u64>, [] NonZero<usize>, [] NonZero<i32>, [] NonZero<i64>,
         [K, V, S] HashMap<K, V, S>, [K, V] BTreeMap<K, V>, [T, S] HashSet<T, S>, [T] BTreeSet<T>,
         [T] Option<T>, [T, E] Result<T, E>, [T: ?Sized] Rc<T>, [T: ?Sized] Arc<T>, [T: ?Sized] Cell<T>, [T: ?Sized] RefCell<T>,
         [T] Range<T>, [T] RangeInclusive<T>, [T] Wrapping<T>, [T] Saturating<T>, [T] Reverse<T>,
         [] Duration, [] Instant, [] Ordering, [] Path, [] PathBuf, [] OsStr, [] OsString,
-        [T: Element] Tensor<T>, [T: Element] Var<T>, [T: Element] List<T>, [] Any, [] Key, [] HostTensor,
+        [T: Element] Tensor<T>, [T: Element] Var<T>, [T: Element] List<T>, [] Any, [] Key, [] HostTensor, [T: Element] Array<T>, [] Shape, [] Dim, [] DType,
         [T: ?Sized] &T, [T: Known + ?Sized] &mut T, [T: Known + ?Sized] Box<T>;
     KnownItems:
         [] str, [] String, [] f32, [] f64, [] bool, [] char,
@@ -185,34 +210,44 @@ pub struct Keeping;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changing;
 
-impl Keeping {
-    /// What there is to borrow a place with: nothing, so that for the compiler it is never borrowed.
-    #[inline]
-    pub fn stays(self) -> Option<Infallible> {
-        None
-    }
-    /// Never called.
-    #[inline]
-    pub fn stay(self, stays: Infallible) -> Infallible {
-        stays
-    }
+/// Conditions under which a place of this kind may change, or not.
+///
+/// Where it may not, there is no value to go on with, so that for the compiler the place is never borrowed.
+pub trait ChangesIf<K>: Condition {
+    /// What there is to borrow the place with.
+    type Proof;
+    /// See [`Proof`](Self::Proof).
+    fn proof() -> Option<Self::Proof>;
 }
 
-impl Changing {
-    /// What there is to borrow a place with.
+impl<K> ChangesIf<K> for bool {
+    type Proof = Infallible;
     #[inline]
-    pub fn stays(self) -> Option<()> {
+    fn proof() -> Option<Infallible> {
+        None
+    }
+}
+impl ChangesIf<Keeping> for Tensor<bool> {
+    type Proof = Infallible;
+    #[inline]
+    fn proof() -> Option<Infallible> {
+        None
+    }
+}
+impl ChangesIf<Changing> for Tensor<bool> {
+    type Proof = ();
+    fn proof() -> Option<()> {
         Some(())
     }
-    /// Goes on to borrow it.
-    #[inline]
-    pub fn stay(self, (): ()) {}
 }
 
 /// The kinds of receivers. That of a type is found by the first of the traits that the type has: each is implemented for one
 /// reference less than the one before, and a method is looked for in this order.
 pub mod kinds {
-    pub use super::{KnownReceiver as _, OtherReceiver as _, ReceivingIterator as _, UsedKind as _};
+    pub use super::{
+        HoldsKind as _, KnownReceiver as _, OtherReceiver as _, ReceivingCarry as _, ReceivingIterator as _,
+        UsedKind as _,
+    };
 }
 
 /// Of a [`Known`] type.
@@ -222,8 +257,17 @@ pub trait KnownReceiver {
         Keeping
     }
 }
-impl<T: Known + ?Sized> KnownReceiver for &&Receiver<'_, T> {}
-impl<T: KnownItems + ?Sized> KnownReceiver for &&ItemOf<'_, T> {}
+impl<T: Known + ?Sized> KnownReceiver for &&&Receiver<'_, T> {}
+impl<T: KnownItems + ?Sized> KnownReceiver for &&&ItemOf<'_, T> {}
+
+/// State of a user's own type, which may be an iterator as well.
+pub trait ReceivingCarry {
+    /// It may change.
+    fn kind(&self) -> Changing {
+        Changing
+    }
+}
+impl<T: Carry> ReceivingCarry for &&Receiver<'_, T> {}
 
 /// An iterator, whose methods of known names take it by value.
 pub trait ReceivingIterator {
@@ -269,6 +313,12 @@ impl<P> Unless<P> for Changing {
 }
 
 /// Whether a place of type `T` changes in a construct with a condition of type `C`.
+#[diagnostic::on_unimplemented(
+    message = "a staged `if` or `while` cannot change the host value of type `{T}`",
+    label = "a method that may change it is called under a condition that is a tensor",
+    note = "a method that changes nothing can be called on a shared reference: `(&x).method(..)`",
+    note = "for a struct of tensors, add `#[derive(Carry)]`; in it, mark a host field that does not change `#[carry(host)]`"
+)]
 pub trait MayChange<C, T: ?Sized> {
     /// The place, if it does.
     fn place<'a>(at: Option<&'a mut T>) -> Option<Place<'a, T>>;
@@ -291,6 +341,24 @@ impl<C: Changes<T>, T: ?Sized> MayChange<C, T> for Changing {
 macro_rules! places {
     ($($construct:ident)*) => {$(
         impl<C: Condition> $construct<C> {
+            /// Whether it may change a place of this kind.
+            #[inline]
+            pub fn changes<K>(&self, _kind: K) -> Option<<C as ChangesIf<K>>::Proof>
+            where
+                C: ChangesIf<K>,
+            {
+                <C as ChangesIf<K>>::proof()
+            }
+
+            /// Goes on to borrow the place.
+            #[inline]
+            pub fn change<K>(&self, _kind: K, proof: <C as ChangesIf<K>>::Proof) -> <C as ChangesIf<K>>::Proof
+            where
+                C: ChangesIf<K>,
+            {
+                proof
+            }
+
             /// A place that it changes if its type is of a certain kind.
             #[inline]
             pub fn place_if<'a, T: ?Sized, K: MayChange<C, T>>(

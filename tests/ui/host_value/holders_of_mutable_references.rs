@@ -37,4 +37,30 @@ fn boxed(x: Tensor, limit: Tensor) -> Tensor {
     y
 }
 
+#[graph]
+fn mapped(x: Tensor, limit: Tensor, mut place: Option<&mut Tensor>) {
+    if x > limit {
+        place.map(|place| *place = limit);
+    }
+}
+
+#[graph]
+fn held(x: Tensor, limit: Tensor, mut y: [Tensor; 4]) -> [Tensor; 4] {
+    let [a, b, c, d] = &mut y;
+    let (result, pairs) = (Ok::<_, ()>(a), vec![(1, b)]);
+    let (once, rest) = (std::iter::once(c).map(|item| item), [d]);
+    if x > limit {
+        *result.unwrap() = limit;
+        for (_, item) in pairs {
+            *item = limit;
+        }
+        for item in once {
+            *item = limit;
+        }
+        let [item] = rest;
+        *item = limit;
+    }
+    y
+}
+
 fn main() {}

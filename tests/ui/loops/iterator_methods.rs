@@ -12,6 +12,15 @@ fn reversed(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
 }
 
 #[graph]
+fn counted(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
+    let mut y = x;
+    for _ in 0..n {
+        y += 1.0;
+    }
+    y
+}
+
+#[graph]
 fn numbered(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
     let mut y = x;
     for (_, row) in x.enumerate() {

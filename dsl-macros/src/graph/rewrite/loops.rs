@@ -118,7 +118,7 @@ impl Walk<'_> {
     pub(super) fn for_expr(&mut self, mut f: ExprForLoop) -> Expr {
         let at = f.for_token.span;
         let source = f.expr.clone();
-        self.iterated(&source);
+        self.value(&mut f.expr, 0);
         if Jumps::ending_loop(&f.body, f.label.as_ref()).under_construct {
             self.refuse_lazy_changes(&source);
         }
@@ -148,17 +148,6 @@ impl Walk<'_> {
         let expansion = self.staged_while(at, f.label, test, item, f.body);
         self.env.leave(scope);
         with_attributes(&f.attrs, emit::for_loop(&looping, &position, at, &iterable, &expansion))
-    }
-
-    /// A variable that a loop goes over, or that is taken apart, may hold mutable references by its type alone.
-    pub(super) fn iterated(&mut self, holder: &Expr) {
-        if let Expr::Path(_) = holder
-            && let Some(written) = Written::of(holder)
-            && let Some(id) = self.env.resolve(&written.root.to_string())
-            && self.env.binding(id).access == Access::Plain
-        {
-            self.used(id, written, None);
-        }
     }
 
     /// The items of a host loop that a jump under a tensor leaves are all made while tracing, also those that it skips.
