@@ -299,6 +299,7 @@ fn what_is_changed_through_a_reference_that_is_taken_apart_or_passed_on() {
     #[graph]
     fn matched(d: &mut S, z: S, c: Tensor<bool>) {
         if c {
+            #[allow(clippy::match_single_binding, reason = "a match moves it, too")]
             match d {
                 q => *q = z,
             }

@@ -1,0 +1,225 @@
+"""The cases in JAX, each a function under `jit`, as its users write them."""
+
+import jax
+import jax.numpy as np
+from jax import lax
+
+from peer import TRIPS, classes, main, rows
+
+CASES = {}
+
+
+def case(prepare):
+    CASES[prepare.__name__] = prepare
+    return prepare
+
+
+def timed(function, *args, donate=()):
+    compiled = jax.jit(function, donate_argnums=donate)
+    return lambda: jax.block_until_ready(compiled(*args))
+
+
+def training(loss, state, *data, rate=0.01):
+    """A step of SGD that keeps its weights."""
+
+    def step(state, *data):
+        value, slope = jax.value_and_grad(loss)(state, *data)
+        return value, jax.tree.map(lambda w, g: w - rate * g, state, slope)
+
+    compiled, held = jax.jit(step, donate_argnums=0), [state]
+
+    def run():
+        value, held[0] = compiled(held[0], *data)
+        jax.block_until_ready(held[0])
+
+    return run
+
+
+@case
+def scalar_while():
+    def linear(n, a, b):
+        return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] * a + b), (0, np.float32(1)))[1]
+
+    return timed(linear, TRIPS, np.float32(0.999), np.float32(0.001))
+
+
+@case
+def nested_while_with_a_branch():
+    def inner(s):
+        return s[0] + 1, lax.cond(s[1] > 100, lambda x: x - 100, lambda x: x + np.float32(1.5), s[1])
+
+    def nested(n):
+        def outer(s):
+            return s[0] + 1, lax.while_loop(lambda t: t[0] < n, inner, (0, s[1]))[1]
+
+        return lax.while_loop(lambda s: s[0] < n, outer, (0, np.float32(0)))[1]
+
+    return timed(nested, 100)
+
+
+@case
+def gradient_of_1000_trips():
+    # The number of trips is fixed: JAX differentiates no loop whose trips the data decides.
+    def f(x):
+        return lax.scan(lambda y, _: (np.tanh(y * 1.01), None), x, None, length=1000)[0]
+
+    return timed(jax.grad(f), np.float32(0.5))
+
+
+@case
+def call_of_one_op():
+    return timed(lambda x: x + 1, np.float32(1))
+
+
+@case
+def tanh_of_a_64x64_product_in_a_while():
+    def f(x, w, n):
+        return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, np.tanh(s[1] @ w)), (0, x))[1]
+
+    x = (np.arange(64 * 64, dtype=np.float32) % 7 * 0.01).reshape(64, 64)
+    return timed(f, x, x, 2000)
+
+
+@case
+def lstm_512_batch_32_steps_50():
+    def loss(w, xs):
+        inputs = np.einsum("tbi,ij->tbj", xs, w["x"]) + w["b"]
+
+        def cell(state, x):
+            h, c = state
+            i, f, g, o = np.split(x + h @ w["h"], 4, axis=-1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * np.tanh(g)
+            h = jax.nn.sigmoid(o) * np.tanh(c)
+            return (h, c), (h * h).mean()
+
+        zeros = np.zeros((32, 512), np.float32)
+        return lax.scan(cell, (zeros, zeros), inputs)[1].mean()
+
+    w = {"x": rows(1, 512, 2048) * 0.04, "h": rows(2, 512, 2048) * 0.04, "b": np.zeros(2048, np.float32)}
+    return training(loss, jax.tree.map(np.asarray, w), np.asarray(rows(3, 50, 32, 512)))
+
+
+def cross_entropy(logits, labels):
+    return -np.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=-1).mean()
+
+
+@case
+def mlp_784_1024_1024_10_batch_128():
+    sizes = [784, 1024, 1024, 10]
+    weights = [(np.asarray(rows(i, m, n) * 0.03), np.zeros(n, np.float32)) for i, (m, n) in enumerate(zip(sizes, sizes[1:]))]
+
+    def loss(weights, x, labels):
+        for i, (w, b) in enumerate(weights):
+            x = x @ w + b
+            x = np.maximum(x, 0) if i < 2 else x
+        return cross_entropy(x, labels)
+
+    def adam(state, x, labels):
+        t, weights, ms, vs = state
+        slope = jax.grad(loss)(weights, x, labels)
+        ms = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, ms, slope)
+        vs = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, vs, slope)
+        a, b = 1 - 0.9**t, 1 - 0.999**t
+        weights = jax.tree.map(lambda w, m, v: w - 0.001 * (m / a) / (np.sqrt(v / b) + 1e-8), weights, ms, vs)
+        return t + 1, weights, ms, vs
+
+    zeros = jax.tree.map(np.zeros_like, weights)
+    compiled, held = jax.jit(adam, donate_argnums=0), [(np.float32(1), weights, zeros, jax.tree.map(np.copy, zeros))]
+    x, labels = np.asarray(rows(9, 128, 784)), np.asarray(classes(128))
+
+    def run():
+        held[0] = jax.block_until_ready(compiled(held[0], x, labels))
+
+    return run
+
+
+def conv(x, w, b=None):
+    y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return y if b is None else y + b
+
+
+def pool(x, size, kind):
+    window, strides = (1, size, size, 1), (1, 2, 2, 1)
+    if kind == "max":
+        return lax.reduce_window(x, -np.inf, lax.max, window, strides, "VALID")
+    return lax.reduce_window(x, 0.0, lax.add, window, strides, "VALID") / (size * size)
+
+
+def filters(seed, k, channels, n):
+    return np.asarray(rows(seed, k, k, channels, n) * 0.05), np.zeros(n, np.float32)
+
+
+def dense(seed, m, n):
+    return np.asarray(rows(seed, m, n) * 0.03), np.zeros(n, np.float32)
+
+
+@case
+def conv_3x3_64_on_56x56_batch_8_forward():
+    x, (w, _) = np.asarray(rows(1, 8, 56, 56, 64)), filters(2, 3, 64, 64)
+    return timed(lambda x, w: conv(x, w).mean(), x, w)
+
+
+@case
+def conv_3x3_64_on_56x56_batch_8_forward_backward():
+    x, (w, _) = np.asarray(rows(1, 8, 56, 56, 64)), filters(2, 3, 64, 64)
+
+    def f(x, w):
+        loss, (dx, dw) = jax.value_and_grad(lambda x, w: np.square(conv(x, w)).mean(), (0, 1))(x, w)
+        return loss, dx.sum(), dw
+
+    return timed(f, x, w)
+
+
+@case
+def lenet_batch_64_sgd():
+    state = [filters(1, 5, 1, 32), filters(2, 5, 32, 64), dense(3, 3136, 512), dense(4, 512, 10)]
+
+    def loss(state, x, labels):
+        (a, b), (c, d), (e, f), (g, h) = state
+        x = pool(np.maximum(conv(x, a, b), 0), 2, "max")
+        x = pool(np.maximum(conv(x, c, d), 0), 2, "max")
+        return cross_entropy(np.maximum(x.reshape(64, -1) @ e + f, 0) @ g + h, labels)
+
+    return training(loss, state, np.asarray(rows(5, 64, 28, 28, 1)), np.asarray(classes(64)))
+
+
+@case
+def cifar_quick_batch_100_sgd():
+    state = [filters(1, 5, 3, 32), filters(2, 5, 32, 32), filters(3, 5, 32, 64), dense(4, 576, 64), dense(5, 64, 10)]
+
+    def loss(state, x, labels):
+        a, b, c, (d, e), (f, g) = state
+        x = np.maximum(pool(conv(x, *a), 3, "max"), 0)
+        x = pool(np.maximum(conv(x, *b), 0), 3, "avg")
+        x = pool(np.maximum(conv(x, *c), 0), 3, "avg")
+        return cross_entropy((x.reshape(100, -1) @ d + e) @ f + g, labels)
+
+    return training(loss, state, np.asarray(rows(6, 100, 32, 32, 3)), np.asarray(classes(100)))
+
+
+@case
+def softmax_4096_1024():
+    return timed(lambda x: jax.nn.softmax(x), np.asarray(rows(1, 4096, 1024)))
+
+
+@case
+def layer_norm_4096_1024():
+    def f(x, scale, bias):
+        centered = x - x.mean(-1, keepdims=True)
+        return centered * lax.rsqrt((centered * centered).mean(-1, keepdims=True) + 1e-5) * scale + bias
+
+    return timed(f, *[np.asarray(x) for x in (rows(1, 4096, 1024), rows(2, 1024), rows(3, 1024))])
+
+
+@case
+def sum_10_000_000():
+    return timed(lambda x: x.sum(), np.asarray(rows(1, 10_000_000)))
+
+
+@case
+def tanh_chain_10_000_000():
+    arrays = [np.asarray(rows(i, 10_000_000)) for i in range(4)]
+    return timed(lambda a, b, c, d: np.tanh(a * b + c) * d - a, *arrays)
+
+
+main("JAX", jax.__version__, CASES)
