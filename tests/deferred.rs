@@ -46,6 +46,19 @@ agree!(deferred_behind_a_return_that_stands_deeper(n) over -2..9; {
     d + y
 });
 
+agree!(deferred_in_a_nested_pattern(n) over -2..4; {
+    let (a, (b, [mut c, d]));
+    if n > 1 {
+        (a, (b, [c, d])) = (n, (n * 2, [n * 3, n * 4]));
+    } else {
+        (a, b, c, d) = (n - 1, n - 2, n - 3, n - 4);
+    }
+    if n > 0 {
+        c += 1;
+    }
+    a * 1000 + b * 100 + c * 10 + d
+});
+
 agree!(deferred_in_a_loop(n) over 0..9; {
     let mut y;
     let mut i = int(0);

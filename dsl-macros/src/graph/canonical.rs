@@ -257,14 +257,24 @@ impl VisitMut for Canonical {
     fn visit_pat_mut(&mut self, _: &mut Pat) {}
 }
 
-/// `let a; let b;` for `let (a, b);`
+/// `let a; let b; let c;` for `let (a, [b, c]);`
 fn declared_one_by_one(stmt: &Stmt) -> Option<Vec<Stmt>> {
     let Stmt::Local(Local { attrs, pat: Pat::Tuple(t), init: None, .. }) = stmt else { return None };
-    let is_name = |p: &Pat| matches!(p, Pat::Ident(i) if i.by_ref.is_none() && i.subpat.is_none());
-    if !t.elems.iter().all(is_name) {
-        return None;
+    fn names<'a>(pat: &'a Pat, found: &mut Vec<&'a Pat>) -> bool {
+        match pat {
+            Pat::Ident(i) if i.by_ref.is_none() && i.subpat.is_none() => {
+                found.push(pat);
+                true
+            }
+            Pat::Tuple(t) => t.elems.iter().all(|p| names(p, found)),
+            Pat::Slice(s) => s.elems.iter().all(|p| names(p, found)),
+            Pat::Paren(p) => names(&p.pat, found),
+            _ => false,
+        }
     }
-    Some(t.elems.iter().map(|name| parse_quote!(#(#attrs)* let #name;)).collect())
+    let mut found = Vec::new();
+    let all = t.elems.iter().all(|p| names(p, &mut found));
+    all.then(|| found.into_iter().map(|name| parse_quote!(#(#attrs)* let #name;)).collect())
 }
 
 /// `loop { if cond { .. } else { break } }`

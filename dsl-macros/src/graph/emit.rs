@@ -579,6 +579,12 @@ pub(super) fn host_bool(at: Span, condition: &Expr) -> Expr {
     syn::parse_quote_spanned!(at=> #host_bool(#condition))
 }
 
+/// What a method gives by whose name the condition is one of the host, checked to be a `bool`.
+pub(super) fn named_bool(at: Span, condition: &Expr) -> Expr {
+    let named_bool = rt(at, "named_bool");
+    syn::parse_quote_spanned!(at=> #named_bool(#condition))
+}
+
 /// The ends of a `range(a..b)` may be of different types, a tensor and a host number: so they become `(a, b)`.
 pub(super) fn bounds(call: &mut ExprCall) {
     if !is_range(&call.func) || call.args.len() != 1 {

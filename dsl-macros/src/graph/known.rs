@@ -186,7 +186,7 @@ pub(super) fn is_bool_by_name(e: &Expr) -> bool {
 pub(super) fn is_host_value(e: &Expr) -> bool {
     match e {
         Expr::Lit(ExprLit { lit: Lit::Str(_) | Lit::ByteStr(_) | Lit::Char(_), .. }) => true,
-        Expr::MethodCall(m) => m.args.is_empty() && ["rank", "capacity"].iter().any(|name| m.method == name),
+        Expr::MethodCall(m) => m.args.is_empty() && m.method == "rank",
         Expr::Paren(e) => is_host_value(&e.expr),
         _ => false,
     }

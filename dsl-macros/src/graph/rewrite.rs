@@ -843,6 +843,12 @@ impl Walk<'_> {
                 self.host_condition(&mut b.right);
             }
             Expr::Paren(e) => self.host_condition(&mut e.expr),
+            Expr::Unary(e) if matches!(e.op, UnOp::Not(_)) && self.is_host(&e.expr) => self.host_condition(&mut e.expr),
+            Expr::MethodCall(m) if known::gives_bool(&m.method.to_string()) => {
+                let at = m.method.span();
+                self.visit_expr_mut(cond);
+                *cond = emit::named_bool(at, cond);
+            }
             other if self.is_host(other) => self.visit_expr_mut(other),
             other => {
                 let at = other.span();

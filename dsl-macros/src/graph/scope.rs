@@ -138,9 +138,15 @@ impl Env {
     /// Declares the variables of a `for` over the value of an expression.
     pub(super) fn declare_items(&mut self, pat: &Pat, source: &Expr) {
         let items = ["iter_mut", "values_mut", "chunks_mut", "chunks_exact_mut"];
-        let lends_items = |e: &Expr| match e {
-            Expr::MethodCall(m) => items.iter().any(|name| m.method == name),
-            e => matches!(lends(e), Lends::Itself),
+        let lends_items = |mut e: &Expr| loop {
+            match e {
+                Expr::MethodCall(m) if ["rev", "skip", "step_by", "take"].iter().any(|name| m.method == name) => {
+                    e = &m.receiver
+                }
+                Expr::MethodCall(m) => break items.iter().any(|name| m.method == name),
+                Expr::Array(a) => break a.elems.iter().all(|e| matches!(lends(e), Lends::Itself)),
+                e => break matches!(lends(e), Lends::Itself),
+            }
         };
         let item = match (pat, source) {
             (Pat::Ident(item), source) if lends_items(source) => Some(item),

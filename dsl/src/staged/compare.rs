@@ -343,6 +343,30 @@ impl HostBool for bool {
     }
 }
 
+/// What a method gives whose name is that of one of the standard library that gives a `bool`.
+#[diagnostic::on_unimplemented(
+    message = "a method of this name decides on the host, so it cannot give a `{Self}` in a condition",
+    label = "gives no `bool`",
+    note = "give it a name first: `let decided = x.method(); if decided {{ .. }}`"
+)]
+pub trait NamedBool {
+    /// The value.
+    fn value(self) -> bool;
+}
+#[diagnostic::do_not_recommend]
+impl NamedBool for bool {
+    #[inline]
+    fn value(self) -> bool {
+        self
+    }
+}
+
+/// The same value.
+#[inline]
+pub fn named_bool(value: impl NamedBool) -> bool {
+    value.value()
+}
+
 /// The same value.
 #[inline]
 pub fn host_bool(value: impl HostBool) -> bool {

@@ -68,10 +68,31 @@ impl<I: IntoIterator> Iterable for I {
     }
 }
 
+/// A `for` over an iterator of the host.
+#[diagnostic::on_unimplemented(
+    message = "a `for` over this is one of the host by its form, and it goes over what only the graph knows",
+    label = "no iterator of the host",
+    note = "give it a name first, then its type decides: `let rows = x.method(); for row in rows {{ .. }}`"
+)]
+pub trait HostLooping {
+    /// The iterator.
+    type Iter: Iterator;
+    /// Starts.
+    fn iter(self) -> Self::Iter;
+}
+
+impl<I: Iterator> HostLooping for HostLoop<I> {
+    type Iter = I;
+    #[inline]
+    fn iter(self) -> I {
+        self.iter
+    }
+}
+
 /// What a `for` goes over that is a host iterator by its form.
 #[inline]
-pub fn host_iter<I: Iterable<Looping = HostLoop<J>>, J: Iterator>(iterable: I) -> J {
-    iterable.looping().iter
+pub fn host_iter<I: Iterable<Looping = L>, L: HostLooping>(iterable: I) -> L::Iter {
+    iterable.looping().iter()
 }
 
 impl<I: Iterator> Looping for HostLoop<I> {

@@ -43,15 +43,16 @@ pub use assert::{Assert, Assertable, Sides, fails};
 pub(crate) use carry::Difference;
 pub use carry::{Carry, HostValue, Reader, State};
 pub use compare::{
-    Comparand, Compare, CompareHost, CompareTensors, HostBool, HostNumber, Scalar, compare, host_bool, host_number,
+    Comparand, Compare, CompareHost, CompareTensors, HostBool, HostNumber, NamedBool, Scalar, compare, host_bool,
+    host_number, named_bool,
 };
 pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values, condition};
 pub(crate) use condition::{check_one_structure, leaf_sites};
 pub use flag::{Flag, Kind, Kinds, RaisedIn, Stops, flag, guard, head, host_kind, is_down, is_up, raise};
 pub use if_else::{If, StagedIf};
 pub use iterate::{
-    Bound, Bounds, Ends, HostCounts, HostEnd, HostLoop, HostRows, Inclusive, Iterable, Looping, Position, Range, Rows,
-    host_end, host_iter, iterable, looping, range,
+    Bound, Bounds, Ends, HostCounts, HostEnd, HostLoop, HostLooping, HostRows, Inclusive, Iterable, Looping, Position,
+    Range, Rows, host_end, host_iter, iterable, looping, range,
 };
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};
