@@ -91,7 +91,7 @@ impl Written {
     }
 }
 
-/// What the type of decides whether a method of a known name changes a place.
+/// By whose type it is decided whether a method of a known name changes a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receiver {
     /// The place.
