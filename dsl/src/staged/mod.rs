@@ -59,8 +59,9 @@ pub use logic::{Lazy, Logical, StagedLazy};
 pub use print::{Message, dbg, dbg_here, message, print};
 pub(crate) use print::{fail_without_value, is_making_text, show};
 pub use receiver::{
-    ChangesIf, Changing, Holds, HoldsKind, InteriorMutable, ItemOf, Keeping, Known, KnownItems, Lends, MayChange,
-    MutReference, MutReferences, NoMutReference, Receiver, Unless, Used, UsedKind, Uses, found, kinds, never, unless,
+    Cells, CellsKind, ChangesIf, Changing, Holds, HoldsKind, InteriorMutable, ItemOf, Keeping, Known, KnownItems,
+    Lends, MayChange, MutReference, MutReferences, NoMutReference, Receiver, Unless, Used, UsedKind, Uses, found,
+    kinds, never, unless,
 };
 pub use slot::Slot;
 pub use while_loop::{StagedWhile, Trips, While};

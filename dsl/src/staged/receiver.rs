@@ -41,7 +41,7 @@ pub struct MutReference;
 #[derive(Debug)]
 pub struct MutReferences;
 
-/// It is a `Cell` or `RefCell`, itself or behind a shared reference or an `Rc`, of what a condition that is a tensor may change.
+/// It is a cell of what a condition that is a tensor may change, or holds some.
 #[derive(Debug)]
 pub struct InteriorMutable;
 
@@ -93,17 +93,26 @@ holds! {
     [R] dyn FnOnce() -> R + '_, [R] dyn FnMut() -> R + '_, [A, R] dyn FnOnce(A) -> R + '_, [A, R] dyn FnMut(A) -> R + '_,
 }
 
-macro_rules! interior_mutable {
-    ($($cell:ty),*) => {$(
-        impl<T: Carry> Used<'_, $cell> {
-            /// What it is.
-            pub fn kind(&self) -> InteriorMutable {
-                InteriorMutable
-            }
-        }
-    )*};
+/// Cells of what a condition that is a tensor may change, and what holds some.
+pub trait Cells {}
+
+macro_rules! cells {
+    ($([$($generics:tt)*] $ty:ty),* $(,)?) => {$(impl<$($generics)*> Cells for $ty {})*};
 }
-interior_mutable!(Cell<T>, &Cell<T>, Rc<Cell<T>>, RefCell<T>, &RefCell<T>, Rc<RefCell<T>>);
+cells! {
+    [T: Carry] Cell<T>, [T: Carry] RefCell<T>, [C: Cells + ?Sized] &C, [C: Cells + ?Sized] Rc<C>, [C: Cells + ?Sized] Box<C>,
+    [C: Cells] Vec<C>, [C: Cells] [C], [C: Cells, const N: usize] [C; N], [C: Cells] Option<C>,
+}
+
+/// What a place is that is a cell or holds some.
+pub trait CellsKind {
+    /// What it is.
+    fn kind(&self) -> InteriorMutable {
+        InteriorMutable
+    }
+}
+
+impl<T: Cells + ?Sized> CellsKind for Used<'_, T> {}
 
 /// What a place is that is no mutable reference.
 pub trait UsedKind {
@@ -245,8 +254,8 @@ impl ChangesIf<Changing> for Tensor<bool> {
 /// reference less than the one before, and a method is looked for in this order.
 pub mod kinds {
     pub use super::{
-        HoldsKind as _, KnownReceiver as _, OtherReceiver as _, ReceivingCarry as _, ReceivingIterator as _,
-        UsedKind as _,
+        CellsKind as _, HoldsKind as _, KnownReceiver as _, OtherReceiver as _, ReceivingCarry as _,
+        ReceivingIterator as _, UsedKind as _,
     };
 }
 

@@ -1,5 +1,6 @@
 use anabranch::prelude::*;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 #[graph]
 fn f(x: Tensor) -> Tensor {
@@ -8,6 +9,23 @@ fn f(x: Tensor) -> Tensor {
         last.set(x * 2.0);
     }
     last.get()
+}
+
+#[derive(Carry, Clone)]
+struct Node {
+    value: Tensor,
+}
+
+#[graph]
+fn tree(x: Tensor) -> Tensor {
+    let root = Rc::new(RefCell::new(Node { value: x }));
+    let nodes = vec![root.clone()];
+    let mut y = x;
+    if x > 0.0 {
+        y += nodes[0].borrow().value;
+        nodes[0].borrow_mut().value = y;
+    }
+    root.borrow().value
 }
 
 fn main() {}
