@@ -67,8 +67,8 @@ use proc_macro::TokenStream;
 /// which a method is called under a tensor condition may have to be a `Carry`; where the method changes nothing, `(&x).method()` says so. A trait of
 /// your own that gives a type of the standard library a method of such a name, with `&mut self`, is not seen.
 ///
-/// Using a variable there that is a `Cell` or `RefCell` of tensors, or that holds mutable references (a vector, an option, a result, a tuple or an iterator of
-/// them, a closure that changes a variable), is an error; changes through other shared references, and through a `&mut` inside of a struct of
+/// Using a variable there that is a `Cell` or `RefCell` of tensors, or that holds mutable references (a vector, an option, a result or an iterator of
+/// them, a pair that ends in one, a closure that changes a variable), is an error; changes through other shared references, and through a `&mut` inside of a struct of
 /// your own, are not seen, but a tensor that leaves its branch in this way is an error when it is used.
 ///
 /// # Host conditions

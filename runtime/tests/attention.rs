@@ -2,9 +2,9 @@
 
 mod support;
 
-use anabranch_dsl::{Any, DType, HostTensor, autodiff, interp};
+use anabranch_dsl::{Any, DType, HostTensor, autodiff};
 use anabranch_runtime::Program;
-use support::{check, traced};
+use support::{check, check_f32, traced};
 
 /// Numbers that are not regular, around zero.
 fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
@@ -33,17 +33,8 @@ fn attention(shapes: [&[usize]; 3], causal: bool) {
 
 #[track_caller]
 fn attention_f32(shapes: [&[usize]; 3], causal: bool) {
-    // Sums of numbers of either sign are as exact as the largest of them.
     let inputs = shapes.map(|shape| numbers(shape, DType::F32));
-    let graph = traced(&inputs, |x| all(x, causal)).graph;
-    let expected = interp::run(&graph, &inputs, &mut vec![], interp::Options::default()).expect("it runs");
-    let program = Program::new(graph).unwrap_or_else(|e| panic!("{e}"));
-    for (given, expected) in program.run(&inputs, &mut vec![]).expect("it runs").iter().zip(&expected) {
-        let (given, expected) = (given.data::<f32>(), expected.data::<f32>());
-        let largest = expected.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-        let far = given.iter().zip(expected).position(|(g, e)| (g - e).abs() > 2e-5 * largest);
-        assert_eq!(far, None, "{shapes:?}, causal: {causal}\n{}", program.explain());
-    }
+    check_f32(&inputs, 2e-5, |x| all(x, causal));
 }
 
 #[test]

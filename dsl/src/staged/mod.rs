@@ -34,6 +34,7 @@ mod logic;
 mod print;
 mod receiver;
 mod slot;
+mod used;
 mod while_loop;
 
 pub use crate::format::Stream;
@@ -59,9 +60,11 @@ pub use logic::{Lazy, Logical, StagedLazy};
 pub use print::{Message, dbg, dbg_here, message, print};
 pub(crate) use print::{fail_without_value, is_making_text, show};
 pub use receiver::{
-    Cells, CellsKind, ChangesIf, Changing, Holds, HoldsKind, InteriorMutable, ItemOf, Keeping, Known, KnownItems,
-    Lends, MayChange, MutReference, MutReferences, NoMutReference, Receiver, Unless, Used, UsedKind, Uses, found,
-    kinds, never, unless,
+    ChangesIf, Changing, ItemOf, Keeping, Known, KnownItems, MayChange, Receiver, Unless, found, kinds, unless,
 };
 pub use slot::Slot;
+pub use used::{
+    Cells, CellsKind, Holds, HoldsKind, InteriorMutable, Lends, MutReference, MutReferences, NoMutReference, Used,
+    UsedKind, Uses, never,
+};
 pub use while_loop::{StagedWhile, Trips, While};

@@ -1,11 +1,6 @@
-//! Mutable references that only their type shows.
+//! Methods that change nothing by their name, unless the type of their receiver is a user's.
 //!
-//! `#[graph]` sees tokens. That `let r = first(&mut model);` makes a mutable reference is not among them, so a construct
-//! cannot carry what `r.step()` changes, and the change would be made once, while tracing. So beside each construct `#[graph]`
-//! puts, for every variable that is a receiver or an argument in it and is not known to be mutable, a check of its type in
-//! code that is never reached.
-//!
-//! Nor is it among them whether `x.round()` changes `x`: of a number or a tensor it does not, of a user's own type it may. So
+//! `#[graph]` does not see whether `x.round()` changes `x`: of a number or a tensor it does not, of a user's own type it may. So
 //! where a method has the name of one that changes nothing in the standard library and here, the type of its receiver is
 //! asked: if it is not from there ([`Known`]), the place is carried as if the method had any other name.
 
@@ -17,152 +12,14 @@ use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, Ref, RefCell, RefMut};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, LinkedList, VecDeque};
-use std::collections::{btree_map, hash_map, vec_deque};
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::num::{NonZero, Saturating, Wrapping};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
-use std::{array, iter, option, slice, vec};
-
-/// A place that is a receiver or an argument.
-#[derive(Debug)]
-pub struct Used<'a, T: ?Sized>(pub &'a T);
-
-/// It is a mutable reference.
-#[derive(Debug)]
-pub struct MutReference;
-
-/// It holds mutable references.
-#[derive(Debug)]
-pub struct MutReferences;
-
-/// It is a cell of what a condition that is a tensor may change, or holds some.
-#[derive(Debug)]
-pub struct InteriorMutable;
-
-/// It is something else.
-#[derive(Debug)]
-pub struct NoMutReference;
-
-impl<T: ?Sized> Used<'_, &mut T> {
-    /// What it is: this method of the type itself comes before the one of the trait.
-    pub fn kind(&self) -> MutReference {
-        MutReference
-    }
-}
-
-/// What a place is that holds mutable references.
-pub trait HoldsKind {
-    /// What it is.
-    fn kind(&self) -> MutReferences {
-        MutReferences
-    }
-}
-
-impl<T: Holds + ?Sized> HoldsKind for Used<'_, T> {}
-
-/// Mutable references and what holds them.
-pub trait Lends {}
-impl<T: ?Sized> Lends for &mut T {}
-
-/// What holds mutable references, by its type.
-pub trait Holds: Lends {}
-
-macro_rules! holds {
-    ($([$($generics:tt)*] $holder:ty),* $(,)?) => {$(
-        impl<$($generics)*> Lends for $holder {}
-        impl<$($generics)*> Holds for $holder {}
-    )*};
-}
-holds! {
-    [T: Lends] Vec<T>, [T: Lends] [T], [T: Lends, const N: usize] [T; N], [T: Lends] VecDeque<T>, [T: Lends + ?Sized] Box<T>,
-    [T: Lends] Option<T>, [T: Lends, E] Result<T, E>, [T: Lends] Pin<T>, [K, V: Lends, S] HashMap<K, V, S>, [K, V: Lends] BTreeMap<K, V>,
-    [A, T: Lends] (A, T), [A, B, T: Lends] (A, B, T),
-    [T] slice::IterMut<'_, T>, [T] slice::ChunksMut<'_, T>, [T] slice::ChunksExactMut<'_, T>, [T] vec_deque::IterMut<'_, T>,
-    [K, V] hash_map::IterMut<'_, K, V>, [K, V] hash_map::ValuesMut<'_, K, V>,
-    [K, V] btree_map::IterMut<'_, K, V>, [K, V] btree_map::ValuesMut<'_, K, V>,
-    [T: Lends] vec::IntoIter<T>, [T: Lends, const N: usize] array::IntoIter<T, N>, [T: Lends] option::IntoIter<T>, [T: Lends] iter::Once<T>,
-    [I: Lends] iter::Rev<I>, [I: Lends] iter::Enumerate<I>, [I: Lends] iter::Skip<I>, [I: Lends] iter::Take<I>, [I: Lends] iter::StepBy<I>,
-    [I: Lends, F] iter::Map<I, F>, [I: Lends, F] iter::Filter<I, F>, [I: Lends, F] iter::FilterMap<I, F>,
-    [I: Lends, J] iter::Zip<I, J>, [I: Lends, J] iter::Chain<I, J>, [I: Lends + Iterator] iter::Peekable<I>,
-    [R] dyn FnOnce() -> R + '_, [R] dyn FnMut() -> R + '_, [A, R] dyn FnOnce(A) -> R + '_, [A, R] dyn FnMut(A) -> R + '_,
-}
-
-/// Cells of what a condition that is a tensor may change, and what holds some.
-pub trait Cells {}
-
-macro_rules! cells {
-    ($([$($generics:tt)*] $ty:ty),* $(,)?) => {$(impl<$($generics)*> Cells for $ty {})*};
-}
-cells! {
-    [T: Carry] Cell<T>, [T: Carry] RefCell<T>, [C: Cells + ?Sized] &C, [C: Cells + ?Sized] Rc<C>, [C: Cells + ?Sized] Box<C>,
-    [C: Cells] Vec<C>, [C: Cells] [C], [C: Cells, const N: usize] [C; N], [C: Cells] Option<C>,
-}
-
-/// What a place is that is a cell or holds some.
-pub trait CellsKind {
-    /// What it is.
-    fn kind(&self) -> InteriorMutable {
-        InteriorMutable
-    }
-}
-
-impl<T: Cells + ?Sized> CellsKind for Used<'_, T> {}
-
-/// What a place is that is no mutable reference.
-pub trait UsedKind {
-    /// What it is.
-    fn kind(&self) -> NoMutReference;
-}
-
-impl<T: ?Sized> UsedKind for &Used<'_, T> {
-    fn kind(&self) -> NoMutReference {
-        NoMutReference
-    }
-}
-
-/// Conditions under which a place may be used that `#[graph]` takes for no mutable reference.
-#[diagnostic::on_unimplemented(
-    message = "whether a condition that is a tensor changes what this leads to cannot be seen",
-    label = "a mutable reference by its type only, or a cell",
-    note = "declare a mutable reference as `let name: &mut _ = ..;`, or use the variable it leads to; then what changes is carried",
-    note = "what is in a `Cell` or `RefCell` is not carried: use a `mut` variable"
-)]
-pub trait Uses<K> {}
-#[diagnostic::do_not_recommend]
-impl<K> Uses<K> for bool {}
-#[diagnostic::do_not_recommend]
-impl Uses<NoMutReference> for Tensor<bool> {}
-/// With one kind alone the compiler would expect that kind, and not say what [`Uses`] says.
-#[diagnostic::do_not_recommend]
-impl Uses<()> for Tensor<bool> {}
-
-macro_rules! uses {
-    ($($construct:ident)*) => {$(
-        impl<C: Condition> $construct<C> {
-            /// Checks that a place of this kind may be used here.
-            #[inline]
-            pub fn uses<K>(&self, _kind: K)
-            where
-                C: Uses<K>,
-            {
-            }
-        }
-    )*};
-}
-uses!(If While Logical);
-
-#[diagnostic::do_not_recommend]
-impl<K> Uses<(NoMutReference, K)> for Tensor<bool> {}
-#[diagnostic::do_not_recommend]
-impl<K> Uses<(InteriorMutable, K)> for Tensor<bool> {}
-#[diagnostic::do_not_recommend]
-impl Uses<(MutReference, Keeping)> for Tensor<bool> {}
 
 /// Types whose methods change nothing if they have one of the names that `#[graph]` knows: those of the standard library and of
 /// anabranch. Behind a shared reference nothing changes.
@@ -253,10 +110,8 @@ impl ChangesIf<Changing> for Tensor<bool> {
 /// The kinds of receivers. That of a type is found by the first of the traits that the type has: each is implemented for one
 /// reference less than the one before, and a method is looked for in this order.
 pub mod kinds {
-    pub use super::{
-        CellsKind as _, HoldsKind as _, KnownReceiver as _, OtherReceiver as _, ReceivingCarry as _,
-        ReceivingIterator as _, UsedKind as _,
-    };
+    pub use super::super::used::{CellsKind as _, HoldsKind as _, UsedKind as _};
+    pub use super::{KnownReceiver as _, OtherReceiver as _, ReceivingCarry as _, ReceivingIterator as _};
 }
 
 /// Of a [`Known`] type.
@@ -381,8 +236,3 @@ macro_rules! places {
     )*};
 }
 places!(If While Logical);
-
-/// Before code that is compiled only.
-pub fn never() -> ! {
-    unreachable!("the checks of types are not run")
-}

@@ -87,3 +87,24 @@ pub fn close(a: &HostTensor, b: &HostTensor) -> bool {
 fn short(t: &HostTensor) -> String {
     t.to_string().chars().take(500).collect()
 }
+
+/// Runs a function of `f32` by the interpreter and by its plan: each output within `tolerance` of its largest element, since sums of numbers
+/// of either sign are as exact as the largest of them.
+#[track_caller]
+pub fn check_f32(inputs: &[HostTensor], tolerance: f32, f: impl FnOnce(&[Any]) -> Vec<Any>) {
+    let graph = traced(inputs, f).graph;
+    let expected = interp::run(&graph, inputs, &mut vec![], interp::Options::default()).expect("it runs");
+    let program = Program::new(graph).unwrap_or_else(|e| panic!("{e}"));
+    for (given, expected) in program.run(inputs, &mut vec![]).expect("it runs").iter().zip(&expected) {
+        let (given, expected) = (given.data::<f32>(), expected.data::<f32>());
+        let largest = expected.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        let far = given.iter().zip(expected).position(|(g, e)| (g - e).abs() > tolerance * largest);
+        assert_eq!(
+            far,
+            None,
+            "of shapes {:?}\n{}",
+            inputs.iter().map(HostTensor::shape).collect::<Vec<_>>(),
+            program.explain()
+        );
+    }
+}
