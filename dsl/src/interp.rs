@@ -12,7 +12,6 @@ pub use crate::stop::{StopFlag, stopped};
 use crate::{Diagnostic, Dim, HostTensor, Loc, Result, Shape, TensorType, Type};
 use list::HostList;
 use std::collections::HashMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// How to run.
@@ -50,7 +49,7 @@ impl std::fmt::Debug for Surroundings<'_> {
 
 /// A stack as a persistent list: pushing shares what is below.
 #[derive(Clone, Debug)]
-struct Stack {
+pub struct Stack {
     element: TensorType,
     top: Option<Arc<Cell>>,
     /// Whether there are zeros without end below.
@@ -95,16 +94,27 @@ impl Stack {
     }
 }
 
+/// What a value of a graph is while it runs. Cloning shares the elements.
 #[derive(Clone, Debug)]
-enum Val {
+pub enum Datum {
+    /// A tensor.
     Tensor(HostTensor),
+    /// A stack.
     Stack(Stack),
-    List(Rc<HostList>),
+    /// A list.
+    List(Arc<HostList>),
+}
+
+impl Datum {
+    /// The tensor, if it is one.
+    pub fn as_tensor(&self) -> Option<&HostTensor> {
+        if let Datum::Tensor(t) = self { Some(t) } else { None }
+    }
 }
 
 struct Interp<'a> {
     graph: &'a Graph,
-    env: Vec<Option<Val>>,
+    env: Vec<Option<Datum>>,
     vars: Vec<HostTensor>,
     dims: HashMap<Arc<str>, usize>,
     options: Options,
@@ -148,6 +158,20 @@ pub fn run_in(
     options: Options,
     surroundings: Surroundings<'_>,
 ) -> Result<Vec<HostTensor>> {
+    let data: Vec<Datum> = inputs.iter().cloned().map(Datum::Tensor).collect();
+    let outputs = run_data(graph, &data, vars, options, surroundings)?;
+    let tensor = |d| if let Datum::Tensor(t) = d { t } else { panic!("an output of a graph is a tensor") };
+    Ok(outputs.into_iter().map(tensor).collect())
+}
+
+/// Runs a graph like [`run_in`], whose inputs and outputs may be stacks and lists too: a part of a graph.
+pub fn run_data(
+    graph: &Graph,
+    inputs: &[Datum],
+    vars: &mut Vec<HostTensor>,
+    options: Options,
+    surroundings: Surroundings<'_>,
+) -> Result<Vec<Datum>> {
     let mut interp = Interp {
         graph,
         env: vec![None; graph.n_values()],
@@ -163,10 +187,13 @@ pub fn run_in(
         return Err(Diagnostic::new(format!("`{}` takes {expected} inputs, given {given}", graph.name)));
     }
     for (i, (&param, input)) in graph.inputs().iter().zip(inputs).enumerate() {
-        interp.bind_input(i, param, input)?;
+        match input {
+            Datum::Tensor(t) => interp.bind_input(i, param, t)?,
+            other => interp.bind(&[param], vec![other.clone()]),
+        }
     }
     interp.region(graph.root())?;
-    let outputs = graph.outputs().iter().map(|&v| interp.tensor(v).clone()).collect();
+    let outputs = interp.vals(graph.outputs());
     *vars = interp.vars;
     Ok(outputs)
 }
@@ -187,11 +214,11 @@ impl Interp<'_> {
             let message = format!("`{}`: {name} is {ty}, given {}", self.graph.name, input.ty());
             return Err(Diagnostic::new(message).help("named dimensions have one extent throughout a call"));
         }
-        self.env[param.index()] = Some(Val::Tensor(input.clone()));
+        self.env[param.index()] = Some(Datum::Tensor(input.clone()));
         Ok(())
     }
 
-    fn val(&self, v: Value) -> &Val {
+    fn val(&self, v: Value) -> &Datum {
         self.env[v.index()]
             .as_ref()
             .unwrap_or_else(|| panic!("{v} is used before it is defined\n{:?}", self.graph.name))
@@ -199,21 +226,21 @@ impl Interp<'_> {
 
     fn tensor(&self, v: Value) -> &HostTensor {
         match self.val(v) {
-            Val::Tensor(t) => t,
+            Datum::Tensor(t) => t,
             other => panic!("{v} is {other:?}"),
         }
     }
 
     fn stack(&self, v: Value) -> &Stack {
         match self.val(v) {
-            Val::Stack(s) => s,
+            Datum::Stack(s) => s,
             other => panic!("{v} is {other:?}"),
         }
     }
 
     fn list(&self, v: Value) -> &HostList {
         match self.val(v) {
-            Val::List(l) => l,
+            Datum::List(l) => l,
             other => panic!("{v} is {other:?}"),
         }
     }
@@ -222,20 +249,20 @@ impl Interp<'_> {
         self.tensor(v).data::<bool>()[0]
     }
 
-    fn bind(&mut self, to: &[Value], values: Vec<Val>) {
+    fn bind(&mut self, to: &[Value], values: Vec<Datum>) {
         for (&v, mut value) in to.iter().zip(values) {
             // A list that goes where a less exact type stands may then have elements of that type.
-            if let (Val::List(list), Type::List(element)) = (&mut value, self.graph.ty(v)) {
+            if let (Datum::List(list), Type::List(element)) = (&mut value, self.graph.ty(v)) {
                 let element = TensorType { dtype: element.dtype, shape: self.concrete(&element.shape) };
                 if *list.element() != element {
-                    Rc::make_mut(list).set_element(element);
+                    Arc::make_mut(list).set_element(element);
                 }
             }
             self.env[v.index()] = Some(value);
         }
     }
 
-    fn vals(&self, of: &[Value]) -> Vec<Val> {
+    fn vals(&self, of: &[Value]) -> Vec<Datum> {
         of.iter().map(|&v| self.val(v).clone()).collect()
     }
 
@@ -271,10 +298,10 @@ impl Interp<'_> {
                 if self.options.check_finite && !is_finite(&result) && operands.iter().all(|t| is_finite(t)) {
                     return Err(not_finite(def.name, data.loc));
                 }
-                vec![Val::Tensor(result)]
+                vec![Datum::Tensor(result)]
             }
-            Op::Constant(t) => vec![Val::Tensor(t.clone())],
-            Op::Read(var) => vec![Val::Tensor(self.vars[var.index()].clone())],
+            Op::Constant(t) => vec![Datum::Tensor(t.clone())],
+            Op::Read(var) => vec![Datum::Tensor(self.vars[var.index()].clone())],
             Op::Assign(var) => {
                 self.vars[var.index()] = self.tensor(data.operands[0]).clone();
                 vec![]
@@ -336,7 +363,7 @@ impl Interp<'_> {
         Ok(())
     }
 
-    fn stack_op(&self, op: &StackOp, operands: &[Value], loc: Loc) -> Result<Vec<Val>> {
+    fn stack_op(&self, op: &StackOp, operands: &[Value], loc: Loc) -> Result<Vec<Datum>> {
         let stack = match op {
             StackOp::New(element) | StackOp::Zeros(element) => {
                 let shape = self.concrete(&element.shape);
@@ -350,10 +377,10 @@ impl Interp<'_> {
                     let shape = stack.element.shape.known().filter(|_| stack.zeros_below);
                     let Some(shape) = shape else { return Err(Diagnostic::new("pop of an empty stack").at(loc, "")) };
                     let zeros = HostTensor::zeros(stack.element.dtype, shape);
-                    return Ok(vec![Val::Stack(stack.clone()), Val::Tensor(zeros)]);
+                    return Ok(vec![Datum::Stack(stack.clone()), Datum::Tensor(zeros)]);
                 };
                 let below = Stack { top: top.below.clone(), ..stack.clone() };
-                return Ok(vec![Val::Stack(below), Val::Tensor(top.tensor.clone())]);
+                return Ok(vec![Datum::Stack(below), Datum::Tensor(top.tensor.clone())]);
             }
             StackOp::ZerosLike => {
                 let stack = self.stack(operands[0]);
@@ -381,14 +408,14 @@ impl Interp<'_> {
                 Stack { zeros_below, ..a.with(items.into_iter().rev()) }
             }
         };
-        Ok(vec![Val::Stack(stack)])
+        Ok(vec![Datum::Stack(stack)])
     }
 
-    fn list_op(&self, op: &ListOp, node: Node) -> Result<Vec<Val>> {
+    fn list_op(&self, op: &ListOp, node: Node) -> Result<Vec<Datum>> {
         let data = self.graph.node(node);
         let op = &op.map_shapes(|s| self.concrete(s));
         let tensors = |operands: &[Value]| operands.iter().map(|&v| self.tensor(v).clone()).collect::<Vec<_>>();
-        let list = |list: HostList| Val::List(Rc::new(list));
+        let list = |list: HostList| Datum::List(Arc::new(list));
         Ok(match op.form() {
             ListForm::Make if *op == ListOp::ZerosLike => vec![list(self.list(data.operands[0]).zeros_like())],
             ListForm::Make => {
@@ -398,7 +425,7 @@ impl Interp<'_> {
             }
             ListForm::Query => {
                 let found = self.list(data.operands[0]).query(op, &tensors(&data.operands[1..]), data.loc)?;
-                vec![Val::Tensor(found)]
+                vec![Datum::Tensor(found)]
             }
             ListForm::Update => {
                 let mut changed = self.list(data.operands[0]).clone();
@@ -407,7 +434,7 @@ impl Interp<'_> {
                     _ => (None, tensors(&data.operands[1..])),
                 };
                 let popped = changed.update(op, &operands, other, data.loc)?;
-                std::iter::once(list(changed)).chain(popped.map(Val::Tensor)).collect()
+                std::iter::once(list(changed)).chain(popped.map(Datum::Tensor)).collect()
             }
         })
     }

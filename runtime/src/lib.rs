@@ -16,9 +16,12 @@
 
 mod call;
 mod cpu;
+mod device;
+mod flow;
 mod function;
 mod native;
 mod optimize;
+mod partitioned;
 mod plan;
 mod program;
 mod session;
@@ -26,5 +29,6 @@ mod state;
 
 pub use call::{CallOptions, CancelHandle};
 pub use function::Function;
+pub use partitioned::{Scatter, ScatteredProgram};
 pub use program::Program;
 pub use session::{Builder, Session};

@@ -150,7 +150,11 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
     };
     let optimized = passed(Pipeline::standard());
     let alone = |pass| interpreted(&passed(Pipeline::new(vec![pass]))?);
-    vec![
+    let scattered = match &optimized {
+        Ok(graph) => support::scattered::run_scattered(graph, inputs, &traced.vars),
+        Err(e) => vec![("all passes", Err(e.clone()))],
+    };
+    let mut outcomes = vec![
         ("interpreter", interpreted(&traced.graph)),
         ("plan of the graph as it was traced", planned(traced.graph.clone())),
         ("interpreter after folding", alone(Box::new(Fold))),
@@ -161,7 +165,9 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
         ("plan without fusion", optimized.clone().and_then(Program::without_fusion).and_then(run_plan)),
         ("plan without native code", optimized.and_then(Program::without_native_code).and_then(run_plan)),
         ("plan without hoisting", passed(Pipeline::standard().without("products")).and_then(planned)),
-    ]
+    ];
+    outcomes.extend(scattered);
+    outcomes
 }
 
 /// Equality for which a `NaN` is itself.

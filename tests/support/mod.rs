@@ -6,6 +6,8 @@ use anabranch::dsl::{HostTensor, TensorType, interp};
 use anabranch::prelude::*;
 use anabranch_runtime::Program;
 
+pub mod scattered;
+
 /// Calls `f` on the interpreter and on a compiled plan, each with variables as they are initially; all results must be
 /// equal to `expected` (all elements of all outputs, in order) within a relative error of 1e-9, or 1e-5 for `f32`.
 #[track_caller]
@@ -70,13 +72,19 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
     let unfused = run(passed(Pipeline::standard()).and_then(Program::without_fusion));
     let unhoisted = run(passed(Pipeline::standard().without("products")).and_then(Program::new));
     let portable = run(Program::without_native_code(traced.graph.clone()));
-    vec![
+    let scattered = match passed(Pipeline::standard()) {
+        Ok(graph) => scattered::run_scattered(&graph, &inputs, &vars()),
+        Err(e) => vec![("passes", Err(e))],
+    };
+    let mut outcomes = vec![
         ("interpreter", interpreted),
         ("plan", compiled),
         ("plan without fusion", unfused),
         ("plan without hoisting", unhoisted),
         ("plan without native code", portable),
-    ]
+    ];
+    outcomes.extend(scattered);
+    outcomes
 }
 
 /// All elements as `f64`.

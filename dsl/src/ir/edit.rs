@@ -65,20 +65,52 @@ impl Graph {
         out
     }
 
+    /// A graph of some nodes of one or several regions, in an order in which each stands after those whose results it uses. Its inputs and
+    /// outputs may be stacks and lists, which those of a whole graph are not; it reads and assigns no variables.
+    ///
+    /// ```
+    /// use anabranch_dsl::Graph;
+    ///
+    /// let text = "graph @f(%x: f32[]) -> f32[] { %a = exp %x  %b = tanh %a  %c = neg %b  return %c }";
+    /// let graph = Graph::parse(text, "f.ir").expect("the text is right");
+    /// let nodes = &graph.region(graph.root()).nodes;
+    /// let [a, b] = [0, 1].map(|i| graph.node(nodes[i]).results[0]);
+    /// let part = graph.extract("part", &[nodes[1]], &[a], &[b]);
+    /// let expected = Graph::parse("graph @part(%a: f32[]) -> f32[] { %b = tanh %a  return %b }", "part.ir");
+    /// assert!(part.same_structure(&expected.expect("the text is right")));
+    /// ```
+    #[must_use]
+    pub fn extract(&self, name: &str, nodes: &[Node], inputs: &[Value], outputs: &[Value]) -> Graph {
+        let mut out = Graph::new(name);
+        let root = out.root();
+        let mut map = vec![Value::from_index(u32::MAX as usize); self.n_values()];
+        for &v in inputs {
+            let ValueData { ty, name, .. } = self.value(v);
+            map[v.index()] = out.add_param(root, ty.clone(), *name);
+        }
+        self.copy_listed(nodes, &mut out, root, &mut map);
+        out.region_mut(root).yields = outputs.iter().map(|v| map[v.index()]).collect();
+        out
+    }
+
     /// Copies a region of a verified graph into an empty one of another graph. `map` gives the copy of each value.
     fn copy_region(&self, from: Region, out: &mut Graph, to: Region, map: &mut [Value]) {
-        fn copied(values: &[Value], map: &[Value]) -> Vec<Value> {
-            values.iter().map(|v| map[v.index()]).collect()
-        }
         let data = self.region(from);
         for &p in &data.params {
             let ValueData { ty, name, .. } = self.value(p);
             map[p.index()] = out.add_param(to, ty.clone(), *name);
         }
-        for &node in &data.nodes {
+        self.copy_listed(&data.nodes, out, to, map);
+        let RegionData { yields: to, .. } = out.region_mut(to);
+        *to = data.yields.iter().map(|v| map[v.index()]).collect();
+    }
+
+    /// Copies nodes to the end of a region of another graph.
+    fn copy_listed(&self, nodes: &[Node], out: &mut Graph, to: Region, map: &mut [Value]) {
+        for &node in nodes {
             let NodeData { op, operands, results, regions, loc, .. } = self.node(node);
             let types = results.iter().map(|&r| self.ty(r).clone());
-            let copy = out.make_node(to, op.clone(), copied(operands, map), types, *loc);
+            let copy = out.make_node(to, op.clone(), operands.iter().map(|v| map[v.index()]).collect(), types, *loc);
             for (i, &r) in results.iter().enumerate() {
                 let result = out.node(copy).results[i];
                 out.value_mut(result).name = self.value(r).name;
@@ -91,9 +123,6 @@ impl Graph {
             out.set_regions(copy, copies);
             out.append(copy);
         }
-        let yields = copied(&data.yields, map);
-        let RegionData { yields: to, .. } = out.region_mut(to);
-        *to = yields;
     }
 }
 

@@ -1,0 +1,179 @@
+//! CPU devices: threads of their own, in the memory of the host.
+
+use super::{Events, Outside};
+use crate::optimize::optimize;
+use crate::program::{Options, Program};
+use anabranch_dsl::interp::{self, Datum, Surroundings};
+use anabranch_dsl::ir::Op;
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Result, TensorType};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+/// A CPU device: some threads of this machine. They start when they are first given something.
+#[derive(Debug)]
+pub(crate) struct CpuDevice {
+    name: String,
+    n_threads: usize,
+    threads: OnceLock<rayon::ThreadPool>,
+}
+
+impl CpuDevice {
+    /// A device with so many threads.
+    pub(crate) fn new(name: impl Into<String>, n_threads: usize) -> CpuDevice {
+        CpuDevice { name: name.into(), n_threads: n_threads.max(1), threads: OnceLock::new() }
+    }
+
+    fn threads(&self) -> Result<&rayon::ThreadPool> {
+        if let Some(threads) = self.threads.get() {
+            return Ok(threads);
+        }
+        let name = self.name.clone();
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(self.n_threads)
+            .thread_name(move |i| format!("{name} thread {i}"))
+            .build()
+            .map_err(|e| Diagnostic::new(format!("the threads of {} did not start: {e}", self.name)))?;
+        Ok(self.threads.get_or_init(|| threads))
+    }
+
+    /// Begins to run a kernel; the events are told when it is done.
+    pub(crate) fn give<T: Send + 'static>(
+        &self,
+        kernel: &Arc<CpuKernel>,
+        inputs: Vec<Datum>,
+        outside: &Outside,
+        work: T,
+        events: &Arc<Events<T>>,
+    ) -> Result<()> {
+        let threads = self.threads()?;
+        let (kernel, outside, events) = (kernel.clone(), outside.clone(), events.clone());
+        threads.spawn(move || {
+            let run = || kernel.run(inputs, &outside);
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            let panicked = |_| Err(Diagnostic::new("a kernel panicked: this is a mistake in anabranch"));
+            events.push(work, outcome.unwrap_or_else(panicked));
+        });
+        Ok(())
+    }
+}
+
+/// How a kernel runs.
+#[derive(Debug)]
+enum How {
+    /// By a plan.
+    Compiled(Box<Program>),
+    /// By a plan for each combination of types of its inputs, those used last first: some extent is not known before.
+    BySignature(Mutex<Vec<(Vec<TensorType>, Arc<Program>)>>),
+    /// By the interpreter.
+    Interpreted,
+}
+
+/// Plans that are kept for one kernel.
+const MAX_PLANS: usize = 16;
+
+/// A graph that is computed as a whole. Its inputs and outputs may be stacks and lists.
+#[derive(Debug)]
+pub(crate) struct CpuKernel {
+    graph: Graph,
+    options: Options,
+    how: How,
+    /// About how many nanoseconds a run takes; 0 before the first.
+    nanos: AtomicU64,
+    runs: AtomicU64,
+    /// Whether it may take long, as far as one can see before it runs.
+    may_be_long: bool,
+}
+
+/// What takes less than this is run where it is needed: to hand it over costs about as much.
+const SHORT_NANOS: u64 = 20_000;
+
+/// A kernel on so few elements is short.
+const FEW_ELEMENTS: usize = 4096;
+
+impl CpuKernel {
+    pub(crate) fn new(graph: Graph, options: Options) -> Result<CpuKernel> {
+        let is_tensor = |v: &anabranch_dsl::ir::Value| graph.ty(*v).as_tensor().is_some();
+        let is_known = |v: &anabranch_dsl::ir::Value| graph.ty(*v).element().shape.known().is_some();
+        let how = if options.interpreted || !graph.inputs().iter().chain(graph.outputs()).all(is_tensor) {
+            How::Interpreted
+        } else if graph.inputs().iter().all(is_known) {
+            How::Compiled(Box::new(Program::with_options(graph.clone(), options)?))
+        } else {
+            How::BySignature(Mutex::default())
+        };
+        let mut may_be_long = false;
+        graph.visit_nodes(graph.root(), &mut |node| {
+            let data = graph.node(node);
+            may_be_long |= matches!(data.op, Op::While);
+            for &v in data.operands.iter().chain(&data.results) {
+                may_be_long |=
+                    graph.ty(v).element().shape.known().is_none_or(|s| s.iter().product::<usize>() > FEW_ELEMENTS);
+            }
+        });
+        Ok(CpuKernel { graph, options, how, nanos: AtomicU64::new(0), runs: AtomicU64::new(0), may_be_long })
+    }
+
+    /// Whether it is better run at once than handed to a thread. That changes when it runs, not what it gives.
+    pub(crate) fn is_short(&self) -> bool {
+        match self.nanos.load(Ordering::Relaxed) {
+            0 => !self.may_be_long,
+            nanos => nanos < SHORT_NANOS,
+        }
+    }
+
+    /// Runs it.
+    pub(crate) fn run(&self, inputs: Vec<Datum>, outside: &Outside) -> Result<Vec<Datum>> {
+        // After the first runs, one in 16 is timed.
+        let runs = self.runs.fetch_add(1, Ordering::Relaxed);
+        let timed = (runs < 4 || runs.is_multiple_of(16)).then(Instant::now);
+        let surroundings = Surroundings { print: &*outside.print, stop: &outside.stop };
+        let outputs = match &self.how {
+            How::Interpreted => self.interpret(&inputs, surroundings),
+            How::Compiled(program) => run_program(program, inputs, surroundings),
+            How::BySignature(plans) => {
+                let tensors = inputs.iter().map(|d| d.as_tensor().expect("checked when it was made"));
+                let signature: Vec<TensorType> = tensors.map(HostTensor::ty).collect();
+                run_program(&*self.plan_for(plans, signature)?, inputs, surroundings)
+            }
+        };
+        if let Some(begin) = timed {
+            let new = (begin.elapsed().as_nanos() as u64).max(1);
+            let old = self.nanos.load(Ordering::Relaxed);
+            self.nanos.store(if runs < 2 { new } else { (3 * old + new) / 4 }, Ordering::Relaxed);
+        }
+        outputs
+    }
+
+    fn interpret(&self, inputs: &[Datum], surroundings: Surroundings<'_>) -> Result<Vec<Datum>> {
+        let options = interp::Options { check_finite: self.options.check_finite, ..Default::default() };
+        interp::run_data(&self.graph, inputs, &mut vec![], options, surroundings)
+    }
+
+    fn plan_for(
+        &self,
+        plans: &Mutex<Vec<(Vec<TensorType>, Arc<Program>)>>,
+        signature: Vec<TensorType>,
+    ) -> Result<Arc<Program>> {
+        let lock = || plans.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut plans = lock();
+            if let Some(i) = plans.iter().position(|(s, _)| *s == signature) {
+                plans[..=i].rotate_right(1);
+                return Ok(plans[0].1.clone());
+            }
+        }
+        let graph = optimize(self.graph.clone(), &signature, self.options)?;
+        let program = Arc::new(Program::with_options(graph, self.options)?);
+        let mut plans = lock();
+        plans.insert(0, (signature, program.clone()));
+        plans.truncate(MAX_PLANS);
+        Ok(program)
+    }
+}
+
+fn run_program(program: &Program, inputs: Vec<Datum>, surroundings: Surroundings<'_>) -> Result<Vec<Datum>> {
+    let tensor = |d| if let Datum::Tensor(t) = d { t } else { panic!("a plan takes tensors") };
+    let inputs: Vec<HostTensor> = inputs.into_iter().map(tensor).collect();
+    Ok(program.step(&inputs, &mut [], surroundings)?.into_iter().map(Datum::Tensor).collect())
+}

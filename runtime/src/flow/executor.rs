@@ -1,0 +1,616 @@
+//! The executor of a part: a state machine without threads, clocks or channels.
+//!
+//! It is told what happened ([`start`](Executor::start), [`arrived`](Executor::arrived), [`done`](Executor::done)) and asked what to do
+//! ([`poll`](Executor::poll)). It looks at no value but at predicates. What it runs depends on what it is told, not on when; whatever
+//! order completions and messages come in, each node of a live block runs once in each iteration, with the same inputs.
+//!
+//! A frame that runs is an *instance*, with a ring of states of iterations: as many as the window of its loop. An iteration counts the nodes of its
+//! live blocks that have not finished; it is over when none is left and all iterations before it are over. Instances and their rings
+//! are used again by later runs of the same loop, so a step that has warmed up takes no memory for them.
+
+use super::{BlockId, EdgeId, FlowOp, Frame, FrameId, KernelId, LoopId, NodeId, Part, PartId, Sink, Source, Target};
+use smallvec::SmallVec;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// The numbers of the iterations of all loops around something, outermost first. With an edge it is the key of a rendezvous.
+pub(crate) type Tag = SmallVec<[u32; 4]>;
+
+/// What an executor moves around.
+pub(crate) trait Token: Clone {
+    /// Whether a predicate is true.
+    fn truth(&self) -> bool;
+}
+
+/// What one part tells another.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Message<V> {
+    /// A value.
+    Value { edge: EdgeId, tag: Tag, value: V },
+    /// The sender has finished so many iterations of a loop. The tag is that of what is around the loop.
+    Credit { of: LoopId, tag: Tag, finished: u32 },
+}
+
+/// A running node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct TaskId(u32);
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) enum Action<V> {
+    /// Run a kernel, and say when it is [done](Executor::done).
+    Run { task: TaskId, kernel: KernelId, inputs: Vec<V> },
+    /// Hand a message to another part.
+    Send { to: PartId, message: Message<V> },
+    /// Keep a result of the step.
+    Give { sink: Sink, value: V },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// Nobody knows yet whether it runs.
+    Waiting,
+    Live,
+    Dead,
+}
+
+/// The state of one iteration.
+#[derive(Debug)]
+struct Iteration<V> {
+    /// For each node of the frame how much it still needs.
+    needs: Vec<u32>,
+    /// Inputs that have come and are not used yet.
+    inputs: Vec<Option<V>>,
+    /// For each block of the frame.
+    life: Vec<Life>,
+    /// The instances of the frames inside that are running.
+    inner: Vec<Option<Instance>>,
+    /// Nodes of live blocks that have not finished.
+    remaining: u32,
+}
+
+/// An index into the instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Instance(u32);
+
+impl Instance {
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A running frame.
+#[derive(Debug)]
+struct Running<V> {
+    frame: FrameId,
+    /// The instance and the iteration in which it was begun.
+    parent: Option<(Instance, u32)>,
+    /// The iterations around it.
+    tag: Tag,
+    ring: Vec<Iteration<V>>,
+    /// The oldest iteration that is not over, and the one after the last that has begun.
+    first: u32,
+    next: u32,
+    /// Whether the next iteration is to begin when it may.
+    wants_next: bool,
+    /// Whether the predicate has been false.
+    ended: bool,
+    /// What goes into the next iteration, while that may not begin.
+    for_next: Vec<(Target, V)>,
+    constants: Vec<Option<V>>,
+    /// How many iterations each follower has finished.
+    finished: Vec<u32>,
+    /// How many were reported to the leader.
+    reported: u32,
+}
+
+impl<V> Iteration<V> {
+    fn new(frame: &Frame) -> Iteration<V> {
+        Iteration {
+            needs: Vec::with_capacity(frame.nodes.len()),
+            inputs: (0..frame.n_slots).map(|_| None).collect(),
+            life: vec![Life::Waiting; frame.blocks.len()],
+            inner: vec![None; frame.n_inner as usize],
+            remaining: 0,
+        }
+    }
+}
+
+impl<V> Running<V> {
+    /// Makes the ring one of `n` states; those of running iterations stay.
+    fn grow(&mut self, frame: &Frame, n: usize) {
+        let old = self.ring.len() as u32;
+        let mut ring: Vec<Iteration<V>> = (0..n).map(|_| Iteration::new(frame)).collect();
+        for iteration in self.first..self.next {
+            let from = &mut self.ring[(iteration % old) as usize];
+            std::mem::swap(from, &mut ring[iteration as usize % n]);
+        }
+        self.ring = ring;
+    }
+}
+
+/// A node that has all it needs.
+#[derive(Clone, Copy, Debug)]
+struct Ready {
+    instance: Instance,
+    iteration: u32,
+    node: NodeId,
+}
+
+/// The executor of one part, for one step after another.
+#[derive(Debug)]
+pub(crate) struct Executor<V> {
+    part: Arc<Part>,
+    state: State<V>,
+}
+
+/// What changes.
+#[derive(Debug)]
+struct State<V> {
+    instances: Vec<Running<V>>,
+    /// Of each frame the instances that nothing uses.
+    free: Vec<Vec<Instance>>,
+    ready: VecDeque<Ready>,
+    actions: VecDeque<Action<V>>,
+    tasks: Vec<Option<Ready>>,
+    free_tasks: Vec<u32>,
+    /// What arrived before its iteration began, by frame and tag.
+    early: Vec<HashMap<Tag, Vec<(NodeId, V)>>>,
+    sources: HashMap<Source, V>,
+    /// Empty vectors to use again.
+    spare: Vec<Vec<V>>,
+    finished: bool,
+}
+
+/// The instance of the step: it is the first one.
+const ROOT: Instance = Instance(0);
+
+impl<V: Token> Executor<V> {
+    /// An executor that has nothing to do before it is started.
+    pub(crate) fn new(part: Arc<Part>) -> Executor<V> {
+        let state = State {
+            instances: Vec::new(),
+            free: vec![Vec::new(); part.frames.len()],
+            ready: VecDeque::new(),
+            actions: VecDeque::new(),
+            tasks: Vec::new(),
+            free_tasks: Vec::new(),
+            early: part.frames.iter().map(|_| HashMap::new()).collect(),
+            sources: HashMap::new(),
+            spare: Vec::new(),
+            finished: false,
+        };
+        Executor { part, state }
+    }
+
+    /// The part that it runs.
+    pub(crate) fn part(&self) -> &Part {
+        &self.part
+    }
+
+    /// Begins a step with what it is given. Nothing of an earlier step may be left.
+    pub(crate) fn start(&mut self, sources: HashMap<Source, V>) {
+        let Executor { part, state } = self;
+        assert_eq!(state.n_held(), 0, "an earlier step is still running");
+        (state.sources, state.finished) = (sources, false);
+        let root = state.instance(part, FrameId(0), None, Tag::new());
+        assert_eq!(root, ROOT, "the first instance is the step");
+        state.begin_iteration(part, root);
+        if part.nodes.is_empty() {
+            state.retire(part, root);
+        }
+    }
+
+    /// Whether the step has ended and everything that it made is given away.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.state.finished && self.state.actions.is_empty()
+    }
+
+    /// How many values, running kernels and running frames there are: none when a step has ended.
+    pub(crate) fn n_held(&self) -> usize {
+        self.state.n_held()
+    }
+
+    /// How many states of iterations there are, used or not: what windows bound.
+    pub(crate) fn n_states(&self) -> usize {
+        self.state.instances.iter().map(|i| i.ring.len()).sum()
+    }
+
+    /// What is to be done next; nothing until something happens if there is none.
+    pub(crate) fn poll(&mut self) -> Option<Action<V>> {
+        let Executor { part, state } = self;
+        loop {
+            if let Some(action) = state.actions.pop_front() {
+                return Some(action);
+            }
+            let ready = state.ready.pop_front()?;
+            state.fire(part, ready);
+        }
+    }
+
+    /// A message came from another part.
+    pub(crate) fn arrived(&mut self, from: PartId, message: Message<V>) {
+        let Executor { part, state } = self;
+        match message {
+            Message::Value { edge, tag, value } => {
+                let node = part.receivers[&edge];
+                let frame = part.blocks[part.nodes[node.index()].block.index()].frame;
+                match state.find(part, frame, &tag) {
+                    Some((instance, iteration)) => {
+                        let slot = part.nodes[node.index()].inputs.start;
+                        state.deliver(part, instance, iteration, Target { node, slot }, value);
+                    }
+                    None => state.early[frame.index()].entry(tag).or_default().push((node, value)),
+                }
+            }
+            Message::Credit { of, tag, finished } => {
+                let frame = part.frame_of[of.index()].expect("a leader takes part in its loop");
+                // The loop may have ended here meanwhile.
+                let Some(instance) = state.find_instance(part, frame, &tag) else { return };
+                let follower = part.frames[frame.index()].followers.iter().position(|&p| p == from);
+                let follower = follower.expect("only followers give credit");
+                state.instances[instance.index()].finished[follower] = finished;
+                state.begin_next(part, instance);
+            }
+        }
+    }
+
+    /// A kernel has run, with these results.
+    pub(crate) fn done(&mut self, task: TaskId, mut results: Vec<V>) {
+        let Executor { part, state } = self;
+        let ready = state.tasks[task.0 as usize].take().expect("a task is done once");
+        state.free_tasks.push(task.0);
+        let node = &part.nodes[ready.node.index()];
+        assert_eq!(results.len(), node.users.len(), "a kernel gives the results that it has");
+        for (users, value) in node.users.iter().zip(results.drain(..)) {
+            state.deliver_all(part, ready.instance, ready.iteration, users, value);
+        }
+        state.spare.push(results);
+        state.complete(part, ready);
+    }
+
+    /// Forgets the step, in whatever state it is. Kernels that still run must not be reported any more.
+    pub(crate) fn abandon(&mut self) {
+        *self = Executor::new(self.part.clone());
+        self.state.finished = true;
+    }
+}
+
+impl<V: Token> State<V> {
+    fn n_held(&self) -> usize {
+        let early: usize = self.early.iter().map(|e| e.values().map(Vec::len).sum::<usize>()).sum();
+        let free: usize = self.free.iter().map(Vec::len).sum();
+        let states = self.instances.iter().flat_map(|i| &i.ring);
+        let slots = states.flat_map(|i| &i.inputs).flatten().count();
+        early + slots + (self.instances.len() - free) + (self.tasks.len() - self.free_tasks.len()) + self.ready.len()
+    }
+
+    // Nodes.
+
+    fn fire(&mut self, part: &Part, ready: Ready) {
+        let Ready { instance, iteration, node: id } = ready;
+        let node = &part.nodes[id.index()];
+        match node.op {
+            FlowOp::Source(source) => {
+                let value = self.sources.get(&source).expect("the step was given its sources").clone();
+                self.deliver_all(part, instance, iteration, &node.users[0], value);
+            }
+            FlowOp::Sink(sink) => {
+                let value = self.take(part, ready);
+                self.actions.push_back(Action::Give { sink, value });
+            }
+            FlowOp::Compute(kernel) => {
+                let mut inputs = self.spare.pop().unwrap_or_default();
+                let state = self.state(instance, iteration);
+                let slots = &mut state.inputs[node.inputs.start as usize..node.inputs.end as usize];
+                inputs.extend(slots.iter_mut().map(|slot| slot.take().expect("a node runs when its inputs have come")));
+                let task = self.free_tasks.pop().unwrap_or_else(|| {
+                    self.tasks.push(None);
+                    self.tasks.len() as u32 - 1
+                });
+                self.tasks[task as usize] = Some(ready);
+                let task = TaskId(task);
+                self.actions.push_back(Action::Run { task, kernel, inputs });
+                return;
+            }
+            FlowOp::Send { edge, to } => {
+                let value = self.take(part, ready);
+                let tag = self.tag(instance, iteration);
+                self.actions.push_back(Action::Send { to, message: Message::Value { edge, tag, value } });
+            }
+            FlowOp::Recv(_) | FlowOp::Merge | FlowOp::Yield => {
+                let value = self.take(part, ready);
+                self.deliver_all(part, instance, iteration, &node.users[0], value);
+            }
+            FlowOp::Switch { then, otherwise } => {
+                let truth = self.take(part, ready).truth();
+                let (live, dead) = if truth { (then, otherwise) } else { (otherwise, then) };
+                self.die(part, instance, iteration, dead);
+                self.live(part, instance, iteration, live);
+            }
+            FlowOp::LoopSwitch { body, exits } => {
+                let truth = self.take(part, ready).truth();
+                let (live, dead) = if truth { (body, exits) } else { (exits, body) };
+                self.die(part, instance, iteration, dead);
+                self.live(part, instance, iteration, live);
+                let running = &mut self.instances[instance.index()];
+                if truth {
+                    running.wants_next = true;
+                    self.begin_next(part, instance);
+                } else {
+                    running.ended = true;
+                }
+            }
+            FlowOp::Loop(frame) => {
+                let tag = self.tag(instance, iteration);
+                let inner = self.instance(part, frame, Some((instance, iteration)), tag);
+                let frame = &part.frames[frame.index()];
+                self.state(instance, iteration).inner[frame.position as usize] = Some(inner);
+                self.begin_iteration(part, inner);
+                for &enter in &frame.enters {
+                    self.lessen(part, instance, iteration, enter);
+                }
+                return;
+            }
+            FlowOp::Enter(frame) => {
+                let value = self.take(part, ready);
+                let position = part.frames[frame.index()].position as usize;
+                let inner = self.state(instance, iteration).inner[position].expect("a loop waits for its variables");
+                self.deliver_all(part, inner, 0, &node.users[0], value);
+            }
+            FlowOp::EnterConstant { frame, constant } => {
+                let value = self.take(part, ready);
+                let frame = &part.frames[frame.index()];
+                // The loop has ended already if nothing that ran needed the value.
+                if let Some(inner) = self.state(instance, iteration).inner[frame.position as usize] {
+                    let running = &mut self.instances[inner.index()];
+                    running.constants[constant as usize] = Some(value.clone());
+                    for iteration in running.first..running.next {
+                        let users = &frame.constants[constant as usize];
+                        self.deliver_all(part, inner, iteration, users, value.clone());
+                    }
+                }
+            }
+            FlowOp::Exit => {
+                let value = self.take(part, ready);
+                let parent = self.instances[instance.index()].parent;
+                let (outer, outer_iteration) = parent.expect("an exit is in a loop");
+                self.deliver_all(part, outer, outer_iteration, &node.users[0], value);
+            }
+            FlowOp::NextIteration => {
+                let value = self.take(part, ready);
+                let running = &mut self.instances[instance.index()];
+                if running.next > iteration + 1 {
+                    self.deliver_all(part, instance, iteration + 1, &node.users[0], value);
+                } else {
+                    running.for_next.extend(node.users[0].iter().map(|&t| (t, value.clone())));
+                }
+            }
+            FlowOp::Token => {}
+        }
+        self.complete(part, ready);
+    }
+
+    /// A node has finished.
+    fn complete(&mut self, part: &Part, Ready { instance, iteration, node }: Ready) {
+        for &later in &part.nodes[node.index()].before {
+            self.lessen(part, instance, iteration, later);
+        }
+        let state = self.state(instance, iteration);
+        state.remaining -= 1;
+        if state.remaining == 0 {
+            self.retire(part, instance);
+        }
+    }
+
+    /// The only input of a node.
+    fn take(&mut self, part: &Part, Ready { instance, iteration, node }: Ready) -> V {
+        let slot = part.nodes[node.index()].inputs.start as usize;
+        self.state(instance, iteration).inputs[slot].take().expect("a node runs when its inputs have come")
+    }
+
+    fn deliver_all(&mut self, part: &Part, instance: Instance, iteration: u32, users: &[Target], value: V) {
+        let Some((&last, others)) = users.split_last() else { return };
+        for &user in others {
+            self.deliver(part, instance, iteration, user, value.clone());
+        }
+        self.deliver(part, instance, iteration, last, value);
+    }
+
+    fn deliver(&mut self, part: &Part, instance: Instance, iteration: u32, to: Target, value: V) {
+        let block = part.nodes[to.node.index()].block;
+        let frame = &part.frames[part.blocks[block.index()].frame.index()];
+        let block = block.0 - frame.blocks.start;
+        let state = self.state(instance, iteration);
+        if state.life[block as usize] == Life::Dead {
+            return;
+        }
+        let before = state.inputs[to.slot as usize].replace(value);
+        assert!(before.is_none(), "{:?} was given one input twice", to.node);
+        self.lessen(part, instance, iteration, to.node);
+    }
+
+    /// One thing less that a node needs.
+    fn lessen(&mut self, part: &Part, instance: Instance, iteration: u32, node: NodeId) {
+        let first = part.frames[self.instances[instance.index()].frame.index()].nodes.start;
+        let needs = &mut self.state(instance, iteration).needs[(node.0 - first) as usize];
+        *needs -= 1;
+        if *needs == 0 {
+            self.ready.push_back(Ready { instance, iteration, node });
+        }
+    }
+
+    // Blocks.
+
+    fn live(&mut self, part: &Part, instance: Instance, iteration: u32, block: BlockId) {
+        let nodes = part.blocks[block.index()].nodes.clone();
+        let first = part.frames[self.instances[instance.index()].frame.index()].blocks.start;
+        let state = self.state(instance, iteration);
+        state.life[(block.0 - first) as usize] = Life::Live;
+        state.remaining += nodes.len() as u32;
+        for node in nodes {
+            self.lessen(part, instance, iteration, NodeId(node));
+        }
+    }
+
+    fn die(&mut self, part: &Part, instance: Instance, iteration: u32, block: BlockId) {
+        let first = part.frames[self.instances[instance.index()].frame.index()].blocks.start;
+        let state = self.state(instance, iteration);
+        let data = &part.blocks[block.index()];
+        for &block in std::iter::once(&block).chain(&data.inner) {
+            state.life[(block.0 - first) as usize] = Life::Dead;
+            let slots = &part.blocks[block.index()].slots;
+            state.inputs[slots.start as usize..slots.end as usize].fill_with(|| None);
+        }
+    }
+
+    // Frames.
+
+    fn state(&mut self, instance: Instance, iteration: u32) -> &mut Iteration<V> {
+        let running = &mut self.instances[instance.index()];
+        debug_assert!(running.first <= iteration && iteration < running.next, "the iteration is running");
+        let i = iteration as usize % running.ring.len();
+        &mut running.ring[i]
+    }
+
+    fn tag(&self, instance: Instance, iteration: u32) -> Tag {
+        let mut tag = self.instances[instance.index()].tag.clone();
+        if instance != ROOT {
+            tag.push(iteration);
+        }
+        tag
+    }
+
+    /// A new run of a frame.
+    fn instance(&mut self, part: &Part, frame: FrameId, parent: Option<(Instance, u32)>, tag: Tag) -> Instance {
+        let data = &part.frames[frame.index()];
+        if let Some(instance) = self.free[frame.index()].pop() {
+            let running = &mut self.instances[instance.index()];
+            (running.parent, running.tag) = (parent, tag);
+            (running.first, running.next, running.reported) = (0, 0, 0);
+            (running.wants_next, running.ended) = (false, false);
+            running.finished.fill(0);
+            return instance;
+        }
+        self.instances.push(Running {
+            frame,
+            parent,
+            tag,
+            ring: Vec::new(),
+            first: 0,
+            next: 0,
+            wants_next: false,
+            ended: false,
+            for_next: Vec::new(),
+            constants: data.constants.iter().map(|_| None).collect(),
+            finished: vec![0; data.followers.len()],
+            reported: 0,
+        });
+        Instance(self.instances.len() as u32 - 1)
+    }
+
+    fn begin_next(&mut self, part: &Part, instance: Instance) {
+        let running = &self.instances[instance.index()];
+        let window = part.frames[running.frame.index()].window;
+        let oldest = running.finished.iter().copied().min().unwrap_or(u32::MAX).min(running.first);
+        if running.wants_next && running.next - oldest < window {
+            self.instances[instance.index()].wants_next = false;
+            self.begin_iteration(part, instance);
+        }
+    }
+
+    /// Begins the next iteration of a running frame.
+    fn begin_iteration(&mut self, part: &Part, instance: Instance) {
+        let running = &mut self.instances[instance.index()];
+        let (id, frame) = (running.frame, &part.frames[running.frame.index()]);
+        let iteration = running.next;
+        // The ring grows to the number of iterations that ever ran at once, which the window bounds.
+        let alive = (iteration + 1 - running.first) as usize;
+        if alive > running.ring.len() {
+            running.grow(frame, (2 * alive).min(frame.window as usize));
+        }
+        running.next += 1;
+        let state = self.state(instance, iteration);
+        state.needs.clear();
+        let nodes = &part.nodes[frame.nodes.start as usize..frame.nodes.end as usize];
+        state.needs.extend(nodes.iter().map(|n| n.needs));
+        debug_assert!(state.inputs.iter().all(Option::is_none) && state.remaining == 0, "an iteration leaves nothing");
+        state.life.fill(Life::Waiting);
+        self.live(part, instance, iteration, BlockId(frame.blocks.start));
+        for (i, users) in frame.constants.iter().enumerate() {
+            if let Some(value) = self.instances[instance.index()].constants[i].clone() {
+                self.deliver_all(part, instance, iteration, users, value);
+            }
+        }
+        let mut for_next = std::mem::take(&mut self.instances[instance.index()].for_next);
+        for (target, value) in for_next.drain(..) {
+            self.deliver(part, instance, iteration, target, value);
+        }
+        self.instances[instance.index()].for_next = for_next;
+        if !self.early[id.index()].is_empty() {
+            let tag = self.tag(instance, iteration);
+            for (node, value) in self.early[id.index()].remove(&tag).unwrap_or_default() {
+                let slot = part.nodes[node.index()].inputs.start;
+                self.deliver(part, instance, iteration, Target { node, slot }, value);
+            }
+        }
+    }
+
+    /// Ends the iterations that are over, and the frame if they were the last.
+    fn retire(&mut self, part: &Part, instance: Instance) {
+        let running = &mut self.instances[instance.index()];
+        let frame = &part.frames[running.frame.index()];
+        let before = running.first;
+        while running.first < running.next && running.ring[running.first as usize % running.ring.len()].remaining == 0 {
+            running.first += 1;
+        }
+        if running.first == before {
+            return;
+        }
+        let Some((outer, outer_iteration)) = running.parent else {
+            self.finished = true;
+            self.sources.clear();
+            self.free[0].push(ROOT);
+            return;
+        };
+        if running.ended && running.first == running.next {
+            running.constants.fill_with(|| None);
+            self.free[running.frame.index()].push(instance);
+            let node = frame.begun_by.expect("a loop is begun by a node");
+            self.state(outer, outer_iteration).inner[frame.position as usize] = None;
+            return self.complete(part, Ready { instance: outer, iteration: outer_iteration, node });
+        }
+        if let Some(leader) = frame.leader
+            && !running.ended
+            && running.first - running.reported >= (frame.window / 2).max(1)
+        {
+            running.reported = running.first;
+            let of = frame.of.expect("a frame with a leader is a loop");
+            let message = Message::Credit { of, tag: running.tag.clone(), finished: running.first };
+            self.actions.push_back(Action::Send { to: leader, message });
+        }
+        self.begin_next(part, instance);
+    }
+
+    /// The running instance of a frame in the iterations that a tag names.
+    fn find_instance(&self, part: &Part, frame: FrameId, tag: &[u32]) -> Option<Instance> {
+        let data = &part.frames[frame.index()];
+        let Some(parent) = data.parent else {
+            return (!self.finished && !self.instances.is_empty()).then_some(ROOT);
+        };
+        let (outer, iteration) = self.find(part, parent, tag)?;
+        let running = &self.instances[outer.index()];
+        running.ring[iteration as usize % running.ring.len()].inner[data.position as usize]
+    }
+
+    /// The running iteration of a frame that a tag names.
+    fn find(&self, part: &Part, frame: FrameId, tag: &[u32]) -> Option<(Instance, u32)> {
+        if part.frames[frame.index()].parent.is_none() {
+            return self.find_instance(part, frame, tag).map(|root| (root, 0));
+        }
+        let (&iteration, around) = tag.split_last()?;
+        let instance = self.find_instance(part, frame, around)?;
+        let running = &self.instances[instance.index()];
+        (running.first <= iteration && iteration < running.next).then_some((instance, iteration))
+    }
+}

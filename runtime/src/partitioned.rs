@@ -1,0 +1,94 @@
+//! A graph that runs on several devices at once.
+
+use crate::device::CpuDevice;
+use crate::flow;
+use crate::flow::driver::Driver;
+use crate::program::Options;
+use anabranch_dsl::format::Stream;
+use anabranch_dsl::interp::StopFlag;
+use anabranch_dsl::{Graph, HostTensor, Result};
+use std::fmt;
+use std::sync::Arc;
+
+/// How a graph is cut into parts at random.
+///
+/// ```
+/// use anabranch_runtime::Scatter;
+///
+/// let scatter = Scatter { devices: 3, seed: 17, parallel_iterations: 2, ..Scatter::default() };
+/// # let _ = scatter;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scatter {
+    /// Number of devices.
+    pub devices: u32,
+    /// What the choice of a device for each node is made from.
+    pub seed: u64,
+    /// How many iterations of a loop may run at once.
+    pub parallel_iterations: u32,
+    /// Lower all control flow, even where one device has it all, and run every node by itself.
+    pub lower_everything: bool,
+    /// Run kernels by the interpreter: then values are the interpreter's, bit by bit.
+    pub interpreted: bool,
+}
+
+impl Default for Scatter {
+    fn default() -> Scatter {
+        Scatter { devices: 2, seed: 0, parallel_iterations: 32, lower_everything: false, interpreted: false }
+    }
+}
+
+/// A graph that runs on several CPU devices of this process, each node on one that was chosen at random. It is for tests: values do not depend on
+/// the choice.
+///
+/// ```
+/// use anabranch_dsl::{Graph, HostTensor};
+/// use anabranch_runtime::{Scatter, ScatteredProgram};
+///
+/// let graph = Graph::parse("graph @f(%x: f32[]) -> (f32[]) { %y = exp %x  %z = mul %y, %x  return %z }", "f.ir");
+/// let program = ScatteredProgram::new(graph.expect("the text is right"), Scatter::default())?;
+/// assert_eq!(program.run(&[HostTensor::scalar(0.0f32)], &mut vec![])?, [HostTensor::scalar(0.0f32)]);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+pub struct ScatteredProgram(Driver);
+
+impl fmt::Debug for ScatteredProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScatteredProgram").field("partition", self.0.partition()).finish_non_exhaustive()
+    }
+}
+
+impl ScatteredProgram {
+    /// Cuts and compiles a graph whose inputs have known shapes.
+    pub fn new(graph: Graph, how: Scatter) -> Result<ScatteredProgram> {
+        let devices: Vec<_> = (0..how.devices).map(|i| Arc::new(CpuDevice::new(format!("/cpu:{i}"), 1))).collect();
+        let mut state = how.seed;
+        let mut chosen = vec![0; graph.n_nodes()];
+        for node in &mut chosen {
+            *node = (splitmix(&mut state) % u64::from(how.devices)) as u32;
+        }
+        let options =
+            flow::Options { lower_everything: how.lower_everything, parallel_iterations: how.parallel_iterations };
+        let partition = flow::partition(&graph, &chosen, options);
+        let options = Options { interpreted: how.interpreted, ..Options::default() };
+        Ok(ScatteredProgram(Driver::new(graph, partition, &devices, options)?))
+    }
+
+    /// Runs the graph; see [`Program::run`](crate::Program::run).
+    pub fn run(&self, inputs: &[HostTensor], vars: &mut [HostTensor]) -> Result<Vec<HostTensor>> {
+        let print = Arc::new(|stream: Stream, text: &str| stream.write(text));
+        let given = self.0.step(inputs, vars, print, &StopFlag::new())?;
+        for (var, tensor) in given.assigned {
+            vars[var.index()] = tensor;
+        }
+        Ok(given.outputs)
+    }
+}
+
+/// The next of a sequence of random numbers (SplitMix64, Steele, Lea and Flood 2014).
+fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
