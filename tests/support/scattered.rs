@@ -16,7 +16,7 @@ const CUTS: [(&str, u32, u32, bool, bool); 6] = [
     ("three devices, compiled", 3, 32, false, false),
 ];
 
-/// The outcome of each cut. Values of the interpreted ones are compared here.
+/// The outcome of two of the cuts, and of all with `ANABRANCH_SLOW`. Values of the interpreted ones are compared here.
 pub fn run_scattered(graph: &Graph, inputs: &[HostTensor], vars: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
     let text = graph.to_string();
     // Each graph is cut in its own way, the same in each run.
@@ -24,7 +24,11 @@ pub fn run_scattered(graph: &Graph, inputs: &[HostTensor], vars: &[HostTensor]) 
     let mut expected_vars = vars.to_vec();
     let expected = interp::run(graph, inputs, &mut expected_vars, interp::Options::default());
     let mut outcomes = Vec::new();
-    for (name, devices, parallel_iterations, lower_everything, interpreted) in CUTS {
+    let all = std::env::var_os("ANABRANCH_SLOW").is_some();
+    for (i, (name, devices, parallel_iterations, lower_everything, interpreted)) in CUTS.into_iter().enumerate() {
+        if !all && (i as u64 + seed) % 3 != 0 {
+            continue;
+        }
         let how = Scatter { devices, seed, parallel_iterations, lower_everything, interpreted };
         let mut after = vars.to_vec();
         let outcome = ScatteredProgram::new(graph.clone(), how).and_then(|program| {

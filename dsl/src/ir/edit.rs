@@ -61,7 +61,7 @@ impl Graph {
     pub fn compact(&self) -> Graph {
         let mut out = Graph { vars: self.vars.clone(), ..Graph::new(self.name.clone()) };
         let root = out.root();
-        self.copy_region(self.root(), &mut out, root, &mut vec![Value::from_index(0); self.n_values()]);
+        self.copy_region(self.root(), &mut out, root, &mut HashMap::with_capacity(self.n_values()));
         out
     }
 
@@ -83,38 +83,38 @@ impl Graph {
     pub fn extract(&self, name: &str, nodes: &[Node], inputs: &[Value], outputs: &[Value]) -> Graph {
         let mut out = Graph::new(name);
         let root = out.root();
-        let mut map = vec![Value::from_index(u32::MAX as usize); self.n_values()];
+        let mut map = HashMap::new();
         for &v in inputs {
             let ValueData { ty, name, .. } = self.value(v);
-            map[v.index()] = out.add_param(root, ty.clone(), *name);
+            map.insert(v, out.add_param(root, ty.clone(), *name));
         }
         self.copy_listed(nodes, &mut out, root, &mut map);
-        out.region_mut(root).yields = outputs.iter().map(|v| map[v.index()]).collect();
+        out.region_mut(root).yields = outputs.iter().map(|v| map[v]).collect();
         out
     }
 
     /// Copies a region of a verified graph into an empty one of another graph. `map` gives the copy of each value.
-    fn copy_region(&self, from: Region, out: &mut Graph, to: Region, map: &mut [Value]) {
+    fn copy_region(&self, from: Region, out: &mut Graph, to: Region, map: &mut HashMap<Value, Value>) {
         let data = self.region(from);
         for &p in &data.params {
             let ValueData { ty, name, .. } = self.value(p);
-            map[p.index()] = out.add_param(to, ty.clone(), *name);
+            map.insert(p, out.add_param(to, ty.clone(), *name));
         }
         self.copy_listed(&data.nodes, out, to, map);
         let RegionData { yields: to, .. } = out.region_mut(to);
-        *to = data.yields.iter().map(|v| map[v.index()]).collect();
+        *to = data.yields.iter().map(|v| map[v]).collect();
     }
 
     /// Copies nodes to the end of a region of another graph.
-    fn copy_listed(&self, nodes: &[Node], out: &mut Graph, to: Region, map: &mut [Value]) {
+    fn copy_listed(&self, nodes: &[Node], out: &mut Graph, to: Region, map: &mut HashMap<Value, Value>) {
         for &node in nodes {
             let NodeData { op, operands, results, regions, loc, .. } = self.node(node);
             let types = results.iter().map(|&r| self.ty(r).clone());
-            let copy = out.make_node(to, op.clone(), operands.iter().map(|v| map[v.index()]).collect(), types, *loc);
+            let copy = out.make_node(to, op.clone(), operands.iter().map(|v| map[v]).collect(), types, *loc);
             for (i, &r) in results.iter().enumerate() {
                 let result = out.node(copy).results[i];
                 out.value_mut(result).name = self.value(r).name;
-                map[r.index()] = result;
+                map.insert(r, result);
             }
             let copies: Vec<Region> = regions.iter().map(|_| out.add_region()).collect();
             for (&inner, &copy) in regions.iter().zip(&copies) {

@@ -89,7 +89,7 @@ impl Driver {
         let kept = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut executors = kept.unwrap_or_else(|| {
             let parts = self.partition.parts.iter();
-            parts.map(|part| Executor::new(Arc::new(part.clone()))).collect()
+            parts.cloned().map(Executor::new).collect()
         });
         for executor in &mut executors {
             executor.start(self.sources(executor, inputs, vars));

@@ -40,6 +40,7 @@ use anabranch_dsl::ir::{Node, Value, VarId};
 use anabranch_dsl::{Graph, Type};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 pub(crate) use partition::{Options, partition};
 
@@ -253,7 +254,7 @@ pub(crate) struct LoopInfo {
 /// A graph cut into parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Partition {
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<Arc<Part>>,
     pub(crate) edges: Vec<Edge>,
     pub(crate) loops: Vec<LoopInfo>,
 }

@@ -19,6 +19,7 @@ use anabranch_dsl::Graph;
 use anabranch_dsl::ir::{CallKind, Node, Op, Region, Value, ValueDef};
 use anabranch_dsl::ops::Effects;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// How to cut.
 #[derive(Clone, Copy, Debug)]
@@ -926,7 +927,7 @@ impl Build<'_> {
         let leaders: Vec<PartId> = loops.iter().map(|&node| self.leader(node)).collect();
         let protos = std::mem::take(&mut self.parts);
         let parts = protos.into_iter().enumerate();
-        let parts = parts.map(|(i, protos)| self.part(PartId(i as u32), protos, &loops, &leaders)).collect();
+        let parts = parts.map(|(i, protos)| Arc::new(self.part(PartId(i as u32), protos, &loops, &leaders))).collect();
         let loops = loops.into_iter().zip(leaders).map(|(node, leader)| LoopInfo { node, leader }).collect();
         Partition { parts, edges: self.edges, loops }
     }
