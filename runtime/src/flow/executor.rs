@@ -211,9 +211,10 @@ impl<V: Token> Executor<V> {
         self.state.n_held()
     }
 
-    /// How many states of iterations there are, used or not: what windows bound.
-    pub(crate) fn n_states(&self) -> usize {
-        self.state.instances.iter().map(|i| i.ring.len()).sum()
+    /// The largest number of iterations of one loop for whose states there is memory: what windows bound.
+    #[cfg(test)]
+    pub(crate) fn largest_ring(&self) -> usize {
+        self.state.instances.iter().map(|i| i.ring.len()).max().unwrap_or(0)
     }
 
     /// What is to be done next; nothing until something happens if there is none.

@@ -35,6 +35,8 @@
 pub(crate) mod driver;
 pub(crate) mod executor;
 mod partition;
+#[cfg(test)]
+mod simulation;
 
 use anabranch_dsl::ir::{Node, Value, VarId};
 use anabranch_dsl::{Graph, Type};
