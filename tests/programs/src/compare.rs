@@ -8,7 +8,7 @@ use crate::rng::Rng;
 use anabranch::dsl::passes::{Pipeline, specialize};
 use anabranch::dsl::{Buffer, function::trace_fn, interp, ir};
 use anabranch::{DType, Graph, HostTensor, Tensor, TensorType, gradients};
-use anabranch_runtime::Program;
+use anabranch_runtime::{Program, Scatter, ScatteredProgram};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The types of a program's parameters and results, for floats of type `$f` and integers of type `$i`.
@@ -91,8 +91,8 @@ struct Found {
 
 fn compare(case: &Case) -> Result<Found, String> {
     let (seed, float) = match case {
-        Case::Values { seed, .. } => (*seed, DType::F32),
-        Case::Gradients { seed, .. } => (*seed, DType::F64),
+        Case::Values { seed, .. } => (seed, DType::F32),
+        Case::Gradients { seed, .. } => (seed, DType::F64),
     };
     let ints = [TensorType::new(DType::I32, []), TensorType::new(DType::I32, []), TensorType::new(DType::I32, [])];
     let floats = [TensorType::new(float, []), TensorType::new(float, [])];
@@ -124,6 +124,17 @@ fn compare(case: &Case) -> Result<Found, String> {
         ("plan without native code", compile(&optimized, Program::without_native_code)?),
         ("plan without hoisting", compile(&unhoisted, Program::new)?),
     ];
+    // Each program is cut in its own way, and each of its nodes on one of up to three devices.
+    let how = Scatter {
+        devices: 1 + (seed % 3) as u32,
+        seed: *seed,
+        parallel_iterations: [1, 2, 32][(seed / 3 % 3) as usize],
+        lower_everything: seed % 2 == 0,
+        interpreted: true,
+    };
+    let scatter = |how| ScatteredProgram::new(optimized.clone(), how).map_err(|e| format!("{how:?}: {e}"));
+    let scattered = scatter(how)?;
+    let scattered_compiled = scatter(Scatter { interpreted: false, ..how })?;
     let graphs = [("interpreter", &traced.graph), ("interpreter, optimized", &optimized)];
 
     let mut found = Found { nodes: traced.graph.to_string().lines().count(), ..Found::default() };
@@ -146,6 +157,14 @@ fn compare(case: &Case) -> Result<Found, String> {
             let got = catch(|| interp::run(graph, &inputs, &mut Vec::new(), options));
             hold(engine, got.and_then(|r| r.map_err(|e| e.to_string())).map(|o| outcome(&o)))?;
         }
+        let exact = interp::run(&optimized, &inputs, &mut Vec::new(), options).map_err(|e| e.to_string())?;
+        let got = catch(|| scattered.run(&inputs, &mut [])).and_then(|r| r.map_err(|e| e.to_string()));
+        match got {
+            Ok(got) if format!("{got:?}") == format!("{exact:?}") => {}
+            other => return Err(format!("{how:?} at {at:?}: {other:?} is not {exact:?}")),
+        }
+        let got = catch(|| scattered_compiled.run(&inputs, &mut []));
+        hold("several devices, compiled", got.and_then(|r| r.map_err(|e| e.to_string())).map(|o| outcome(&o)))?;
         for (engine, program) in &plans {
             let got = catch(|| program.run(&inputs, &mut Vec::new()));
             hold(engine, got.and_then(|r| r.map_err(|e| e.to_string())).map(|o| outcome(&o)))?;
