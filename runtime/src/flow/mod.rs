@@ -33,6 +33,8 @@
 //! Nothing here knows threads, clocks or sockets but `driver`.
 
 pub(crate) mod driver;
+#[cfg(test)]
+mod erase;
 pub(crate) mod executor;
 mod partition;
 #[cfg(test)]
@@ -170,8 +172,8 @@ pub(crate) struct PartNode {
     pub(crate) before: Vec<NodeId>,
     /// The node of the graph that it was made for.
     pub(crate) origin: Option<Node>,
-    /// The value that it passes on, sends or receives.
-    pub(crate) value: Option<Value>,
+    /// Which of the node's loop variables or results it passes on.
+    pub(crate) position: u32,
 }
 
 /// Nodes that run together.

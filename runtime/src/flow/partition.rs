@@ -605,7 +605,7 @@ struct Proto {
     users: Vec<Vec<(usize, u32)>>,
     before: Vec<usize>,
     origin: Option<Node>,
-    value: Option<Value>,
+    position: u32,
 }
 
 /// What a node is to be.
@@ -614,7 +614,7 @@ enum Make {
     Source(Source),
     Sink(Sink),
     Cluster(usize),
-    Constant,
+    Constant(Value),
     Send(EdgeId, PartId),
     Recv(EdgeId),
     Switch,
@@ -648,23 +648,16 @@ impl Protos {
             users: vec![Vec::new(); n_results],
             before: Vec::new(),
             origin: None,
-            value: None,
+            position: 0,
         });
         self.nodes.len() - 1
     }
 
     /// A node of a lowered construct that passes on a value.
-    fn add_for(
-        &mut self,
-        node: Node,
-        make: Make,
-        place: Place,
-        inputs: Vec<(Value, Place)>,
-        value: Option<Value>,
-    ) -> usize {
+    fn add_for(&mut self, node: Node, make: Make, place: Place, inputs: Vec<(Value, Place)>, position: usize) -> usize {
         let n_results = usize::from(!matches!(make, Make::Switch | Make::LoopSwitch | Make::Loop | Make::Token));
         let id = self.add(make, place, inputs, n_results);
-        (self.nodes[id].origin, self.nodes[id].value) = (Some(node), value);
+        (self.nodes[id].origin, self.nodes[id].position) = (Some(node), position as u32);
         id
     }
 
@@ -711,11 +704,11 @@ impl Build<'_> {
             let place = self.cut.made_in[value.index()].expect("a value is made somewhere");
             let make = match graph.value(value).def {
                 ValueDef::Param(_, i) => Make::Source(Source::Input(i)),
-                ValueDef::Result(..) => Make::Constant,
+                ValueDef::Result(..) => Make::Constant(value),
             };
             let protos = &mut self.parts[part.index()];
             let id = protos.add(make, place, vec![], 1);
-            (protos.nodes[id].origin, protos.nodes[id].value) = (graph.producer(value), Some(value));
+            protos.nodes[id].origin = graph.producer(value);
             protos.ports.insert((value, place), (id, 0));
         }
     }
@@ -750,7 +743,7 @@ impl Build<'_> {
                 Op::Read(var) => {
                     let protos = &mut self.parts[own.index()];
                     let id = protos.add(Make::Source(Source::Var(var)), place, vec![], 1);
-                    (protos.nodes[id].origin, protos.nodes[id].value) = (Some(node), Some(data.results[0]));
+                    protos.nodes[id].origin = Some(node);
                     protos.ports.insert((data.results[0], place), (id, 0));
                 }
                 Op::Assign(var) => {
@@ -805,7 +798,7 @@ impl Build<'_> {
         let effects = self.effects_part(node);
         for &part in &self.cut.members[&node] {
             let protos = &mut self.parts[part.index()];
-            let id = protos.add_for(node, Make::Switch, place, vec![(predicate, place)], Some(predicate));
+            let id = protos.add_for(node, Make::Switch, place, vec![(predicate, place)], 0);
             if ordered && Some(part) == effects {
                 protos.order(last, id);
             }
@@ -813,12 +806,12 @@ impl Build<'_> {
         for (i, &result) in data.results.iter().enumerate() {
             let Home::In(home) = self.cut.home_of(result) else { panic!("a result has one home") };
             let protos = &mut self.parts[home.index()];
-            let merge = protos.add_for(node, Make::Merge, place, vec![], Some(result));
+            let merge = protos.add_for(node, Make::Merge, place, vec![], i);
             protos.ports.insert((result, place), (merge, 0));
             for &branch in &data.regions {
                 let (value, place) = (self.cut.resolve(graph.region(branch).yields[i]), Place::Region(branch));
                 // What comes from around the construct comes only if the branch is taken.
-                let yielded = protos.add_for(node, Make::Yield, place, vec![(value, place)], Some(result));
+                let yielded = protos.add_for(node, Make::Yield, place, vec![(value, place)], i);
                 protos.nodes[yielded].users[0].push((merge, 0));
             }
         }
@@ -827,11 +820,11 @@ impl Build<'_> {
             return last;
         }
         let protos = &mut self.parts[effects.expect("effects are in a part").index()];
-        let token = protos.add_for(node, Make::Token, place, vec![], None);
+        let token = protos.add_for(node, Make::Token, place, vec![], 0);
         // It stands after the branch that is taken.
         protos.nodes[token].more_needs = 1;
         for (branch, tail) in tails {
-            let tail = tail.unwrap_or_else(|| protos.add_for(node, Make::Token, Place::Region(branch), vec![], None));
+            let tail = tail.unwrap_or_else(|| protos.add_for(node, Make::Token, Place::Region(branch), vec![], 0));
             protos.nodes[tail].before.push(token);
         }
         Some(token)
@@ -848,15 +841,14 @@ impl Build<'_> {
         let (mut begun, mut switch) = (None, None);
         for &part in &self.cut.members[&node] {
             let protos = &mut self.parts[part.index()];
-            let id = protos.add_for(node, Make::Loop, place, vec![], None);
-            let control =
-                protos.add_for(node, Make::LoopSwitch, cond_place, vec![(predicate, cond_place)], Some(predicate));
+            let id = protos.add_for(node, Make::Loop, place, vec![], 0);
+            let control = protos.add_for(node, Make::LoopSwitch, cond_place, vec![(predicate, cond_place)], 0);
             if ordered && Some(part) == effects {
                 protos.order(last, id);
                 (begun, switch) = (Some(id), Some(control));
             }
             for &value in self.cut.constants.get(&(node, part)).into_iter().flatten() {
-                let id = protos.add_for(node, Make::EnterConstant, place, vec![(value, place)], Some(value));
+                let id = protos.add_for(node, Make::EnterConstant, place, vec![(value, place)], 0);
                 protos.nodes[id].more_needs = 1;
                 protos.ports.insert((value, cond_place), (id, 0));
             }
@@ -867,12 +859,12 @@ impl Build<'_> {
             let next = self.cut.resolve(graph.region(body).yields[i]);
             let init = self.cut.resolve(data.operands[i]);
             let protos = &mut self.parts[home.index()];
-            let enter = protos.add_for(node, Make::Enter, place, vec![(init, place)], Some(param));
+            let enter = protos.add_for(node, Make::Enter, place, vec![(init, place)], i);
             protos.nodes[enter].more_needs = 1;
-            let merge = protos.add_for(node, Make::Merge, cond_place, vec![], Some(param));
-            let next = protos.add_for(node, Make::NextIteration, body_place, vec![(next, body_place)], Some(param));
+            let merge = protos.add_for(node, Make::Merge, cond_place, vec![], i);
+            let next = protos.add_for(node, Make::NextIteration, body_place, vec![(next, body_place)], i);
             let exits = Place::Exits(node);
-            let exit = protos.add_for(node, Make::Exit, exits, vec![(param, exits)], Some(result));
+            let exit = protos.add_for(node, Make::Exit, exits, vec![(param, exits)], i);
             protos.nodes[enter].users[0].push((merge, 0));
             protos.nodes[next].users[0].push((merge, 0));
             protos.ports.insert((param, cond_place), (merge, 0));
@@ -911,11 +903,9 @@ impl Build<'_> {
                 let edge = EdgeId(self.edges.len() as u32);
                 self.edges.push(Edge { value, ty: graph.ty(value).clone(), from: home, to: part });
                 let protos = &mut self.parts[home.index()];
-                let send = protos.add(Make::Send(edge, part), place, vec![(value, place)], 0);
-                protos.nodes[send].value = Some(value);
+                protos.add(Make::Send(edge, part), place, vec![(value, place)], 0);
                 let protos = &mut self.parts[part.index()];
                 let recv = protos.add(Make::Recv(edge), place, vec![], 1);
-                protos.nodes[recv].value = Some(value);
                 protos.ports.insert((value, place), (recv, 0));
             }
         }
@@ -955,8 +945,7 @@ impl Build<'_> {
                     let outputs: Vec<Value> = results.filter(|v| used.contains(v)).collect();
                     (members, self.cluster_inputs(cluster), outputs)
                 }
-                Make::Constant => {
-                    let value = protos.nodes[i].value.expect("a constant is a value");
+                Make::Constant(value) => {
                     (vec![cut.graph.producer(value).expect("a constant is a node")], vec![], vec![value])
                 }
                 _ => continue,
@@ -1141,7 +1130,7 @@ impl<'a> Numbering<'a> {
             let op = match proto.make {
                 Make::Source(source) => FlowOp::Source(source),
                 Make::Sink(sink) => FlowOp::Sink(sink),
-                Make::Cluster(_) | Make::Constant => FlowOp::Compute(kernel_of[i].expect("a cluster is a kernel")),
+                Make::Cluster(_) | Make::Constant(_) => FlowOp::Compute(kernel_of[i].expect("a cluster is a kernel")),
                 Make::Send(edge, to) => FlowOp::Send { edge, to },
                 Make::Recv(edge) => {
                     receivers.insert(edge, number[i]);
@@ -1190,7 +1179,7 @@ impl<'a> Numbering<'a> {
                     .collect(),
                 before: proto.before.iter().map(|&n| number[n]).collect(),
                 origin: proto.origin,
-                value: proto.value,
+                position: proto.position,
             });
         }
         let mut frame_of = vec![None; self.loops.len()];

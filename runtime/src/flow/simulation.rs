@@ -21,7 +21,7 @@ use std::fmt::Write;
 const STEPS: usize = 20;
 
 /// Random numbers (SplitMix64).
-struct Rng(u64);
+pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
     fn next(&mut self) -> u64 {
@@ -31,7 +31,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, n: usize) -> usize {
+    pub(super) fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 }
@@ -154,7 +154,7 @@ impl Writer<'_> {
     }
 }
 
-fn random_graph(rng: &mut Rng) -> Graph {
+pub(super) fn random_graph(rng: &mut Rng) -> Graph {
     let inputs = ["%x".to_owned(), "%y".to_owned()];
     let budget = 6 + rng.below(20);
     let mut writer = Writer { rng, text: String::new(), n: 0, budget };
