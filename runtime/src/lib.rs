@@ -19,6 +19,8 @@ mod cpu;
 mod function;
 mod native;
 mod optimize;
+#[cfg_attr(not(test), expect(dead_code, reason = "sessions of several devices are what will use it"))]
+mod place;
 mod plan;
 mod program;
 mod session;

@@ -76,9 +76,10 @@ impl Graph {
             map[p.index()] = out.add_param(to, ty.clone(), *name);
         }
         for &node in &data.nodes {
-            let NodeData { op, operands, results, regions, loc, .. } = self.node(node);
+            let data = self.node(node);
+            let NodeData { op, operands, results, regions, .. } = data;
             let types = results.iter().map(|&r| self.ty(r).clone());
-            let copy = out.make_node(to, op.clone(), copied(operands, map), types, *loc);
+            let copy = out.make_node(to, op.clone(), copied(operands, map), types, data.origin());
             for (i, &r) in results.iter().enumerate() {
                 let result = out.node(copy).results[i];
                 out.value_mut(result).name = self.value(r).name;
@@ -121,13 +122,14 @@ impl Graph {
     ) -> Vec<Value> {
         let copied = |values: &[Value], map: &HashMap<Value, Value>| values.iter().map(|v| map[v]).collect();
         for node in self.region(from).nodes.clone() {
-            let NodeData { op, operands, results, regions, loc, .. } = self.node(node).clone();
+            let origin = self.node(node).origin();
+            let NodeData { op, operands, results, regions, .. } = self.node(node).clone();
             if leave(&op) {
                 assert!(results.is_empty(), "{}: what is left out has no results", op.name());
                 continue;
             }
             let types: Vec<Type> = results.iter().map(|&r| self.ty(r).clone()).collect();
-            let copy = self.make_node(to, op, copied(&operands, map), types, loc);
+            let copy = self.make_node(to, op, copied(&operands, map), types, origin);
             for (i, &r) in results.iter().enumerate() {
                 let result = self.node(copy).results[i];
                 self.value_mut(result).name = self.value(r).name;
