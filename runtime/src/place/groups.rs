@@ -13,7 +13,7 @@
 use super::VarFacts;
 use super::rules::Rules;
 use super::topology::{DeviceId, Topology};
-use anabranch_dsl::device::{DevicePattern, On};
+use anabranch_dsl::device::{DeviceName, DevicePattern, On};
 use anabranch_dsl::ir::{Graph, ListOp, Node, Op, StackOp, Value, VarId};
 use anabranch_dsl::{Diagnostic, Loc, Result, Type};
 use std::collections::HashMap;
@@ -142,14 +142,14 @@ impl Groups {
 }
 
 /// Disjoint sets of numbers.
-struct Sets(Vec<usize>);
+pub(super) struct Sets(Vec<usize>);
 
 impl Sets {
-    fn new(n: usize) -> Sets {
+    pub(super) fn new(n: usize) -> Sets {
         Sets((0..n).collect())
     }
 
-    fn root(&mut self, mut x: usize) -> usize {
+    pub(super) fn root(&mut self, mut x: usize) -> usize {
         while self.0[x] != x {
             self.0[x] = self.0[self.0[x]];
             x = self.0[x];
@@ -158,7 +158,7 @@ impl Sets {
     }
 
     /// The smaller root stays, so that the outcome does not depend on anything but the graph.
-    fn join(&mut self, a: usize, b: usize) {
+    pub(super) fn join(&mut self, a: usize, b: usize) {
         let (a, b) = (self.root(a), self.root(b));
         self.0[a.max(b)] = a.min(b);
     }
@@ -174,20 +174,29 @@ pub(super) enum Cause {
     /// A rule of the session, in words.
     Rule(VarId, String, DevicePattern),
     /// The variable has its value there since an earlier function.
-    Resident(VarId, DevicePattern),
+    Resident(VarId, DeviceName),
 }
 
 impl Cause {
     fn devices(&self) -> DevicePattern {
         match self {
             Cause::Scope(_, on) | Cause::Var(_, on) => on.devices(),
-            Cause::Rule(_, _, devices) | Cause::Resident(_, devices) => *devices,
+            Cause::Rule(_, _, devices) => *devices,
+            Cause::Resident(_, device) => (*device).into(),
+        }
+    }
+
+    /// The devices as text; a name of this process is not written with its peer.
+    fn text(&self) -> String {
+        match self {
+            Cause::Resident(_, device) => device.to_string(),
+            _ => self.devices().to_string(),
         }
     }
 
     /// The place that says so, and the words for it.
     fn shown(&self, graph: &Graph) -> (Loc, String) {
-        let devices = self.devices();
+        let devices = self.text();
         let name = |var: &VarId| &graph.vars[var.index()].name;
         match self {
             Cause::Scope(node, on) => {
@@ -254,8 +263,7 @@ impl Feasible {
             let group = groups.of_var(var);
             let path = facts.and_then(|f| f.path.as_deref()).unwrap_or(&decl.name);
             let rule = rules.of(path)?.map(|(devices, rule)| Cause::Rule(var, rule, devices));
-            let resident = facts.and_then(|f| f.resident).map(|d| topology.device(d).name.into());
-            let resident = resident.map(|devices| Cause::Resident(var, devices));
+            let resident = facts.and_then(|f| f.resident).map(|d| Cause::Resident(var, topology.device(d).name));
             for cause in decl.on.map(|on| Cause::Var(var, on)).into_iter().chain(rule).chain(resident) {
                 all.add(group, cause, Strength::Holds, graph, topology)?;
             }
@@ -276,6 +284,11 @@ impl Feasible {
             all.add(group, cause, Strength::Wish, graph, topology)?;
         }
         Ok(all)
+    }
+
+    /// What is left of all that is asked of a group.
+    pub(super) fn pattern(&self, group: GroupId) -> DevicePattern {
+        self.patterns[group.index()]
     }
 
     /// The devices that a group may be on, in order; never empty.
@@ -312,7 +325,8 @@ impl Feasible {
             None if strength == Strength::Wish => Ok(()),
             None => {
                 let before = &self.causes[i];
-                let patterns: Vec<_> = before.iter().map(|c| c.devices().to_string()).collect();
+                let asked = cause.text();
+                let patterns: Vec<_> = before.iter().map(Cause::text).collect();
                 let message =
                     format!("no device is {} and {asked}, as what belongs together asks", patterns.join(" and "));
                 let labels = [&cause].into_iter().chain(before.iter().rev()).map(|c| c.shown(graph));

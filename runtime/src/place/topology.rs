@@ -61,11 +61,6 @@ impl Link {
     /// Between CPU devices of one process: what is sent is handed over, and read from shared memory or a cache of another core. The
     /// latency is that of a channel with a thread that sleeps at its end.
     pub(crate) const LOCAL: Link = Link { bandwidth: 10e9, latency: 10e-6 };
-
-    /// Seconds for a message of so many bytes.
-    pub(crate) fn seconds(&self, bytes: f64) -> f64 {
-        self.latency + bytes / self.bandwidth
-    }
 }
 
 /// The devices of a session and the links between them.
@@ -110,11 +105,6 @@ impl Topology {
     /// The link from one device to another one.
     pub(crate) fn link(&self, from: DeviceId, to: DeviceId) -> Link {
         self.links[from.index() * self.devices.len() + to.index()]
-    }
-
-    /// Seconds that bytes take from one device to another; none where they are.
-    pub(crate) fn transfer(&self, from: DeviceId, to: DeviceId, bytes: f64) -> f64 {
-        if from == to { 0.0 } else { self.link(from, to).seconds(bytes) }
     }
 
     /// The devices that a pattern stands for.
