@@ -8,6 +8,7 @@ pub mod control;
 #[cfg(feature = "corpus")]
 #[doc(hidden)]
 pub mod corpus;
+pub mod device;
 mod diagnostic;
 mod dtype;
 pub mod format;
@@ -33,6 +34,7 @@ pub mod var;
 pub use array::{Array, Buffer, HostTensor, IntoArray};
 pub use autodiff::{Wrt, checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients};
 pub use control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
+pub use device::{DeviceKind, DeviceName, DevicePattern, On, on};
 pub use diagnostic::{Diagnostic, ErrorKind, Result};
 pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use function::{eval, eval_with};
@@ -52,6 +54,6 @@ pub mod prelude {
     pub use crate::control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
     pub use crate::{
         Array, List, Module, Tensor, Var, checkpoint, checkpoint_loop, checkpoint_loop_every, concat, custom_gradient,
-        eval, eval_with, full, gradients, iota, range, scalar, stack, tensor, zeros,
+        eval, eval_with, full, gradients, iota, on, range, scalar, stack, tensor, zeros,
     };
 }

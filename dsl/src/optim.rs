@@ -4,6 +4,7 @@
 //! when a parameter is first seen, so it lives where they live and is saved like them.
 
 use crate::autodiff::var_gradients;
+use crate::device::{self, Scope};
 use crate::trace::{assign_var, called_at, constant, fail, read_var};
 use crate::var::Path;
 use crate::{Any, AnyVar, Diagnostic, HostTensor, Loc, Module, Operand, Tensor};
@@ -67,6 +68,8 @@ pub trait Optimizer {
             }
             let step = self.begin();
             for (var, grad) in gradients {
+                // An update is computed where the variable is.
+                let _scope = Scope::enter(var.devices().or(device::scope()));
                 let next = self.update(var, read_var(var), *grad, rate.cast(var.ty().dtype), step);
                 assign_var(var, next);
             }
@@ -108,12 +111,13 @@ pub fn clip_global_norm(gradients: &mut [(AnyVar, Any)], max: f32) {
 struct Slots(Mutex<HashMap<u64, Vec<AnyVar>>>);
 
 impl Slots {
-    /// The slot variables of `var`, zeros of its type at first.
+    /// The slot variables of `var`, zeros of its type at first, and where it is.
     fn of<const N: usize>(&self, var: &AnyVar, names: [&str; N]) -> [AnyVar; N] {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = slots.entry(var.id()).or_insert_with(|| {
             let zeros = HostTensor::zeros(var.ty().dtype, var.init().shape());
-            names.iter().map(|name| AnyVar::new(format!("{}.{name}", var.name()), zeros.clone())).collect()
+            let slot = |name: &&str| AnyVar::new(format!("{}.{name}", var.name()), zeros.clone());
+            names.iter().map(|name| slot(name).with_devices(var.devices())).collect()
         });
         std::array::from_fn(|i| slots[i].clone())
     }

@@ -3,8 +3,9 @@
 //! A variable is an identity with a type and an initial value. Its present value lives in a session, on a device; the
 //! same model can so be used by several sessions, each with state of its own.
 
+use crate::device::{self, DevicePattern, IntoDevice, On};
 use crate::trace;
-use crate::{Array, Element, HostTensor, IntoArray, Result, Tensor, TensorType};
+use crate::{Array, Diagnostic, Element, HostTensor, IntoArray, Loc, Result, Tensor, TensorType};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,7 @@ struct Inner {
     ty: TensorType,
     init: HostTensor,
     is_trained: bool,
+    on: Option<On>,
 }
 
 impl AnyVar {
@@ -36,7 +38,7 @@ impl AnyVar {
     fn with(name: String, init: HostTensor, is_trained: bool) -> AnyVar {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        AnyVar(Arc::new(Inner { id, name, ty: init.ty(), init, is_trained }))
+        AnyVar(Arc::new(Inner { id, name, ty: init.ty(), init, is_trained, on: device::scope() }))
     }
 
     /// The identity, unique in the process.
@@ -52,6 +54,22 @@ impl AnyVar {
     /// Whether optimizers update it, if its elements are floats.
     pub fn is_trained(&self) -> bool {
         self.0.is_trained
+    }
+
+    /// The devices it may be on, if that was said: by [`Var::on`], or by the scope of [`on`](crate::on()) that it was made in.
+    pub fn devices(&self) -> Option<On> {
+        self.0.on
+    }
+
+    /// The same variable, to be on the devices that another one is to be on.
+    ///
+    /// # Panics
+    /// If there are other handles of it.
+    #[must_use]
+    pub fn with_devices(mut self, on: Option<On>) -> AnyVar {
+        let inner = Arc::get_mut(&mut self.0).expect("devices are said before the variable is shared");
+        inner.on = on;
+        self
     }
 
     /// Type of its value: the shape is always known.
@@ -103,6 +121,35 @@ impl<T: Element> Var<T> {
     pub fn untrained(name: impl Into<String>, init: impl IntoArray<T>) -> Var<T> {
         let init: Array<T> = init.into_array();
         Var { any: AnyVar::untrained(name, init.into_host()), element: PhantomData }
+    }
+
+    /// The same variable, to be on one of the devices that `device` stands for: there it lives, is read and is assigned. What the
+    /// name leaves open is what the scope says in which the variable is made, as with [`on`](crate::on()).
+    ///
+    /// # Errors
+    /// End the trace, or panic outside of one, at the caller's line: `device` is not the name of a device, or the variable has other
+    /// handles already, which might be in use.
+    ///
+    /// ```
+    /// # use anabranch_dsl::prelude::*;
+    /// let table = Var::<f32>::new("table", [0.0, 1.0]).on("/peer:a/cpu");
+    /// assert_eq!(table.any().devices().unwrap().devices().to_string(), "/peer:a/cpu");
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn on(self, device: impl IntoDevice) -> Var<T> {
+        let loc = Loc::caller();
+        let devices = device::named_at(device, loc);
+        if !self.any.is_only_handle() {
+            let message = format!("the variable `{}` is in use already", self.any.name());
+            trace::fail(
+                Diagnostic::new(message)
+                    .at(loc, "its device is given here")
+                    .help("say where it is to be when it is made, before it is cloned"),
+            );
+        }
+        let outer = self.any.devices().map_or(DevicePattern::ANY, On::devices);
+        Var { any: self.any.with_devices(Some(On::new(devices.within(&outer), loc))), ..self }
     }
 
     /// The variable of an untyped handle, if its elements are of type `T`.

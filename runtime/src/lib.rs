@@ -22,6 +22,8 @@ mod function;
 mod native;
 mod optimize;
 mod partitioned;
+#[cfg_attr(not(test), expect(dead_code, reason = "sessions of several devices are what will use it"))]
+mod place;
 mod plan;
 mod program;
 mod session;

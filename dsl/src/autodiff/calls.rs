@@ -45,7 +45,7 @@ impl Sweep {
         let mut active = wrt.clone();
         graph(|g| activity::activate(g, region, &mut active));
         let root = Level::new(region, trace::depth(), None);
-        let inner = Sweep::new(active, wrt, root);
+        let inner = Sweep::new(active, wrt, self.on, root);
         let mut inner_cot = Cotangents::new();
         for (&(i, _), &d) in seeds.iter().zip(gradients) {
             inner.add(&mut inner_cot, outputs[i], d, None);

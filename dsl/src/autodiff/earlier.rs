@@ -53,7 +53,7 @@ fn loop_variables_read(t: &Tracer, of: HashSet<Value>) -> HashSet<Value> {
         return HashSet::new();
     }
     let root = Level::new(t.graph.root(), 0, None);
-    let sweep = Sweep::new(active_in(t, &variables), HashSet::new(), root);
+    let sweep = Sweep::new(active_in(t, &variables), HashSet::new(), None, root);
     let mut reached = of;
     for depth in (0..=t.depth_now()).rev() {
         let region = t.region_of_depth(depth);

@@ -2,7 +2,7 @@
 //!
 //! Keeps true: the cotangent of a list is a list of its type and length. An element of it that is not written is zero.
 
-use super::saved::Origin;
+use super::saved::Source;
 use super::*;
 
 impl Sweep {
@@ -115,7 +115,7 @@ impl Sweep {
     /// Zeros for a list: a new one of its length, so that the list itself need not be kept.
     pub(super) fn zeros_of_list(&self, level: usize, v: Value) -> Any {
         if level > 0
-            && let Origin::Outside(outer) = self.origin(v)
+            && let Source::Outside(outer) = self.origin(v)
         {
             return self.zeros_of_list(level - 1, outer);
         }

@@ -22,6 +22,9 @@
 //! (`calls.rs`). A function with its own gradient is asked for it: the nodes of its second region are copied to where the sweep
 //! is. A loop with checkpoints is a loop over segments, each in a checkpoint; the tracer makes it so when the loop closes.
 //!
+//! **Devices.** What is made for a forward node has its constraint ([`On`]), and so runs where that runs; what has none has
+//! that of the scope in which the gradient is asked for.
+//!
 //! Levels: level 0 are the regions that are open when the gradient is taken, whose values need no saving; level `k` is the
 //! `k`-th forward region inside, paired with the backward region that is being traced for it.
 
@@ -40,7 +43,7 @@ mod sweep;
 use crate::ir::{Attrs, ListOp, Node, NodeData, Op, Region, StackOp, Value, ValueDef};
 use crate::ops::{Grad, OpDef};
 use crate::trace::{self, Any, CondTrace, WhileTrace};
-use crate::{AnyVar, DType, Diagnostic, Float, HostTensor, Loc, Tensor, TensorType, Type};
+use crate::{AnyVar, DType, Diagnostic, Float, HostTensor, Loc, On, Tensor, TensorType, Type, device};
 use activity::active_in;
 pub use checkpoint::{checkpoint, checkpoint_loop, checkpoint_loop_every};
 pub use custom::custom_gradient;
@@ -312,17 +315,20 @@ struct Sweep {
     /// Through which node a cotangent came first.
     came_from: RefCell<HashMap<Value, Node>>,
     wrt: HashSet<Value>,
+    /// The scope that the gradient is asked for in: that of nodes whose forward nodes have none.
+    on: Option<On>,
     /// For each region that was asked about: its values that are the same in all iterations of the loop around it.
     invariant: RefCell<HashMap<Region, HashSet<Value>>>,
 }
 
 impl Sweep {
-    fn new(active: HashSet<Value>, wrt: HashSet<Value>, root: Level) -> Sweep {
+    fn new(active: HashSet<Value>, wrt: HashSet<Value>, on: Option<On>, root: Level) -> Sweep {
         Sweep {
             active,
             levels: RefCell::new(vec![root]),
             came_from: RefCell::default(),
             wrt,
+            on,
             invariant: RefCell::default(),
         }
     }
@@ -348,7 +354,7 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
     trace::try_with(|t| siblings::check(t, &losses, &wrt_values, loc));
     let active = trace::with(|t| active_in(t, &wrt_values));
     let root = Level::new(Region::from_index(0), here, None);
-    let sweep = Sweep::new(active, wrt_values.iter().copied().collect(), root);
+    let sweep = Sweep::new(active, wrt_values.iter().copied().collect(), device::scope(), root);
     let mut cot = Cotangents::new();
     for (y, dy) in seeds {
         sweep.add(&mut cot, y, dy, None);

@@ -1,6 +1,7 @@
 //! Forward values in backward regions: read from outside, made again, or saved on a stack that the forward constructs carry.
 
 use super::*;
+use crate::ir::Origin;
 use crate::ops::Effects;
 
 impl Sweep {
@@ -19,8 +20,8 @@ impl Sweep {
         }
         assert_eq!(graph(|g| g.region_of(v)), fwd, "{v} is not in the region of level {level}");
         let mapped = match self.origin(v) {
-            Origin::Outside(outer) => self.map(level - 1, outer),
-            Origin::Again(data) => {
+            Source::Outside(outer) => self.map(level - 1, outer),
+            Source::Again(data) => {
                 let is_like = |i: usize| matches!(&data.op, Op::Prim(def, _) if i == 1 && def.name == "broadcast_like");
                 let operand = |(i, &x)| if is_like(i) { self.map_like(level, x) } else { self.map(level, x) };
                 let operands: Vec<Any> = data.operands.iter().enumerate().map(operand).collect();
@@ -30,13 +31,13 @@ impl Sweep {
                     op => unreachable!("{} is not made again", op.name()),
                 })
             }
-            Origin::Last => {
+            Source::Last => {
                 let path = self.path_out(v);
                 let (last, levels_up) = trace::with(|t| t.hand_out(v, path));
                 self.map(level - levels_up, last)
             }
-            Origin::Saved if graph(|g| matches!(g.ty(v), Type::List(_))) => self.restored(level, v),
-            Origin::Saved => {
+            Source::Saved if graph(|g| matches!(g.ty(v), Type::List(_))) => self.restored(level, v),
+            Source::Saved => {
                 let stack = self.thread(level, v);
                 let popped = trace::at_depth(depth, || stack_op(StackOp::Pop, &[stack]));
                 let mut levels = self.levels.borrow_mut();
@@ -51,7 +52,7 @@ impl Sweep {
     /// A tensor of the shape of a value of the forward region of `level`, as its backward region sees it. Where the value would have to
     /// be saved, zeros stand for it, of which at most the extents are saved.
     pub(super) fn map_like(&self, level: usize, v: Value) -> Any {
-        if level == 0 || !matches!(self.origin(v), Origin::Saved) {
+        if level == 0 || !matches!(self.origin(v), Source::Saved) {
             return self.map(level, v);
         }
         let ty = graph(|g| g.ty(v).element().clone());
@@ -65,26 +66,26 @@ impl Sweep {
     }
 
     /// How a backward region gets at a value of its forward region.
-    pub(super) fn origin(&self, v: Value) -> Origin {
+    pub(super) fn origin(&self, v: Value) -> Source {
         graph(|g| match g.value(v).def {
             ValueDef::Param(region, i) => {
                 let owner = g.region(region).owner.expect("a region inside has an owner");
                 match g.node(owner).op {
-                    Op::Cond => Origin::Outside(g.node(owner).operands[i as usize + 1]),
-                    Op::Call(_) => Origin::Outside(g.node(owner).operands[i as usize]),
-                    _ if i as usize >= g.n_carried(owner) => Origin::Outside(g.node(owner).operands[i as usize]),
-                    _ => Origin::Saved,
+                    Op::Cond => Source::Outside(g.node(owner).operands[i as usize + 1]),
+                    Op::Call(_) => Source::Outside(g.node(owner).operands[i as usize]),
+                    _ if i as usize >= g.n_carried(owner) => Source::Outside(g.node(owner).operands[i as usize]),
+                    _ => Source::Saved,
                 }
             }
             ValueDef::Result(node, _) if is_view(&g.node(node).op) || is_cheap(g, v, 8) => {
-                Origin::Again(Box::new(g.node(node).clone()))
+                Source::Again(Box::new(g.node(node).clone()))
             }
-            ValueDef::Result(..) if g.ty(v).as_tensor().is_none() => Origin::Saved,
+            ValueDef::Result(..) if g.ty(v).as_tensor().is_none() => Source::Saved,
             ValueDef::Result(..) => {
                 if self.are_invariant(g, g.region_of(v), &[v])[0] {
-                    Origin::Last
+                    Source::Last
                 } else {
-                    Origin::Saved
+                    Source::Saved
                 }
             }
         })
@@ -173,7 +174,7 @@ impl Sweep {
     }
 }
 
-pub(super) enum Origin {
+pub(super) enum Source {
     /// It is a capture of this value.
     Outside(Value),
     /// The same node gives it again.
@@ -252,8 +253,8 @@ impl trace::Tracer {
             return v;
         }
         let g = &mut self.graph;
-        let (region, loc) = (g.region_of(of), g.loc(of));
-        let node = g.make_node(region, op, vec![of], [], loc);
+        let (region, origin) = (g.region_of(of), g.origin(of));
+        let node = g.make_node(region, op, vec![of], [], origin);
         let types = crate::ir::result_types(g, node).unwrap_or_else(|e| panic!("a query fits any value: {e:?}"));
         let v = g.add_result(node, types.into_iter().next().expect("a query has a result"));
         let at = match g.producer(of) {
@@ -271,9 +272,9 @@ impl trace::Tracer {
             return v;
         }
         let ty = Type::tensor(DType::I32, ());
-        let (region, loc) = (self.graph.node(node).region, self.graph.node(node).loc);
+        let (region, origin) = (self.graph.node(node).region, self.graph.node(node).origin());
         let constant = |g: &mut crate::Graph, region, x: i32| {
-            g.make_node(region, Op::Constant(HostTensor::scalar(x)), vec![], [Type::tensor(DType::I32, ())], loc)
+            g.make_node(region, Op::Constant(HostTensor::scalar(x)), vec![], [Type::tensor(DType::I32, ())], origin)
         };
         let zero = constant(&mut self.graph, region, 0);
         self.graph.insert_before(zero, node);
@@ -284,7 +285,7 @@ impl trace::Tracer {
         self.graph.append(one);
         let one = self.graph.node(one).results[0];
         let add = Op::Prim(self.op("add"), Attrs::none());
-        let sum = self.graph.make_node(body, add, vec![param, one], [ty], loc);
+        let sum = self.graph.make_node(body, add, vec![param, one], [ty], origin);
         self.graph.append(sum);
         let sum = self.graph.node(sum).results[0];
         self.graph.region_mut(body).yields.push(sum);
@@ -304,17 +305,17 @@ impl trace::Tracer {
         let n = path.len();
         let region = self.graph.node(path[n - 1].0).region;
         path.reverse();
-        let loc = self.graph.loc(v);
-        let zeros = self.empty(region, self.graph.ty(v).element().clone(), path[0].0, loc);
+        let origin = self.graph.origin(v);
+        let zeros = self.empty(region, self.graph.ty(v).element().clone(), path[0].0, origin);
         let last = self.thread_through(&path, zeros, |_, _| v);
         self.autodiff.last.insert(v, last);
         (last, n)
     }
 
     /// A tensor of zeros before a node; extents that are not known are 0.
-    fn empty(&mut self, region: Region, ty: crate::TensorType, before: Node, loc: Loc) -> Value {
+    fn empty(&mut self, region: Region, ty: crate::TensorType, before: Node, origin: Origin) -> Value {
         let scalar = HostTensor::zeros(ty.dtype, vec![]);
-        let node = self.graph.make_node(region, Op::Constant(scalar), vec![], [Type::tensor(ty.dtype, ())], loc);
+        let node = self.graph.make_node(region, Op::Constant(scalar), vec![], [Type::tensor(ty.dtype, ())], origin);
         self.graph.insert_before(node, before);
         let zero = self.graph.node(node).results[0];
         if ty.rank() == 0 {
@@ -323,7 +324,7 @@ impl trace::Tracer {
         let known = |d: &crate::Dim| if *d == crate::Dim::Unknown { crate::Dim::Known(0) } else { d.clone() };
         let shape = crate::Shape(ty.shape.dims().iter().map(known).collect());
         let broadcast = Op::Prim(self.op("broadcast_to"), Attrs::none().with("shape", crate::ir::Attr::Shape(shape)));
-        let node = self.graph.make_node(region, broadcast, vec![zero], [ty.into()], loc);
+        let node = self.graph.make_node(region, broadcast, vec![zero], [ty.into()], origin);
         self.graph.insert_before(node, before);
         self.graph.node(node).results[0]
     }
@@ -389,13 +390,13 @@ impl trace::Tracer {
             Type::List(_) => unreachable!("lists are saved as tensors"),
             Type::Stack(_) => return Err(stacks_are_not_saved(self.graph.loc(v))),
         };
-        let loc = self.graph.loc(v);
+        let origin = self.graph.origin(v);
         let ty = Type::Stack(element.clone());
-        let new = self.graph.make_node(base, Op::Stack(StackOp::New(element)), vec![], [ty.clone()], loc);
+        let new = self.graph.make_node(base, Op::Stack(StackOp::New(element)), vec![], [ty.clone()], origin);
         self.graph.insert_before(new, path[0].0);
         let (_, innermost) = path[path.len() - 1];
         let stack = self.thread_through(&path, self.graph.node(new).results[0], |t, stack| {
-            let push = t.graph.make_node(innermost, Op::Stack(StackOp::Push), vec![stack, v], [ty], loc);
+            let push = t.graph.make_node(innermost, Op::Stack(StackOp::Push), vec![stack, v], [ty], origin);
             t.graph.append(push);
             t.graph.node(push).results[0]
         });

@@ -1,6 +1,6 @@
 //! Going backwards through forward regions, node by node.
 
-use super::saved::Origin;
+use super::saved::Source;
 use super::*;
 use crate::Dim;
 
@@ -35,7 +35,7 @@ impl Sweep {
                 wanted.then(|| data.clone())
             });
             if let Some(data) = data {
-                trace::at_loc(data.loc, || self.node(level, node, &data, cot));
+                trace::at_origin(data.origin(), self.on, || self.node(level, node, &data, cot));
             }
         }
     }
@@ -138,7 +138,7 @@ impl Sweep {
             return zeros_like(trace::with(|t| t.any(v)));
         }
         match self.origin(v) {
-            Origin::Outside(outer) => self.zeros_of_stack(level - 1, outer, element),
+            Source::Outside(outer) => self.zeros_of_stack(level - 1, outer, element),
             _ => trace::fail(super::saved::stacks_are_not_saved(graph(|g| g.loc(v)))),
         }
     }

@@ -108,9 +108,11 @@ impl Graph {
     /// Copies nodes to the end of a region of another graph.
     fn copy_listed(&self, nodes: &[Node], out: &mut Graph, to: Region, map: &mut HashMap<Value, Value>) {
         for &node in nodes {
-            let NodeData { op, operands, results, regions, loc, .. } = self.node(node);
+            let data = self.node(node);
+            let NodeData { op, operands, results, regions, .. } = data;
             let types = results.iter().map(|&r| self.ty(r).clone());
-            let copy = out.make_node(to, op.clone(), operands.iter().map(|v| map[v]).collect(), types, *loc);
+            let operands = operands.iter().map(|v| map[v]).collect();
+            let copy = out.make_node(to, op.clone(), operands, types, data.origin());
             for (i, &r) in results.iter().enumerate() {
                 let result = out.node(copy).results[i];
                 out.value_mut(result).name = self.value(r).name;
@@ -150,13 +152,14 @@ impl Graph {
     ) -> Vec<Value> {
         let copied = |values: &[Value], map: &HashMap<Value, Value>| values.iter().map(|v| map[v]).collect();
         for node in self.region(from).nodes.clone() {
-            let NodeData { op, operands, results, regions, loc, .. } = self.node(node).clone();
+            let origin = self.node(node).origin();
+            let NodeData { op, operands, results, regions, .. } = self.node(node).clone();
             if leave(&op) {
                 assert!(results.is_empty(), "{}: what is left out has no results", op.name());
                 continue;
             }
             let types: Vec<Type> = results.iter().map(|&r| self.ty(r).clone()).collect();
-            let copy = self.make_node(to, op, copied(&operands, map), types, loc);
+            let copy = self.make_node(to, op, copied(&operands, map), types, origin);
             for (i, &r) in results.iter().enumerate() {
                 let result = self.node(copy).results[i];
                 self.value_mut(result).name = self.value(r).name;

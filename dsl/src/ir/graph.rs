@@ -3,7 +3,7 @@
 use super::{Attrs, ListOp};
 use crate::format::{Stream, Template};
 use crate::ops::{Effects, OpDef};
-use crate::{HostTensor, Loc, TensorType, Type};
+use crate::{HostTensor, Loc, On, TensorType, Type};
 use std::fmt;
 
 macro_rules! id {
@@ -204,6 +204,36 @@ pub struct NodeData {
     pub region: Region,
     /// The user's source that made it.
     pub loc: Loc,
+    /// The devices it may be on; of a node with regions, the device that decides. It changes no value.
+    pub on: Option<On>,
+}
+
+impl NodeData {
+    /// What a node takes over that is made from this one.
+    pub fn origin(&self) -> Origin {
+        Origin { loc: self.loc, on: self.on }
+    }
+}
+
+/// What a node has of where it comes from: a node that a pass or a gradient makes takes it over from the one it is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// The user's source.
+    pub loc: Loc,
+    /// The devices it may be on.
+    pub on: Option<On>,
+}
+
+impl Origin {
+    /// No place, and any device.
+    pub const UNKNOWN: Origin = Origin { loc: Loc::UNKNOWN, on: None };
+}
+
+/// A place of the source alone, for a node that may be on any device.
+impl From<Loc> for Origin {
+    fn from(loc: Loc) -> Origin {
+        Origin { loc, on: None }
+    }
 }
 
 /// Where a value comes from.
@@ -246,6 +276,8 @@ pub struct VarDecl {
     pub name: String,
     /// Type of its value.
     pub ty: TensorType,
+    /// The devices it may be on.
+    pub on: Option<On>,
 }
 
 /// A dataflow graph: see the [module](super).
@@ -358,6 +390,11 @@ impl Graph {
         self.producer(value).map_or(Loc::UNKNOWN, |n| self.node(n).loc)
     }
 
+    /// The place and the devices of the node that made a value; none for a parameter.
+    pub fn origin(&self, value: Value) -> Origin {
+        self.producer(value).map_or(Origin::UNKNOWN, |node| self.node(node).origin())
+    }
+
     /// Number of loop variables of a `while` node: its first operands, its results, and what its body yields.
     pub fn n_carried(&self, node: Node) -> usize {
         self.node(node).results.len()
@@ -404,10 +441,11 @@ impl Graph {
         op: Op,
         operands: Vec<Value>,
         result_types: impl IntoIterator<Item = Type>,
-        loc: Loc,
+        origin: impl Into<Origin>,
     ) -> Node {
+        let Origin { loc, on } = origin.into();
         let node = Node::from_index(self.nodes.len());
-        self.nodes.push(NodeData { op, operands, results: Vec::new(), regions: Vec::new(), region, loc });
+        self.nodes.push(NodeData { op, operands, results: Vec::new(), regions: Vec::new(), region, loc, on });
         for ty in result_types {
             self.add_result(node, ty);
         }
@@ -476,6 +514,7 @@ impl Graph {
                 && da.nodes.iter().zip(&db.nodes).all(|(&na, &nb)| {
                     let (na, nb) = (a.node(na), b.node(nb));
                     na.op == nb.op
+                        && na.on == nb.on
                         && equal(&na.operands, &nb.operands, map)
                         && na.regions.len() == nb.regions.len()
                         && na.regions.iter().zip(&nb.regions).all(|(&x, &y)| same_region(a, x, b, y, map))

@@ -32,7 +32,8 @@ pub mod verify;
 pub use attrs::{Attr, AttrKind, Attrs};
 pub(crate) use edit::Replacements;
 pub use graph::{
-    CallKind, Graph, Node, NodeData, Op, Region, RegionData, StackOp, Value, ValueData, ValueDef, VarDecl, VarId,
+    CallKind, Graph, Node, NodeData, Op, Origin, Region, RegionData, StackOp, Value, ValueData, ValueDef, VarDecl,
+    VarId,
 };
 pub(crate) use infer::{Broken, result_types};
 pub(crate) use lex::intern;

@@ -6,7 +6,7 @@
 
 use super::literal::{Literal, Quoted, is_word_char};
 use super::{CallKind, Graph, Node, Op, Region, StackOp, Value};
-use crate::{HostTensor, Type, match_buffer};
+use crate::{HostTensor, On, Type, match_buffer};
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Write};
 
@@ -83,7 +83,9 @@ impl<'a> Printer<'a> {
         self.types(&outputs)?;
         self.out.push_str(" {\n");
         for var in &g.vars {
-            writeln!(self.out, "    var @{}: {}", Quoted(&var.name), var.ty)?;
+            write!(self.out, "    var @{}: {}", Quoted(&var.name), var.ty)?;
+            self.on(var.on)?;
+            self.out.push('\n');
         }
         self.body(g.root(), scope, 1, "return")?;
         self.out.push_str("}\n");
@@ -191,6 +193,7 @@ impl<'a> Printer<'a> {
             Op::Call(kind) => self.call(node, *kind, depth),
             Op::Cond => {
                 self.result_types(node)?;
+                self.on(data.on)?;
                 for (i, &region) in data.regions.iter().enumerate() {
                     self.out.push_str(if i == 0 { " then (" } else { " else (" });
                     let captured = data.operands.get(1..).unwrap_or_default();
@@ -209,6 +212,7 @@ impl<'a> Printer<'a> {
             }
             _ => {
                 self.result_types(node)?;
+                self.on(data.on)?;
                 self.loc(node, true);
                 Ok(())
             }
@@ -283,6 +287,10 @@ impl<'a> Printer<'a> {
         self.types(&types)
     }
 
+    fn on(&mut self, on: Option<On>) -> fmt::Result {
+        on.map_or(Ok(()), |on| write!(self.out, " on \"{}\"", on.devices()))
+    }
+
     /// A parameter, with its type if that is not the type of what is given for it.
     fn param(&mut self, param: Value, given: Option<Value>) -> fmt::Result {
         let g = self.graph;
@@ -302,6 +310,7 @@ impl<'a> Printer<'a> {
         let (of_cond, of_body) = (params(0), params(1));
         let inner = self.bound_params(node, of_cond, of_body, data.results.len())?;
         self.result_types(node)?;
+        self.on(data.on)?;
         for (i, &region) in data.regions.iter().enumerate() {
             self.out.push_str(if i == 0 { " cond {" } else { " body {" });
             self.loc(node, i == 0);
@@ -354,6 +363,7 @@ impl<'a> Printer<'a> {
         };
         let inner = self.bound_params(node, params(1), params(0), bar)?;
         self.result_types(node)?;
+        self.on(data.on)?;
         for (i, (&region, word)) in data.regions.iter().zip(words).enumerate() {
             self.out.push_str(word);
             let mut scope = inner.clone();

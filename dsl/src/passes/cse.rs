@@ -1,9 +1,9 @@
 //! Common subexpressions.
 
 use super::Pass;
-use crate::Graph;
 use crate::ir::{CallKind, ListForm, Node, Op, Region, Replacements, Value};
 use crate::ops::Effects;
+use crate::{Graph, On};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{Hash, Hasher};
@@ -12,6 +12,7 @@ use std::hash::{Hash, Hasher};
 ///
 /// Before: verified. After: verified; no two nodes of a region that always give the same are equal: constants, reads of a variable,
 /// and operations of the table (one that may fail has failed the first time). The first one stays.
+/// Nodes that are to be on different devices are different.
 ///
 /// Does not look into regions from outside: a loop body may run zero times. Leaves stacks and lists alone: engines change
 /// them in place while they have one use. What is read of a list is a tensor like others.
@@ -37,12 +38,12 @@ struct Merge<'g> {
     changed: bool,
 }
 
-/// What a node computes: equal keys give equal values.
-struct Key(Op, Vec<Value>);
+/// What a node computes, and where it may: equal keys give equal values.
+struct Key(Op, Vec<Value>, Option<On>);
 
 impl PartialEq for Key {
     fn eq(&self, other: &Key) -> bool {
-        self.0 == other.0 && self.1 == other.1
+        self.0 == other.0 && self.1 == other.1 && self.2 == other.2
     }
 }
 impl Eq for Key {}
@@ -58,6 +59,7 @@ impl Hash for Key {
             _ => {}
         }
         self.1.hash(state);
+        self.2.hash(state);
     }
 }
 
@@ -80,7 +82,7 @@ impl Merge<'_> {
                 _ => false,
             };
             if mergeable {
-                match first.entry(Key(data.op.clone(), data.operands.clone())) {
+                match first.entry(Key(data.op.clone(), data.operands.clone(), data.on)) {
                     Entry::Vacant(e) => {
                         e.insert(node);
                     }

@@ -314,7 +314,7 @@ impl Folder<'_> {
                 (DType::I32, Ok(last)) => HostTensor::scalar(last),
                 _ => continue,
             };
-            let constant = self.graph.make_node(data.region, Op::Constant(last.clone()), vec![], [ty], data.loc);
+            let constant = self.graph.make_node(data.region, Op::Constant(last.clone()), vec![], [ty], data.origin());
             let value = self.graph.node(constant).results[0];
             self.facts.push(Fact::Constant(last));
             self.take_name(value, result);

@@ -28,6 +28,7 @@ pub use parts::Parts;
 pub use products::Products;
 pub use scatters::Scatters;
 pub use specialize::specialize;
+pub use trips::trips;
 
 /// A transformation of graphs that keeps their meaning.
 pub trait Pass {

@@ -74,11 +74,11 @@ impl Join<'_> {
         if end != extents[axis] {
             return;
         }
-        let (region, loc, ty) = (data.region, data.loc, self.graph.ty(sum).clone());
+        let (region, origin, ty) = (data.region, data.origin(), self.graph.ty(sum).clone());
         let def = crate::ops::by_name("concat").expect("there is an operation `concat`");
         let attrs = Attrs::none().with("axis", Attr::Int(axis as i64));
         let operands = parts.iter().map(|p| p.value).collect();
-        let concat = self.graph.make_node(region, Op::Prim(def, attrs), operands, [ty], loc);
+        let concat = self.graph.make_node(region, Op::Prim(def, attrs), operands, [ty], origin);
         self.graph.insert_before(concat, node);
         let joined = self.graph.node(concat).results[0];
         self.replaced.replace(sum, joined);

@@ -2,8 +2,8 @@
 
 use super::trips::trips;
 use super::{Pass, captured, made_by};
-use crate::ir::{Attr, Attrs, ListOp, Node, Op, Region, Replacements, Value, ValueDef};
-use crate::{Graph, HostTensor, Loc, TensorType, Type};
+use crate::ir::{Attr, Attrs, ListOp, Node, Op, Origin, Region, Replacements, Value, ValueDef};
+use crate::{Graph, HostTensor, TensorType, Type};
 use std::collections::HashMap;
 
 /// Computes products of many iterations at once, since one large product is faster than many small ones.
@@ -106,21 +106,21 @@ impl Sequence<'_> {
     }
 
     /// Adds an operation of the table; gives its result.
-    fn add(&mut self, at: At, name: &str, operands: &[Value], attrs: Attrs, loc: Loc) -> Value {
+    fn add(&mut self, at: At, name: &str, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
         let def = crate::ops::by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"));
-        self.add_node(at, Op::Prim(def, attrs), operands, loc)
+        self.add_node(at, Op::Prim(def, attrs), operands, origin)
     }
 
     fn add_constant(&mut self, at: At, tensor: HostTensor) -> Value {
-        self.add_node(at, Op::Constant(tensor), &[], self.graph.node(self.node).loc)
+        self.add_node(at, Op::Constant(tensor), &[], self.graph.node(self.node).origin())
     }
 
-    fn add_node(&mut self, at: At, op: Op, operands: &[Value], loc: Loc) -> Value {
+    fn add_node(&mut self, at: At, op: Op, operands: &[Value], origin: Origin) -> Value {
         let region = match at {
             At::Before(node) => self.graph.node(node).region,
             At::End(region) => region,
         };
-        let node = self.graph.make_node(region, op, operands.to_vec(), [], loc);
+        let node = self.graph.make_node(region, op, operands.to_vec(), [], origin);
         let types =
             crate::ir::result_types(self.graph, node).unwrap_or_else(|e| panic!("{}: {e:?}", self.name_of(node)));
         let result = self.graph.add_result(node, types.into_iter().next().expect("it has a result"));
@@ -151,7 +151,7 @@ impl Sequence<'_> {
             if def.name != "matmul" {
                 continue;
             }
-            let (loc, result) = (data.loc, data.results[0]);
+            let (origin, result) = (data.origin(), data.results[0]);
             let (Some([rows, _]), Some([depth, columns])) = (matrix(self.graph.ty(x)), matrix(self.graph.ty(w))) else {
                 continue;
             };
@@ -168,14 +168,14 @@ impl Sequence<'_> {
                 continue;
             }
             let before = At::Before(self.node);
-            let w = if is_transposed { self.add(before, "permute", &[w], transposed(), loc) } else { w };
-            let all = self.add(before, "reshape", &[all], shape(&[n * rows, depth]), loc);
-            let products = self.add(before, "matmul", &[all, w], Attrs::none(), loc);
-            let products = self.add(before, "reshape", &[products], shape(&[n, rows, columns]), loc);
+            let w = if is_transposed { self.add(before, "permute", &[w], transposed(), origin) } else { w };
+            let all = self.add(before, "reshape", &[all], shape(&[n * rows, depth]), origin);
+            let products = self.add(before, "matmul", &[all, w], Attrs::none(), origin);
+            let products = self.add(before, "reshape", &[products], shape(&[n, rows, columns]), origin);
             let products = self.graph.add_capture(self.node, products);
             let at = At::Before(product);
-            let own = self.add(at, "dynamic_slice", &[products, index], first_axis(Some(1)), loc);
-            let own = self.add(at, "reshape", &[own], shape(&[rows, columns]), loc);
+            let own = self.add(at, "dynamic_slice", &[products, index], first_axis(Some(1)), origin);
+            let own = self.add(at, "reshape", &[own], shape(&[rows, columns]), origin);
             self.replaced.replace(result, own);
             self.changed = true;
         }
@@ -212,21 +212,21 @@ impl Sequence<'_> {
             if depth > MAX_ROWS || self.trips * depth * rows.max(columns) * size > MAX_BYTES {
                 continue;
             }
-            let loc = self.graph.node(product).loc;
+            let origin = self.graph.node(product).origin();
             let end = At::End(self.body());
             // The rows of both that belong together lie along the first axis.
             let left = match made_by(self.graph, left) {
                 Some(("permute", &[rows])) => rows,
-                _ => self.add(end, "permute", &[left], transposed(), loc),
+                _ => self.add(end, "permute", &[left], transposed(), origin),
             };
-            let left = self.keep(&mut kept, left, loc);
-            let right = self.keep(&mut kept, right, loc);
+            let left = self.keep(&mut kept, left, origin);
+            let right = self.keep(&mut kept, right, origin);
             let after = self.after();
-            let left = self.add(after, "permute", &[left], transposed(), loc);
-            let mut sum = self.add(after, "matmul", &[left, right], Attrs::none(), loc);
+            let left = self.add(after, "permute", &[left], transposed(), origin);
+            let mut sum = self.add(after, "matmul", &[left, right], Attrs::none(), origin);
             let first = self.graph.node(self.node).operands[i];
             if !super::is_zero(self.graph, first) {
-                sum = self.add(after, "add", &[first, sum], Attrs::none(), loc);
+                sum = self.add(after, "add", &[first, sum], Attrs::none(), origin);
             }
             let (result, body) = (self.graph.node(self.node).results[i], self.body());
             self.replaced.replace(result, sum);
@@ -255,7 +255,7 @@ impl Sequence<'_> {
     }
 
     /// A matrix of the rows that a value of the body has in all iterations.
-    fn keep(&mut self, kept: &mut Kept, rows: Value, loc: Loc) -> Value {
+    fn keep(&mut self, kept: &mut Kept, rows: Value, origin: Origin) -> Value {
         if let Some(&all) = kept.matrices.get(&rows) {
             return all;
         }
@@ -268,17 +268,17 @@ impl Sequence<'_> {
                 let zero = self.add_constant(before, HostTensor::scalar(0i32));
                 let (iteration, _) = self.graph.add_loop_variable(self.node, zero);
                 let one = self.add_constant(end, HostTensor::scalar(1i32));
-                let next = self.add(end, "add", &[iteration, one], Attrs::none(), loc);
+                let next = self.add(end, "add", &[iteration, one], Attrs::none(), origin);
                 self.yield_also(next);
                 *kept.iteration.insert(iteration)
             }
         };
         let by = self.add_constant(end, HostTensor::scalar(depth as i32));
-        let start = self.add(end, "mul", &[start, by], Attrs::none(), loc);
+        let start = self.add(end, "mul", &[start, by], Attrs::none(), origin);
         let zero = self.add_constant(before, HostTensor::zeros(dtype, []));
-        let zeros = self.add(before, "broadcast_to", &[zero], shape(&[self.trips * depth, columns]), loc);
+        let zeros = self.add(before, "broadcast_to", &[zero], shape(&[self.trips * depth, columns]), origin);
         let (all, result) = self.graph.add_loop_variable(self.node, zeros);
-        let next = self.add(end, "dynamic_update_slice", &[all, rows, start], first_axis(None), loc);
+        let next = self.add(end, "dynamic_update_slice", &[all, rows, start], first_axis(None), origin);
         self.yield_also(next);
         kept.matrices.insert(rows, result);
         result

@@ -200,10 +200,10 @@ impl Sums<'_> {
         self.insert_op(Op::Prim(def, attrs), operands, at, before)
     }
 
-    /// Adds a node with the place of another one in the source.
+    /// Adds a node with the place and the devices of another one.
     fn insert_op(&mut self, op: Op, operands: &[Value], at: Node, before: Node) -> Value {
-        let (region, loc) = (self.graph.node(before).region, self.graph.node(at).loc);
-        let node = self.graph.make_node(region, op, operands.to_vec(), [], loc);
+        let (region, origin) = (self.graph.node(before).region, self.graph.node(at).origin());
+        let node = self.graph.make_node(region, op, operands.to_vec(), [], origin);
         let types = crate::ir::result_types(self.graph, node).unwrap_or_else(|e| panic!("scatters: {e:?}"));
         let result = self.graph.add_result(node, types.into_iter().next().expect("it has a result"));
         self.graph.insert_before(node, before);

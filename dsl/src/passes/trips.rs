@@ -33,7 +33,7 @@ pub(super) fn step(g: &Graph, node: Node, i: usize) -> Option<i64> {
 }
 
 /// How often the body of a `while` runs, if the condition compares a counter with a constant, from a constant on.
-pub(super) fn trips(g: &Graph, node: Node) -> Option<i64> {
+pub fn trips(g: &Graph, node: Node) -> Option<i64> {
     let data = g.node(node);
     let cond = g.region(data.regions[0]);
     let (name, &[a, b]) = made_by(g, cond.yields[0])? else { return None };

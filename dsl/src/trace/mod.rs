@@ -21,8 +21,9 @@ mod segments;
 mod variables;
 mod while_loop;
 
+use crate::device::{self, On, Scope};
 use crate::format::{Piece, Stream, Template};
-use crate::ir::{Graph, ListOp, Node, Op, Region, Value, ValueDef, VarDecl, VarId};
+use crate::ir::{Graph, ListOp, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId};
 use crate::ops::{InferCx, OpDef};
 use crate::var::AnyVar;
 use crate::{DType, Diagnostic, HostTensor, Loc, Result, Shape, TensorType, Type, ir::Attrs};
@@ -152,7 +153,7 @@ pub(crate) struct Tracer {
     pub(crate) autodiff: crate::autodiff::Augmented,
     /// The location for nodes made by derived rules, if it is not that of the caller.
     loc_override: Option<Loc>,
-    scalars: HashMap<(Region, HostTensor), Value>,
+    scalars: HashMap<(Region, Option<On>, HostTensor), Value>,
     calls: Vec<Call>,
     /// How often the body of a host loop was traced that a tensor may end.
     unrolled: HashMap<Loc, usize>,
@@ -195,12 +196,15 @@ pub fn trace(name: &str, f: impl FnOnce() -> Vec<Any>) -> Result<Traced> {
         return Err(Diagnostic::new("a function was traced while another one was being traced")
             .help("call the function directly: a `#[graph]` function is an ordinary function to another one"));
     }
+    // What is traced once for all callers does not depend on where one of them stands.
+    let scope = Scope::enter(None);
     TRACER.set(Some(Tracer::new(name)));
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let outputs = f();
         with(|t| t.finish(&outputs))
     }));
     let tracer = TRACER.take();
+    drop(scope);
     match outcome {
         Ok(result) => result.map(|()| {
             let tracer = tracer.expect("the tracer stays while it traces");
@@ -398,6 +402,13 @@ pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
     r
 }
 
+/// Runs `f` with the place and the devices of a node for every node it makes. What has no constraint of its own has `otherwise`.
+#[track_caller]
+pub(crate) fn at_origin<R>(origin: Origin, otherwise: Option<On>, f: impl FnOnce() -> R) -> R {
+    let _scope = Scope::enter(origin.on.or(otherwise));
+    at_loc(origin.loc, f)
+}
+
 /// Runs `f`, a part of an operation that was called at `loc`, with that as the place of every node: closures do not pass on the
 /// caller's place by themselves. If the operation is itself a part of another one, the outer place stays.
 #[track_caller]
@@ -586,7 +597,8 @@ impl Tracer {
     ) -> Node {
         let region = self.region_at(self.depth);
         let loc = self.loc_override.unwrap_or(loc);
-        let node = self.graph.make_node(region, op, operands, results, loc);
+        let origin = Origin { loc, on: device::scope() };
+        let node = self.graph.make_node(region, op, operands, results, origin);
         self.graph.append(node);
         node
     }
@@ -625,13 +637,13 @@ impl Tracer {
     fn constant(&mut self, tensor: HostTensor, loc: Loc) -> Any {
         let region = self.region_at(self.depth);
         let is_scalar = tensor.rank() == 0;
-        if is_scalar && let Some(&v) = self.scalars.get(&(region, tensor.clone())) {
+        if is_scalar && let Some(&v) = self.scalars.get(&(region, device::scope(), tensor.clone())) {
             return self.any(v);
         }
         let node = self.append(Op::Constant(tensor.clone()), vec![], [tensor.ty().into()], loc);
         let value = self.graph.node(node).results[0];
         if is_scalar {
-            self.scalars.insert((region, tensor), value);
+            self.scalars.insert((region, device::scope(), tensor), value);
         }
         self.any(value)
     }

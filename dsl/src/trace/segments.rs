@@ -55,7 +55,7 @@ impl Tracer {
         assert_eq!(self.graph.region_mut(region).nodes.pop(), Some(node), "the loop is the last node");
         let state_params = self.graph.region(body).params.clone();
         let names: Vec<Option<&'static str>> = state_params.iter().map(|&p| self.graph.value(p).name).collect();
-        let at = Builder { loc: data.loc };
+        let at = Builder { origin: data.origin() };
         let first = at.copy(self, cond, region, &data.operands)[0];
         let length = at.int(self, region, if let Segments::Of(n) = segments { n } else { 1 });
 
@@ -115,14 +115,14 @@ impl Tracer {
     }
 }
 
-/// Appends nodes to regions, all at one place.
+/// Appends nodes to regions, all with the place and the devices of the loop.
 struct Builder {
-    loc: Loc,
+    origin: Origin,
 }
 
 impl Builder {
     fn node(&self, t: &mut Tracer, region: Region, op: Op, operands: &[Value], types: Vec<Type>) -> Node {
-        let node = t.graph.make_node(region, op, operands.to_vec(), types, self.loc);
+        let node = t.graph.make_node(region, op, operands.to_vec(), types, self.origin);
         t.graph.append(node);
         node
     }

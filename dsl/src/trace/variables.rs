@@ -1,6 +1,7 @@
 //! Variables, threaded as values through the regions of a trace.
 
 use super::*;
+use crate::device::Scope;
 
 impl Tracer {
     pub(super) fn var_id(&mut self, var: &AnyVar, loc: Loc) -> VarId {
@@ -13,11 +14,14 @@ impl Tracer {
         if taken(&name) {
             name = (2..).map(|i| format!("{}_{i}", var.name())).find(|n| !taken(n)).expect("some number is free");
         }
-        self.graph.vars.push(VarDecl { name, ty: var.ty().clone() });
+        self.graph.vars.push(VarDecl { name, ty: var.ty().clone(), on: var.devices() });
         self.vars.push(var.clone());
         self.var_ids.insert(var.id(), id);
         let depth = std::mem::replace(&mut self.depth, 0);
+        // It is read where the variable is, whatever the scope.
+        let scope = Scope::enter(None);
         let node = self.append(Op::Read(id), vec![], [var.ty().clone().into()], loc);
+        drop(scope);
         self.depth = depth;
         let read = self.graph.node(node).results[0];
         self.var_state.push(VarState { read, current: read });

@@ -2,7 +2,7 @@
 
 use super::{Failed, Param, Parse, Parser, Symbol};
 use crate::ir::lex::Tok;
-use crate::ir::{CallKind, Node, Op, Region, Value};
+use crate::ir::{CallKind, Node, Op, Origin, Region, Value};
 use crate::{Loc, Type};
 use std::collections::HashMap;
 
@@ -46,6 +46,7 @@ impl<'a> Parser<'a> {
     pub(super) fn cond(&mut self, region: Region, loc: Loc) -> Parse<Node> {
         let operands = self.operands();
         let annotation = self.annotation()?;
+        let on = self.on()?;
         let given: Vec<Type> = match &operands {
             Ok(values) => values.iter().skip(1).map(|&v| self.graph.ty(v).clone()).collect(),
             Err(Failed) => vec![],
@@ -65,7 +66,7 @@ impl<'a> Parser<'a> {
         }
         let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
         let (operands, regions) = (operands?, regions?);
-        let node = self.graph.make_node(region, Op::Cond, operands, [], loc);
+        let node = self.graph.make_node(region, Op::Cond, operands, [], Origin { loc, on });
         self.graph.set_regions(node, regions);
         self.set_types(node, annotation, loc)?;
         Ok(node)
@@ -119,6 +120,7 @@ impl<'a> Parser<'a> {
     pub(super) fn call(&mut self, region: Region, kind: CallKind, loc: Loc) -> Parse<Node> {
         let Bound { mut params, operands, bar } = self.bound_params()?;
         let annotation = self.annotation()?;
+        let on = self.on()?;
         let given: Vec<Type> = match &operands {
             Ok(values) => values.iter().map(|&v| self.graph.ty(v).clone()).collect(),
             Err(Failed) => vec![],
@@ -145,7 +147,7 @@ impl<'a> Parser<'a> {
         }
         let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
         let (operands, regions) = (operands?, regions?);
-        let node = self.graph.make_node(region, Op::Call(kind), operands, [], loc);
+        let node = self.graph.make_node(region, Op::Call(kind), operands, [], Origin { loc, on });
         self.graph.set_regions(node, regions);
         self.set_types(node, annotation, loc)?;
         Ok(node)
@@ -154,6 +156,7 @@ impl<'a> Parser<'a> {
     pub(super) fn while_loop(&mut self, region: Region, loc: Loc) -> Parse<Node> {
         let Bound { params, operands, bar: n_carried } = self.bound_params()?;
         let annotation = self.annotation()?;
+        let on = self.on()?;
         let given: Vec<Type> = match &operands {
             Ok(values) => values.iter().map(|&v| self.graph.ty(v).clone()).collect(),
             Err(Failed) => vec![],
@@ -175,7 +178,7 @@ impl<'a> Parser<'a> {
             let params = &self.graph.region(regions[1]).params[..n_carried];
             params.iter().map(|&p| self.graph.ty(p).clone()).collect()
         });
-        let node = self.graph.make_node(region, Op::While, operands, types, loc);
+        let node = self.graph.make_node(region, Op::While, operands, types, Origin { loc, on });
         self.graph.set_regions(node, regions);
         if self.graph.n_carried(node) != n_carried {
             let n = self.graph.n_carried(node);

@@ -13,7 +13,7 @@ mod statement;
 use super::infer::is_countable;
 use super::lex::{Tok, Token, intern, lex};
 use super::{Graph, Region, Value, VarDecl, VarId};
-use crate::{DType, Diagnostic, Dim, Loc, Shape, TensorType, Type};
+use crate::{DType, Diagnostic, Dim, Loc, On, Shape, TensorType, Type};
 use std::collections::HashMap;
 
 impl Graph {
@@ -286,6 +286,26 @@ impl<'a> Parser<'a> {
         if self.eat(':') { self.types().map(Some) } else { Ok(None) }
     }
 
+    /// `on "/cpu:1"`, if it stands there.
+    fn on(&mut self) -> Parse<Option<On>> {
+        let loc = self.loc();
+        if !self.eat_word("on") {
+            return Ok(None);
+        }
+        let Tok::Str(name) = self.peek().clone() else {
+            return Err(self.unexpected("the name of a device in quotes, as `\"/cpu:0\"`"));
+        };
+        let at_name = self.loc();
+        self.next();
+        match name.parse() {
+            Ok(devices) => Ok(Some(On::new(devices, loc))),
+            Err(error) => {
+                self.errors.push(Diagnostic { labels: vec![(at_name, String::new())], ..error });
+                Err(Failed)
+            }
+        }
+    }
+
     // The graph.
 
     fn graph(&mut self) -> Parse<()> {
@@ -392,12 +412,13 @@ impl<'a> Parser<'a> {
         }
         self.expect(':')?;
         let ty = self.tensor_type()?;
+        let on = self.on()?;
         let id = VarId::from_index(self.graph.vars.len());
         if self.vars.contains_key(&name) {
             return Err(self.error(loc, format!("V8: the variable `{name}` is declared twice")));
         }
         self.vars.insert(name.clone(), id);
-        self.graph.vars.push(VarDecl { name, ty });
+        self.graph.vars.push(VarDecl { name, ty, on });
         Ok(())
     }
 

@@ -69,7 +69,11 @@ impl<'a> Parser<'a> {
             "checkpoint" => self.call(region, CallKind::Checkpoint, loc)?,
             "recompute" => self.call(region, CallKind::Recompute, loc)?,
             "custom_gradient" => self.call(region, CallKind::CustomGradient { args: 0 }, loc)?,
-            _ => self.simple(region, name, loc, op_loc)?,
+            _ => {
+                let node = self.simple(region, name, loc, op_loc)?;
+                self.graph.node_mut(node).on = self.on()?;
+                node
+            }
         };
         let n = self.graph.node(node).results.len();
         if n != n_names {
@@ -297,7 +301,7 @@ mod tests {
     #[test]
     fn no_operation_of_the_table_has_a_name_of_the_language() {
         let lists = ListOp::all().map(|op| op.name());
-        for name in BUILTINS.iter().chain(&["graph", "var", "yield", "return"]).chain(&lists) {
+        for name in BUILTINS.iter().chain(&["graph", "var", "yield", "return", "on"]).chain(&lists) {
             assert!(ops::by_name(name).is_none(), "{name}");
         }
     }

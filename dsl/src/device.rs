@@ -1,0 +1,585 @@
+//! Names of devices, and what a program may say of where something runs.
+//!
+//! A device has a name such as `/peer:a/gpu:0`: the process it belongs to, its kind, and its number among those of that kind. A
+//! [`DeviceName`] says all three; a [`DevicePattern`] leaves some open, and stands for every device that agrees with the rest. In a
+//! graph a node may carry a pattern with the place in the source where it was asked for: [`On`]. This module knows names only: which
+//! devices there are, and which of them a node gets, is decided by whoever runs the graph.
+//!
+//! Invariants: names are small and `Copy` (the names of peers are kept once per process, as are the constraints of nodes), and what
+//! is displayed parses to the same again.
+
+use crate::ir::intern;
+use crate::{Diagnostic, Loc, Result, trace};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::str::FromStr;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+/// The peer of a device if its name does not say another one: the process that runs the program.
+pub const LOCAL: &str = "local";
+
+/// What a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DeviceKind {
+    /// Cores of a processor.
+    Cpu,
+    /// A graphics processor.
+    Gpu,
+}
+
+impl DeviceKind {
+    /// All kinds.
+    pub const ALL: [DeviceKind; 2] = [DeviceKind::Cpu, DeviceKind::Gpu];
+
+    /// The name in names of devices.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Gpu => "gpu",
+        }
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The name of one device: `/gpu:0`, `/peer:a/cpu:1`.
+///
+/// The peer [`LOCAL`] is left out when the name is displayed, and is meant where none is written: a program of one process never
+/// sees it.
+///
+/// ```
+/// use anabranch_dsl::device::DeviceName;
+///
+/// let name: DeviceName = "/peer:a/gpu:0".parse()?;
+/// assert_eq!((name.peer(), name.index()), ("a", 0));
+/// assert_eq!("/peer:local/cpu:1".parse::<DeviceName>()?.to_string(), "/cpu:1");
+/// assert!("/cpu:*".parse::<DeviceName>().is_err());
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceName {
+    peer: &'static str,
+    kind: DeviceKind,
+    index: u32,
+}
+
+impl DeviceName {
+    /// A device of this process.
+    pub fn local(kind: DeviceKind, index: u32) -> DeviceName {
+        DeviceName { peer: LOCAL, kind, index }
+    }
+
+    /// The device of this kind and number of another peer.
+    ///
+    /// # Errors
+    /// If the name of the peer is not made of letters, digits, `_`, `-` and `.`.
+    pub fn of_peer(self, peer: &str) -> Result<DeviceName> {
+        if !is_peer_name(peer) {
+            let message = format!("{peer:?} is not the name of a peer");
+            return Err(Diagnostic::new(message).help("use letters, digits, `_`, `-` and `.`"));
+        }
+        Ok(DeviceName { peer: intern(peer), ..self })
+    }
+
+    /// The process it belongs to.
+    pub fn peer(&self) -> &'static str {
+        self.peer
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> DeviceKind {
+        self.kind
+    }
+
+    /// Its number among the devices of its kind of its peer.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.peer != LOCAL {
+            write!(f, "/peer:{}", self.peer)?;
+        }
+        write!(f, "/{}:{}", self.kind, self.index)
+    }
+}
+
+impl FromStr for DeviceName {
+    type Err = Diagnostic;
+
+    fn from_str(text: &str) -> Result<DeviceName> {
+        let DevicePattern { peer, kind, index } = text.parse()?;
+        let (Some(kind), Some(index)) = (kind, index) else {
+            let missing = if kind.is_none() { "kind" } else { "number" };
+            let message = format!("`{text}` stands for several devices: its {missing} is open");
+            return Err(Diagnostic::new(message).help("a device is named like `/cpu:0` or `/peer:a/gpu:1`"));
+        };
+        Ok(DeviceName { peer: peer.unwrap_or(LOCAL), kind, index })
+    }
+}
+
+/// A name of devices in which peer, kind and number may each be open: `/gpu:0`, `/cpu:*`, `/gpu`, `/peer:a`.
+///
+/// ```text
+/// pattern = ("/peer:" (name | "*"))? ("/" ("cpu" | "gpu" | "*") (":" (number | "*"))?)?     ; one of the two at least
+/// ```
+///
+/// What is left out is open, as is `*`.
+///
+/// ```
+/// use anabranch_dsl::device::{DeviceName, DevicePattern};
+///
+/// let any_gpu: DevicePattern = "/gpu:*".parse()?;
+/// let of_a: DevicePattern = "/peer:a".parse()?;
+/// assert!(any_gpu.matches(&"/peer:b/gpu:3".parse()?));
+/// assert_eq!(any_gpu.merge(&of_a).unwrap().to_string(), "/peer:a/gpu");
+/// assert_eq!(any_gpu.merge(&"/cpu:0".parse()?), None);
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DevicePattern {
+    peer: Option<&'static str>,
+    kind: Option<DeviceKind>,
+    index: Option<u32>,
+}
+
+impl DevicePattern {
+    /// Stands for every device.
+    pub const ANY: DevicePattern = DevicePattern { peer: None, kind: None, index: None };
+
+    /// The process, if it is not open.
+    pub fn peer(&self) -> Option<&'static str> {
+        self.peer
+    }
+
+    /// The kind, if it is not open.
+    pub fn kind(&self) -> Option<DeviceKind> {
+        self.kind
+    }
+
+    /// The number, if it is not open.
+    pub fn index(&self) -> Option<u32> {
+        self.index
+    }
+
+    /// Whether nothing is open: it stands for one device.
+    pub fn is_full(&self) -> bool {
+        self.peer.is_some() && self.kind.is_some() && self.index.is_some()
+    }
+
+    /// Whether it stands for a device.
+    pub fn matches(&self, device: &DeviceName) -> bool {
+        self.peer.is_none_or(|p| p == device.peer)
+            && self.kind.is_none_or(|k| k == device.kind)
+            && self.index.is_none_or(|i| i == device.index)
+    }
+
+    /// Stands for the devices that both stand for; none if they contradict each other.
+    pub fn merge(&self, other: &DevicePattern) -> Option<DevicePattern> {
+        fn agreed<T: Copy + PartialEq>(a: Option<T>, b: Option<T>) -> Option<Option<T>> {
+            match (a, b) {
+                (Some(x), Some(y)) if x != y => None,
+                _ => Some(a.or(b)),
+            }
+        }
+        Some(DevicePattern {
+            peer: agreed(self.peer, other.peer)?,
+            kind: agreed(self.kind, other.kind)?,
+            index: agreed(self.index, other.index)?,
+        })
+    }
+
+    /// What this says, and where it says nothing what `outer` says: the meaning of a scope in another one. A number counts devices of
+    /// one kind, so another kind, or another peer, leaves the number of `outer` behind.
+    #[must_use]
+    pub fn within(&self, outer: &DevicePattern) -> DevicePattern {
+        let changes = |own: bool| self.index.is_none() && own;
+        let other_kind = self.kind.is_some() && outer.kind.is_some() && self.kind != outer.kind;
+        let other_peer = self.peer.is_some() && outer.peer.is_some() && self.peer != outer.peer;
+        DevicePattern {
+            peer: self.peer.or(outer.peer),
+            kind: self.kind.or(outer.kind),
+            index: if changes(other_kind || other_peer) { None } else { self.index.or(outer.index) },
+        }
+    }
+}
+
+impl From<DeviceName> for DevicePattern {
+    fn from(name: DeviceName) -> DevicePattern {
+        DevicePattern { peer: Some(name.peer), kind: Some(name.kind), index: Some(name.index) }
+    }
+}
+
+impl fmt::Display for DevicePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(peer) = self.peer {
+            write!(f, "/peer:{peer}")?;
+        }
+        match (self.kind, self.index) {
+            (None, None) if self.peer.is_some() => Ok(()),
+            (None, None) => f.write_str("/*"),
+            (Some(kind), None) => write!(f, "/{kind}"),
+            (None, Some(index)) => write!(f, "/*:{index}"),
+            (Some(kind), Some(index)) => write!(f, "/{kind}:{index}"),
+        }
+    }
+}
+
+impl FromStr for DevicePattern {
+    type Err = Diagnostic;
+
+    fn from_str(text: &str) -> Result<DevicePattern> {
+        parsed(text).map_err(|why| {
+            Diagnostic::new(format!("{text:?} is not the name of a device: {why}"))
+                .help("a device is named like `/cpu:0` or `/peer:a/gpu:1`; what may be any is left out or `*`")
+        })
+    }
+}
+
+/// A pattern, or what is wrong with it.
+fn parsed(text: &str) -> Result<DevicePattern, String> {
+    let parts = text.strip_prefix('/').ok_or("it does not begin with `/`")?;
+    let mut pattern = DevicePattern::ANY;
+    for (i, part) in parts.split('/').enumerate() {
+        let (word, value) = part.split_once(':').map_or((part, None), |(word, value)| (word, Some(value)));
+        match (word, value) {
+            ("peer", _) if i > 0 => return Err("the peer comes first".to_owned()),
+            ("peer", None) => return Err("`peer` is followed by `:` and a name".to_owned()),
+            ("peer", Some("*")) => {}
+            ("peer", Some(name)) if is_peer_name(name) => pattern.peer = Some(intern(name)),
+            ("peer", Some(name)) => {
+                return Err(format!("{name:?} has other characters than letters, digits, `_`, `-` and `.`"));
+            }
+            _ if i > usize::from(parts.starts_with("peer:")) => {
+                return Err(format!("nothing comes after the kind, but `/{part}` does"));
+            }
+            ("*", _) => pattern.index = index(value)?,
+            (kind, _) => {
+                let known = DeviceKind::ALL.into_iter().find(|k| k.name() == kind);
+                pattern.kind = Some(known.ok_or_else(|| format!("there is no kind {kind:?}, but `cpu` and `gpu`"))?);
+                pattern.index = index(value)?;
+            }
+        }
+    }
+    Ok(pattern)
+}
+
+/// The number of a device as it is written; open if there is none or it is `*`.
+fn index(text: Option<&str>) -> Result<Option<u32>, String> {
+    match text {
+        None | Some("*") => Ok(None),
+        Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => match digits.parse() {
+            Ok(index) => Ok(Some(index)),
+            Err(_) => Err(format!("`{digits}` is not a number of a device")),
+        },
+        Some(other) => Err(format!("`{other}` is not a number")),
+    }
+}
+
+fn is_peer_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))
+}
+
+/// What [`on`] and [`Var::on`](crate::Var::on) take: a name as text, or one that is parsed.
+pub trait IntoDevice {
+    /// The pattern.
+    ///
+    /// # Errors
+    /// If the text is not the name of a device.
+    fn into_device(self) -> Result<DevicePattern>;
+}
+
+impl IntoDevice for &str {
+    fn into_device(self) -> Result<DevicePattern> {
+        self.parse()
+    }
+}
+
+impl IntoDevice for &String {
+    fn into_device(self) -> Result<DevicePattern> {
+        self.parse()
+    }
+}
+
+impl IntoDevice for String {
+    fn into_device(self) -> Result<DevicePattern> {
+        self.parse()
+    }
+}
+
+impl IntoDevice for DevicePattern {
+    fn into_device(self) -> Result<DevicePattern> {
+        Ok(self)
+    }
+}
+
+impl IntoDevice for DeviceName {
+    fn into_device(self) -> Result<DevicePattern> {
+        Ok(self.into())
+    }
+}
+
+/// A constraint of a node or a variable: the devices it may be on, and the place that says so.
+///
+/// As small as a pointer, since every node of a graph has room for one. Two are equal if they stand for the same devices, wherever
+/// that was said.
+#[derive(Clone, Copy)]
+pub struct On(&'static Said);
+
+#[derive(PartialEq, Eq, Hash)]
+struct Said {
+    devices: DevicePattern,
+    loc: Loc,
+}
+
+impl On {
+    /// A constraint that is said at a place.
+    pub fn new(devices: DevicePattern, loc: Loc) -> On {
+        static ALL: LazyLock<Mutex<HashMap<(DevicePattern, Loc), &'static Said>>> = LazyLock::new(Mutex::default);
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        On(all.entry((devices, loc)).or_insert_with(|| Box::leak(Box::new(Said { devices, loc }))))
+    }
+
+    /// The devices.
+    pub fn devices(self) -> DevicePattern {
+        self.0.devices
+    }
+
+    /// Where the program says so; of scopes in each other that of the innermost one.
+    pub fn loc(self) -> Loc {
+        self.0.loc
+    }
+}
+
+impl PartialEq for On {
+    fn eq(&self, other: &On) -> bool {
+        self.0.devices == other.0.devices
+    }
+}
+impl Eq for On {}
+
+impl Hash for On {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.devices.hash(state);
+    }
+}
+
+impl fmt::Debug for On {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.0.devices, self.0.loc)
+    }
+}
+
+thread_local! {
+    static SCOPE: Cell<Option<On>> = const { Cell::new(None) };
+}
+
+/// The constraint of what is made now on this thread.
+pub(crate) fn scope() -> Option<On> {
+    SCOPE.get()
+}
+
+/// Sets the constraint of what is made on this thread until it is dropped, also by a panic.
+pub(crate) struct Scope(Option<On>);
+
+impl Scope {
+    pub(crate) fn enter(on: Option<On>) -> Scope {
+        Scope(SCOPE.replace(on))
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        SCOPE.set(self.0);
+    }
+}
+
+/// Runs `f`; what it computes is on one of the devices that `device` stands for, as are the variables that it makes.
+///
+/// This constrains the nodes that are recorded while `f` runs, in branches and loop bodies too, and what passes and gradients make of
+/// them: the gradient of an operation is computed where the operation is. A scope in another one replaces what it says itself,
+/// field by field: `/gpu:1` in `/peer:a` is `/peer:a/gpu:1`. A number counts the devices of one kind, so `/cpu` in `/gpu:1` is any CPU.
+/// What a variable has is read and assigned where the variable is, whatever the scope.
+///
+/// A scope changes where something runs, never what it computes. It does not reach into functions that a session traces while it is
+/// open: such a function is traced once for all its callers.
+///
+/// # Errors
+/// End the trace, at the caller's line: `device` is not the name of a device. That there is such a device is checked by the session.
+///
+/// ```
+/// use anabranch_dsl::{on, prelude::*};
+///
+/// let w = on("/cpu:1", || Var::new("w", [1.0f32, 2.0]));
+/// let y = eval(|| on("/cpu:*", || w.get() * 2.0).sum())?;
+/// assert_eq!(y, 6.0);
+/// let error = eval(|| on("cpu:1", || scalar(1.0f32))).unwrap_err();
+/// assert_eq!(error.message, "\"cpu:1\" is not the name of a device: it does not begin with `/`");
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn on<R>(device: impl IntoDevice, f: impl FnOnce() -> R) -> R {
+    let loc = Loc::caller();
+    let devices = named_at(device, loc);
+    let outer = scope().map_or(DevicePattern::ANY, On::devices);
+    let _scope = Scope::enter(Some(On::new(devices.within(&outer), loc)));
+    f()
+}
+
+/// The pattern of a name that is given at `loc`; a wrong name ends the trace there.
+#[track_caller]
+pub(crate) fn named_at(device: impl IntoDevice, loc: Loc) -> DevicePattern {
+    device.into_device().unwrap_or_else(|e| trace::fail(e.at(loc, "this device")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> DevicePattern {
+        text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+    }
+
+    /// All patterns over a few values of each field.
+    fn patterns() -> Vec<DevicePattern> {
+        let mut all = Vec::new();
+        for peer in [None, Some("a"), Some("b-2.x"), Some(LOCAL)] {
+            for kind in [None, Some(DeviceKind::Cpu), Some(DeviceKind::Gpu)] {
+                for index in [None, Some(0), Some(1), Some(u32::MAX)] {
+                    all.push(DevicePattern { peer, kind, index });
+                }
+            }
+        }
+        all
+    }
+
+    fn names() -> Vec<DeviceName> {
+        patterns()
+            .into_iter()
+            .filter_map(|p| Some(DeviceName { peer: p.peer.unwrap_or("c"), kind: p.kind?, index: p.index? }))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_displayed_parses_to_the_same() {
+        for p in patterns() {
+            assert_eq!(pattern(&p.to_string()), p, "{p}");
+        }
+        for n in names() {
+            assert_eq!(n.to_string().parse::<DeviceName>().unwrap(), n, "{n}");
+        }
+    }
+
+    #[test]
+    fn what_is_open_may_be_written_as_a_star_or_left_out() {
+        for (text, canonical) in [
+            ("/peer:*/cpu:*", "/cpu"),
+            ("/peer:a/*", "/peer:a"),
+            ("/peer:*", "/*"),
+            ("/*:*", "/*"),
+            ("/gpu:07", "/gpu:7"),
+            ("/peer:local/gpu:0", "/peer:local/gpu:0"),
+        ] {
+            assert_eq!(pattern(text).to_string(), canonical, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_merged_pattern_stands_for_what_both_stand_for() {
+        let (all, names) = (patterns(), names());
+        let mut contradictions = 0;
+        for a in &all {
+            for b in &all {
+                let merged = a.merge(b);
+                contradictions += usize::from(merged.is_none());
+                assert_eq!(merged, b.merge(a), "{a} and {b}");
+                for n in &names {
+                    let both = a.matches(n) && b.matches(n);
+                    assert_eq!(merged.is_some_and(|m| m.matches(n)), both, "{a} and {b} on {n}");
+                }
+            }
+        }
+        assert!(contradictions > 100, "{contradictions}");
+    }
+
+    #[test]
+    fn a_full_pattern_stands_for_one_device() {
+        for p in patterns() {
+            let n = names().iter().filter(|n| p.matches(n)).count();
+            assert_eq!(p.is_full(), n == 1, "{p} stands for {n}");
+        }
+        let name: DeviceName = "/gpu:1".parse().unwrap();
+        assert!(DevicePattern::from(name).is_full());
+        assert!(!pattern("/gpu:1").is_full(), "the peer is open");
+    }
+
+    #[test]
+    fn an_inner_scope_replaces_field_by_field() {
+        for (inner, outer, both) in [
+            ("/gpu:1", "/peer:a", "/peer:a/gpu:1"),
+            ("/peer:b", "/peer:a/gpu", "/peer:b/gpu"),
+            ("/peer:b", "/peer:a/gpu:1", "/peer:b/gpu"),
+            ("/cpu", "/gpu:1", "/cpu"),
+            ("/gpu", "/gpu:1", "/gpu:1"),
+            ("/*:2", "/gpu:1", "/gpu:2"),
+            ("/*", "/peer:a/gpu:1", "/peer:a/gpu:1"),
+        ] {
+            assert_eq!(pattern(inner).within(&pattern(outer)).to_string(), both, "{inner} in {outer}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_wrong_says_why() {
+        for (text, why) in [
+            ("", "it does not begin with `/`"),
+            ("cpu:0", "it does not begin with `/`"),
+            ("/", "there is no kind \"\", but `cpu` and `gpu`"),
+            ("/tpu:0", "there is no kind \"tpu\", but `cpu` and `gpu`"),
+            ("/cpu:", "`` is not a number of a device"),
+            ("/cpu:-1", "`-1` is not a number"),
+            ("/cpu:4294967296", "`4294967296` is not a number of a device"),
+            ("/cpu:0/gpu:0", "nothing comes after the kind, but `/gpu:0` does"),
+            ("/cpu:0/peer:a", "the peer comes first"),
+            ("/peer", "`peer` is followed by `:` and a name"),
+            ("/peer:", "\"\" has other characters than letters, digits, `_`, `-` and `.`"),
+            ("/peer:a b", "\"a b\" has other characters than letters, digits, `_`, `-` and `.`"),
+            ("/peer:a/cpu:0/", "nothing comes after the kind, but `/` does"),
+        ] {
+            let error = text.parse::<DevicePattern>().expect_err(text);
+            assert_eq!(error.message, format!("{text:?} is not the name of a device: {why}"));
+            assert!(error.help.is_some());
+        }
+        let error = "/gpu".parse::<DeviceName>().unwrap_err();
+        assert_eq!(error.message, "`/gpu` stands for several devices: its number is open");
+    }
+
+    #[test]
+    fn a_scope_ends_with_a_panic() {
+        let outcome = std::panic::catch_unwind(|| {
+            on("/cpu:0", || {
+                assert_eq!(scope().unwrap().devices(), pattern("/cpu:0"));
+                std::panic::resume_unwind(Box::new("thrown"))
+            })
+        });
+        assert!(outcome.is_err());
+        assert_eq!(scope(), None);
+    }
+
+    #[test]
+    fn a_constraint_is_small_and_is_the_devices_it_stands_for() {
+        assert_eq!(size_of::<Option<On>>(), size_of::<usize>());
+        let loc = Loc { file: "a.rs", line: 1, column: 2 };
+        let (a, b) = (On::new(pattern("/cpu:0"), loc), On::new(pattern("/cpu:0"), Loc::UNKNOWN));
+        assert_eq!(a, b);
+        assert_eq!((a.loc(), b.loc()), (loc, Loc::UNKNOWN));
+        assert_ne!(a, On::new(pattern("/cpu:1"), loc));
+    }
+}

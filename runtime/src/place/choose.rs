@@ -1,0 +1,518 @@
+//! Which of its feasible devices each group gets.
+//!
+//! Placing for the least time is NP-hard already for two equal devices and no messages, so this is a heuristic, in the manner of
+//! list scheduling on clusters (Sarkar, "Partitioning and scheduling parallel programs for multiprocessors", 1989, for the clusters;
+//! Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for heterogeneous computing", 2002, for the
+//! order): what would cost more to separate than to do one after the other becomes a *cluster*; the clusters are dealt out, heaviest
+//! first; then single clusters move as long as the estimate of a step falls.
+//!
+//! Loops stay whole: they are clusters unless constraints inside of them contradict each other. Only if breaking them up saves at
+//! least a fifth, it is done, since a loop over several devices pays for each iteration. In the end the outcome is compared with the
+//! best single device, which wins unless the gain is at least a tenth.
+//!
+//! All of it is deterministic: ties go to what comes first. The work is bounded: estimates stop when so many nodes were walked.
+
+use super::cost::Costs;
+use super::estimate::{Estimate, Estimator};
+use super::groups::{Feasible, GroupId, Groups, Sets};
+use super::topology::{DeviceId, Topology};
+use anabranch_dsl::device::DevicePattern;
+use anabranch_dsl::ir::{Graph, Op};
+use std::cmp::Ordering;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+
+/// A placement over several devices is taken if its estimate is at most this part of that of the best single device.
+const WORTH_SPLITTING: f64 = 0.9;
+
+/// Breaking up loops has to bring the estimate to this part of what it is with whole loops.
+const WORTH_BREAKING_LOOPS: f64 = 0.8;
+
+/// More clusters are merged further.
+const MAX_CLUSTERS: usize = 96;
+
+/// No cluster is made heavier than this part of what each device would have to do if all had the same.
+const FAIR_SHARE: f64 = 1.1;
+
+/// Nodes that may be walked by estimates, besides one estimate for each start.
+const MAX_WALKED: usize = 1_500_000;
+
+/// Why a group is where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// By what was asked for, or by what is left of it.
+    Asked,
+    /// It belongs to one that was asked for: to separate them costs more.
+    With(GroupId),
+    /// The graph is on the best single device.
+    Single,
+    /// The estimate is least so.
+    Spread,
+}
+
+/// The devices of all groups.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) devices: Vec<DeviceId>,
+    pub(super) why: Vec<Why>,
+    pub(super) estimate: Estimate,
+    /// That of the best single device, if everything may be on one.
+    pub(super) single: Option<(DeviceId, Estimate)>,
+}
+
+/// Decides what constraints leave open.
+pub(super) fn choose(
+    graph: &Graph,
+    groups: &Groups,
+    feasible: &Feasible,
+    topology: &Topology,
+    costs: &Costs,
+) -> Choice {
+    let mut chooser = Chooser { groups, feasible, topology, estimator: Estimator::new(graph, topology, groups, costs) };
+    chooser.choose(graph, costs)
+}
+
+struct Chooser<'a> {
+    groups: &'a Groups,
+    feasible: &'a Feasible,
+    topology: &'a Topology,
+    estimator: Estimator<'a>,
+}
+
+/// A value that one group makes and another one uses, with the seconds that it takes to send it.
+struct Edge {
+    from: GroupId,
+    to: GroupId,
+    seconds: f64,
+    /// Whether one of the two runs more than once in a step.
+    repeated: bool,
+}
+
+/// Groups that are placed together.
+struct Cluster {
+    groups: Vec<GroupId>,
+    devices: Vec<DeviceId>,
+    /// Seconds on each device.
+    seconds: Vec<f64>,
+    /// Neighbors with the seconds of what is sent.
+    near: Vec<(usize, f64)>,
+}
+
+/// What a search gives: the devices of all groups, and the finest clusters.
+struct Found {
+    devices: Vec<DeviceId>,
+    estimate: Estimate,
+    clusters: Vec<Cluster>,
+}
+
+impl Cluster {
+    fn weight(&self) -> f64 {
+        self.seconds.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+}
+
+impl Chooser<'_> {
+    fn choose(&mut self, graph: &Graph, costs: &Costs) -> Choice {
+        let free = |g: GroupId| self.feasible.of(g).len() == self.topology.devices.len();
+        let ids: Vec<GroupId> = self.groups.ids().collect();
+        // Where everything may be: the devices that every group may be on.
+        let mut best: Option<(DeviceId, Estimate)> = None;
+        for d in self.topology.ids() {
+            if ids.iter().all(|&g| free(g) || self.feasible.of(g).contains(&d)) {
+                let estimate = self.estimator.of(&vec![d; ids.len()]);
+                if best.is_none_or(|(_, b)| estimate.seconds < b.seconds) {
+                    best = Some((d, estimate));
+                }
+            }
+        }
+        let why_single =
+            |g: &GroupId| if self.feasible.causes[g.index()].is_empty() { Why::Single } else { Why::Asked };
+        let single = best.map(|(d, estimate)| Choice {
+            devices: vec![d; ids.len()],
+            why: ids.iter().map(why_single).collect(),
+            estimate,
+            single: best,
+        });
+        // What takes no longer than a few messages is not split.
+        let latency = self.fastest().1;
+        match single {
+            Some(single) if single.estimate.seconds < 4.0 * latency || self.topology.devices.len() == 1 => single,
+            _ => {
+                let edges = self.edges(graph, costs);
+                let loops = self.whole_loops(graph);
+                let single_device = best.map(|(d, _)| d);
+                let mut found = self.search(&edges, &loops, single_device);
+                if !loops.is_empty() {
+                    let broken = self.search(&edges, &[], single_device);
+                    if broken.estimate.seconds <= WORTH_BREAKING_LOOPS * found.estimate.seconds {
+                        found = broken;
+                    }
+                }
+                let Found { devices, clusters, estimate } = found;
+                match single {
+                    Some(single) if estimate.seconds > WORTH_SPLITTING * single.estimate.seconds => single,
+                    _ => Choice { why: self.reasons(&clusters), devices, estimate, single: best },
+                }
+            }
+        }
+    }
+
+    fn reasons(&self, clusters: &[Cluster]) -> Vec<Why> {
+        let mut why = vec![Why::Spread; self.groups.len()];
+        let asked = |g: &GroupId| !self.feasible.causes[g.index()].is_empty();
+        for cluster in clusters {
+            let first = cluster.groups.iter().copied().find(asked);
+            for &g in &cluster.groups {
+                why[g.index()] = if asked(&g) { Why::Asked } else { first.map_or(Why::Spread, Why::With) };
+            }
+        }
+        why
+    }
+
+    /// The largest bandwidth and the least latency between two devices.
+    fn fastest(&self) -> (f64, f64) {
+        let ids = || self.topology.ids();
+        let pairs = ids().flat_map(|a| ids().map(move |b| (a, b))).filter(|(a, b)| a != b);
+        pairs.map(|(a, b)| self.topology.link(a, b)).fold((1.0, f64::INFINITY), |(bandwidth, latency), link| {
+            (link.bandwidth.max(bandwidth), link.latency.min(latency))
+        })
+    }
+
+    fn edges(&self, graph: &Graph, costs: &Costs) -> Vec<Edge> {
+        let (bandwidth, latency) = self.fastest();
+        let mut seen = HashSet::new();
+        let mut edges: Vec<Edge> = Vec::new();
+        for node in self.estimator.nodes() {
+            let data = graph.node(node);
+            if !data.regions.is_empty() {
+                continue;
+            }
+            let to = self.groups.of(node).expect("it is in the graph");
+            for &v in &data.operands {
+                let Some(maker) = costs.makers[v.index()] else { continue };
+                let Some(from) = self.groups.of(maker).filter(|&from| from != to) else { continue };
+                if seen.insert((maker, to)) {
+                    let runs = |n| costs.runs[graph.node(n).region.index()];
+                    let seconds = runs(maker).min(runs(node)) * (latency + costs.bytes[v.index()] / bandwidth);
+                    let repeated = runs(maker).max(runs(node)) > 1.0;
+                    edges.push(Edge { from, to, seconds, repeated });
+                }
+            }
+        }
+        // The sort is stable, so that ties stay in program order.
+        edges.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        edges
+    }
+
+    /// The groups of each branch and loop of the root joined, but for those in which constraints contradict each other.
+    fn whole_loops(&self, graph: &Graph) -> Vec<Vec<GroupId>> {
+        let mut all = Vec::new();
+        for &node in &graph.region(graph.root()).nodes {
+            if !matches!(graph.node(node).op, Op::While | Op::Cond | Op::Call(_)) {
+                continue;
+            }
+            let mut inner = Vec::new();
+            inner.extend(self.groups.of(node));
+            for &region in &graph.node(node).regions {
+                graph.visit_nodes(region, &mut |n| inner.extend(self.groups.of(n)));
+            }
+            let merged = inner.iter().try_fold(DevicePattern::ANY, |p, &g| p.merge(&self.feasible.pattern(g)));
+            if merged.is_some_and(|p| !self.topology.matching(&p).is_empty()) {
+                all.push(inner);
+            }
+        }
+        all
+    }
+
+    /// Clusters from coarse to fine: each level divides those of the one before.
+    fn levels(&mut self, edges: &[Edge], joined: &[Vec<GroupId>]) -> Vec<Vec<Cluster>> {
+        let patterns = self.groups.ids().map(|g| self.feasible.pattern(g)).collect();
+        let seconds = self.seconds();
+        let mut merging = Merging::new(self.topology, patterns, &seconds);
+        for inner in joined {
+            for pair in inner.windows(2) {
+                merging.join(pair[0].index(), pair[1].index());
+            }
+        }
+        // Outside of loops a chain of nodes has nothing in it that could run at once: each is the only user of the one before. In
+        // a loop its parts could work on different iterations.
+        let (mut after, mut before): (HashMap<GroupId, Option<GroupId>>, HashMap<GroupId, Option<GroupId>>) =
+            Default::default();
+        for e in edges {
+            after.entry(e.from).and_modify(|only| *only = None).or_insert(Some(e.to));
+            before.entry(e.to).and_modify(|only| *only = None).or_insert(Some(e.from));
+        }
+        for e in edges.iter().filter(|e| !e.repeated) {
+            let is_node = |g: GroupId| self.groups.members[g.index()].len() == 1;
+            let only = after[&e.from] == Some(e.to) && before[&e.to] == Some(e.from);
+            if only && is_node(e.from) && is_node(e.to) {
+                merging.join(e.from.index(), e.to.index());
+            }
+        }
+        // What is lighter than the message does not leave its heaviest neighbor.
+        for e in edges {
+            let (a, b) = (merging.sets.root(e.from.index()), merging.sets.root(e.to.index()));
+            if a != b && merging.weight[a].min(merging.weight[b]) <= e.seconds {
+                merging.join(a, b);
+            }
+        }
+        // From here on the pair goes together that gains least by being apart, down to one cluster for each device. A cluster goes
+        // by one of its groups; the one with fewer neighbors takes the name of the other.
+        let mut near = merging.near(edges);
+        let mut queue = BinaryHeap::new();
+        for (&a, of_a) in &near {
+            queue.extend(of_a.range(a + 1..).map(|(&b, &seconds)| merging.pair(a, b, seconds)));
+        }
+        let mut levels = Vec::new();
+        let mut limit = MAX_CLUSTERS;
+        let total: f64 = seconds.iter().map(|s| s.iter().copied().fold(f64::INFINITY, f64::min)).sum();
+        let heaviest = FAIR_SHARE * total / self.topology.devices.len() as f64;
+        loop {
+            if merging.count <= limit {
+                levels.push(merging.clusters(&seconds, edges));
+                limit = merging.count.div_ceil(2).max(self.topology.devices.len());
+            }
+            if merging.count <= self.topology.devices.len() {
+                break;
+            }
+            let Some(pair) = queue.pop() else { break };
+            let Some(&between) = near.get(&pair.a).and_then(|of_a| of_a.get(&pair.b)) else { continue };
+            let now = merging.pair(pair.a, pair.b, between);
+            if now.urgency < pair.urgency {
+                queue.push(now);
+                continue;
+            }
+            if merging.weight_of(pair.a) + merging.weight_of(pair.b) > heaviest || !merging.join(pair.a, pair.b) {
+                continue;
+            }
+            let (mut stays, mut goes) = (pair.a, pair.b);
+            if near[&stays].len() < near[&goes].len() {
+                std::mem::swap(&mut stays, &mut goes);
+            }
+            for (other, seconds) in near.remove(&goes).expect("it had a neighbor") {
+                near.get_mut(&other).expect("neighbors know each other").remove(&goes);
+                if other != stays {
+                    let sum = near.get_mut(&stays).expect("it stays").entry(other).or_default();
+                    *sum += seconds;
+                    let sum = *sum;
+                    near.get_mut(&other).expect("neighbors know each other").insert(stays, sum);
+                    queue.push(merging.pair(stays, other, sum));
+                }
+            }
+        }
+        levels.push(merging.clusters(&seconds, edges));
+        levels.reverse();
+        levels
+    }
+
+    /// By group: seconds of a step on each device.
+    fn seconds(&self) -> Vec<Vec<f64>> {
+        let mut seconds = vec![vec![0.0; self.topology.devices.len()]; self.groups.len()];
+        for node in self.estimator.nodes() {
+            let g = self.groups.of(node).expect("it is in the graph");
+            for (d, s) in self.topology.ids().zip(&mut seconds[g.index()]) {
+                *s += self.estimator.seconds(node, d);
+            }
+        }
+        seconds
+    }
+
+    /// The best placement that is found with some groups joined: the clusters of the coarsest level are dealt out, and on each
+    /// level single clusters move.
+    fn search(&mut self, edges: &[Edge], joined: &[Vec<GroupId>], single: Option<DeviceId>) -> Found {
+        let levels = self.levels(edges, joined);
+        let order = |clusters: &[Cluster]| {
+            let mut order: Vec<usize> = (0..clusters.len()).collect();
+            order.sort_by(|&a, &b| clusters[b].weight().total_cmp(&clusters[a].weight()));
+            order
+        };
+        let mut starts = Vec::new();
+        for clusters in &levels {
+            starts.push(self.spread(clusters, &self.dealt(clusters, &order(clusters))));
+        }
+        // All that is open on one device, as far as it may be there.
+        let finest = levels.last().expect("there is a level");
+        for d in single.into_iter().chain(self.topology.ids().take(if single.is_some() { 0 } else { 16 })) {
+            let at: Vec<DeviceId> =
+                finest.iter().map(|c| if c.devices.contains(&d) { d } else { c.devices[0] }).collect();
+            starts.push(self.spread(finest, &at));
+        }
+        let mut found: Option<(Vec<DeviceId>, Estimate)> = None;
+        for start in starts {
+            let estimate = self.estimator.of(&start);
+            if found.as_ref().is_none_or(|(_, f)| estimate.score() < f.score()) {
+                found = Some((start, estimate));
+            }
+        }
+        let (mut devices, mut estimate) = found.expect("there is a start");
+        for (i, clusters) in levels.iter().enumerate() {
+            let limit = self.estimator.walked + MAX_WALKED / levels.len();
+            let order = order(clusters);
+            let mut improved = true;
+            while std::mem::take(&mut improved) {
+                for &c in &order {
+                    let cluster = &clusters[c];
+                    let at = devices[cluster.groups[0].index()];
+                    // A start may come from a finer level.
+                    if cluster.groups.iter().any(|g| devices[g.index()] != at) && i + 1 < levels.len() {
+                        continue;
+                    }
+                    for &d in &cluster.devices {
+                        let at = devices[cluster.groups[0].index()];
+                        if d == at || self.estimator.walked + self.estimator.size() > limit {
+                            continue;
+                        }
+                        cluster.groups.iter().for_each(|g| devices[g.index()] = d);
+                        let moved = self.estimator.of(&devices);
+                        // A gain that only rounding makes would be none in the end.
+                        if moved.score() < estimate.score() * (1.0 - 1e-9) {
+                            estimate = moved;
+                            improved = true;
+                        } else {
+                            cluster.groups.iter().for_each(|g| devices[g.index()] = at);
+                        }
+                    }
+                }
+            }
+        }
+        Found { devices, estimate, clusters: levels.into_iter().next_back().expect("there is a level") }
+    }
+
+    /// The clusters dealt out, heaviest first, each to the device that is done with it and its messages soonest.
+    fn dealt(&self, clusters: &[Cluster], order: &[usize]) -> Vec<DeviceId> {
+        let mut load = vec![0.0; self.topology.devices.len()];
+        let mut at: Vec<Option<DeviceId>> = vec![None; clusters.len()];
+        for &i in order {
+            let c = &clusters[i];
+            let end = |d: DeviceId| {
+                let apart = |&&(other, _): &&(usize, f64)| at[other].is_some_and(|o| o != d);
+                let messages: f64 = c.near.iter().filter(apart).map(|(_, s)| s).sum();
+                load[d.index()] + c.seconds[d.index()] + messages
+            };
+            let d = *c.devices.iter().min_by(|&&a, &&b| end(a).total_cmp(&end(b))).expect("a device is left");
+            load[d.index()] += c.seconds[d.index()];
+            at[i] = Some(d);
+        }
+        at.into_iter().map(|d| d.expect("each was dealt out")).collect()
+    }
+
+    fn spread(&self, clusters: &[Cluster], at: &[DeviceId]) -> Vec<DeviceId> {
+        let mut devices = vec![DeviceId::from_index(0); self.groups.len()];
+        for (c, &d) in clusters.iter().zip(at) {
+            c.groups.iter().for_each(|g| devices[g.index()] = d);
+        }
+        devices
+    }
+}
+
+/// Groups on their way to clusters.
+struct Merging<'a> {
+    topology: &'a Topology,
+    sets: Sets,
+    /// By the root of a set: what is asked of all in it.
+    patterns: Vec<DevicePattern>,
+    /// By the root of a set: seconds on the device that is best for it.
+    weight: Vec<f64>,
+    count: usize,
+    matching: HashMap<DevicePattern, Vec<DeviceId>>,
+}
+
+/// Two clusters that may go together, each by one of its groups.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Pair {
+    /// The square of the seconds of what is sent between them, in proportion to the product of their own: what is light goes together
+    /// first, and none swallows all others (the rating of Holtgrewe, Sanders and Schulz, "Engineering a scalable high quality graph
+    /// partitioner", 2010).
+    urgency: f64,
+    a: usize,
+    b: usize,
+}
+
+impl Eq for Pair {}
+
+impl Ord for Pair {
+    fn cmp(&self, other: &Pair) -> Ordering {
+        self.urgency.total_cmp(&other.urgency).then((other.a, other.b).cmp(&(self.a, self.b)))
+    }
+}
+
+impl PartialOrd for Pair {
+    fn partial_cmp(&self, other: &Pair) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<'a> Merging<'a> {
+    fn new(topology: &'a Topology, patterns: Vec<DevicePattern>, seconds: &[Vec<f64>]) -> Merging<'a> {
+        let least = |s: &Vec<f64>| s.iter().copied().fold(f64::INFINITY, f64::min);
+        let (count, weight) = (seconds.len(), seconds.iter().map(least).collect());
+        Merging { topology, sets: Sets::new(count), patterns, weight, count, matching: HashMap::new() }
+    }
+
+    /// Joins two sets if a device is left to them; gives whether they were two and are one now.
+    fn join(&mut self, a: usize, b: usize) -> bool {
+        let (a, b) = (self.sets.root(a), self.sets.root(b));
+        let Some(merged) = self.patterns[a].merge(&self.patterns[b]).filter(|_| a != b) else { return false };
+        if self.matching(merged).is_empty() {
+            return false;
+        }
+        let weight = self.weight[a] + self.weight[b];
+        self.sets.join(a, b);
+        let root = self.sets.root(a);
+        (self.patterns[root], self.weight[root]) = (merged, weight);
+        self.count -= 1;
+        true
+    }
+
+    fn matching(&mut self, pattern: DevicePattern) -> &[DeviceId] {
+        self.matching.entry(pattern).or_insert_with(|| self.topology.matching(&pattern))
+    }
+
+    fn pair(&mut self, a: usize, b: usize, seconds: f64) -> Pair {
+        let weights = self.weight[self.sets.root(a)].max(1e-9) * self.weight[self.sets.root(b)].max(1e-9);
+        Pair { urgency: seconds * seconds / weights, a: a.min(b), b: a.max(b) }
+    }
+
+    fn weight_of(&mut self, group: usize) -> f64 {
+        self.weight[self.sets.root(group)]
+    }
+
+    /// For each cluster, by its root, its neighbors with the seconds of what is sent between them.
+    fn near(&mut self, edges: &[Edge]) -> BTreeMap<usize, BTreeMap<usize, f64>> {
+        let mut near: BTreeMap<usize, BTreeMap<usize, f64>> = BTreeMap::new();
+        for e in edges {
+            let (a, b) = (self.sets.root(e.from.index()), self.sets.root(e.to.index()));
+            if a != b {
+                *near.entry(a).or_default().entry(b).or_default() += e.seconds;
+                *near.entry(b).or_default().entry(a).or_default() += e.seconds;
+            }
+        }
+        near
+    }
+
+    /// The sets as they are now, in the order of their first groups.
+    fn clusters(&mut self, seconds: &[Vec<f64>], edges: &[Edge]) -> Vec<Cluster> {
+        let mut index: HashMap<usize, usize> = HashMap::new();
+        let mut clusters: Vec<Cluster> = Vec::new();
+        for (g, of_group) in (0..).zip(seconds) {
+            let root = self.sets.root(g as usize);
+            if let Entry::Vacant(new) = index.entry(root) {
+                new.insert(clusters.len());
+                let devices = self.matching(self.patterns[root]).to_vec();
+                clusters.push(Cluster {
+                    groups: Vec::new(),
+                    devices,
+                    seconds: vec![0.0; of_group.len()],
+                    near: Vec::new(),
+                });
+            }
+            let cluster = &mut clusters[index[&root]];
+            cluster.groups.push(GroupId(g));
+            cluster.seconds.iter_mut().zip(of_group).for_each(|(sum, s)| *sum += s);
+        }
+        for (a, of_a) in self.near(edges) {
+            clusters[index[&a]].near.extend(of_a.iter().map(|(b, &seconds)| (index[b], seconds)));
+        }
+        clusters
+    }
+}

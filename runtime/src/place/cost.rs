@@ -1,0 +1,198 @@
+//! What the nodes of a graph cost: operations on numbers, bytes, and how often each runs in a step.
+//!
+//! Everything follows from types, so it is an estimate: an extent that is not known counts as [`EXTENT`], a loop whose trips the graph
+//! does not say runs [`TRIPS`] times, and each branch of a condition half of the times. Elementwise operations count as if each went
+//! through memory by itself, though a device computes several at once.
+
+use super::topology::DeviceInfo;
+use anabranch_dsl::ir::{CallKind, Graph, Node, Op, Region, Value, ValueDef};
+use anabranch_dsl::ops::OpDef;
+use anabranch_dsl::{Dim, Shape, Type, passes};
+
+/// What an extent that is not known counts as.
+const EXTENT: f64 = 32.0;
+
+/// How often a loop runs if the graph does not say it.
+const TRIPS: f64 = 16.0;
+
+/// What one run of a node takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Work {
+    /// Operations on numbers, in products.
+    pub(super) flops: f64,
+    /// Bytes read and written, elementwise functions that take long counted as more.
+    pub(super) bytes: f64,
+    /// Whether it is run at all: what only names or views values is not.
+    pub(super) runs: bool,
+}
+
+impl Work {
+    /// Seconds on a device.
+    pub(super) fn seconds(&self, device: &DeviceInfo) -> f64 {
+        let launch = if self.runs { device.launch } else { 0.0 };
+        launch + (self.flops / device.flops).max(self.bytes / device.bandwidth)
+    }
+}
+
+/// Estimates for a whole graph.
+#[derive(Debug)]
+pub(super) struct Costs {
+    /// By node.
+    pub(super) work: Vec<Work>,
+    /// By node: how often its body runs each time that it does; 1 if it is no loop.
+    pub(super) trips: Vec<f64>,
+    /// By region: how often it runs in a step.
+    pub(super) runs: Vec<f64>,
+    /// By value: bytes of it.
+    pub(super) bytes: Vec<f64>,
+    /// By value: the node that makes it, looking through parameters and results of control flow; none for inputs. For a loop
+    /// variable it is the one in the body.
+    pub(super) makers: Vec<Option<Node>>,
+}
+
+/// How many constructs are looked through for the maker of a value.
+const MAX_HOPS: usize = 64;
+
+impl Costs {
+    /// The costs of a graph.
+    pub(super) fn new(graph: &Graph) -> Costs {
+        let mut costs = Costs {
+            work: vec![Work::default(); graph.n_nodes()],
+            trips: vec![1.0; graph.n_nodes()],
+            runs: vec![0.0; graph.n_regions()],
+            bytes: (0..graph.n_values()).map(|v| bytes(graph.ty(Value::from_index(v)))).collect(),
+            makers: Vec::new(),
+        };
+        costs.region(graph, graph.root(), 1.0);
+        costs.makers = (0..graph.n_values()).map(|v| maker(graph, Value::from_index(v))).collect();
+        costs
+    }
+
+    fn region(&mut self, graph: &Graph, region: Region, runs: f64) {
+        self.runs[region.index()] = runs;
+        for &node in &graph.region(region).nodes {
+            let data = graph.node(node);
+            self.work[node.index()] = self.of_node(graph, node);
+            match data.op {
+                Op::While => {
+                    let trips = passes::trips(graph, node).map_or(TRIPS, |n| n as f64);
+                    self.trips[node.index()] = trips;
+                    self.region(graph, data.regions[0], runs * (trips + 1.0));
+                    self.region(graph, data.regions[1], runs * trips);
+                }
+                Op::Cond => data.regions.iter().for_each(|&r| self.region(graph, r, runs * 0.5)),
+                // The second region of a call is its gradient, which was asked for already or never is.
+                Op::Call(CallKind::Checkpoint | CallKind::Recompute | CallKind::CustomGradient { .. }) => {
+                    self.region(graph, data.regions[0], runs);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn of_node(&self, graph: &Graph, node: Node) -> Work {
+        let data = graph.node(node);
+        let size = |v: &Value| self.bytes[v.index()];
+        let all = || data.operands.iter().chain(&data.results).map(size).sum::<f64>();
+        let result = || data.results.iter().map(size).sum::<f64>();
+        let (flops, bytes) = match &data.op {
+            Op::Prim(def, _) => {
+                let shape = |v: Value| &graph.ty(v).element().shape;
+                match def.name {
+                    "matmul" => {
+                        let depth = shape(data.operands[0]).dims().last().map_or(1.0, extent);
+                        (2.0 * depth * elements(shape(data.results[0])), all())
+                    }
+                    "conv" | "conv_input_grad" | "conv_weight_grad" => {
+                        let (y, w) = match def.name {
+                            "conv" => (data.results[0], data.operands[1]),
+                            "conv_input_grad" => (data.operands[0], data.operands[1]),
+                            _ => (data.operands[1], data.results[0]),
+                        };
+                        let filters = shape(w).dims().first().map_or(1.0, extent).max(1.0);
+                        (2.0 * elements(shape(y)) * elements(shape(w)) / filters, all())
+                    }
+                    "attention" | "attention_grad" => {
+                        let (q, k) = (shape(data.operands[0]), shape(data.operands[1]));
+                        let last = |s: &Shape, i: usize| s.dims().iter().rev().nth(i).map_or(1.0, extent);
+                        let products = if def.name == "attention" { 2.0 } else { 5.0 };
+                        (2.0 * products * elements(q) * last(k, 1), all())
+                    }
+                    // These look at their operand in another way, or are part of what reads them.
+                    "reshape" | "reshape_like" | "stop_gradient" | "with_dynamic" | "extents" | "broadcast_to"
+                    | "broadcast_like" => return Work::default(),
+                    // Only a part of the large operand is read or written.
+                    "take" | "slice" | "dynamic_slice" | "concat_part" | "take_along_axis" => (0.0, 2.0 * result()),
+                    "scatter_add" | "update_slice" | "dynamic_update_slice" => {
+                        (0.0, data.operands[1..].iter().map(size).sum::<f64>() * 2.0)
+                    }
+                    _ => (0.0, all() + passes_for(def) * result()),
+                }
+            }
+            Op::Constant(_) | Op::Read(_) | Op::Cond | Op::While | Op::Call(_) => return Work::default(),
+            Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => (0.0, 0.0),
+            Op::Stack(_) | Op::List(_) => {
+                // What changes a list or a stack touches one element.
+                let tensors = data.operands.iter().chain(&data.results);
+                (0.0, tensors.filter(|&&v| matches!(graph.ty(v), Type::Tensor(_))).map(size).sum::<f64>())
+            }
+        };
+        Work { flops, bytes, runs: true }
+    }
+}
+
+/// How many more times a function goes through its result than a sum of two tensors does: the time of functions that are no
+/// single instruction.
+fn passes_for(def: &OpDef) -> f64 {
+    match def.name {
+        "exp" | "log" | "sqrt" | "rsqrt" | "div" => 2.0,
+        "tanh" | "sigmoid" | "sin" | "cos" | "erf" | "gelu" | "pow" | "log1p" | "expm1" | "softplus" => 6.0,
+        "softmax" | "log_softmax" | "logsumexp" => 6.0,
+        "random_bits" | "random_uniform" => 4.0,
+        _ => 0.0,
+    }
+}
+
+fn extent(dim: &Dim) -> f64 {
+    dim.known().map_or(EXTENT, |n| n as f64)
+}
+
+fn elements(shape: &Shape) -> f64 {
+    shape.dims().iter().map(extent).product()
+}
+
+/// Bytes of a value; of a stack or a list those of some elements.
+fn bytes(ty: &Type) -> f64 {
+    let element = ty.element();
+    let one = elements(&element.shape) * element.dtype.size() as f64;
+    if matches!(ty, Type::Tensor(_)) { one } else { one * TRIPS }
+}
+
+fn maker(graph: &Graph, value: Value) -> Option<Node> {
+    let mut v = value;
+    for _ in 0..MAX_HOPS {
+        v = match graph.value(v).def {
+            ValueDef::Result(node, i) => {
+                let data = graph.node(node);
+                match data.op {
+                    Op::While => graph.region(data.regions[1]).yields[i as usize],
+                    Op::Cond | Op::Call(_) => graph.region(data.regions[0]).yields[i as usize],
+                    _ => return Some(node),
+                }
+            }
+            ValueDef::Param(region, i) => {
+                let (owner, i) = (graph.region(region).owner?, i as usize);
+                let data = graph.node(owner);
+                match data.op {
+                    Op::Cond => data.operands[i + 1],
+                    Op::While if i < data.results.len() => match graph.region(data.regions[1]).yields[i] {
+                        next if next == graph.region(data.regions[1]).params[i] => data.operands[i],
+                        next => next,
+                    },
+                    _ => *data.operands.get(i)?,
+                }
+            }
+        };
+    }
+    None
+}

@@ -1,0 +1,342 @@
+//! How long a step takes on a placement: a walk through the graph in program order, in which each device does one node after the
+//! other, and each link one message.
+//!
+//! A region whose nodes are on one device is one piece of work. Of a loop over several devices three iterations are walked, with
+//! the loop variables handed from one to the next; how much later the third one ends than the second is what each further one takes.
+//! So iterations overlap as far as their dependences let them, a value that does not change is sent once, and every device
+//! waits for the predicate of each iteration.
+
+use super::cost::Costs;
+use super::groups::{GroupId, Groups};
+use super::topology::{DeviceId, Topology};
+use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
+use std::collections::HashMap;
+
+/// Seconds that a node takes besides its own in a region over several devices, where it is scheduled by itself; and that each end
+/// of a message takes.
+const SCHEDULED: f64 = 0.5e-6;
+
+/// Iterations that are walked: the first fills the devices, the others show how long one takes from then on.
+const WALKED: usize = 3;
+
+/// What a placement costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Estimate {
+    /// Seconds from the start of a step to its end.
+    pub(super) seconds: f64,
+    /// Seconds of all messages together, which mostly overlap with work.
+    pub(super) transfers: f64,
+}
+
+impl Estimate {
+    /// What is to be small. Of placements that take equally long the one that sends less is better.
+    pub(super) fn score(&self) -> f64 {
+        self.seconds + 0.1 * self.transfers
+    }
+}
+
+/// Where a value is known to be.
+#[derive(Clone, Copy, Debug)]
+struct Whereabouts {
+    /// None: everywhere.
+    home: Option<DeviceId>,
+    /// When it is there.
+    ready: f64,
+    /// The value that it is another name of.
+    origin: Value,
+}
+
+/// Walks one graph for any number of placements.
+pub(super) struct Estimator<'a> {
+    graph: &'a Graph,
+    topology: &'a Topology,
+    groups: &'a Groups,
+    costs: &'a Costs,
+    /// For each device the index of its rates in the next two.
+    class: Vec<usize>,
+    /// By class and node: seconds of one run, with its regions if all are on the device.
+    whole: Vec<Vec<f64>>,
+    /// All nodes that may run, owners before what they own; each with its owner.
+    order: Vec<(Node, Option<Node>)>,
+    /// By node: whether it and all in it are on one device.
+    uniform: Vec<bool>,
+    values: Vec<Whereabouts>,
+    free: Vec<f64>,
+    link_free: Vec<f64>,
+    /// When a value that was ready at some time is on another device.
+    sent: HashMap<(Value, DeviceId), (f64, f64)>,
+    /// The groups in each region that was asked about.
+    inside: HashMap<Region, Vec<GroupId>>,
+    transfers: f64,
+    /// How often what is walked now happens.
+    times: f64,
+    /// How many regions over several devices are around.
+    lowered: usize,
+    /// Nodes walked so far, of all placements.
+    pub(super) walked: usize,
+}
+
+impl<'a> Estimator<'a> {
+    pub(super) fn new(graph: &'a Graph, topology: &'a Topology, groups: &'a Groups, costs: &'a Costs) -> Estimator<'a> {
+        let mut classes: Vec<DeviceId> = Vec::new();
+        let mut class = Vec::new();
+        for id in topology.ids() {
+            let rates = |d: DeviceId| {
+                let d = topology.device(d);
+                (d.flops, d.bandwidth, d.launch)
+            };
+            let known = classes.iter().position(|&c| rates(c) == rates(id));
+            class.push(known.unwrap_or_else(|| {
+                classes.push(id);
+                classes.len() - 1
+            }));
+        }
+        let n = topology.devices.len();
+        let nowhere = |v| Whereabouts { home: None, ready: 0.0, origin: Value::from_index(v) };
+        let mut estimator = Estimator {
+            graph,
+            topology,
+            groups,
+            costs,
+            class,
+            whole: vec![vec![0.0; graph.n_nodes()]; classes.len()],
+            order: Vec::new(),
+            uniform: vec![true; graph.n_nodes()],
+            values: (0..graph.n_values()).map(nowhere).collect(),
+            free: vec![0.0; n],
+            link_free: vec![0.0; n * n],
+            sent: HashMap::new(),
+            inside: HashMap::new(),
+            transfers: 0.0,
+            times: 1.0,
+            lowered: 0,
+            walked: 0,
+        };
+        estimator.list(graph.root(), None);
+        for (i, &device) in classes.iter().enumerate() {
+            for &(node, _) in estimator.order.iter().rev() {
+                let own = costs.work[node.index()].seconds(topology.device(device));
+                let inner: f64 = estimator.running(node).map(|(r, times)| times * estimator.sum(i, r)).sum();
+                estimator.whole[i][node.index()] = own + inner;
+            }
+        }
+        estimator
+    }
+
+    fn list(&mut self, region: Region, owner: Option<Node>) {
+        for &node in &self.graph.region(region).nodes {
+            self.order.push((node, owner));
+            for (region, _) in self.running(node).collect::<Vec<_>>() {
+                self.list(region, Some(node));
+            }
+        }
+    }
+
+    /// The regions of a node that may run, with how often they do.
+    fn running(&self, node: Node) -> impl Iterator<Item = (Region, f64)> + use<'a> {
+        let data = self.graph.node(node);
+        let trips = self.costs.trips[node.index()];
+        let times = match data.op {
+            Op::While => [trips + 1.0, trips],
+            Op::Cond => [0.5, 0.5],
+            _ => [1.0, 0.0],
+        };
+        let n = if matches!(data.op, Op::Call(_)) { 1 } else { data.regions.len() };
+        data.regions[..n].iter().copied().zip(times)
+    }
+
+    fn sum(&self, class: usize, region: Region) -> f64 {
+        self.graph.region(region).nodes.iter().map(|n| self.whole[class][n.index()]).sum()
+    }
+
+    /// Nodes that are walked for a placement, at least.
+    pub(super) fn size(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Seconds of all runs of a node in a step on a device, without its regions.
+    pub(super) fn seconds(&self, node: Node, device: DeviceId) -> f64 {
+        let data = self.graph.node(node);
+        self.costs.work[node.index()].seconds(self.topology.device(device)) * self.costs.runs[data.region.index()]
+    }
+
+    /// Nodes that may run.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = Node> + '_ {
+        self.order.iter().map(|&(node, _)| node)
+    }
+
+    /// The cost of a step with each group on its device.
+    pub(super) fn of(&mut self, devices: &[DeviceId]) -> Estimate {
+        self.uniform.fill(true);
+        let groups = self.groups;
+        let device = |node: Node| groups.of(node).map(|g| devices[g.index()]);
+        for &(node, owner) in self.order.iter().rev() {
+            if let Some(owner) = owner
+                && (!self.uniform[node.index()] || device(node) != device(owner))
+            {
+                self.uniform[owner.index()] = false;
+            }
+        }
+        for &input in self.graph.inputs() {
+            self.values[input.index()] = Whereabouts { home: None, ready: 0.0, origin: input };
+        }
+        self.free.fill(0.0);
+        self.link_free.fill(0.0);
+        self.sent.clear();
+        (self.transfers, self.times, self.lowered) = (0.0, 1.0, 0);
+        self.region(self.graph.root(), devices, 1.0);
+        let end = self.free.iter().chain(&self.link_free).copied().fold(0.0, f64::max);
+        Estimate { seconds: end, transfers: self.transfers }
+    }
+
+    fn device(&self, node: Node, devices: &[DeviceId]) -> DeviceId {
+        devices[self.groups.of(node).expect("it is in the graph").index()]
+    }
+
+    fn region(&mut self, region: Region, devices: &[DeviceId], scale: f64) {
+        let graph = self.graph;
+        for &node in &graph.region(region).nodes {
+            self.walked += 1;
+            let data = graph.node(node);
+            if self.uniform[node.index()] {
+                let device = self.device(node, devices);
+                let mut start = self.free[device.index()];
+                for &v in &data.operands {
+                    start = self.arrival(v, device).max(start);
+                }
+                let own = self.whole[self.class[device.index()]][node.index()];
+                let end = start + scale * (own + if self.lowered > 0 { SCHEDULED } else { 0.0 });
+                self.free[device.index()] = end;
+                for &r in &data.results {
+                    self.values[r.index()] = Whereabouts { home: Some(device), ready: end, origin: r };
+                }
+                continue;
+            }
+            self.lowered += 1;
+            match data.op {
+                Op::While => self.split_loop(node, devices, scale),
+                Op::Cond => {
+                    for (i, &inner) in data.regions.iter().enumerate() {
+                        self.bind(&graph.region(inner).params, &data.operands[1..]);
+                        self.wait_for(data.operands[0], inner, devices);
+                        self.region(inner, devices, 0.5 * scale);
+                        for (&r, &y) in data.results.iter().zip(&graph.region(inner).yields) {
+                            let before = if i > 0 { self.values[r.index()].ready } else { 0.0 };
+                            let y = self.values[y.index()];
+                            self.values[r.index()] = Whereabouts { ready: y.ready.max(before), ..y };
+                        }
+                    }
+                }
+                _ => {
+                    let inner = data.regions[0];
+                    self.bind(&graph.region(inner).params, &data.operands);
+                    self.region(inner, devices, scale);
+                    self.bind(&data.results, &graph.region(inner).yields);
+                }
+            }
+            self.lowered -= 1;
+        }
+    }
+
+    fn split_loop(&mut self, node: Node, devices: &[DeviceId], scale: f64) {
+        let graph = self.graph;
+        let data = graph.node(node);
+        let trips = self.costs.trips[node.index()];
+        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
+        let taking_part = self.taking_part(&[cond, body], devices);
+        let (of_cond, of_body) = (&graph.region(cond).params, &graph.region(body).params);
+        self.bind(of_cond, &data.operands);
+        self.bind(of_body, &data.operands);
+        let n = data.results.len();
+        let mut state: Vec<Whereabouts> = data.operands[..n].iter().map(|v| self.values[v.index()]).collect();
+        let (times, mut ends) = (self.times, Vec::new());
+        let walked = WALKED.min(trips as usize);
+        for i in 0..walked {
+            if i + 1 == WALKED {
+                self.times = times * (trips - WALKED as f64 + 1.0);
+            }
+            self.region(cond, devices, scale);
+            let pred = self.values[graph.region(cond).yields[0].index()];
+            self.announce(pred, &taking_part);
+            self.region(body, devices, scale);
+            state = graph.region(body).yields.iter().map(|v| self.values[v.index()]).collect();
+            for (k, &s) in state.iter().enumerate() {
+                self.values[of_cond[k].index()] = s;
+                self.values[of_body[k].index()] = s;
+            }
+            ends.push(taking_part.iter().map(|d| self.free[d.index()]).fold(0.0, f64::max));
+        }
+        self.times = times;
+        if walked == WALKED {
+            let later = (ends[2] - ends[1]) * (trips - WALKED as f64);
+            taking_part.iter().for_each(|d| self.free[d.index()] += later);
+            state.iter_mut().filter(|s| s.home.is_some()).for_each(|s| s.ready += later);
+        }
+        for (&r, s) in data.results.iter().zip(state) {
+            self.values[r.index()] = s;
+        }
+    }
+
+    /// The devices of the nodes in regions, in order.
+    fn taking_part(&mut self, regions: &[Region], devices: &[DeviceId]) -> Vec<DeviceId> {
+        let mut all = Vec::new();
+        for &region in regions {
+            let inside = self.inside.entry(region).or_insert_with(|| {
+                let mut groups = Vec::new();
+                self.graph.visit_nodes(region, &mut |n| groups.extend(self.groups.of(n)));
+                groups.sort_unstable();
+                groups.dedup();
+                groups
+            });
+            all.extend(inside.iter().map(|g| devices[g.index()]));
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// All devices of a branch wait for the predicate.
+    fn wait_for(&mut self, pred: Value, region: Region, devices: &[DeviceId]) {
+        let taking_part = self.taking_part(&[region], devices);
+        self.announce(self.values[pred.index()], &taking_part);
+    }
+
+    fn announce(&mut self, pred: Whereabouts, to: &[DeviceId]) {
+        for &d in to {
+            let latency = match pred.home {
+                Some(home) if home != d => self.topology.link(home, d).latency,
+                _ => 0.0,
+            };
+            self.transfers += latency * self.times;
+            self.free[d.index()] = self.free[d.index()].max(pred.ready + latency);
+        }
+    }
+
+    fn bind(&mut self, params: &[Value], given: &[Value]) {
+        for (p, v) in params.iter().zip(given) {
+            self.values[p.index()] = self.values[v.index()];
+        }
+    }
+
+    /// When a value is on a device; it is sent there once.
+    fn arrival(&mut self, v: Value, device: DeviceId) -> f64 {
+        let Whereabouts { home, ready, origin } = self.values[v.index()];
+        let Some(home) = home.filter(|&home| home != device) else { return ready };
+        if let Some(&(then, arrival)) = self.sent.get(&(origin, device))
+            && then == ready
+        {
+            return arrival;
+        }
+        let link = self.topology.link(home, device);
+        let seconds = self.costs.bytes[origin.index()] / link.bandwidth;
+        // Both ends have work with it.
+        self.free[home.index()] += SCHEDULED;
+        self.free[device.index()] += SCHEDULED;
+        let free = &mut self.link_free[home.index() * self.free.len() + device.index()];
+        *free = ready.max(*free) + seconds;
+        let arrival = *free + link.latency;
+        self.sent.insert((origin, device), (ready, arrival));
+        self.transfers += (link.latency + seconds) * self.times;
+        arrival
+    }
+}

@@ -1,0 +1,201 @@
+//! A placement as text: where each node is and why, what it is estimated to cost, and what crosses between devices.
+
+use super::Placement;
+use super::choose::{Choice, Why};
+use super::cost::Costs;
+use super::groups::{Feasible, Groups};
+use super::topology::{DeviceId, Topology};
+use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write;
+
+/// The reasons of a placement, and the figures it was chosen by.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Reasons {
+    /// By group.
+    why: Vec<String>,
+    /// Group of each node of the tables.
+    groups: Vec<Option<usize>>,
+    pub(super) seconds: f64,
+    pub(super) single: Option<(DeviceId, f64)>,
+}
+
+impl Reasons {
+    pub(super) fn new(graph: &Graph, groups: &Groups, feasible: &Feasible, choice: &Choice) -> Reasons {
+        let asked = |g: usize| feasible.causes[g].iter().map(|c| c.brief(graph)).collect::<Vec<_>>().join("; ");
+        let why = choice.why.iter().enumerate().map(|(g, why)| match why {
+            Why::Asked => asked(g),
+            Why::With(other) => format!("with {}", asked(other.index())),
+            Why::Single => "the best single device".to_owned(),
+            Why::Spread => "shares the work".to_owned(),
+        });
+        Reasons {
+            why: why.collect(),
+            groups: (0..graph.n_nodes()).map(|n| groups.of(Node::from_index(n)).map(|g| g.index())).collect(),
+            seconds: choice.estimate.seconds,
+            single: choice.single.map(|(d, e)| (d, e.seconds)),
+        }
+    }
+}
+
+/// A value that crosses: the device that has it, and how often it is sent in a step.
+struct Crossing {
+    name: String,
+    bytes: f64,
+    times: f64,
+}
+
+impl Placement {
+    /// The placement of a graph as a table: node, device, estimated seconds of a step, and why it is there; then for each pair of
+    /// devices the values and bytes that a step sends from one to the other. Of a node with regions the cost is without them.
+    pub(crate) fn explain(&self, graph: &Graph, topology: &Topology) -> String {
+        let costs = Costs::new(graph);
+        let mut rows = vec![["node", "device", "cost", "why"].map(str::to_owned)];
+        for (i, var) in graph.vars.iter().enumerate() {
+            let device = topology.device(self.vars[i]).name.to_string();
+            let bytes = var.ty.shape.size().unwrap_or(0) * var.ty.dtype.size();
+            rows.push([format!("@{}", var.name), device, size(bytes as f64), String::new()]);
+        }
+        self.rows(graph, topology, &costs, graph.root(), 0, &mut rows);
+        let mut text = format!("placement of `{}` on {}\n", graph.name, topology.names());
+        let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0);
+        let widths = [width(0), width(1), width(2)];
+        for [node, device, cost, why] in &rows {
+            let line = format!(
+                "  {node:w0$}  {device:w1$}  {cost:>w2$}  {why}",
+                w0 = widths[0],
+                w1 = widths[1],
+                w2 = widths[2]
+            );
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        for ((from, to), values) in self.crossings(graph, &costs) {
+            let bytes: f64 = values.iter().map(|c| c.bytes * c.times).sum();
+            let [from, to] = [from, to].map(|d| topology.device(d).name);
+            let _ = writeln!(text, "{from} -> {to}: {} a step in {}", size(bytes), count(values.len(), "value"));
+            for c in values {
+                let times = if c.times == 1.0 { String::new() } else { format!(", {} times", c.times) };
+                let _ = writeln!(text, "  {}: {}{times}", c.name, size(c.bytes));
+            }
+        }
+        if let Some(reasons) = &self.reasons {
+            let _ = write!(text, "estimate of a step: {}", time(reasons.seconds));
+            match reasons.single {
+                Some((d, seconds)) if self.devices(graph).len() > 1 => {
+                    let _ = write!(text, "; {} on {} alone", time(seconds), topology.device(d).name);
+                }
+                _ => {}
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    fn rows(
+        &self,
+        graph: &Graph,
+        topology: &Topology,
+        costs: &Costs,
+        region: Region,
+        depth: usize,
+        rows: &mut Vec<[String; 4]>,
+    ) {
+        for &node in &graph.region(region).nodes {
+            let data = graph.node(node);
+            let device = self.of(node);
+            let seconds = costs.work[node.index()].seconds(topology.device(device)) * costs.runs[region.index()];
+            let why = self.reasons.as_ref().and_then(|r| Some(r.why[r.groups[node.index()]?].clone()));
+            rows.push([
+                format!("{:1$}{2}", "", 2 * depth, label(graph, node)),
+                topology.device(device).name.to_string(),
+                if data.regions.is_empty() && seconds > 0.0 { time(seconds) } else { String::new() },
+                why.unwrap_or_default(),
+            ]);
+            for &inner in &data.regions {
+                self.rows(graph, topology, costs, inner, depth + 1, rows);
+            }
+        }
+    }
+
+    /// What is sent between each pair of devices, each value once for each device that uses it.
+    fn crossings(&self, graph: &Graph, costs: &Costs) -> BTreeMap<(DeviceId, DeviceId), Vec<Crossing>> {
+        let mut all: BTreeMap<(DeviceId, DeviceId), Vec<Crossing>> = BTreeMap::new();
+        let mut seen: HashSet<(Node, DeviceId)> = HashSet::new();
+        graph.visit_nodes(graph.root(), &mut |node| {
+            let data = graph.node(node);
+            let used: &[Value] = match data.op {
+                Op::Cond => &data.operands[..1],
+                _ if data.regions.is_empty() => &data.operands,
+                _ => &[],
+            };
+            let to = self.of(node);
+            for &v in used {
+                let Some(maker) = costs.makers[v.index()] else { continue };
+                let from = self.of(maker);
+                if from == to || !seen.insert((maker, to)) {
+                    continue;
+                }
+                let runs = |n: Node| costs.runs[graph.node(n).region.index()];
+                let times = runs(maker).min(runs(node));
+                if times > 0.0 {
+                    let crossing = Crossing { name: label(graph, maker), bytes: costs.bytes[v.index()], times };
+                    all.entry((from, to)).or_default().push(crossing);
+                }
+            }
+        });
+        all
+    }
+}
+
+/// `%loss = sum at model.rs:12:5`, as far as names and places are known.
+fn label(graph: &Graph, node: Node) -> String {
+    let data = graph.node(node);
+    let name = data.results.first().and_then(|&r| graph.value(r).name);
+    let mut label = name.map_or_else(String::new, |name| format!("%{name} = "));
+    label.push_str(data.op.name());
+    if let Op::Read(var) | Op::Assign(var) = data.op {
+        let _ = write!(label, " @{}", graph.vars[var.index()].name);
+    }
+    if data.loc.is_known() {
+        let _ = write!(label, " at {}", data.loc);
+    }
+    label
+}
+
+fn count(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// Seconds with three digits.
+fn time(seconds: f64) -> String {
+    let (x, unit) = match seconds {
+        s if s < 1e-6 => (s * 1e9, "ns"),
+        s if s < 1e-3 => (s * 1e6, "µs"),
+        s if s < 1.0 => (s * 1e3, "ms"),
+        s => (s, "s"),
+    };
+    format!("{} {unit}", digits(x))
+}
+
+/// Bytes with three digits.
+fn size(bytes: f64) -> String {
+    let (x, unit) = match bytes {
+        b if b < 1e3 => (b, "B"),
+        b if b < 1e6 => (b / 1e3, "kB"),
+        b if b < 1e9 => (b / 1e6, "MB"),
+        b => (b / 1e9, "GB"),
+    };
+    format!("{} {unit}", digits(x))
+}
+
+fn digits(x: f64) -> String {
+    let decimals = if x == x.trunc() || x >= 100.0 {
+        0
+    } else if x >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{x:.decimals$}")
+}

@@ -1,0 +1,357 @@
+//! Colocation: which nodes share a device, and which devices are left to them by what the program and the session ask for.
+//!
+//! Nodes share a device, whatever is asked for, if
+//! - they read or assign one variable: they are where the variable is;
+//! - one is a branch or loop and the other computes its predicate: that device decides;
+//! - they work on one stack or list, through all branches and loops that carry it: these are changed in place.
+//!
+//! Constraints come from variables (`Var::on`, a rule, the device where an earlier function found the variable) and from nodes
+//! (`on`). Those of variables and of ordinary nodes hold, or are an error that shows all that was merged. Those of branches, loops and
+//! what works on stacks and lists are wishes that give way to them: the scope that a loop stands in does not say where its condition
+//! is computed, nor that a list is to move when an element is read elsewhere.
+
+use super::VarFacts;
+use super::rules::Rules;
+use super::topology::{DeviceId, Topology};
+use anabranch_dsl::device::{DeviceName, DevicePattern, On};
+use anabranch_dsl::ir::{Graph, ListOp, Node, Op, StackOp, Value, VarId};
+use anabranch_dsl::{Diagnostic, Loc, Result, Type};
+use std::collections::HashMap;
+
+/// Index into the groups of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct GroupId(pub(super) u32);
+
+impl GroupId {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// All groups of a graph, in the order of their first nodes; a variable that no node uses has one after these.
+#[derive(Debug)]
+pub(super) struct Groups {
+    /// For each node of the tables its group; none for nodes that are in no region.
+    of: Vec<Option<GroupId>>,
+    of_vars: Vec<GroupId>,
+    /// For each group its nodes in program order.
+    pub(super) members: Vec<Vec<Node>>,
+}
+
+impl Groups {
+    /// The groups of a graph.
+    pub(super) fn new(graph: &Graph) -> Groups {
+        let (n_nodes, n_values) = (graph.n_nodes(), graph.n_values());
+        let mut sets = Sets::new(n_nodes + n_values + graph.vars.len());
+        let of_value = |v: Value| n_nodes + v.index();
+        let of_var = |v: VarId| n_nodes + n_values + v.index();
+        let is_container = |v: &Value| !matches!(graph.ty(*v), Type::Tensor(_));
+        let mut order = Vec::new();
+        graph.visit_nodes(graph.root(), &mut |node| {
+            order.push(node);
+            let data = graph.node(node);
+            match data.op {
+                Op::Read(var) | Op::Assign(var) => sets.join(node.index(), of_var(var)),
+                Op::Cond => {
+                    if let Some(maker) = graph.producer(data.operands[0]) {
+                        sets.join(node.index(), maker.index());
+                    }
+                }
+                Op::While => {
+                    if let Some(maker) = graph.producer(graph.region(data.regions[0]).yields[0]) {
+                        sets.join(node.index(), maker.index());
+                    }
+                }
+                _ => {}
+            }
+            let mut same = |a: Value, b: Value| {
+                if is_container(&a) {
+                    sets.join(of_value(a), of_value(b));
+                }
+            };
+            let captures = usize::from(matches!(data.op, Op::Cond));
+            for (i, &region) in data.regions.iter().enumerate() {
+                let inner = graph.region(region);
+                for (&given, &param) in data.operands[captures..].iter().zip(&inner.params) {
+                    same(given, param);
+                }
+                let is_condition = i == 0 && matches!(data.op, Op::While);
+                let is_gradient = i > 0 && matches!(data.op, Op::Call(_));
+                if !is_condition && !is_gradient {
+                    for (&r, &y) in data.results.iter().zip(&inner.yields) {
+                        same(r, y);
+                    }
+                }
+                if i == 1 && matches!(data.op, Op::While) {
+                    for (&p, &y) in inner.params.iter().zip(&inner.yields) {
+                        same(p, y);
+                    }
+                }
+            }
+            if data.regions.is_empty() {
+                for v in data.operands.iter().chain(&data.results).filter(|v| is_container(v)) {
+                    sets.join(node.index(), of_value(*v));
+                }
+            }
+        });
+        let mut ids: HashMap<usize, GroupId> = HashMap::new();
+        let mut groups = Groups { of: vec![None; n_nodes], of_vars: Vec::new(), members: Vec::new() };
+        for node in order {
+            let id = groups.id(&mut ids, sets.root(node.index()));
+            groups.of[node.index()] = Some(id);
+            groups.members[id.index()].push(node);
+        }
+        for i in 0..graph.vars.len() {
+            let id = groups.id(&mut ids, sets.root(of_var(VarId::from_index(i))));
+            groups.of_vars.push(id);
+        }
+        groups
+    }
+
+    fn id(&mut self, ids: &mut HashMap<usize, GroupId>, root: usize) -> GroupId {
+        *ids.entry(root).or_insert_with(|| {
+            self.members.push(Vec::new());
+            GroupId(self.members.len() as u32 - 1)
+        })
+    }
+
+    /// All groups, in order.
+    pub(super) fn ids(&self) -> impl Iterator<Item = GroupId> + use<> {
+        (0..self.members.len() as u32).map(GroupId)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The group of a node that is in the graph.
+    pub(super) fn of(&self, node: Node) -> Option<GroupId> {
+        self.of[node.index()]
+    }
+
+    pub(super) fn of_var(&self, var: VarId) -> GroupId {
+        self.of_vars[var.index()]
+    }
+
+    /// The device of each node of the tables and of each variable, from that of each group. What is in no region is on the first.
+    pub(super) fn spread(&self, devices: &[DeviceId]) -> (Vec<DeviceId>, Vec<DeviceId>) {
+        let first = DeviceId::from_index(0);
+        let nodes = self.of.iter().map(|g| g.map_or(first, |g| devices[g.index()])).collect();
+        (nodes, self.of_vars.iter().map(|g| devices[g.index()]).collect())
+    }
+}
+
+/// Disjoint sets of numbers.
+pub(super) struct Sets(Vec<usize>);
+
+impl Sets {
+    pub(super) fn new(n: usize) -> Sets {
+        Sets((0..n).collect())
+    }
+
+    pub(super) fn root(&mut self, mut x: usize) -> usize {
+        while self.0[x] != x {
+            self.0[x] = self.0[self.0[x]];
+            x = self.0[x];
+        }
+        x
+    }
+
+    /// The smaller root stays, so that the outcome does not depend on anything but the graph.
+    pub(super) fn join(&mut self, a: usize, b: usize) {
+        let (a, b) = (self.root(a), self.root(b));
+        self.0[a.max(b)] = a.min(b);
+    }
+}
+
+/// Who asks that a group be on certain devices.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Cause {
+    /// An `on` around a node.
+    Scope(Node, On),
+    /// `Var::on`, or the scope in which the variable was made.
+    Var(VarId, On),
+    /// A rule of the session, in words.
+    Rule(VarId, String, DevicePattern),
+    /// The variable has its value there since an earlier function.
+    Resident(VarId, DeviceName),
+}
+
+impl Cause {
+    fn devices(&self) -> DevicePattern {
+        match self {
+            Cause::Scope(_, on) | Cause::Var(_, on) => on.devices(),
+            Cause::Rule(_, _, devices) => *devices,
+            Cause::Resident(_, device) => (*device).into(),
+        }
+    }
+
+    /// The devices as text; a name of this process is not written with its peer.
+    fn text(&self) -> String {
+        match self {
+            Cause::Resident(_, device) => device.to_string(),
+            _ => self.devices().to_string(),
+        }
+    }
+
+    /// The place that says so, and the words for it.
+    fn shown(&self, graph: &Graph) -> (Loc, String) {
+        let devices = self.text();
+        let name = |var: &VarId| &graph.vars[var.index()].name;
+        match self {
+            Cause::Scope(node, on) => {
+                let data = graph.node(*node);
+                let at = if data.loc.is_known() { format!(" at {}", data.loc) } else { String::new() };
+                let place = match data.op {
+                    Op::Read(var) | Op::Assign(var) => format!(", which is where the variable `{}` is", name(&var)),
+                    _ => String::new(),
+                };
+                (on.loc(), format!("{devices} for `{}`{at}{place}", data.op.name()))
+            }
+            Cause::Var(var, on) => (on.loc(), format!("{devices} for the variable `{}`", name(var))),
+            Cause::Rule(var, rule, _) => {
+                (Loc::UNKNOWN, format!("{devices} for the variable `{}` by {rule}", name(var)))
+            }
+            Cause::Resident(var, _) => {
+                (Loc::UNKNOWN, format!("{devices} has the variable `{}` since an earlier function used it", name(var)))
+            }
+        }
+    }
+
+    /// Why the group is where it is, in a few words.
+    pub(super) fn brief(&self, graph: &Graph) -> String {
+        let name = |var: &VarId| &graph.vars[var.index()].name;
+        match self {
+            Cause::Scope(_, on) => format!("on {} at {}", on.devices(), on.loc()),
+            Cause::Var(var, on) => format!("`{}` on {} at {}", name(var), on.devices(), on.loc()),
+            Cause::Rule(var, rule, _) => format!("`{}` by {rule}", name(var)),
+            Cause::Resident(var, _) => format!("`{}` is there", name(var)),
+        }
+    }
+}
+
+/// What is asked of each group, and the devices that are left.
+#[derive(Debug)]
+pub(super) struct Feasible {
+    /// For each group what was merged, in order.
+    pub(super) causes: Vec<Vec<Cause>>,
+    patterns: Vec<DevicePattern>,
+    /// The devices of each pattern that a group has.
+    devices: HashMap<DevicePattern, Vec<DeviceId>>,
+}
+
+impl Feasible {
+    /// Merges all constraints.
+    ///
+    /// # Errors
+    /// If one stands for no device, or those of one group for none in common.
+    pub(super) fn new(
+        graph: &Graph,
+        groups: &Groups,
+        topology: &Topology,
+        rules: &Rules,
+        facts: &[VarFacts],
+    ) -> Result<Feasible> {
+        rules.check(topology)?;
+        let mut all = Feasible {
+            causes: vec![Vec::new(); groups.len()],
+            patterns: vec![DevicePattern::ANY; groups.len()],
+            devices: HashMap::from([(DevicePattern::ANY, topology.ids().collect())]),
+        };
+        for (i, decl) in graph.vars.iter().enumerate() {
+            let (var, facts) = (VarId::from_index(i), facts.get(i));
+            let group = groups.of_var(var);
+            let path = facts.and_then(|f| f.path.as_deref()).unwrap_or(&decl.name);
+            let rule = rules.of(path)?.map(|(devices, rule)| Cause::Rule(var, rule, devices));
+            let resident = facts.and_then(|f| f.resident).map(|d| Cause::Resident(var, topology.device(d).name));
+            for cause in decl.on.map(|on| Cause::Var(var, on)).into_iter().chain(rule).chain(resident) {
+                all.add(group, cause, Strength::Holds, graph, topology)?;
+            }
+        }
+        let mut wishes: [Vec<(GroupId, Cause)>; 2] = Default::default();
+        for members in &groups.members {
+            for &node in members {
+                let data = graph.node(node);
+                let (Some(on), Some(group)) = (data.on, groups.of(node)) else { continue };
+                let cause = Cause::Scope(node, on);
+                match rank(&data.op) {
+                    None => all.add(group, cause, Strength::Holds, graph, topology)?,
+                    Some(rank) => wishes[rank].push((group, cause)),
+                }
+            }
+        }
+        for (group, cause) in wishes.into_iter().flatten() {
+            all.add(group, cause, Strength::Wish, graph, topology)?;
+        }
+        Ok(all)
+    }
+
+    /// What is left of all that is asked of a group.
+    pub(super) fn pattern(&self, group: GroupId) -> DevicePattern {
+        self.patterns[group.index()]
+    }
+
+    /// The devices that a group may be on, in order; never empty.
+    pub(super) fn of(&self, group: GroupId) -> &[DeviceId] {
+        &self.devices[&self.patterns[group.index()]]
+    }
+
+    fn add(
+        &mut self,
+        group: GroupId,
+        cause: Cause,
+        strength: Strength,
+        graph: &Graph,
+        topology: &Topology,
+    ) -> Result<()> {
+        let asked = cause.devices();
+        let mut exist = |pattern: DevicePattern| {
+            !self.devices.entry(pattern).or_insert_with(|| topology.matching(&pattern)).is_empty()
+        };
+        let help = || format!("there are {}", topology.names());
+        if !exist(asked) {
+            let (loc, label) = cause.shown(graph);
+            return Err(Diagnostic::new(format!("there is no device {asked}")).at(loc, label).help(help()));
+        }
+        let i = group.index();
+        match self.patterns[i].merge(&asked).filter(|&merged| exist(merged)) {
+            Some(merged) => {
+                self.patterns[i] = merged;
+                if !self.causes[i].iter().any(|c| c.devices() == asked) {
+                    self.causes[i].push(cause);
+                }
+                Ok(())
+            }
+            None if strength == Strength::Wish => Ok(()),
+            None => {
+                let before = &self.causes[i];
+                let asked = cause.text();
+                let patterns: Vec<_> = before.iter().map(Cause::text).collect();
+                let message =
+                    format!("no device is {} and {asked}, as what belongs together asks", patterns.join(" and "));
+                let labels = [&cause].into_iter().chain(before.iter().rev()).map(|c| c.shown(graph));
+                let error = labels.fold(Diagnostic::new(message), |e, (loc, label)| e.at(loc, label));
+                Err(error.help(help()))
+            }
+        }
+    }
+}
+
+/// What happens if a constraint contradicts others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Strength {
+    /// It is an error.
+    Holds,
+    /// It is left out.
+    Wish,
+}
+
+/// The order among wishes; none for what holds. What makes a stack or a list comes before what uses it.
+fn rank(op: &Op) -> Option<usize> {
+    match op {
+        Op::Stack(StackOp::New(_) | StackOp::Zeros(_)) => Some(0),
+        Op::List(ListOp::New(_) | ListOp::Unstack | ListOp::Split(_) | ListOp::Restore) => Some(0),
+        Op::Stack(_) | Op::List(_) | Op::Cond | Op::While | Op::Call(_) => Some(1),
+        _ => None,
+    }
+}

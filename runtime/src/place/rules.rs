@@ -1,0 +1,209 @@
+//! Rules of a session: which variables are on which devices, by patterns on their names, apart from the model.
+
+use super::topology::Topology;
+use anabranch_dsl::device::DevicePattern;
+use anabranch_dsl::{Diagnostic, Result};
+
+/// Rules in the order in which they were given. **The last rule whose pattern fits a name decides**, so a general rule is given
+/// first and its exceptions after it.
+///
+/// A pattern on names is text in which `*` stands for any characters, and `{i}` for a number, which the device may use:
+///
+/// ```text
+/// "model.embed.*"          "/cpu"
+/// "model.cell.layer{i}.*"  "/gpu:{i}"
+/// ```
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rules(Vec<Rule>);
+
+#[derive(Clone, Debug)]
+struct Rule {
+    names: String,
+    pieces: Vec<Piece>,
+    device: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    /// `*`
+    Any,
+    /// `{i}`: the word in braces.
+    Number(String),
+}
+
+impl Rules {
+    /// No rules.
+    pub(crate) fn new() -> Rules {
+        Rules::default()
+    }
+
+    /// Adds a rule, which goes before those that are there.
+    ///
+    /// # Errors
+    /// The pattern has a brace that does not close, or a word twice; the device is not the name of one, or uses a word that the pattern
+    /// does not have.
+    pub(crate) fn with(mut self, names: &str, device: &str) -> Result<Rules> {
+        let wrong = |why: String| Diagnostic::new(format!("the rule {names:?} -> {device:?}: {why}"));
+        let pieces = pieces(names).map_err(wrong)?;
+        let mut example = device.to_owned();
+        for piece in &pieces {
+            if let Piece::Number(word) = piece {
+                example = example.replace(&format!("{{{word}}}"), "0");
+            }
+        }
+        if let Some((_, rest)) = example.split_once('{') {
+            let word = rest.split('}').next().unwrap_or_default();
+            let help = format!("a word in the device is one of the pattern, as in \"layer{{{word}}}.*\"");
+            return Err(wrong(format!("the pattern has no `{{{word}}}`")).help(help));
+        }
+        if let Err(error) = example.parse::<DevicePattern>() {
+            return Err(Diagnostic { message: wrong(error.message.clone()).message, ..error });
+        }
+        self.0.push(Rule { names: names.to_owned(), pieces, device: device.to_owned() });
+        Ok(self)
+    }
+
+    /// What is asked of a variable of this name, with the rule in words.
+    ///
+    /// # Errors
+    /// A number in the name is too large for that of a device.
+    pub(crate) fn of(&self, name: &str) -> Result<Option<(DevicePattern, String)>> {
+        for rule in self.0.iter().rev() {
+            let mut numbers = Vec::new();
+            if fits(&rule.pieces, name, &mut numbers) {
+                let mut device = rule.device.clone();
+                for (word, number) in &numbers {
+                    device = device.replace(&format!("{{{word}}}"), number);
+                }
+                let pattern = device.parse::<DevicePattern>().map_err(|error| {
+                    let message = format!("the rule {:?} on the variable `{name}`: {}", rule.names, error.message);
+                    Diagnostic { message, ..error }
+                })?;
+                return Ok(Some((pattern, format!("the rule {:?} -> {:?}", rule.names, rule.device))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Fails if a rule without a word in its device stands for no device.
+    pub(crate) fn check(&self, topology: &Topology) -> Result<()> {
+        for rule in &self.0 {
+            if let Ok(pattern) = rule.device.parse::<DevicePattern>()
+                && topology.matching(&pattern).is_empty()
+            {
+                let message = format!("the rule {:?} -> {:?}: there is no such device", rule.names, rule.device);
+                return Err(Diagnostic::new(message).help(format!("there are {}", topology.names())));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pieces(names: &str) -> Result<Vec<Piece>, String> {
+    let mut pieces = Vec::new();
+    let mut rest = names;
+    while !rest.is_empty() {
+        let at = rest.find(['*', '{']).unwrap_or(rest.len());
+        if at > 0 {
+            pieces.push(Piece::Text(rest[..at].to_owned()));
+        }
+        rest = &rest[at..];
+        if let Some(after) = rest.strip_prefix('*') {
+            pieces.push(Piece::Any);
+            rest = after;
+        } else if let Some(after) = rest.strip_prefix('{') {
+            let (word, after) = after.split_once('}').ok_or("a `{` without its `}`")?;
+            if word.is_empty() || !word.chars().all(char::is_alphanumeric) {
+                return Err(format!("`{{{word}}}` is not a word in braces"));
+            }
+            let piece = Piece::Number(word.to_owned());
+            if pieces.contains(&piece) {
+                return Err(format!("`{{{word}}}` is there twice"));
+            }
+            pieces.push(piece);
+            rest = after;
+        }
+    }
+    Ok(pieces)
+}
+
+/// Whether a name fits; `numbers` gets what the words in braces stand for. Of the shortest texts for `*` the first that fits counts;
+/// a number takes all digits that are there.
+fn fits(pieces: &[Piece], name: &str, numbers: &mut Vec<(String, String)>) -> bool {
+    match pieces.split_first() {
+        None => name.is_empty(),
+        Some((Piece::Text(text), rest)) => name.strip_prefix(text.as_str()).is_some_and(|n| fits(rest, n, numbers)),
+        Some((Piece::Number(word), rest)) => {
+            let n = name.bytes().take_while(u8::is_ascii_digit).count();
+            if n == 0 {
+                return false;
+            }
+            numbers.push((word.clone(), name[..n].to_owned()));
+            let found = fits(rest, &name[n..], numbers);
+            if !found {
+                numbers.pop();
+            }
+            found
+        }
+        Some((Piece::Any, [])) => true,
+        Some((Piece::Any, rest)) => {
+            name.char_indices().map(|(i, _)| i).chain([name.len()]).any(|i| fits(rest, &name[i..], numbers))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(list: &[(&str, &str)]) -> Rules {
+        list.iter().fold(Rules::new(), |rules, (names, device)| rules.with(names, device).unwrap())
+    }
+
+    fn device(rules: &Rules, name: &str) -> Option<String> {
+        rules.of(name).unwrap().map(|(p, _)| p.to_string())
+    }
+
+    #[test]
+    fn the_last_rule_that_fits_decides() {
+        let rules = rules(&[("*", "/cpu:0"), ("model.*", "/gpu"), ("model.embed.*", "/peer:a/cpu")]);
+        assert_eq!(device(&rules, "model.embed.table").as_deref(), Some("/peer:a/cpu"));
+        assert_eq!(device(&rules, "model.out.bias").as_deref(), Some("/gpu"));
+        assert_eq!(device(&rules, "steps").as_deref(), Some("/cpu:0"));
+        assert_eq!(device(&Rules::new(), "steps"), None);
+        assert_eq!(rules.of("model.x").unwrap().unwrap().1, "the rule \"model.*\" -> \"/gpu\"");
+    }
+
+    #[test]
+    fn a_number_of_the_name_is_that_of_the_device() {
+        let rules = rules(&[("*.layer{i}.*", "/gpu:{i}"), ("shard{p}of{n}", "/peer:node{p}/cpu:{n}")]);
+        assert_eq!(device(&rules, "model.cell.layer12.w").as_deref(), Some("/gpu:12"));
+        assert_eq!(device(&rules, "model.layerx.layer3.w").as_deref(), Some("/gpu:3"));
+        assert_eq!(device(&rules, "model.layer.w"), None);
+        assert_eq!(device(&rules, "shard4of7").as_deref(), Some("/peer:node4/cpu:7"));
+        let error = rules.of("a.layer99999999999.w").unwrap_err();
+        assert_eq!(
+            error.message,
+            "the rule \"*.layer{i}.*\" on the variable `a.layer99999999999.w`: \"/gpu:99999999999\" is not the name of a \
+             device: `99999999999` is not a number of a device"
+        );
+    }
+
+    #[test]
+    fn a_rule_that_is_wrong_says_why() {
+        for (names, to, why) in [
+            ("a{i", "/cpu", "a `{` without its `}`"),
+            ("a{}", "/cpu", "`{}` is not a word in braces"),
+            ("a{i}b{i}", "/cpu", "`{i}` is there twice"),
+            ("a{i}", "/cpu:{j}", "the pattern has no `{j}`"),
+            ("a", "cpu", "\"cpu\" is not the name of a device: it does not begin with `/`"),
+        ] {
+            let error = Rules::new().with(names, to).expect_err(names);
+            assert_eq!(error.message, format!("the rule {names:?} -> {to:?}: {why}"));
+        }
+        let error = rules(&[("a*", "/gpu")]).check(&Topology::cpus(2)).unwrap_err();
+        assert_eq!(error.message, "the rule \"a*\" -> \"/gpu\": there is no such device");
+        assert_eq!(error.help.as_deref(), Some("there are /cpu:0, /cpu:1"));
+    }
+}

@@ -1,0 +1,430 @@
+//! Placement of small and of model-like graphs.
+
+use super::topology::Link;
+use super::*;
+use anabranch_dsl::ir::Op;
+use anabranch_dsl::{TensorType, trace};
+use std::fmt::Write;
+
+fn parse(text: &str) -> Graph {
+    Graph::parse(text, "f.ir").unwrap_or_else(|e| panic!("{}", e[0]))
+}
+
+fn placed(graph: &Graph, topology: &Topology) -> Placement {
+    place(graph, topology, &Rules::new(), &[]).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The device of the node that makes a named value.
+fn device_of(graph: &Graph, placement: &Placement, name: &str) -> usize {
+    let mut found = None;
+    graph.visit_nodes(graph.root(), &mut |node| {
+        if graph.node(node).results.iter().any(|&r| graph.value(r).name == Some(name)) {
+            found = Some(placement.of(node).index());
+        }
+    });
+    found.unwrap_or_else(|| panic!("no `%{name}` in\n{graph}"))
+}
+
+/// Laws of every placement: one device for a variable and for a predicate with what it decides; all constraints of plain nodes hold.
+fn check_laws(graph: &Graph, topology: &Topology, placement: &Placement, constrained: bool) {
+    let mut checked = 0;
+    graph.visit_nodes(graph.root(), &mut |node| {
+        checked += 1;
+        let data = graph.node(node);
+        let device = placement.of(node);
+        assert!(device.index() < topology.devices.len());
+        let decides = match data.op {
+            Op::Read(var) | Op::Assign(var) => {
+                assert_eq!(device, placement.of_var(var), "{graph}");
+                None
+            }
+            Op::Cond => graph.producer(data.operands[0]),
+            Op::While => graph.producer(graph.region(data.regions[0]).yields[0]),
+            _ => None,
+        };
+        if let Some(decides) = decides {
+            assert_eq!(device, placement.of(decides), "{graph}");
+        }
+        if let Some(on) = data.on.filter(|_| constrained && matches!(data.op, Op::Prim(..) | Op::Constant(_))) {
+            assert!(on.devices().matches(&topology.device(device).name), "{graph}");
+        }
+    });
+    assert!(checked > 0);
+}
+
+/// Chains of `n` products of `extent` x `extent` matrices each, that meet in the end.
+fn chains(chains: usize, n: usize, extent: usize) -> Graph {
+    let ty = format!("f32[{extent}, {extent}]");
+    let mut text = format!("graph @chains(%x: {ty}) -> {ty} {{\n");
+    for c in 0..chains {
+        for i in 0..n {
+            let from = if i == 0 { "x".to_owned() } else { format!("c{c}.{}", i - 1) };
+            let _ = writeln!(text, "    %c{c}.{i} = matmul %{from}, %{from} : {ty}");
+        }
+    }
+    let mut sum = format!("c0.{}", n - 1);
+    for c in 1..chains {
+        let _ = writeln!(text, "    %sum{c} = add %{sum}, %c{c}.{} : {ty}", n - 1);
+        sum = format!("sum{c}");
+    }
+    parse(&format!("{text}    return %{sum}\n}}\n"))
+}
+
+#[test]
+fn two_chains_of_heavy_products_share_two_devices() {
+    let (graph, topology) = (chains(2, 4, 512), Topology::cpus(2));
+    let placement = placed(&graph, &topology);
+    let of = |c: usize| (0..4).map(|i| device_of(&graph, &placement, &format!("c{c}.{i}"))).collect::<Vec<_>>();
+    assert_eq!((of(0), of(1)), (vec![of(0)[0]; 4], vec![1 - of(0)[0]; 4]), "{}", placement.explain(&graph, &topology));
+    check_laws(&graph, &topology, &placement, true);
+    // Eight on three devices: three of them, three, and two.
+    let (graph, topology) = (chains(8, 2, 512), Topology::cpus(3));
+    let placement = placed(&graph, &topology);
+    let mut loads = [0; 3];
+    (0..8).for_each(|c| loads[device_of(&graph, &placement, &format!("c{c}.1"))] += 1);
+    loads.sort_unstable();
+    assert_eq!(loads, [2, 3, 3]);
+}
+
+#[test]
+fn a_small_graph_and_a_single_chain_are_not_split() {
+    for graph in [chains(2, 4, 16), chains(1, 8, 512), chains(4, 1, 32)] {
+        let topology = Topology::cpus(4);
+        let placement = placed(&graph, &topology);
+        assert_eq!(placement.devices(&graph), [DeviceId::from_index(0)], "{}", placement.explain(&graph, &topology));
+    }
+}
+
+#[test]
+fn the_best_single_device_is_the_fastest() {
+    let mut devices = Topology::cpus(3).devices;
+    devices[1].flops *= 20.0;
+    devices[1].bandwidth *= 20.0;
+    let topology = Topology::new(devices, |_, _| Link::LOCAL);
+    let graph = chains(1, 4, 512);
+    assert_eq!(placed(&graph, &topology).devices(&graph), [DeviceId::from_index(1)]);
+    // A slow link: what would be split is not.
+    let slow = Link { bandwidth: 1e6, latency: 1e-3 };
+    let graph = chains(2, 1, 256);
+    let topology = Topology::new(Topology::cpus(2).devices, |_, _| slow);
+    assert_eq!(placed(&graph, &topology).devices(&graph).len(), 1);
+}
+
+/// An LSTM of layers in one loop over time, whose weights may be on devices.
+fn lstm(layers: usize, units: usize, batch: usize, device: impl Fn(usize) -> Option<String>) -> Graph {
+    use anabranch_dsl::prelude::*;
+    let vars: Vec<[Var<f32>; 2]> = (0..layers)
+        .map(|i| {
+            let make = || {
+                let zeros = || vec![0.0f32; units * 4 * units];
+                let shaped = |name: &str| {
+                    let array = Array::new([units, 4 * units], zeros());
+                    Var::<f32>::new(format!("layer{i}.{name}"), array)
+                };
+                [shaped("input"), shaped("state")]
+            };
+            match device(i) {
+                Some(device) => on(device, make),
+                None => make(),
+            }
+        })
+        .collect();
+    let traced = trace::trace("lstm", || {
+        let ty = TensorType::new(anabranch_dsl::DType::F32, [64, batch, units]);
+        let xs = Tensor::<f32>::from_any(trace::input(ty, Some("xs")));
+        let zeros = || (0..layers).map(|_| zeros::<f32>([batch, units])).collect::<Vec<_>>();
+        let weights: Vec<[Tensor; 2]> = vars.iter().map(|v| [v[0].get(), v[1].get()]).collect();
+        let start = (scalar(0i32), zeros(), zeros());
+        let (_, hidden, _) = while_loop(
+            start,
+            |(t, _, _)| t.less(64),
+            |(t, hs, cs)| {
+                let mut x = xs.row(t);
+                let (mut next_h, mut next_c) = (Vec::new(), Vec::new());
+                for (i, [w, u]) in weights.iter().enumerate() {
+                    let z = x.matmul(*w) + hs[i].matmul(*u);
+                    let gate = |k: usize| z.slice(-1, k * units, (k + 1) * units);
+                    let c = gate(0).sigmoid() * cs[i] + gate(1).sigmoid() * gate(2).tanh();
+                    x = gate(3).sigmoid() * c.tanh();
+                    next_h.push(x);
+                    next_c.push(c);
+                }
+                (t + 1, next_h, next_c)
+            },
+        );
+        let loss = hidden[layers - 1].sum();
+        let all: Vec<Tensor> = weights.iter().flatten().copied().collect();
+        let grads = gradients(loss, all);
+        for (var, g) in vars.iter().flatten().zip(grads) {
+            var.set(var.get() - g * 0.1);
+        }
+        vec![loss.untyped()]
+    });
+    let mut graph = traced.unwrap_or_else(|e| panic!("{e}")).graph;
+    anabranch_dsl::passes::Pipeline::standard().run(&mut graph);
+    graph
+}
+
+/// For each layer the devices of the products in loops with one of its weights or what they are multiplied with.
+fn devices_of_products(graph: &Graph, placement: &Placement) -> Vec<usize> {
+    let costs = Costs::new(graph);
+    let mut all = Vec::new();
+    graph.visit_nodes(graph.root(), &mut |node| {
+        let data = graph.node(node);
+        let reads = |v: &anabranch_dsl::ir::Value| {
+            costs.makers[v.index()].is_some_and(|m| matches!(graph.node(m).op, Op::Read(_)))
+        };
+        if data.op.name() == "matmul" && data.region != graph.root() && data.operands.iter().any(reads) {
+            all.push(placement.of(node).index());
+        }
+    });
+    all
+}
+
+#[test]
+fn the_layers_of_a_heavy_lstm_follow_their_variables() {
+    let graph = lstm(4, 512, 64, |i| Some(format!("/cpu:{i}")));
+    let topology = Topology::cpus(4);
+    let placement = placed(&graph, &topology);
+    // In each layer the products of input and state, forwards; that of the input of the first one is taken out of the loop.
+    let expected = [0, 1, 1, 2, 2, 3, 3];
+    assert_eq!(devices_of_products(&graph, &placement), expected, "{}", placement.explain(&graph, &topology));
+    check_laws(&graph, &topology, &placement, true);
+}
+
+#[test]
+fn a_heavy_lstm_without_devices_is_split_and_a_light_one_stays_whole() {
+    let topology = Topology::cpus(4);
+    let graph = lstm(4, 512, 64, |_| None);
+    let placement = placed(&graph, &topology);
+    let Some(Reasons { seconds, single: Some((_, single)), .. }) = placement.reasons else { panic!("it was chosen") };
+    assert!(seconds < 0.5 * single, "{}", placement.explain(&graph, &topology));
+    assert_eq!(placement.devices(&graph).len(), 4);
+    check_laws(&graph, &topology, &placement, true);
+    let graph = lstm(4, 16, 4, |_| None);
+    assert_eq!(placed(&graph, &topology).devices(&graph).len(), 1);
+}
+
+#[test]
+fn the_same_graph_is_placed_the_same_way() {
+    let topology = Topology::cpus(3);
+    let graph = lstm(2, 256, 32, |i| (i == 1).then(|| "/cpu:2".to_owned()));
+    let first = placed(&graph, &topology);
+    assert!(first.devices(&graph).len() > 1);
+    assert_eq!(placed(&graph, &topology), first);
+    assert_eq!(
+        placed(&parse(&graph.to_string()), &topology).nodes,
+        placed(&parse(&graph.to_string()), &topology).nodes
+    );
+}
+
+/// Variables, branches, loops in loops, lists and stacks; two variables have devices.
+const CONTROL: &str = "graph @f(%x: f32[4], %n: i32[]) -> (f32[4], f32[]) {
+    var @w: f32[4] on \"/cpu:1\"
+    var @b: f32[4]
+    %w = read @w : f32[4]
+    %b = read @b : f32[4]
+    %zero = constant 0 : i32[]
+    %list = list_new %n : list<f32[4]>
+    %stack = stack_new : stack<f32[4]>
+    %y, %i, %all, %saved = while (%y = %x, %i = %zero, %all = %list, %saved = %stack | %w = %w, %b = %b, %n = %n) cond {
+        %more = lt %i, %n : bool[] on \"/cpu:2\"
+        yield %more
+    } body {
+        %z = mul %y, %w : f32[4] on \"/cpu:0\"
+        %s = sum %z {axes=[0], keepdim=false} : f32[] on \"/cpu:1\"
+        %c = constant 1.0 : f32[]
+        %big = gt %s, %c : bool[]
+        %next = cond %big, %z, %b : f32[4] on \"/cpu:2\" then (%z, %b) {
+            %less = sub %z, %b : f32[4] on \"/cpu:1\"
+            yield %less
+        } else (%z, %b) {
+            yield %z
+        }
+        %pushed = push %saved, %z : stack<f32[4]> on \"/cpu:0\"
+        %written = list_write %all, %i, %next : list<f32[4]>
+        %one = constant 1 : i32[]
+        %j = add %i, %one : i32[]
+        yield %next, %j, %written, %pushed
+    }
+    %rest, %top = pop %saved : (stack<f32[4]>, f32[4]) on \"/cpu:2\"
+    %total = list_stack %all : f32[?, 4] on \"/cpu:2\"
+    %sum = sum %total {axes=[0, 1], keepdim=false} : f32[]
+    %new = add %w, %top : f32[4]
+    assign @w, %new
+    return %y, %sum
+}
+";
+
+#[test]
+fn what_belongs_together_is_together_also_at_random() {
+    let graph = parse(CONTROL);
+    let mut seen = std::collections::HashSet::new();
+    for seed in 0..200 {
+        let topology = Topology::cpus(1 + seed as usize % 4);
+        let placement = place_at_random(&graph, topology.devices.len(), seed);
+        check_laws(&graph, &topology, &placement, false);
+        // A stack and a list are where they were made, in all regions.
+        for (made, used) in [("stack", "pushed"), ("stack", "rest"), ("list", "written"), ("list", "total")] {
+            assert_eq!(device_of(&graph, &placement, made), device_of(&graph, &placement, used), "{made}, {used}");
+        }
+        assert_eq!(place_at_random(&graph, topology.devices.len(), seed), placement);
+        if topology.devices.len() == 4 {
+            seen.insert(["z", "next", "w", "b", "stack"].map(|v| device_of(&graph, &placement, v)));
+        }
+    }
+    assert!(seen.len() > 30, "only {} of 50 placements differ", seen.len());
+    let all = place_all_on(&graph, DeviceId::from_index(2));
+    assert_eq!(all.devices(&graph), [DeviceId::from_index(2)]);
+}
+
+#[test]
+fn constraints_hold_and_wishes_give_way() {
+    let (graph, topology) = (parse(CONTROL), Topology::cpus(3));
+    let placement = placed(&graph, &topology);
+    check_laws(&graph, &topology, &placement, true);
+    let of = |name: &str| device_of(&graph, &placement, name);
+    assert_eq!([of("w"), of("more"), of("z"), of("s"), of("less")], [1, 2, 0, 1, 1]);
+    // The loop asks for nothing, and is where its predicate is.
+    assert_eq!(of("i"), 2);
+    // The stack was asked for first by the push, then by the pop; the list by `list_stack` alone.
+    assert_eq!([of("stack"), of("pushed"), of("rest"), of("list"), of("written"), of("total")], [0, 0, 0, 2, 2, 2]);
+    let one = place(&graph, &Topology::cpus(1), &Rules::new(), &[]).unwrap_err();
+    assert_eq!(one.message, "there is no device /cpu:1");
+}
+
+#[test]
+fn rules_place_variables_by_name_and_by_path() {
+    let graph = parse(
+        "graph @f(%x: f32[4]) -> f32[4] {
+    var @weight: f32[4]
+    var @weight_2: f32[4]
+    %a = read @weight : f32[4]
+    %b = read @weight_2 : f32[4]
+    %y = mul %a, %b : f32[4]
+    assign @weight, %y
+    return %y
+}
+",
+    );
+    let rules = Rules::new().with("*", "/cpu:1").unwrap().with("model.layer{i}.*", "/cpu:{i}").unwrap();
+    let topology = Topology::cpus(3);
+    let facts = [
+        VarFacts { path: Some("model.layer2.weight".to_owned()), resident: None },
+        VarFacts { path: None, resident: Some(DeviceId::from_index(1)) },
+    ];
+    let placement = place(&graph, &topology, &rules, &facts).unwrap();
+    assert_eq!([0, 1].map(|v| placement.of_var(VarId::from_index(v)).index()), [2, 1]);
+    check_laws(&graph, &topology, &placement, true);
+    // Where a value is already, the variable stays.
+    let facts = [VarFacts::default(), VarFacts { path: None, resident: Some(DeviceId::from_index(2)) }];
+    let placement = place(&graph, &topology, &Rules::new(), &facts).unwrap();
+    assert_eq!(placement.of_var(VarId::from_index(1)).index(), 2);
+}
+
+/// The text of an error, without the lines of source.
+#[track_caller]
+fn error_of(text: &str, topology: &Topology, rules: &Rules, facts: &[VarFacts]) -> String {
+    let error = place(&parse(text), topology, rules, facts).expect_err("it cannot be placed");
+    error.to_string()
+}
+
+#[test]
+fn an_error_shows_the_chain_of_constraints() {
+    let topology = Topology::cpus(2);
+    let text = "graph @f(%x: f32[4]) -> f32[4] {
+    var @w: f32[4] on \"/cpu:0\"
+    %w = read @w : f32[4]
+    %y = mul %x, %w : f32[4] on \"/gpu\"
+    return %y
+}
+";
+    assert_eq!(
+        error_of(text, &topology, &Rules::new(), &[]),
+        "error: there is no device /gpu
+ --> f.ir:4:30
+  | /gpu for `mul` at f.ir:4:5
+  = help: there are /cpu:0, /cpu:1
+"
+    );
+    let text = text.replace("on \"/gpu\"", "").replace("return", "assign @w, %y on \"/cpu:1\"\n    return");
+    assert_eq!(
+        error_of(&text, &topology, &Rules::new().with("w", "/cpu").unwrap(), &[]),
+        "error: no device is /cpu:0 and /cpu and /cpu:1, as what belongs together asks
+ --> f.ir:5:19
+  | /cpu:1 for `assign` at f.ir:5:5, which is where the variable `w` is
+ ::: f.ir:2:20
+  | /cpu:0 for the variable `w`
+  = note: /cpu for the variable `w` by the rule \"w\" -> \"/cpu\"
+  = help: there are /cpu:0, /cpu:1
+"
+    );
+    let rules = Rules::new().with("*", "/cpu:1").unwrap();
+    assert_eq!(
+        error_of(&text, &topology, &rules, &[]),
+        "error: no device is /cpu:0 and /cpu:1, as what belongs together asks
+ --> f.ir:2:20
+  | /cpu:0 for the variable `w`
+  = note: /cpu:1 for the variable `w` by the rule \"*\" -> \"/cpu:1\"
+  = help: there are /cpu:0, /cpu:1
+"
+    );
+    let resident = [VarFacts { path: None, resident: Some(DeviceId::from_index(1)) }];
+    assert_eq!(
+        error_of(&text, &topology, &Rules::new(), &resident),
+        "error: no device is /cpu:0 and /cpu:1, as what belongs together asks
+ --> f.ir:2:20
+  | /cpu:0 for the variable `w`
+  = note: /cpu:1 has the variable `w` since an earlier function used it
+  = help: there are /cpu:0, /cpu:1
+"
+    );
+}
+
+#[test]
+fn an_explanation_is_a_table_of_nodes_and_of_what_crosses() {
+    let graph = parse(CONTROL);
+    let topology = Topology::cpus(3);
+    let text = placed(&graph, &topology).explain(&graph, &topology);
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/place/control.txt");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(path).unwrap());
+}
+
+/// A graph of many nodes in many chains of products, with a link between neighbors now and then.
+fn large(chains: usize, n: usize) -> Graph {
+    let mut graph = Graph::new("large");
+    let ty = anabranch_dsl::Type::tensor(anabranch_dsl::DType::F32, [64usize, 64]);
+    let root = graph.root();
+    let x = graph.add_param(root, ty.clone(), Some("x"));
+    let [matmul, add] = ["matmul", "add"].map(|op| anabranch_dsl::ops::by_name(op).unwrap());
+    let mut ends = vec![x; chains];
+    for i in 0..n {
+        for c in 0..chains {
+            let (op, other) = if i % 16 == 15 { (add, ends[(c + 1) % chains]) } else { (matmul, ends[c]) };
+            let op = Op::Prim(op, anabranch_dsl::ir::Attrs::none());
+            let node = graph.make_node(root, op, vec![ends[c], other], [ty.clone()], anabranch_dsl::Loc::UNKNOWN);
+            graph.append(node);
+            ends[c] = graph.node(node).results[0];
+        }
+    }
+    graph.region_mut(root).yields = ends;
+    graph
+}
+
+#[test]
+fn time_grows_with_the_nodes_alone() {
+    let topology = Topology::cpus(4);
+    let slow = std::env::var_os("ANABRANCH_SLOW").is_some();
+    let graph = large(100, if slow { 1000 } else { 40 });
+    let start = std::time::Instant::now();
+    let placement = placed(&graph, &topology);
+    // For a look at the figure: no test depends on the clock.
+    println!("{} nodes placed in {:?}", graph.n_nodes(), start.elapsed());
+    check_laws(&graph, &topology, &placement, true);
+    assert_eq!(placement.devices(&graph).len(), 4);
+    let Some(Reasons { seconds, single: Some((_, single)), .. }) = placement.reasons else { panic!("it was chosen") };
+    assert!(seconds < 0.5 * single, "{seconds} of {single}");
+}
