@@ -1,11 +1,14 @@
 //! Functions of a session: traced and compiled once for each combination of argument types, then run.
 
 use crate::call::{Call, CallOptions};
-use crate::program::{Options, Program};
+use crate::engine::{Engine, StepCx};
+use crate::program::Options;
 use crate::session::Session;
-use crate::state::{self, Cell};
+use crate::state::{self, Cell, Guard};
+use crate::timeline::Timeline;
 use anabranch_dsl::function::{CallArgs, GraphFn, Output, Rebuild, trace_fn};
-use anabranch_dsl::interp::{self, Surroundings};
+use anabranch_dsl::interp::{self, StopFlag};
+use anabranch_dsl::ir::Op;
 use anabranch_dsl::trace::{self, Traced};
 use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType};
 use std::marker::PhantomData;
@@ -37,12 +40,15 @@ where
     args: PhantomData<fn(Args)>,
 }
 
+/// The flag of calls that end by themselves only.
+static NEVER: StopFlag = StopFlag::new();
+
 /// Signatures that are kept.
 const MAX_CACHED: usize = 64;
 
 /// A function compiled for one signature.
 struct Compiled<H> {
-    program: Program,
+    engine: Engine,
     signature: Vec<TensorType>,
     cells: Vec<Arc<Cell>>,
     lock_order: Vec<usize>,
@@ -55,7 +61,7 @@ where
     F: GraphFn<Args>,
 {
     pub(crate) fn new(session: Session, f: F) -> Self {
-        let options = session.options.run;
+        let options = session.run;
         Function {
             name: name_of::<F>(),
             f,
@@ -160,6 +166,28 @@ where
         Ok((compiled.rebuild)(&mut outputs.into_iter()))
     }
 
+    /// Calls the function like [`call`](Self::call), and says what its devices did when. Of a function that is on one device as a whole
+    /// only the time in all is known.
+    ///
+    /// ```
+    /// use anabranch_dsl::prelude::*;
+    /// use anabranch_runtime::{Modelled, Session};
+    ///
+    /// let session = Session::builder().modelled([Modelled::new("/gpu:0"), Modelled::new("/gpu:1")]).build()?;
+    /// let f = session.function(|x: Tensor| on("/gpu:0", || x * 2.0).sum() + on("/gpu:1", || x.exp()).sum())?;
+    /// let (_, timeline) = f.profile([0.0, 1.0])?;
+    /// assert!(timeline.modelled && timeline.spans.iter().any(|span| span.device == "/gpu:1"));
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn profile(&self, args: impl CallArgs<Args>) -> Result<(HostOf<F, Args>, Timeline)> {
+        let mut inputs = Vec::new();
+        args.feed_all(&mut inputs);
+        let compiled = self.compiled(&inputs)?;
+        let profile = |guards: &mut [Guard<'_>], cx: &StepCx<'_>| compiled.engine.profile(&inputs, guards, cx);
+        let (outputs, timeline) = self.locked(&compiled, None, profile)?;
+        Ok(((compiled.rebuild)(&mut outputs.into_iter()), timeline))
+    }
+
     /// Calls the function with tensors whose types are checked now, in the order of the parameters; gives all
     /// output tensors in order.
     pub fn call_host(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
@@ -178,13 +206,13 @@ where
 
     /// The graph that is compiled for arguments of the given types.
     pub fn graph(&self, signature: &[TensorType]) -> Result<Graph> {
-        Ok(self.compiled_for(signature)?.program.graph().clone())
+        Ok(self.compiled_for(signature)?.engine.graph().clone())
     }
 
     /// What runs for arguments of the given types, as text: instructions and memory; for each loop whether its iterations depend on
     /// each other; and for each loop and branch what it saves for a gradient, by name, type and line, in bytes for each iteration.
     pub fn explain(&self, signature: &[TensorType]) -> Result<String> {
-        Ok(self.compiled_for(signature)?.program.explain())
+        Ok(self.compiled_for(signature)?.engine.explain(&self.session.devices))
     }
 
     fn step(
@@ -193,22 +221,28 @@ where
         inputs: &[HostTensor],
         call: Option<&Call>,
     ) -> Result<Vec<HostTensor>> {
-        let mut surroundings = Surroundings::default();
-        if let Some(to) = &self.session.options.print_to {
-            surroundings.print = &**to;
-        }
+        self.locked(compiled, call, |guards, cx| compiled.engine.step(inputs, guards, cx))
+    }
+
+    /// Does something with the variables of a function locked, as far as its call does not end before.
+    fn locked<T>(
+        &self,
+        compiled: &Compiled<HostOf<F, Args>>,
+        call: Option<&Call>,
+        f: impl FnOnce(&mut [Guard<'_>], &StepCx<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let print = &self.session.print_to;
         let Compiled { cells, lock_order, assigned, .. } = compiled;
         let Some(call) = call else {
             let mut guards = state::lock(cells, lock_order, assigned);
-            return compiled.program.step(inputs, &mut guards, surroundings);
+            return f(&mut guards, &StepCx { print, stop: &NEVER });
         };
-        surroundings.stop = &call.flag;
         let guards = state::lock_unless(cells, lock_order, assigned, &call.flag);
         let (Some(mut guards), None) = (guards, call.flag.get()) else {
             let kind = call.flag.get().expect("only a set flag ends the wait for variables");
             return Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN));
         };
-        compiled.program.step(inputs, &mut guards, surroundings)
+        f(&mut guards, &StepCx { print, stop: &call.flag })
     }
 
     fn compiled(&self, inputs: &[HostTensor]) -> Result<Arc<Compiled<HostOf<F, Args>>>> {
@@ -239,14 +273,15 @@ where
         let (traced, rebuild) = self.trace(signature)?;
         let cells = self.session.state.cells(&traced.vars);
         let graph = crate::optimize::optimize(traced.graph, signature, self.options)?;
-        let program = Program::with_options(graph, self.options)?;
+        let assigned = assigned(&graph);
+        let engine = Engine::new(graph, &self.session.devices, self.options)?;
         let compiled = Arc::new(Compiled {
             signature: signature.to_vec(),
             lock_order: state::lock_order(&cells),
-            assigned: program.assigned(),
+            assigned,
             cells,
             rebuild,
-            program,
+            engine,
         });
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.insert(0, compiled.clone());
@@ -280,6 +315,17 @@ where
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Function").field("name", &self.name).field("options", &self.options).finish_non_exhaustive()
     }
+}
+
+/// For each variable of a graph whether it is assigned.
+fn assigned(graph: &Graph) -> Vec<bool> {
+    let mut assigned = vec![false; graph.vars.len()];
+    graph.visit_nodes(graph.root(), &mut |node| {
+        if let Op::Assign(var) = graph.node(node).op {
+            assigned[var.index()] = true;
+        }
+    });
+    assigned
 }
 
 /// The name of a function in messages and graphs: the last part of its path, or of the function that a closure is in.

@@ -17,20 +17,23 @@
 mod call;
 mod cpu;
 mod device;
+mod engine;
 mod flow;
 mod function;
 mod native;
 mod optimize;
 mod partitioned;
-#[cfg_attr(not(test), expect(dead_code, reason = "sessions of several devices are what will use it"))]
 mod place;
 mod plan;
 mod program;
 mod session;
 mod state;
+mod timeline;
 
 pub use call::{CallOptions, CancelHandle};
+pub use device::Modelled;
 pub use function::Function;
 pub use partitioned::{Scatter, ScatteredProgram};
 pub use program::Program;
 pub use session::{Builder, Session};
+pub use timeline::{Span, Timeline};

@@ -3,6 +3,7 @@
 use crate::device::CpuDevice;
 use crate::flow;
 use crate::flow::driver::Driver;
+use crate::place::place_at_random;
 use crate::program::Options;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::StopFlag;
@@ -61,34 +62,22 @@ impl fmt::Debug for ScatteredProgram {
 impl ScatteredProgram {
     /// Cuts and compiles a graph whose inputs have known shapes.
     pub fn new(graph: Graph, how: Scatter) -> Result<ScatteredProgram> {
-        let devices: Vec<_> = (0..how.devices).map(|i| Arc::new(CpuDevice::new(format!("/cpu:{i}"), 1))).collect();
-        let mut state = how.seed;
-        let mut chosen = vec![0; graph.n_nodes()];
-        for node in &mut chosen {
-            *node = (splitmix(&mut state) % u64::from(how.devices)) as u32;
-        }
+        let devices: Vec<_> = (0..how.devices).map(|_| Arc::new(CpuDevice::new(None, 1))).collect();
+        let placement = place_at_random(&graph, how.devices as usize, how.seed);
         let options =
             flow::Options { lower_everything: how.lower_everything, parallel_iterations: how.parallel_iterations };
-        let partition = flow::partition(&graph, &chosen, options);
+        let partition = flow::partition(&graph, &placement, options);
         let options = Options { interpreted: how.interpreted, ..Options::default() };
-        Ok(ScatteredProgram(Driver::new(graph, partition, &devices, options)?))
+        Ok(ScatteredProgram(Driver::new(graph, partition, &devices, None, options)?))
     }
 
     /// Runs the graph; see [`Program::run`](crate::Program::run).
     pub fn run(&self, inputs: &[HostTensor], vars: &mut [HostTensor]) -> Result<Vec<HostTensor>> {
         let print = Arc::new(|stream: Stream, text: &str| stream.write(text));
-        let given = self.0.step(inputs, vars, print, &StopFlag::new())?;
+        let given = self.0.step(inputs, vars, print, &StopFlag::new(), None)?;
         for (var, tensor) in given.assigned {
             vars[var.index()] = tensor;
         }
         Ok(given.outputs)
     }
-}
-
-/// The next of a sequence of random numbers (SplitMix64, Steele, Lea and Flood 2014).
-fn splitmix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

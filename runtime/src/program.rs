@@ -5,7 +5,7 @@ use crate::native::Native;
 use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
 use anabranch_dsl::interp::{self, Surroundings};
-use anabranch_dsl::ir::{Op, dependence};
+use anabranch_dsl::ir::dependence;
 use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, autodiff};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -98,17 +98,6 @@ impl Program {
     /// The graph.
     pub fn graph(&self) -> &Graph {
         &self.graph
-    }
-
-    /// For each variable of the graph whether it is assigned.
-    pub(crate) fn assigned(&self) -> Vec<bool> {
-        let mut assigned = vec![false; self.graph.vars.len()];
-        self.graph.visit_nodes(self.graph.root(), &mut |node| {
-            if let Op::Assign(var) = self.graph.node(node).op {
-                assigned[var.index()] = true;
-            }
-        });
-        assigned
     }
 
     /// Runs the graph. `vars` are the values of its variables in the order of [`Graph::vars`]; they are changed only if the

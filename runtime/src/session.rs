@@ -1,8 +1,12 @@
 //! Sessions: where functions are compiled and variables have their values.
 
+use crate::device::{Devices, Modelled};
+use crate::flow;
 use crate::function::Function;
+use crate::place::Rules;
 use crate::program::Options;
 use crate::state::{self, State};
+use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::function::GraphFn;
 use anabranch_dsl::var::check_value;
@@ -24,18 +28,24 @@ use std::sync::Arc;
 /// assert_eq!(double.call([1.0, 2.0])?.as_slice(), [2.0, 4.0]);
 /// # Ok::<(), anabranch_dsl::Diagnostic>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Session {
     pub(crate) state: Arc<State>,
-    pub(crate) options: Builder,
+    pub(crate) devices: Arc<Devices>,
+    pub(crate) run: Options,
+    pub(crate) print_to: PrintTo,
 }
 
 /// Settings of a session.
 #[derive(Clone, Default)]
 #[must_use]
 pub struct Builder {
-    pub(crate) run: Options,
-    pub(crate) print_to: Option<PrintTo>,
+    run: Options,
+    print_to: Option<PrintTo>,
+    cpus: Option<usize>,
+    modelled: Vec<Modelled>,
+    rules: Vec<(String, String)>,
+    flow: flow::Options,
 }
 
 /// Takes what functions print.
@@ -43,7 +53,13 @@ pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("run", &self.run).finish_non_exhaustive()
+        f.debug_struct("Builder").field("run", &self.run).field("cpus", &self.cpus).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("devices", &self.devices()).finish_non_exhaustive()
     }
 }
 
@@ -100,9 +116,83 @@ impl Builder {
         Builder { print_to: Some(Arc::new(to)), ..self }
     }
 
+    /// So many CPU devices, `/cpu:0` and on, which share the cores of this machine; one by default. A function runs on several of them if
+    /// the program asks for it ([`on`](anabranch_dsl::on), [`Var::on`], [`place`](Self::place)), or if it is estimated to be faster so.
+    ///
+    /// ```
+    /// use anabranch_dsl::prelude::*;
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::builder().cpus(2).build()?;
+    /// let f = session.function(|x: Tensor| on("/cpu:1", || x * 2.0) + 1.0)?;
+    /// assert_eq!(f.call(3.0)?, 7.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn cpus(self, n: usize) -> Builder {
+        Builder { cpus: Some(n), ..self }
+    }
+
+    /// Devices of modelled time instead of those of this machine: what is computed is right, and [`Function::profile`] says how long it
+    /// would have taken.
+    pub fn modelled(self, devices: impl IntoIterator<Item = Modelled>) -> Builder {
+        Builder { modelled: devices.into_iter().collect(), ..self }
+    }
+
+    /// Puts the variables whose names fit a pattern on a device, with what reads and assigns them. In the pattern `*` stands for
+    /// anything and `{i}` for a number, which the device may use. Of several rules that fit a name the last one holds.
+    ///
+    /// ```
+    /// use anabranch_dsl::prelude::*;
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::builder().cpus(3).place("*", "/cpu:0").place("layer{i}.weight", "/cpu:{i}").build()?;
+    /// let (w0, w2) = (Var::<f32>::new("layer0.weight", 2.0), Var::<f32>::new("layer2.weight", 3.0));
+    /// let f = session.function(|x: Tensor| x * w0.get() * w2.get())?;
+    /// assert_eq!(f.call(1.0)?, 6.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn place(mut self, names: &str, device: &str) -> Builder {
+        self.rules.push((names.to_owned(), device.to_owned()));
+        self
+    }
+
+    /// How many iterations of a loop over several devices may run at once: 32 by default, at least 1. More let devices run further
+    /// ahead of each other, and keep the memory of more iterations.
+    pub fn parallel_iterations(self, n: u32) -> Builder {
+        Builder { flow: flow::Options { parallel_iterations: n, ..self.flow }, ..self }
+    }
+
+    /// Whether all control flow is lowered and every operation is run by itself, even on one device: slow, for comparisons.
+    pub fn lower_everything(self, lower_everything: bool) -> Builder {
+        Builder { flow: flow::Options { lower_everything, ..self.flow }, ..self }
+    }
+
     /// The session.
+    ///
+    /// # Errors
+    /// If there are no devices, CPU devices beside modelled ones, a rule that is wrong or names a device that is not there, or no iteration may run.
     pub fn build(self) -> Result<Session> {
-        Ok(Session { state: Arc::default(), options: self })
+        if self.cpus == Some(0) {
+            return Err(Diagnostic::new("a session of no CPU devices").help("give `cpus` at least 1"));
+        }
+        if self.cpus.is_some() && !self.modelled.is_empty() {
+            let message = "a session of CPU devices and of modelled ones: their clocks are not the same";
+            return Err(Diagnostic::new(message).help("leave `cpus` out"));
+        }
+        if self.flow.parallel_iterations == 0 {
+            return Err(Diagnostic::new("no iteration of a loop may run").help("give `parallel_iterations` at least 1"));
+        }
+        let mut rules = Rules::new();
+        for (names, device) in &self.rules {
+            rules = rules.with(names, device)?;
+        }
+        let devices = Devices::new(self.cpus.unwrap_or(1), &self.modelled, rules, self.flow)?;
+        Ok(Session {
+            state: Arc::default(),
+            devices: Arc::new(devices),
+            run: self.run,
+            print_to: self.print_to.unwrap_or_else(|| Arc::new(|stream: Stream, text: &str| stream.write(text))),
+        })
     }
 }
 
@@ -121,6 +211,18 @@ impl Session {
     /// given types, and that again for each other combination of types.
     pub fn function<Args, F: GraphFn<Args>>(&self, f: F) -> Result<Function<F, Args>> {
         Ok(Function::new(self.clone(), f))
+    }
+
+    /// The names of its devices.
+    ///
+    /// ```
+    /// # use anabranch_runtime::Session;
+    /// let session = Session::builder().cpus(2).build()?;
+    /// assert_eq!(session.devices().iter().map(ToString::to_string).collect::<Vec<_>>(), ["/cpu:0", "/cpu:1"]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn devices(&self) -> Vec<DeviceName> {
+        self.devices.topology.devices.iter().map(|d| d.name).collect()
     }
 
     /// The present value of a variable.

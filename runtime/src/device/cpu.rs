@@ -1,11 +1,12 @@
 //! CPU devices: threads of their own, in the memory of the host.
 
-use super::{Events, Outside};
+use super::{Done, Events, Outside};
 use crate::optimize::optimize;
 use crate::program::{Options, Program};
+use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, Datum, Surroundings};
 use anabranch_dsl::ir::Op;
-use anabranch_dsl::{Diagnostic, Graph, HostTensor, Result, TensorType};
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, TensorType};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -13,27 +14,41 @@ use std::time::Instant;
 /// A CPU device: some threads of this machine. They start when they are first given something.
 #[derive(Debug)]
 pub(crate) struct CpuDevice {
-    name: String,
+    /// None of devices of which errors do not speak.
+    name: Option<DeviceName>,
     n_threads: usize,
     threads: OnceLock<rayon::ThreadPool>,
 }
 
 impl CpuDevice {
     /// A device with so many threads.
-    pub(crate) fn new(name: impl Into<String>, n_threads: usize) -> CpuDevice {
-        CpuDevice { name: name.into(), n_threads: n_threads.max(1), threads: OnceLock::new() }
+    pub(crate) fn new(name: Option<DeviceName>, n_threads: usize) -> CpuDevice {
+        CpuDevice { name, n_threads: n_threads.max(1), threads: OnceLock::new() }
+    }
+
+    /// Its name in messages.
+    pub(crate) fn name(&self) -> String {
+        self.name.map_or_else(|| "a device".to_owned(), |name| name.to_string())
+    }
+
+    /// An error of this device.
+    pub(crate) fn error(&self, error: Diagnostic) -> Diagnostic {
+        match self.name {
+            Some(name) => error.at(Loc::UNKNOWN, format!("on {name}")),
+            None => error,
+        }
     }
 
     fn threads(&self) -> Result<&rayon::ThreadPool> {
         if let Some(threads) = self.threads.get() {
             return Ok(threads);
         }
-        let name = self.name.clone();
+        let name = self.name();
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(self.n_threads)
             .thread_name(move |i| format!("{name} thread {i}"))
             .build()
-            .map_err(|e| Diagnostic::new(format!("the threads of {} did not start: {e}", self.name)))?;
+            .map_err(|e| Diagnostic::new(format!("the threads of {} did not start: {e}", self.name())))?;
         Ok(self.threads.get_or_init(|| threads))
     }
 
@@ -49,10 +64,12 @@ impl CpuDevice {
         let threads = self.threads()?;
         let (kernel, outside, events) = (kernel.clone(), outside.clone(), events.clone());
         threads.spawn(move || {
+            let begin = Instant::now();
             let run = || kernel.run(inputs, &outside);
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
             let panicked = |_| Err(Diagnostic::new("a kernel panicked: this is a mistake in anabranch"));
-            events.push(work, outcome.unwrap_or_else(panicked));
+            let outcome = outcome.unwrap_or_else(panicked);
+            events.push(Done { work, outcome, begin, end: Instant::now() });
         });
         Ok(())
     }

@@ -5,15 +5,18 @@
 //! long kernels of different devices run side by side.
 
 use super::executor::{Action, Executor, TaskId, Token};
-use super::{PartId, Partition, Sink, Source};
-use crate::device::{CpuDevice, CpuKernel, Events, Outside};
+use super::{KernelId, PartId, Partition, Sink, Source, modelled};
+use crate::device::{CpuDevice, CpuKernel, Done, Events, Outside};
+use crate::place::{Topology, kernel_seconds};
 use crate::program;
+use crate::session::PrintTo;
+use crate::timeline::{Span, Timeline};
 use anabranch_dsl::interp::{Datum, StopFlag, stopped};
 use anabranch_dsl::ir::{Node, Op, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl Token for Datum {
     fn truth(&self) -> bool {
@@ -29,6 +32,8 @@ pub(crate) struct Driver {
     kernels: Vec<Vec<Arc<CpuKernel>>>,
     /// The device of each part.
     devices: Vec<Arc<CpuDevice>>,
+    /// What is known of the devices, if their time is modelled, and the seconds that each kernel takes.
+    modelled: Option<(Topology, Vec<Vec<f64>>)>,
     /// Executors of steps that have ended.
     free: Mutex<Vec<Vec<Executor<Datum>>>>,
 }
@@ -42,7 +47,12 @@ pub(crate) struct Given {
 }
 
 /// Work that a device was given.
-type Work = (PartId, TaskId);
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    part: PartId,
+    task: TaskId,
+    kernel: KernelId,
+}
 
 /// How many things an executor does before it is the next one's turn.
 const TURN: usize = 64;
@@ -59,6 +69,7 @@ impl Driver {
         graph: Graph,
         partition: Partition,
         devices: &[Arc<CpuDevice>],
+        modelled: Option<Topology>,
         options: program::Options,
     ) -> Result<Driver> {
         let kernels = partition.parts.iter().map(|part| {
@@ -67,8 +78,16 @@ impl Driver {
         });
         Ok(Driver {
             kernels: kernels.collect::<Result<_>>()?,
-            devices: partition.parts.iter().map(|part| devices[part.device as usize].clone()).collect(),
+            devices: partition.parts.iter().map(|part| devices[part.device.index()].clone()).collect(),
             graph,
+            modelled: modelled.map(|topology| {
+                let seconds = partition.parts.iter().map(|part| {
+                    let device = topology.device(part.device);
+                    part.kernels.iter().map(|k| kernel_seconds(&k.graph, device)).collect()
+                });
+                let seconds = seconds.collect();
+                (topology, seconds)
+            }),
             partition,
             free: Mutex::default(),
         })
@@ -78,13 +97,30 @@ impl Driver {
         &self.partition
     }
 
-    /// Runs a step. Nothing outside changes; `stop` ends it.
+    /// The operations of a kernel, for people.
+    pub(super) fn kernel_name(&self, part: usize, kernel: KernelId) -> String {
+        let members = &self.partition.parts[part].kernels[kernel.index()].members;
+        let mut names: Vec<&str> = members.iter().map(|&n| self.graph.node(n).op.name()).collect();
+        names.retain(|&name| name != "constant" || members.len() == 1);
+        let more = names.len().saturating_sub(4);
+        let text = names[..names.len() - more].join(" ");
+        if more > 0 { format!("{text} and {more} more") } else { text }
+    }
+
+    /// The place of the source that made a kernel.
+    pub(super) fn kernel_loc(&self, part: usize, kernel: KernelId) -> Loc {
+        let members = &self.partition.parts[part].kernels[kernel.index()].members;
+        members.last().map_or(Loc::UNKNOWN, |&n| self.graph.node(n).loc)
+    }
+
+    /// Runs a step. Nothing outside changes; `stop` ends it. A timeline is made if `timeline` is one.
     pub(crate) fn step(
         &self,
         inputs: &[HostTensor],
         vars: &[HostTensor],
-        print: Arc<dyn Fn(anabranch_dsl::format::Stream, &str) + Send + Sync>,
+        print: PrintTo,
         stop: &StopFlag,
+        timeline: Option<&mut Timeline>,
     ) -> Result<Given> {
         let kept = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut executors = kept.unwrap_or_else(|| {
@@ -92,44 +128,53 @@ impl Driver {
             parts.cloned().map(Executor::new).collect()
         });
         for executor in &mut executors {
-            executor.start(self.sources(executor, inputs, vars));
+            let tensor = |&source: &Source| match source {
+                Source::Input(i) => (source, Datum::Tensor(inputs[i as usize].clone())),
+                Source::Var(var) => (source, Datum::Tensor(vars[var.index()].clone())),
+            };
+            let sources = executor.part().sources.iter().map(tensor).collect();
+            executor.start(sources);
         }
         let outside = Outside { print, stop: Arc::new(StopFlag::new()) };
-        let events = Arc::new(Events::new());
-        let mut run = Run { driver: self, outside, events, stop, running: 0, given: BTreeMap::new(), last: None };
-        let outcome = run.drive(&mut executors);
+        let mut run = Run {
+            driver: self,
+            outside,
+            events: Arc::new(Events::new()),
+            stop,
+            running: 0,
+            given: BTreeMap::new(),
+            last: None,
+            spans: timeline.is_some().then(Vec::new),
+            begin: Instant::now(),
+        };
+        let outcome = match &self.modelled {
+            Some((topology, seconds)) => {
+                modelled::drive(&mut run, &mut executors, topology, seconds).map(Duration::from_secs_f64)
+            }
+            None => run.drive(&mut executors).map(|()| run.begin.elapsed()),
+        };
         if outcome.is_err() {
             // What runs is told to stop, and its memory is free when it has.
             run.outside.stop.stop(ErrorKind::Cancelled);
             while run.running > 0 {
                 run.running -= u32::from(run.events.wait(PATIENCE).is_some());
             }
+            executors.iter_mut().for_each(Executor::abandon);
         }
-        outcome?;
+        let spans = run.spans.take();
         let given = run.given();
         debug_assert!(executors.iter().all(|e| e.n_held() == 0), "a step leaves nothing behind");
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MAX_FREE {
             free.push(executors);
         }
+        drop(free);
+        let total = outcome?;
+        if let (Some(timeline), Some(mut spans)) = (timeline, spans) {
+            spans.sort_by_key(|s| s.begin);
+            *timeline = Timeline { spans, total, modelled: self.modelled.is_some() };
+        }
         Ok(given)
-    }
-
-    fn sources(
-        &self,
-        executor: &Executor<Datum>,
-        inputs: &[HostTensor],
-        vars: &[HostTensor],
-    ) -> HashMap<Source, Datum> {
-        let sources = executor.part().nodes.iter().filter_map(|node| {
-            let super::FlowOp::Source(source) = node.op else { return None };
-            let tensor = match source {
-                Source::Input(i) => &inputs[i as usize],
-                Source::Var(var) => &vars[var.index()],
-            };
-            Some((source, Datum::Tensor(tensor.clone())))
-        });
-        sources.collect()
     }
 
     /// The error of a call that was stopped where it ran `node`.
@@ -148,8 +193,8 @@ impl Driver {
 }
 
 /// A running step.
-struct Run<'a> {
-    driver: &'a Driver,
+pub(super) struct Run<'a> {
+    pub(super) driver: &'a Driver,
     outside: Outside,
     events: Arc<Events<Work>>,
     stop: &'a StopFlag,
@@ -158,6 +203,9 @@ struct Run<'a> {
     given: BTreeMap<Sink, HostTensor>,
     /// The node that was run last.
     last: Option<Node>,
+    /// What was done when, if somebody wants to know.
+    pub(super) spans: Option<Vec<Span>>,
+    begin: Instant,
 }
 
 impl Run<'_> {
@@ -168,15 +216,13 @@ impl Run<'_> {
                 for _ in 0..TURN {
                     let Some(action) = executors[i].poll() else { break };
                     idle = false;
-                    if let Some(kind) = self.stop.get() {
-                        return Err(self.driver.stopped(kind, self.last));
-                    }
+                    self.check_stop()?;
                     self.act(executors, i, action)?;
                 }
             }
-            while let Some((work, outcome)) = self.events.pop() {
+            while let Some(done) = self.events.pop() {
                 idle = false;
-                self.done(executors, work, outcome)?;
+                self.done(executors, done)?;
             }
             if !idle {
                 continue;
@@ -185,43 +231,79 @@ impl Run<'_> {
                 return Ok(());
             }
             assert!(self.running > 0, "a step is stuck\n{}", self.driver.graph);
-            if let Some((work, outcome)) = self.events.wait(PATIENCE) {
-                self.done(executors, work, outcome)?;
+            if let Some(done) = self.events.wait(PATIENCE) {
+                self.done(executors, done)?;
             }
-            if let Some(kind) = self.stop.get() {
-                return Err(self.driver.stopped(kind, self.last));
-            }
+            self.check_stop()?;
         }
+    }
+
+    /// Fails if the call is to end.
+    pub(super) fn check_stop(&self) -> Result<()> {
+        let Some(kind) = self.stop.get() else { return Ok(()) };
+        Err(self.driver.stopped(kind, self.last))
+    }
+
+    /// Runs a kernel at once.
+    pub(super) fn compute(&mut self, part: usize, kernel: KernelId, inputs: Vec<Datum>) -> Result<Vec<Datum>> {
+        self.last = self.driver.partition.parts[part].kernels[kernel.index()].members.last().copied();
+        let results = self.driver.kernels[part][kernel.index()].run(inputs, &self.outside);
+        results.map_err(|e| self.driver.devices[part].error(e))
+    }
+
+    /// Keeps a result of the step.
+    pub(super) fn give(&mut self, sink: Sink, value: Datum) {
+        let Datum::Tensor(tensor) = value else { panic!("a step gives tensors") };
+        self.given.insert(sink, tensor);
     }
 
     fn act(&mut self, executors: &mut [Executor<Datum>], i: usize, action: Action<Datum>) -> Result<()> {
         match action {
             Action::Run { task, kernel, inputs } => {
-                self.last = self.driver.partition.parts[i].kernels[kernel.index()].members.last().copied();
-                let kernel = &self.driver.kernels[i][kernel.index()];
-                if kernel.is_short() {
-                    let results = kernel.run(inputs, &self.outside)?;
+                let loaded = &self.driver.kernels[i][kernel.index()];
+                if loaded.is_short() {
+                    let begin = self.spans.is_some().then(|| self.begin.elapsed());
+                    let results = self.compute(i, kernel, inputs)?;
+                    if let Some(begin) = begin {
+                        self.span(i, kernel, &executors[i].tag_of(task), begin, self.begin.elapsed());
+                    }
                     executors[i].done(task, results);
                 } else {
-                    let work = (PartId(i as u32), task);
-                    self.driver.devices[i].give(kernel, inputs, &self.outside, work, &self.events)?;
+                    let work = Work { part: PartId(i as u32), task, kernel };
+                    self.driver.devices[i].give(loaded, inputs, &self.outside, work, &self.events)?;
                     self.running += 1;
                 }
             }
             Action::Send { to, message } => executors[to.index()].arrived(PartId(i as u32), message),
-            Action::Give { sink, value } => {
-                let Datum::Tensor(tensor) = value else { panic!("a step gives tensors") };
-                self.given.insert(sink, tensor);
-            }
+            Action::Give { sink, value } => self.give(sink, value),
         }
         Ok(())
     }
 
-    fn done(&mut self, executors: &mut [Executor<Datum>], work: Work, outcome: Result<Vec<Datum>>) -> Result<()> {
+    fn done(&mut self, executors: &mut [Executor<Datum>], done: Done<Work>) -> Result<()> {
         self.running -= 1;
-        let (part, task) = work;
-        executors[part.index()].done(task, outcome?);
+        let Work { part, task, kernel } = done.work;
+        let results = done.outcome.map_err(|e| self.driver.devices[part.index()].error(e))?;
+        if self.spans.is_some() {
+            let since = |at: Instant| at.saturating_duration_since(self.begin);
+            let tag = executors[part.index()].tag_of(task);
+            self.span(part.index(), kernel, &tag, since(done.begin), since(done.end));
+        }
+        executors[part.index()].done(task, results);
         Ok(())
+    }
+
+    /// Notes when a kernel ran.
+    fn span(&mut self, part: usize, kernel: KernelId, tag: &[u32], begin: Duration, end: Duration) {
+        let span = Span {
+            device: self.driver.devices[part].name(),
+            name: self.driver.kernel_name(part, kernel),
+            loc: self.driver.kernel_loc(part, kernel),
+            iterations: tag.to_vec(),
+            begin,
+            end,
+        };
+        self.spans.as_mut().expect("somebody wants to know").push(span);
     }
 
     fn given(self) -> Given {

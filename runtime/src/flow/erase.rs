@@ -5,6 +5,7 @@
 
 use super::simulation::{Rng, random_graph};
 use super::{BlockId, EdgeId, FlowOp, NodeId, Options, Partition, Sink, Source, partition};
+use crate::place::place_at_random;
 use anabranch_dsl::Graph;
 use anabranch_dsl::ir::{Node, Op, Region, Value, ValueDef};
 use std::collections::{BTreeMap, HashMap};
@@ -279,9 +280,9 @@ fn without_devices_a_partition_is_the_graph() {
         let mut rng = Rng(seed);
         let graph = random_graph(&mut rng);
         let n = 1 + rng.below(4);
-        let devices: Vec<u32> = (0..graph.n_nodes()).map(|_| rng.below(n) as u32).collect();
+        let placement = place_at_random(&graph, n, rng.next());
         let options = Options { lower_everything: seed % 2 == 0, ..Options::default() };
-        let cut = partition(&graph, &devices, options);
+        let cut = partition(&graph, &placement, options);
         cut_loops += cut.loops.len();
         let erased = Erase::new(&cut).facts();
         let is_split = |node: Node| matches!(erased.nodes.get(&node), Some(Fact::Cond(..) | Fact::While(..)));
@@ -297,7 +298,7 @@ fn without_devices_a_partition_is_the_graph() {
                 erased.nodes.insert(*node, Fact::Does(None, text_of(&graph, *node), vec![]));
             }
         }
-        assert_eq!(erased, facts, "seed {seed}, {devices:?}\n{graph}");
+        assert_eq!(erased, facts, "seed {seed}, {n} devices\n{graph}");
     }
     assert!(cut_loops > 100, "{cut_loops} loops over several parts are too few");
 }

@@ -256,6 +256,12 @@ impl<V: Token> Executor<V> {
         }
     }
 
+    /// The iterations in which a kernel runs.
+    pub(crate) fn tag_of(&self, task: TaskId) -> Tag {
+        let ready = self.state.tasks[task.0 as usize].expect("the kernel runs");
+        self.state.tag(ready.instance, ready.iteration)
+    }
+
     /// A kernel has run, with these results.
     pub(crate) fn done(&mut self, task: TaskId, mut results: Vec<V>) {
         let Executor { part, state } = self;

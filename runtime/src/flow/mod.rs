@@ -36,10 +36,13 @@ pub(crate) mod driver;
 #[cfg(test)]
 mod erase;
 pub(crate) mod executor;
+mod explain;
+mod modelled;
 mod partition;
 #[cfg(test)]
 mod simulation;
 
+use crate::place::DeviceId;
 use anabranch_dsl::ir::{Node, Value, VarId};
 use anabranch_dsl::{Graph, Type};
 use std::collections::HashMap;
@@ -176,6 +179,12 @@ pub(crate) struct PartNode {
     pub(crate) position: u32,
 }
 
+impl PartNode {
+    fn source(&self) -> Option<Source> {
+        if let FlowOp::Source(source) = self.op { Some(source) } else { None }
+    }
+}
+
 /// Nodes that run together.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
@@ -217,8 +226,9 @@ pub(crate) struct Frame {
 /// What one device runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
-    /// Index of the device in the placement.
-    pub(crate) device: u32,
+    pub(crate) device: DeviceId,
+    /// What it needs of what a step begins with.
+    pub(crate) sources: Vec<Source>,
     pub(crate) nodes: Vec<PartNode>,
     pub(crate) blocks: Vec<Block>,
     /// The first is the step.
@@ -245,7 +255,6 @@ pub(crate) struct Edge {
     pub(crate) value: Value,
     pub(crate) ty: Type,
     pub(crate) from: PartId,
-    pub(crate) to: PartId,
 }
 
 /// A loop over several parts.

@@ -15,6 +15,7 @@ use super::{
     Block, BlockId, Edge, EdgeId, FlowOp, Frame, FrameId, KernelGraph, KernelId, LoopId, LoopInfo, NodeId, Part,
     PartId, PartNode, Partition, Sink, Source, Target,
 };
+use crate::place::{DeviceId, Placement};
 use anabranch_dsl::Graph;
 use anabranch_dsl::ir::{CallKind, Node, Op, Region, Value, ValueDef};
 use anabranch_dsl::ops::Effects;
@@ -50,9 +51,9 @@ enum Home {
     In(PartId),
 }
 
-/// Cuts a graph: `devices[n]` is the index of the device of the node `n`.
-pub(crate) fn partition(graph: &Graph, devices: &[u32], options: Options) -> Partition {
-    let mut cut = Cut::new(graph, devices, options);
+/// Cuts a graph that was placed.
+pub(crate) fn partition(graph: &Graph, placement: &Placement, options: Options) -> Partition {
+    let mut cut = Cut::new(graph, placement, options);
     cut.homes(graph.root());
     cut.uses();
     cut.clusters();
@@ -63,7 +64,7 @@ struct Cut<'g> {
     graph: &'g Graph,
     options: Options,
     /// The device of each part.
-    devices: Vec<u32>,
+    devices: Vec<DeviceId>,
     /// The part that was chosen for a node.
     part: Vec<PartId>,
     /// Nodes whose regions are lowered.
@@ -88,27 +89,24 @@ struct Cut<'g> {
 }
 
 impl<'g> Cut<'g> {
-    fn new(graph: &'g Graph, devices: &[u32], options: Options) -> Cut<'g> {
-        let mut numbers: BTreeSet<u32> = BTreeSet::new();
+    fn new(graph: &'g Graph, placement: &Placement, options: Options) -> Cut<'g> {
         let (mut prints, mut first_effect) = (false, None);
         graph.visit_nodes(graph.root(), &mut |node| {
-            numbers.insert(devices[node.index()]);
             prints |= matches!(graph.node(node).op, Op::Print { .. });
             if graph.node(node).op.effects() == Effects::Observable {
                 first_effect = first_effect.or(Some(node));
             }
         });
-        if numbers.is_empty() {
-            numbers.insert(0);
-        }
-        let numbers: Vec<u32> = numbers.into_iter().collect();
-        let of = |device: u32| PartId(numbers.binary_search(&device).map_or(0, |i| i as u32));
-        let mut part: Vec<PartId> = devices.iter().map(|&d| of(d)).collect();
-        part.resize(graph.n_nodes(), PartId(0));
+        let devices = placement.devices(graph);
+        let mut part = vec![PartId(0); graph.n_nodes()];
+        graph.visit_nodes(graph.root(), &mut |node| {
+            let i = devices.binary_search(&placement.of(node)).expect("the device is one of those that are used");
+            part[node.index()] = PartId(i as u32);
+        });
         let mut cut = Cut {
             graph,
             options,
-            devices: numbers.clone(),
+            devices,
             part,
             split: vec![false; graph.n_nodes()],
             ordered: vec![false; graph.n_nodes()],
@@ -901,7 +899,7 @@ impl Build<'_> {
             }
             for place in self.cut.sent_in(value, part) {
                 let edge = EdgeId(self.edges.len() as u32);
-                self.edges.push(Edge { value, ty: graph.ty(value).clone(), from: home, to: part });
+                self.edges.push(Edge { value, ty: graph.ty(value).clone(), from: home });
                 let protos = &mut self.parts[home.index()];
                 protos.add(Make::Send(edge, part), place, vec![(value, place)], 0);
                 let protos = &mut self.parts[part.index()];
@@ -1194,8 +1192,12 @@ impl<'a> Numbering<'a> {
                 frame.leader = Some(leader);
             }
         }
+        let mut sources: Vec<Source> = nodes.iter().filter_map(PartNode::source).collect();
+        sources.sort_unstable();
+        sources.dedup();
         Part {
             device: cut.devices[self.part.index()],
+            sources,
             nodes,
             blocks: self.blocks,
             frames: self.frames,

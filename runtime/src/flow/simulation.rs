@@ -12,6 +12,7 @@
 
 use super::executor::{Action, Executor, Message, TaskId, Token};
 use super::{KernelGraph, Options, PartId, Partition, Sink, Source, partition};
+use crate::place::place_at_random;
 use anabranch_dsl::ir::{Op, Value, verify};
 use anabranch_dsl::{Graph, HostTensor, interp};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,7 +25,7 @@ const STEPS: usize = 20;
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -311,9 +312,9 @@ fn schedules(seed: u64) -> Result<usize, String> {
     let mut rng = Rng(seed);
     let graph = random_graph(&mut rng);
     let n = 1 + rng.below(4);
-    let devices: Vec<u32> = (0..graph.n_nodes()).map(|_| rng.below(n) as u32).collect();
+    let placement = place_at_random(&graph, n, rng.next());
     let options = Options { lower_everything: rng.below(2) == 0, parallel_iterations: [1, 2, 3, 32][rng.below(4)] };
-    let cut = partition(&graph, &devices, options);
+    let cut = partition(&graph, &placement, options);
     let inputs = [rng.below(7) as i64 - 3, rng.below(7) as i64 - 3];
     let tensors = inputs.map(HostTensor::scalar);
     let expected = interp::run(&graph, &tensors, &mut vec![], interp::Options::default()).map_err(|e| e.to_string())?;
@@ -336,7 +337,7 @@ fn schedules(seed: u64) -> Result<usize, String> {
             given: BTreeMap::new(),
             sent: HashSet::new(),
         };
-        let wrong = |e: String| format!("{e}\nstep {step}, {end:?}, {options:?}, {devices:?}\n{graph}");
+        let wrong = |e: String| format!("{e}\nstep {step}, {end:?}, {options:?}, {n} devices\n{graph}");
         simulation.run(end).map_err(wrong)?;
         let done = simulation.executors.iter().all(Executor::is_finished);
         messages += simulation.sent.len();

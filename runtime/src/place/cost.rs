@@ -50,6 +50,18 @@ pub(super) struct Costs {
     pub(super) makers: Vec<Option<Node>>,
 }
 
+/// Seconds that a device takes for a graph that it computes as a whole.
+pub(crate) fn kernel_seconds(graph: &Graph, device: &DeviceInfo) -> f64 {
+    let costs = Costs::new(graph);
+    let mut seconds = device.launch;
+    graph.visit_nodes(graph.root(), &mut |node| {
+        let runs = costs.runs[graph.node(node).region.index()];
+        let Work { flops, bytes, .. } = costs.work[node.index()];
+        seconds += runs * (flops / device.flops).max(bytes / device.bandwidth);
+    });
+    seconds
+}
+
 /// How many constructs are looked through for the maker of a value.
 const MAX_HOPS: usize = 64;
 

@@ -18,8 +18,9 @@ mod rules;
 mod tests;
 pub(crate) mod topology;
 
+pub(crate) use cost::kernel_seconds;
 pub(crate) use rules::Rules;
-pub(crate) use topology::{DeviceId, Topology};
+pub(crate) use topology::{DeviceId, DeviceInfo, Topology};
 
 use anabranch_dsl::Result;
 use anabranch_dsl::ir::{Graph, Node, VarId};

@@ -1,0 +1,123 @@
+//! What runs a compiled function: the plan of one device, or the parts of several.
+
+use crate::device::Devices;
+use crate::flow;
+use crate::flow::driver::Driver;
+use crate::place::{self, Placement};
+use crate::program::{Options, Program};
+use crate::session::PrintTo;
+use crate::state::Guard;
+use crate::timeline::Timeline;
+use anabranch_dsl::interp::{StopFlag, Surroundings};
+use anabranch_dsl::{Graph, HostTensor, Result};
+
+/// A compiled graph.
+#[derive(Debug)]
+pub(crate) enum Engine {
+    /// It is all on one device.
+    Whole(Box<Program>),
+    /// It is on several.
+    Parts(Box<Parts>),
+}
+
+/// A graph on several devices.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    graph: Graph,
+    placement: Placement,
+    driver: Driver,
+}
+
+/// What a step meets outside of its function.
+pub(crate) struct StepCx<'a> {
+    pub(crate) print: &'a PrintTo,
+    pub(crate) stop: &'a StopFlag,
+}
+
+impl Engine {
+    /// Places and compiles a graph whose inputs have known shapes.
+    pub(crate) fn new(graph: Graph, devices: &Devices, options: Options) -> Result<Engine> {
+        if options.interpreted || devices.is_one() {
+            return Ok(Engine::Whole(Box::new(Program::with_options(graph, options)?)));
+        }
+        let placement = place::place(&graph, &devices.topology, &devices.rules, &[])?;
+        if placement.devices(&graph).len() < 2 && !devices.flow.lower_everything && !devices.is_modelled {
+            return Ok(Engine::Whole(Box::new(Program::with_options(graph, options)?)));
+        }
+        let partition = flow::partition(&graph, &placement, devices.flow);
+        let modelled = devices.is_modelled.then(|| devices.topology.clone());
+        let driver = Driver::new(graph.clone(), partition, &devices.cpus, modelled, options)?;
+        Ok(Engine::Parts(Box::new(Parts { graph, placement, driver })))
+    }
+
+    /// The graph.
+    pub(crate) fn graph(&self) -> &Graph {
+        match self {
+            Engine::Whole(program) => program.graph(),
+            Engine::Parts(parts) => &parts.graph,
+        }
+    }
+
+    /// Runs a step on locked variables, which change only if it succeeds.
+    pub(crate) fn step(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut [Guard<'_>],
+        cx: &StepCx<'_>,
+    ) -> Result<Vec<HostTensor>> {
+        match self {
+            Engine::Whole(program) => program.step(inputs, vars, Surroundings { print: &**cx.print, stop: cx.stop }),
+            Engine::Parts(parts) => parts.step(inputs, vars, cx, None),
+        }
+    }
+
+    /// Runs a step like [`step`](Self::step) and notes what was done when.
+    pub(crate) fn profile(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut [Guard<'_>],
+        cx: &StepCx<'_>,
+    ) -> Result<(Vec<HostTensor>, Timeline)> {
+        let mut timeline = Timeline::default();
+        let outputs = match self {
+            Engine::Whole(_) => {
+                let begin = std::time::Instant::now();
+                let outputs = self.step(inputs, vars, cx)?;
+                timeline.total = begin.elapsed();
+                outputs
+            }
+            Engine::Parts(parts) => parts.step(inputs, vars, cx, Some(&mut timeline))?,
+        };
+        Ok((outputs, timeline))
+    }
+
+    /// What runs, as text.
+    pub(crate) fn explain(&self, devices: &Devices) -> String {
+        match self {
+            Engine::Whole(program) => program.explain(),
+            Engine::Parts(parts) => {
+                let placed = parts.placement.explain(&parts.graph, &devices.topology);
+                let names = devices.topology.devices.iter().map(|d| d.name.to_string()).collect::<Vec<_>>();
+                format!("{placed}{}", parts.driver.partition().explain(&parts.graph, &names))
+            }
+        }
+    }
+}
+
+impl Parts {
+    fn step(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut [Guard<'_>],
+        cx: &StepCx<'_>,
+        timeline: Option<&mut Timeline>,
+    ) -> Result<Vec<HostTensor>> {
+        let before: Vec<HostTensor> = vars.iter().map(|guard| guard.tensor().clone()).collect();
+        let given = self.driver.step(inputs, &before, cx.print.clone(), cx.stop, timeline)?;
+        drop(before);
+        for (var, tensor) in given.assigned {
+            *vars[var.index()].tensor_mut() = tensor;
+        }
+        Ok(given.outputs)
+    }
+}

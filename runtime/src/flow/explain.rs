@@ -1,0 +1,65 @@
+//! A partition as text.
+
+use super::{FlowOp, Frame, Part, Partition};
+use anabranch_dsl::Graph;
+use std::fmt::Write;
+
+impl Partition {
+    /// The parts: for each device its kernels with what they compute, what it sends, and the loops that it takes part in.
+    pub(crate) fn explain(&self, graph: &Graph, devices: &[String]) -> String {
+        let mut text = String::new();
+        for (p, part) in self.parts.iter().enumerate() {
+            let name = &devices[part.device.index()];
+            let _ = writeln!(text, "part {p} on {name}: {} nodes, {} kernels", part.nodes.len(), part.kernels.len());
+            self.nodes(graph, part, &mut text);
+        }
+        for (i, info) in self.loops.iter().enumerate() {
+            let members = self.parts.iter().enumerate().filter(|(_, p)| p.frame_of[i].is_some());
+            let names: Vec<String> =
+                members.map(|(p, part)| format!("part {p} ({})", devices[part.device.index()])).collect();
+            let loc = graph.node(info.node).loc;
+            let window =
+                self.parts[info.leader.index()].frame_of[i].map(|f| &self.parts[info.leader.index()].frames[f.index()]);
+            let window = window.map_or(1, |frame: &Frame| frame.window);
+            let _ = writeln!(
+                text,
+                "loop at {loc}: {}; part {} computes its predicate, {window} iterations at once",
+                names.join(", "),
+                info.leader.0
+            );
+        }
+        text
+    }
+
+    fn nodes(&self, graph: &Graph, part: &Part, text: &mut String) {
+        for node in &part.nodes {
+            let block = &part.blocks[node.block.index()];
+            let mut depth = 0;
+            let mut frame = &part.frames[block.frame.index()];
+            while let Some(parent) = frame.parent {
+                (frame, depth) = (&part.frames[parent.index()], depth + 1);
+            }
+            let indent = "  ".repeat(depth + 1);
+            let _ = match node.op {
+                FlowOp::Compute(kernel) => {
+                    let members = &part.kernels[kernel.index()].members;
+                    let names: Vec<&str> = members.iter().map(|&n| graph.node(n).op.name()).collect();
+                    writeln!(text, "{indent}compute {}", names.join(" "))
+                }
+                FlowOp::Send { edge, to } => {
+                    let edge = &self.edges[edge.index()];
+                    writeln!(text, "{indent}send {} {} to part {}", edge.value, edge.ty, to.0)
+                }
+                FlowOp::Recv(edge) => {
+                    let edge = &self.edges[edge.index()];
+                    writeln!(text, "{indent}receive {} from part {}", edge.value, edge.from.0)
+                }
+                FlowOp::Loop(_) => {
+                    let loc = node.origin.map(|n| graph.node(n).loc.to_string()).unwrap_or_default();
+                    writeln!(text, "{indent}loop at {loc}")
+                }
+                _ => Ok(()),
+            };
+        }
+    }
+}
