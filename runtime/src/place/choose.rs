@@ -35,7 +35,7 @@ const MAX_CLUSTERS: usize = 96;
 const FAIR_SHARE: f64 = 1.1;
 
 /// Nodes that may be walked by estimates, besides one estimate for each start.
-const MAX_WALKED: usize = 1_500_000;
+const MAX_WALKED: usize = 500_000;
 
 /// Why a group is where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

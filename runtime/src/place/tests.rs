@@ -6,6 +6,10 @@ use anabranch_dsl::ir::Op;
 use anabranch_dsl::{TensorType, trace};
 use std::fmt::Write;
 
+#[allow(dead_code, reason = "the tests of the language use the rest")]
+#[path = "../../../dsl/tests/random/mod.rs"]
+mod random;
+
 fn parse(text: &str) -> Graph {
     Graph::parse(text, "f.ir").unwrap_or_else(|e| panic!("{}", e[0]))
 }
@@ -427,4 +431,32 @@ fn time_grows_with_the_nodes_alone() {
     assert_eq!(placement.devices(&graph).len(), 4);
     let Some(Reasons { seconds, single: Some((_, single)), .. }) = placement.reasons else { panic!("it was chosen") };
     assert!(seconds < 0.5 * single, "{seconds} of {single}");
+}
+
+#[test]
+fn random_graphs_are_placed_by_the_laws() {
+    let cases = if std::env::var_os("ANABRANCH_SLOW").is_some() { 2000 } else { 100 };
+    let topology = Topology::cpus(3);
+    let (mut several, mut constrained) = (0, 0);
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    for case in 0..cases {
+        let mut byte = || {
+            // xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016).
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 56) as u8
+        };
+        let tape: Vec<u8> = (0..600).map(|_| byte()).collect();
+        let graph = random::program(&tape).graph;
+        let placement = placed(&graph, &topology);
+        check_laws(&graph, &topology, &placement, true);
+        assert_eq!(placed(&graph, &topology), placement, "case {case}");
+        several += usize::from(placement.devices(&graph).len() > 1);
+        graph.visit_nodes(graph.root(), &mut |node| constrained += usize::from(graph.node(node).on.is_some()));
+        let at_random = place_at_random(&graph, 3, case);
+        check_laws(&graph, &topology, &at_random, false);
+        assert!(!placement.explain(&graph, &topology).is_empty());
+    }
+    assert!(several > cases as usize / 10 && constrained > 10 * cases as usize, "{several}, {constrained}");
 }
