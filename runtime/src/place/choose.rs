@@ -119,7 +119,7 @@ impl Chooser<'_> {
         let mut best: Option<(DeviceId, Estimate)> = None;
         for d in self.topology.ids() {
             if ids.iter().all(|&g| free(g) || self.feasible.of(g).contains(&d)) {
-                let estimate = self.estimator.of(&vec![d; ids.len()]);
+                let estimate = self.estimator.single(d);
                 if best.is_none_or(|(_, b)| estimate.seconds < b.seconds) {
                     best = Some((d, estimate));
                 }

@@ -460,3 +460,52 @@ fn random_graphs_are_placed_by_the_laws() {
     }
     assert!(several > cases as usize / 10 && constrained > 10 * cases as usize, "{several}, {constrained}");
 }
+
+#[test]
+fn the_estimate_of_one_device_is_that_of_a_walk() {
+    let topology = Topology::cpus(2);
+    for graph in [parse(CONTROL), lstm(2, 32, 8, |_| None), chains(3, 4, 64)] {
+        let (groups, costs) = (Groups::new(&graph), Costs::new(&graph));
+        let mut estimator = estimate::Estimator::new(&graph, &topology, &groups, &costs);
+        let device = DeviceId::from_index(1);
+        let [walked, summed] = [estimator.of(&vec![device; groups.len()]), estimator.single(device)];
+        assert!((walked.seconds / summed.seconds - 1.0).abs() < 1e-9, "{walked:?} {summed:?}");
+        assert_eq!(walked.transfers, 0.0);
+    }
+}
+
+/// A loop whose body is a chain of heavy products on several devices: its iterations are independent but for the counter.
+fn pipeline(stages: usize, trips: usize) -> Graph {
+    let mut text = format!(
+        "graph @pipeline(%x: f32[256, 256]) -> f32[256, 256] {{
+    %zero = constant 0 : i32[] on \"/cpu:0\"
+    %start = constant 0.0 : f32[256, 256] on \"/cpu:0\"
+    %i, %last = while (%i = %zero, %last = %start | %x = %x) cond {{
+        %n = constant {trips} : i32[] on \"/cpu:0\"
+        %more = lt %i, %n : bool[] on \"/cpu:0\"
+        yield %more
+    }} body {{
+        %one = constant 1 : i32[] on \"/cpu:0\"
+        %j = add %i, %one : i32[] on \"/cpu:0\"\n"
+    );
+    for stage in 0..stages {
+        let from = if stage == 0 { "x".to_owned() } else { format!("y{}", stage - 1) };
+        let _ = writeln!(text, "        %y{stage} = matmul %{from}, %x : f32[256, 256] on \"/cpu:{stage}\"");
+    }
+    parse(&format!("{text}        yield %j, %y{}\n    }}\n    return %last\n}}\n", stages - 1))
+}
+
+#[test]
+fn iterations_of_a_pipeline_overlap_in_the_estimate() {
+    let topology = Topology::cpus(8);
+    let of = |stages: usize, trips: usize| {
+        let graph = pipeline(stages, trips);
+        placed(&graph, &topology).reasons.expect("it was chosen").seconds
+    };
+    let (one, eight) = (of(1, 100), of(8, 100));
+    // As long as one stage, and the seven that fill it, but for messages.
+    assert!(eight > one && eight < 1.5 * one, "{one} {eight}");
+    // Each iteration more takes what it takes.
+    let more = of(8, 1100) / 1000.0 - eight / 1000.0;
+    assert!((more / (one / 100.0) - 1.0).abs() < 0.3, "{more} {one}");
+}
