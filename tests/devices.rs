@@ -45,7 +45,7 @@ fn layers(x: Tensor, trips: usize) -> Tensor {
         let mut y = x;
         let mut n = scalar(0.0);
         while y.sum() < 10.0 {
-            y = y * 2.0;
+            y *= 2.0;
             n += 1.0;
         }
         (y, n)
@@ -91,7 +91,7 @@ fn devices_change_no_value() {
     }
     assert!(!without.same_structure(&graph), "devices are a part of the structure");
     let x = HostTensor::new([3], vec![0.5f32, 1.0, -0.25]);
-    let expected = interp::run(&without, &[x.clone()], &mut vec![], Default::default()).unwrap();
+    let expected = interp::run(&without, std::slice::from_ref(&x), &mut vec![], Default::default()).unwrap();
     assert_eq!(interp::run(&graph, &[x], &mut vec![], Default::default()).unwrap(), expected);
     assert_eq!(with.into_host(), expected[0]);
 }

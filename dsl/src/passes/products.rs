@@ -111,8 +111,8 @@ impl Sequence<'_> {
         self.add_node(at, Op::Prim(def, attrs), operands, origin)
     }
 
-    fn add_constant(&mut self, at: At, tensor: HostTensor) -> Value {
-        self.add_node(at, Op::Constant(tensor), &[], self.graph.node(self.node).origin())
+    fn add_constant(&mut self, at: At, tensor: HostTensor, origin: Origin) -> Value {
+        self.add_node(at, Op::Constant(tensor), &[], origin)
     }
 
     fn add_node(&mut self, at: At, op: Op, operands: &[Value], origin: Origin) -> Value {
@@ -265,17 +265,17 @@ impl Sequence<'_> {
         let start = match kept.iteration {
             Some(iteration) => iteration,
             None => {
-                let zero = self.add_constant(before, HostTensor::scalar(0i32));
+                let zero = self.add_constant(before, HostTensor::scalar(0i32), origin);
                 let (iteration, _) = self.graph.add_loop_variable(self.node, zero);
-                let one = self.add_constant(end, HostTensor::scalar(1i32));
+                let one = self.add_constant(end, HostTensor::scalar(1i32), origin);
                 let next = self.add(end, "add", &[iteration, one], Attrs::none(), origin);
                 self.yield_also(next);
                 *kept.iteration.insert(iteration)
             }
         };
-        let by = self.add_constant(end, HostTensor::scalar(depth as i32));
+        let by = self.add_constant(end, HostTensor::scalar(depth as i32), origin);
         let start = self.add(end, "mul", &[start, by], Attrs::none(), origin);
-        let zero = self.add_constant(before, HostTensor::zeros(dtype, []));
+        let zero = self.add_constant(before, HostTensor::zeros(dtype, []), origin);
         let zeros = self.add(before, "broadcast_to", &[zero], shape(&[self.trips * depth, columns]), origin);
         let (all, result) = self.graph.add_loop_variable(self.node, zeros);
         let next = self.add(end, "dynamic_update_slice", &[all, rows, start], first_axis(None), origin);

@@ -6,7 +6,7 @@
 use anabranch_dsl::ir::Graph;
 use anabranch_dsl::trace::{self, Any, CondTrace, WhileTrace};
 use anabranch_dsl::{AnyVar, DType, Dim, HostTensor, Shape, Tensor, TensorType};
-use anabranch_dsl::{checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients};
+use anabranch_dsl::{checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients, on};
 use std::sync::Arc;
 
 /// A random graph, and initial values for its variables.
@@ -17,6 +17,9 @@ pub(crate) struct Program {
 
 /// The extent that is named `n` in random graphs.
 pub(crate) const N: usize = 3;
+
+/// Devices that parts of random graphs are to be on.
+pub(crate) const DEVICES: [&str; 5] = ["/cpu:0", "/cpu:1", "/cpu:2", "/cpu", "/peer:local"];
 
 fn n() -> Dim {
     Dim::Named(Arc::from("n"))
@@ -106,7 +109,7 @@ impl Writer<'_> {
     fn statement(&mut self, scope: &mut Vec<Any>, depth: usize) {
         let a = self.pick(scope);
         let ty = a.tensor_type();
-        let new = match self.choose(18) {
+        let new = match self.choose(19) {
             0 => trace::constant(self.constant()),
             1 if ty.dtype.is_float() => a.tanh(),
             2 if ty.dtype.is_numeric() => a.neg(),
@@ -129,6 +132,10 @@ impl Writer<'_> {
             }
             16 if depth > 0 => return self.checkpoint(scope, depth),
             17 if ty.dtype == DType::F32 => self.with_own_gradient(scope, a),
+            18 if depth > 0 => {
+                let device = DEVICES[self.choose(DEVICES.len())];
+                return on(device, || self.block(scope, depth - 1, 4));
+            }
             _ if ty.dtype.is_float() => a.mul(a.tanh()).named("a b"),
             _ => a.cast(DType::F32).mul(a.cast(DType::F32)),
         };

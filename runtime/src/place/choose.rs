@@ -35,7 +35,7 @@ const MAX_CLUSTERS: usize = 96;
 const FAIR_SHARE: f64 = 1.1;
 
 /// Nodes that may be walked by estimates, besides one estimate for each start.
-const MAX_WALKED: usize = 1_500_000;
+const MAX_WALKED: usize = 500_000;
 
 /// Why a group is where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl Chooser<'_> {
         let mut best: Option<(DeviceId, Estimate)> = None;
         for d in self.topology.ids() {
             if ids.iter().all(|&g| free(g) || self.feasible.of(g).contains(&d)) {
-                let estimate = self.estimator.of(&vec![d; ids.len()]);
+                let estimate = self.estimator.single(d);
                 if best.is_none_or(|(_, b)| estimate.seconds < b.seconds) {
                     best = Some((d, estimate));
                 }

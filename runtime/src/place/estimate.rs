@@ -165,6 +165,12 @@ impl<'a> Estimator<'a> {
         self.order.iter().map(|&(node, _)| node)
     }
 
+    /// The cost of a step with all on one device: what [`of`](Self::of) gives then.
+    pub(super) fn single(&self, device: DeviceId) -> Estimate {
+        let seconds = self.sum(self.class[device.index()], self.graph.root());
+        Estimate { seconds, transfers: 0.0 }
+    }
+
     /// The cost of a step with each group on its device.
     pub(super) fn of(&mut self, devices: &[DeviceId]) -> Estimate {
         self.uniform.fill(true);

@@ -6,6 +6,10 @@ use anabranch_dsl::ir::Op;
 use anabranch_dsl::{TensorType, trace};
 use std::fmt::Write;
 
+#[allow(dead_code, reason = "the tests of the language use the rest")]
+#[path = "../../../dsl/tests/random/mod.rs"]
+mod random;
+
 fn parse(text: &str) -> Graph {
     Graph::parse(text, "f.ir").unwrap_or_else(|e| panic!("{}", e[0]))
 }
@@ -427,4 +431,81 @@ fn time_grows_with_the_nodes_alone() {
     assert_eq!(placement.devices(&graph).len(), 4);
     let Some(Reasons { seconds, single: Some((_, single)), .. }) = placement.reasons else { panic!("it was chosen") };
     assert!(seconds < 0.5 * single, "{seconds} of {single}");
+}
+
+#[test]
+fn random_graphs_are_placed_by_the_laws() {
+    let cases = if std::env::var_os("ANABRANCH_SLOW").is_some() { 2000 } else { 100 };
+    let topology = Topology::cpus(3);
+    let (mut several, mut constrained) = (0, 0);
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    for case in 0..cases {
+        let mut byte = || {
+            // xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016).
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 56) as u8
+        };
+        let tape: Vec<u8> = (0..600).map(|_| byte()).collect();
+        let graph = random::program(&tape).graph;
+        let placement = placed(&graph, &topology);
+        check_laws(&graph, &topology, &placement, true);
+        assert_eq!(placed(&graph, &topology), placement, "case {case}");
+        several += usize::from(placement.devices(&graph).len() > 1);
+        graph.visit_nodes(graph.root(), &mut |node| constrained += usize::from(graph.node(node).on.is_some()));
+        let at_random = place_at_random(&graph, 3, case);
+        check_laws(&graph, &topology, &at_random, false);
+        assert!(!placement.explain(&graph, &topology).is_empty());
+    }
+    assert!(several > cases as usize / 10 && constrained > 10 * cases as usize, "{several}, {constrained}");
+}
+
+#[test]
+fn the_estimate_of_one_device_is_that_of_a_walk() {
+    let topology = Topology::cpus(2);
+    for graph in [parse(CONTROL), lstm(2, 32, 8, |_| None), chains(3, 4, 64)] {
+        let (groups, costs) = (Groups::new(&graph), Costs::new(&graph));
+        let mut estimator = estimate::Estimator::new(&graph, &topology, &groups, &costs);
+        let device = DeviceId::from_index(1);
+        let [walked, summed] = [estimator.of(&vec![device; groups.len()]), estimator.single(device)];
+        assert!((walked.seconds / summed.seconds - 1.0).abs() < 1e-9, "{walked:?} {summed:?}");
+        assert_eq!(walked.transfers, 0.0);
+    }
+}
+
+/// A loop whose body is a chain of heavy products on several devices: its iterations are independent but for the counter.
+fn pipeline(stages: usize, trips: usize) -> Graph {
+    let mut text = format!(
+        "graph @pipeline(%x: f32[256, 256]) -> f32[256, 256] {{
+    %zero = constant 0 : i32[] on \"/cpu:0\"
+    %start = constant 0.0 : f32[256, 256] on \"/cpu:0\"
+    %i, %last = while (%i = %zero, %last = %start | %x = %x) cond {{
+        %n = constant {trips} : i32[] on \"/cpu:0\"
+        %more = lt %i, %n : bool[] on \"/cpu:0\"
+        yield %more
+    }} body {{
+        %one = constant 1 : i32[] on \"/cpu:0\"
+        %j = add %i, %one : i32[] on \"/cpu:0\"\n"
+    );
+    for stage in 0..stages {
+        let from = if stage == 0 { "x".to_owned() } else { format!("y{}", stage - 1) };
+        let _ = writeln!(text, "        %y{stage} = matmul %{from}, %x : f32[256, 256] on \"/cpu:{stage}\"");
+    }
+    parse(&format!("{text}        yield %j, %y{}\n    }}\n    return %last\n}}\n", stages - 1))
+}
+
+#[test]
+fn iterations_of_a_pipeline_overlap_in_the_estimate() {
+    let topology = Topology::cpus(8);
+    let of = |stages: usize, trips: usize| {
+        let graph = pipeline(stages, trips);
+        placed(&graph, &topology).reasons.expect("it was chosen").seconds
+    };
+    let (one, eight) = (of(1, 100), of(8, 100));
+    // As long as one stage, and the seven that fill it, but for messages.
+    assert!(eight > one && eight < 1.5 * one, "{one} {eight}");
+    // Each iteration more takes what it takes.
+    let more = of(8, 1100) / 1000.0 - eight / 1000.0;
+    assert!((more / (one / 100.0) - 1.0).abs() < 0.3, "{more} {one}");
 }
