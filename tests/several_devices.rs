@@ -1,0 +1,338 @@
+//! Functions that run on several devices at once: values, effects, errors, ends of calls, and what overlaps.
+
+use anabranch::nn::{Init, Linear, Lstm};
+use anabranch::optim::{Optimizer, Sgd};
+use anabranch::prelude::*;
+use anabranch::{CallOptions, CancelHandle, ErrorKind, Modelled, Timeline};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+type Outcome = anabranch::Result<()>;
+
+/// A loop whose counter is on one device and whose states are on others.
+#[graph]
+fn three_sums(n: Tensor<i32>) -> (Tensor<i32>, Tensor<i32>, Tensor<i32>) {
+    let (mut i, mut a, mut b) = (scalar(0), scalar(0), scalar(1));
+    while i < n {
+        a = on("/cpu:1", || a + i);
+        b = on("/cpu:2", || b * 2 + a);
+        i = on("/cpu:0", || i + 1);
+    }
+    (i, a, b)
+}
+
+fn plain_sums(n: i32) -> (i32, i32, i32) {
+    let (mut i, mut a, mut b) = (0, 0, 1i32);
+    while i < n {
+        (a, b) = (a + i, b.wrapping_mul(2).wrapping_add(a + i));
+        i += 1;
+    }
+    (i, a, b)
+}
+
+#[test]
+fn a_loop_over_three_devices_has_the_values_of_plain_rust() -> Outcome {
+    for parallel_iterations in [1, 2, 32] {
+        let session = Session::builder().cpus(3).parallel_iterations(parallel_iterations).build()?;
+        let f = session.function(three_sums)?;
+        for n in [0, 1, 2, 7, 100, 33, 0] {
+            let (i, a, b) = f.call(n)?;
+            assert_eq!((i.item(), a.item(), b.item()), plain_sums(n), "{n} trips, {parallel_iterations} at once");
+        }
+        let text = f.explain(&[anabranch::TensorType::new(anabranch::DType::I32, [])])?;
+        for part in ["part 0 on /cpu:0", "part 1 on /cpu:1", "part 2 on /cpu:2", "part 0 computes its predicate"] {
+            assert!(text.contains(part), "no `{part}` in\n{text}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_printed_on_several_devices_is_in_order() -> Outcome {
+    #[graph]
+    fn talks(n: Tensor<i32>) -> Tensor<i32> {
+        let (mut i, mut a) = (scalar(0), scalar(0));
+        println!("begin {n}");
+        while i < n {
+            on("/cpu:1", || println!("a {a}"));
+            if i % 2 == 0 {
+                on("/cpu:0", || println!("even {i}"));
+            }
+            a = on("/cpu:1", || a + i);
+            i += 1;
+        }
+        println!("end {a}");
+        a
+    }
+    let printed = Arc::new(Mutex::new(String::new()));
+    let to = printed.clone();
+    let session =
+        Session::builder().cpus(2).print_to(move |_, text| to.lock().expect("no panic").push_str(text)).build()?;
+    let f = session.function(talks)?;
+    for _ in 0..3 {
+        printed.lock().expect("no panic").clear();
+        f.call(4)?;
+        let expected = "begin 4\na 0\neven 0\na 0\na 1\neven 2\na 3\nend 6\n";
+        assert_eq!(*printed.lock().expect("no panic"), expected);
+    }
+    Ok(())
+}
+
+#[test]
+fn an_error_names_the_line_and_the_device_and_changes_nothing() -> Outcome {
+    let count = Var::<i32>::new("count", 0);
+    let session = Session::builder().cpus(2).build()?;
+    let f = session.function(|n: Tensor<i32>| {
+        count.set(count.get() + 1);
+        checked_last(n)
+    })?;
+    assert_eq!(f.call(3)?, 2);
+    let error = f.call(9).expect_err("the sixth iteration fails").to_string();
+    assert!(error.contains("assertion failed: i is 5") && error.contains("tests/several_devices.rs"), "{error}");
+    assert!(error.contains("on /cpu:1"), "{error}");
+    assert_eq!(session.get(&count)?, 1);
+    assert_eq!(f.call(4)?, 3);
+    assert_eq!(session.get(&count)?, 2);
+    Ok(())
+}
+
+#[graph]
+fn checked_last(n: Tensor<i32>) -> Tensor<i32> {
+    let mut last = scalar(0);
+    for i in range(n) {
+        on("/cpu:1", || assert!(i < 5, "i is {i}"));
+        last = on("/cpu:0", || i * 1);
+    }
+    last
+}
+
+#[graph]
+fn endless(x: Tensor) -> Tensor {
+    let (mut i, mut x) = (scalar(0), x);
+    while i >= 0 {
+        x = on("/cpu:1", || x * 0.5);
+        i = on("/cpu:0", || (i + 1) % 1000);
+    }
+    x
+}
+
+#[test]
+fn a_loop_over_several_devices_ends_at_its_deadline_or_when_it_is_cancelled() -> Outcome {
+    let session = Session::builder().cpus(2).build()?;
+    let f = session.function(endless)?;
+    let error = f.call_within(Duration::from_millis(30), 1.0).expect_err("it does not end by itself");
+    assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
+    assert!(error.to_string().contains("while i >= 0"), "{error}");
+    let cancel = CancelHandle::new();
+    let options = CallOptions::new().cancelled_by(&cancel);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| f.call_with(&options, 1.0).expect_err("it does not end by itself").kind);
+        std::thread::sleep(Duration::from_millis(20));
+        cancel.cancel();
+        assert_eq!(call.join().expect("no panic"), ErrorKind::Cancelled);
+    });
+    Ok(())
+}
+
+#[test]
+fn several_steps_of_one_function_run_at_once() -> Outcome {
+    let session = Session::builder().cpus(3).build()?;
+    let f = session.function(three_sums)?;
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..4)
+            .map(|k| {
+                let f = &f;
+                scope.spawn(move || {
+                    for n in 0..20 {
+                        let (i, a, b) = f.call(n + k)?;
+                        assert_eq!((i.item(), a.item(), b.item()), plain_sums(n + k));
+                    }
+                    Outcome::Ok(())
+                })
+            })
+            .collect();
+        calls.into_iter().try_for_each(|call| call.join().expect("no panic"))
+    })
+}
+
+/// The losses of a few training steps of two layers.
+fn losses(session: &Session, devices: [&str; 2]) -> anabranch::Result<Vec<f32>> {
+    let init = Init::new(7);
+    let first = on(devices[0], || Linear::new(&init, 3, 8));
+    let second = on(devices[1], || Linear::new(&init, 8, 1));
+    let model = (first, second);
+    let sgd = Sgd::new(0.1);
+    let step = session.function(|x: Tensor, y: Tensor| {
+        let h = on(devices[0], || model.0.apply(x).tanh());
+        let e = on(devices[1], || model.1.apply(h)) - y;
+        let loss = (e * e).mean();
+        sgd.minimize(loss, &model);
+        loss
+    })?;
+    let x: Vec<[f32; 3]> = (0..16).map(|i| [0.3, 0.5, 0.7].map(|s| (i as f32 * s).sin())).collect();
+    let y: Vec<[f32; 1]> = x.iter().map(|[a, b, c]| [a * b - c]).collect();
+    (0..20).map(|_| Ok(step.call((&x, &y))?.item())).collect()
+}
+
+#[test]
+fn a_model_over_two_devices_learns_as_on_one() -> Outcome {
+    let one = losses(&Session::new()?, ["/cpu:0", "/cpu:0"])?;
+    let two = losses(&Session::builder().cpus(2).build()?, ["/cpu:0", "/cpu:1"])?;
+    assert!(one[19] < one[0] * 0.8, "{one:?}");
+    for (a, b) in one.iter().zip(&two) {
+        assert!((a - b).abs() <= 1e-5 * a.abs(), "{one:?} is not {two:?}");
+    }
+    Ok(())
+}
+
+fn gpus(n: usize) -> Vec<Modelled> {
+    (0..n).map(|i| Modelled::new(&format!("/gpu:{i}"))).collect()
+}
+
+fn copies<'a>(timeline: &'a Timeline, link: &'a str) -> impl Iterator<Item = &'a anabranch::Span> {
+    timeline.spans.iter().filter(move |s| s.device == link)
+}
+
+#[test]
+fn only_the_branch_that_is_taken_gets_its_values() -> Outcome {
+    // Two experts on two devices: the large input goes to the one that is asked.
+    #[graph]
+    fn experts(which: Tensor<i32>, x: Tensor) -> Tensor {
+        if which == 0 { on("/gpu:1", || x.tanh().sum()) } else { on("/gpu:2", || x.exp().sum()) }
+    }
+    let session = Session::builder().modelled(gpus(3)).build()?;
+    let f = session.function(|which: Tensor<i32>, x: Tensor| {
+        let x = on("/gpu:0", || x * 2.0);
+        experts(which, x)
+    })?;
+    let x = vec![0.5f32; 4096];
+    let large = |timeline: &Timeline, to: &str| {
+        copies(timeline, to).filter(|s| s.end - s.begin > Duration::from_micros(11)).count()
+    };
+    for (which, taken, other) in
+        [(0, "/gpu:0 -> /gpu:1", "/gpu:0 -> /gpu:2"), (1, "/gpu:0 -> /gpu:2", "/gpu:0 -> /gpu:1")]
+    {
+        let (_, timeline) = f.profile((which, &x))?;
+        assert_eq!((large(&timeline, taken), large(&timeline, other)), (1, 0), "{timeline}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_loop_captures_is_sent_once() -> Outcome {
+    #[graph]
+    fn scaled(n: Tensor<i32>, x: Tensor) -> Tensor {
+        let big = on("/gpu:0", || x * 3.0);
+        let (mut i, mut sum) = (scalar(0), scalar(0.0));
+        while i < n {
+            sum = on("/gpu:1", || sum + (big * i.cast()).sum());
+            i = on("/gpu:0", || i + 1);
+        }
+        sum
+    }
+    let session = Session::builder().modelled(gpus(2)).build()?;
+    let f = session.function(scaled)?;
+    let (sum, timeline) = f.profile((10, vec![1.0f32; 4096]))?;
+    assert_eq!(sum, 45.0 * 3.0 * 4096.0);
+    let large = copies(&timeline, "/gpu:0 -> /gpu:1").filter(|s| s.end - s.begin > Duration::from_micros(11));
+    assert_eq!(large.count(), 1, "{timeline}");
+    Ok(())
+}
+
+/// A pipeline: what one stage makes, the next one multiplies, and adds to its state.
+#[graph]
+fn pipeline(n: Tensor<i32>, x: Tensor, stages: usize) -> Tensor {
+    let mut i = scalar(0);
+    let mut states = vec![x; stages];
+    while i < n {
+        let mut from_before = x;
+        for s in 0..stages {
+            states[s] = on(format!("/gpu:{s}"), || (from_before.matmul(x) + states[s]).tanh());
+            from_before = states[s];
+        }
+        i = on("/gpu:0", || i + 1);
+    }
+    states[stages - 1].sum()
+}
+
+fn pipeline_time(parallel_iterations: u32) -> anabranch::Result<(f32, Duration)> {
+    // Kernels of about 200 microseconds.
+    let devices = gpus(8).into_iter().map(|gpu| gpu.flops(2.6e9).launch(Duration::from_micros(5)));
+    let session = Session::builder().modelled(devices).parallel_iterations(parallel_iterations).build()?;
+    let f = session.function(|n: Tensor<i32>, x: Tensor| pipeline(n, x, 8))?;
+    let x: Vec<[f32; 64]> = (0..64).map(|i| std::array::from_fn(|j| ((i * 64 + j) as f32 * 0.1).sin() * 0.1)).collect();
+    let (sum, timeline) = f.profile((40, &x))?;
+    assert!(timeline.modelled);
+    Ok((sum.item(), timeline.total))
+}
+
+#[test]
+fn iterations_of_a_pipeline_overlap_in_modelled_time() -> Outcome {
+    let (sum, one) = pipeline_time(1)?;
+    let (same, many) = pipeline_time(32)?;
+    assert_eq!(sum.to_bits(), same.to_bits());
+    let ratio = one.as_secs_f64() / many.as_secs_f64();
+    assert!(ratio >= 5.0, "32 iterations at once are {ratio:.1} times as fast as one ({one:?} and {many:?})");
+    Ok(())
+}
+
+/// One loop over the steps of a sequence, each layer on a device of its own.
+#[graph]
+fn layered(layers: &[Lstm], x: Tensor) -> Tensor {
+    let mut states: Vec<_> = layers.iter().map(|l| l.zero_state(8)).collect();
+    let mut loss = scalar(0.0);
+    for step in x {
+        let mut h = step;
+        for l in 0..layers.len() {
+            (h, states[l]) = on(format!("/gpu:{l}"), || layers[l].step(h, states[l]));
+        }
+        loss = on(format!("/gpu:{}", layers.len() - 1), || loss + (h * h).mean());
+    }
+    loss
+}
+
+fn lstm_time(parallel_iterations: u32) -> anabranch::Result<(f32, Timeline)> {
+    let devices = gpus(8).into_iter().map(|gpu| gpu.flops(10e9));
+    let session =
+        Session::builder().modelled(devices).parallel_iterations(parallel_iterations).hoisting(false).build()?;
+    let init = Init::new(3);
+    let layers: Vec<Lstm> = (0..8).map(|l| on(format!("/gpu:{l}"), || Lstm::new(&init, 32, 32))).collect();
+    let sgd = Sgd::new(0.1);
+    let step = session.function(|x: Tensor| {
+        let loss = layered(&layers, x);
+        sgd.minimize(loss, &layers);
+        loss
+    })?;
+    let x: Vec<f32> = (0..20 * 8 * 32).map(|i| (i as f32 * 0.37).sin()).collect();
+    let (loss, timeline) = step.profile(anabranch::Array::new([20, 8, 32], x))?;
+    Ok((loss.item(), timeline))
+}
+
+#[test]
+fn the_layers_of_an_lstm_overlap_forward_and_backward() -> Outcome {
+    let (loss, one) = lstm_time(1)?;
+    let (same, many) = lstm_time(32)?;
+    assert_eq!(loss.to_bits(), same.to_bits());
+    let ratio = one.total.as_secs_f64() / many.total.as_secs_f64();
+    assert!(ratio > 2.0, "{ratio:.2}");
+    // Kernels of different devices run at once, in the first half of the step and in the second.
+    for half in [0, 1] {
+        let (from, to) = (many.total / 2 * half, many.total / 2 * (half + 1));
+        let spans = many.spans.iter().filter(|s| s.begin >= from && s.end <= to).cloned().collect();
+        let overlap = Timeline { spans, total: many.total / 2, modelled: true }.overlap();
+        assert!(overlap * 3 > many.total / 2, "half {half}: {overlap:?} of {:?}", many.total / 2);
+    }
+    Ok(())
+}
+
+#[test]
+fn sessions_that_make_no_sense_are_refused() {
+    let refused = |builder: anabranch::Builder| builder.build().expect_err("it makes no sense").message;
+    assert_eq!(refused(Session::builder().cpus(0)), "a session of no CPU devices");
+    assert_eq!(refused(Session::builder().parallel_iterations(0)), "no iteration of a loop may run");
+    assert!(refused(Session::builder().cpus(2).modelled(gpus(1))).contains("their clocks are not the same"));
+    assert!(refused(Session::builder().cpus(2).place("w", "/cpu:7")).contains("there is no such device"));
+    assert!(refused(Session::builder().modelled([Modelled::new("gpu")])).contains("does not begin with `/`"));
+    assert!(refused(Session::builder().modelled(vec![Modelled::new("/gpu:0"); 2])).contains("two modelled devices"));
+    assert!(refused(Session::builder().modelled([Modelled::new("/gpu:0").flops(0.0)])).contains("not a positive rate"));
+}
