@@ -6,7 +6,7 @@ use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
 use anabranch_dsl::interp::{self, Surroundings};
 use anabranch_dsl::ir::{Op, dependence};
-use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, autodiff};
+use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, autodiff, passes};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -85,7 +85,9 @@ impl Program {
             true => None,
             false => {
                 let how = plan::Options { check_finite: options.check_finite, fuse: options.fuse };
-                let mut plan = plan::lower(&graph, how)?;
+                // Where results are looked at one by one, those of 16-bit floats are, by their reference meaning.
+                let wide = if options.check_finite { None } else { passes::widen(&graph) };
+                let mut plan = plan::lower(wide.as_ref().unwrap_or(&graph), how)?;
                 if options.native {
                     plan.native = Native::compile(&mut plan);
                 }
