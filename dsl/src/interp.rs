@@ -454,6 +454,8 @@ pub fn is_finite(t: &HostTensor) -> bool {
     match t.buffer() {
         crate::Buffer::F32(d) => d.iter().all(|x| x.is_finite()),
         crate::Buffer::F64(d) => d.iter().all(|x| x.is_finite()),
+        crate::Buffer::F16(d) => d.iter().all(|x| x.is_finite()),
+        crate::Buffer::BF16(d) => d.iter().all(|x| x.is_finite()),
         _ => true,
     }
 }

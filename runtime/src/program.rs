@@ -73,6 +73,12 @@ impl Program {
         Program::with_options(graph, Options { fuse: false, ..Options::default() })
     }
 
+    /// Compiles like [`new`](Self::new), with neither fusion nor native code. If the graph went through no passes, the plan does what
+    /// the graph says, node by node.
+    pub fn unoptimized(graph: Graph) -> Result<Program> {
+        Program::with_options(graph, Options { fuse: false, native: false, ..Options::default() })
+    }
+
     pub(crate) fn with_options(graph: Graph, options: Options) -> Result<Program> {
         for &v in graph.inputs() {
             let ty = graph.ty(v).element();
