@@ -48,9 +48,7 @@ fn child() {
     report(start, "session, batch");
     let loss = step.call((&x, &labels)).expect("the step runs");
     report(start, "compiled, first step");
-    let second = step.call((&x, &labels)).expect("the step runs");
-    report(start, "second step");
-    assert!(second.item() < loss.item(), "{} is not less than {}", second.item(), loss.item());
+    assert!((2.0..3.0).contains(&loss.item()), "the loss of a guess between ten is about 2.3, not {loss}");
 }
 
 fn main() {
