@@ -1,9 +1,9 @@
 //! Conversions from and to 16-bit floats: out of loops, and around what computes with them.
 
 use super::{Pass, captured};
-use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value, ValueDef};
+use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, Replacements, Value, ValueDef};
 use crate::ops::{by_name, converted, widened_attrs};
-use crate::{DType, Graph, Loc, TensorType, Type};
+use crate::{DType, Graph, On, TensorType, Type};
 use std::collections::HashMap;
 
 /// Converts what a loop captures before the loop, not in each iteration, if it is converted from or to a 16-bit float.
@@ -51,8 +51,8 @@ struct Rewrite<'g> {
     graph: &'g mut Graph,
     /// Whether operations are widened; conversions go out of loops in any case.
     widen: bool,
-    /// Conversions that were made.
-    converted: HashMap<(Value, DType), Value>,
+    /// Conversions that were made, each for the devices that the one it is made for may be on.
+    converted: HashMap<(Value, DType, Option<On>), Value>,
     replaced: Replacements,
     /// The regions around the present node, outermost first, with their nodes so far.
     open: Vec<(Region, Vec<Node>)>,
@@ -104,13 +104,13 @@ impl Rewrite<'_> {
     fn stays(&mut self, node: Node) -> bool {
         let data = self.graph.node(node);
         let Op::Prim(def, attrs) = data.op.clone() else { return true };
-        let (region, loc, operands, result) = (data.region, data.loc, data.operands.clone(), data.results[0]);
+        let (region, origin, operands, result) = (data.region, data.origin(), data.operands.clone(), data.results[0]);
         let has_halves = operands.iter().chain([&result]).any(|&v| self.dtype(v).is_half());
         if !has_halves {
             return true;
         }
         if def.name == "cast" && self.is_of_loop(operands[0]) {
-            let converted = self.converted(operands[0], self.dtype(result), loc);
+            let converted = self.converted(operands[0], self.dtype(result), origin);
             self.replaced.replace(result, converted);
             self.changed = true;
             return false;
@@ -121,7 +121,7 @@ impl Rewrite<'_> {
         self.changed = true;
         let wide: Vec<Value> = operands
             .iter()
-            .map(|&v| if self.dtype(v).is_half() { self.converted(v, DType::F32, loc) } else { v })
+            .map(|&v| if self.dtype(v).is_half() { self.converted(v, DType::F32, origin) } else { v })
             .collect();
         let op = Op::Prim(def, widened_attrs(&attrs));
         if !self.dtype(result).is_half() {
@@ -130,7 +130,7 @@ impl Rewrite<'_> {
             return true;
         }
         let ty = self.with_dtype(result, DType::F32);
-        let inner = self.graph.make_node(region, op, wide, [ty], loc);
+        let inner = self.graph.make_node(region, op, wide, [ty], origin);
         self.keep(region, inner);
         let computed = self.graph.node(inner).results[0];
         let rounding = cast(self.dtype(result));
@@ -164,24 +164,24 @@ impl Rewrite<'_> {
     }
 
     /// A value as another type, in the same region: a conversion in the outermost region of which it is the value in each iteration.
-    fn converted(&mut self, v: Value, dtype: DType, loc: Loc) -> Value {
-        if let Some(&done) = self.converted.get(&(v, dtype)) {
+    fn converted(&mut self, v: Value, dtype: DType, origin: Origin) -> Value {
+        if let Some(&done) = self.converted.get(&(v, dtype, origin.on)) {
             return done;
         }
         let made = match self.outside(v) {
             Some((outer, owner)) if self.is_of_loop(v) => {
-                let converted = self.converted(outer, dtype, loc);
-                self.capture(owner, converted, v, dtype)
+                let converted = self.converted(outer, dtype, origin);
+                self.capture(owner, converted, v, (dtype, origin.on))
             }
-            _ => self.convert_here(v, dtype, loc),
+            _ => self.convert_here(v, dtype, origin),
         };
-        self.converted.insert((v, dtype), made);
+        self.converted.insert((v, dtype, origin.on), made);
         made
     }
 
     /// Gives the regions of a node one more capture, which is in all of them the conversion of what `v` is in one; gives the parameter
     /// beside `v`.
-    fn capture(&mut self, owner: Node, converted: Value, v: Value, dtype: DType) -> Value {
+    fn capture(&mut self, owner: Node, converted: Value, v: Value, (dtype, on): (DType, Option<On>)) -> Value {
         let ValueDef::Param(region, i) = self.graph.value(v).def else { panic!("{v} is no parameter") };
         self.graph.node_mut(owner).operands.push(converted);
         let ty = self.graph.ty(converted).clone();
@@ -189,7 +189,7 @@ impl Rewrite<'_> {
         for r in self.graph.node(owner).regions.clone() {
             let param = self.graph.add_param(r, ty.clone(), None);
             let beside = self.graph.region(r).params[i as usize];
-            self.converted.insert((beside, dtype), param);
+            self.converted.insert((beside, dtype, on), param);
             if r == region {
                 own = param;
             }
@@ -197,7 +197,7 @@ impl Rewrite<'_> {
         own
     }
 
-    fn convert_here(&mut self, v: Value, dtype: DType, loc: Loc) -> Value {
+    fn convert_here(&mut self, v: Value, dtype: DType, origin: Origin) -> Value {
         let region = match self.graph.value(v).def {
             ValueDef::Param(region, _) => region,
             ValueDef::Result(node, _) => self.graph.node(node).region,
@@ -208,8 +208,8 @@ impl Rewrite<'_> {
         });
         let ty = self.with_dtype(v, dtype);
         let node = match constant {
-            Some(tensor) => self.graph.make_node(region, Op::Constant(tensor), vec![], [ty], loc),
-            None => self.graph.make_node(region, cast(dtype), vec![v], [ty], loc),
+            Some(tensor) => self.graph.make_node(region, Op::Constant(tensor), vec![], [ty], origin),
+            None => self.graph.make_node(region, cast(dtype), vec![v], [ty], origin),
         };
         self.keep(region, node);
         self.graph.node(node).results[0]
