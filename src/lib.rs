@@ -7,8 +7,8 @@ pub use anabranch_dsl::ops::random;
 pub use anabranch_dsl::{
     Any, AnyVar, Array, Carry, DType, DeviceKind, DeviceName, DevicePattern, Diagnostic, Dim, Element, ErrorKind,
     Float, Graph, HostTensor, Integer, IntoArray, List, ListIndex, Loc, Module, Numeric, Operand, Range, Result, Shape,
-    Tensor, TensorType, Type, Var, Wrt, checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, eval,
-    eval_with, full, gradients, nn, on, optim, range, scalar, tensor, zeros,
+    Tensor, TensorType, Type, Var, Wrt, bf16, checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient,
+    eval, eval_with, f16, full, gradients, nn, on, optim, range, scalar, tensor, zeros,
 };
 pub use anabranch_macros::{Carry, Module, graph};
 pub use anabranch_runtime::{Builder, CallOptions, CancelHandle, Function, Modelled, Session, Span, Timeline};

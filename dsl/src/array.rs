@@ -11,6 +11,8 @@ use std::sync::Arc;
 pub enum Buffer {
     F32(Vec<f32>),
     F64(Vec<f64>),
+    F16(Vec<half::f16>),
+    BF16(Vec<half::bf16>),
     I32(Vec<i32>),
     I64(Vec<i64>),
     U32(Vec<u32>),
@@ -27,6 +29,8 @@ macro_rules! match_buffer {
         match $buffer {
             $crate::Buffer::F32($data) => $body,
             $crate::Buffer::F64($data) => $body,
+            $crate::Buffer::F16($data) => $body,
+            $crate::Buffer::BF16($data) => $body,
             $crate::Buffer::I32($data) => $body,
             $crate::Buffer::I64($data) => $body,
             $crate::Buffer::U32($data) => $body,
@@ -47,6 +51,14 @@ macro_rules! match_dtype {
             }
             $crate::DType::F64 => {
                 type $t = f64;
+                $body
+            }
+            $crate::DType::F16 => {
+                type $t = $crate::f16;
+                $body
+            }
+            $crate::DType::BF16 => {
+                type $t = $crate::bf16;
                 $body
             }
             $crate::DType::I32 => {
@@ -79,6 +91,8 @@ impl Buffer {
         match self {
             Buffer::F32(_) => DType::F32,
             Buffer::F64(_) => DType::F64,
+            Buffer::F16(_) => DType::F16,
+            Buffer::BF16(_) => DType::BF16,
             Buffer::I32(_) => DType::I32,
             Buffer::I64(_) => DType::I64,
             Buffer::U32(_) => DType::U32,
@@ -214,6 +228,8 @@ impl HostTensor {
         Some(match self.buffer() {
             Buffer::F32(d) => d[0].into(),
             Buffer::F64(d) => d[0],
+            Buffer::F16(d) => d[0].into(),
+            Buffer::BF16(d) => d[0].into(),
             Buffer::I32(d) => d[0].into(),
             Buffer::I64(d) => d[0] as f64,
             Buffer::U32(d) => d[0].into(),
@@ -229,6 +245,8 @@ impl PartialEq for HostTensor {
             && match (&*self.data, &*other.data) {
                 (Buffer::F32(a), Buffer::F32(b)) => a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits())),
                 (Buffer::F64(a), Buffer::F64(b)) => a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits())),
+                (Buffer::F16(a), Buffer::F16(b)) => a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits())),
+                (Buffer::BF16(a), Buffer::BF16(b)) => a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits())),
                 (Buffer::I32(a), Buffer::I32(b)) => a == b,
                 (Buffer::I64(a), Buffer::I64(b)) => a == b,
                 (Buffer::U32(a), Buffer::U32(b)) => a == b,
@@ -247,6 +265,8 @@ impl std::hash::Hash for HostTensor {
         match &*self.data {
             Buffer::F32(d) => d.iter().for_each(|x| x.to_bits().hash(state)),
             Buffer::F64(d) => d.iter().for_each(|x| x.to_bits().hash(state)),
+            Buffer::F16(d) => d.iter().for_each(|x| x.to_bits().hash(state)),
+            Buffer::BF16(d) => d.iter().for_each(|x| x.to_bits().hash(state)),
             Buffer::I32(d) => d.hash(state),
             Buffer::I64(d) => d.hash(state),
             Buffer::U32(d) => d.hash(state),

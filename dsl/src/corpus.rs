@@ -17,7 +17,7 @@
 
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::ops::{self, Exactness, OpDef};
-use crate::{Any, Buffer, DType, Graph, HostTensor, Result, TensorType, trace};
+use crate::{Any, Buffer, DType, Graph, HostTensor, Result, TensorType, bf16, f16, trace};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -190,13 +190,13 @@ impl Case {
     #[must_use]
     pub fn in_f64(&self) -> Case {
         let wide = |t: &HostTensor| match t.buffer() {
-            Buffer::F32(d) => HostTensor::new(t.shape(), d.iter().map(|&x| f64::from(x)).collect()),
+            Buffer::F32(_) | Buffer::F16(_) | Buffer::BF16(_) => HostTensor::new(t.shape(), floats(t).collect()),
             _ => t.clone(),
         };
         let mut case = self.clone();
         case.inputs = self.inputs.iter().map(wide).collect();
         case.attrs = self.attrs.iter().fold(Attrs::none(), |attrs, (name, attr)| match attr {
-            Attr::DType(DType::F32) => attrs.with(name, Attr::DType(DType::F64)),
+            Attr::DType(DType::F32 | DType::F16 | DType::BF16) => attrs.with(name, Attr::DType(DType::F64)),
             _ => attrs.with(name, attr.clone()),
         });
         case
@@ -244,7 +244,7 @@ fn difference(case: &Case, expected: &HostTensor, given: &HostTensor) -> Option<
         |&(e, g): &(f64, f64)| !(e == g || e.is_nan() && g.is_nan() || (e - g).abs() <= tolerance(case, expected, e));
     let what = format!("the result is {given}, not {expected}");
     let same = match expected.buffer() {
-        Buffer::F32(_) | Buffer::F64(_) => !pairs.into_iter().any(|pair| far(&pair)),
+        buffer if buffer.dtype().is_float() => !pairs.into_iter().any(|pair| far(&pair)),
         _ => expected == given,
     };
     (!same).then_some(what)
@@ -254,6 +254,8 @@ fn floats(t: &HostTensor) -> Box<dyn Iterator<Item = f64> + '_> {
     match t.buffer() {
         Buffer::F32(d) => Box::new(d.iter().map(|&x| f64::from(x))),
         Buffer::F64(d) => Box::new(d.iter().copied()),
+        Buffer::F16(d) => Box::new(d.iter().map(|&x| x.into())),
+        Buffer::BF16(d) => Box::new(d.iter().map(|&x| x.into())),
         _ => Box::new(std::iter::empty()),
     }
 }
@@ -262,6 +264,8 @@ fn floats(t: &HostTensor) -> Box<dyn Iterator<Item = f64> + '_> {
 fn tolerance(case: &Case, result: &HostTensor, expected: f64) -> f64 {
     let (epsilon, tiny) = match result.dtype() {
         DType::F32 => (f64::from(f32::EPSILON), f64::from(f32::MIN_POSITIVE)),
+        DType::F16 => (f16::EPSILON.into(), f16::MIN_POSITIVE.into()),
+        DType::BF16 => (bf16::EPSILON.into(), bf16::MIN_POSITIVE.into()),
         _ => (f64::EPSILON, f64::MIN_POSITIVE),
     };
     match case.op.exactness {

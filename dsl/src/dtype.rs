@@ -1,6 +1,8 @@
 //! Element types: what one entry of a tensor is.
 
 use crate::array::Buffer;
+use crate::halves;
+use half::{bf16, f16};
 
 /// The type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -9,6 +11,10 @@ pub enum DType {
     F32,
     /// 64-bit IEEE 754 floating point.
     F64,
+    /// 16-bit IEEE 754 floating point: 11 bits of precision, up to 65,504. See [`halves`].
+    F16,
+    /// The upper half of an `f32`: 8 bits of precision, and its range. See [`halves`].
+    BF16,
     /// 32-bit signed integer.
     I32,
     /// 64-bit signed integer.
@@ -23,13 +29,16 @@ pub enum DType {
 
 impl DType {
     /// All element types, in the order of the enum.
-    pub const ALL: [DType; 7] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U8, DType::Bool];
+    pub const ALL: [DType; 9] =
+        [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U32, DType::U8, DType::Bool];
 
     /// The name in the text form: `f32`, `i64`, `bool`.
     pub fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",
             DType::F64 => "f64",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
             DType::I32 => "i32",
             DType::I64 => "i64",
             DType::U32 => "u32",
@@ -48,13 +57,19 @@ impl DType {
         match self {
             DType::F64 | DType::I64 => 8,
             DType::F32 | DType::I32 | DType::U32 => 4,
+            DType::F16 | DType::BF16 => 2,
             DType::U8 | DType::Bool => 1,
         }
     }
 
-    /// `f32` and `f64`: the types that have gradients.
+    /// `f32`, `f64`, `f16` and `bf16`: the types that have gradients.
     pub fn is_float(self) -> bool {
-        matches!(self, DType::F32 | DType::F64)
+        matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
+    }
+
+    /// `f16` and `bf16`: the types that are kept in 16 bits and computed with as `f32`. See [`halves`].
+    pub fn is_half(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16)
     }
 
     /// The integer types, `bool` excluded.
@@ -90,7 +105,7 @@ pub trait Element:
 
 /// Elements with arithmetic: everything but `bool`.
 pub trait Numeric: Element {}
-/// Elements with gradients: `f32` and `f64`.
+/// Elements with gradients: `f32`, `f64`, `f16` and `bf16`.
 pub trait Float: Numeric {
     /// The nearest value of this type.
     fn from_f64(x: f64) -> Self;
@@ -125,10 +140,12 @@ macro_rules! elements {
         }
     )*};
 }
-elements!(f32 => F32, f64 => F64, i32 => I32, i64 => I64, u32 => U32, u8 => U8, bool => Bool);
+elements!(f32 => F32, f64 => F64, f16 => F16, bf16 => BF16, i32 => I32, i64 => I64, u32 => U32, u8 => U8, bool => Bool);
 
 impl Numeric for f32 {}
 impl Numeric for f64 {}
+impl Numeric for f16 {}
+impl Numeric for bf16 {}
 impl Numeric for i32 {}
 impl Numeric for i64 {}
 impl Numeric for u32 {}
@@ -141,6 +158,16 @@ impl Float for f32 {
 impl Float for f64 {
     fn from_f64(x: f64) -> Self {
         x
+    }
+}
+impl Float for f16 {
+    fn from_f64(x: f64) -> Self {
+        f16::from_f32(halves::odd_f32(x))
+    }
+}
+impl Float for bf16 {
+    fn from_f64(x: f64) -> Self {
+        bf16::from_f32(halves::odd_f32(x))
     }
 }
 impl Integer for i32 {

@@ -12,6 +12,7 @@
 //!
 //! Invariant: a template prints as the text it is parsed from. It must never know where the text goes: a [`Stream`] is only named beside it.
 
+use crate::halves::Half;
 use crate::{HostTensor, match_buffer};
 use std::fmt::{self, Write};
 
@@ -207,6 +208,19 @@ macro_rules! show_numbers {
     )*};
 }
 show_numbers!(f32 f64 i32 i64 u32 u8);
+
+/// Without a number of digits in the shortest form that reads back as the same value, which is shorter than that of the `f32`.
+macro_rules! show_halves {
+    ($($t:ident)*) => {$(
+        impl Show for crate::$t {
+            fn show(&self, spec: &Spec, out: &mut String) {
+                let x = if spec.precision.is_none() { self.shortest() } else { self.to_f32() };
+                x.show(spec, out);
+            }
+        }
+    )*};
+}
+show_halves!(f16 bf16);
 
 impl Show for bool {
     fn show(&self, spec: &Spec, out: &mut String) {

@@ -292,7 +292,7 @@ impl Interp<'_> {
                 let ty = (def.infer)(&InferCx { operands: &types, attrs: &attrs });
                 let ty = ty.map_err(|e| e.at(def.name, data.loc))?;
                 let ty = ty.as_tensor().expect("primitive operations give tensors");
-                let result = (def.eval)(&EvalCx { operands: &operands, attrs: &attrs, ty });
+                let result = def.evaluate(&EvalCx { operands: &operands, attrs: &attrs, ty });
                 let result = result.map_err(|e| e.at(def.name, data.loc))?;
                 debug_assert!(result.ty().fits(ty), "{}: eval gives {}, infer {ty}", def.name, result.ty());
                 if self.options.check_finite && !is_finite(&result) && operands.iter().all(|t| is_finite(t)) {
@@ -399,7 +399,7 @@ impl Interp<'_> {
                 let add = crate::ops::by_name("add").expect("there is an operation `add`");
                 let sum = |(x, y): (&HostTensor, &HostTensor)| {
                     let cx = EvalCx { operands: &[x, y], attrs: &Default::default(), ty: &x.ty() };
-                    (add.eval)(&cx).expect("addition of equal types does not fail")
+                    add.evaluate(&cx).expect("addition of equal types does not fail")
                 };
                 let n = x.len().min(y.len());
                 let mut items: Vec<HostTensor> = x.iter().zip(&y).map(sum).collect();
@@ -454,6 +454,8 @@ pub fn is_finite(t: &HostTensor) -> bool {
     match t.buffer() {
         crate::Buffer::F32(d) => d.iter().all(|x| x.is_finite()),
         crate::Buffer::F64(d) => d.iter().all(|x| x.is_finite()),
+        crate::Buffer::F16(d) => d.iter().all(|x| x.is_finite()),
+        crate::Buffer::BF16(d) => d.iter().all(|x| x.is_finite()),
         _ => true,
     }
 }

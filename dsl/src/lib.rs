@@ -13,6 +13,7 @@ mod diagnostic;
 mod dtype;
 pub mod format;
 pub mod function;
+pub mod halves;
 pub mod interp;
 pub mod ir;
 mod list;
@@ -38,6 +39,7 @@ pub use device::{DeviceKind, DeviceName, DevicePattern, On, on};
 pub use diagnostic::{Diagnostic, ErrorKind, Result};
 pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use function::{eval, eval_with};
+pub use halves::{bf16, f16};
 pub use ir::Graph;
 pub use list::{List, ListIndex};
 pub use loc::Loc;
@@ -53,7 +55,7 @@ pub use var::{AnyVar, Module, Var};
 pub mod prelude {
     pub use crate::control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
     pub use crate::{
-        Array, List, Module, Tensor, Var, checkpoint, checkpoint_loop, checkpoint_loop_every, concat, custom_gradient,
-        eval, eval_with, full, gradients, iota, on, range, scalar, stack, tensor, zeros,
+        Array, List, Module, Tensor, Var, bf16, checkpoint, checkpoint_loop, checkpoint_loop_every, concat,
+        custom_gradient, eval, eval_with, f16, full, gradients, iota, on, range, scalar, stack, tensor, zeros,
     };
 }

@@ -2,7 +2,7 @@
 
 use crate::format::Kind;
 use crate::trace::{self, Any};
-use crate::{Array, Element, HostTensor, IntoArray, Numeric, Shape, staged};
+use crate::{Array, Element, HostTensor, IntoArray, Numeric, Shape, bf16, f16, staged};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops;
@@ -168,11 +168,11 @@ macro_rules! operators {
     )*};
 }
 operators! {
-    Add add AddAssign add_assign: f32 f64 i32 i64 u32 u8;
-    Sub sub SubAssign sub_assign: f32 f64 i32 i64 u32 u8;
-    Mul mul MulAssign mul_assign: f32 f64 i32 i64 u32 u8;
-    Div div DivAssign div_assign: f32 f64 i32 i64 u32 u8;
-    Rem rem RemAssign rem_assign: f32 f64 i32 i64 u32 u8;
+    Add add AddAssign add_assign: f32 f64 f16 bf16 i32 i64 u32 u8;
+    Sub sub SubAssign sub_assign: f32 f64 f16 bf16 i32 i64 u32 u8;
+    Mul mul MulAssign mul_assign: f32 f64 f16 bf16 i32 i64 u32 u8;
+    Div div DivAssign div_assign: f32 f64 f16 bf16 i32 i64 u32 u8;
+    Rem rem RemAssign rem_assign: f32 f64 f16 bf16 i32 i64 u32 u8;
 }
 
 impl<T: Numeric> ops::Neg for Tensor<T> {

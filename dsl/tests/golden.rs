@@ -11,7 +11,7 @@
 //! writes what the library says now into the files; read the difference before it is committed.
 
 use anabranch_dsl::ir::verify;
-use anabranch_dsl::passes::{Cse, Dce, Fold, Inline, Parts, Pass, Products, Scatters, specialize};
+use anabranch_dsl::passes::{Casts, Cse, Dce, Fold, Inline, Parts, Pass, Products, Scatters, Widen, specialize};
 use anabranch_dsl::{Diagnostic, Graph, TensorType};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -128,6 +128,8 @@ fn apply(pass: &str, source: &str, path: &Path) -> String {
     let parse = |text: &str| Graph::parse(text, &path.display().to_string());
     let mut graph = parse(source).unwrap_or_else(|e| panic!("{}: {}", path.display(), e[0]));
     let passes: Box<dyn Pass> = match pass {
+        "casts" => Box::new(Casts),
+        "widen" => Box::new(Widen),
         "cse" => Box::new(Cse),
         "dce" => Box::new(Dce),
         "fold" => Box::new(Fold),
@@ -165,7 +167,8 @@ fn input_types(source: &str) -> Vec<TensorType> {
 #[test]
 fn passes_do_what_their_files_say() {
     let mut failures = Vec::new();
-    for pass in ["cse", "dce", "fold", "inline", "parts", "products", "scatters", "specialize"] {
+    let passes = ["casts", "cse", "dce", "fold", "inline", "parts", "products", "scatters", "specialize", "widen"];
+    for pass in passes {
         let files = files(&format!("passes/{pass}"));
         assert!(files.len() >= 3, "only {} files of {pass} were found", files.len());
         for path in &files {

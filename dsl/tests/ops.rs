@@ -164,7 +164,8 @@ fn agree(case: &Case, what: &str, by_rule: f64, by_difference: f64) {
 }
 
 fn gradient_cases() -> Vec<Case> {
-    cases().into_iter().filter(|c| c.grad).map(|c| c.in_f64()).collect()
+    let is_half = |c: &Case| c.inputs.iter().any(|t| t.dtype().is_half());
+    cases().into_iter().filter(|c| c.grad && !is_half(c)).map(|c| c.in_f64()).collect()
 }
 
 #[test]

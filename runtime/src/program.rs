@@ -6,7 +6,7 @@ use crate::plan::{self, Context, Plan};
 use crate::state::Guard;
 use anabranch_dsl::interp::{self, Surroundings};
 use anabranch_dsl::ir::dependence;
-use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, autodiff};
+use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, autodiff, passes};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -73,6 +73,12 @@ impl Program {
         Program::with_options(graph, Options { fuse: false, ..Options::default() })
     }
 
+    /// Compiles like [`new`](Self::new), with neither fusion nor native code. If the graph went through no passes, the plan does what
+    /// the graph says, node by node.
+    pub fn unoptimized(graph: Graph) -> Result<Program> {
+        Program::with_options(graph, Options { fuse: false, native: false, ..Options::default() })
+    }
+
     pub(crate) fn with_options(graph: Graph, options: Options) -> Result<Program> {
         for &v in graph.inputs() {
             let ty = graph.ty(v).element();
@@ -85,7 +91,9 @@ impl Program {
             true => None,
             false => {
                 let how = plan::Options { check_finite: options.check_finite, fuse: options.fuse };
-                let mut plan = plan::lower(&graph, how)?;
+                // Where results are looked at one by one, those of 16-bit floats are, by their reference meaning.
+                let wide = if options.check_finite { None } else { passes::widen(&graph) };
+                let mut plan = plan::lower(wide.as_ref().unwrap_or(&graph), how)?;
                 if options.native {
                     plan.native = Native::compile(&mut plan);
                 }

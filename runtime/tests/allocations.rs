@@ -3,7 +3,7 @@
 mod support;
 
 use anabranch_dsl::ops::{ConvOptions, PoolOptions};
-use anabranch_dsl::{Any, Graph, HostTensor, autodiff, trace};
+use anabranch_dsl::{Any, DType, Graph, HostTensor, autodiff, trace};
 use anabranch_runtime::Program;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -144,6 +144,29 @@ fn variables_change_in_place() {
         let w = trace::read_var(&var);
         trace::assign_var(&var, w.mul(x[0]));
         vec![w.sum_all()]
+    });
+    assert_eq!(n, 0);
+}
+
+/// A training step with parameters in `f32` and activations in `bf16`.
+#[test]
+fn a_step_of_mixed_precision_takes_no_memory() {
+    let numbers = |shape: &[usize]| {
+        let n = shape.iter().product::<usize>();
+        HostTensor::new(shape, (0..n).map(|i| (i % 7) as f32 / 10.0 - 0.3).collect::<Vec<_>>())
+    };
+    let var = anabranch_dsl::AnyVar::new("w", numbers(&[20, 20]));
+    let n = of_third_run(&[numbers(&[30, 20]), HostTensor::scalar(5)], |x| {
+        let w = trace::read_var(&var);
+        let r = while_loop(
+            &[x[0].cast(DType::BF16), constant(0)],
+            |s| s[1].lt(x[1]),
+            |s| vec![s[0].matmul(w.cast(DType::BF16)).tanh(), s[1].add(constant(1))],
+        );
+        let loss = r[0].cast(DType::F32).square().sum_all();
+        let slope = autodiff::vjp(&[(loss, loss.number(1.0))], &[w])[0];
+        trace::assign_var(&var, w - slope * 0.01);
+        vec![loss]
     });
     assert_eq!(n, 0);
 }

@@ -27,6 +27,11 @@ fn every_case_without_fusion() {
 }
 
 #[test]
+fn every_case_with_all_parts_of_the_compiler_off() {
+    corpus::check(|graph, inputs| Program::unoptimized(graph.clone())?.run(inputs, &mut vec![]));
+}
+
+#[test]
 fn every_case_optimized() {
     corpus::check(|graph, inputs| {
         let mut graph = graph.clone();

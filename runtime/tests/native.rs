@@ -2,10 +2,10 @@
 
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::{self, Arity, InferCx};
-use anabranch_dsl::{Buffer, DType, Graph, HostTensor, Type, interp, ir};
+use anabranch_dsl::{Buffer, DType, Graph, HostTensor, Type, bf16, f16, interp, ir};
 use anabranch_runtime::Program;
 
-const TYPES: [DType; 7] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U8, DType::Bool];
+const TYPES: [DType; 9] = DType::ALL;
 
 /// Numbers at the ends of a type, and in between.
 fn numbers(dtype: DType) -> Vec<HostTensor> {
@@ -17,6 +17,14 @@ fn numbers(dtype: DType) -> Vec<HostTensor> {
         DType::F64 => {
             let all = [0.0, -0.0, 1.0, -2.5, 3.5, 1e-310, 1e300, 1e10, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
             all.map(HostTensor::scalar).to_vec()
+        }
+        DType::F16 => {
+            let all = [0.0, -0.0, 1.0, -2.5, 3.5, 1e-6, 6e4, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+            all.map(|x| HostTensor::scalar(f16::from_f32(x))).to_vec()
+        }
+        DType::BF16 => {
+            let all = [0.0, -0.0, 1.0, -2.5, 3.5, 1e-40, 3e38, 2.2e9, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+            all.map(|x| HostTensor::scalar(bf16::from_f32(x))).to_vec()
         }
         DType::I32 => [0, 1, -1, 7, -13, i32::MIN, i32::MAX].map(HostTensor::scalar).to_vec(),
         DType::I64 => [0, 1, -1, 7, -13, i64::MIN, i64::MAX, 1 << 40].map(HostTensor::scalar).to_vec(),
@@ -30,6 +38,8 @@ fn bits(t: &HostTensor) -> u64 {
     match t.buffer() {
         Buffer::F32(d) => u64::from(d[0].to_bits()),
         Buffer::F64(d) => d[0].to_bits(),
+        Buffer::F16(d) => u64::from(d[0].to_bits()),
+        Buffer::BF16(d) => u64::from(d[0].to_bits()),
         Buffer::I32(d) => u64::from(d[0].cast_unsigned()),
         Buffer::I64(d) => d[0].cast_unsigned(),
         Buffer::U32(d) => u64::from(d[0]),

@@ -1,5 +1,6 @@
 //! Runs a function on every engine and compares.
 
+use anabranch::DType;
 use anabranch::dsl::function::{CallArgs, GraphFn, trace_fn};
 use anabranch::dsl::passes::{Pipeline, specialize};
 use anabranch::dsl::{HostTensor, TensorType, interp};
@@ -9,7 +10,7 @@ use anabranch_runtime::Program;
 pub mod scattered;
 
 /// Calls `f` on the interpreter and on a compiled plan, each with variables as they are initially; all results must be
-/// equal to `expected` (all elements of all outputs, in order) within a relative error of 1e-9, or 1e-5 for `f32`.
+/// equal to `expected` (all elements of all outputs, in order) within a relative error of 1e-9, or 1e-5 for `f32`, 1e-3 for `f16`, 1e-2 for `bf16`.
 #[track_caller]
 pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: &[f64]) {
     for (engine, outputs) in run_all(f, args) {
@@ -17,9 +18,12 @@ pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: 
         let mut got = Vec::new();
         let mut tolerance = 1e-9;
         for t in &outputs {
-            if t.dtype() == anabranch::DType::F32 {
-                tolerance = 1e-5;
-            }
+            tolerance = match t.dtype() {
+                DType::F32 => 1e-5,
+                DType::F16 => 1e-3,
+                DType::BF16 => 1e-2,
+                _ => tolerance,
+            };
             got.extend(numbers(t));
         }
         assert_eq!(got.len(), expected.len(), "{engine}: {got:?} is not {expected:?}");
@@ -82,6 +86,7 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
         ("plan without fusion", unfused),
         ("plan without hoisting", unhoisted),
         ("plan without native code", portable),
+        ("plan without any of them", run(Program::unoptimized(traced.graph.clone()))),
     ];
     outcomes.extend(scattered);
     outcomes
@@ -93,6 +98,8 @@ pub fn numbers(t: &HostTensor) -> Vec<f64> {
     match t.buffer() {
         Buffer::F32(d) => d.iter().map(|&x| x.into()).collect(),
         Buffer::F64(d) => d.clone(),
+        Buffer::F16(d) => d.iter().map(|&x| x.into()).collect(),
+        Buffer::BF16(d) => d.iter().map(|&x| x.into()).collect(),
         Buffer::I32(d) => d.iter().map(|&x| x.into()).collect(),
         Buffer::I64(d) => d.iter().map(|&x| x as f64).collect(),
         Buffer::U32(d) => d.iter().map(|&x| x.into()).collect(),

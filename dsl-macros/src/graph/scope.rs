@@ -251,7 +251,7 @@ impl Env {
 
 /// Whether a type is a tensor or a number of the host by its name, or a reference to one.
 fn is_known_type(ty: &Type) -> bool {
-    let names = ["Tensor", "bool", "f32", "f64", "i32", "i64", "u32", "u64", "usize"];
+    let names = ["Tensor", "bool", "f32", "f64", "f16", "bf16", "i32", "i64", "u32", "u64", "usize"];
     match ty {
         Type::Reference(r) => is_known_type(&r.elem),
         Type::Path(p) => p.path.segments.last().is_some_and(|s| names.iter().any(|name| s.ident == name)),

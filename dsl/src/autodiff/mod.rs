@@ -240,7 +240,7 @@ fn scalar_gradients(loss: Any, wrt: &[Any], loc: Loc) -> Vec<Any> {
     let ty = loss.tensor_type();
     if ty.rank() != 0 || !ty.dtype.is_float() {
         trace::fail(
-            Diagnostic::new(format!("gradients: the loss is {ty}, not a scalar f32 or f64"))
+            Diagnostic::new(format!("gradients: the loss is {ty}, not a scalar float"))
                 .at(loc, "differentiated here")
                 .help("reduce it first, with `.sum()` or `.mean()`"),
         );

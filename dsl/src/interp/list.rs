@@ -110,6 +110,8 @@ fn joined(dtype: DType, parts: &[HostTensor], shape: Vec<usize>) -> HostTensor {
         match (&mut all, part.buffer()) {
             (Buffer::F32(a), Buffer::F32(b)) => a.extend_from_slice(b),
             (Buffer::F64(a), Buffer::F64(b)) => a.extend_from_slice(b),
+            (Buffer::F16(a), Buffer::F16(b)) => a.extend_from_slice(b),
+            (Buffer::BF16(a), Buffer::BF16(b)) => a.extend_from_slice(b),
             (Buffer::I32(a), Buffer::I32(b)) => a.extend_from_slice(b),
             (Buffer::I64(a), Buffer::I64(b)) => a.extend_from_slice(b),
             (Buffer::U32(a), Buffer::U32(b)) => a.extend_from_slice(b),
@@ -124,7 +126,7 @@ fn joined(dtype: DType, parts: &[HostTensor], shape: Vec<usize>) -> HostTensor {
 fn sum(a: &HostTensor, b: &HostTensor) -> HostTensor {
     let add = crate::ops::by_name("add").expect("there is an operation `add`");
     let cx = EvalCx { operands: &[a, b], attrs: &Default::default(), ty: &a.ty() };
-    (add.eval)(&cx).expect("addition of equal types does not fail")
+    add.evaluate(&cx).expect("addition of equal types does not fail")
 }
 
 impl HostList {

@@ -3,7 +3,8 @@
 //! Floats are written in the shortest form that reads back as the same bits. `nan` is the quiet NaN without payload; another
 //! NaN is written with its bits, as `nan0xffc00000`.
 
-use crate::{Buffer, DType};
+use crate::halves::Half;
+use crate::{Buffer, DType, bf16, f16};
 use std::fmt::{self, Write};
 
 /// An element as a word of the text form.
@@ -53,6 +54,34 @@ fn hex_value<T: TryFrom<u64>>(hex: &str) -> Option<T> {
 
 float_literal!(f32, 0x7fc0_0000);
 float_literal!(f64, 0x7ff8_0000_0000_0000);
+
+macro_rules! half_literal {
+    ($($t:ident $quiet_nan:literal)*) => {$(
+        impl Literal for $t {
+            fn write(&self, to: &mut impl Write) -> fmt::Result {
+                match self.to_bits() {
+                    $quiet_nan => to.write_str("nan"),
+                    bits if self.is_nan() => write!(to, "nan{bits:#x}"),
+                    _ => write!(to, "{:?}", self.shortest()),
+                }
+            }
+
+            fn read(word: &str) -> Option<$t> {
+                match word {
+                    "nan" => return Some($t::from_bits($quiet_nan)),
+                    "inf" => return Some($t::INFINITY),
+                    "-inf" => return Some($t::NEG_INFINITY),
+                    _ => {}
+                }
+                if let Some(hex) = word.strip_prefix("nan0x") {
+                    return is_hex(hex).then(|| hex_value(hex).map($t::from_bits)).flatten().filter(|x| x.is_nan());
+                }
+                f64::read(word).map(<$t as crate::Float>::from_f64).filter(|x| x.is_finite())
+            }
+        }
+    )*};
+}
+half_literal!(f16 0x7e00 bf16 0x7fc0);
 
 macro_rules! plain_literal {
     ($($t:ident)*) => {$(
@@ -131,6 +160,26 @@ mod tests {
         round_trip(f32::NEG_INFINITY, "-inf");
         round_trip(f32::from_bits(0x7fc0_0000), "nan");
         round_trip(f32::from_bits(0xffc0_0001), "nan0xffc00001");
+    }
+
+    /// All values of both types, through the text form and back.
+    #[test]
+    fn halves_keep_their_bits() {
+        fn check<T: Half + Literal>(from_bits: fn(u16) -> T, to_bits: fn(T) -> u16, longest: usize) {
+            for bits in 0..=u16::MAX {
+                let mut written = String::new();
+                from_bits(bits).write(&mut written).unwrap();
+                assert_eq!(T::read(&written).map(to_bits), Some(bits), "{written}");
+                let digits = written.split('e').next().unwrap_or_default().trim_start_matches(['-', '0', '.']);
+                let n = digits.trim_end_matches(['0', '.']).bytes().filter(u8::is_ascii_digit).count();
+                assert!(n <= longest || written.starts_with("nan"), "{written}");
+            }
+        }
+        check(f16::from_bits, f16::to_bits, 5);
+        check(bf16::from_bits, bf16::to_bits, 4);
+        assert_eq!(f16::read("65504"), Some(f16::MAX));
+        assert_eq!(f16::read("65520"), None);
+        assert_eq!(f16::from_f32(0.1).shortest().to_string(), "0.1");
     }
 
     #[test]

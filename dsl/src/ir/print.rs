@@ -436,6 +436,8 @@ fn is_uniform(tensor: &HostTensor) -> bool {
     match tensor.buffer() {
         F32(d) => all_equal(d.iter().map(|x| x.to_bits())),
         F64(d) => all_equal(d.iter().map(|x| x.to_bits())),
+        F16(d) => all_equal(d.iter().map(|x| x.to_bits())),
+        BF16(d) => all_equal(d.iter().map(|x| x.to_bits())),
         I32(d) => all_equal(d.iter()),
         I64(d) => all_equal(d.iter()),
         U32(d) => all_equal(d.iter()),

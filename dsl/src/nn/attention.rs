@@ -1,7 +1,7 @@
 //! Attention with several heads.
 
 use super::{Init, Linear, module};
-use crate::{Loc, Tensor, trace};
+use crate::{Float, Loc, Tensor, trace};
 
 /// Attention with several heads (Vaswani et al. 2017): queries, keys and values are linear maps of vectors, in as many parts as there
 /// are heads; each part attends for itself, and the results, side by side, go through one more linear map.
@@ -40,21 +40,21 @@ impl MultiHeadAttention {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     #[track_caller]
-    pub fn apply(&self, x: Tensor, causal: bool) -> Tensor {
+    pub fn apply<T: Float>(&self, x: Tensor<T>, causal: bool) -> Tensor<T> {
         trace::called_at(Loc::caller(), || self.attend(x, x, causal))
     }
 
     /// Attention of a sequence `[batch, n, size]` to what another one `[batch, m, size]` holds: `[batch, n, size]`.
     #[track_caller]
-    pub fn apply_to(&self, x: Tensor, memory: Tensor) -> Tensor {
+    pub fn apply_to<T: Float>(&self, x: Tensor<T>, memory: Tensor<T>) -> Tensor<T> {
         trace::called_at(Loc::caller(), || self.attend(x, memory, false))
     }
 
-    fn attend(&self, x: Tensor, memory: Tensor, causal: bool) -> Tensor {
-        let shape = |x: Tensor| [x.dim(0), x.dim(1), x.dim(2)];
+    fn attend<T: Float>(&self, x: Tensor<T>, memory: Tensor<T>, causal: bool) -> Tensor<T> {
+        let shape = |x: Tensor<T>| [x.dim(0), x.dim(1), x.dim(2)];
         let [batch, length, size] = shape(x);
         // `[batch, heads, length, size / heads]`
-        let parts = |x: Tensor| {
+        let parts = |x: Tensor<T>| {
             let [batch, length, size] = shape(x);
             x.reshape([batch, length, self.heads, size / self.heads]).transpose(1, 2)
         };

@@ -2,7 +2,7 @@
 
 use super::{Init, module};
 use crate::ops::{ConvOptions, PerAxis};
-use crate::{Tensor, Var};
+use crate::{Float, Tensor, Var};
 
 macro_rules! convolution {
     (
@@ -54,13 +54,13 @@ macro_rules! convolution {
 
             #[doc = concat!("`[batch, inputs, ", $extents, "]` to `[batch, outputs, ", $extents, "]`; for the extents see [`Tensor::", stringify!($method), "`].")]
             #[track_caller]
-            pub fn apply(&self, x: Tensor) -> Tensor {
-                let y = x.$method(self.weight.get(), self.options);
+            pub fn apply<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
+                let y = x.$method(self.weight.get().cast(), self.options);
                 match &self.bias {
                     Some(bias) => {
                         let mut shape = [1; $axes + 1];
                         shape[0] = bias.any().ty().shape.dims()[0].known().expect("the shape of a variable is known");
-                        y + bias.get().reshape(shape)
+                        y + bias.get().cast::<T>().reshape(shape)
                     }
                     None => y,
                 }

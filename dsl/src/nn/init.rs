@@ -1,14 +1,31 @@
 //! Initial values of parameters.
 
-use crate::ops::random::Key;
-use crate::{Array, Shape, eval};
+use crate::ops::random::{folded, philox, unit_f32};
+use crate::{Array, Shape};
 use std::cell::Cell;
+use std::f32::consts::TAU;
 
-/// A source of initial values: the same seed gives the same values, in the order in which they are asked for.
+/// A source of initial values: the same seed gives the same values, in the order in which they are asked for. The `i`-th tensor is
+/// that of `Key::new(seed).fold_in(i)`.
 #[derive(Debug)]
 pub struct Init {
     seed: u64,
-    drawn: Cell<i32>,
+    drawn: Cell<u32>,
+}
+
+fn extents(shape: impl Into<Shape>) -> Vec<usize> {
+    shape.into().known().expect("the shape of initial values is known")
+}
+
+/// The first `n` numbers in `[0, 1)` of the stream of a key, each through a function: what [`Key::uniform`](crate::random::Key::uniform)
+/// gives in a graph. Parameters have millions of elements, and a process has to wait for them before its first step.
+fn units(key: [u32; 2], n: usize, f: impl Fn(f32) -> f32) -> Vec<f32> {
+    let mut data = vec![0.0; n];
+    for (i, four) in (0u64..).zip(data.chunks_mut(4)) {
+        let block = philox([i as u32, (i >> 32) as u32, 0, 0], key);
+        four.iter_mut().zip(block).for_each(|(x, word)| *x = f(unit_f32(word)));
+    }
+    data
 }
 
 impl Init {
@@ -18,21 +35,26 @@ impl Init {
     }
 
     /// The next key of the stream.
-    fn draw(&self, f: impl Fn(Key) -> crate::Tensor) -> Array<f32> {
+    fn draw(&self) -> [u32; 2] {
         let n = self.drawn.replace(self.drawn.get() + 1);
-        eval(|| f(Key::new(self.seed).fold_in(n))).expect("drawing random numbers does not fail outside of a trace")
+        folded([self.seed as u32, (self.seed >> 32) as u32], u64::from(n))
     }
 
     /// Uniform in `[-bound, bound)`.
     pub fn uniform(&self, shape: impl Into<Shape>, bound: f32) -> Array<f32> {
-        let shape = shape.into();
-        self.draw(|key| key.uniform::<f32>(shape.clone()) * (2.0 * bound) - bound)
+        let (shape, key) = (extents(shape), self.draw());
+        let data = units(key, shape.iter().product(), |u| u * (2.0 * bound) - bound);
+        Array::new(shape, data)
     }
 
     /// Normal with mean 0.
     pub fn normal(&self, shape: impl Into<Shape>, deviation: f32) -> Array<f32> {
-        let shape = shape.into();
-        self.draw(|key| key.normal::<f32>(shape.clone()) * deviation)
+        let (shape, key) = (extents(shape), self.draw());
+        let n = shape.iter().product();
+        let mut data = units(folded(key, 0), n, |u| ((1.0 - u).ln() * -2.0).sqrt());
+        let angles = units(folded(key, 1), n, |v| (v * TAU).cos());
+        data.iter_mut().zip(angles).for_each(|(x, cos)| *x = *x * cos * deviation);
+        Array::new(shape, data)
     }
 
     /// Uniform with the bound `sqrt(6 / (fan_in + fan_out))` for a matrix `[fan_in, fan_out]` (Glorot and Bengio 2010).
@@ -43,5 +65,22 @@ impl Init {
     /// Uniform with the bound `1 / sqrt(fan_in)`, the usual choice for layers with bias.
     pub fn fan_in(&self, shape: impl Into<Shape>, fan_in: usize) -> Array<f32> {
         self.uniform(shape, 1.0 / (fan_in as f32).sqrt())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eval;
+    use crate::random::Key;
+
+    #[test]
+    fn initial_values_are_those_of_keys() {
+        let init = Init::new(u64::MAX - 5);
+        let key = |n: i32| Key::new(u64::MAX - 5).fold_in(n);
+        let uniform = eval(|| key(0).uniform::<f32>([3, 7]) * 0.5f32 - 0.25).expect("it runs");
+        assert_eq!(init.uniform([3, 7], 0.25), uniform);
+        let normal = eval(|| key(1).normal::<f32>([11]) * 3.0f32).expect("it runs");
+        assert_eq!(init.normal([11], 3.0), normal);
     }
 }

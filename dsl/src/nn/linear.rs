@@ -1,7 +1,7 @@
 //! The affine map.
 
 use super::{Init, module};
-use crate::{Tensor, Var};
+use crate::{Float, Tensor, Var};
 
 /// `x · weight + bias`, for `x` of shape `[.., inputs]`.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Linear {
 
     /// `[.., inputs]` to `[.., outputs]`.
     #[track_caller]
-    pub fn apply(&self, x: Tensor) -> Tensor {
-        x.matmul(self.weight.get()) + self.bias.get()
+    pub fn apply<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
+        x.matmul(self.weight.get().cast()) + self.bias.get().cast()
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! A layer is ordinary code: what it does to a tensor is traced like anything else, and a user's own layer is a struct with
 //! `#[derive(Module)]`.
+//!
+//! Parameters are `f32`, and a layer takes tensors of any float type: it converts its parameters to the type of what it is applied to,
+//! which is nothing for `f32`, and gives a result of that type. So a model goes through its layers in `bf16` from where a tensor is
+//! cast to it, and gradients and optimizers keep the exactness of `f32`; see [`halves`](crate::halves).
 
 mod attention;
 mod conv;

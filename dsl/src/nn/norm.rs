@@ -3,7 +3,7 @@
 use super::{Mode, module};
 use crate::ops::random::Key;
 use crate::var::Path;
-use crate::{AnyVar, Array, Loc, Module, Tensor, Var, trace};
+use crate::{AnyVar, Array, Float, Loc, Module, Tensor, Var, trace};
 
 /// Layer normalization over the last axis (Ba, Kiros and Hinton 2016).
 #[derive(Debug)]
@@ -24,15 +24,22 @@ impl LayerNorm {
         LayerNorm { scale: Var::new("scale", constant(1.0)), bias: Var::new("bias", constant(0.0)), epsilon: 1e-5 }
     }
 
-    /// `[.., size]` to the same shape.
+    /// `[.., size]` to the same shape; computed in `f32` for 16-bit floats.
     #[track_caller]
-    pub fn apply(&self, x: Tensor) -> Tensor {
-        x.layer_norm(self.scale.get(), self.bias.get(), self.epsilon)
+    pub fn apply<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
+        trace::called_at(Loc::caller(), || match T::DTYPE.is_half() {
+            true => self.apply(x.cast::<f32>()).cast(),
+            false => {
+                let [x, scale, bias] =
+                    [x.untyped(), self.scale.get().cast::<T>().untyped(), self.bias.get().cast::<T>().untyped()];
+                Tensor::from_any(x.layer_norm(scale, bias, self.epsilon.into()))
+            }
+        })
     }
 }
 
 /// Batch normalization: each channel is shifted and scaled to mean 0 and variance 1 over the batch and all axes behind the channels,
-/// then scaled and shifted by parameters (Ioffe and Szegedy 2015).
+/// then scaled and shifted by parameters (Ioffe and Szegedy 2015). All of it is computed in `f32`.
 ///
 /// For evaluation it keeps running means and variances of what it saw in training. They are variables that optimizers leave alone.
 #[derive(Debug)]
@@ -80,9 +87,10 @@ impl BatchNorm {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     #[track_caller]
-    pub fn apply(&self, x: Tensor, mode: Mode) -> Tensor {
+    pub fn apply<T: Float>(&self, x: Tensor<T>, mode: Mode) -> Tensor<T> {
         let here = Loc::caller();
         trace::called_at(here, || {
+            let x: Tensor = x.cast();
             let rank = x.rank();
             if rank < 2 {
                 let label = x.untyped().tensor_type().to_string();
@@ -98,7 +106,7 @@ impl BatchNorm {
                 Mode::Training => self.statistics(x, here),
             };
             let deviation = (variance + self.epsilon).rsqrt();
-            (x - mean) * (deviation * wide(self.scale.get())) + wide(self.bias.get())
+            ((x - mean) * (deviation * wide(self.scale.get())) + wide(self.bias.get())).cast()
         })
     }
 
@@ -149,7 +157,7 @@ impl Dropout {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     #[track_caller]
-    pub fn apply(&self, x: Tensor, mode: Mode, key: Key) -> Tensor {
+    pub fn apply<T: Float>(&self, x: Tensor<T>, mode: Mode, key: Key) -> Tensor<T> {
         match mode {
             Mode::Training => x.dropout(self.rate, key),
             Mode::Evaluation => x,

@@ -1,11 +1,11 @@
 //! Recurrent cells: one step at a time, to be called in a `while`.
 
 use super::{Init, module};
-use crate::{Loc, Tensor, Var, trace, zeros};
+use crate::{Float, Loc, Tensor, Var, trace, zeros};
 
 /// The last axis in parts of equal extent.
 #[track_caller]
-fn parts<const N: usize>(x: Tensor, units: usize) -> [Tensor; N] {
+fn parts<T: Float, const N: usize>(x: Tensor<T>, units: usize) -> [Tensor<T>; N] {
     trace::called_at(Loc::caller(), || std::array::from_fn(|i| x.slice(-1, i * units, (i + 1) * units)))
 }
 
@@ -35,14 +35,15 @@ impl Rnn {
 
     /// Zeros for a batch: `[batch, units]`.
     #[track_caller]
-    pub fn zero_state(&self, batch: usize) -> Tensor {
+    pub fn zero_state<T: Float>(&self, batch: usize) -> Tensor<T> {
         zeros([batch, self.units])
     }
 
     /// One step: `x` of shape `[batch, inputs]`, `h` of shape `[batch, units]`; gives the next `h`.
     #[track_caller]
-    pub fn step(&self, x: Tensor, h: Tensor) -> Tensor {
-        (x.matmul(self.weight_input.get()) + h.matmul(self.weight_state.get()) + self.bias.get()).tanh()
+    pub fn step<T: Float>(&self, x: Tensor<T>, h: Tensor<T>) -> Tensor<T> {
+        (x.matmul(self.weight_input.get().cast()) + h.matmul(self.weight_state.get().cast()) + self.bias.get().cast())
+            .tanh()
     }
 }
 
@@ -60,7 +61,7 @@ pub struct Lstm {
 module!(Lstm: weight_input, weight_state, bias);
 
 /// The state of an [`Lstm`]: output and memory, both `[batch, units]`.
-pub type LstmState = (Tensor, Tensor);
+pub type LstmState<T = f32> = (Tensor<T>, Tensor<T>);
 
 impl Lstm {
     /// A cell with weights uniform within `1 / sqrt(units)`.
@@ -77,14 +78,16 @@ impl Lstm {
 
     /// Zeros for a batch.
     #[track_caller]
-    pub fn zero_state(&self, batch: usize) -> LstmState {
+    pub fn zero_state<T: Float>(&self, batch: usize) -> LstmState<T> {
         (zeros([batch, self.units]), zeros([batch, self.units]))
     }
 
     /// One step: `x` of shape `[batch, inputs]`; gives the output `[batch, units]` and the next state.
     #[track_caller]
-    pub fn step(&self, x: Tensor, (h, c): LstmState) -> (Tensor, LstmState) {
-        let gates = x.matmul(self.weight_input.get()) + h.matmul(self.weight_state.get()) + self.bias.get();
+    pub fn step<T: Float>(&self, x: Tensor<T>, (h, c): LstmState<T>) -> (Tensor<T>, LstmState<T>) {
+        let gates = x.matmul(self.weight_input.get().cast())
+            + h.matmul(self.weight_state.get().cast())
+            + self.bias.get().cast();
         let [input, forget, candidate, output] = parts(gates, self.units);
         let c = forget.sigmoid() * c + input.sigmoid() * candidate.tanh();
         let h = output.sigmoid() * c.tanh();
@@ -121,15 +124,15 @@ impl Gru {
 
     /// Zeros for a batch: `[batch, units]`.
     #[track_caller]
-    pub fn zero_state(&self, batch: usize) -> Tensor {
+    pub fn zero_state<T: Float>(&self, batch: usize) -> Tensor<T> {
         zeros([batch, self.units])
     }
 
     /// One step: `x` of shape `[batch, inputs]`, `h` of shape `[batch, units]`; gives the next `h`.
     #[track_caller]
-    pub fn step(&self, x: Tensor, h: Tensor) -> Tensor {
-        let from_input = x.matmul(self.weight_input.get()) + self.bias_input.get();
-        let from_state = h.matmul(self.weight_state.get()) + self.bias_state.get();
+    pub fn step<T: Float>(&self, x: Tensor<T>, h: Tensor<T>) -> Tensor<T> {
+        let from_input = x.matmul(self.weight_input.get().cast()) + self.bias_input.get().cast();
+        let from_state = h.matmul(self.weight_state.get().cast()) + self.bias_state.get().cast();
         let [reset_x, update_x, candidate_x] = parts(from_input, self.units);
         let [reset_h, update_h, candidate_h] = parts(from_state, self.units);
         let reset = (reset_x + reset_h).sigmoid();

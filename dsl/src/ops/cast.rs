@@ -2,8 +2,9 @@
 
 use super::infer::{Class, like_operand};
 use super::*;
+use crate::halves::{Half, odd_f64};
 use crate::ir::{Attr, AttrKind, Attrs};
-use crate::{Buffer, DType, Element, Float, HostTensor, Tensor, match_dtype};
+use crate::{Buffer, DType, Element, Float, HostTensor, Tensor, bf16, f16, match_dtype};
 
 /// The operations of this file.
 pub(super) const OPS: &[&OpDef] = &[&CAST, &STOP_GRADIENT];
@@ -19,6 +20,8 @@ macro_rules! convert {
                 match from {
                     Buffer::F32(d) => d.iter().map(|&x| x as $t).collect(),
                     Buffer::F64(d) => d.iter().map(|&x| x as $t).collect(),
+                    Buffer::F16(d) => d.iter().map(|&x| x.to_f32() as $t).collect(),
+                    Buffer::BF16(d) => d.iter().map(|&x| x.to_f32() as $t).collect(),
                     Buffer::I32(d) => d.iter().map(|&x| x as $t).collect(),
                     Buffer::I64(d) => d.iter().map(|&x| x as $t).collect(),
                     Buffer::U32(d) => d.iter().map(|&x| x as $t).collect(),
@@ -30,11 +33,35 @@ macro_rules! convert {
     )*};
 }
 convert!(f32 f64 i32 i64 u32 u8);
+/// To a 16-bit float, rounded once from whatever type.
+macro_rules! convert_half {
+    ($($t:ident)*) => {$(
+        impl Convert for $t {
+            fn convert(from: &Buffer) -> Vec<$t> {
+                let nearest = <$t as Float>::from_f64;
+                match from {
+                    Buffer::F32(d) => d.iter().map(|&x| $t::rounded(x)).collect(),
+                    Buffer::F64(d) => d.iter().map(|&x| nearest(x)).collect(),
+                    Buffer::F16(d) => d.iter().map(|&x| $t::rounded(x.to_f32())).collect(),
+                    Buffer::BF16(d) => d.iter().map(|&x| $t::rounded(x.to_f32())).collect(),
+                    Buffer::I32(d) => d.iter().map(|&x| nearest(x.into())).collect(),
+                    Buffer::I64(d) => d.iter().map(|&x| nearest(odd_f64(x))).collect(),
+                    Buffer::U32(d) => d.iter().map(|&x| nearest(x.into())).collect(),
+                    Buffer::U8(d) => d.iter().map(|&x| nearest(x.into())).collect(),
+                    Buffer::Bool(d) => d.iter().map(|&x| nearest(u8::from(x).into())).collect(),
+                }
+            }
+        }
+    )*};
+}
+convert_half!(f16 bf16);
 impl Convert for bool {
     fn convert(from: &Buffer) -> Vec<bool> {
         match from {
             Buffer::F32(d) => d.iter().map(|&x| x != 0.0).collect(),
             Buffer::F64(d) => d.iter().map(|&x| x != 0.0).collect(),
+            Buffer::F16(d) => d.iter().map(|&x| x != f16::ZERO).collect(),
+            Buffer::BF16(d) => d.iter().map(|&x| x != bf16::ZERO).collect(),
             Buffer::I32(d) => d.iter().map(|&x| x != 0).collect(),
             Buffer::I64(d) => d.iter().map(|&x| x != 0).collect(),
             Buffer::U32(d) => d.iter().map(|&x| x != 0).collect(),
@@ -45,7 +72,10 @@ impl Convert for bool {
 }
 
 /// A tensor with its elements converted.
-pub(super) fn converted(x: &HostTensor, to: DType) -> HostTensor {
+pub(crate) fn converted(x: &HostTensor, to: DType) -> HostTensor {
+    if x.dtype() == to {
+        return x.clone();
+    }
     match_dtype!(to, T => HostTensor::new(x.shape(), T::convert(x.buffer())))
 }
 
@@ -97,7 +127,8 @@ impl Any {
 
 impl<T: Element> Tensor<T> {
     /// The same values as elements of another type, converted like Rust's `as`: floats are cut to integers towards zero and stay
-    /// within the range of the type, `NaN` becomes 0; integers wrap; `true` is 1. A number is `true` if it is not 0.
+    /// within the range of the type, `NaN` becomes 0; integers wrap; `true` is 1. A number is `true` if it is not 0. To
+    /// [`f16`] and [`bf16`] goes the nearest value, see [`halves`](crate::halves).
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

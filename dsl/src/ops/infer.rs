@@ -16,7 +16,7 @@ pub(super) enum Class {
 impl Class {
     pub(super) fn check(self, ty: &TensorType) -> Result<(), OpError> {
         let (ok, what) = match self {
-            Class::Float => (ty.dtype.is_float(), "f32 or f64"),
+            Class::Float => (ty.dtype.is_float(), "floats"),
             Class::Numeric => (ty.dtype.is_numeric(), "numbers"),
             Class::Int => (ty.dtype.is_int(), "integers"),
             Class::Bool => (ty.dtype == DType::Bool, "bool"),

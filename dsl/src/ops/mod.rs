@@ -21,6 +21,7 @@ mod compare;
 mod conv;
 mod elementwise_binary;
 mod elementwise_unary;
+mod evaluate;
 mod gather;
 mod infer;
 mod join;
@@ -38,6 +39,8 @@ mod softmax;
 mod window;
 
 pub use axes::{IntoAxes, IntoExtents};
+pub(crate) use cast::converted;
+pub(crate) use evaluate::widened_attrs;
 
 pub use conv::ConvOptions;
 pub use join::{concat, stack};
@@ -108,7 +111,8 @@ pub struct OpDef {
     pub attrs: &'static [(&'static str, AttrKind)],
     /// The type of the result, or what is wrong with the operands.
     pub infer: Infer,
-    /// What the operation means: plain loops over host tensors. Every device is tested against this.
+    /// What the operation means: plain loops over host tensors. Every device is tested against this. To be called through
+    /// [`evaluate`](OpDef::evaluate), which converts 16-bit floats for all but a few.
     pub eval: Eval,
     /// The gradient.
     pub grad: Grad,

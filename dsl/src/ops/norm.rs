@@ -1,12 +1,16 @@
 //! Normalization and dropout, made of other operations.
 
 use super::*;
-use crate::{Float, Tensor};
+use crate::{DType, Float, Tensor};
 
 impl Any {
     /// See [`Tensor::layer_norm`].
     #[track_caller]
     pub fn layer_norm(self, scale: Any, bias: Any, epsilon: f64) -> Any {
+        if self.dtype().is_half() {
+            let [x, scale, bias] = [self, scale, bias].map(|x| x.cast(DType::F32));
+            return x.layer_norm(scale, bias, epsilon).cast(self.dtype());
+        }
         let difference = self - self.mean(-1, true);
         let deviation = (difference.square().mean(-1, true) + epsilon).rsqrt();
         difference * deviation * scale + bias

@@ -11,7 +11,7 @@ use super::infer::{Class, check_scalar};
 use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::staged::{Carry, Reader, State};
-use crate::{DType, Float, Integer, Operand, Shape, Tensor};
+use crate::{DType, Float, Integer, Operand, Shape, Tensor, bf16, f16};
 
 /// The operations of this file.
 pub(super) const OPS: &[&OpDef] = &[&RANDOM_BITS, &RANDOM_UNIFORM, &RANDOM_FOLD_IN];
@@ -54,6 +54,16 @@ pub fn unit_f32(word: u32) -> f32 {
 pub fn unit_f64(high: u32, low: u32) -> f64 {
     let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
     bits as f64 * (1.0 / (1u64 << 53) as f64)
+}
+
+/// A number in `[0, 1)` of as many random bits as the type has in numbers below 1, so that none is rounded to 1.
+pub fn unit_f16(word: u32) -> f16 {
+    f16::from_f32((word >> 21) as f32 * (1.0 / (1u32 << 11) as f32))
+}
+
+/// A number in `[0, 1)` like [`unit_f16`].
+pub fn unit_bf16(word: u32) -> bf16 {
+    bf16::from_f32((word >> 24) as f32 * (1.0 / (1u32 << 8) as f32))
 }
 
 fn check_key(cx: &InferCx<'_>) -> Result<(), OpError> {
@@ -99,6 +109,8 @@ static RANDOM_UNIFORM: OpDef = OpDef {
         let n = cx.shape().iter().product();
         Ok(match cx.attrs.dtype("dtype") {
             DType::F32 => cx.result(words(key_of(cx), n).map(unit_f32).collect()),
+            DType::F16 => cx.result(words(key_of(cx), n).map(unit_f16).collect()),
+            DType::BF16 => cx.result(words(key_of(cx), n).map(unit_bf16).collect()),
             _ => {
                 let words: Vec<u32> = words(key_of(cx), 2 * n).collect();
                 cx.result(words.chunks_exact(2).map(|w| unit_f64(w[0], w[1])).collect())
@@ -193,7 +205,8 @@ impl Key {
         Tensor::from_any(trace::emit(&RANDOM_BITS, &[self.tensor.untyped()], attrs))
     }
 
-    /// Uniform in `[0, 1)`: multiples of 2^-24 as `f32`, of 2^-53 as `f64`.
+    /// Uniform in `[0, 1)`: multiples of 2^-24 as `f32`, of 2^-53 as `f64`, of 2^-11 as `f16`, of 2^-8 as
+    /// `bf16`.
     ///
     /// ```
     /// # use anabranch_dsl::{ops::random::Key, prelude::*};
@@ -218,6 +231,10 @@ impl Key {
     #[track_caller]
     pub fn normal<T: Float>(self, shape: impl Into<Shape>) -> Tensor<T> {
         let shape = shape.into();
+        if T::DTYPE.is_half() {
+            // The tails need more bits than these types have.
+            return Tensor::from_any(self.normal::<f32>(shape).untyped().cast(T::DTYPE));
+        }
         let u = self.fold_in(0).uniform::<T>(&shape).untyped();
         let v = self.fold_in(1).uniform::<T>(&shape).untyped();
         let radius = ((1.0 - u).log() * -2.0).sqrt();
@@ -264,6 +281,7 @@ mod tests {
     #[test]
     fn units_are_below_one_and_reach_zero() {
         assert_eq!((unit_f32(0), unit_f64(0, 0)), (0.0, 0.0));
+        assert_eq!((unit_f16(u32::MAX).to_f32(), unit_bf16(u32::MAX).to_f32()), (2047.0 / 2048.0, 255.0 / 256.0));
         assert_eq!(unit_f32(u32::MAX), 1.0 - f32::EPSILON / 2.0);
         assert_eq!(unit_f64(u32::MAX, u32::MAX), 1.0 - f64::EPSILON / 2.0);
     }

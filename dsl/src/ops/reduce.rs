@@ -8,7 +8,7 @@ use super::layout::{lanes, offsets, strides};
 use super::number::{Number, match_numeric};
 use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
-use crate::{Dim, Element, Float, HostTensor, Numeric, Tensor};
+use crate::{DType, Dim, Element, Float, HostTensor, Numeric, Tensor};
 
 /// The operations of this file.
 pub(super) const OPS: &[&OpDef] = &[&SUM, &PROD, &MAX, &MIN, &ALL, &ANY, &CUMSUM];
@@ -255,6 +255,10 @@ impl Any {
     #[track_caller]
     pub fn mean(self, axes: impl IntoAxes, keepdim: bool) -> Any {
         let axes = self.axes("mean", axes);
+        if self.dtype().is_half() {
+            // The sum may be too large where the mean is not.
+            return self.cast(DType::F32).mean(axes, keepdim).cast(self.dtype());
+        }
         let shape = self.shape();
         let n: Option<usize> = axes.iter().map(|&a| shape.dims()[a].known()).product();
         let sum = self.over(&SUM, &axes, keepdim);
@@ -274,6 +278,9 @@ impl Any {
     #[track_caller]
     pub fn var(self, axes: impl IntoAxes, keepdim: bool) -> Any {
         let axes = self.axes("var", axes);
+        if self.dtype().is_half() {
+            return self.cast(DType::F32).var(axes, keepdim).cast(self.dtype());
+        }
         let difference = self - self.mean(axes.clone(), true);
         difference.square().mean(axes, keepdim)
     }

@@ -188,7 +188,7 @@ impl Folder<'_> {
         if size > MAX_ELEMENTS || size > given.max(SMALL) {
             return None;
         }
-        let tensor = (def.eval)(&EvalCx { operands: &operands, attrs, ty }).ok()?;
+        let tensor = def.evaluate(&EvalCx { operands: &operands, attrs, ty }).ok()?;
         (tensor.ty() == *ty).then_some(tensor)
     }
 

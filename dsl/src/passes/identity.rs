@@ -1,7 +1,7 @@
 //! Operations that give an operand back, bit by bit.
 
 use crate::ir::Attrs;
-use crate::{Buffer, HostTensor, Type};
+use crate::{Buffer, HostTensor, Type, bf16, f16};
 
 /// The operand that an operation gives back unchanged, whatever its elements are. `fills` says which operands are one scalar
 /// everywhere.
@@ -56,6 +56,8 @@ fn adds_nothing(scalar: &HostTensor) -> bool {
     match scalar.buffer() {
         Buffer::F32(d) => d[0] == 0.0 && d[0].is_sign_negative(),
         Buffer::F64(d) => d[0] == 0.0 && d[0].is_sign_negative(),
+        Buffer::F16(d) => d[0] == f16::NEG_ZERO && d[0].is_sign_negative(),
+        Buffer::BF16(d) => d[0] == bf16::NEG_ZERO && d[0].is_sign_negative(),
         _ => scalar.to_f64() == Some(0.0),
     }
 }
@@ -64,6 +66,8 @@ fn subtracts_nothing(scalar: &HostTensor) -> bool {
     match scalar.buffer() {
         Buffer::F32(d) => d[0] == 0.0 && d[0].is_sign_positive(),
         Buffer::F64(d) => d[0] == 0.0 && d[0].is_sign_positive(),
+        Buffer::F16(d) => d[0] == f16::ZERO && d[0].is_sign_positive(),
+        Buffer::BF16(d) => d[0] == bf16::ZERO && d[0].is_sign_positive(),
         _ => scalar.to_f64() == Some(0.0),
     }
 }

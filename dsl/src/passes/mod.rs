@@ -9,6 +9,7 @@
 use crate::ir::{Op, Region, Value, verify};
 use crate::{Graph, HostTensor, TensorType, Type};
 
+mod casts;
 mod cse;
 mod dce;
 mod fold;
@@ -20,6 +21,7 @@ mod scatters;
 mod specialize;
 mod trips;
 
+pub use casts::{Casts, Widen};
 pub use cse::Cse;
 pub use dce::Dce;
 pub use fold::Fold;
@@ -63,6 +65,8 @@ impl Pipeline {
             Box::new(Parts),
             // After folding, which finds the zeros that rows are added to.
             Box::new(Scatters),
+            // Before products, which look for operands that loops capture.
+            Box::new(Casts),
             Box::new(Products),
             // Last: the others leave behind what is no longer used.
             Box::new(Dce),
@@ -128,6 +132,17 @@ impl Pipeline {
             panic!("{name}: the graph is broken\n{}\n{before}; ---- after\n{after}", wrong.join("\n"));
         }
     }
+}
+
+/// The graph without computation in 16-bit floats, if it has some; see [`Widen`].
+pub fn widen(graph: &Graph) -> Option<Graph> {
+    let mut wide = graph.clone();
+    if !Widen.run(&mut wide) {
+        return None;
+    }
+    // What is converted otherwise than before leaves behind what it was made of.
+    Dce.run(&mut wide);
+    Some(wide.compact())
 }
 
 /// The value outside of a region that its parameter is, unless it is a loop variable.

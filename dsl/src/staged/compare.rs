@@ -314,7 +314,7 @@ macro_rules! host_numbers {
     )*};
 }
 impl Scalar for char {}
-host_numbers!(i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize f32 f64 bool);
+host_numbers!(i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize f32 f64 bool crate::f16 crate::bf16);
 #[diagnostic::do_not_recommend]
 impl<T: HostNumber> HostNumber for &T {}
 

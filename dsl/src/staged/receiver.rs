@@ -7,7 +7,7 @@
 use super::condition::{Changes, Condition, Place};
 use super::{Carry, If, Logical, While};
 use crate::random::Key;
-use crate::{Any, Array, DType, Dim, Element, HostTensor, List, Shape, Tensor, Var};
+use crate::{Any, Array, DType, Dim, Element, HostTensor, List, Shape, Tensor, Var, bf16, f16};
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, Ref, RefCell, RefMut};
 use std::cmp::{Ordering, Reverse};
@@ -33,7 +33,7 @@ macro_rules! known {
 }
 known! {
     Known:
-        [] bool, [] char, [] str, [] String, [] f32, [] f64,
+        [] bool, [] char, [] str, [] String, [] f32, [] f64, [] f16, [] bf16,
         [] i8, [] i16, [] i32, [] i64, [] i128, [] isize, [] u8, [] u16, [] u32, [] u64, [] u128, [] usize,
         [T] Vec<T>, [T] [T], [T, const N: usize] [T; N], [T] VecDeque<T>, [T] BinaryHeap<T>, [T] LinkedList<T>, [T] OnceCell<T>,
         [T: ToOwned + ?Sized] Cow<'_, T>, [T: Known + ?Sized] Ref<'_, T>, [T: Known + ?Sized] RefMut<'_, T>,
@@ -45,7 +45,7 @@ known! {
         [T: Element] Tensor<T>, [T: Element] Var<T>, [T: Element] List<T>, [] Any, [] Key, [] HostTensor, [T: Element] Array<T>, [] Shape, [] Dim, [] DType,
         [T: ?Sized] &T, [T: Known + ?Sized] &mut T, [T: Known + ?Sized] Box<T>;
     KnownItems:
-        [] str, [] String, [] f32, [] f64, [] bool, [] char,
+        [] str, [] String, [] f32, [] f64, [] f16, [] bf16, [] bool, [] char,
         [] i8, [] i16, [] i32, [] i64, [] i128, [] isize, [] u8, [] u16, [] u32, [] u64, [] u128, [] usize,
         [T: KnownItems] Vec<T>, [T: KnownItems] [T], [T: KnownItems, const N: usize] [T; N], [T: KnownItems] VecDeque<T>,
         [K, V: KnownItems, S] HashMap<K, V, S>, [K, V: KnownItems] BTreeMap<K, V>, [T: KnownItems] Option<T>,

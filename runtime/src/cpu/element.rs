@@ -3,7 +3,7 @@
 //! In the arena an element lies as its plain bytes; a truth value is a byte 0 or 1. In a register an element is a
 //! `u64` whose first bytes in memory are those of the element, so that a register can be read as a tensor of one element.
 
-use anabranch_dsl::{Buffer, DType, Element, HostTensor, match_buffer};
+use anabranch_dsl::{Buffer, DType, Element, HostTensor, bf16, f16, match_buffer};
 use bytemuck::Pod;
 use rayon::prelude::*;
 
@@ -43,7 +43,7 @@ macro_rules! plain_cells {
         }
     )*};
 }
-plain_cells!(f32 f64 i32 i64 u32 u8);
+plain_cells!(f32 f64 f16 bf16 i32 i64 u32 u8);
 
 impl Cell for bool {
     type Mem = u8;
@@ -70,6 +70,8 @@ pub(crate) fn bytes_of_mut(buffer: &mut Buffer) -> &mut [u8] {
     match buffer {
         Buffer::F32(d) => bytemuck::cast_slice_mut(d),
         Buffer::F64(d) => bytemuck::cast_slice_mut(d),
+        Buffer::F16(d) => bytemuck::cast_slice_mut(d),
+        Buffer::BF16(d) => bytemuck::cast_slice_mut(d),
         Buffer::I32(d) => bytemuck::cast_slice_mut(d),
         Buffer::I64(d) => bytemuck::cast_slice_mut(d),
         Buffer::U32(d) => bytemuck::cast_slice_mut(d),
@@ -108,6 +110,8 @@ pub(crate) fn scalar_to_reg(tensor: &HostTensor) -> u64 {
     match tensor.buffer() {
         Buffer::F32(d) => d[0].to_reg(),
         Buffer::F64(d) => d[0].to_reg(),
+        Buffer::F16(d) => d[0].to_reg(),
+        Buffer::BF16(d) => d[0].to_reg(),
         Buffer::I32(d) => d[0].to_reg(),
         Buffer::I64(d) => d[0].to_reg(),
         Buffer::U32(d) => d[0].to_reg(),

@@ -6,7 +6,7 @@
 use super::element::Cell;
 use super::memory::Sources;
 use crate::plan::View;
-use anabranch_dsl::{DType, HostTensor, TensorType, match_dtype};
+use anabranch_dsl::{DType, HostTensor, TensorType, bf16, f16, match_dtype};
 use std::cmp::Ordering;
 
 /// A stack of tensors. Its memory stays when it is emptied.
@@ -233,8 +233,14 @@ impl Stack {
 /// Adds elements that lie in bytes, in any alignment.
 pub(super) fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
     use super::kernels::functions::{Scalar, function};
-    let add = function("add", dtype, dtype).expect("a sum of stacks is one of numbers");
-    let Scalar::Binary(add) = add.scalar else { panic!("a sum has two operands") };
+    let wide = |f: fn(u64) -> f32| move |a, b| f(a) + f(b);
+    let of_numbers = function("add", dtype, dtype).map(|f| f.scalar);
+    let add = |a: u64, b: u64| match (dtype, of_numbers) {
+        (DType::F16, _) => f16::from_f32(wide(|x| f16::from_reg(x).to_f32())(a, b)).to_reg(),
+        (DType::BF16, _) => bf16::from_f32(wide(|x| bf16::from_reg(x).to_f32())(a, b)).to_reg(),
+        (_, Some(Scalar::Binary(add))) => add(a, b),
+        _ => panic!("a sum of {dtype}"),
+    };
     match_dtype!(dtype, T => {
         let n = size_of::<<T as Cell>::Mem>();
         for (a, b) in to.chunks_exact_mut(n).zip(from.chunks_exact(n)) {

@@ -73,6 +73,8 @@ fn machine_type(dtype: DType) -> Type {
         DType::F32 => types::F32,
         DType::F64 => types::F64,
         DType::I32 | DType::U32 => types::I32,
+        // Only moved and cast, by the functions of the instructions.
+        DType::F16 | DType::BF16 => types::I16,
         DType::I64 => types::I64,
         DType::U8 | DType::Bool => types::I8,
     }
@@ -567,6 +569,9 @@ impl Translation<'_> {
         let b = &mut self.b;
         if from == to {
             return Some(x);
+        }
+        if from.is_half() || to.is_half() {
+            return None;
         }
         Some(match (from.is_float(), to.is_float()) {
             (true, true) if r == types::F64 => b.ins().fpromote(r, x),

@@ -123,6 +123,7 @@ fn compare(case: &Case) -> Result<Found, String> {
         ("plan without fusion", compile(&optimized, Program::without_fusion)?),
         ("plan without native code", compile(&optimized, Program::without_native_code)?),
         ("plan without hoisting", compile(&unhoisted, Program::new)?),
+        ("plan without any of them", compile(&unhoisted, Program::unoptimized)?),
     ];
     // Each program is cut in its own way, and each of its nodes on one of up to three devices.
     let how = Scatter {

@@ -31,6 +31,7 @@ impl Copy {
         match self.size {
             8 => self.run_as::<u64>(bytes, out, shift),
             4 => self.run_as::<u32>(bytes, out, shift),
+            2 => self.run_as::<u16>(bytes, out, shift),
             _ => self.run_as::<u8>(bytes, out, shift),
         }
     }

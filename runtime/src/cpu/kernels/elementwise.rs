@@ -404,6 +404,7 @@ fn fill(to: &mut [u8], element: &[u8]) {
     match element.len() {
         8 => bytemuck::cast_slice_mut::<u8, u64>(to).fill(bytemuck::pod_read_unaligned(element)),
         4 => bytemuck::cast_slice_mut::<u8, u32>(to).fill(bytemuck::pod_read_unaligned(element)),
+        2 => bytemuck::cast_slice_mut::<u8, u16>(to).fill(bytemuck::pod_read_unaligned(element)),
         _ => to.fill(element[0]),
     }
 }
@@ -432,6 +433,7 @@ fn gather(to: &mut [u8], from: &[u8], size: usize, offset: usize, axes: &[Axis<1
     match size {
         8 => gather_as::<u64>(bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from), offset, axes, first),
         4 => gather_as::<u32>(bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from), offset, axes, first),
+        2 => gather_as::<u16>(bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from), offset, axes, first),
         _ => gather_as::<u8>(to, from, offset, axes, first),
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::cpu::element::Cell;
 use crate::cpu::math::{Real, wide};
-use anabranch_dsl::DType;
+use anabranch_dsl::{DType, bf16, f16};
 
 /// An operation on registers.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,7 @@ pub(crate) struct Function {
     pub(crate) check: Option<Check>,
 }
 
+/// A function of one operand, from an expression on its elements.
 macro_rules! unary {
     ($A:ty => $R:ty, |$x:ident| $e:expr) => {
         Function {
@@ -78,6 +79,8 @@ macro_rules! binary {
         }
     };
 }
+
+pub(super) use unary;
 
 /// Chooses the Rust type `$T` of an element type among those listed.
 macro_rules! dispatch {
@@ -177,12 +180,13 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
         "xor" => bool2!(d, |x, y| x ^ y),
         "not" => dispatch!(d, T in [Bool bool] => unary!(T => T, |x| !x)),
         "stop_gradient" => {
-            dispatch!(d, T in [F32 f32, F64 f64, I32 i32, I64 i64, U32 u32, U8 u8, Bool bool] =>
+            dispatch!(d, T in [F32 f32, F64 f64, F16 f16, BF16 bf16, I32 i32, I64 i64, U32 u32, U8 u8, Bool bool] =>
             unary!(T => T, |x| x))
         }
         "select" => Some(match d.size() {
             8 => select::<f64>(),
             4 => select::<f32>(),
+            2 => select::<f16>(),
             _ => select::<u8>(),
         }),
         "cast" => cast(operand, result),
@@ -216,6 +220,9 @@ fn dividing(f: Option<Function>, dtype: DType) -> Option<Function> {
 }
 
 fn cast(from: DType, to: DType) -> Option<Function> {
+    if from.is_half() || to.is_half() {
+        return super::halves::cast(from, to);
+    }
     macro_rules! to {
         ($A:ty) => {
             dispatch!(to, R in [F32 f32, F64 f64, I32 i32, I64 i64, U32 u32, U8 u8] => unary!($A => R, |x| x as R))
@@ -237,5 +244,6 @@ fn cast(from: DType, to: DType) -> Option<Function> {
         DType::U32 => to!(u32),
         DType::U8 => to!(u8),
         DType::Bool => from_bool(),
+        DType::F16 | DType::BF16 => None,
     }
 }

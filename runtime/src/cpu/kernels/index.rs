@@ -190,7 +190,7 @@ pub(crate) fn scatter_add(
         DType::I64 => add!(i64, i64::wrapping_add),
         DType::U32 => add!(u32, u32::wrapping_add),
         DType::U8 => add!(u8, u8::wrapping_add),
-        DType::Bool => panic!("a sum of truth values"),
+        DType::F16 | DType::BF16 | DType::Bool => panic!("a sum of {}", updates.dtype),
     }
     Ok(())
 }

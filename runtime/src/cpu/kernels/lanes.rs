@@ -66,7 +66,7 @@ impl Lanes {
             DType::I64 => run!(i64, i64::wrapping_add),
             DType::U32 => run!(u32, u32::wrapping_add),
             DType::U8 => run!(u8, u8::wrapping_add),
-            DType::Bool => panic!("{:?} of truth values", self.along),
+            DType::F16 | DType::BF16 | DType::Bool => panic!("{:?} of {}", self.along, view.dtype),
         }
     }
 

@@ -95,7 +95,7 @@ impl Matmul {
             DType::U8 => self.run_as::<u8>(a, b, out, sources, |s, a, b, y| {
                 s.loops(a, b, y, |sum: u8, x, w| sum.wrapping_add(x.wrapping_mul(w)));
             }),
-            DType::Bool => panic!("a product of truth values"),
+            DType::F16 | DType::BF16 | DType::Bool => panic!("a product of {}", a.dtype),
         }
     }
 

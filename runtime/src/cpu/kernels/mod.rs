@@ -9,6 +9,7 @@ pub(crate) mod conv;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod functions;
+mod halves;
 pub(crate) mod index;
 pub(crate) mod lanes;
 pub(crate) mod map_reduce;

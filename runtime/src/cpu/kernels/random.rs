@@ -2,8 +2,8 @@
 
 use crate::cpu::memory::Sources;
 use crate::plan::{Operand, View};
-use anabranch_dsl::DType;
-use anabranch_dsl::ops::random::{folded, philox, unit_f32, unit_f64};
+use anabranch_dsl::ops::random::{folded, philox, unit_bf16, unit_f16, unit_f32, unit_f64};
+use anabranch_dsl::{DType, bf16, f16};
 use rayon::prelude::*;
 
 /// Which numbers.
@@ -30,6 +30,8 @@ pub(crate) fn fill(random: Random, operands: &[Operand], out: &mut [u8], sources
     match random {
         Random::Bits => blocks::<u32, 4>(key, bytemuck::cast_slice_mut(out), |w| w),
         Random::Uniform(DType::F32) => blocks::<f32, 4>(key, bytemuck::cast_slice_mut(out), |w| w.map(unit_f32)),
+        Random::Uniform(DType::F16) => blocks::<f16, 4>(key, bytemuck::cast_slice_mut(out), |w| w.map(unit_f16)),
+        Random::Uniform(DType::BF16) => blocks::<bf16, 4>(key, bytemuck::cast_slice_mut(out), |w| w.map(unit_bf16)),
         Random::Uniform(_) => {
             blocks::<f64, 2>(key, bytemuck::cast_slice_mut(out), |w| [unit_f64(w[0], w[1]), unit_f64(w[2], w[3])])
         }

@@ -75,6 +75,8 @@ pub(super) fn dispatch(reduction: Reduction, dtype: DType, code: impl Reducing) 
         DType::I64 => int!(i64),
         DType::U32 => int!(u32),
         DType::U8 => int!(u8),
+        // See `passes::Widen`: these are computed with as `f32`.
+        DType::F16 | DType::BF16 => panic!("{reduction:?} of {dtype}"),
         DType::Bool => match reduction {
             Reduction::All => code.run::<bool>(true, |a, b| a & b),
             Reduction::Any => code.run::<bool>(false, |a, b| a | b),

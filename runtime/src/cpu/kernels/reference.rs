@@ -16,7 +16,7 @@ pub(crate) fn eval(step: &Step, operands: &[HostTensor]) -> Result<HostTensor, D
     let ty = ty.as_tensor().expect("primitive operations give tensors");
     let operands: Vec<&HostTensor> = operands.iter().collect();
     let cx = EvalCx { operands: &operands, attrs: &meaning.attrs, ty };
-    (meaning.def.eval)(&cx).map_err(|e| e.at(meaning.def.name, step.loc))
+    meaning.def.evaluate(&cx).map_err(|e| e.at(meaning.def.name, step.loc))
 }
 
 /// The error of a step whose result is not finite, if its operands are.

@@ -36,6 +36,10 @@ impl Lower<'_> {
         if let Some(place) = self.structural(data, def, attrs)? {
             return Ok(place);
         }
+        let is_half = |&v: &Value| self.graph.ty(v).element().dtype.is_half();
+        if def.widens() && data.operands.iter().chain(&data.results).any(is_half) {
+            return self.reference(data, def, attrs);
+        }
         if let Some(place) = self.elementwise(node, def, attrs)? {
             return Ok(place);
         }
@@ -51,7 +55,7 @@ impl Lower<'_> {
     /// An operation without operands has one value: it is computed now.
     fn constant_op(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
         let ty = self.graph.ty(data.results[0]).element();
-        let tensor = (def.eval)(&EvalCx { operands: &[], attrs, ty }).map_err(|e| e.at(def.name, data.loc))?;
+        let tensor = def.evaluate(&EvalCx { operands: &[], attrs, ty }).map_err(|e| e.at(def.name, data.loc))?;
         Ok(self.constant(&tensor))
     }
 

@@ -1,0 +1,139 @@
+//! 16-bit floats: what they are for, and what arithmetic on them means.
+//!
+//! A tensor of [`f16`] or [`bf16`] takes half the memory of one of `f32`. The types are for storage: **an operation on them is the
+//! operation on `f32`, rounded once**. Its operands are converted, which is exact; it computes as it does with `f32`, so a sum or a
+//! product of matrices adds up in `f32`; and its result is rounded to the nearest value, to the even one of two that are equally near.
+//! Each operation rounds, also where an engine does several in one pass. What only moves elements keeps their bits.
+//!
+//! | type | precision | largest | smallest normal | smallest |
+//! |---|---|---|---|---|
+//! | `f16` | 11 bits, about 3 digits | 65,504 | 6.1e-5 | 6.0e-8 |
+//! | `bf16` | 8 bits, about 2 digits | 3.4e38 | 1.2e-38 | 9.2e-41 |
+//!
+//! So `bf16` has the range of `f32`, and gradients of it need no scaling. In a model keep the parameters, the optimizer and the loss in
+//! `f32`, and cast what goes through the layers (Micikevicius et al. 2018, "Mixed precision training"):
+//!
+//! ```
+//! use anabranch_dsl::{nn::{Init, Linear}, prelude::*};
+//!
+//! let layer = Linear::new(&Init::new(1), 4, 2);
+//! let (y, slope) = eval(|| {
+//!     let x = full([3, 4], 0.5f32);
+//!     let y = layer.apply(x.cast::<bf16>()).tanh(); // a product of bf16; the parameters stay f32
+//!     let loss = y.cast::<f32>().square().mean();
+//!     (y, gradients(loss, layer.weight.get())) // of the type of the parameter
+//! })?;
+//! assert_eq!((y.shape(), slope.shape()), (&[3, 2][..], &[4, 2][..]));
+//! # Ok::<(), anabranch_dsl::Diagnostic>(())
+//! ```
+//!
+//! A cast to one of the types rounds once, from whatever type; what is too large becomes infinite. A cast from one is that from the same
+//! number as `f32`.
+
+use crate::Element;
+#[doc(inline)]
+pub use half::{bf16, f16};
+
+/// [`f16`] or [`bf16`].
+pub trait Half: Element {
+    /// The same number.
+    fn widened(self) -> f32;
+    /// The nearest number, the even one of two that are equally near. `NaN` stays, and becomes quiet.
+    fn rounded(x: f32) -> Self;
+
+    /// The number with the fewest digits of which this is the nearest: to be printed. It is finite if this is.
+    fn shortest(self) -> f32 {
+        let x = self.widened();
+        let digits = |n: usize| format!("{x:.n$e}").parse::<f32>().unwrap_or(x);
+        (0..6).map(digits).find(|&y| Self::rounded(y) == self && y.is_finite()).unwrap_or(x)
+    }
+}
+
+macro_rules! halves {
+    ($($t:ident)*) => {$(
+        impl Half for $t {
+            fn widened(self) -> f32 {
+                self.to_f32()
+            }
+            fn rounded(x: f32) -> $t {
+                $t::from_f32(x)
+            }
+        }
+    )*};
+}
+halves!(f16 bf16);
+
+/// A number as `f32`, rounded to odd: to the one of both neighbours whose last bit is set, if it is between two. What is rounded
+/// again after that, to 22 bits or fewer, is the nearest number, as if it had been rounded once (Boldo and Melquiond 2008).
+pub(crate) fn odd_f32(x: f64) -> f32 {
+    let y = x as f32;
+    if f64::from(y) == x || !y.is_finite() {
+        return y;
+    }
+    let towards_zero = if f64::from(y).abs() > x.abs() { y.to_bits() - 1 } else { y.to_bits() };
+    f32::from_bits(towards_zero | 1)
+}
+
+/// An integer as `f64`, rounded to odd like [`odd_f32`].
+pub fn odd_f64(x: i64) -> f64 {
+    const LOW: i64 = 0x7ff;
+    if x.unsigned_abs() >> 53 == 0 || x & LOW == 0 {
+        return x as f64;
+    }
+    // 52 bits and the last of them, which stands for all that are dropped.
+    (x & !LOW | (LOW + 1)) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Float;
+
+    /// The finite values of a type in order, and what is behind the last, with the range of numbers that round to each.
+    fn check<T: Half + Float>(from_bits: fn(u16) -> T, to_bits: fn(T) -> u16, infinity: u16) {
+        let value = |bits: u16| f64::from(from_bits(bits).widened());
+        for bits in 0..infinity {
+            let (x, last) = (value(bits), bits + 1 == infinity);
+            // Behind the largest number there would be one as far away as the one before it.
+            let next = if last { 2.0 * x - value(bits - 1) } else { value(bits + 1) };
+            let middle = (x + next) / 2.0;
+            let even = if bits % 2 == 0 { bits } else { bits + 1 };
+            let (below, above) = (f64::from_bits(middle.to_bits() - 1), f64::from_bits(middle.to_bits() + 1));
+            for (number, expected) in [(x, bits), (below, bits), (middle, even), (above, bits + 1)] {
+                assert_eq!(to_bits(T::from_f64(number)), expected, "{number:e}");
+                assert_eq!(to_bits(T::from_f64(-number)), expected | 0x8000, "{number:e}");
+                let narrow = number as f32;
+                if f64::from(narrow) == number {
+                    assert_eq!(to_bits(T::rounded(narrow)), expected, "{number:e}");
+                }
+            }
+        }
+        for bits in infinity..=0x7fff {
+            let x = from_bits(bits).widened();
+            assert_eq!(x.is_nan(), bits != infinity);
+            assert_eq!(to_bits(T::rounded(x)) & infinity, infinity);
+            assert_eq!(T::rounded(x).widened().is_nan(), x.is_nan());
+            assert_eq!(T::from_f64(x.into()).widened().is_nan(), x.is_nan());
+        }
+    }
+
+    #[test]
+    fn every_value_and_every_middle_of_two_is_rounded_to_the_nearest() {
+        check(f16::from_bits, f16::to_bits, 0x7c00);
+        check(bf16::from_bits, bf16::to_bits, 0x7f80);
+    }
+
+    #[test]
+    fn integers_are_rounded_once() {
+        // Not the function of the crate, which rounds twice.
+        let nearest = <bf16 as Float>::from_f64;
+        // A bit above the middle of two values of bf16, which an f64 does not have room for.
+        let x = (1 << 60) + (1 << 52) + 1;
+        assert_eq!(nearest(odd_f64(x)).to_f32(), (2.0f32).powi(60) + (2.0f32).powi(53));
+        assert_eq!(nearest(odd_f64(-x)).to_f32(), -((2.0f32).powi(60) + (2.0f32).powi(53)));
+        assert_eq!(nearest(odd_f64(x - 1)).to_f32(), (2.0f32).powi(60));
+        assert_eq!(odd_f64(i64::MIN), -(2.0f64).powi(63));
+        assert_eq!(odd_f64(i64::MAX), (2.0f64).powi(63) - 2048.0);
+        assert_eq!(odd_f64(-3), -3.0);
+    }
+}

@@ -1,0 +1,83 @@
+//! Running the meaning of an operation, also on 16-bit floats.
+
+use super::cast::converted;
+use super::{EvalCx, OpDef, OpError};
+use crate::ir::{Attr, Attrs};
+use crate::{DType, HostTensor, TensorType};
+
+/// Operations that take elements as they are, whatever their type is: they move them, or know 16-bit floats themselves.
+const DIRECT: &[&str] = &[
+    "broadcast_like",
+    "broadcast_to",
+    "cast",
+    "concat",
+    "concat_part",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "extents",
+    "flip",
+    "iota",
+    "permute",
+    "random_uniform",
+    "reshape",
+    "reshape_like",
+    "select",
+    "slice",
+    "stop_gradient",
+    "take",
+    "take_along_axis",
+    "update_slice",
+    "with_dynamic",
+    "zeros_of",
+];
+
+impl OpDef {
+    /// Whether the operation computes with its elements, so that it takes 16-bit floats as `f32` and rounds its result.
+    pub fn widens(&self) -> bool {
+        DIRECT.binary_search(&self.name).is_err()
+    }
+
+    /// What the operation gives for these operands: [`eval`](OpDef::eval), and on 16-bit floats that of the same operation on `f32`, rounded
+    /// (see [`halves`](crate::halves)).
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub fn evaluate(&self, cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
+        let has_halves = cx.ty.dtype.is_half() || cx.operands.iter().any(|t| t.dtype().is_half());
+        if !has_halves || !self.widens() {
+            return (self.eval)(cx);
+        }
+        let wide: Vec<HostTensor> = cx.operands.iter().map(|t| converted(t, widened(t.dtype()))).collect();
+        let operands: Vec<&HostTensor> = wide.iter().collect();
+        let attrs = widened_attrs(cx.attrs);
+        let ty = TensorType { dtype: widened(cx.ty.dtype), shape: cx.ty.shape.clone() };
+        let result = (self.eval)(&EvalCx { operands: &operands, attrs: &attrs, ty: &ty })?;
+        Ok(converted(&result, cx.ty.dtype))
+    }
+}
+
+/// The type in which elements of a type are computed with.
+fn widened(dtype: DType) -> DType {
+    if dtype.is_half() { DType::F32 } else { dtype }
+}
+
+/// Static arguments with the types in which is computed.
+pub(crate) fn widened_attrs(attrs: &Attrs) -> Attrs {
+    attrs.iter().fold(Attrs::none(), |all, (name, attr)| match attr {
+        Attr::DType(dtype) => all.with(name, Attr::DType(widened(*dtype))),
+        _ => all.with(name, attr.clone()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_in_order_and_names_operations() {
+        assert!(DIRECT.is_sorted());
+        for name in DIRECT {
+            assert!(crate::ops::by_name(name).is_some(), "there is no operation `{name}`");
+        }
+    }
+}

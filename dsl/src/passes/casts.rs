@@ -1,0 +1,222 @@
+//! Conversions from and to 16-bit floats: out of loops, and around what computes with them.
+
+use super::{Pass, captured};
+use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, Replacements, Value, ValueDef};
+use crate::ops::{by_name, converted, widened_attrs};
+use crate::{DType, Graph, On, TensorType, Type};
+use std::collections::HashMap;
+
+/// Converts what a loop captures before the loop, not in each iteration, if it is converted from or to a 16-bit float.
+///
+/// A conversion cannot fail, so it may run before a loop without iterations. Parameters in `f32` that a loop computes with as `bf16` are
+/// so converted once, and products with them are such as [`Products`](super::Products) may take out.
+///
+/// Before: verified. After: verified, and no loop converts from or to a 16-bit float what it captures.
+#[derive(Clone, Copy, Debug)]
+pub struct Casts;
+
+impl Pass for Casts {
+    fn name(&self) -> &'static str {
+        "casts"
+    }
+
+    fn run(&self, graph: &mut Graph) -> bool {
+        Rewrite::run(graph, false)
+    }
+}
+
+/// Makes of each operation that computes with 16-bit floats the same one on `f32`, between conversions: what it means (see
+/// [`halves`](crate::halves)), as nodes. So an engine needs no other function of 16-bit floats than conversions, and what it does in one
+/// pass over memory rounds where the operations did.
+///
+/// A value is converted once in its region, and one that a loop captures before the loop, like [`Casts`] does it. Errors of
+/// operations name types as they are after this.
+///
+/// Before: verified. After: verified, and 16-bit floats are only moved and converted, but for sums of stacks and of elements of
+/// lists.
+#[derive(Clone, Copy, Debug)]
+pub struct Widen;
+
+impl Pass for Widen {
+    fn name(&self) -> &'static str {
+        "widen"
+    }
+
+    fn run(&self, graph: &mut Graph) -> bool {
+        Rewrite::run(graph, true)
+    }
+}
+
+struct Rewrite<'g> {
+    graph: &'g mut Graph,
+    /// Whether operations are widened; conversions go out of loops in any case.
+    widen: bool,
+    /// Conversions that were made, each for the devices that the one it is made for may be on.
+    converted: HashMap<(Value, DType, Option<On>), Value>,
+    replaced: Replacements,
+    /// The regions around the present node, outermost first, with their nodes so far.
+    open: Vec<(Region, Vec<Node>)>,
+    changed: bool,
+}
+
+impl Rewrite<'_> {
+    fn run(graph: &mut Graph, widen: bool) -> bool {
+        let has_halves = (0..graph.n_values()).any(|i| graph.ty(Value::from_index(i)).element().dtype.is_half());
+        if !has_halves {
+            return false;
+        }
+        let replaced = Replacements::new(graph);
+        let mut rewrite =
+            Rewrite { graph, widen, converted: HashMap::new(), replaced, open: Vec::new(), changed: false };
+        rewrite.region(rewrite.graph.root());
+        rewrite.changed
+    }
+
+    fn region(&mut self, region: Region) {
+        let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
+        self.open.push((region, Vec::with_capacity(nodes.len())));
+        for node in nodes {
+            self.replaced.apply(&mut self.graph.node_mut(node).operands);
+            for inner in self.graph.node(node).regions.clone() {
+                self.region(inner);
+            }
+            if self.stays(node) {
+                self.keep(region, node);
+            }
+        }
+        let (_, kept) = self.open.pop().expect("the region was opened above");
+        let data = self.graph.region_mut(region);
+        data.nodes = kept;
+        self.replaced.apply(&mut data.yields);
+    }
+
+    /// Puts a node behind those of an open region.
+    fn keep(&mut self, region: Region, node: Node) {
+        let open = self.open.iter_mut().rev().find(|(r, _)| *r == region);
+        open.expect("values are used in their region or, through captures, inside of it").1.push(node);
+    }
+
+    fn dtype(&self, v: Value) -> DType {
+        self.graph.ty(v).element().dtype
+    }
+
+    /// Changes a node; gives whether it is still needed.
+    fn stays(&mut self, node: Node) -> bool {
+        let data = self.graph.node(node);
+        let Op::Prim(def, attrs) = data.op.clone() else { return true };
+        let (region, origin, operands, result) = (data.region, data.origin(), data.operands.clone(), data.results[0]);
+        let has_halves = operands.iter().chain([&result]).any(|&v| self.dtype(v).is_half());
+        if !has_halves {
+            return true;
+        }
+        if def.name == "cast" && self.is_of_loop(operands[0]) {
+            let converted = self.converted(operands[0], self.dtype(result), origin);
+            self.replaced.replace(result, converted);
+            self.changed = true;
+            return false;
+        }
+        if !self.widen || !def.widens() {
+            return true;
+        }
+        self.changed = true;
+        let wide: Vec<Value> = operands
+            .iter()
+            .map(|&v| if self.dtype(v).is_half() { self.converted(v, DType::F32, origin) } else { v })
+            .collect();
+        let op = Op::Prim(def, widened_attrs(&attrs));
+        if !self.dtype(result).is_half() {
+            let data = self.graph.node_mut(node);
+            (data.op, data.operands) = (op, wide);
+            return true;
+        }
+        let ty = self.with_dtype(result, DType::F32);
+        let inner = self.graph.make_node(region, op, wide, [ty], origin);
+        self.keep(region, inner);
+        let computed = self.graph.node(inner).results[0];
+        let rounding = cast(self.dtype(result));
+        let data = self.graph.node_mut(node);
+        (data.op, data.operands) = (rounding, vec![computed]);
+        true
+    }
+
+    fn with_dtype(&self, v: Value, dtype: DType) -> Type {
+        TensorType { dtype, shape: self.graph.ty(v).element().shape.clone() }.into()
+    }
+
+    /// What a value is outside of its region, and the node whose region that is.
+    fn outside(&self, v: Value) -> Option<(Value, Node)> {
+        let ValueDef::Param(region, i) = self.graph.value(v).def else { return None };
+        let outer = captured(self.graph, region, i as usize)?;
+        let owner = self.graph.region(region).owner?;
+        let passes = matches!(self.graph.node(owner).op, Op::While | Op::Cond);
+        (passes && self.graph.ty(outer) == self.graph.ty(v)).then_some((outer, owner))
+    }
+
+    /// Whether a value is one that a loop around captures.
+    fn is_of_loop(&self, mut v: Value) -> bool {
+        while let Some((outer, owner)) = self.outside(v) {
+            if self.graph.node(owner).op == Op::While {
+                return true;
+            }
+            v = outer;
+        }
+        false
+    }
+
+    /// A value as another type, in the same region: a conversion in the outermost region of which it is the value in each iteration.
+    fn converted(&mut self, v: Value, dtype: DType, origin: Origin) -> Value {
+        if let Some(&done) = self.converted.get(&(v, dtype, origin.on)) {
+            return done;
+        }
+        let made = match self.outside(v) {
+            Some((outer, owner)) if self.is_of_loop(v) => {
+                let converted = self.converted(outer, dtype, origin);
+                self.capture(owner, converted, v, (dtype, origin.on))
+            }
+            _ => self.convert_here(v, dtype, origin),
+        };
+        self.converted.insert((v, dtype, origin.on), made);
+        made
+    }
+
+    /// Gives the regions of a node one more capture, which is in all of them the conversion of what `v` is in one; gives the parameter
+    /// beside `v`.
+    fn capture(&mut self, owner: Node, converted: Value, v: Value, (dtype, on): (DType, Option<On>)) -> Value {
+        let ValueDef::Param(region, i) = self.graph.value(v).def else { panic!("{v} is no parameter") };
+        self.graph.node_mut(owner).operands.push(converted);
+        let ty = self.graph.ty(converted).clone();
+        let mut own = converted;
+        for r in self.graph.node(owner).regions.clone() {
+            let param = self.graph.add_param(r, ty.clone(), None);
+            let beside = self.graph.region(r).params[i as usize];
+            self.converted.insert((beside, dtype, on), param);
+            if r == region {
+                own = param;
+            }
+        }
+        own
+    }
+
+    fn convert_here(&mut self, v: Value, dtype: DType, origin: Origin) -> Value {
+        let region = match self.graph.value(v).def {
+            ValueDef::Param(region, _) => region,
+            ValueDef::Result(node, _) => self.graph.node(node).region,
+        };
+        let constant = self.graph.producer(v).and_then(|node| match &self.graph.node(node).op {
+            Op::Constant(tensor) => Some(converted(tensor, dtype)),
+            _ => None,
+        });
+        let ty = self.with_dtype(v, dtype);
+        let node = match constant {
+            Some(tensor) => self.graph.make_node(region, Op::Constant(tensor), vec![], [ty], origin),
+            None => self.graph.make_node(region, cast(dtype), vec![v], [ty], origin),
+        };
+        self.keep(region, node);
+        self.graph.node(node).results[0]
+    }
+}
+
+fn cast(to: DType) -> Op {
+    let def = by_name("cast").expect("there is an operation `cast`");
+    Op::Prim(def, Attrs::none().with("dtype", Attr::DType(to)))
+}

@@ -1,0 +1,133 @@
+//! Conversions from and to 16-bit floats: the only functions on them. Whatever computes with them computes with `f32`, between
+//! conversions that [`widen`](anabranch_dsl::passes::widen) puts into the graph.
+//!
+//! `f16` goes through the conversions of the crate `half`, which use the instructions of the processor where it has them (F16C, NEON);
+//! `bf16` is the upper half of an `f32`, so moving and rounding bits in loops over plain slices is all there is to it.
+
+use super::functions::{Function, Scalar, unary};
+use crate::cpu::element::Cell;
+use crate::cpu::math::wide;
+use anabranch_dsl::halves::odd_f64;
+use anabranch_dsl::{DType, Float, bf16, f16};
+use half::slice::HalfFloatSliceExt;
+
+/// A function whose blocks go through an expression on bits.
+macro_rules! unary_bits {
+    ($A:ty => $R:ty, |$x:ident| $e:expr, $function:expr) => {
+        Function {
+            block: |out, [x, _, _]| {
+                let (out, x): (&mut [$R], &[$A]) = (bytemuck::cast_slice_mut(out), bytemuck::cast_slice(x));
+                wide(|| out.iter_mut().zip(x).for_each(|(out, &$x)| *out = $e));
+            },
+            ..$function
+        }
+    };
+}
+
+/// A conversion of which one type, or both, is a 16-bit float.
+pub(super) fn cast(from: DType, to: DType) -> Option<Function> {
+    macro_rules! from_half {
+        ($A:ty) => {
+            match to {
+                DType::F32 => unary!($A => f32, |x| x.to_f32()),
+                DType::F64 => unary!($A => f64, |x| x.to_f32().into()),
+                DType::I32 => unary!($A => i32, |x| x.to_f32() as i32),
+                DType::I64 => unary!($A => i64, |x| x.to_f32() as i64),
+                DType::U32 => unary!($A => u32, |x| x.to_f32() as u32),
+                DType::U8 => unary!($A => u8, |x| x.to_f32() as u8),
+                DType::Bool => unary!($A => bool, |x| x.to_f32() != 0.0),
+                DType::F16 => unary!($A => f16, |x| f16::from_f32(x.to_f32())),
+                DType::BF16 => unary!($A => bf16, |x| bf16::from_f32(x.to_f32())),
+            }
+        };
+    }
+    macro_rules! to_half {
+        ($R:ty) => {
+            match from {
+                DType::F32 => unary!(f32 => $R, |x| <$R>::from_f32(x)),
+                DType::F64 => unary!(f64 => $R, |x| <$R as Float>::from_f64(x)),
+                DType::I32 => unary!(i32 => $R, |x| <$R as Float>::from_f64(x.into())),
+                DType::I64 => unary!(i64 => $R, |x| <$R as Float>::from_f64(odd_f64(x))),
+                DType::U32 => unary!(u32 => $R, |x| <$R as Float>::from_f64(x.into())),
+                DType::U8 => unary!(u8 => $R, |x| <$R as Float>::from_f64(x.into())),
+                DType::Bool => unary!(bool => $R, |x| <$R as Float>::from_f64(u8::from(x).into())),
+                DType::F16 | DType::BF16 => return None,
+            }
+        };
+    }
+    let function = match (from, to) {
+        (DType::F16, _) => from_half!(f16),
+        (DType::BF16, _) => from_half!(bf16),
+        (_, DType::F16) => to_half!(f16),
+        (_, DType::BF16) => to_half!(bf16),
+        _ => return None,
+    };
+    Some(match (from, to) {
+        (DType::F16, DType::F32) => Function {
+            block: |out, [x, _, _]| {
+                bytemuck::cast_slice::<u8, f16>(x).convert_to_f32_slice(bytemuck::cast_slice_mut(out))
+            },
+            ..function
+        },
+        (DType::F32, DType::F16) => Function {
+            block: |out, [x, _, _]| {
+                bytemuck::cast_slice_mut::<u8, f16>(out).convert_from_f32_slice(bytemuck::cast_slice(x));
+            },
+            ..function
+        },
+        (DType::BF16, DType::F32) => unary_bits!(u16 => u32, |x| u32::from(x) << 16, function),
+        (DType::F32, DType::BF16) => unary_bits!(u32 => u16, |x| upper(x), function),
+        _ => function,
+    })
+}
+
+/// The bits of the nearest `bf16`, the even one of two that are equally near.
+#[inline(always)]
+fn upper(bits: u32) -> u16 {
+    // Half a unit in the last place, less one if the last bit is 0: a carry then reaches the upper half only if that is nearer.
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    let is_nan = bits & 0x7fff_ffff > 0x7f80_0000;
+    (if is_nan { bits >> 16 | 0x40 } else { nearest >> 16 }) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All values, and what lies between them, one by one and in blocks.
+    #[test]
+    fn blocks_convert_as_elements_do() {
+        for dtype in [DType::F16, DType::BF16] {
+            let widen = cast(dtype, DType::F32).expect("there is one");
+            let narrow = cast(DType::F32, dtype).expect("there is one");
+            let (Scalar::Unary(widen_one), Scalar::Unary(narrow_one)) = (widen.scalar, narrow.scalar) else {
+                panic!("a cast has one operand")
+            };
+            let all: Vec<u16> = (0..=u16::MAX).collect();
+            let mut values = vec![0.0f32; all.len()];
+            (widen.block)(bytemuck::cast_slice_mut(&mut values), [bytemuck::cast_slice(&all), &[], &[]]);
+            for (&bits, value) in all.iter().zip(&values) {
+                let one = f32::from_reg(widen_one(bits.into()));
+                assert_eq!(value.to_bits() | 0x40_0000, one.to_bits() | 0x40_0000, "{dtype} {bits:#x}");
+                assert!(value.to_bits() == one.to_bits() || one.is_nan(), "{dtype} {bits:#x}");
+            }
+            // Each value, the middle of it and the next one, and the neighbours of both.
+            let between = values.iter().flat_map(|x| {
+                let ulp = if dtype == DType::F16 { 1 << 12 } else { 1 << 15 };
+                let at = |offset: u32| f32::from_bits(x.to_bits().wrapping_add(offset));
+                [at(0), at(1), at(ulp - 1), at(ulp), at(ulp + 1), at(u32::MAX)]
+            });
+            // Between subnormal numbers of f16 the middles lie elsewhere.
+            let subnormal = (0..4096).flat_map(|i| {
+                let x = i as f32 * 2.0f32.powi(-26);
+                [x, f32::from_bits(x.to_bits() + 1), f32::from_bits(x.to_bits().saturating_sub(1)), -x]
+            });
+            let numbers: Vec<f32> = between.chain(subnormal).chain([f32::MAX, f32::MIN, f32::from_bits(1)]).collect();
+            let mut narrowed = vec![0u16; numbers.len()];
+            (narrow.block)(bytemuck::cast_slice_mut(&mut narrowed), [bytemuck::cast_slice(&numbers), &[], &[]]);
+            for (x, &bits) in numbers.iter().zip(&narrowed) {
+                assert_eq!(u64::from(bits), narrow_one(x.to_reg()), "{dtype} {x:e} {:#x}", x.to_bits());
+            }
+        }
+    }
+}
