@@ -239,7 +239,7 @@ where
         let (traced, rebuild) = self.trace(signature)?;
         let cells = self.session.state.cells(&traced.vars);
         let graph = crate::optimize::optimize(traced.graph, signature, self.options)?;
-        let program = Program::with_options(graph, self.options)?;
+        let program = Program::with_results(graph, self.options, self.session.state.results.clone())?;
         let compiled = Arc::new(Compiled {
             signature: signature.to_vec(),
             lock_order: state::lock_order(&cells),

@@ -21,6 +21,7 @@ mod native;
 mod optimize;
 mod plan;
 mod program;
+mod results;
 mod session;
 mod state;
 
