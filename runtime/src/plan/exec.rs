@@ -6,7 +6,7 @@ use crate::cpu::element::{bytes_of, bytes_of_mut, scalar_to_reg, to_buffer, writ
 use crate::cpu::kernels::index;
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::list::List;
-use crate::cpu::memory::{Arena, Foreign, Memory, Region, Sources, Vars, VarsMut};
+use crate::cpu::memory::{Arena, Foreign, MAX_WRITTEN, Memory, Region, Sources, Vars, VarsMut};
 use crate::cpu::stack::Stack;
 use crate::results::Results;
 use anabranch_dsl::interp::{self, Surroundings};
@@ -208,6 +208,18 @@ impl Plan {
             }
             _ => {
                 let outcome = match &step.out {
+                    Out::Views(outs) => {
+                        let Kernel::Rows(rows) = &step.kernel else { panic!("`{}` has one result", step.name) };
+                        let mut buffers = [BufferId(0); MAX_WRITTEN];
+                        for (buffer, out) in buffers.iter_mut().zip(outs) {
+                            let Base::Buffer(b) = out.base else { panic!("a step writes {:?}", out.base) };
+                            *buffer = b;
+                        }
+                        let mut memory = cx.memory(self, foreign);
+                        let (outs, sources) = memory.split_all(&buffers[..outs.len()]);
+                        rows.run(&step.operands, outs, &sources);
+                        Ok(())
+                    }
                     Out::View(out) => {
                         let Base::Buffer(b) = out.base else { panic!("a step writes {:?}", out.base) };
                         let mut memory = cx.memory(self, foreign);
@@ -261,7 +273,7 @@ impl Plan {
                 let Base::Buffer(b) = v.base else { panic!("a step writes {:?}", v.base) };
                 self.buffer_mut(cx, b).copy_from_slice(bytes_of(tensor.buffer()));
             }
-            Out::Nothing => panic!("`{}` has no result", step.name),
+            Out::Nothing | Out::Views(_) => panic!("`{}` has not one result", step.name),
         }
         Ok(())
     }
@@ -282,7 +294,7 @@ impl Plan {
             Out::View(v) => cx.sources(self, foreign).host(v),
             Out::Slot(s) => slot(cx, *s).clone(),
             Out::Reg(r, dtype) => cx.sources(self, foreign).host(&reg_view(*r, *dtype)),
-            Out::Nothing => return Ok(()),
+            Out::Nothing | Out::Views(_) => return Ok(()),
         };
         if interp::is_finite(&result) {
             return Ok(());
@@ -330,7 +342,7 @@ impl Plan {
                 cx.stacks[stack.index()].pop(&mut bytemuck::cast_slice_mut(&mut element)[..size]);
                 cx.regs[r.index()] = element[0];
             }
-            Out::Slot(_) | Out::Nothing => {
+            Out::Slot(_) | Out::Nothing | Out::Views(_) => {
                 panic!("the element of a stack of known shapes has a known place")
             }
         }

@@ -112,6 +112,7 @@ impl Plan {
         match kernel {
             Kernel::Map(map) => names(f, map.names())?,
             Kernel::MapReduce(reduce) => names(f, reduce.names().chain([*name]))?,
+            Kernel::Rows(rows) => write!(f, "rows {}", rows.names().collect::<Vec<_>>().join("; "))?,
             Kernel::Reference => write!(f, "reference {name}")?,
             _ => write!(f, "{name}")?,
         }
@@ -163,6 +164,10 @@ impl fmt::Display for ShownOut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Out::View(v) => ShownView(v).fmt(f),
+            Out::Views(views) => views.iter().enumerate().try_for_each(|(i, v)| {
+                f.write_str(if i > 0 { ", " } else { "" })?;
+                ShownView(v).fmt(f)
+            }),
             Out::Reg(r, dtype) => write!(f, "{r:?}: {dtype}"),
             Out::Slot(s) => write!(f, "{s:?}"),
             Out::Nothing => write!(f, "nothing"),

@@ -4,6 +4,7 @@ use super::allocate::{Request, allocate};
 use super::draft::{Draft, Item, Move, Storage};
 use super::liveness::Liveness;
 use super::moves::{Ordered, in_order};
+use super::rows::join_rows;
 use super::{
     Assign, Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, Update,
     View,
@@ -47,6 +48,24 @@ struct Finish<'a> {
     labelled: Vec<bool>,
 }
 
+/// What is read when all items are done.
+fn last<'a>(
+    draft: &'a Draft,
+    outputs: &'a [(Operand, TensorType)],
+    assigns: &'a [Assign],
+    updates: &'a [Update],
+) -> impl Iterator<Item = &'a Operand> {
+    let at_end = draft.additions.iter().flat_map(|&step| &draft.step(step).operands);
+    let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value));
+    last.chain(updates.iter().flat_map(|u| &u.operands)).chain(at_end)
+}
+
+/// Joins instructions over the same rows.
+pub(super) fn join(draft: &mut Draft, outputs: &[(Operand, TensorType)], assigns: &[Assign], updates: &[Update]) {
+    let last: Vec<Operand> = last(draft, outputs, assigns, updates).cloned().collect();
+    join_rows(draft, last.iter());
+}
+
 /// Makes the plan of a draft.
 pub(super) fn finish(
     mut draft: Draft,
@@ -56,10 +75,7 @@ pub(super) fn finish(
     assigns: Vec<Assign>,
     updates: Vec<Update>,
 ) -> Result<Plan> {
-    let at_end = draft.additions.iter().flat_map(|&step| &draft.step(step).operands);
-    let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value));
-    let last = last.chain(updates.iter().flat_map(|u| &u.operands)).chain(at_end);
-    let mut live = Liveness::new(&draft, last);
+    let mut live = Liveness::new(&draft, last(&draft, &outputs, &assigns, &updates));
     live.coalesce(&draft);
 
     let steps = std::mem::take(&mut draft.steps);
@@ -213,12 +229,16 @@ impl Finish<'_> {
         step.operands = step.operands.into_iter().map(|o| self.operand(o)).collect();
         step.out = match step.out {
             Out::View(v) => Out::View(self.view(v)),
+            Out::Views(views) => Out::Views(views.into_iter().map(|v| self.view(v)).collect()),
             Out::Reg(r, dtype) => Out::Reg(self.reg(r), dtype),
             Out::Slot(s) => Out::Slot(self.slot(s)),
             Out::Nothing => Out::Nothing,
         };
         if let (Kernel::Map(map), Out::View(out)) = (&step.kernel, &step.out) {
             step.kernel = Kernel::Map(map.placed(&step.operands, out));
+        }
+        if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
+            step.kernel = Kernel::Rows(rows.placed(&step.operands, outs));
         }
         step
     }

@@ -39,6 +39,7 @@ mod liveness;
 mod lower;
 mod moves;
 mod registers;
+mod rows;
 mod updates;
 mod view;
 
@@ -118,6 +119,8 @@ impl Operand {
 pub(crate) enum Out {
     /// A view of a buffer. Contiguous, except for copies.
     View(View),
+    /// Views of several buffers, each all of it.
+    Views(Vec<View>),
     /// One element.
     Reg(Reg, DType),
     /// A tensor of unknown shape.
