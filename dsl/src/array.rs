@@ -366,6 +366,11 @@ impl<T: Element> Array<T> {
         &self.tensor
     }
 
+    /// The array as a host tensor, for code that keeps its element type.
+    pub(crate) fn host_mut(&mut self) -> &mut HostTensor {
+        &mut self.tensor
+    }
+
     /// The array as a host tensor.
     pub fn into_host(self) -> HostTensor {
         self.tensor

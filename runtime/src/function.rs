@@ -4,7 +4,7 @@ use crate::call::{Call, CallOptions};
 use crate::program::{Options, Program};
 use crate::session::Session;
 use crate::state::{self, Cell};
-use anabranch_dsl::function::{CallArgs, GraphFn, Output, Rebuild, trace_fn};
+use anabranch_dsl::function::{CallArgs, GraphFn, Output, Rebuild, Results, trace_fn};
 use anabranch_dsl::interp::{self, Surroundings};
 use anabranch_dsl::trace::{self, Traced};
 use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType};
@@ -160,6 +160,40 @@ where
         Ok((compiled.rebuild)(&mut outputs.into_iter()))
     }
 
+    /// Calls the function like [`call`](Self::call), with its results in the place of those of an earlier call, which have their
+    /// types. No memory is taken for elements: results are computed in memory that was given up by an earlier call like this one, and
+    /// what `results` had is given up for the next one. If the call fails, `results` stays as it was.
+    ///
+    /// An error if `results` has other types than the function gives.
+    ///
+    /// ```
+    /// use anabranch_dsl::prelude::*;
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::new()?;
+    /// let f = session.function(|x: Tensor| (x * 2.0, x.sum()))?;
+    /// let mut results = f.call([1.0, 2.0])?;
+    /// f.call_into([3.0, 4.0], &mut results)?;
+    /// assert_eq!((results.0.as_slice(), results.1.item()), ([6.0, 8.0].as_slice(), 7.0));
+    /// // The results of three numbers have no place in those of two.
+    /// assert!(f.call_into([1.0, 2.0, 3.0], &mut results).is_err());
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn call_into(&self, args: impl CallArgs<Args>, results: &mut HostOf<F, Args>) -> Result<()> {
+        let mut inputs = Vec::new();
+        args.feed_all(&mut inputs);
+        let compiled = self.compiled(&inputs)?;
+        let mut tensors = Vec::new();
+        results.tensors_mut(&mut tensors);
+        compiled.check_results(&self.name, &tensors)?;
+        let mut surroundings = Surroundings::default();
+        if let Some(to) = &self.session.options.print_to {
+            surroundings.print = &**to;
+        }
+        let mut guards = state::lock(&compiled.cells, &compiled.lock_order, &compiled.assigned);
+        compiled.program.step_into(&inputs, &mut guards, surroundings, &mut tensors)
+    }
+
     /// Calls the function with tensors whose types are checked now, in the order of the parameters; gives all
     /// output tensors in order.
     pub fn call_host(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
@@ -263,6 +297,28 @@ where
 }
 
 impl<H> Compiled<H> {
+    /// Checks the types of tensors in whose place results go.
+    fn check_results(&self, name: &str, given: &[&mut HostTensor]) -> Result<()> {
+        let graph = self.program.graph();
+        let outputs = graph.outputs();
+        if outputs.len() != given.len() {
+            let message = format!("`{name}` gives {} tensors, to the place of {}", outputs.len(), given.len());
+            return Err(
+                Diagnostic::new(message).help("give the results of an earlier call with arguments of these types")
+            );
+        }
+        for (i, (&output, given)) in outputs.iter().zip(given).enumerate() {
+            let ty = graph.ty(output).element();
+            if !ty.compatible(&given.ty()) {
+                let message = format!("`{name}`: result {i} is {ty}, to the place of {}", given.ty());
+                return Err(
+                    Diagnostic::new(message).help("give the results of an earlier call with arguments of these types")
+                );
+            }
+        }
+        Ok(())
+    }
+
     fn accepts(&self, inputs: &[HostTensor]) -> bool {
         self.signature.len() == inputs.len()
             && self.signature.iter().zip(inputs).all(|(ty, t)| {

@@ -7,7 +7,7 @@ use crate::results::Results;
 use crate::state::Guard;
 use anabranch_dsl::interp::{self, Surroundings};
 use anabranch_dsl::ir::{Op, dependence};
-use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, autodiff};
+use anabranch_dsl::{DType, Diagnostic, Dim, Graph, HostTensor, Result, autodiff};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -159,6 +159,27 @@ impl Program {
         Ok(outputs)
     }
 
+    /// Runs the graph on locked variables, with its outputs in the place of other tensors.
+    pub(crate) fn step_into(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut [Guard<'_>],
+        surroundings: Surroundings<'_>,
+        outputs: &mut [&mut HostTensor],
+    ) -> Result<()> {
+        let Some(plan) = &self.plan else {
+            let new = self.step(inputs, vars, surroundings)?;
+            outputs.iter_mut().zip(new).for_each(|(to, new)| **to = new);
+            return Ok(());
+        };
+        self.check_inputs(inputs)?;
+        let mut cx = self.context(plan)?;
+        plan.run(&mut cx, inputs, Vars::Locked(vars), surroundings, &self.results)?;
+        plan.finish_into(&mut cx, inputs, VarsMut::Locked(vars), &self.results, outputs);
+        self.give_back(cx);
+        Ok(())
+    }
+
     /// Runs the graph like [`run`](Self::run), and puts the outputs into `outputs`, whose memory is used again where types fit: by this
     /// call or by the next one. So the third of three equal calls takes no memory from the allocator. If the run fails, `outputs` stays
     /// as it was.
@@ -176,6 +197,7 @@ impl Program {
         let surroundings = Surroundings::default();
         let mut cx = self.context(plan)?;
         plan.run(&mut cx, inputs, Vars::Tensors(vars), surroundings, &self.results)?;
+        outputs.resize_with(plan.outputs.len(), || HostTensor::zeros(DType::U8, [0]));
         plan.finish_into(&mut cx, inputs, VarsMut::Tensors(vars), &self.results, outputs);
         self.give_back(cx);
         Ok(())

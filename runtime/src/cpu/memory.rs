@@ -51,10 +51,15 @@ pub(crate) enum Region {
 /// The largest number of buffers that one step writes.
 pub(crate) const MAX_WRITTEN: usize = 8;
 
-/// What is left of a slice for reading while parts of it are written: pieces, with the place at which each begins.
+/// What is left of a slice for reading while parts of it are written.
 struct Pieces<'a, T> {
-    pieces: [(usize, &'a [T]); MAX_WRITTEN + 1],
-    n: usize,
+    /// What lies before the first part.
+    before: &'a [T],
+    /// What lies behind the last part, and where it begins.
+    after: &'a [T],
+    after_start: usize,
+    /// What lies between, with the places at which the pieces begin.
+    between: &'a [(usize, &'a [T])],
 }
 
 impl<T> Clone for Pieces<'_, T> {
@@ -66,34 +71,57 @@ impl<T> Copy for Pieces<'_, T> {}
 
 impl<'a, T> Pieces<'a, T> {
     fn whole(slice: &'a [T]) -> Pieces<'a, T> {
-        let mut pieces: [(usize, &[T]); MAX_WRITTEN + 1] = [(0, &[]); MAX_WRITTEN + 1];
-        pieces[0].1 = slice;
-        Pieces { pieces, n: 1 }
+        Pieces { before: slice, after: &[], after_start: slice.len(), between: &[] }
     }
 
-    /// Cuts a slice around the parts that are written, which are given in order of their places, each with the place in `out` where it
-    /// goes.
-    fn cut<'o>(slice: &'a mut [T], written: &[(Range<usize>, usize)], out: &mut [Option<&'o mut [T]>]) -> Pieces<'a, T>
-    where
-        'a: 'o,
-    {
-        let mut pieces: [(usize, &[T]); MAX_WRITTEN + 1] = [(0, &[]); MAX_WRITTEN + 1];
-        let (mut rest, mut at) = (slice, 0);
-        for (piece, (range, k)) in pieces.iter_mut().zip(written) {
-            let (before, behind) = rest.split_at_mut(range.start - at);
-            let (taken, behind) = behind.split_at_mut(range.len());
-            *piece = (at, before);
-            out[*k] = Some(taken);
-            (rest, at) = (behind, range.end);
-        }
-        pieces[written.len()] = (at, rest);
-        Pieces { pieces, n: written.len() + 1 }
+    /// Cuts a slice around one part, which is written.
+    fn around(slice: &'a mut [T], part: Range<usize>) -> (&'a mut [T], Pieces<'a, T>) {
+        let (before, rest) = slice.split_at_mut(part.start);
+        let (taken, after) = rest.split_at_mut(part.len());
+        (taken, Pieces { before, after, after_start: part.end, between: &[] })
     }
 
     fn get(&self, range: &Range<usize>) -> Option<&'a [T]> {
+        if range.end <= self.before.len() {
+            return Some(&self.before[range.clone()]);
+        }
+        if range.start >= self.after_start {
+            return Some(&self.after[range.start - self.after_start..range.end - self.after_start]);
+        }
         let holds = |&&(at, piece): &&(usize, &[T])| at <= range.start && range.end <= at + piece.len();
-        let &(at, piece) = self.pieces[..self.n].iter().find(holds)?;
+        let &(at, piece) = self.between.iter().find(holds)?;
         Some(&piece[range.start - at..range.end - at])
+    }
+}
+
+/// A slice from which parts are taken, in the order of their places.
+struct Cuts<'a, T> {
+    pieces: [(usize, &'a [T]); MAX_WRITTEN + 1],
+    n: usize,
+}
+
+impl<'a, T> Cuts<'a, T> {
+    /// Takes parts, each to the place in `taken` that is given with it.
+    fn new(slice: &'a mut [T], parts: &[(Range<usize>, usize)], taken: &mut [Option<&'a mut [T]>]) -> Cuts<'a, T> {
+        let mut pieces: [(usize, &[T]); MAX_WRITTEN + 1] = [(0, &[]); MAX_WRITTEN + 1];
+        let (mut rest, mut at) = (slice, 0);
+        for (piece, (range, k)) in pieces.iter_mut().zip(parts) {
+            let (before, behind) = rest.split_at_mut(range.start - at);
+            let (part, behind) = behind.split_at_mut(range.len());
+            *piece = (at, before);
+            taken[*k] = Some(part);
+            (rest, at) = (behind, range.end);
+        }
+        pieces[parts.len()] = (at, rest);
+        Cuts { pieces, n: parts.len() + 1 }
+    }
+
+    fn pieces(&self) -> Pieces<'_, T> {
+        let (after_start, after) = self.pieces[self.n - 1];
+        match &self.pieces[..self.n - 1] {
+            [] => Pieces::whole(after),
+            [(_, before), between @ ..] => Pieces { before, after, after_start, between },
+        }
     }
 }
 
@@ -238,12 +266,26 @@ pub(crate) struct Memory<'a> {
 impl Memory<'_> {
     /// The bytes of a buffer for writing, and everything else for reading.
     pub(crate) fn split(&mut self, out: BufferId) -> (&mut [u8], Sources<'_>) {
-        let ([out, ..], sources) = self.split_all(&[out]);
-        (out, sources)
+        let Memory { arena, results, regs, regions, foreign } = self;
+        let (out, arena, results) = match &regions[out.index()] {
+            Region::Arena(range) => {
+                let (out, arena) = Pieces::around(arena, range.clone());
+                (out, arena, Pieces::whole(results))
+            }
+            Region::Result(i) => {
+                let (out, results) = Pieces::around(results, *i as usize..*i as usize + 1);
+                (bytes_of_mut(&mut out[0]), Pieces::whole(arena), results)
+            }
+        };
+        (out, Sources { arena, results, regions, regs, foreign: *foreign })
     }
 
-    /// The bytes of several buffers for writing, and everything else for reading.
-    pub(crate) fn split_all(&mut self, outs: &[BufferId]) -> ([&mut [u8]; MAX_WRITTEN], Sources<'_>) {
+    /// Calls `f` with the bytes of several buffers for writing, and everything else for reading.
+    pub(crate) fn with_split<R>(
+        &mut self,
+        outs: &[BufferId],
+        f: impl FnOnce([&mut [u8]; MAX_WRITTEN], &Sources<'_>) -> R,
+    ) -> R {
         let mut in_arena: [(Range<usize>, usize); MAX_WRITTEN] = std::array::from_fn(|_| (0..0, 0));
         let mut in_results = in_arena.clone();
         let (mut n_arena, mut n_results) = (0, 0);
@@ -264,19 +306,16 @@ impl Memory<'_> {
         in_results.sort_unstable_by_key(|(range, _)| range.start);
         let mut bytes = [const { None }; MAX_WRITTEN];
         let mut buffers = [const { None }; MAX_WRITTEN];
-        let sources = Sources {
-            arena: Pieces::cut(self.arena, in_arena, &mut bytes),
-            results: Pieces::cut(self.results, in_results, &mut buffers),
-            regions: self.regions,
-            regs: self.regs,
-            foreign: self.foreign,
-        };
+        let arena = Cuts::new(self.arena, in_arena, &mut bytes);
+        let results = Cuts::new(self.results, in_results, &mut buffers);
         for (bytes, buffer) in bytes.iter_mut().zip(buffers) {
             if let Some([buffer]) = buffer {
                 *bytes = Some(bytes_of_mut(buffer));
             }
         }
-        (bytes.map(Option::unwrap_or_default), sources)
+        let (arena, results) = (arena.pieces(), results.pieces());
+        let sources = Sources { arena, results, regions: self.regions, regs: self.regs, foreign: self.foreign };
+        f(bytes.map(Option::unwrap_or_default), &sources)
     }
 }
 
@@ -314,9 +353,15 @@ mod tests {
         let foreign = Foreign { inputs: &[], constants: &[], vars: Vars::Tensors(&[]) };
         let arena = arena.bytes_mut();
         let mut memory = Memory { arena, results: &mut results, regs: &mut [], regions: &regions, foreign };
-        let (outs, sources) = memory.split_all(&[BufferId(4), BufferId(1), BufferId(2)]);
-        assert_eq!(outs.map(|out| out.len()), [8, 64, 64, 0, 0, 0, 0, 0]);
-        assert_eq!(sources.bytes(Base::Buffer(BufferId(0))).len(), 64);
-        assert_eq!(sources.elements::<f32>(Base::Buffer(BufferId(5))), [3.0]);
+        let ends = memory.with_split(&[BufferId(4), BufferId(1), BufferId(2)], |outs, sources| {
+            assert_eq!(outs.map(|out| out.len()), [8, 64, 64, 0, 0, 0, 0, 0]);
+            assert_eq!(sources.bytes(Base::Buffer(BufferId(0))).len(), 64);
+            [3, 5].map(|b| sources.elements::<f32>(Base::Buffer(BufferId(b)))[0])
+        });
+        assert_eq!(ends, [1.0, 3.0]);
+        let middle = memory.with_split(&[BufferId(3), BufferId(5)], |_, sources| {
+            sources.elements::<f32>(Base::Buffer(BufferId(4))).to_vec()
+        });
+        assert_eq!(middle, [2.0; 2]);
     }
 }

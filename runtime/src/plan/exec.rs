@@ -2,7 +2,7 @@
 
 use super::lists::Scratch;
 use super::{Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, SlotId, StackId, Step, View, reg_view, registers};
-use crate::cpu::element::{bytes_of, bytes_of_mut, scalar_to_reg, to_buffer, write_buffer};
+use crate::cpu::element::{bytes_of, bytes_of_mut, reg_to_scalar, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::index;
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::list::List;
@@ -11,6 +11,7 @@ use crate::cpu::stack::Stack;
 use crate::results::Results;
 use anabranch_dsl::interp::{self, Surroundings};
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type};
+use std::borrow::BorrowMut;
 use std::sync::Arc;
 
 /// The memory of one running step; used again by later steps of the same plan.
@@ -216,8 +217,9 @@ impl Plan {
                             *buffer = b;
                         }
                         let mut memory = cx.memory(self, foreign);
-                        let (outs, sources) = memory.split_all(&buffers[..outs.len()]);
-                        rows.run(&step.operands, outs, &sources);
+                        memory.with_split(&buffers[..outs.len()], |outs, sources| {
+                            rows.run(&step.operands, outs, sources);
+                        });
                         Ok(())
                     }
                     Out::View(out) => {
@@ -243,6 +245,15 @@ impl Plan {
     /// A tensor of its own with the value of an operand.
     fn host(&self, cx: &Context, operand: &Operand, foreign: Foreign<'_>) -> HostTensor {
         match operand {
+            Operand::View(View { base: Base::Reg(r), dtype, shape, .. }) if shape.is_empty() => {
+                reg_to_scalar(cx.regs[r.index()], *dtype)
+            }
+            // Handles of one tensor share it.
+            Operand::View(v @ View { base: Base::Input(i), .. })
+                if v.is_contiguous() && v.size() == foreign.inputs[*i as usize].len() =>
+            {
+                foreign.inputs[*i as usize].reshaped(&v.shape[..])
+            }
             Operand::View(v) => cx.sources(self, foreign).host(v),
             Operand::Slot(s) => slot(cx, *s).clone(),
         }
@@ -380,30 +391,25 @@ impl Plan {
         inputs: &[HostTensor],
         vars: VarsMut<'_, '_>,
         pool: &Arc<Results>,
-        to: &mut Vec<HostTensor>,
+        to: &mut [impl BorrowMut<HostTensor>],
     ) {
         let foreign = Foreign { inputs, constants: &self.constants, vars: vars.shared() };
-        to.truncate(self.outputs.len());
-        for (i, (operand, ty)) in self.outputs.iter().enumerate() {
-            if self.is_result(i, operand).is_some() {
-                if i == to.len() {
-                    to.push(HostTensor::zeros(ty.dtype, [0]));
-                }
-                continue;
-            }
-            match (operand, to.get_mut(i)) {
-                (Operand::View(v), Some(t)) if t.dtype() == v.dtype && t.shape() == v.shape && v.is_contiguous() => {
+        assert_eq!(to.len(), self.outputs.len(), "a tensor for each output");
+        for (i, ((operand, _), to)) in self.outputs.iter().zip(&mut *to).enumerate() {
+            let to: &mut HostTensor = to.borrow_mut();
+            match operand {
+                _ if self.is_result(i, operand).is_some() => {}
+                Operand::View(v) if to.dtype() == v.dtype && to.shape() == v.shape && v.is_contiguous() => {
                     let size = v.dtype.size();
                     let bytes = &cx.sources(self, foreign).bytes(v.base)[v.offset * size..][..v.n_bytes()];
-                    write_buffer(t.buffer_mut(), bytes);
+                    write_buffer(to.buffer_mut(), bytes);
                 }
-                (_, Some(t)) => *t = self.host(cx, operand, foreign),
-                (_, None) => to.push(self.host(cx, operand, foreign)),
+                _ => *to = self.host(cx, operand, foreign),
             }
         }
         self.commit(cx, inputs, vars);
         for (k, &i) in self.results.iter().enumerate() {
-            let (view, to) = (self.result(k).0, &mut to[i]);
+            let (view, to): (&View, &mut HostTensor) = (self.result(k).0, to[i].borrow_mut());
             let fits = to.dtype() == view.dtype && to.shape() == view.shape;
             match to.own_buffer_mut().filter(|_| fits) {
                 Some(buffer) => std::mem::swap(buffer, &mut cx.results[k]),
