@@ -161,8 +161,8 @@ where
     }
 
     /// Calls the function like [`call`](Self::call), with its results in the place of those of an earlier call, which have their
-    /// types. No memory is taken for elements: results are computed in memory that was given up by an earlier call like this one, and
-    /// what `results` had is given up for the next one. If the call fails, `results` stays as it was.
+    /// types. Results are computed in memory that was given up by an earlier call like this one, and what `results` had is given up for the
+    /// next one: so from the second such call on no memory is taken for elements. If the call fails, `results` stays as it was.
     ///
     /// An error if `results` has other types than the function gives.
     ///

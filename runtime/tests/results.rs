@@ -40,7 +40,7 @@ fn memory_of_a_dropped_result_is_that_of_a_later_one() {
 fn a_result_in_the_place_of_an_earlier_one_takes_no_memory() {
     let session = Session::new().unwrap();
     let f = session.function(|x: Tensor| (x * 2.0, x.sum())).unwrap();
-    let mut results = f.call(&numbers(LARGE)).unwrap();
+    let mut results = f.call(numbers(LARGE)).unwrap();
     let mut seen = Vec::new();
     for i in 0..6 {
         let x = Array::new([LARGE], vec![i as f32; LARGE]);

@@ -58,12 +58,12 @@ pub(super) fn join_rows<'a>(draft: &mut Draft, last: impl Iterator<Item = &'a Op
             _ => None,
         };
         if let Some(member) = member {
-            if let Err(member) = group.add(draft, member) {
-                if group.conflicts(draft, p) || !group.has_reduction() {
-                    group.close(draft, &reads);
-                    // It is the first one now, and fits.
-                    let _ = group.add(draft, member);
-                }
+            if let Some(member) = group.add(draft, member)
+                && (group.conflicts(draft, p) || !group.has_reduction())
+            {
+                group.close(draft, &reads);
+                let left = group.add(draft, member);
+                debug_assert!(left.is_none(), "the first one fits");
             }
         } else if group.conflicts(draft, p) {
             group.close(draft, &reads);
@@ -220,8 +220,8 @@ impl Group {
     }
 
     /// Adds an instruction; gives it back if it does not belong to the group.
-    fn add(&mut self, draft: &Draft, member: Member) -> Result<(), Member> {
-        let Some(key) = self.key_with(&member) else { return Err(member) };
+    fn add(&mut self, draft: &Draft, member: Member) -> Option<Member> {
+        let Some(key) = self.key_with(&member) else { return Some(member) };
         let reads: Vec<(bool, bool)> = member.views.iter().map(|v| self.may_read(&member, v, key)).collect();
         let shares = reads.iter().any(|&(_, shares)| shares);
         let uses = member.views.iter().any(|v| v.storage().is_some_and(|s| self.written.contains_key(&s)));
@@ -229,7 +229,7 @@ impl Group {
         let belongs = self.members.is_empty() || uses || shares || member.is_reduction();
         let writes_what_is_read = self.read.contains(&member.out.storage().expect("a buffer"));
         if !has_room || !belongs || writes_what_is_read || !reads.iter().all(|&(may, _)| may) {
-            return Err(member);
+            return Some(member);
         }
         self.key = key;
         self.shares |= shares;
@@ -248,7 +248,7 @@ impl Group {
         self.written.insert(member.out.storage().expect("a buffer"), self.members.len());
         debug_assert!(matches!(draft.items[member.item], Item::Instr(Instr::Run(_))));
         self.members.push(member);
-        Ok(())
+        None
     }
 
     /// Ends the group: its instructions become one if that is worth it.
