@@ -117,6 +117,39 @@ impl Buffer {
     }
 }
 
+/// Where the memory of a tensor goes when its last handle is dropped, to be used again: fresh memory is slow.
+pub trait Reclaim: Send + Sync {
+    /// Takes the memory back. Its elements have no meaning any more.
+    fn reclaim(&self, memory: Buffer);
+}
+
+/// The elements of a tensor, and where their memory goes.
+struct Elements {
+    buffer: Buffer,
+    home: Option<Arc<dyn Reclaim>>,
+}
+
+impl Clone for Elements {
+    /// A copy has memory of its own.
+    fn clone(&self) -> Elements {
+        Elements { buffer: self.buffer.clone(), home: None }
+    }
+}
+
+impl Drop for Elements {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.take() {
+            home.reclaim(std::mem::replace(&mut self.buffer, Buffer::U8(Vec::new())));
+        }
+    }
+}
+
+impl fmt::Debug for Elements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.buffer.fmt(f)
+    }
+}
+
 /// A dense tensor in host memory whose element type is known at run time. Cloning shares the elements.
 ///
 /// Equality is equality of bits, so that graphs with constants can be compared: `NaN` equals itself, `0.0` and `-0.0`
@@ -124,10 +157,14 @@ impl Buffer {
 #[derive(Clone, Debug)]
 pub struct HostTensor {
     shape: Vec<usize>,
-    data: Arc<Buffer>,
+    data: Arc<Elements>,
 }
 
 impl HostTensor {
+    fn from_parts(shape: Vec<usize>, buffer: Buffer, home: Option<Arc<dyn Reclaim>>) -> HostTensor {
+        HostTensor { shape, data: Arc::new(Elements { buffer, home }) }
+    }
+
     /// A tensor from its elements in row-major order.
     ///
     /// # Panics
@@ -142,7 +179,16 @@ impl HostTensor {
     /// If the number of elements is not the product of the extents.
     pub fn from_buffer(shape: Vec<usize>, data: Buffer) -> HostTensor {
         assert_eq!(data.len(), shape.iter().product::<usize>(), "elements of a tensor of shape {shape:?}");
-        HostTensor { shape, data: Arc::new(data) }
+        HostTensor::from_parts(shape, data, None)
+    }
+
+    /// A tensor from a buffer whose memory goes to `home` when the last handle of the tensor is dropped.
+    ///
+    /// # Panics
+    /// If the number of elements is not the product of the extents.
+    pub fn lent(shape: Vec<usize>, data: Buffer, home: Arc<dyn Reclaim>) -> HostTensor {
+        assert_eq!(data.len(), shape.iter().product::<usize>(), "elements of a tensor of shape {shape:?}");
+        HostTensor::from_parts(shape, data, Some(home))
     }
 
     /// A tensor without dimensions.
@@ -154,7 +200,7 @@ impl HostTensor {
     pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> HostTensor {
         let shape = shape.into();
         let n = shape.iter().product();
-        HostTensor { shape, data: Arc::new(Buffer::zeros(dtype, n)) }
+        HostTensor::from_parts(shape, Buffer::zeros(dtype, n), None)
     }
 
     /// Extents, outermost first.
@@ -169,17 +215,17 @@ impl HostTensor {
 
     /// Number of elements.
     pub fn len(&self) -> usize {
-        self.data.len()
+        self.buffer().len()
     }
 
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
-        self.data.is_empty()
+        self.buffer().is_empty()
     }
 
     /// Type of the elements.
     pub fn dtype(&self) -> DType {
-        self.data.dtype()
+        self.buffer().dtype()
     }
 
     /// Element type and shape.
@@ -189,17 +235,22 @@ impl HostTensor {
 
     /// The elements.
     pub fn buffer(&self) -> &Buffer {
-        &self.data
+        &self.data.buffer
     }
 
     /// The elements for writing; copies them first if they are shared.
     pub fn buffer_mut(&mut self) -> &mut Buffer {
-        Arc::make_mut(&mut self.data)
+        &mut Arc::make_mut(&mut self.data).buffer
+    }
+
+    /// The elements for writing, if no other handle shares them.
+    pub fn own_buffer_mut(&mut self) -> Option<&mut Buffer> {
+        Arc::get_mut(&mut self.data).map(|elements| &mut elements.buffer)
     }
 
     /// The elements, if they are of type `T`.
     pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
-        T::from_buffer(&self.data)
+        T::from_buffer(self.buffer())
     }
 
     /// The elements.
@@ -242,7 +293,7 @@ impl HostTensor {
 impl PartialEq for HostTensor {
     fn eq(&self, other: &HostTensor) -> bool {
         self.shape == other.shape
-            && match (&*self.data, &*other.data) {
+            && match (self.buffer(), other.buffer()) {
                 (Buffer::F32(a), Buffer::F32(b)) => a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits())),
                 (Buffer::F64(a), Buffer::F64(b)) => a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits())),
                 (Buffer::F16(a), Buffer::F16(b)) => a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits())),
@@ -262,7 +313,7 @@ impl std::hash::Hash for HostTensor {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.shape.hash(state);
         self.dtype().hash(state);
-        match &*self.data {
+        match self.buffer() {
             Buffer::F32(d) => d.iter().for_each(|x| x.to_bits().hash(state)),
             Buffer::F64(d) => d.iter().for_each(|x| x.to_bits().hash(state)),
             Buffer::F16(d) => d.iter().for_each(|x| x.to_bits().hash(state)),
@@ -333,6 +384,11 @@ impl<T: Element> Array<T> {
     /// The array as a host tensor.
     pub fn host(&self) -> &HostTensor {
         &self.tensor
+    }
+
+    /// The array as a host tensor, for code that keeps its element type.
+    pub(crate) fn host_mut(&mut self) -> &mut HostTensor {
+        &mut self.tensor
     }
 
     /// The array as a host tensor.

@@ -58,10 +58,35 @@ impl<I: Input, X: Feed<I>, const N: usize> Feed<[I; N]> for [X; N] {
 /// Makes the host value of a call's outputs, in the structure that the trace had.
 pub type Rebuild<H> = Box<dyn Fn(&mut dyn Iterator<Item = HostTensor>) -> H + Send + Sync>;
 
+/// What a call returns: arrays, and tuples, arrays and vectors of what calls return.
+pub trait Results {
+    /// Appends all tensors, in the order of the function's outputs. Who changes one keeps its element type.
+    fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>);
+}
+
+impl<T: Element> Results for Array<T> {
+    fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>) {
+        to.push(self.host_mut());
+    }
+}
+impl<R: Results, const N: usize> Results for [R; N] {
+    fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>) {
+        self.iter_mut().for_each(|r| r.tensors_mut(to));
+    }
+}
+impl<R: Results> Results for Vec<R> {
+    fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>) {
+        self.iter_mut().for_each(|r| r.tensors_mut(to));
+    }
+}
+impl Results for () {
+    fn tensors_mut<'a>(&'a mut self, _: &mut Vec<&'a mut HostTensor>) {}
+}
+
 /// What a graph function gives: tensors, and tuples, arrays and vectors of what it gives.
 pub trait Output {
     /// The same on the host: [`Array`]s for tensors.
-    type Host: 'static;
+    type Host: Results + 'static;
     /// Appends the handles of all tensors.
     fn flatten(&self, to: &mut Vec<Any>);
     /// How to make the host value from the tensors in that order.
@@ -181,6 +206,11 @@ macro_rules! tuples {
         impl<$($a: Input, $x: Feed<$a>),+> Feed<($($a,)+)> for ($($x,)+) {
             fn feed(self, to: &mut Vec<HostTensor>) {
                 $(self.$i.feed(to);)+
+            }
+        }
+        impl<$($a: Results),+> Results for ($($a,)+) {
+            fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>) {
+                $(self.$i.tensors_mut(to);)+
             }
         }
         impl<$($a: Output),+> Output for ($($a,)+) {

@@ -5,11 +5,13 @@ use crate::flow;
 use crate::flow::driver::Driver;
 use crate::place::{self, Placement};
 use crate::program::{Options, Program};
+use crate::results::Results;
 use crate::session::PrintTo;
 use crate::state::Guard;
 use crate::timeline::Timeline;
 use anabranch_dsl::interp::{StopFlag, Surroundings};
 use anabranch_dsl::{Graph, HostTensor, Result};
+use std::sync::Arc;
 
 /// A compiled graph.
 #[derive(Debug)]
@@ -36,13 +38,14 @@ pub(crate) struct StepCx<'a> {
 
 impl Engine {
     /// Places and compiles a graph whose inputs have known shapes.
-    pub(crate) fn new(graph: Graph, devices: &Devices, options: Options) -> Result<Engine> {
-        if options.interpreted || devices.is_one() {
-            return Ok(Engine::Whole(Box::new(Program::with_options(graph, options)?)));
+    pub(crate) fn new(graph: Graph, devices: &Devices, options: Options, results: Arc<Results>) -> Result<Engine> {
+        let whole = |graph| Ok(Engine::Whole(Box::new(Program::with_results(graph, options, results.clone())?)));
+        if options.interpreted || (devices.is_one() && !asks_for_devices(&graph)) {
+            return whole(graph);
         }
         let placement = place::place(&graph, &devices.topology, &devices.rules, &[])?;
         if placement.devices(&graph).len() < 2 && !devices.flow.lower_everything && !devices.is_modelled {
-            return Ok(Engine::Whole(Box::new(Program::with_options(graph, options)?)));
+            return whole(graph);
         }
         let partition = flow::partition(&graph, &placement, devices.flow);
         let modelled = devices.is_modelled.then(|| devices.topology.clone());
@@ -68,6 +71,27 @@ impl Engine {
         match self {
             Engine::Whole(program) => program.step(inputs, vars, Surroundings { print: &**cx.print, stop: cx.stop }),
             Engine::Parts(parts) => parts.step(inputs, vars, cx, None),
+        }
+    }
+
+    /// Runs a step like [`step`](Self::step), with its outputs in the place of other tensors.
+    pub(crate) fn step_into(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut [Guard<'_>],
+        cx: &StepCx<'_>,
+        outputs: &mut [&mut HostTensor],
+    ) -> Result<()> {
+        match self {
+            Engine::Whole(program) => {
+                let surroundings = Surroundings { print: &**cx.print, stop: cx.stop };
+                program.step_into(inputs, vars, surroundings, outputs)
+            }
+            Engine::Parts(parts) => {
+                let new = parts.step(inputs, vars, cx, None)?;
+                outputs.iter_mut().zip(new).for_each(|(to, new)| **to = new);
+                Ok(())
+            }
         }
     }
 
@@ -102,6 +126,13 @@ impl Engine {
             }
         }
     }
+}
+
+/// Whether a graph says where something is to be.
+fn asks_for_devices(graph: &Graph) -> bool {
+    let mut asks = graph.vars.iter().any(|v| v.on.is_some());
+    graph.visit_nodes(graph.root(), &mut |node| asks |= graph.node(node).on.is_some());
+    asks
 }
 
 impl Parts {

@@ -6,7 +6,7 @@ use crate::program::Options;
 use crate::session::Session;
 use crate::state::{self, Cell, Guard};
 use crate::timeline::Timeline;
-use anabranch_dsl::function::{CallArgs, GraphFn, Output, Rebuild, trace_fn};
+use anabranch_dsl::function::{CallArgs, GraphFn, Output, Rebuild, Results, trace_fn};
 use anabranch_dsl::interp::{self, StopFlag};
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::trace::{self, Traced};
@@ -188,6 +188,37 @@ where
         Ok(((compiled.rebuild)(&mut outputs.into_iter()), timeline))
     }
 
+    /// Calls the function like [`call`](Self::call), with its results in the place of those of an earlier call, which have their
+    /// types. Results are computed in memory that was given up by an earlier call like this one, and what `results` had is given up for the
+    /// next one: so from the second such call on no memory is taken for elements. If the call fails, `results` stays as it was.
+    ///
+    /// An error if `results` has other types than the function gives.
+    ///
+    /// ```
+    /// use anabranch_dsl::prelude::*;
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::new()?;
+    /// let f = session.function(|x: Tensor| (x * 2.0, x.sum()))?;
+    /// let mut results = f.call([1.0, 2.0])?;
+    /// f.call_into([3.0, 4.0], &mut results)?;
+    /// assert_eq!((results.0.as_slice(), results.1.item()), ([6.0, 8.0].as_slice(), 7.0));
+    /// // The results of three numbers have no place in those of two.
+    /// assert!(f.call_into([1.0, 2.0, 3.0], &mut results).is_err());
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn call_into(&self, args: impl CallArgs<Args>, results: &mut HostOf<F, Args>) -> Result<()> {
+        let mut inputs = Vec::new();
+        args.feed_all(&mut inputs);
+        let compiled = self.compiled(&inputs)?;
+        let mut tensors = Vec::new();
+        results.tensors_mut(&mut tensors);
+        compiled.check_results(&self.name, &tensors)?;
+        let step =
+            |guards: &mut [Guard<'_>], cx: &StepCx<'_>| compiled.engine.step_into(&inputs, guards, cx, &mut tensors);
+        self.locked(&compiled, None, step)
+    }
+
     /// Calls the function with tensors whose types are checked now, in the order of the parameters; gives all
     /// output tensors in order.
     pub fn call_host(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
@@ -274,7 +305,8 @@ where
         let cells = self.session.state.cells(&traced.vars);
         let graph = crate::optimize::optimize(traced.graph, signature, self.options)?;
         let assigned = assigned(&graph);
-        let engine = Engine::new(graph, &self.session.devices, self.options)?;
+        let state = &self.session.state;
+        let engine = Engine::new(graph, &self.session.devices, self.options, state.results.clone())?;
         let compiled = Arc::new(Compiled {
             signature: signature.to_vec(),
             lock_order: state::lock_order(&cells),
@@ -298,6 +330,28 @@ where
 }
 
 impl<H> Compiled<H> {
+    /// Checks the types of tensors in whose place results go.
+    fn check_results(&self, name: &str, given: &[&mut HostTensor]) -> Result<()> {
+        let graph = self.engine.graph();
+        let outputs = graph.outputs();
+        if outputs.len() != given.len() {
+            let message = format!("`{name}` gives {} tensors, to the place of {}", outputs.len(), given.len());
+            return Err(
+                Diagnostic::new(message).help("give the results of an earlier call with arguments of these types")
+            );
+        }
+        for (i, (&output, given)) in outputs.iter().zip(given).enumerate() {
+            let ty = graph.ty(output).element();
+            if !ty.compatible(&given.ty()) {
+                let message = format!("`{name}`: result {i} is {ty}, to the place of {}", given.ty());
+                return Err(
+                    Diagnostic::new(message).help("give the results of an earlier call with arguments of these types")
+                );
+            }
+        }
+        Ok(())
+    }
+
     fn accepts(&self, inputs: &[HostTensor]) -> bool {
         self.signature.len() == inputs.len()
             && self.signature.iter().zip(inputs).all(|(ty, t)| {

@@ -26,6 +26,7 @@ mod partitioned;
 mod place;
 mod plan;
 mod program;
+mod results;
 mod session;
 mod state;
 mod timeline;

@@ -3,12 +3,13 @@
 use crate::cpu::memory::{Vars, VarsMut};
 use crate::native::Native;
 use crate::plan::{self, Context, Plan};
+use crate::results::Results;
 use crate::state::Guard;
 use anabranch_dsl::interp::{self, Surroundings};
 use anabranch_dsl::ir::dependence;
-use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Result, autodiff, passes};
+use anabranch_dsl::{DType, Diagnostic, Dim, Graph, HostTensor, Result, autodiff, passes};
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// How a graph is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub struct Program {
     graph: Graph,
     plan: Option<Plan>,
     options: Options,
+    /// Memory of results that callers have dropped.
+    results: Arc<Results>,
     free: Mutex<Vec<Context>>,
 }
 
@@ -80,6 +83,11 @@ impl Program {
     }
 
     pub(crate) fn with_options(graph: Graph, options: Options) -> Result<Program> {
+        Program::with_results(graph, options, Arc::default())
+    }
+
+    /// Compiles a graph; the memory of results comes from the given pool.
+    pub(crate) fn with_results(graph: Graph, options: Options, results: Arc<Results>) -> Result<Program> {
         for &v in graph.inputs() {
             let ty = graph.ty(v).element();
             if ty.shape.known().is_none() {
@@ -100,7 +108,7 @@ impl Program {
                 Some(plan)
             }
         };
-        Ok(Program { graph, plan, options, free: Mutex::default() })
+        Ok(Program { graph, plan, options, results, free: Mutex::default() })
     }
 
     /// The graph.
@@ -117,16 +125,10 @@ impl Program {
             return self.interpret(inputs, vars, surroundings);
         };
         let mut cx = self.context(plan)?;
-        let before = Vars::Tensors(vars);
-        let outcome = plan.run(&mut cx, inputs, before, surroundings);
-        let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
-        if outputs.is_ok() {
-            plan.commit(&mut cx, inputs, VarsMut::Tensors(vars));
-        }
-        if outputs.is_ok() {
-            self.give_back(cx);
-        }
-        outputs
+        plan.run(&mut cx, inputs, Vars::Tensors(vars), surroundings, &self.results)?;
+        let outputs = plan.finish(&mut cx, inputs, VarsMut::Tensors(vars), &self.results);
+        self.give_back(cx);
+        Ok(outputs)
     }
 
     /// Runs the graph on locked variables.
@@ -148,20 +150,36 @@ impl Program {
             return Ok(outputs);
         };
         let mut cx = self.context(plan)?;
-        let before = Vars::Locked(vars);
-        let outcome = plan.run(&mut cx, inputs, before, surroundings);
-        let outputs = outcome.map(|()| plan.outputs(&cx, inputs, before));
-        if outputs.is_ok() {
-            plan.commit(&mut cx, inputs, VarsMut::Locked(vars));
-        }
-        if outputs.is_ok() {
-            self.give_back(cx);
-        }
-        outputs
+        plan.run(&mut cx, inputs, Vars::Locked(vars), surroundings, &self.results)?;
+        let outputs = plan.finish(&mut cx, inputs, VarsMut::Locked(vars), &self.results);
+        self.give_back(cx);
+        Ok(outputs)
     }
 
-    /// Runs the graph like [`run`](Self::run), and puts the outputs into `outputs`, whose memory is used again where types fit. So
-    /// the second of two equal calls takes no memory from the allocator.
+    /// Runs the graph on locked variables, with its outputs in the place of other tensors.
+    pub(crate) fn step_into(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut [Guard<'_>],
+        surroundings: Surroundings<'_>,
+        outputs: &mut [&mut HostTensor],
+    ) -> Result<()> {
+        let Some(plan) = &self.plan else {
+            let new = self.step(inputs, vars, surroundings)?;
+            outputs.iter_mut().zip(new).for_each(|(to, new)| **to = new);
+            return Ok(());
+        };
+        self.check_inputs(inputs)?;
+        let mut cx = self.context(plan)?;
+        plan.run(&mut cx, inputs, Vars::Locked(vars), surroundings, &self.results)?;
+        plan.finish_into(&mut cx, inputs, VarsMut::Locked(vars), &self.results, outputs);
+        self.give_back(cx);
+        Ok(())
+    }
+
+    /// Runs the graph like [`run`](Self::run), and puts the outputs into `outputs`, whose memory is used again where types fit: by this
+    /// call or by the next one. So the third of three equal calls takes no memory from the allocator. If the run fails, `outputs` stays
+    /// as it was.
     pub fn run_into(
         &self,
         inputs: &[HostTensor],
@@ -175,16 +193,11 @@ impl Program {
         self.check_inputs(inputs)?;
         let surroundings = Surroundings::default();
         let mut cx = self.context(plan)?;
-        let before = Vars::Tensors(vars);
-        let outcome = plan.run(&mut cx, inputs, before, surroundings);
-        if outcome.is_ok() {
-            plan.outputs_into(&cx, inputs, before, outputs);
-            plan.commit(&mut cx, inputs, VarsMut::Tensors(vars));
-        }
-        if outcome.is_ok() {
-            self.give_back(cx);
-        }
-        outcome
+        plan.run(&mut cx, inputs, Vars::Tensors(vars), surroundings, &self.results)?;
+        outputs.resize_with(plan.outputs.len(), || HostTensor::zeros(DType::U8, [0]));
+        plan.finish_into(&mut cx, inputs, VarsMut::Tensors(vars), &self.results, outputs);
+        self.give_back(cx);
+        Ok(())
     }
 
     fn interpret(

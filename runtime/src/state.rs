@@ -5,6 +5,7 @@
 //! changed the last: so steps are serializable, and no two of them wait for each other. A step that panics changes nothing,
 //! since variables change at its very end; the locks it held stay usable.
 
+use crate::results::Results;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::{AnyVar, HostTensor};
 use std::collections::HashMap;
@@ -40,10 +41,12 @@ impl Cell {
     }
 }
 
-/// All variables a session has met and that something can still name.
+/// What a session keeps: all variables that it has met and that something can still name, and memory.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     cells: Mutex<HashMap<u64, Arc<Cell>>>,
+    /// Memory of results that callers have dropped.
+    pub(crate) results: Arc<Results>,
 }
 
 impl State {

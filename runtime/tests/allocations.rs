@@ -94,6 +94,20 @@ fn a_loop_over_tensors_and_its_gradient_take_no_memory() {
 }
 
 #[test]
+fn a_layer_norm_and_its_gradients_take_no_memory() {
+    let numbers = |shape: &[usize]| {
+        let n = shape.iter().product::<usize>();
+        HostTensor::new(shape, (0..n).map(|i| (i % 7) as f32 - 3.0).collect::<Vec<_>>())
+    };
+    let n = of_third_run(&[numbers(&[60, 700]), numbers(&[700]), numbers(&[700])], |x| {
+        let y = x[0].layer_norm(x[1], x[2], 1e-5);
+        let loss = y.mul(y.softmax(-1)).sum_all();
+        [vec![y, loss], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
+    });
+    assert_eq!(n, 0);
+}
+
+#[test]
 fn convolutions_pooling_and_their_gradients_take_no_memory() {
     let numbers = |shape: &[usize]| {
         let n = shape.iter().product::<usize>();

@@ -117,3 +117,71 @@ fn the_number_of_threads_changes_no_bit() {
         assert!([2, 3, 5].into_iter().all(|n| run(n) == one), "{shape:?}");
     }
 }
+
+/// A layer norm and a softmax with all their gradients: reductions of rows and over rows, and what is computed of them.
+fn normalizations(x: &[Any]) -> Vec<Any> {
+    let y = x[0].layer_norm(x[1], x[2], 1e-5);
+    let p = y.softmax(-1);
+    let loss = p.mul(x[3]).sum_all();
+    [
+        vec![y, p, x[0].sub(x[0].max(-1, true).broadcast_like(x[0])).log_softmax(-1).logsumexp(-1, false)],
+        autodiff::vjp(&[(loss, loss.number(1.0))], &x[..3]),
+    ]
+    .concat()
+}
+
+#[test]
+fn rows_are_what_they_were_and_threads_change_no_bit() {
+    for shape in [[1, 2], [1, 700], [3, 5], [9, 1500], [520, 257], [19_000, 7]] {
+        let inputs = [numbers(&shape), numbers(&[shape[1]]), numbers(&[shape[1]]), numbers(&shape)];
+        check(&inputs, normalizations).unwrap_or_else(|e| panic!("{shape:?}: {e}"));
+        let program = Program::new(traced(&inputs, normalizations).graph).unwrap_or_else(|e| panic!("{e}"));
+        assert!(program.explain().contains("= rows "), "{}", program.explain());
+        let run = |n: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads");
+            pool.install(|| program.run(&inputs, &mut vec![])).unwrap_or_else(|e| panic!("{e}"))
+        };
+        let one = run(1);
+        assert!([2, 3, 5].into_iter().all(|n| run(n) == one), "{shape:?}");
+    }
+}
+
+#[test]
+fn a_layer_norm_reads_its_operand_once_and_keeps_nothing() {
+    let inputs = [numbers(&[40, 50]), numbers(&[50]), numbers(&[50])];
+    let program = Program::new(traced(&inputs, |x| vec![x[0].layer_norm(x[1], x[2], 1e-5)]).graph);
+    let text = program.unwrap_or_else(|e| panic!("{e}")).explain();
+    assert!(text.contains("rows sum; div; sub.mul.sum; div.add.rsqrt; sub.mul.mul.add"), "{text}");
+    assert!(text.contains(" 0 buffers") && text.matches("input0").count() == 1, "{text}");
+}
+
+#[test]
+fn what_stands_between_rows_and_touches_them_parts_them() {
+    // The product reads what the first reduction gives, and the last chain what the product gives.
+    let inputs = [numbers(&[6, 6]), numbers(&[6, 6])];
+    check(&inputs, |x| {
+        let centered = x[0].sub(x[0].mean(-1, true).broadcast_like(x[0]));
+        let product = centered.matmul(x[1]);
+        let scaled = centered.mul(product.sum(-1, true).broadcast_like(centered));
+        // Rows of the transposed tensor are columns of the one that was written.
+        let across = scaled.permute([1, 0]).sub(scaled.max(-1, true).broadcast_like(scaled));
+        vec![scaled, across, across.sum(0, false), centered.sum(0, false).add(scaled.sum(0, false))]
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn a_loop_variable_is_normalized_in_its_place() {
+    let inputs = [numbers(&[20, 30]), HostTensor::scalar(5)];
+    let f = |x: &[Any]| {
+        let body = |s: &[Any]| {
+            let centered = s[0].sub(s[0].mean(-1, true).broadcast_like(s[0]));
+            let length = centered.mul(centered).sum(-1, true).sqrt().broadcast_like(s[0]);
+            vec![centered.div(length), s[1].add(constant(HostTensor::scalar(1)))]
+        };
+        support::while_loop(&[x[0], constant(HostTensor::scalar(0))], |s| s[1].lt(x[1]), body)
+    };
+    check(&inputs, f).unwrap_or_else(|e| panic!("{e}"));
+    let text = Program::new(traced(&inputs, f).graph).unwrap_or_else(|e| panic!("{e}")).explain();
+    assert!(text.contains("= rows ") && text.matches("= move").count() == 1, "one copy, of the input:\n{text}");
+}

@@ -156,6 +156,23 @@ fn every_operation_on_every_number_is_that_of_the_plan() {
 }
 
 #[test]
+fn functions_of_many_numbers_are_those_of_the_plan() {
+    for name in ["exp", "tanh", "sigmoid", "silu", "relu"] {
+        for dtype in [DType::F32, DType::F64] {
+            let both = Both::new(&one_trip(name, dtype, dtype, "", 1)).expect("there is native code");
+            let number =
+                |x: f64| if dtype == DType::F32 { HostTensor::scalar(x as f32) } else { HostTensor::scalar(x) };
+            let near = (-400..400).map(|i| f64::from(i) * 0.37);
+            let far = (-60..60).flat_map(|i| [2f64.powi(i) * 1.3, -(2f64.powi(i) * 1.7)]);
+            let ends = [-746.5, -745.1, -104.2, -87.9, 88.8, 89.1, 709.8, 710.1].into_iter();
+            for x in near.chain(far).chain(ends) {
+                both.run(&[number(x), number(0.0), HostTensor::scalar(true), number(0.0)]).expect("it runs");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_fails_in_the_middle_is_the_same_error_at_the_same_trip() {
     let text = "graph @f(%n: i32[], %limit: i32[]) -> (i32[], i32[]) {
         %0 = constant 0 : i32[]

@@ -3,7 +3,7 @@
 //! In the arena an element lies as its plain bytes; a truth value is a byte 0 or 1. In a register an element is a
 //! `u64` whose first bytes in memory are those of the element, so that a register can be read as a tensor of one element.
 
-use anabranch_dsl::{Buffer, DType, Element, HostTensor, bf16, f16, match_buffer};
+use anabranch_dsl::{Buffer, DType, Element, HostTensor, bf16, f16, match_buffer, match_dtype};
 use bytemuck::Pod;
 use rayon::prelude::*;
 
@@ -118,6 +118,11 @@ pub(crate) fn scalar_to_reg(tensor: &HostTensor) -> u64 {
         Buffer::U8(d) => d[0].to_reg(),
         Buffer::Bool(d) => d[0].to_reg(),
     }
+}
+
+/// A register as a scalar host tensor.
+pub(crate) fn reg_to_scalar(reg: u64, dtype: DType) -> HostTensor {
+    match_dtype!(dtype, T => HostTensor::scalar(T::from_reg(reg)))
 }
 
 #[cfg(test)]

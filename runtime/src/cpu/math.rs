@@ -12,9 +12,21 @@ use std::f64::consts::LN_2;
 pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        fn with_avx512<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
         #[target_feature(enable = "avx2")]
         fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
             f()
+        }
+        if std::is_x86_feature_detected!("avx512f")
+            && std::is_x86_feature_detected!("avx512bw")
+            && std::is_x86_feature_detected!("avx512dq")
+            && std::is_x86_feature_detected!("avx512vl")
+        {
+            // SAFETY: the processor has all that `with_avx512` asks for.
+            return unsafe { with_avx512(f) };
         }
         if std::is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has AVX2, all that `with_avx2` asks for.
@@ -24,8 +36,30 @@ pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// What the functions compute with, for code that is made at run time: numbers of the type are given as `f64`, which holds them
+/// exactly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Constants {
+    /// Bits of the mantissa.
+    pub(crate) mantissa: u32,
+    /// What is added to an exponent.
+    pub(crate) bias: i64,
+    pub(crate) log2_e: f64,
+    /// The logarithm of 2, in two parts.
+    pub(crate) ln2: [f64; 2],
+    /// Adding it rounds to an integer, which is then in the last bits.
+    pub(crate) round: f64,
+    /// Terms of the series of the exponential, which are the first ones of [`FACTORIALS`].
+    pub(crate) exp_terms: usize,
+    /// Between these ends the exponential is neither zero nor infinite.
+    pub(crate) exp_range: [f64; 2],
+    /// Twice the number from which on the hyperbolic tangent is 1.
+    pub(crate) saturation: f64,
+}
+
 /// Functions of floats.
 pub(crate) trait Real: Copy {
+    const CONSTANTS: Constants;
     /// The larger number; `NaN` if one of them is.
     fn larger(self, other: Self) -> Self;
     /// The smaller number; `NaN` if one of them is.
@@ -45,7 +79,7 @@ pub(crate) trait Real: Copy {
 }
 
 /// `1 / k!` for `k` from 2 on: the series of the exponential without its first two terms.
-const FACTORIALS: [f64; 12] = {
+pub(crate) const FACTORIALS: [f64; 12] = {
     let mut c = [0.0; 12];
     let (mut k, mut factorial) = (0, 1.0);
     while k < 12 {
@@ -77,6 +111,17 @@ macro_rules! real {
         $erf:path, $erfc:path
     ) => {
         impl Real for $t {
+            const CONSTANTS: Constants = Constants {
+                mantissa: $mantissa,
+                bias: $bias,
+                log2_e: std::$t::consts::LOG2_E as f64,
+                ln2: [($ln2_high as $t) as f64, ($ln2_low as $t) as f64],
+                round: 1.5 * ((1 as $bits) << $mantissa) as f64,
+                exp_terms: $exp_terms,
+                exp_range: [$low, $high],
+                saturation: $saturation,
+            };
+
             #[inline(always)]
             fn larger(self, other: $t) -> $t {
                 if self.is_nan() || self > other { self } else { other }
@@ -171,11 +216,14 @@ macro_rules! real {
 
             #[inline(always)]
             fn series(self) -> $t {
-                let mut sum = FACTORIALS[$exp_terms - 1] as $t;
-                for k in (0..$exp_terms - 1).rev() {
-                    sum = sum * self + FACTORIALS[k] as $t;
+                // In pairs, which do not wait for each other: numbers in a loop take as long as what waits.
+                let square = self * self;
+                let pair = |k: usize| FACTORIALS[k] as $t + FACTORIALS[k + 1] as $t * self;
+                let mut sum = pair($exp_terms - 2);
+                for k in (0..$exp_terms / 2 - 1).rev() {
+                    sum = sum * square + pair(2 * k);
                 }
-                self + self * self * sum
+                self + square * sum
             }
         }
     };

@@ -1,13 +1,13 @@
-//! The memory of a running plan: an arena of bytes, and what kernels see of it.
+//! The memory of a running plan: an arena of bytes, the results of the call, and what kernels see of them.
 //!
-//! A kernel writes one region of the arena and reads others. [`Memory::split`] gives it both by splitting the arena
-//! around the region that is written, so that the borrow checker proves that reading and writing never overlap; asking
-//! for a source inside the written region panics, because the plan that asks for it is wrong.
+//! A kernel writes some regions and reads others. [`Memory::split`] gives it both by cutting the arena and the results
+//! around what is written, so that the borrow checker proves that reading and writing never overlap; asking
+//! for a source inside a written region panics, because the plan that asks for it is wrong.
 
-use super::element::{Cell, bytes_of, to_buffer};
+use super::element::{Cell, bytes_of, bytes_of_mut, to_buffer};
 use crate::plan::{Base, BufferId, View};
 use crate::state::Guard;
-use anabranch_dsl::{HostTensor, match_dtype};
+use anabranch_dsl::{Buffer, HostTensor, match_dtype};
 use std::ops::Range;
 
 /// Where every buffer starts: a cache line, also the widest vector.
@@ -36,6 +36,92 @@ impl Arena {
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.words[self.start..])[..self.bytes]
+    }
+}
+
+/// Where a buffer of the plan lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Region {
+    /// In the arena.
+    Arena(Range<usize>),
+    /// It is one of the results, which the caller gets as it is.
+    Result(u32),
+}
+
+/// The largest number of buffers that one step writes.
+pub(crate) const MAX_WRITTEN: usize = 8;
+
+/// What is left of a slice for reading while parts of it are written.
+struct Pieces<'a, T> {
+    /// What lies before the first part.
+    before: &'a [T],
+    /// What lies behind the last part, and where it begins.
+    after: &'a [T],
+    after_start: usize,
+    /// What lies between, with the places at which the pieces begin.
+    between: &'a [(usize, &'a [T])],
+}
+
+impl<T> Clone for Pieces<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Pieces<'_, T> {}
+
+impl<'a, T> Pieces<'a, T> {
+    fn whole(slice: &'a [T]) -> Pieces<'a, T> {
+        Pieces { before: slice, after: &[], after_start: slice.len(), between: &[] }
+    }
+
+    /// Cuts a slice around one part, which is written.
+    fn around(slice: &'a mut [T], part: Range<usize>) -> (&'a mut [T], Pieces<'a, T>) {
+        let (before, rest) = slice.split_at_mut(part.start);
+        let (taken, after) = rest.split_at_mut(part.len());
+        (taken, Pieces { before, after, after_start: part.end, between: &[] })
+    }
+
+    fn get(&self, range: &Range<usize>) -> Option<&'a [T]> {
+        if range.end <= self.before.len() {
+            return Some(&self.before[range.clone()]);
+        }
+        if range.start >= self.after_start {
+            return Some(&self.after[range.start - self.after_start..range.end - self.after_start]);
+        }
+        let holds = |&&(at, piece): &&(usize, &[T])| at <= range.start && range.end <= at + piece.len();
+        let &(at, piece) = self.between.iter().find(holds)?;
+        Some(&piece[range.start - at..range.end - at])
+    }
+}
+
+/// A slice from which parts are taken, in the order of their places.
+struct Cuts<'a, T> {
+    pieces: [(usize, &'a [T]); MAX_WRITTEN + 1],
+    n: usize,
+}
+
+impl<'a, T> Cuts<'a, T> {
+    /// Takes parts, each to the place in `taken` that is given with it.
+    fn new(slice: &'a mut [T], parts: &[(Range<usize>, usize)], taken: &mut [Option<&'a mut [T]>]) -> Cuts<'a, T> {
+        let mut pieces: [(usize, &[T]); MAX_WRITTEN + 1] = [(0, &[]); MAX_WRITTEN + 1];
+        let (mut rest, mut at) = (slice, 0);
+        for (piece, (range, k)) in pieces.iter_mut().zip(parts) {
+            let (before, behind) = rest.split_at_mut(range.start - at);
+            let (part, behind) = behind.split_at_mut(range.len());
+            *piece = (at, before);
+            taken[*k] = Some(part);
+            (rest, at) = (behind, range.end);
+        }
+        pieces[parts.len()] = (at, rest);
+        Cuts { pieces, n: parts.len() + 1 }
+    }
+
+    fn pieces(&self) -> Pieces<'_, T> {
+        let (after_start, after) = self.pieces[self.n - 1];
+        match &self.pieces[..self.n - 1] {
+            [] => Pieces::whole(after),
+            [(_, before), between @ ..] => Pieces { before, after, after_start, between },
+        }
     }
 }
 
@@ -92,34 +178,34 @@ impl VarsMut<'_, '_> {
 /// Everything that a kernel may read.
 #[derive(Clone, Copy)]
 pub(crate) struct Sources<'a> {
-    /// The arena before the region that is written.
-    before: &'a [u8],
-    /// The arena behind it, and where that begins.
-    after: &'a [u8],
-    after_start: usize,
-    regions: &'a [Range<usize>],
+    arena: Pieces<'a, u8>,
+    results: Pieces<'a, Buffer>,
+    regions: &'a [Region],
     regs: &'a [u64],
     foreign: Foreign<'a>,
 }
 
 impl<'a> Sources<'a> {
     /// Everything, when nothing is written.
-    pub(crate) fn new(arena: &'a [u8], regs: &'a [u64], regions: &'a [Range<usize>], foreign: Foreign<'a>) -> Self {
-        Sources { before: arena, after: &[], after_start: arena.len(), regions, regs, foreign }
+    pub(crate) fn new(
+        arena: &'a [u8],
+        results: &'a [Buffer],
+        regs: &'a [u64],
+        regions: &'a [Region],
+        foreign: Foreign<'a>,
+    ) -> Self {
+        Sources { arena: Pieces::whole(arena), results: Pieces::whole(results), regions, regs, foreign }
     }
 
     /// All bytes of what a view lies in.
     pub(crate) fn bytes(&self, base: Base) -> &'a [u8] {
         match base {
             Base::Buffer(b) => {
-                let region = &self.regions[b.index()];
-                if region.end <= self.before.len() {
-                    &self.before[region.clone()]
-                } else if region.start >= self.after_start {
-                    &self.after[region.start - self.after_start..region.end - self.after_start]
-                } else {
-                    panic!("a kernel reads buffer {b:?} while it writes there")
-                }
+                let bytes = match &self.regions[b.index()] {
+                    Region::Arena(range) => self.arena.get(range),
+                    Region::Result(i) => self.results.get(&(*i as usize..*i as usize + 1)).map(|r| bytes_of(&r[0])),
+                };
+                bytes.unwrap_or_else(|| panic!("a kernel reads buffer {b:?} while it writes there"))
             }
             Base::Reg(r) => bytemuck::bytes_of(&self.regs[r.index()]),
             Base::Input(i) => bytes_of(self.foreign.inputs[i as usize].buffer()),
@@ -170,26 +256,66 @@ impl<'a> Sources<'a> {
 /// The state that a plan's instructions work on.
 pub(crate) struct Memory<'a> {
     pub(crate) arena: &'a mut [u8],
+    /// Of numbers, never of truth values, for which not all bytes stand.
+    pub(crate) results: &'a mut [Buffer],
     pub(crate) regs: &'a mut [u64],
-    pub(crate) regions: &'a [Range<usize>],
+    pub(crate) regions: &'a [Region],
     pub(crate) foreign: Foreign<'a>,
 }
 
 impl Memory<'_> {
-    /// The region of `out` for writing, and everything else for reading.
+    /// The bytes of a buffer for writing, and everything else for reading.
     pub(crate) fn split(&mut self, out: BufferId) -> (&mut [u8], Sources<'_>) {
-        let region = self.regions[out.index()].clone();
-        let (before, rest) = self.arena.split_at_mut(region.start);
-        let (out, after) = rest.split_at_mut(region.len());
-        let sources = Sources {
-            before,
-            after,
-            after_start: region.end,
-            regions: self.regions,
-            regs: self.regs,
-            foreign: self.foreign,
+        let Memory { arena, results, regs, regions, foreign } = self;
+        let (out, arena, results) = match &regions[out.index()] {
+            Region::Arena(range) => {
+                let (out, arena) = Pieces::around(arena, range.clone());
+                (out, arena, Pieces::whole(results))
+            }
+            Region::Result(i) => {
+                let (out, results) = Pieces::around(results, *i as usize..*i as usize + 1);
+                (bytes_of_mut(&mut out[0]), Pieces::whole(arena), results)
+            }
         };
-        (out, sources)
+        (out, Sources { arena, results, regions, regs, foreign: *foreign })
+    }
+
+    /// Calls `f` with the bytes of several buffers for writing, and everything else for reading.
+    pub(crate) fn with_split<R>(
+        &mut self,
+        outs: &[BufferId],
+        f: impl FnOnce([&mut [u8]; MAX_WRITTEN], &Sources<'_>) -> R,
+    ) -> R {
+        let mut in_arena: [(Range<usize>, usize); MAX_WRITTEN] = std::array::from_fn(|_| (0..0, 0));
+        let mut in_results = in_arena.clone();
+        let (mut n_arena, mut n_results) = (0, 0);
+        for (k, out) in outs.iter().enumerate() {
+            match &self.regions[out.index()] {
+                Region::Arena(range) => {
+                    in_arena[n_arena] = (range.clone(), k);
+                    n_arena += 1;
+                }
+                Region::Result(i) => {
+                    in_results[n_results] = (*i as usize..*i as usize + 1, k);
+                    n_results += 1;
+                }
+            }
+        }
+        let (in_arena, in_results) = (&mut in_arena[..n_arena], &mut in_results[..n_results]);
+        in_arena.sort_unstable_by_key(|(range, _)| range.start);
+        in_results.sort_unstable_by_key(|(range, _)| range.start);
+        let mut bytes = [const { None }; MAX_WRITTEN];
+        let mut buffers = [const { None }; MAX_WRITTEN];
+        let arena = Cuts::new(self.arena, in_arena, &mut bytes);
+        let results = Cuts::new(self.results, in_results, &mut buffers);
+        for (bytes, buffer) in bytes.iter_mut().zip(buffers) {
+            if let Some([buffer]) = buffer {
+                *bytes = Some(bytes_of_mut(buffer));
+            }
+        }
+        let (arena, results) = (arena.pieces(), results.pieces());
+        let sources = Sources { arena, results, regions: self.regions, regs: self.regs, foreign: self.foreign };
+        f(bytes.map(Option::unwrap_or_default), &sources)
     }
 }
 
@@ -211,10 +337,31 @@ mod tests {
     #[should_panic(expected = "while it writes there")]
     fn reading_what_is_written_is_refused() {
         let mut arena = Arena::new(128).expect("there is a little memory");
-        let regions = [0..64, 32..96];
+        let regions = [Region::Arena(0..64), Region::Arena(32..96)];
         let foreign = Foreign { inputs: &[], constants: &[], vars: Vars::Tensors(&[]) };
-        let mut memory = Memory { arena: arena.bytes_mut(), regs: &mut [], regions: &regions, foreign };
+        let mut memory =
+            Memory { arena: arena.bytes_mut(), results: &mut [], regs: &mut [], regions: &regions, foreign };
         let (_, sources) = memory.split(BufferId(0));
         sources.bytes(Base::Buffer(BufferId(1)));
+    }
+    #[test]
+    fn what_is_written_and_what_is_read_are_apart() {
+        let mut arena = Arena::new(256).expect("there is a little memory");
+        let mut results = [Buffer::F32(vec![1.0]), Buffer::F32(vec![2.0; 2]), Buffer::F32(vec![3.0])];
+        let arena_regions = [64..128, 128..192, 0..64].map(Region::Arena);
+        let regions: Vec<Region> = arena_regions.into_iter().chain((0..3).map(Region::Result)).collect();
+        let foreign = Foreign { inputs: &[], constants: &[], vars: Vars::Tensors(&[]) };
+        let arena = arena.bytes_mut();
+        let mut memory = Memory { arena, results: &mut results, regs: &mut [], regions: &regions, foreign };
+        let ends = memory.with_split(&[BufferId(4), BufferId(1), BufferId(2)], |outs, sources| {
+            assert_eq!(outs.map(|out| out.len()), [8, 64, 64, 0, 0, 0, 0, 0]);
+            assert_eq!(sources.bytes(Base::Buffer(BufferId(0))).len(), 64);
+            [3, 5].map(|b| sources.elements::<f32>(Base::Buffer(BufferId(b)))[0])
+        });
+        assert_eq!(ends, [1.0, 3.0]);
+        let middle = memory.with_split(&[BufferId(3), BufferId(5)], |_, sources| {
+            sources.elements::<f32>(Base::Buffer(BufferId(4))).to_vec()
+        });
+        assert_eq!(middle, [2.0; 2]);
     }
 }

@@ -12,12 +12,14 @@
 //!
 //! - N1. A function reads and writes registers and stacks of its plan only, by numbers that are smaller than how many there are, and
 //!   of the memory of a stack the elements that it has, and those that it has room for when it pushes.
-//! - N2. Results are those of the interpreter, bit by bit: arithmetic is that of IEEE 754 without contraction; what has no
-//!   instruction of its own calls the function that the interpreter calls.
+//! - N2. Results are those of the interpreter, bit by bit: arithmetic is that of IEEE 754 without contraction; exponentials are
+//!   computed by the operations of `cpu::math` in their order; what else has no instruction of its own calls the function that the
+//!   interpreter calls.
 //! - N3. The code lives as long as the plan, and nothing changes it after it was made.
 //!
 //! This module must never know what a graph is, nor which shapes tensors have.
 
+mod functions;
 mod host;
 mod region;
 mod translate;

@@ -6,7 +6,7 @@
 //! Registers are read when the function is entered and written when it is left.
 
 use super::region::{Region, popped, pushed};
-use super::{Stack, host};
+use super::{Stack, functions, host};
 use crate::plan::{Instr, Plan, Reg, ScalarOp, StackId};
 use anabranch_dsl::DType;
 use cranelift_codegen::Context;
@@ -554,6 +554,7 @@ impl Translation<'_> {
             ("is_nan", true) => b.ins().fcmp(FloatCC::Unordered, x, x),
             ("not", false) => b.ins().bxor_imm_u(x, 1),
             ("cast", _) => return self.cast(op, x),
+            (name, true) => return functions::emit(&mut self.b, name, ty, x),
             _ => return None,
         })
     }

@@ -207,9 +207,7 @@ impl Draft {
     fn step_touches(&self, step: StepId, f: &mut dyn FnMut(Storage, Touch), out: Touch) {
         let step = self.step(step);
         step.operands.iter().filter_map(super::Operand::storage).for_each(|s| f(s, Touch::Read));
-        if let Some(s) = step.out.storage() {
-            f(s, out);
-        }
+        step.out.storage().for_each(|s| f(s, out));
     }
 }
 
@@ -245,12 +243,14 @@ impl super::Operand {
 }
 
 impl super::Out {
-    pub(crate) fn storage(&self) -> Option<Storage> {
-        match self {
-            super::Out::View(v) => v.storage(),
-            super::Out::Reg(r, _) => Some(Storage::Reg(*r)),
-            super::Out::Slot(s) => Some(Storage::Slot(*s)),
-            super::Out::Nothing => None,
-        }
+    pub(crate) fn storage(&self) -> impl Iterator<Item = Storage> {
+        let (one, several): (Option<Storage>, &[View]) = match self {
+            super::Out::View(v) => (v.storage(), &[]),
+            super::Out::Views(views) => (None, views),
+            super::Out::Reg(r, _) => (Some(Storage::Reg(*r)), &[]),
+            super::Out::Slot(s) => (Some(Storage::Slot(*s)), &[]),
+            super::Out::Nothing => (None, &[]),
+        };
+        one.into_iter().chain(several.iter().filter_map(View::storage))
     }
 }

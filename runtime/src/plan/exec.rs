@@ -1,19 +1,24 @@
 //! The executor: one loop over the instructions of a plan.
 
 use super::lists::Scratch;
-use super::{Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, SlotId, StackId, Step, reg_view, registers};
-use crate::cpu::element::{bytes_of, bytes_of_mut, scalar_to_reg, to_buffer, write_buffer};
+use super::{Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, SlotId, StackId, Step, View, reg_view, registers};
+use crate::cpu::element::{bytes_of, bytes_of_mut, reg_to_scalar, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::index;
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::list::List;
-use crate::cpu::memory::{Arena, Foreign, Memory, Sources, Vars, VarsMut};
+use crate::cpu::memory::{Arena, Foreign, MAX_WRITTEN, Memory, Region, Sources, Vars, VarsMut};
 use crate::cpu::stack::Stack;
+use crate::results::Results;
 use anabranch_dsl::interp::{self, Surroundings};
-use anabranch_dsl::{DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type};
+use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type};
+use std::borrow::BorrowMut;
+use std::sync::Arc;
 
 /// The memory of one running step; used again by later steps of the same plan.
 pub(crate) struct Context {
     arena: Arena,
+    /// Memory of the results; empty where the caller has it.
+    results: Vec<Buffer>,
     pub(super) regs: Vec<u64>,
     /// The stacks; empty ones where a list has the number.
     stacks: Vec<Stack>,
@@ -29,14 +34,14 @@ impl Context {
     /// Memory for a plan; an error at its largest value if the system has not so much, or not as much again as the outputs
     /// are copied to.
     pub(crate) fn new(plan: &Plan) -> Result<Context> {
-        let outputs = plan.outputs.iter().map(|(o, _)| if let Operand::View(v) = o { v.n_bytes() } else { 0 });
-        let n_output_bytes = outputs.fold(0, usize::saturating_add);
+        let n_output_bytes = plan.n_output_bytes();
         let arena = Arena::new(plan.arena_bytes);
         let (Some(arena), Ok(())) = (arena, Vec::<u8>::new().try_reserve_exact(n_output_bytes)) else {
             return Err(plan.too_large(n_output_bytes));
         };
         Ok(Context {
             arena,
+            results: plan.results.iter().map(|_| NO_MEMORY).collect(),
             regs: plan.registers.clone(),
             stacks: plan.stacks.iter().map(|ty| Stack::new(ty.element())).collect(),
             lists: plan.stacks.iter().map(list_of).collect(),
@@ -50,15 +55,41 @@ impl Context {
     }
 
     fn memory<'a>(&'a mut self, plan: &'a Plan, foreign: Foreign<'a>) -> Memory<'a> {
-        Memory { arena: self.arena.bytes_mut(), regs: &mut self.regs, regions: &plan.regions, foreign }
+        Memory {
+            arena: self.arena.bytes_mut(),
+            results: &mut self.results,
+            regs: &mut self.regs,
+            regions: &plan.regions,
+            foreign,
+        }
     }
 
     pub(super) fn sources<'a>(&'a self, plan: &'a Plan, foreign: Foreign<'a>) -> Sources<'a> {
-        Sources::new(self.arena.bytes(), &self.regs, &plan.regions, foreign)
+        Sources::new(self.arena.bytes(), &self.results, &self.regs, &plan.regions, foreign)
+    }
+
+    /// Makes sure that there is memory for the results.
+    fn prepare(&mut self, plan: &Plan, pool: &Results) -> Result<()> {
+        for (i, buffer) in self.results.iter_mut().enumerate() {
+            let (view, _) = plan.result(i);
+            let n = view.size();
+            if buffer.len() != n || buffer.dtype() != view.dtype {
+                *buffer = pool.take(view.dtype, n).ok_or_else(|| plan.too_large(plan.n_output_bytes()))?;
+            }
+        }
+        Ok(())
     }
 }
 
+/// What stands where memory was taken away.
+const NO_MEMORY: Buffer = Buffer::U8(Vec::new());
+
 impl Plan {
+    fn n_output_bytes(&self) -> usize {
+        let outputs = self.outputs.iter().map(|(o, _)| if let Operand::View(v) = o { v.n_bytes() } else { 0 });
+        outputs.fold(0, usize::saturating_add)
+    }
+
     /// The error of a plan for which there is not enough memory.
     fn too_large(&self, n_output_bytes: usize) -> Diagnostic {
         let bytes = self.arena_bytes.saturating_add(n_output_bytes);
@@ -78,7 +109,9 @@ impl Plan {
         inputs: &[HostTensor],
         vars: Vars<'_>,
         surroundings: Surroundings<'_>,
+        pool: &Results,
     ) -> Result<()> {
+        cx.prepare(self, pool)?;
         let foreign = Foreign { inputs, constants: &self.constants, vars };
         let code = &self.code[..];
         let mut pc = 0;
@@ -176,6 +209,19 @@ impl Plan {
             }
             _ => {
                 let outcome = match &step.out {
+                    Out::Views(outs) => {
+                        let Kernel::Rows(rows) = &step.kernel else { panic!("`{}` has one result", step.name) };
+                        let mut buffers = [BufferId(0); MAX_WRITTEN];
+                        for (buffer, out) in buffers.iter_mut().zip(outs) {
+                            let Base::Buffer(b) = out.base else { panic!("a step writes {:?}", out.base) };
+                            *buffer = b;
+                        }
+                        let mut memory = cx.memory(self, foreign);
+                        memory.with_split(&buffers[..outs.len()], |outs, sources| {
+                            rows.run(&step.operands, outs, sources);
+                        });
+                        Ok(())
+                    }
                     Out::View(out) => {
                         let Base::Buffer(b) = out.base else { panic!("a step writes {:?}", out.base) };
                         let mut memory = cx.memory(self, foreign);
@@ -199,6 +245,15 @@ impl Plan {
     /// A tensor of its own with the value of an operand.
     fn host(&self, cx: &Context, operand: &Operand, foreign: Foreign<'_>) -> HostTensor {
         match operand {
+            Operand::View(View { base: Base::Reg(r), dtype, shape, .. }) if shape.is_empty() => {
+                reg_to_scalar(cx.regs[r.index()], *dtype)
+            }
+            // Handles of one tensor share it.
+            Operand::View(v @ View { base: Base::Input(i), .. })
+                if v.is_contiguous() && v.size() == foreign.inputs[*i as usize].len() =>
+            {
+                foreign.inputs[*i as usize].reshaped(&v.shape[..])
+            }
             Operand::View(v) => cx.sources(self, foreign).host(v),
             Operand::Slot(s) => slot(cx, *s).clone(),
         }
@@ -229,13 +284,20 @@ impl Plan {
                 let Base::Buffer(b) = v.base else { panic!("a step writes {:?}", v.base) };
                 self.buffer_mut(cx, b).copy_from_slice(bytes_of(tensor.buffer()));
             }
-            Out::Nothing => panic!("`{}` has no result", step.name),
+            Out::Nothing | Out::Views(_) => panic!("`{}` has not one result", step.name),
         }
         Ok(())
     }
 
     pub(super) fn buffer_mut<'a>(&self, cx: &'a mut Context, b: BufferId) -> &'a mut [u8] {
-        &mut cx.arena.bytes_mut()[self.regions[b.index()].clone()]
+        self.region_mut(&mut cx.arena, &mut cx.results, b)
+    }
+
+    fn region_mut<'a>(&self, arena: &'a mut Arena, results: &'a mut [Buffer], b: BufferId) -> &'a mut [u8] {
+        match &self.regions[b.index()] {
+            Region::Arena(range) => &mut arena.bytes_mut()[range.clone()],
+            Region::Result(i) => bytes_of_mut(&mut results[*i as usize]),
+        }
     }
 
     fn check_finite(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Result<()> {
@@ -243,7 +305,7 @@ impl Plan {
             Out::View(v) => cx.sources(self, foreign).host(v),
             Out::Slot(s) => slot(cx, *s).clone(),
             Out::Reg(r, dtype) => cx.sources(self, foreign).host(&reg_view(*r, *dtype)),
-            Out::Nothing => return Ok(()),
+            Out::Nothing | Out::Views(_) => return Ok(()),
         };
         if interp::is_finite(&result) {
             return Ok(());
@@ -282,9 +344,8 @@ impl Plan {
         match &step.out {
             Out::View(v) => {
                 let Base::Buffer(b) = v.base else { panic!("a step writes {:?}", v.base) };
-                let region = self.regions[b.index()].clone();
-                let Context { arena, stacks, .. } = cx;
-                stacks[stack.index()].pop(&mut arena.bytes_mut()[region]);
+                let Context { arena, results, stacks, .. } = cx;
+                stacks[stack.index()].pop(self.region_mut(arena, results, b));
             }
             Out::Reg(r, dtype) => {
                 let mut element = [0u64];
@@ -292,38 +353,85 @@ impl Plan {
                 cx.stacks[stack.index()].pop(&mut bytemuck::cast_slice_mut(&mut element)[..size]);
                 cx.regs[r.index()] = element[0];
             }
-            Out::Slot(_) | Out::Nothing => {
+            Out::Slot(_) | Out::Nothing | Out::Views(_) => {
                 panic!("the element of a stack of known shapes has a known place")
             }
         }
         Ok(())
     }
 
-    /// The outputs after a run, as tensors of their own.
-    pub(crate) fn outputs(&self, cx: &Context, inputs: &[HostTensor], vars: Vars<'_>) -> Vec<HostTensor> {
-        let foreign = Foreign { inputs, constants: &self.constants, vars };
-        self.outputs.iter().map(|(o, _)| self.host(cx, o, foreign)).collect()
+    /// The outputs after a run, as tensors of their own, and the new values of variables. Results go to the caller with their
+    /// memory, which comes back to the pool.
+    pub(crate) fn finish(
+        &self,
+        cx: &mut Context,
+        inputs: &[HostTensor],
+        vars: VarsMut<'_, '_>,
+        pool: &Arc<Results>,
+    ) -> Vec<HostTensor> {
+        let foreign = Foreign { inputs, constants: &self.constants, vars: vars.shared() };
+        let copied = |(i, (operand, _)): (usize, &(Operand, TensorType))| match self.is_result(i, operand) {
+            Some(_) => None,
+            None => Some(self.host(cx, operand, foreign)),
+        };
+        let mut outputs: Vec<Option<HostTensor>> = self.outputs.iter().enumerate().map(copied).collect();
+        self.commit(cx, inputs, vars);
+        for (k, &i) in self.results.iter().enumerate() {
+            let memory = std::mem::replace(&mut cx.results[k], NO_MEMORY);
+            outputs[i] = Some(HostTensor::lent(self.result(k).0.shape.clone(), memory, pool.clone()));
+        }
+        outputs.into_iter().map(|o| o.expect("an output is copied or a result")).collect()
     }
 
-    /// The outputs after a run, into tensors that an earlier call returned, whose memory is used again where it fits.
-    pub(crate) fn outputs_into(&self, cx: &Context, inputs: &[HostTensor], vars: Vars<'_>, to: &mut Vec<HostTensor>) {
-        let foreign = Foreign { inputs, constants: &self.constants, vars };
-        to.truncate(self.outputs.len());
-        for (i, (operand, _)) in self.outputs.iter().enumerate() {
-            match (operand, to.get_mut(i)) {
-                (Operand::View(v), Some(t)) if t.dtype() == v.dtype && t.shape() == v.shape && v.is_contiguous() => {
+    /// The outputs and the new values of variables after a run. The outputs go to tensors that an earlier call returned: results change
+    /// places with them, so that their memory is that of the next run; others are copied there. Tensors of other types are replaced.
+    pub(crate) fn finish_into(
+        &self,
+        cx: &mut Context,
+        inputs: &[HostTensor],
+        vars: VarsMut<'_, '_>,
+        pool: &Arc<Results>,
+        to: &mut [impl BorrowMut<HostTensor>],
+    ) {
+        let foreign = Foreign { inputs, constants: &self.constants, vars: vars.shared() };
+        assert_eq!(to.len(), self.outputs.len(), "a tensor for each output");
+        for (i, ((operand, _), to)) in self.outputs.iter().zip(&mut *to).enumerate() {
+            let to: &mut HostTensor = to.borrow_mut();
+            match operand {
+                _ if self.is_result(i, operand).is_some() => {}
+                Operand::View(v) if to.dtype() == v.dtype && to.shape() == v.shape && v.is_contiguous() => {
                     let size = v.dtype.size();
                     let bytes = &cx.sources(self, foreign).bytes(v.base)[v.offset * size..][..v.n_bytes()];
-                    write_buffer(t.buffer_mut(), bytes);
+                    write_buffer(to.buffer_mut(), bytes);
                 }
-                (_, Some(t)) => *t = self.host(cx, operand, foreign),
-                (_, None) => to.push(self.host(cx, operand, foreign)),
+                _ => *to = self.host(cx, operand, foreign),
+            }
+        }
+        self.commit(cx, inputs, vars);
+        for (k, &i) in self.results.iter().enumerate() {
+            let (view, to): (&View, &mut HostTensor) = (self.result(k).0, to[i].borrow_mut());
+            let fits = to.dtype() == view.dtype && to.shape() == view.shape;
+            match to.own_buffer_mut().filter(|_| fits) {
+                Some(buffer) => std::mem::swap(buffer, &mut cx.results[k]),
+                None => {
+                    let memory = std::mem::replace(&mut cx.results[k], NO_MEMORY);
+                    *to = HostTensor::lent(view.shape.clone(), memory, pool.clone());
+                }
             }
         }
     }
 
+    /// The index of the result that an output is, if it is computed where the caller gets it.
+    fn is_result(&self, output: usize, operand: &Operand) -> Option<usize> {
+        let Operand::View(View { base: Base::Buffer(b), .. }) = operand else { return None };
+        match self.regions[b.index()] {
+            Region::Result(k) if self.results[k as usize] == output => Some(k as usize),
+            _ => None,
+        }
+    }
+
     /// Gives variables their new values.
-    pub(crate) fn commit(&self, cx: &mut Context, inputs: &[HostTensor], mut vars: VarsMut<'_, '_>) {
+    fn commit(&self, cx: &mut Context, inputs: &[HostTensor], mut vars: VarsMut<'_, '_>) {
         for update in &self.updates {
             // The tensors that are written are taken away from the variables until they are.
             for (spare, &var) in cx.spare.iter_mut().zip(&update.vars) {

@@ -2,19 +2,22 @@
 
 use super::{Base, Instr, Operand, Out, Plan, Step, StepId, Update, View};
 use crate::cpu::kernels::Kernel;
+use crate::cpu::memory::Region;
 use anabranch_dsl::Loc;
 use std::fmt;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan of `{}`", self.name)?;
-        let buffers: usize = self.regions.iter().map(ExactSizeIterator::len).sum();
+        let in_arena =
+            self.regions.iter().filter_map(|r| if let Region::Arena(range) = r { Some(range.len()) } else { None });
+        let (n_buffers, buffers) = in_arena.fold((0, 0), |(n, bytes), len| (n + 1, bytes + len));
         writeln!(
             f,
             "  {} registers, {} of them constant; {} buffers of {buffers} bytes in an arena of {} bytes",
             self.registers.len(),
             self.n_constant_registers,
-            self.regions.len(),
+            n_buffers,
             self.arena_bytes,
         )?;
         if !self.stacks.is_empty() {
@@ -32,7 +35,8 @@ impl fmt::Display for Plan {
             writeln!(f)?;
         }
         for (i, (operand, ty)) in self.outputs.iter().enumerate() {
-            writeln!(f, "  output {i}: {ty} = {}", Shown(operand))?;
+            let place = if self.results.contains(&i) { ", computed where the caller gets it" } else { "" };
+            writeln!(f, "  output {i}: {ty} = {}{place}", Shown(operand))?;
         }
         for Update { map, operands, vars, loc } in &self.updates {
             let vars: Vec<String> = vars.iter().map(ToString::to_string).collect();
@@ -108,6 +112,7 @@ impl Plan {
         match kernel {
             Kernel::Map(map) => names(f, map.names())?,
             Kernel::MapReduce(reduce) => names(f, reduce.names().chain([*name]))?,
+            Kernel::Rows(rows) => write!(f, "rows {}", rows.names().collect::<Vec<_>>().join("; "))?,
             Kernel::Reference => write!(f, "reference {name}")?,
             _ => write!(f, "{name}")?,
         }
@@ -159,6 +164,10 @@ impl fmt::Display for ShownOut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Out::View(v) => ShownView(v).fmt(f),
+            Out::Views(views) => views.iter().enumerate().try_for_each(|(i, v)| {
+                f.write_str(if i > 0 { ", " } else { "" })?;
+                ShownView(v).fmt(f)
+            }),
             Out::Reg(r, dtype) => write!(f, "{r:?}: {dtype}"),
             Out::Slot(s) => write!(f, "{s:?}"),
             Out::Nothing => write!(f, "nothing"),

@@ -4,13 +4,15 @@ use super::allocate::{Request, allocate};
 use super::draft::{Draft, Item, Move, Storage};
 use super::liveness::Liveness;
 use super::moves::{Ordered, in_order};
+use super::rows::join_rows;
 use super::{
     Assign, Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, Update,
     View,
 };
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
-use anabranch_dsl::{Loc, Result, TensorType, Type};
+use crate::cpu::memory::Region;
+use anabranch_dsl::{DType, Loc, Result, TensorType, Type};
 use std::collections::HashMap;
 
 /// Numbers for the classes of one kind of storage, in the order in which they are met.
@@ -34,6 +36,8 @@ struct Finish<'a> {
     stacks: Numbers,
     slots: Numbers,
     requests: Vec<Request>,
+    /// Of each buffer the bytes of its elements: 0 where views of it do not agree.
+    element_sizes: Vec<usize>,
     stack_types: Vec<Type>,
     steps: Vec<Step>,
     code: Vec<Instr>,
@@ -42,6 +46,24 @@ struct Finish<'a> {
     compared: Option<ScalarOp>,
     /// Whether a label stands before an item.
     labelled: Vec<bool>,
+}
+
+/// What is read when all items are done.
+fn last<'a>(
+    draft: &'a Draft,
+    outputs: &'a [(Operand, TensorType)],
+    assigns: &'a [Assign],
+    updates: &'a [Update],
+) -> impl Iterator<Item = &'a Operand> {
+    let at_end = draft.additions.iter().flat_map(|&step| &draft.step(step).operands);
+    let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value));
+    last.chain(updates.iter().flat_map(|u| &u.operands)).chain(at_end)
+}
+
+/// Joins instructions over the same rows.
+pub(super) fn join(draft: &mut Draft, outputs: &[(Operand, TensorType)], assigns: &[Assign], updates: &[Update]) {
+    let last: Vec<Operand> = last(draft, outputs, assigns, updates).cloned().collect();
+    join_rows(draft, last.iter());
 }
 
 /// Makes the plan of a draft.
@@ -53,10 +75,7 @@ pub(super) fn finish(
     assigns: Vec<Assign>,
     updates: Vec<Update>,
 ) -> Result<Plan> {
-    let at_end = draft.additions.iter().flat_map(|&step| &draft.step(step).operands);
-    let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value));
-    let last = last.chain(updates.iter().flat_map(|u| &u.operands)).chain(at_end);
-    let mut live = Liveness::new(&draft, last);
+    let mut live = Liveness::new(&draft, last(&draft, &outputs, &assigns, &updates));
     live.coalesce(&draft);
 
     let steps = std::mem::take(&mut draft.steps);
@@ -69,6 +88,7 @@ pub(super) fn finish(
         stacks: Numbers::default(),
         slots: Numbers::default(),
         requests: Vec::new(),
+        element_sizes: Vec::new(),
         stack_types: Vec::new(),
         steps: Vec::new(),
         code: Vec::new(),
@@ -103,11 +123,23 @@ pub(super) fn finish(
 
     let in_code = |l: &super::draft::Loop| starts[l.start as usize]..starts[l.end as usize + 1];
     let loops = draft.loops.iter().map(|l| LoopPlace { code: in_code(l), loc: l.loc }).collect();
-    let outputs = outputs.into_iter().map(|(o, ty)| (finish.operand(o), ty)).collect();
+    let outputs: Vec<_> = outputs.into_iter().map(|(o, ty)| (finish.operand(o), ty)).collect();
     let assigns = assigns.into_iter().map(|a| Assign { value: finish.operand(a.value), ..a }).collect();
     let place = |o: Vec<Operand>, finish: &mut Finish<'_>| o.into_iter().map(|o| finish.operand(o)).collect();
     let updates = updates.into_iter().map(|u| Update { operands: place(u.operands, &mut finish), ..u }).collect();
-    let (regions, arena_bytes) = allocate(&finish.requests);
+    let (mut results, mut regions) = (Vec::new(), HashMap::new());
+    for (i, (operand, _)) in outputs.iter().enumerate() {
+        if let Some(b) = finish.is_result(operand)
+            && !regions.contains_key(&b.index())
+        {
+            finish.requests[b.index()].bytes = 0;
+            regions.insert(b.index(), Region::Result(results.len() as u32));
+            results.push(i);
+        }
+    }
+    let (ranges, arena_bytes) = allocate(&finish.requests);
+    let place = |(i, range)| regions.remove(&i).unwrap_or(Region::Arena(range));
+    let regions = ranges.into_iter().enumerate().map(place).collect();
     let mut registers = vec![0; finish.regs.of.len()];
     for &(r, bits) in &draft.constant_regs {
         registers[finish.reg(r).index()] = bits;
@@ -118,6 +150,7 @@ pub(super) fn finish(
         steps: finish.steps,
         loops,
         regions,
+        results,
         arena_bytes,
         registers,
         n_constant_registers: draft.constant_regs.len(),
@@ -157,17 +190,32 @@ impl Finish<'_> {
         if id as usize == self.requests.len() {
             let live = self.live.hull(storage).unwrap_or((0, 0));
             self.requests.push(Request { bytes: self.draft.buffers[b.index()], live });
+            self.element_sizes.push(usize::MAX);
         }
         BufferId(id)
     }
 
     fn view(&mut self, view: View) -> View {
         let base = match view.base {
-            Base::Buffer(b) => Base::Buffer(self.buffer(b)),
+            Base::Buffer(b) => {
+                let (b, size) = (self.buffer(b), view.dtype.size());
+                let sizes = &mut self.element_sizes[b.index()];
+                *sizes = if *sizes == usize::MAX || *sizes == size { size } else { 0 };
+                Base::Buffer(b)
+            }
             Base::Reg(r) => Base::Reg(self.reg(r)),
             other => other,
         };
         View { base, ..view }
+    }
+
+    /// The buffer of an output that is all of it, as numbers: not truth values, for which not all bytes stand.
+    fn is_result(&self, output: &Operand) -> Option<BufferId> {
+        let Operand::View(view) = output else { return None };
+        let Base::Buffer(b) = view.base else { return None };
+        let is_whole = view.offset == 0 && view.is_contiguous() && view.n_bytes() == self.requests[b.index()].bytes;
+        let fits = view.size() > 0 && view.dtype != DType::Bool && self.element_sizes[b.index()] == view.dtype.size();
+        (is_whole && fits).then_some(b)
     }
 
     fn operand(&mut self, operand: Operand) -> Operand {
@@ -181,12 +229,16 @@ impl Finish<'_> {
         step.operands = step.operands.into_iter().map(|o| self.operand(o)).collect();
         step.out = match step.out {
             Out::View(v) => Out::View(self.view(v)),
+            Out::Views(views) => Out::Views(views.into_iter().map(|v| self.view(v)).collect()),
             Out::Reg(r, dtype) => Out::Reg(self.reg(r), dtype),
             Out::Slot(s) => Out::Slot(self.slot(s)),
             Out::Nothing => Out::Nothing,
         };
         if let (Kernel::Map(map), Out::View(out)) = (&step.kernel, &step.out) {
             step.kernel = Kernel::Map(map.placed(&step.operands, out));
+        }
+        if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
+            step.kernel = Kernel::Rows(rows.placed(&step.operands, outs));
         }
         step
     }
@@ -312,6 +364,7 @@ impl Finish<'_> {
                 let id = BufferId(self.new_number(NumberOf::Buffers));
                 let view = View::whole(Base::Buffer(id), src.dtype, src.shape.clone());
                 self.requests.push(Request { bytes: view.n_bytes(), live: (2 * p as u32, 2 * p as u32 + 1) });
+                self.element_sizes.push(usize::MAX);
                 let src = self.view(src.clone());
                 self.copy(src, view.clone());
                 Saved::View(view)

@@ -11,7 +11,7 @@
 //! leaves as it is.
 //!
 //! **Coalescing** makes two pieces of storage one if they are never live together; they may touch where a move copies the
-//! one to the other, or where an elementwise map computes the one from the very places of the other. So loop variables are
+//! one to the other, or where an elementwise map, or a kernel over rows, computes the one from the very places of the other. So loop variables are
 //! updated in place, branches write their results directly, and maps overwrite operands that die.
 
 use super::draft::{Draft, Item, Move, Storage, Touch};
@@ -203,7 +203,7 @@ impl Liveness {
         }
     }
 
-    /// Makes storage one where that saves a move or memory: loop variables first, then other moves, then maps in place.
+    /// Makes storage one where that saves a move or memory: loop variables first, then other moves, then maps and rows in place.
     pub(crate) fn coalesce(&mut self, draft: &Draft) {
         let back_edges: Vec<usize> = draft.loops.iter().map(|l| l.back_edge as usize).collect();
         for &p in &back_edges {
@@ -217,6 +217,15 @@ impl Liveness {
                 continue;
             };
             let step = draft.step(*step);
+            if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
+                for (o, out) in outs.iter().enumerate() {
+                    (0..step.operands.len()).any(|i| {
+                        let operand = step.operands[i].view().storage();
+                        let fits = matches!(operand, Some(Storage::Buffer(_))) && rows.may_lie_in(i, o);
+                        fits && self.union(draft, operand.expect("a buffer"), out.storage().expect("a buffer"))
+                    });
+                }
+            }
             let (Kernel::Map(_), Out::View(out)) = (&step.kernel, &step.out) else {
                 continue;
             };
@@ -313,6 +322,13 @@ impl Liveness {
             }),
             Some(Item::Instr(Instr::Run(step))) => {
                 let step = draft.step(*step);
+                if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
+                    let Some(o) = outs.iter().position(|out| class(out) == Some(begins)) else { return false };
+                    return step.operands.iter().enumerate().all(|(i, operand)| {
+                        let view = operand.view();
+                        class(view) != Some(ends) || (rows.may_lie_in(i, o) && is_all_of(view, &outs[o]))
+                    });
+                }
                 let (Kernel::Map(_), Out::View(out)) = (&step.kernel, &step.out) else {
                     return false;
                 };

@@ -24,7 +24,9 @@
 //! - P5. Inputs, constants and variables are never written while the instructions run: variables change at the end,
 //!   together, and only if no instruction failed. What changes them cannot fail, and nothing stops it.
 //! - P6. The constants of rank 0 lie in registers that no instruction writes.
-//! - P7. No instruction of a plan without slots takes memory from the allocator, except stacks and lists that grow
+//! - P7. A buffer that is all of an output lies in memory that the caller gets, from its first write to the end: a call that fails
+//!   gives nothing of it away.
+//! - P8. No instruction of a plan without slots takes memory from the allocator, except stacks and lists that grow
 //!   beyond what any earlier step needed.
 
 mod allocate;
@@ -37,11 +39,13 @@ mod liveness;
 mod lower;
 mod moves;
 mod registers;
+mod rows;
 mod updates;
 mod view;
 
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::Map;
+use crate::cpu::memory::Region;
 use crate::native::Native;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::OpDef;
@@ -115,6 +119,8 @@ impl Operand {
 pub(crate) enum Out {
     /// A view of a buffer. Contiguous, except for copies.
     View(View),
+    /// Views of several buffers, each all of it.
+    Views(Vec<View>),
     /// One element.
     Reg(Reg, DType),
     /// A tensor of unknown shape.
@@ -238,8 +244,10 @@ pub(crate) struct Plan {
     pub(crate) ops: Vec<Option<ScalarOp>>,
     pub(crate) steps: Vec<Step>,
     pub(crate) loops: Vec<LoopPlace>,
-    /// Where each buffer lies in the arena.
-    pub(crate) regions: Vec<Range<usize>>,
+    /// Where each buffer lies.
+    pub(crate) regions: Vec<Region>,
+    /// The outputs that are computed where the caller gets them: all of a buffer, whose region has the index in this list.
+    pub(crate) results: Vec<usize>,
     pub(crate) arena_bytes: usize,
     /// What the registers hold when a step begins: the constants, then nothing of meaning.
     pub(crate) registers: Vec<u64>,
@@ -267,6 +275,12 @@ impl Plan {
     /// What a register holds if it is one of the constants.
     pub(crate) fn constant(&self, r: Reg) -> Option<u64> {
         (r.index() < self.n_constant_registers).then(|| self.registers[r.index()])
+    }
+
+    /// The type of a result, and the view that is all of its buffer.
+    pub(crate) fn result(&self, i: usize) -> (&View, &TensorType) {
+        let (operand, ty) = &self.outputs[self.results[i]];
+        (operand.view(), ty)
     }
 
     /// Whether memory of unknown size may be taken while it runs.

@@ -60,6 +60,23 @@ enum Access {
     InPlace { result: usize },
 }
 
+/// An operand of a map.
+#[derive(Clone, Debug)]
+struct Reach {
+    access: Access,
+    /// Bytes of an element.
+    size: usize,
+    /// Only the elements of the rows that are computed are there: see [`Walk::base`].
+    local: bool,
+}
+
+/// A walk through some elements of a map: the bytes of its operands.
+pub(super) struct Walk<'a> {
+    bytes: [&'a [u8]; MAX_OPERANDS],
+    /// The element at which local operands begin.
+    base: usize,
+}
+
 /// Where an operation of a map writes.
 #[derive(Clone, Copy, Debug)]
 enum To {
@@ -75,8 +92,8 @@ pub(crate) struct Map {
     ops: Vec<MapOp>,
     /// Number of elements.
     n: usize,
-    /// Of each operand: how it is reached and the bytes of an element. Its block of scratch memory has the same number.
-    access: Vec<(Access, usize)>,
+    /// Of each operand how it is reached. Its block of scratch memory has the same number.
+    access: Vec<Reach>,
     to: Vec<To>,
     /// Operations whose values are copied to a result, since other operations read them as well.
     copied: Vec<(u8, u8)>,
@@ -87,7 +104,7 @@ pub(crate) struct Map {
 }
 
 /// Where the results of a map go: the bytes of some elements of each, in order.
-type Outs<'a> = [&'a mut [u8]; MAX_RESULTS];
+pub(super) type Outs<'a> = [&'a mut [u8]; MAX_RESULTS];
 
 impl Map {
     /// A map over operands that all have the shape of the result, which is all of a buffer and the value of the last operation.
@@ -101,12 +118,29 @@ impl Map {
         let n = results[0].1.size();
         let in_place = |view: &View| results.iter().position(|(_, out)| out.same_places(view));
         let indices = results.iter().map(|&(op, _)| op as u8).collect();
-        Map::prepare(ops, operands, n, in_place, indices)
+        Map::prepare(ops, operands, n, in_place, |_| false, indices)
     }
 
     /// A map whose values are read block by block and go nowhere.
     pub(crate) fn without_result(ops: Vec<MapOp>, operands: &[Operand], n: usize) -> Map {
-        Map::prepare(ops, operands, n, |_| None, Vec::new())
+        Map::prepare(ops, operands, n, |_| None, |_| false, Vec::new())
+    }
+
+    /// A map over rows: of the operands that are local only those rows are there that are computed. The result is that of the last
+    /// operation, if there is one; then it says of each operand whether it lies where the result goes.
+    pub(super) fn over_rows(
+        ops: Vec<MapOp>,
+        operands: &[Operand],
+        n: usize,
+        local: &[bool],
+        in_place: Option<&[bool]>,
+    ) -> Map {
+        let results = if in_place.is_some() { vec![ops.len() as u8 - 1] } else { Vec::new() };
+        let mut map = Map::prepare(ops, operands, n, |_| None, |i| local[i], results);
+        for (reach, _) in map.access.iter_mut().zip(in_place.unwrap_or(&[])).filter(|(_, in_place)| **in_place) {
+            reach.access = Access::InPlace { result: 0 };
+        }
+        map
     }
 
     fn prepare(
@@ -114,10 +148,11 @@ impl Map {
         operands: &[Operand],
         n: usize,
         in_place: impl Fn(&View) -> Option<usize>,
+        local: impl Fn(usize) -> bool,
         results: Vec<u8>,
     ) -> Map {
         assert!(operands.len() <= MAX_OPERANDS && ops.len() <= MAX_OPS && results.len() <= MAX_RESULTS);
-        let access = operands.iter().map(|operand| {
+        let access = operands.iter().enumerate().map(|(i, operand)| {
             let view = operand.view();
             let axes = merged(&view.shape, [&view.strides]);
             let access = match (in_place(view), &axes[..]) {
@@ -126,10 +161,10 @@ impl Map {
                 (None, [Axis { strides: [1], .. }]) => Access::Contiguous { offset: view.offset },
                 (None, _) => Access::Strided { offset: view.offset, axes },
             };
-            (access, view.dtype.size())
+            Reach { access, size: view.dtype.size(), local: local(i) }
         });
         let access: Vec<_> = access.collect();
-        let sizes = access.iter().map(|a| a.1).chain(ops.iter().map(|op| op.dtype.size()));
+        let sizes = access.iter().map(|a| a.size).chain(ops.iter().map(|op| op.dtype.size()));
         let slot = BLOCK * sizes.max().unwrap_or(8);
         let (to, copied) = places(&ops, access.len(), &results);
         Map { ops, n, access, to, copied, results, slot }
@@ -145,8 +180,13 @@ impl Map {
         &self.ops
     }
 
+    /// Number of operands.
+    pub(super) fn n_operands(&self) -> usize {
+        self.access.len()
+    }
+
     /// Number of elements.
-    pub(super) fn n(&self) -> usize {
+    pub(crate) fn n(&self) -> usize {
         self.n
     }
 
@@ -212,43 +252,56 @@ impl Map {
         sources: &Sources<'_>,
         scratch: &mut [u8],
     ) -> Result<(), Failed> {
-        let bytes = self.begin(operands, n, sources, scratch);
+        let walk = self.begin(n, 0, |i| sources.bytes(operands[i].view().base), scratch);
+        self.walk_blocks(&walk, first, n, outs, scratch)
+    }
+
+    /// Computes `n` elements from `first` on.
+    pub(super) fn walk_blocks(
+        &self,
+        walk: &Walk<'_>,
+        first: usize,
+        n: usize,
+        outs: &mut Outs<'_>,
+        scratch: &mut [u8],
+    ) -> Result<(), Failed> {
         let mut start = 0;
         while start < n {
             let len = BLOCK.min(n - start);
-            self.block(&bytes, first + start, len, Some((&mut *outs, start)), scratch)?;
+            self.block(walk, first + start, len, Some((&mut *outs, start)), scratch)?;
             start += len;
         }
         Ok(())
     }
 
-    /// Prepares walking over at most `n` elements: the bytes of the operands, and blocks of those that have one element.
+    /// Prepares walking over at most `n` elements: the bytes of the operands, and blocks of those that have one element. Local
+    /// operands begin at element `base`.
     pub(super) fn begin<'a>(
         &self,
-        operands: &[Operand],
         n: usize,
-        sources: &Sources<'a>,
+        base: usize,
+        bytes_of: impl Fn(usize) -> &'a [u8],
         scratch: &mut [u8],
-    ) -> [&'a [u8]; MAX_OPERANDS] {
+    ) -> Walk<'a> {
         let mut bytes: [&[u8]; MAX_OPERANDS] = [&[]; MAX_OPERANDS];
-        for (i, (access, size)) in self.access.iter().enumerate() {
+        for (i, Reach { access, size, .. }) in self.access.iter().enumerate() {
             match access {
-                Access::Contiguous { offset } => bytes[i] = &sources.bytes(operands[i].view().base)[offset * size..],
+                Access::Contiguous { offset } => bytes[i] = &bytes_of(i)[offset * size..],
                 Access::Splat { offset } => {
-                    let element = &sources.bytes(operands[i].view().base)[offset * size..][..*size];
+                    let element = &bytes_of(i)[offset * size..][..*size];
                     fill(&mut scratch[i * self.slot..][..n.min(BLOCK) * size], element);
                 }
-                Access::Strided { .. } => bytes[i] = sources.bytes(operands[i].view().base),
+                Access::Strided { .. } => bytes[i] = bytes_of(i),
                 Access::InPlace { .. } => {}
             }
         }
-        bytes
+        Walk { bytes, base }
     }
 
     /// Computes at most [`BLOCK`] elements from `first` on; results go to elements from the given one on.
     fn block(
         &self,
-        bytes: &[&[u8]; MAX_OPERANDS],
+        walk: &Walk<'_>,
         first: usize,
         len: usize,
         mut outs: Option<(&mut Outs<'_>, usize)>,
@@ -256,13 +309,14 @@ impl Map {
     ) -> Result<(), Failed> {
         // Operands that lie as they are needed in this block.
         let mut direct: [&[u8]; MAX_OPERANDS] = [&[]; MAX_OPERANDS];
-        for (i, (access, size)) in self.access.iter().enumerate() {
+        for (i, Reach { access, size, local }) in self.access.iter().enumerate() {
             let block = &mut scratch[i * self.slot..][..len * size];
+            let (bytes, first) = (walk.bytes[i], if *local { first - walk.base } else { first });
             match access {
-                Access::Contiguous { .. } => direct[i] = &bytes[i][first * size..][..len * size],
+                Access::Contiguous { .. } => direct[i] = &bytes[first * size..][..len * size],
                 Access::Strided { offset, axes } => match one_run(*offset, axes, first, len) {
-                    Some(at) => direct[i] = &bytes[i][at * size..][..len * size],
-                    None => gather(block, bytes[i], *size, *offset, axes, first),
+                    Some(at) => direct[i] = &bytes[at * size..][..len * size],
+                    None => gather(block, bytes, *size, *offset, axes, first),
                 },
                 Access::InPlace { result } => {
                     let (outs, start) = outs.as_ref().expect("a map in place has results");
@@ -283,7 +337,7 @@ impl Map {
             };
             let args = op.args.map(|arg| match arg {
                 Arg::Operand(i) => match direct[i as usize] {
-                    [] => slot(i as usize, self.access[i as usize].1),
+                    [] => slot(i as usize, self.access[i as usize].size),
                     bytes => bytes,
                 },
                 Arg::Result(i) => match self.to[i as usize] {
@@ -313,9 +367,12 @@ impl Map {
     }
 
     /// The values of any number of elements from `first` on, if there is no operation and they lie one behind the other.
-    pub(super) fn all_values<'a>(&self, bytes: &[&'a [u8]; MAX_OPERANDS], first: usize, n: usize) -> Option<&'a [u8]> {
+    pub(super) fn all_values<'a>(&self, walk: &Walk<'a>, first: usize, n: usize) -> Option<&'a [u8]> {
         match self.access[..] {
-            [(Access::Contiguous { .. }, size)] if self.ops.is_empty() => Some(&bytes[0][first * size..][..n * size]),
+            [Reach { access: Access::Contiguous { .. }, size, local }] if self.ops.is_empty() => {
+                let first = if local { first - walk.base } else { first };
+                Some(&walk.bytes[0][first * size..][..n * size])
+            }
             _ => None,
         }
     }
@@ -323,24 +380,25 @@ impl Map {
     /// The values of at most [`BLOCK`] elements from `first` on, for a map without results.
     pub(super) fn values<'a>(
         &self,
-        bytes: &[&'a [u8]; MAX_OPERANDS],
+        walk: &Walk<'a>,
         first: usize,
         len: usize,
         scratch: &'a mut [u8],
     ) -> Result<&'a [u8], Failed> {
-        self.block(bytes, first, len, None, scratch)?;
+        self.block(walk, first, len, None, scratch)?;
         if let Some(To::Scratch(place)) = self.to.last() {
             let size = self.ops[self.ops.len() - 1].dtype.size();
             return Ok(&scratch[*place as usize * self.slot..][..len * size]);
         }
-        let (access, size) = &self.access[0];
+        let Reach { access, size, local } = &self.access[0];
+        let first = if *local { first - walk.base } else { first };
         let direct = match access {
             Access::Contiguous { .. } => Some(first),
             Access::Strided { offset, axes } => one_run(*offset, axes, first, len),
             Access::Splat { .. } | Access::InPlace { .. } => None,
         };
         Ok(match direct {
-            Some(at) => &bytes[0][at * size..][..len * size],
+            Some(at) => &walk.bytes[0][at * size..][..len * size],
             None => &scratch[..len * size],
         })
     }

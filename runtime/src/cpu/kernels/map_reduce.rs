@@ -7,7 +7,7 @@
 //! are split into parts whose sizes follow from the shapes only, and the parts are put together in a fixed order, so the number of
 //! threads changes nothing.
 
-use super::elementwise::{BLOCK, Map, with_scratch};
+use super::elementwise::{BLOCK, Map, Walk, with_scratch};
 use super::reduce::{Reducing, Reduction, dispatch};
 use crate::cpu::element::Cell;
 use crate::cpu::math::wide;
@@ -93,7 +93,8 @@ impl Reducing for Run<'_, '_> {
         if out.is_empty() || kernel.map.n() == 0 {
             return out.fill(start.store());
         }
-        let fold = Fold { map: &kernel.map, operands, sources, start, f };
+        let bytes_of = |i: usize| sources.bytes(operands[i].view().base);
+        let fold = Fold { map: &kernel.map, bytes_of: &bytes_of, base: 0, start, f };
         match kernel.layout {
             Layout::Trailing { n } => fold.trailing(n, out),
             Layout::Leading { n, row } if row <= NARROW => {
@@ -108,28 +109,131 @@ impl Reducing for Run<'_, '_> {
 /// What all parts of a run need.
 struct Fold<'a, 's, T, F> {
     map: &'a Map,
-    operands: &'a [Operand],
-    sources: &'a Sources<'s>,
+    bytes_of: &'a (dyn Fn(usize) -> &'s [u8] + Sync),
+    /// The element at which local operands begin.
+    base: usize,
     start: T,
     f: F,
 }
 
+/// Rows of a larger kernel.
+pub(super) struct OfRows<'a, 's> {
+    pub(super) bytes_of: &'a (dyn Fn(usize) -> &'s [u8] + Sync),
+    /// The first row, and how many.
+    pub(super) first: usize,
+    pub(super) n: usize,
+    /// The results of the rows; what was reduced before, if these are columns.
+    pub(super) out: &'a mut [u8],
+}
+
+/// A run of the reduction of some rows.
+struct RunRows<'a, 's> {
+    kernel: &'a MapReduce,
+    rows: OfRows<'a, 's>,
+}
+
+impl Reducing for RunRows<'_, '_> {
+    fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
+        let RunRows { kernel, rows: OfRows { bytes_of, first, n, out } } = self;
+        let out: &mut [T::Mem] = bytemuck::cast_slice_mut(out);
+        let fold = |width: usize| Fold { map: &kernel.map, bytes_of, base: first * width, start, f };
+        match kernel.layout {
+            Layout::Trailing { n: width } => fold(width).rows(first * width, width, out),
+            Layout::Leading { row, .. } => fold(row).add_columns(first, n, row, out),
+        }
+    }
+}
+
+/// What nothing was reduced to yet, and putting the columns of several chunks together.
+struct Columns<'a> {
+    out: &'a mut [u8],
+    /// The chunks, one behind the other.
+    chunks: &'a [u8],
+}
+
+impl Reducing for Columns<'_> {
+    fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
+        let out: &mut [T::Mem] = bytemuck::cast_slice_mut(self.out);
+        out.fill(start.store());
+        if self.chunks.is_empty() {
+            return;
+        }
+        let chunks: &[T::Mem] = bytemuck::cast_slice(self.chunks);
+        for chunk in chunks.chunks_exact(out.len()) {
+            out.iter_mut().zip(chunk).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store());
+        }
+    }
+}
+
+impl MapReduce {
+    /// The same reduction as a part of a kernel over rows: of the operands that are local only those rows are there that are reduced.
+    pub(super) fn over_rows(&self, operands: &[Operand], local: &[bool]) -> MapReduce {
+        let map = Map::over_rows(self.map.ops().to_vec(), operands, self.map.n(), local, None);
+        MapReduce { map, ..self.clone() }
+    }
+
+    /// The name of the reduction.
+    pub(crate) fn name(&self) -> &'static str {
+        self.reduction.name()
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// How many of the operands it reads; all are there for messages.
+    pub(crate) fn n_read(&self) -> usize {
+        self.map.n_operands()
+    }
+
+    /// Reduces some rows, each to an element, or adds them to columns.
+    pub(super) fn run_rows(&self, rows: OfRows<'_, '_>) {
+        dispatch(self.reduction, self.dtype, RunRows { kernel: self, rows });
+    }
+
+    /// Columns to which nothing was added.
+    pub(super) fn clear_columns(&self, out: &mut [u8]) {
+        dispatch(self.reduction, self.dtype, Columns { out, chunks: &[] });
+    }
+
+    /// Puts the columns of chunks together, in order.
+    pub(super) fn join_columns(&self, chunks: &[u8], out: &mut [u8]) {
+        dispatch(self.reduction, self.dtype, Columns { out, chunks });
+    }
+}
+
 impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
     /// Calls `each` with the values of elements `first`, `first + 1`, .., in blocks of `block`; with all at once if they are in memory.
-    fn blocks(&self, first: usize, n: usize, block: usize, mut each: impl FnMut(&[T::Mem])) {
+    fn blocks(&self, first: usize, n: usize, block: usize, each: impl FnMut(&[T::Mem])) {
         with_scratch(|scratch| {
-            let bytes = self.map.begin(self.operands, n, self.sources, scratch);
-            if let Some(values) = self.map.all_values(&bytes, first, n) {
-                return each(bytemuck::cast_slice(values));
-            }
-            let mut at = 0;
-            while at < n {
-                let len = block.min(n - at);
-                let values = self.map.values(&bytes, first + at, len, scratch);
-                each(bytemuck::cast_slice(values.unwrap_or_else(|_| panic!("fused operations cannot fail"))));
-                at += len;
-            }
+            let walk = self.map.begin(n, self.base, self.bytes_of, scratch);
+            self.walk_blocks(&walk, first, n, block, scratch, each);
         });
+    }
+
+    fn walk_blocks(
+        &self,
+        walk: &Walk<'_>,
+        first: usize,
+        n: usize,
+        block: usize,
+        scratch: &mut [u8],
+        mut each: impl FnMut(&[T::Mem]),
+    ) {
+        if let Some(values) = self.map.all_values(walk, first, n) {
+            return each(bytemuck::cast_slice(values));
+        }
+        let mut at = 0;
+        while at < n {
+            let len = block.min(n - at);
+            each(self.values(walk, first + at, len, scratch));
+            at += len;
+        }
+    }
+
+    fn values<'b>(&self, walk: &Walk<'b>, first: usize, n: usize, scratch: &'b mut [u8]) -> &'b [T::Mem] {
+        let values = self.map.values(walk, first, n, scratch);
+        bytemuck::cast_slice(values.unwrap_or_else(|_| panic!("fused operations cannot fail")))
     }
 
     /// Reduces each `n` elements that lie one behind the other.
@@ -176,11 +280,14 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
             });
             return;
         }
-        for (i, y) in out.iter_mut().enumerate() {
-            let mut lanes = Lanes::new(start);
-            self.blocks(first + i * n, n, BLOCK, |values| wide(|| lanes.add(values, f)));
-            *y = lanes.total(start, f).store();
-        }
+        with_scratch(|scratch| {
+            let walk = self.map.begin(n, self.base, self.bytes_of, scratch);
+            for (i, y) in out.iter_mut().enumerate() {
+                let mut lanes = Lanes::new(start);
+                self.walk_blocks(&walk, first + i * n, n, BLOCK, scratch, |values| wide(|| lanes.add(values, f)));
+                *y = lanes.total(start, f).store();
+            }
+        });
     }
 
     /// Reduces `n` rows of few columns, from the given row on.
@@ -216,18 +323,40 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
 
     /// Reduces some columns of `n` rows.
     fn columns(&self, first: usize, n: usize, row: usize, out: &mut [T::Mem]) {
-        let f = self.f;
         out.fill(self.start.store());
         with_scratch(|scratch| {
-            let bytes = self.map.begin(self.operands, BLOCK, self.sources, scratch);
+            let walk = self.map.begin(BLOCK, self.base, self.bytes_of, scratch);
             for i in 0..n {
-                for (k, out) in out.chunks_mut(BLOCK).enumerate() {
-                    let values = self.map.values(&bytes, i * row + first + k * BLOCK, out.len(), scratch);
-                    let values: &[T::Mem] =
-                        bytemuck::cast_slice(values.unwrap_or_else(|_| panic!("fused operations cannot fail")));
-                    wide(|| out.iter_mut().zip(values).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store()));
-                }
+                self.add_row(&walk, i * row + first, out, scratch);
             }
+        });
+    }
+
+    /// Adds elements `first`, `first + 1`, .. to as many results.
+    fn add_row(&self, walk: &Walk<'_>, first: usize, out: &mut [T::Mem], scratch: &mut [u8]) {
+        let f = self.f;
+        for (k, out) in out.chunks_mut(BLOCK).enumerate() {
+            let values = self.values(walk, first + k * BLOCK, out.len(), scratch);
+            wide(|| out.iter_mut().zip(values).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store()));
+        }
+    }
+
+    /// Adds `n` rows, from the given row on, to what was reduced before.
+    fn add_columns(&self, first: usize, n: usize, row: usize, out: &mut [T::Mem]) {
+        let f = self.f;
+        if row > NARROW {
+            return with_scratch(|scratch| {
+                let walk = self.map.begin(BLOCK, self.base, self.bytes_of, scratch);
+                (first..first + n).for_each(|i| self.add_row(&walk, i * row, out, scratch));
+            });
+        }
+        self.blocks(first * row, n * row, BLOCK / row * row, |values| {
+            let out = &mut out[..row];
+            wide(|| {
+                for row in values.chunks_exact(out.len()) {
+                    out.iter_mut().zip(row).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store());
+                }
+            });
         });
     }
 }

@@ -18,6 +18,7 @@ pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod reference;
+pub(crate) mod rows;
 pub(crate) mod softmax;
 pub(crate) mod walk;
 
@@ -45,6 +46,8 @@ pub(crate) enum Kernel {
     Reduce(reduce::Reduce),
     /// A reduction of fused elementwise operations.
     MapReduce(map_reduce::MapReduce),
+    /// Several of these over the same rows.
+    Rows(rows::Rows),
     /// Something along one axis.
     Lanes(lanes::Lanes),
     /// Softmax and its relatives.
@@ -118,6 +121,7 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
         | Kernel::Print(..)
         | Kernel::List(_)
         | Kernel::AddAtEnd(_)
+        | Kernel::Rows(_)
         | Kernel::ToSlot
         | Kernel::FromSlot
         | Kernel::Reference => {

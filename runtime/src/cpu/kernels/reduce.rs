@@ -24,6 +24,18 @@ pub(crate) enum Reduction {
 }
 
 impl Reduction {
+    /// The name of the operation.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Reduction::Sum => "sum",
+            Reduction::Prod => "prod",
+            Reduction::Max => "max",
+            Reduction::Min => "min",
+            Reduction::All => "all",
+            Reduction::Any => "any",
+        }
+    }
+
     /// The reduction that an operation is.
     pub(crate) fn of(name: &str) -> Option<Reduction> {
         Some(match name {

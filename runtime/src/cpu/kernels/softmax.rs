@@ -67,6 +67,27 @@ impl Softmax {
         }
     }
 
+    /// The number of elements of each row and of its result, if rows lie one behind the other.
+    pub(crate) fn row_lengths(&self) -> Option<[usize; 2]> {
+        (self.inner == 1).then(|| [self.n, if self.normal == Normal::LogSumExp { 1 } else { self.n }])
+    }
+
+    /// Computes rows that lie one behind the other, on the caller's thread.
+    pub(super) fn run_rows(&self, dtype: DType, x: &[u8], out: &mut [u8]) {
+        match dtype {
+            DType::F32 => self.rows_as::<f32>(bytemuck::cast_slice(x), bytemuck::cast_slice_mut(out)),
+            DType::F64 => self.rows_as::<f64>(bytemuck::cast_slice(x), bytemuck::cast_slice_mut(out)),
+            other => panic!("exponentials of {other}"),
+        }
+    }
+
+    fn rows_as<T: Exponential>(&self, x: &[T], y: &mut [T]) {
+        let [n, n_out] = self.row_lengths().expect("rows lie one behind the other");
+        for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n_out)) {
+            wide(|| self.row(x, y));
+        }
+    }
+
     fn run_as<T: Exponential>(&self, x: &[T], y: &mut [T]) {
         let n_out = if self.normal == Normal::LogSumExp { 1 } else { self.n };
         blocks(x, y, [self.n * self.inner, n_out * self.inner], |x, y| {

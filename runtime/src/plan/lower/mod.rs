@@ -102,6 +102,9 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
         .collect::<Result<Vec<_>>>()?;
     let mut assigns = lower.assigns()?;
     let updates = if options.fuse { updates(&mut lower.draft, &outputs, &mut assigns) } else { Vec::new() };
+    if options.fuse {
+        super::finish::join(&mut lower.draft, &outputs, &assigns, &updates);
+    }
     super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns, updates)
 }
 

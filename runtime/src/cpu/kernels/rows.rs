@@ -1,0 +1,344 @@
+//! Several operations over the same rows, in one pass over memory.
+//!
+//! A row is what lies under one index of the leading axes. Stages are elementwise chains, reductions and softmaxes of each row, chains
+//! that use what was reduced, and reductions over the rows that give columns. A normalization and its gradient consist of these.
+//! The kernel goes from block of rows to block of rows through all of its stages, so that each tensor comes from memory once,
+//! and values that only later stages read never go there: they lie in scratch memory of the thread.
+//!
+//! Rows are split into chunks, and these into blocks, whose sizes follow from the shapes only. A row is reduced as it would be alone.
+//! Columns are reduced in each chunk by itself, then put together in the order of the chunks. So the number of threads changes nothing.
+//!
+//! A stage reads, of what the kernel itself writes, rows of earlier stages only. It may read what lay where a result goes, at the same
+//! places, up to the stage that writes the result.
+
+use super::elementwise::{BLOCK, Map, Outs, with_scratch};
+use super::map_reduce::{MapReduce, OfRows};
+use super::softmax::Softmax;
+use crate::cpu::memory::{MAX_WRITTEN, Sources};
+use crate::plan::{Operand, View};
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// The largest number of stages.
+pub(crate) const MAX_STAGES: usize = 24;
+/// The largest number of elements of a row.
+pub(crate) const MAX_WIDTH: usize = 1 << 14;
+
+/// Elements from which on the work is split over threads, and about as many in one chunk.
+const PARALLEL: usize = 1 << 17;
+const CHUNK: usize = 1 << 15;
+/// Chunks of a kernel with columns, which need memory for each.
+const MAX_CHUNKS: usize = 16;
+/// Bytes of the tensors' rows in one block: they stay in the second-level cache.
+const BLOCK_BYTES: usize = 1 << 17;
+
+/// What a stage computes.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    /// An elementwise chain.
+    Map(Map),
+    /// A reduction, of each row or over the rows.
+    Reduce(MapReduce),
+    /// A softmax of each row, or one of its relatives.
+    Softmax(Softmax),
+}
+
+/// Where an operand of a stage is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// An operand of the kernel.
+    Operand(u8),
+    /// The result of an earlier stage.
+    Value(u8),
+    /// What lay where the result of this or a later stage goes.
+    Before(u8),
+}
+
+/// Where the result of a stage goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    /// To a result of the kernel.
+    Out(u8),
+    /// To scratch memory.
+    Scratch,
+    /// To a result of the kernel, when all rows are reduced; before, those of each chunk go to another one.
+    Columns { chunks: u8, out: u8 },
+}
+
+/// A stage.
+#[derive(Clone, Debug)]
+pub(crate) struct Stage {
+    pub(crate) work: Work,
+    /// The operands as the stage sees all of them, and where they are.
+    pub(crate) views: Vec<View>,
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) to: To,
+    /// Elements of the result in each row; of all rows, if these are columns.
+    pub(crate) width: usize,
+    /// Bytes of an element.
+    pub(crate) size: usize,
+}
+
+impl Stage {
+    /// Bytes of the result in each row.
+    fn row_bytes(&self) -> usize {
+        if let To::Columns { .. } = self.to { 0 } else { self.width * self.size }
+    }
+}
+
+/// Several operations over the same rows; see the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct Rows {
+    n_rows: usize,
+    width: usize,
+    stages: Vec<Stage>,
+    /// Rows of a chunk and of a block.
+    chunk: usize,
+    block: usize,
+    /// Bytes of the scratch memory that a block needs.
+    scratch: usize,
+}
+
+/// Rows of a chunk.
+fn rows_of_chunk(n_rows: usize, width: usize, has_columns: bool) -> usize {
+    if n_rows * width < PARALLEL {
+        return n_rows;
+    }
+    let of_size = (CHUNK / width).max(1);
+    if has_columns { of_size.max(n_rows.div_ceil(MAX_CHUNKS)) } else { of_size }
+}
+
+impl Rows {
+    /// The number of chunks of a kernel with columns.
+    pub(crate) fn n_chunks(n_rows: usize, width: usize) -> usize {
+        n_rows.div_ceil(rows_of_chunk(n_rows, width, true))
+    }
+
+    /// A kernel over `n_rows` rows of `width` elements. The works are those of steps; operands in other stages are made local here.
+    pub(crate) fn new(n_rows: usize, width: usize, stages: Vec<Stage>) -> Rows {
+        assert!(stages.len() <= MAX_STAGES && n_rows > 0 && width > 0);
+        let has_columns = stages.iter().any(|s| matches!(s.to, To::Columns { .. }));
+        let mut rows = Rows { n_rows, width, stages, chunk: 0, block: 0, scratch: 0 };
+        rows.chunk = rows_of_chunk(n_rows, width, has_columns);
+        let mut seen = Vec::new();
+        let mut bytes: usize = rows.stages.iter().map(Stage::row_bytes).sum();
+        for (view, input) in rows.stages.iter().flat_map(|s| s.views.iter().zip(&s.inputs)) {
+            if view.size() == n_rows * width && matches!(input, Input::Operand(_)) && !seen.contains(input) {
+                seen.push(*input);
+                bytes += width * view.dtype.size();
+            }
+        }
+        rows.block = (BLOCK_BYTES / bytes.max(1)).clamp(1, rows.chunk);
+        let in_scratch = rows.stages.iter().filter(|s| s.to == To::Scratch);
+        rows.scratch = in_scratch.map(|s| (rows.block * s.row_bytes()).next_multiple_of(64)).sum();
+        for k in 0..rows.stages.len() {
+            rows.prepare(k);
+        }
+        rows
+    }
+
+    /// Makes the work of a stage one on rows.
+    fn prepare(&mut self, k: usize) {
+        let stage = &mut self.stages[k];
+        let operands: Vec<Operand> = stage.views.iter().cloned().map(Operand::View).collect();
+        let local: Vec<bool> = stage.inputs.iter().map(|i| !matches!(i, Input::Operand(_))).collect();
+        let in_place: Vec<bool> = stage.inputs.iter().map(|i| *i == Input::Before(k as u8)).collect();
+        match &mut stage.work {
+            Work::Map(map) => {
+                *map = Map::over_rows(map.ops().to_vec(), &operands, map.n(), &local, Some(&in_place));
+            }
+            Work::Reduce(reduce) => *reduce = reduce.over_rows(&operands, &local),
+            Work::Softmax(_) => {}
+        }
+    }
+
+    /// The same kernel after operands were put where results go.
+    pub(crate) fn placed(&self, operands: &[Operand], outs: &[View]) -> Rows {
+        let mut stages = self.stages.clone();
+        let writer = |out: usize| self.stages.iter().position(|s| s.to == To::Out(out as u8));
+        for stage in &mut stages {
+            for input in &mut stage.inputs {
+                if let Input::Operand(i) = *input
+                    && let Some(out) = outs.iter().position(|o| o.base == operands[i as usize].view().base)
+                {
+                    let writer = writer(out).expect("only rows lie where rows go");
+                    *input = Input::Before(writer as u8);
+                }
+            }
+        }
+        Rows::new(self.n_rows, self.width, stages)
+    }
+
+    /// Whether the operand may lie where a result goes: all of its rows are read in their order, and none after the result's are written.
+    pub(crate) fn may_lie_in(&self, operand: usize, out: usize) -> bool {
+        let Some(writer) = self.stages.iter().position(|s| s.to == To::Out(out as u8)) else { return false };
+        self.stages.iter().enumerate().all(|(k, stage)| {
+            stage.views.iter().zip(&stage.inputs).all(|(view, input)| {
+                let is_rows = view.is_contiguous() && view.offset == 0 && view.size() == self.n_rows * self.width;
+                let may_read = k < writer || (k == writer && matches!(stage.work, Work::Map(_)));
+                *input != Input::Operand(operand as u8) || (is_rows && may_read)
+            })
+        }) && self.stages[writer].width == self.width
+    }
+
+    /// Names of the operations in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
+        self.stages.iter().map(|stage| match &stage.work {
+            Work::Map(map) => map.names().collect::<Vec<_>>().join("."),
+            Work::Reduce(reduce) => reduce.names().chain([reduce.name()]).collect::<Vec<_>>().join("."),
+            Work::Softmax(_) => "softmax".to_owned(),
+        })
+    }
+
+    pub(crate) fn run(&self, operands: &[Operand], mut outs: [&mut [u8]; MAX_WRITTEN], sources: &Sources<'_>) {
+        let mut finals: [&mut [u8]; MAX_WRITTEN] = Default::default();
+        for stage in &self.stages {
+            if let To::Columns { out, .. } = stage.to {
+                finals[out as usize] = std::mem::take(&mut outs[out as usize]);
+            }
+        }
+        let n_chunks = self.n_rows.div_ceil(self.chunk);
+        let mut parts: [&mut [u8]; MAX_WRITTEN] = Default::default();
+        outs.iter_mut().zip(&mut parts).for_each(|(out, part)| *part = &mut **out);
+        self.run_chunks(operands, 0..n_chunks, parts, sources);
+        for stage in &self.stages {
+            if let (To::Columns { chunks, out }, Work::Reduce(reduce)) = (stage.to, &stage.work) {
+                reduce
+                    .join_columns(&outs[chunks as usize][..n_chunks * stage.width * stage.size], finals[out as usize]);
+            }
+        }
+    }
+
+    /// Bytes of each result of the kernel in `n` rows of `n_chunks` chunks.
+    fn out_bytes(&self, out: usize, n: usize, n_chunks: usize) -> usize {
+        let bytes = |stage: &Stage| match stage.to {
+            To::Out(o) if o as usize == out => Some(n * stage.row_bytes()),
+            To::Columns { chunks, .. } if chunks as usize == out => Some(n_chunks * stage.width * stage.size),
+            _ => None,
+        };
+        self.stages.iter().find_map(bytes).unwrap_or(0)
+    }
+
+    /// Goes through chunks side by side; `outs` are their results.
+    fn run_chunks(
+        &self,
+        operands: &[Operand],
+        chunks: Range<usize>,
+        mut outs: [&mut [u8]; MAX_WRITTEN],
+        sources: &Sources<'_>,
+    ) {
+        if chunks.len() == 1 {
+            let rows = chunks.start * self.chunk..self.n_rows.min(chunks.end * self.chunk);
+            return self.run_chunk(operands, rows, &mut outs, sources);
+        }
+        let cut = chunks.len() / 2;
+        let mut right: [&mut [u8]; MAX_WRITTEN] = Default::default();
+        for (k, out) in outs.iter_mut().enumerate() {
+            let (left, rest) = std::mem::take(out).split_at_mut(self.out_bytes(k, cut * self.chunk, cut));
+            (*out, right[k]) = (left, rest);
+        }
+        rayon::join(
+            || self.run_chunks(operands, chunks.start..chunks.start + cut, outs, sources),
+            || self.run_chunks(operands, chunks.start + cut..chunks.end, right, sources),
+        );
+    }
+
+    /// Goes through the rows of a chunk, block by block.
+    fn run_chunk(
+        &self,
+        operands: &[Operand],
+        rows: Range<usize>,
+        outs: &mut [&mut [u8]; MAX_WRITTEN],
+        sources: &Sources<'_>,
+    ) {
+        for stage in &self.stages {
+            if let (To::Columns { chunks, .. }, Work::Reduce(reduce)) = (stage.to, &stage.work) {
+                reduce.clear_columns(&mut outs[chunks as usize][..stage.width * stage.size]);
+            }
+        }
+        with_values(self.scratch, |scratch| {
+            for first in rows.clone().step_by(self.block) {
+                let n = self.block.min(rows.end - first);
+                self.run_block(operands, first, n, first - rows.start, outs, scratch, sources);
+            }
+        });
+    }
+
+    /// Computes all stages of some rows, which are `at` rows behind the first one of `outs`.
+    #[expect(clippy::too_many_arguments, reason = "rows by their numbers in the tensors and in the results")]
+    fn run_block(
+        &self,
+        operands: &[Operand],
+        first: usize,
+        n: usize,
+        at: usize,
+        outs: &mut [&mut [u8]; MAX_WRITTEN],
+        mut scratch: &mut [u8],
+        sources: &Sources<'_>,
+    ) {
+        let mut of_block: [&mut [u8]; MAX_WRITTEN] = Default::default();
+        for (k, out) in outs.iter_mut().enumerate() {
+            let (start, end) = (self.out_bytes(k, at, 0), self.out_bytes(k, at + n, 0));
+            of_block[k] = if end > start { &mut out[start..end] } else { &mut **out };
+        }
+        let mut values: [&mut [u8]; MAX_STAGES] = Default::default();
+        for (value, stage) in values.iter_mut().zip(&self.stages) {
+            *value = match stage.to {
+                To::Out(out) => std::mem::take(&mut of_block[out as usize]),
+                To::Columns { chunks, .. } => {
+                    &mut std::mem::take(&mut of_block[chunks as usize])[..stage.width * stage.size]
+                }
+                To::Scratch => {
+                    let bytes = n * stage.row_bytes();
+                    let (mine, rest) = std::mem::take(&mut scratch).split_at_mut(bytes.next_multiple_of(64));
+                    scratch = rest;
+                    &mut mine[..bytes]
+                }
+            };
+        }
+        for (k, stage) in self.stages.iter().enumerate() {
+            let (done, rest) = values.split_at_mut(k);
+            let (out, later) = rest.split_first_mut().expect("there is a value of each stage");
+            let bytes_of = |i: usize| -> &[u8] {
+                match stage.inputs[i] {
+                    Input::Operand(j) => sources.bytes(operands[j as usize].view().base),
+                    Input::Value(s) => &*done[s as usize],
+                    Input::Before(s) => &*later[s as usize - k - 1],
+                }
+            };
+            match &stage.work {
+                Work::Map(map) => with_scratch(|scratch| {
+                    let (base, n) = (first * stage.width, n * stage.width);
+                    let walk = map.begin(n, base, bytes_of, scratch);
+                    let mut outs: Outs<'_> = Default::default();
+                    outs[0] = out;
+                    let outcome = map.walk_blocks(&walk, base, n, &mut outs, scratch);
+                    outcome.unwrap_or_else(|_| panic!("fused operations cannot fail"));
+                }),
+                Work::Reduce(reduce) => reduce.run_rows(OfRows { bytes_of: &bytes_of, first, n, out }),
+                Work::Softmax(softmax) => {
+                    let view = &stage.views[0];
+                    let row = self.width * view.dtype.size();
+                    let start = match stage.inputs[0] {
+                        Input::Operand(_) => view.offset * view.dtype.size() + first * row,
+                        _ => 0,
+                    };
+                    softmax.run_rows(view.dtype, &bytes_of(0)[start..][..n * row], out);
+                }
+            }
+        }
+    }
+}
+
+/// Runs code with so many bytes of the scratch memory that this thread has for values.
+fn with_values<R>(bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    thread_local! {
+        static MEMORY: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    }
+    MEMORY.with_borrow_mut(|memory| {
+        if memory.len() < bytes.div_ceil(8) {
+            memory.resize(bytes.div_ceil(8).next_multiple_of(BLOCK), 0);
+        }
+        f(&mut bytemuck::cast_slice_mut(memory)[..bytes])
+    })
+}

@@ -1,0 +1,357 @@
+//! Groups of instructions over the same rows become one.
+//!
+//! Lowering gives an instruction for each reduction and for each chain between them. Here those of straight code that go over the
+//! same rows are joined, to run row by row (see `cpu::kernels::rows`): a layer norm, for example, is two reductions, two chains of
+//! what was reduced, and a chain over all elements; its gradient has sums of columns as well. So each tensor is read once, and what
+//! only the group reads is written nowhere.
+//!
+//! A group has a number of rows `r` and a width `w`. An instruction may belong to it if it cannot fail and is
+//!
+//! - an elementwise chain over `r * w` elements, or over `r`;
+//! - a reduction of each row, or a softmax of each row;
+//! - a reduction over the rows, which gives columns;
+//!
+//! and if it reads, of what the group writes, the same rows: all of their elements in order, or what was reduced for each. Columns
+//! are not complete before the end of the group. The group stands where its last instruction stood: nothing in between
+//! reads what it writes or writes what it reads.
+//!
+//! A group is worth it if a tensor that one of its instructions reads in full is read or made by another one.
+
+use super::draft::{Draft, Item, Storage, Touch};
+use super::{Base, BufferId, Instr, Operand, Out, Step, StepId, View};
+use crate::cpu::kernels::Kernel;
+use crate::cpu::kernels::map_reduce::Layout;
+use crate::cpu::kernels::rows::{Input, MAX_STAGES, MAX_WIDTH, Rows, Stage, To, Work};
+use crate::cpu::memory::MAX_WRITTEN;
+use std::collections::{HashMap, HashSet};
+
+/// The largest number of operands of a group.
+const MAX_OPERANDS: usize = 48;
+
+/// Joins what can be joined. `last` is read after all items.
+pub(super) fn join_rows<'a>(draft: &mut Draft, last: impl Iterator<Item = &'a Operand>) {
+    let mut reads: HashMap<BufferId, usize> = HashMap::new();
+    let mut writes: HashMap<BufferId, usize> = HashMap::new();
+    for item in &draft.items {
+        draft.touches(item, &mut |storage, touch| {
+            if let Storage::Buffer(b) = storage {
+                *if touch == Touch::Read { &mut reads } else { &mut writes }.entry(b).or_default() += 1;
+            }
+        });
+    }
+    for operand in last {
+        if let Some(Storage::Buffer(b)) = operand.storage() {
+            *reads.entry(b).or_default() += 1;
+        }
+    }
+    let mut labelled = vec![false; draft.items.len() + 1];
+    draft.labels.iter().for_each(|&l| labelled[l as usize] = true);
+    let mut group = Group::default();
+    for (p, &is_labelled) in labelled.iter().enumerate().take(draft.items.len()) {
+        let is_jump =
+            matches!(draft.items[p], Item::Instr(Instr::Jump { .. } | Instr::JumpIf { .. } | Instr::JumpUnless { .. }));
+        if is_labelled || is_jump {
+            group.close(draft, &reads);
+        }
+        let member = match draft.items[p] {
+            Item::Instr(Instr::Run(step)) => Member::of(draft, p, step, &writes),
+            _ => None,
+        };
+        if let Some(member) = member {
+            if let Some(member) = group.add(draft, member)
+                && (group.conflicts(draft, p) || !group.has_reduction())
+            {
+                group.close(draft, &reads);
+                let left = group.add(draft, member);
+                debug_assert!(left.is_none(), "the first one fits");
+            }
+        } else if group.conflicts(draft, p) {
+            group.close(draft, &reads);
+        }
+    }
+    group.close(draft, &reads);
+}
+
+/// What an instruction of a group does with rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Something for each element of so many.
+    Elements { n: usize },
+    /// Something for each row; with so many elements.
+    PerRow { rows: usize, width: usize, result: usize },
+    /// A reduction over rows.
+    Columns { rows: usize, width: usize },
+}
+
+/// An instruction that may belong to a group.
+#[derive(Clone, Debug)]
+struct Member {
+    item: usize,
+    step: StepId,
+    role: Role,
+    out: View,
+    /// The operands that it reads.
+    views: Vec<View>,
+}
+
+impl Member {
+    fn of(draft: &Draft, item: usize, id: StepId, writes: &HashMap<BufferId, usize>) -> Option<Member> {
+        let step = draft.step(id);
+        let Out::View(out) = &step.out else { return None };
+        let (role, n_read) = match &step.kernel {
+            Kernel::Map(map) if map.is_total() => (Role::Elements { n: out.size() }, step.operands.len()),
+            Kernel::MapReduce(reduce) => {
+                let role = match reduce.layout() {
+                    Layout::Trailing { n } => Role::PerRow { rows: out.size(), width: n, result: 1 },
+                    Layout::Leading { n, row } => Role::Columns { rows: n, width: row },
+                };
+                (role, reduce.n_read())
+            }
+            Kernel::Softmax(softmax) => {
+                let [width, result] = softmax.row_lengths()?;
+                (Role::PerRow { rows: out.size() / result.max(1), width, result }, 1)
+            }
+            _ => return None,
+        };
+        let fits = match role {
+            Role::Elements { n } => n > 1,
+            Role::PerRow { rows, width, .. } | Role::Columns { rows, width } => {
+                rows > 0 && (2..=MAX_WIDTH).contains(&width)
+            }
+        };
+        let Base::Buffer(b) = out.base else { return None };
+        let is_whole = out.is_contiguous() && out.offset == 0 && out.n_bytes() == draft.buffers[b.index()];
+        let views: Vec<View> = step.operands[..n_read].iter().map(|o| o.view().clone()).collect();
+        // What a loop changes has several writers.
+        (fits && is_whole && writes.get(&b) == Some(&1)).then(|| Member {
+            item,
+            step: id,
+            role,
+            out: out.clone(),
+            views,
+        })
+    }
+
+    /// Whether it is one of a group with so many rows of such a width; the number of elements of its result in a row.
+    fn fits(&self, rows: usize, width: usize) -> Option<usize> {
+        match self.role {
+            Role::Elements { n } if n == rows * width => Some(width),
+            Role::Elements { n } if n == rows => Some(1),
+            Role::PerRow { rows: r, width: w, result } if (r, w) == (rows, width) => Some(result),
+            Role::Columns { rows: r, width: w } if (r, w) == (rows, width) => Some(width),
+            _ => None,
+        }
+    }
+
+    fn is_reduction(&self) -> bool {
+        !matches!(self.role, Role::Elements { .. })
+    }
+
+    /// Whether it sees all rows of `width` elements.
+    fn is_wide(&self, rows: usize, width: usize) -> bool {
+        !matches!(self.role, Role::Elements { n } if n != rows * width)
+    }
+}
+
+/// Instructions that become one.
+#[derive(Default)]
+struct Group {
+    members: Vec<Member>,
+    /// The number of rows and their width, once a reduction says.
+    key: Option<(usize, usize)>,
+    /// What members write, by the number of the member.
+    written: HashMap<Storage, usize>,
+    read: HashSet<Storage>,
+    /// The full tensors that members read.
+    full: HashSet<(Base, usize)>,
+    n_operands: usize,
+    /// Whether it saves something.
+    shares: bool,
+}
+
+impl Group {
+    fn has_reduction(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Whether an item that does not belong to the group touches what it writes, or writes what it reads.
+    fn conflicts(&self, draft: &Draft, p: usize) -> bool {
+        let mut conflicts = false;
+        draft.touches(&draft.items[p], &mut |storage, touch| {
+            conflicts |= self.written.contains_key(&storage) || (touch == Touch::Write && self.read.contains(&storage));
+        });
+        conflicts
+    }
+
+    /// The key that the group has with another member, if all fit.
+    fn key_with(&self, member: &Member) -> Option<Option<(usize, usize)>> {
+        let all = || self.members.iter().chain([member]);
+        if let Some((rows, width)) = self.key {
+            return member.fits(rows, width).map(|_| self.key);
+        }
+        match member.role {
+            Role::PerRow { rows, width, .. } | Role::Columns { rows, width } => {
+                // Only chains over all elements stand before the first reduction.
+                let fits = all().all(|m| m.is_reduction() || m.role == Role::Elements { n: rows * width });
+                fits.then_some(Some((rows, width)))
+            }
+            role => all().all(|m| m.role == role).then_some(None),
+        }
+    }
+
+    /// Whether a member may read a view, and whether it is a full tensor that others have read or made.
+    fn may_read(&self, member: &Member, view: &View, key: Option<(usize, usize)>) -> (bool, bool) {
+        let is_all = view.is_contiguous() && view.offset == 0;
+        let Some(writer) = view.storage().and_then(|s| self.written.get(&s)) else {
+            return (true, self.full.contains(&(view.base, view.offset)) && view.is_contiguous());
+        };
+        let Some((rows, width)) = key else { return (is_all && view.size() == member.out.size(), true) };
+        let writer = &self.members[*writer];
+        if matches!(writer.role, Role::Columns { .. }) {
+            return (false, false);
+        }
+        let is_wide = member.is_wide(rows, width);
+        match writer.fits(rows, width) {
+            Some(1) if is_wide => (is_per_row(view, rows, width), false),
+            Some(1) => (is_all && view.size() == rows, false),
+            Some(_) => (is_wide && is_all && view.size() == rows * width, true),
+            None => (false, false),
+        }
+    }
+
+    /// Adds an instruction; gives it back if it does not belong to the group.
+    fn add(&mut self, draft: &Draft, member: Member) -> Option<Member> {
+        let Some(key) = self.key_with(&member) else { return Some(member) };
+        let reads: Vec<(bool, bool)> = member.views.iter().map(|v| self.may_read(&member, v, key)).collect();
+        let shares = reads.iter().any(|&(_, shares)| shares);
+        let uses = member.views.iter().any(|v| v.storage().is_some_and(|s| self.written.contains_key(&s)));
+        let has_room = self.members.len() < MAX_STAGES && self.n_operands + member.views.len() <= MAX_OPERANDS;
+        let belongs = self.members.is_empty() || uses || shares || member.is_reduction();
+        let writes_what_is_read = self.read.contains(&member.out.storage().expect("a buffer"));
+        if !has_room || !belongs || writes_what_is_read || !reads.iter().all(|&(may, _)| may) {
+            return Some(member);
+        }
+        self.key = key;
+        self.shares |= shares;
+        self.n_operands += member.views.len();
+        let size = match (key, member.role) {
+            (Some((rows, width)), _) => rows * width,
+            (None, Role::Elements { n }) => n,
+            _ => 0,
+        };
+        for view in &member.views {
+            self.read.extend(view.storage());
+            if view.size() == size && view.is_contiguous() {
+                self.full.insert((view.base, view.offset));
+            }
+        }
+        self.written.insert(member.out.storage().expect("a buffer"), self.members.len());
+        debug_assert!(matches!(draft.items[member.item], Item::Instr(Instr::Run(_))));
+        self.members.push(member);
+        None
+    }
+
+    /// Ends the group: its instructions become one if that is worth it.
+    fn close(&mut self, draft: &mut Draft, reads: &HashMap<BufferId, usize>) {
+        let group = std::mem::take(self);
+        if let (Some((rows, width)), true) = (group.key, group.shares && group.members.len() > 1) {
+            group.join(draft, reads, rows, width);
+        }
+    }
+
+    /// Of each member whether only the group reads what it writes.
+    fn inside(&self, draft: &Draft, reads: &HashMap<BufferId, usize>) -> Vec<bool> {
+        let mut reads_inside: HashMap<BufferId, usize> = HashMap::new();
+        for member in &self.members {
+            // All operands of the step count, as everywhere.
+            for operand in &draft.step(member.step).operands {
+                if let Some(Storage::Buffer(b)) = operand.storage() {
+                    *reads_inside.entry(b).or_default() += 1;
+                }
+            }
+        }
+        let is_inside = |member: &Member| {
+            let Base::Buffer(b) = member.out.base else { panic!("a member writes a buffer") };
+            reads.get(&b) == reads_inside.get(&b)
+        };
+        self.members.iter().map(is_inside).collect()
+    }
+
+    fn join(mut self, draft: &mut Draft, reads: &HashMap<BufferId, usize>, rows: usize, width: usize) {
+        let mut inside = self.inside(draft, reads);
+        loop {
+            let outs = self.members.iter().zip(&inside).map(|(member, &inside)| match member.role {
+                Role::Columns { .. } => 2,
+                _ => usize::from(!inside),
+            });
+            if outs.sum::<usize>() <= MAX_WRITTEN {
+                break;
+            }
+            // What stands at the end may stay what it is.
+            self.members.pop();
+            inside = self.inside(draft, reads);
+        }
+        let (mut outs, mut operands, mut stages): (Vec<View>, Vec<View>, Vec<Stage>) = Default::default();
+        for (member, &inside) in self.members.iter().zip(&inside) {
+            let input = |view: &View| match view.storage().and_then(|s| self.written.get(&s)) {
+                Some(&stage) => Input::Value(stage as u8),
+                None => {
+                    let i = operands.iter().position(|v| v == view).unwrap_or_else(|| {
+                        operands.push(view.clone());
+                        operands.len() - 1
+                    });
+                    Input::Operand(i as u8)
+                }
+            };
+            let inputs = member.views.iter().map(input).collect();
+            let work = match &draft.step(member.step).kernel {
+                Kernel::Map(map) => Work::Map(map.clone()),
+                Kernel::MapReduce(reduce) => Work::Reduce(reduce.clone()),
+                Kernel::Softmax(softmax) => Work::Softmax(*softmax),
+                other => panic!("{other:?} is no member of a group"),
+            };
+            let to = if let Role::Columns { .. } = member.role {
+                let chunks = vec![Rows::n_chunks(rows, width), width];
+                let b = BufferId(draft.buffers.len() as u32);
+                let chunks = View::whole(Base::Buffer(b), member.out.dtype, chunks);
+                draft.buffers.push(chunks.n_bytes());
+                outs.extend([chunks, member.out.clone()]);
+                To::Columns { chunks: outs.len() as u8 - 2, out: outs.len() as u8 - 1 }
+            } else if inside {
+                To::Scratch
+            } else {
+                outs.push(member.out.clone());
+                To::Out(outs.len() as u8 - 1)
+            };
+            stages.push(Stage {
+                work,
+                views: member.views.clone(),
+                inputs,
+                to,
+                width: member.fits(rows, width).expect("a member fits"),
+                size: member.out.dtype.size(),
+            });
+        }
+        let last = &self.members[self.members.len() - 1];
+        let Step { name, loc, .. } = *draft.step(last.step);
+        let kernel = Kernel::Rows(Rows::new(rows, width, stages));
+        let operands = operands.into_iter().map(Operand::View).collect();
+        for member in &self.members {
+            draft.items[member.item] = Item::Moves(Vec::new());
+            draft.ops[member.item] = None;
+            let step = &mut draft.steps[member.step.index()];
+            (step.kernel, step.operands, step.out) = (Kernel::Data, Vec::new(), Out::Nothing);
+        }
+        draft.items[last.item] = Item::Instr(Instr::Run(last.step));
+        let out = Out::Views(outs);
+        draft.steps[last.step.index()] = Step { kernel, operands, out, meaning: None, name, loc };
+    }
+}
+
+/// Whether each row of a view of all elements shows one element, that of the row.
+fn is_per_row(view: &View, rows: usize, width: usize) -> bool {
+    use crate::cpu::kernels::walk::{Axis, merged};
+    let axes = merged(&view.shape, [&view.strides]);
+    let inner = Axis { n: width, strides: [0] };
+    view.offset == 0 && (axes == [Axis { n: rows, strides: [1] }, inner.clone()] || (rows == 1 && axes == [inner]))
+}

@@ -1,0 +1,120 @@
+//! The memory of results.
+//!
+//! Instructions write a result where the caller gets it: into memory that belongs to the tensor that the call returns. The
+//! system is slow to give large memory, for each page is cleared when it is first touched; so when the caller drops the tensor
+//! its memory comes back here, and a later result of the same type and size gets it.
+//!
+//! Invariants:
+//!
+//! - A buffer in the pool belongs to nobody else: it came from a tensor whose last handle was dropped.
+//! - At most [`MAX_BUFFERS`] buffers and [`MAX_BYTES`] bytes are kept; those that came first leave first. Small ones are left to the
+//!   allocator, which keeps them itself.
+
+use anabranch_dsl::{Buffer, DType, Reclaim};
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+/// Bounds of what is kept.
+const MAX_BUFFERS: usize = 64;
+const MAX_BYTES: usize = 1 << 30;
+/// Bytes from which on memory is kept.
+const LARGE: usize = 1 << 16;
+
+/// Memory of results that were dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// What came first stands first.
+    buffers: VecDeque<Buffer>,
+    bytes: usize,
+}
+
+impl Results {
+    /// Memory for `n` elements, whose values have no meaning; none if the system has not so much.
+    pub(crate) fn take(&self, dtype: DType, n: usize) -> Option<Buffer> {
+        let bytes = n.checked_mul(dtype.size())?;
+        if bytes >= LARGE {
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let fits = |b: &Buffer| b.dtype() == dtype && b.len() == n;
+            // What came last is the likeliest to be in the cache.
+            if let Some(i) = kept.buffers.iter().rposition(fits) {
+                kept.bytes -= bytes;
+                return kept.buffers.remove(i);
+            }
+        }
+        // Zeros come without being touched where the system has memory; whether it has is found out first, since zeros do not fail.
+        Vec::<u8>::new().try_reserve_exact(bytes).ok()?;
+        Some(Buffer::zeros(dtype, n))
+    }
+}
+
+impl Reclaim for Results {
+    fn reclaim(&self, memory: Buffer) {
+        let bytes = n_bytes(&memory);
+        if !(LARGE..=MAX_BYTES).contains(&bytes) {
+            return;
+        }
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.bytes += bytes;
+        kept.buffers.push_back(memory);
+        while kept.bytes > MAX_BYTES || kept.buffers.len() > MAX_BUFFERS {
+            let Some(oldest) = kept.buffers.pop_front() else { break };
+            kept.bytes -= n_bytes(&oldest);
+        }
+    }
+}
+
+fn n_bytes(buffer: &Buffer) -> usize {
+    buffer.len() * buffer.dtype().size()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_dsl::HostTensor;
+    use std::sync::Arc;
+
+    #[test]
+    fn memory_comes_back_when_the_last_handle_is_dropped() {
+        let results = Arc::new(Results::default());
+        let n = LARGE / 4;
+        let memory = results.take(DType::F32, n).expect("there is a little memory");
+        let tensor = HostTensor::lent(vec![n], memory, results.clone());
+        let (address, other) = (tensor.data::<f32>().as_ptr(), tensor.clone());
+        drop(tensor);
+        assert_eq!(results.kept.lock().unwrap().bytes, 0, "a handle is left");
+        drop(other);
+        let Some(Buffer::F32(again)) = results.take(DType::F32, n) else { panic!("there is memory") };
+        assert_eq!(again.as_ptr(), address);
+        let Some(Buffer::F32(fresh)) = results.take(DType::F32, n) else { panic!("there is memory") };
+        assert_ne!(fresh.as_ptr(), address);
+    }
+
+    #[test]
+    fn a_changed_copy_is_the_callers_alone() {
+        let results = Arc::new(Results::default());
+        let memory = results.take(DType::I32, LARGE).expect("there is a little memory");
+        let tensor = HostTensor::lent(vec![LARGE], memory, results.clone());
+        let mut copy = tensor.clone();
+        copy.buffer_mut();
+        drop(copy);
+        assert_eq!(results.kept.lock().unwrap().buffers.len(), 0);
+        drop(tensor);
+        assert_eq!(results.kept.lock().unwrap().buffers.len(), 1);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let results = Results::default();
+        for _ in 0..2 * MAX_BUFFERS {
+            results.reclaim(Buffer::zeros(DType::U8, LARGE));
+        }
+        results.reclaim(Buffer::zeros(DType::U8, LARGE - 1));
+        let kept = results.kept.lock().unwrap();
+        assert_eq!((kept.buffers.len(), kept.bytes), (MAX_BUFFERS, MAX_BUFFERS * LARGE));
+    }
+}
