@@ -2,6 +2,7 @@
 
 use crate::call::{Call, CallOptions};
 use crate::engine::{Engine, StepCx};
+use crate::place::VarFacts;
 use crate::program::Options;
 use crate::session::Session;
 use crate::state::{self, Cell, Guard};
@@ -306,7 +307,11 @@ where
         let graph = crate::optimize::optimize(traced.graph, signature, self.options)?;
         let assigned = assigned(&graph);
         let state = &self.session.state;
-        let engine = Engine::new(graph, &self.session.devices, self.options, state.results.clone())?;
+        let facts: Vec<VarFacts> = {
+            let paths = state.paths();
+            traced.vars.iter().map(|v| VarFacts { path: paths.get(&v.id()).cloned(), resident: None }).collect()
+        };
+        let engine = Engine::new(graph, &self.session.devices, &facts, self.options, state.results.clone())?;
         let compiled = Arc::new(Compiled {
             signature: signature.to_vec(),
             lock_order: state::lock_order(&cells),

@@ -225,6 +225,26 @@ impl Session {
         self.devices.topology.devices.iter().map(|d| d.name).collect()
     }
 
+    /// Names the variables of a module by their paths below `name`, for [rules](Builder::place): of a model that is called `model`, `model.layers.0.weight`
+    /// for example. It has to be done before a function that uses them is called first. Variables without a path have their names.
+    ///
+    /// ```
+    /// use anabranch_dsl::{nn::{Init, Linear}, prelude::*};
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::builder().cpus(2).place("model.{i}.*", "/cpu:{i}").build()?;
+    /// let init = Init::new(0);
+    /// let model = vec![Linear::new(&init, 2, 3), Linear::new(&init, 3, 1)];
+    /// session.name_variables("model", &model);
+    /// let f = session.function(|x: Tensor| model[1].apply(model[0].apply(x).tanh()))?;
+    /// f.call([[0.5, 1.0]])?;
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn name_variables(&self, name: &str, module: &(impl Module + ?Sized)) {
+        let paths = module.vars().into_iter().map(|(path, var)| (var.id(), format!("{name}.{path}")));
+        self.state.paths().extend(paths);
+    }
+
     /// The present value of a variable.
     ///
     /// ```

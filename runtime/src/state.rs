@@ -9,7 +9,9 @@ use crate::results::Results;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::{AnyVar, HostTensor};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult,
+};
 use std::time::Duration;
 
 /// The value of one variable in one session.
@@ -45,11 +47,18 @@ impl Cell {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     cells: Mutex<HashMap<u64, Arc<Cell>>>,
+    /// The paths of variables that rules are about, by identity.
+    paths: Mutex<HashMap<u64, String>>,
     /// Memory of results that callers have dropped.
     pub(crate) results: Arc<Results>,
 }
 
 impl State {
+    /// The paths of variables, by identity.
+    pub(crate) fn paths(&self) -> MutexGuard<'_, HashMap<u64, String>> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The cell of a variable, with its initial value when it is met first.
     pub(crate) fn cell(&self, var: &AnyVar) -> Arc<Cell> {
         let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);

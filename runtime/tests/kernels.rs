@@ -3,7 +3,7 @@
 mod support;
 
 use anabranch_dsl::ops::random::Key;
-use anabranch_dsl::{Any, DType, HostTensor, Tensor, trace};
+use anabranch_dsl::{Any, DType, HostTensor, Tensor, bf16, f16, trace};
 use support::check;
 
 /// Numbers that are not regular, around zero.
@@ -13,6 +13,8 @@ fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
     match dtype {
         DType::F32 => HostTensor::new(shape, (0..n).map(|i| at(i) as f32).collect::<Vec<_>>()),
         DType::F64 => HostTensor::new(shape, (0..n).map(at).collect::<Vec<_>>()),
+        DType::F16 => HostTensor::new(shape, (0..n).map(|i| f16::from_f64(at(i))).collect::<Vec<_>>()),
+        DType::BF16 => HostTensor::new(shape, (0..n).map(|i| bf16::from_f64(at(i))).collect::<Vec<_>>()),
         DType::I32 => HostTensor::new(shape, (0..n).map(|i| at(i) as i32).collect::<Vec<_>>()),
         DType::I64 => HostTensor::new(shape, (0..n).map(|i| at(i) as i64).collect::<Vec<_>>()),
         DType::U32 => HostTensor::new(shape, (0..n).map(|i| (i * 31 % 17) as u32).collect::<Vec<_>>()),

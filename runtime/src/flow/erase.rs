@@ -32,6 +32,9 @@ enum Fact {
     Assign(Made),
 }
 
+/// Where a construct is, its predicate, and the pairs of its merges.
+type Construct = (Place, Option<Made>, BTreeMap<usize, [Made; 2]>);
+
 #[derive(PartialEq, Debug, Default)]
 struct Facts {
     nodes: BTreeMap<Node, Fact>,
@@ -206,7 +209,7 @@ impl<'a> Erase<'a> {
             }
             facts.nodes.insert(node, fact);
         };
-        let mut conds: BTreeMap<Node, (Place, Option<Made>, BTreeMap<usize, [Made; 2]>)> = BTreeMap::new();
+        let mut conds: BTreeMap<Node, Construct> = BTreeMap::new();
         let mut whiles = conds.clone();
         for (p, part) in self.partition.parts.iter().enumerate() {
             for (n, data) in part.nodes.iter().enumerate() {

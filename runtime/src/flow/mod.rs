@@ -32,6 +32,7 @@
 //!
 //! Nothing here knows threads, clocks or sockets but `driver`.
 
+mod build;
 pub(crate) mod driver;
 #[cfg(test)]
 mod erase;
@@ -176,6 +177,7 @@ pub(crate) struct PartNode {
     /// The node of the graph that it was made for.
     pub(crate) origin: Option<Node>,
     /// Which of the node's loop variables or results it passes on.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only what takes partitions back has to know"))]
     pub(crate) position: u32,
 }
 

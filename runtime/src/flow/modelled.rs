@@ -99,11 +99,11 @@ fn act(
     match action {
         Action::Run { task, kernel, inputs } => {
             let (begin, end) = world.take((device(i), device(i)), seconds[i][kernel.index()]);
-            if run.spans.is_some() {
+            if let Some(spans) = &mut run.spans {
                 let name = topology.device(device(i)).name.to_string();
                 let mut span = span(begin, end, name, run.driver.kernel_name(i, kernel), &executors[i].tag_of(task));
                 span.loc = run.driver.kernel_loc(i, kernel);
-                run.spans.as_mut().expect("it is there").push(span);
+                spans.push(span);
             }
             let results = run.compute(i, kernel, inputs)?;
             world.at(end, Event::Done(PartId(i as u32), task, results));

@@ -11,16 +11,12 @@
 //!
 //! A use of a value in a branch sends it in this branch. If two constructs that may both run need it, it is sent once, before them.
 
-use super::{
-    Block, BlockId, Edge, EdgeId, FlowOp, Frame, FrameId, KernelGraph, KernelId, LoopId, LoopInfo, NodeId, Part,
-    PartId, PartNode, Partition, Sink, Source, Target,
-};
+use super::{PartId, Partition};
 use crate::place::{DeviceId, Placement};
 use anabranch_dsl::Graph;
-use anabranch_dsl::ir::{CallKind, Node, Op, Region, Value, ValueDef};
+use anabranch_dsl::ir::{CallKind, Node, Op, Region, Value};
 use anabranch_dsl::ops::Effects;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
 /// How to cut.
 #[derive(Clone, Copy, Debug)]
@@ -39,14 +35,14 @@ impl Default for Options {
 
 /// A block before it has a number: a region that runs or does not, or the exits of a loop.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-enum Place {
+pub(super) enum Place {
     Region(Region),
     Exits(Node),
 }
 
 /// Where a value is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Home {
+pub(super) enum Home {
     Everywhere,
     In(PartId),
 }
@@ -60,32 +56,32 @@ pub(crate) fn partition(graph: &Graph, placement: &Placement, options: Options) 
     cut.build()
 }
 
-struct Cut<'g> {
-    graph: &'g Graph,
-    options: Options,
+pub(super) struct Cut<'g> {
+    pub(super) graph: &'g Graph,
+    pub(super) options: Options,
     /// The device of each part.
-    devices: Vec<DeviceId>,
+    pub(super) devices: Vec<DeviceId>,
     /// The part that was chosen for a node.
-    part: Vec<PartId>,
+    pub(super) part: Vec<PartId>,
     /// Nodes whose regions are lowered.
-    split: Vec<bool>,
+    pub(super) split: Vec<bool>,
     /// Whether prints are in order, and with them assertions; if so, for each node whether it or something inside is one.
-    ordered: Vec<bool>,
+    pub(super) ordered: Vec<bool>,
     /// The value that a parameter of a branch, a body or a call stands for, and the one that a result of a call is.
-    alias: Vec<Option<Value>>,
-    home: Vec<Option<Home>>,
+    pub(super) alias: Vec<Option<Value>>,
+    pub(super) home: Vec<Option<Home>>,
     /// For each place that is lowered, the place around it, and the node between them.
-    around: HashMap<Place, (Place, Node)>,
+    pub(super) around: HashMap<Place, (Place, Node)>,
     /// For a value that is made in a lowered place, that place.
-    made_in: Vec<Option<Place>>,
+    pub(super) made_in: Vec<Option<Place>>,
     /// The parts that take part in a construct.
-    members: BTreeMap<Node, BTreeSet<PartId>>,
-    uses: BTreeMap<(Value, PartId), BTreeSet<Place>>,
+    pub(super) members: BTreeMap<Node, BTreeSet<PartId>>,
+    pub(super) uses: BTreeMap<(Value, PartId), BTreeSet<Place>>,
     /// Values that enter all iterations of a loop, by loop and part.
-    constants: BTreeMap<(Node, PartId), BTreeSet<Value>>,
+    pub(super) constants: BTreeMap<(Node, PartId), BTreeSet<Value>>,
     /// The nodes of each cluster, in program order, and the cluster of each node.
-    clusters: Vec<Vec<Node>>,
-    cluster_of: Vec<Option<usize>>,
+    pub(super) clusters: Vec<Vec<Node>>,
+    pub(super) cluster_of: Vec<Option<usize>>,
 }
 
 impl<'g> Cut<'g> {
@@ -164,7 +160,7 @@ impl<'g> Cut<'g> {
     }
 
     /// The value that a value is, in the lowered graph.
-    fn resolve(&self, value: Value) -> Value {
+    pub(super) fn resolve(&self, value: Value) -> Value {
         let mut value = value;
         while let Some(other) = self.alias[value.index()] {
             value = other;
@@ -173,7 +169,7 @@ impl<'g> Cut<'g> {
     }
 
     /// The place of a region. A call is no place of its own: what it runs, it always runs.
-    fn place(&self, region: Region) -> Place {
+    pub(super) fn place(&self, region: Region) -> Place {
         let mut region = region;
         while let Some(owner) = self.graph.region(region).owner
             && matches!(self.graph.node(owner).op, Op::Call(_))
@@ -184,11 +180,11 @@ impl<'g> Cut<'g> {
     }
 
     /// Whether a node is copied into each kernel that uses it.
-    fn is_copied(&self, node: Node) -> bool {
+    pub(super) fn is_copied(&self, node: Node) -> bool {
         matches!(self.graph.node(node).op, Op::Constant(_)) && !self.options.lower_everything
     }
 
-    fn home_of(&self, value: Value) -> Home {
+    pub(super) fn home_of(&self, value: Value) -> Home {
         self.home[value.index()].unwrap_or_else(|| panic!("{value} has no home"))
     }
 
@@ -299,7 +295,7 @@ impl<'g> Cut<'g> {
     }
 
     /// Whether a place is the condition of a loop.
-    fn begins_frame(&self, place: Place, node: Node) -> bool {
+    pub(super) fn begins_frame(&self, place: Place, node: Node) -> bool {
         place == Place::Region(self.graph.node(node).regions[0]) && matches!(self.graph.node(node).op, Op::While)
     }
 
@@ -431,7 +427,7 @@ impl<'g> Cut<'g> {
     }
 
     /// The places in which a value is sent to a part that uses it. One of them is live at most.
-    fn sent_in(&self, value: Value, part: PartId) -> Vec<Place> {
+    pub(super) fn sent_in(&self, value: Value, part: PartId) -> Vec<Place> {
         let made_in = self.made_in[value.index()].expect("a value is made somewhere");
         // From the place of each use up to where the value is made.
         let ways: Vec<Vec<Place>> = self.uses[&(value, part)]
@@ -589,625 +585,4 @@ impl Groups {
         let (first, second) = (a.min(b), a.max(b));
         self.0.insert(second, first);
     }
-}
-
-/// A node of a part before it has a number.
-struct Proto {
-    make: Make,
-    place: Place,
-    /// The values it uses, each as it is known in a place. All of a merge go to one slot.
-    inputs: Vec<(Value, Place)>,
-    n_results: usize,
-    /// What it needs besides its inputs and its block.
-    more_needs: u32,
-    users: Vec<Vec<(usize, u32)>>,
-    before: Vec<usize>,
-    origin: Option<Node>,
-    position: u32,
-}
-
-/// What a node is to be.
-#[derive(Clone, Copy)]
-enum Make {
-    Source(Source),
-    Sink(Sink),
-    Cluster(usize),
-    Constant(Value),
-    Send(EdgeId, PartId),
-    Recv(EdgeId),
-    Switch,
-    LoopSwitch,
-    Merge,
-    Yield,
-    Loop,
-    Enter,
-    EnterConstant,
-    Exit,
-    NextIteration,
-    Token,
-}
-
-/// The nodes of a part.
-#[derive(Default)]
-struct Protos {
-    nodes: Vec<Proto>,
-    /// The node and result that gives a value in a place, and in the places inside of it.
-    ports: HashMap<(Value, Place), (usize, usize)>,
-}
-
-impl Protos {
-    fn add(&mut self, make: Make, place: Place, inputs: Vec<(Value, Place)>, n_results: usize) -> usize {
-        self.nodes.push(Proto {
-            make,
-            place,
-            inputs,
-            n_results,
-            more_needs: 0,
-            users: vec![Vec::new(); n_results],
-            before: Vec::new(),
-            origin: None,
-            position: 0,
-        });
-        self.nodes.len() - 1
-    }
-
-    /// A node of a lowered construct that passes on a value.
-    fn add_for(&mut self, node: Node, make: Make, place: Place, inputs: Vec<(Value, Place)>, position: usize) -> usize {
-        let n_results = usize::from(!matches!(make, Make::Switch | Make::LoopSwitch | Make::Loop | Make::Token));
-        let id = self.add(make, place, inputs, n_results);
-        (self.nodes[id].origin, self.nodes[id].position) = (Some(node), position as u32);
-        id
-    }
-
-    /// One node stands after another one.
-    fn order(&mut self, before: Option<usize>, after: usize) {
-        if let Some(before) = before {
-            self.nodes[before].before.push(after);
-            self.nodes[after].more_needs += 1;
-        }
-    }
-}
-
-impl Cut<'_> {
-    fn build(self) -> Partition {
-        let mut build = Build {
-            parts: self.devices.iter().map(|_| Protos::default()).collect(),
-            cluster_nodes: vec![None; self.clusters.len()],
-            edges: Vec::new(),
-            cut: self,
-        };
-        build.sources();
-        build.region(build.cut.graph.root(), None);
-        build.outputs();
-        build.sends();
-        build.finish()
-    }
-}
-
-struct Build<'g> {
-    cut: Cut<'g>,
-    parts: Vec<Protos>,
-    cluster_nodes: Vec<Option<usize>>,
-    edges: Vec<Edge>,
-}
-
-impl Build<'_> {
-    /// What is everywhere: inputs and constants.
-    fn sources(&mut self) {
-        let graph = self.cut.graph;
-        for &(value, part) in self.cut.uses.keys() {
-            if self.cut.home_of(value) != Home::Everywhere {
-                continue;
-            }
-            let place = self.cut.made_in[value.index()].expect("a value is made somewhere");
-            let make = match graph.value(value).def {
-                ValueDef::Param(_, i) => Make::Source(Source::Input(i)),
-                ValueDef::Result(..) => Make::Constant(value),
-            };
-            let protos = &mut self.parts[part.index()];
-            let id = protos.add(make, place, vec![], 1);
-            protos.nodes[id].origin = graph.producer(value);
-            protos.ports.insert((value, place), (id, 0));
-        }
-    }
-
-    fn outputs(&mut self) {
-        let graph = self.cut.graph;
-        for (i, &v) in graph.outputs().iter().enumerate() {
-            let value = self.cut.resolve(v);
-            let part = if let Home::In(part) = self.cut.home_of(value) { part } else { PartId(0) };
-            let place = Place::Region(graph.root());
-            let make = Make::Sink(Sink::Output(i as u32));
-            self.parts[part.index()].add(make, place, vec![(value, place)], 0);
-        }
-    }
-
-    /// The nodes for a region. `last` is the effect after which the next one stands; gives the last one.
-    fn region(&mut self, region: Region, last: Option<usize>) -> Option<usize> {
-        let graph = self.cut.graph;
-        let (place, mut last) = (self.cut.place(region), last);
-        for &node in &graph.region(region).nodes {
-            let (data, own) = (graph.node(node), self.cut.part[node.index()]);
-            if self.cut.split[node.index()] {
-                last = match data.op {
-                    Op::Cond => self.cond(node, place, last),
-                    Op::While => self.while_loop(node, place, last),
-                    _ => self.region(data.regions[0], last),
-                };
-                continue;
-            }
-            let resolved = |cut: &Cut<'_>, v: Value| (cut.resolve(v), place);
-            match data.op {
-                Op::Read(var) => {
-                    let protos = &mut self.parts[own.index()];
-                    let id = protos.add(Make::Source(Source::Var(var)), place, vec![], 1);
-                    protos.nodes[id].origin = Some(node);
-                    protos.ports.insert((data.results[0], place), (id, 0));
-                }
-                Op::Assign(var) => {
-                    let input = resolved(&self.cut, data.operands[0]);
-                    let protos = &mut self.parts[own.index()];
-                    let id = protos.add(Make::Sink(Sink::Assign(var)), place, vec![input], 0);
-                    protos.nodes[id].origin = Some(node);
-                }
-                _ => {
-                    let Some(cluster) = self.cut.cluster_of[node.index()] else { continue };
-                    if self.cluster_nodes[cluster].is_some() {
-                        continue;
-                    }
-                    let inputs = self.cluster_inputs(cluster).into_iter().map(|v| resolved(&self.cut, v)).collect();
-                    let protos = &mut self.parts[own.index()];
-                    let id = protos.add(Make::Cluster(cluster), place, inputs, 0);
-                    protos.nodes[id].origin = Some(node);
-                    self.cluster_nodes[cluster] = Some(id);
-                    if self.cut.ordered[node.index()] {
-                        protos.order(last, id);
-                        last = Some(id);
-                    }
-                }
-            }
-        }
-        last
-    }
-
-    /// What a cluster uses and does not make.
-    fn cluster_inputs(&self, cluster: usize) -> Vec<Value> {
-        let (graph, mut inputs) = (self.cut.graph, Vec::new());
-        let mut seen = BTreeSet::new();
-        for &node in &self.cut.clusters[cluster] {
-            for &v in &graph.node(node).operands {
-                let made = graph.producer(v);
-                let own =
-                    made.is_some_and(|m| self.cut.cluster_of[m.index()] == Some(cluster) || self.cut.is_copied(m));
-                // What is a constant only through a parameter is given to the kernel.
-                if !own && seen.insert(v) {
-                    inputs.push(v);
-                }
-            }
-        }
-        inputs
-    }
-
-    fn cond(&mut self, node: Node, place: Place, last: Option<usize>) -> Option<usize> {
-        let graph = self.cut.graph;
-        let data = graph.node(node);
-        let predicate = self.cut.resolve(data.operands[0]);
-        let ordered = self.cut.ordered[node.index()];
-        let effects = self.effects_part(node);
-        for &part in &self.cut.members[&node] {
-            let protos = &mut self.parts[part.index()];
-            let id = protos.add_for(node, Make::Switch, place, vec![(predicate, place)], 0);
-            if ordered && Some(part) == effects {
-                protos.order(last, id);
-            }
-        }
-        for (i, &result) in data.results.iter().enumerate() {
-            let Home::In(home) = self.cut.home_of(result) else { panic!("a result has one home") };
-            let protos = &mut self.parts[home.index()];
-            let merge = protos.add_for(node, Make::Merge, place, vec![], i);
-            protos.ports.insert((result, place), (merge, 0));
-            for &branch in &data.regions {
-                let (value, place) = (self.cut.resolve(graph.region(branch).yields[i]), Place::Region(branch));
-                // What comes from around the construct comes only if the branch is taken.
-                let yielded = protos.add_for(node, Make::Yield, place, vec![(value, place)], i);
-                protos.nodes[yielded].users[0].push((merge, 0));
-            }
-        }
-        let tails: Vec<(Region, Option<usize>)> = data.regions.iter().map(|&b| (b, self.region(b, None))).collect();
-        if !ordered {
-            return last;
-        }
-        let protos = &mut self.parts[effects.expect("effects are in a part").index()];
-        let token = protos.add_for(node, Make::Token, place, vec![], 0);
-        // It stands after the branch that is taken.
-        protos.nodes[token].more_needs = 1;
-        for (branch, tail) in tails {
-            let tail = tail.unwrap_or_else(|| protos.add_for(node, Make::Token, Place::Region(branch), vec![], 0));
-            protos.nodes[tail].before.push(token);
-        }
-        Some(token)
-    }
-
-    fn while_loop(&mut self, node: Node, place: Place, last: Option<usize>) -> Option<usize> {
-        let graph = self.cut.graph;
-        let data = graph.node(node);
-        let (cond, body) = (data.regions[0], data.regions[1]);
-        let (cond_place, body_place) = (Place::Region(cond), Place::Region(body));
-        let predicate = self.cut.resolve(graph.region(cond).yields[0]);
-        let ordered = self.cut.ordered[node.index()];
-        let effects = self.effects_part(node);
-        let (mut begun, mut switch) = (None, None);
-        for &part in &self.cut.members[&node] {
-            let protos = &mut self.parts[part.index()];
-            let id = protos.add_for(node, Make::Loop, place, vec![], 0);
-            let control = protos.add_for(node, Make::LoopSwitch, cond_place, vec![(predicate, cond_place)], 0);
-            if ordered && Some(part) == effects {
-                protos.order(last, id);
-                (begun, switch) = (Some(id), Some(control));
-            }
-            for &value in self.cut.constants.get(&(node, part)).into_iter().flatten() {
-                let id = protos.add_for(node, Make::EnterConstant, place, vec![(value, place)], 0);
-                protos.nodes[id].more_needs = 1;
-                protos.ports.insert((value, cond_place), (id, 0));
-            }
-        }
-        for (i, &result) in data.results.iter().enumerate() {
-            let Home::In(home) = self.cut.home_of(result) else { panic!("a result has one home") };
-            let param = graph.region(cond).params[i];
-            let next = self.cut.resolve(graph.region(body).yields[i]);
-            let init = self.cut.resolve(data.operands[i]);
-            let protos = &mut self.parts[home.index()];
-            let enter = protos.add_for(node, Make::Enter, place, vec![(init, place)], i);
-            protos.nodes[enter].more_needs = 1;
-            let merge = protos.add_for(node, Make::Merge, cond_place, vec![], i);
-            let next = protos.add_for(node, Make::NextIteration, body_place, vec![(next, body_place)], i);
-            let exits = Place::Exits(node);
-            let exit = protos.add_for(node, Make::Exit, exits, vec![(param, exits)], i);
-            protos.nodes[enter].users[0].push((merge, 0));
-            protos.nodes[next].users[0].push((merge, 0));
-            protos.ports.insert((param, cond_place), (merge, 0));
-            protos.ports.insert((result, place), (exit, 0));
-        }
-        let tail = self.region(cond, None);
-        if let Some(switch) = switch {
-            self.parts[effects.expect("effects are in a part").index()].order(tail, switch);
-        }
-        self.region(body, None);
-        if ordered { begun } else { last }
-    }
-
-    /// The part in which effects are in order, if there are some in a node.
-    fn effects_part(&self, node: Node) -> Option<PartId> {
-        let mut found = None;
-        for &region in &self.cut.graph.node(node).regions {
-            self.cut.graph.visit_nodes(region, &mut |n| {
-                let is_leaf = self.cut.graph.node(n).op.effects() == Effects::Observable;
-                if is_leaf && self.cut.ordered[n.index()] {
-                    found = Some(self.cut.part[n.index()]);
-                }
-            });
-        }
-        found
-    }
-
-    fn sends(&mut self) {
-        let graph = self.cut.graph;
-        for (value, part) in self.cut.uses.keys().copied().collect::<Vec<_>>() {
-            let Home::In(home) = self.cut.home_of(value) else { continue };
-            if home == part {
-                continue;
-            }
-            for place in self.cut.sent_in(value, part) {
-                let edge = EdgeId(self.edges.len() as u32);
-                self.edges.push(Edge { value, ty: graph.ty(value).clone(), from: home });
-                let protos = &mut self.parts[home.index()];
-                protos.add(Make::Send(edge, part), place, vec![(value, place)], 0);
-                let protos = &mut self.parts[part.index()];
-                let recv = protos.add(Make::Recv(edge), place, vec![], 1);
-                protos.ports.insert((value, place), (recv, 0));
-            }
-        }
-    }
-
-    fn finish(mut self) -> Partition {
-        let loops: Vec<Node> =
-            self.cut.members.keys().copied().filter(|&n| matches!(self.cut.graph.node(n).op, Op::While)).collect();
-        let leaders: Vec<PartId> = loops.iter().map(|&node| self.leader(node)).collect();
-        let protos = std::mem::take(&mut self.parts);
-        let parts = protos.into_iter().enumerate();
-        let parts = parts.map(|(i, protos)| Arc::new(self.part(PartId(i as u32), protos, &loops, &leaders))).collect();
-        let loops = loops.into_iter().zip(leaders).map(|(node, leader)| LoopInfo { node, leader }).collect();
-        Partition { parts, edges: self.edges, loops }
-    }
-
-    /// The part that lets the iterations of a loop begin.
-    fn leader(&self, node: Node) -> PartId {
-        let predicate = self.cut.graph.region(self.cut.graph.node(node).regions[0]).yields[0];
-        match self.cut.home_of(self.cut.resolve(predicate)) {
-            Home::In(part) if self.cut.members[&node].contains(&part) => part,
-            _ => self.cut.part[node.index()],
-        }
-    }
-
-    fn part(&self, id: PartId, mut protos: Protos, loops: &[Node], leaders: &[PartId]) -> Part {
-        let cut = &self.cut;
-        // What a cluster gives is what others use of it.
-        let used: BTreeSet<Value> = protos.nodes.iter().flat_map(|p| p.inputs.iter().map(|i| i.0)).collect();
-        let mut kernels: Vec<KernelGraph> = Vec::new();
-        let mut kernel_of: Vec<Option<KernelId>> = vec![None; protos.nodes.len()];
-        for i in 0..protos.nodes.len() {
-            let (members, inputs, outputs) = match protos.nodes[i].make {
-                Make::Cluster(cluster) => {
-                    let members = cut.clusters[cluster].clone();
-                    let results = members.iter().flat_map(|&n| cut.graph.node(n).results.clone());
-                    let outputs: Vec<Value> = results.filter(|v| used.contains(v)).collect();
-                    (members, self.cluster_inputs(cluster), outputs)
-                }
-                Make::Constant(value) => {
-                    (vec![cut.graph.producer(value).expect("a constant is a node")], vec![], vec![value])
-                }
-                _ => continue,
-            };
-            let place = protos.nodes[i].place;
-            for (k, &v) in outputs.iter().enumerate() {
-                protos.ports.insert((v, place), (i, k));
-            }
-            (protos.nodes[i].n_results, protos.nodes[i].users) = (outputs.len(), vec![Vec::new(); outputs.len()]);
-            kernel_of[i] = Some(KernelId(kernels.len() as u32));
-            kernels.push(self.kernel(&members, &inputs, &outputs));
-        }
-        // Who gives what to whom.
-        for i in 0..protos.nodes.len() {
-            for (slot, (value, place)) in protos.nodes[i].inputs.clone().into_iter().enumerate() {
-                let (node, result) = self.port(&protos, value, place);
-                let slot = if matches!(protos.nodes[i].make, Make::Merge) { 0 } else { slot as u32 };
-                protos.nodes[node].users[result].push((i, slot));
-            }
-        }
-        Numbering::new(self, id, loops).part(protos, kernel_of, kernels, leaders)
-    }
-
-    /// The node and result that gives a value in a place.
-    fn port(&self, protos: &Protos, value: Value, place: Place) -> (usize, usize) {
-        let mut at = place;
-        loop {
-            if let Some(&port) = protos.ports.get(&(value, at)) {
-                return port;
-            }
-            at = match self.cut.around.get(&at) {
-                Some((outer, node)) if !self.cut.begins_frame(at, *node) => *outer,
-                _ => panic!("{value} is not in {place:?}\n{}", self.cut.graph),
-            };
-        }
-    }
-
-    fn kernel(&self, members: &[Node], inputs: &[Value], outputs: &[Value]) -> KernelGraph {
-        let graph = self.cut.graph;
-        let mut copied = BTreeSet::new();
-        for &node in members {
-            let made = graph.node(node).operands.iter().filter_map(|&v| graph.producer(v));
-            copied.extend(made.filter(|&m| self.cut.is_copied(m) && !members.contains(&m)));
-        }
-        let all: Vec<Node> = copied.into_iter().chain(members.iter().copied()).collect();
-        KernelGraph { graph: graph.extract(&graph.name, &all, inputs, outputs), members: all }
-    }
-}
-
-/// Frames, blocks and nodes of a part in the order of their numbers.
-struct Numbering<'a> {
-    build: &'a Build<'a>,
-    part: PartId,
-    loops: &'a [Node],
-    /// The places inside of each place that the part takes part in.
-    inside: BTreeMap<Place, Vec<Place>>,
-    frames: Vec<Frame>,
-    blocks: Vec<Block>,
-    frame_of_place: HashMap<Place, FrameId>,
-    block_of: HashMap<Place, BlockId>,
-}
-
-impl<'a> Numbering<'a> {
-    fn new(build: &'a Build<'a>, part: PartId, loops: &'a [Node]) -> Numbering<'a> {
-        let cut = &build.cut;
-        let mut inside: BTreeMap<Place, Vec<Place>> = BTreeMap::new();
-        let mut places: Vec<_> = cut.around.iter().collect();
-        places.sort();
-        for (&place, &(outer, node)) in places {
-            if cut.members[&node].contains(&part) {
-                inside.entry(outer).or_default().push(place);
-            }
-        }
-        let mut numbering = Numbering {
-            build,
-            part,
-            loops,
-            inside,
-            frames: Vec::new(),
-            blocks: Vec::new(),
-            frame_of_place: HashMap::new(),
-            block_of: HashMap::new(),
-        };
-        numbering.frame(Place::Region(cut.graph.root()), None, 0);
-        numbering
-    }
-
-    /// Numbers a frame, its blocks and then the frames inside.
-    fn frame(&mut self, root: Place, parent: Option<FrameId>, position: u32) {
-        let id = FrameId(self.frames.len() as u32);
-        let cut = &self.build.cut;
-        let node = cut.around.get(&root).map(|&(_, node)| node);
-        let window = match node {
-            None => 1,
-            Some(node) if cut.ordered[node.index()] => 1,
-            Some(_) => cut.options.parallel_iterations.max(1),
-        };
-        let of = node.map(|n| LoopId(self.loops.binary_search(&n).expect("a lowered loop is known") as u32));
-        self.frame_of_place.insert(root, id);
-        self.frames.push(Frame {
-            of,
-            parent,
-            position,
-            n_inner: 0,
-            nodes: 0..0,
-            blocks: 0..0,
-            n_slots: 0,
-            begun_by: None,
-            enters: Vec::new(),
-            constants: Vec::new(),
-            window,
-            followers: Vec::new(),
-            leader: None,
-        });
-        let first = self.blocks.len() as u32;
-        let mut frames_inside = Vec::new();
-        self.block(root, id, &mut frames_inside);
-        let frame = &mut self.frames[id.index()];
-        frame.blocks = first..self.blocks.len() as u32;
-        frame.n_inner = frames_inside.len() as u32;
-        for (i, inner) in frames_inside.into_iter().enumerate() {
-            self.frame(inner, Some(id), i as u32);
-        }
-    }
-
-    fn block(&mut self, place: Place, frame: FrameId, frames_inside: &mut Vec<Place>) {
-        let id = BlockId(self.blocks.len() as u32);
-        self.block_of.insert(place, id);
-        self.blocks.push(Block { frame, nodes: 0..0, slots: 0..0, inner: Vec::new() });
-        for inner in self.inside.get(&place).cloned().unwrap_or_default() {
-            if self.build.cut.begins_frame(inner, self.build.cut.around[&inner].1) {
-                frames_inside.push(inner);
-            } else {
-                self.block(inner, frame, frames_inside);
-            }
-        }
-        self.blocks[id.index()].inner = (id.0 + 1..self.blocks.len() as u32).map(BlockId).collect();
-    }
-
-    fn part(
-        mut self,
-        protos: Protos,
-        kernel_of: Vec<Option<KernelId>>,
-        kernels: Vec<KernelGraph>,
-        leaders: &[PartId],
-    ) -> Part {
-        let cut = &self.build.cut;
-        let block_of = |p: &Proto| self.block_of[&p.place];
-        let mut order: Vec<usize> = (0..protos.nodes.len()).collect();
-        order.sort_by_key(|&i| block_of(&protos.nodes[i]));
-        let mut number = vec![NodeId(0); order.len()];
-        let mut first_slot = vec![0; order.len()];
-        for frame in &mut self.frames {
-            (frame.nodes, frame.n_slots) = (0..0, 0);
-        }
-        for (n, &i) in order.iter().enumerate() {
-            let (n, proto) = (n as u32, &protos.nodes[i]);
-            number[i] = NodeId(n);
-            let block = &mut self.blocks[self.block_of[&proto.place].index()];
-            let frame = &mut self.frames[block.frame.index()];
-            let n_slots = match proto.make {
-                Make::Merge | Make::Recv(_) => 1,
-                _ => proto.inputs.len() as u32,
-            };
-            first_slot[i] = frame.n_slots;
-            if block.nodes.is_empty() {
-                (block.nodes, block.slots) = (n..n, frame.n_slots..frame.n_slots);
-            }
-            if frame.nodes.is_empty() {
-                frame.nodes = n..n;
-            }
-            frame.n_slots += n_slots;
-            (block.nodes.end, frame.nodes.end, block.slots.end) = (n + 1, n + 1, frame.n_slots);
-        }
-        let mut nodes = Vec::with_capacity(order.len());
-        let mut receivers = HashMap::new();
-        for &i in &order {
-            let proto = &protos.nodes[i];
-            let frame_inside = |node: Node| self.frame_of_place[&Place::Region(cut.graph.node(node).regions[0])];
-            let origin = || proto.origin.expect("a lowered construct is a node");
-            let place = |region: usize| self.block_of[&Place::Region(cut.graph.node(origin()).regions[region])];
-            let op = match proto.make {
-                Make::Source(source) => FlowOp::Source(source),
-                Make::Sink(sink) => FlowOp::Sink(sink),
-                Make::Cluster(_) | Make::Constant(_) => FlowOp::Compute(kernel_of[i].expect("a cluster is a kernel")),
-                Make::Send(edge, to) => FlowOp::Send { edge, to },
-                Make::Recv(edge) => {
-                    receivers.insert(edge, number[i]);
-                    FlowOp::Recv(edge)
-                }
-                Make::Switch => FlowOp::Switch { then: place(0), otherwise: place(1) },
-                Make::LoopSwitch => {
-                    FlowOp::LoopSwitch { body: place(1), exits: self.block_of[&Place::Exits(origin())] }
-                }
-                Make::Merge => FlowOp::Merge,
-                Make::Yield => FlowOp::Yield,
-                Make::Loop => {
-                    let frame = frame_inside(origin());
-                    self.frames[frame.index()].begun_by = Some(number[i]);
-                    FlowOp::Loop(frame)
-                }
-                Make::Enter => {
-                    let frame = frame_inside(origin());
-                    self.frames[frame.index()].enters.push(number[i]);
-                    FlowOp::Enter(frame)
-                }
-                Make::EnterConstant => {
-                    let frame = frame_inside(origin());
-                    let data = &mut self.frames[frame.index()];
-                    data.enters.push(number[i]);
-                    let users = proto.users[0].iter();
-                    data.constants.push(users.map(|&(n, slot)| target(&number, &first_slot, n, slot)).collect());
-                    FlowOp::EnterConstant { frame, constant: data.constants.len() as u32 - 1 }
-                }
-                Make::Exit => FlowOp::Exit,
-                Make::NextIteration => FlowOp::NextIteration,
-                Make::Token => FlowOp::Token,
-            };
-            let n_slots = match proto.make {
-                Make::Merge | Make::Recv(_) => 1,
-                _ => proto.inputs.len() as u32,
-            };
-            let users = proto.users.iter();
-            nodes.push(PartNode {
-                op,
-                block: self.block_of[&proto.place],
-                inputs: first_slot[i]..first_slot[i] + n_slots,
-                needs: n_slots + proto.more_needs + 1,
-                users: users
-                    .map(|u| u.iter().map(|&(n, slot)| target(&number, &first_slot, n, slot)).collect())
-                    .collect(),
-                before: proto.before.iter().map(|&n| number[n]).collect(),
-                origin: proto.origin,
-                position: proto.position,
-            });
-        }
-        let mut frame_of = vec![None; self.loops.len()];
-        for (i, frame) in self.frames.iter_mut().enumerate() {
-            let Some(of) = frame.of else { continue };
-            frame_of[of.index()] = Some(FrameId(i as u32));
-            let leader = leaders[of.index()];
-            if leader == self.part {
-                let members = &cut.members[&self.loops[of.index()]];
-                frame.followers = members.iter().copied().filter(|&p| p != leader).collect();
-            } else {
-                frame.leader = Some(leader);
-            }
-        }
-        let mut sources: Vec<Source> = nodes.iter().filter_map(PartNode::source).collect();
-        sources.sort_unstable();
-        sources.dedup();
-        Part {
-            device: cut.devices[self.part.index()],
-            sources,
-            nodes,
-            blocks: self.blocks,
-            frames: self.frames,
-            frame_of,
-            kernels,
-            receivers,
-        }
-    }
-}
-
-fn target(number: &[NodeId], first_slot: &[u32], node: usize, slot: u32) -> Target {
-    Target { node: number[node], slot: first_slot[node] + slot }
 }

@@ -23,7 +23,9 @@ pub(crate) use rules::Rules;
 pub(crate) use topology::{DeviceId, DeviceInfo, Topology};
 
 use anabranch_dsl::Result;
-use anabranch_dsl::ir::{Graph, Node, VarId};
+#[cfg(test)]
+use anabranch_dsl::ir::VarId;
+use anabranch_dsl::ir::{Graph, Node};
 use cost::Costs;
 use explain::Reasons;
 use groups::{Feasible, Groups};
@@ -53,6 +55,7 @@ impl Placement {
     }
 
     /// The device of a variable, and of all that reads and assigns it.
+    #[cfg(test)]
     pub(crate) fn of_var(&self, var: VarId) -> DeviceId {
         self.vars[var.index()]
     }
@@ -85,6 +88,7 @@ pub(crate) fn place(graph: &Graph, topology: &Topology, rules: &Rules, facts: &[
 }
 
 /// Everything on one device, whatever the graph asks for.
+#[cfg(test)]
 pub(crate) fn place_all_on(graph: &Graph, device: DeviceId) -> Placement {
     Placement { nodes: vec![device; graph.n_nodes()], vars: vec![device; graph.vars.len()], reasons: None }
 }
