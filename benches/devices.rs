@@ -1,0 +1,132 @@
+//! Loops over several devices, in the manner of the figures of "Dynamic Control Flow in Large-Scale Machine Learning" (EuroSys'18).
+//!
+//! `cargo bench --bench devices`. All devices are CPU devices of this process, driven by one thread, but those of `pipeline` and `unrolled`, whose time is
+//! modelled: what these two measure is how long the caller waits; the modelled times are printed at the start.
+
+use anabranch::prelude::*;
+use anabranch::{Builder, Modelled};
+use divan::counter::ItemsCount;
+use divan::{Bencher, black_box};
+use std::time::Duration;
+
+fn main() {
+    println!("modelled time of 64 iterations of a pipeline of 8 stages (Figure 12):");
+    let mut first = None;
+    for window in [1, 2, 4, 8, 16, 32] {
+        let total = pipeline_time(window);
+        let one = *first.get_or_insert(total);
+        println!("  {window:2} at once: {total:>10.3?}  {:.1} times", one.as_secs_f64() / total.as_secs_f64());
+    }
+    let (looped, unrolled) = (pipeline_time(32), unrolled_time());
+    println!("modelled time of a loop and of the same unrolled (Figure 14): {looped:.3?}, {unrolled:.3?}");
+    divan::main();
+}
+
+const TRIPS: i32 = 1_000;
+
+/// A loop that adds a number on each device (Figure 11).
+#[graph]
+fn trivial(n: Tensor<i32>, devices: usize) -> Tensor<i32> {
+    let mut i = scalar(0);
+    let mut sums = vec![scalar(0); devices];
+    while i < n {
+        for d in 0..devices {
+            sums[d] = on(format!("/cpu:{d}"), || sums[d] + 1);
+        }
+        i = on("/cpu:0", || i + 1);
+    }
+    sums[devices - 1]
+}
+
+fn bench_trivial(bencher: Bencher<'_, '_>, devices: usize, builder: Builder) {
+    let session = builder.cpus(devices).build().expect("a session");
+    let f = session.function(|n: Tensor<i32>| trivial(n, devices)).expect("a function");
+    assert_eq!(f.call(TRIPS).expect("it runs"), TRIPS);
+    bencher.counter(ItemsCount::new(TRIPS as usize)).bench(|| f.call(black_box(TRIPS)).expect("it runs"));
+}
+
+/// Iterations of a trivial loop over devices, which run ahead of each other.
+#[divan::bench(args = [1, 2, 4, 8])]
+fn without_barrier(bencher: Bencher<'_, '_>, devices: usize) {
+    // On one device, too, the loop is lowered.
+    bench_trivial(bencher, devices, Session::builder().lower_everything(devices == 1));
+}
+
+/// The same with all devices at the end of each iteration before the next begins.
+#[divan::bench(args = [2, 4, 8])]
+fn with_barrier(bencher: Bencher<'_, '_>, devices: usize) {
+    bench_trivial(bencher, devices, Session::builder().parallel_iterations(1));
+}
+
+fn gpus() -> impl Iterator<Item = Modelled> {
+    // Products of 64 x 64 take about 200 microseconds.
+    (0..8).map(|i| Modelled::new(&format!("/gpu:{i}")).flops(2.6e9))
+}
+
+#[graph]
+fn pipeline(n: Tensor<i32>, x: Tensor) -> Tensor {
+    let mut i = scalar(0);
+    let mut states = vec![x; 8];
+    while i < n {
+        let mut from_before = x;
+        for s in 0..8 {
+            states[s] = on(format!("/gpu:{s}"), || (from_before.matmul(x) + states[s]).tanh());
+            from_before = states[s];
+        }
+        i = on("/gpu:0", || i + 1);
+    }
+    states[7].sum()
+}
+
+#[graph]
+fn unrolled(x: Tensor) -> Tensor {
+    let mut states = vec![x; 8];
+    for _ in 0..64 {
+        let mut from_before = x;
+        for s in 0..8 {
+            states[s] = on(format!("/gpu:{s}"), || (from_before.matmul(x) + states[s]).tanh());
+            from_before = states[s];
+        }
+    }
+    states[7].sum()
+}
+
+fn matrix() -> Vec<[f32; 64]> {
+    (0..64).map(|i| std::array::from_fn(|j| ((i * 64 + j) as f32 * 0.1).sin() * 0.1)).collect()
+}
+
+fn pipeline_time(window: u32) -> Duration {
+    let session = Session::builder().modelled(gpus()).parallel_iterations(window).build().expect("a session");
+    let f = session.function(pipeline).expect("a function");
+    f.profile((64, &matrix())).expect("it runs").1.total
+}
+
+fn unrolled_time() -> Duration {
+    let session = Session::builder().modelled(gpus()).build().expect("a session");
+    let f = session.function(unrolled).expect("a function");
+    f.profile(&matrix()).expect("it runs").1.total
+}
+
+/// What the executor costs by itself: a chain of operations that are each a node (`BM_executor`).
+#[divan::bench]
+fn executor_chain(bencher: Bencher<'_, '_>) {
+    let session = Session::builder().lower_everything(true).build().expect("a session");
+    let f = session.function(|x: Tensor| (0..1000).fold(x, |x, _| x.tanh())).expect("a function");
+    bencher.counter(ItemsCount::new(1000usize)).bench(|| f.call(black_box(0.5)).expect("it runs"));
+}
+
+/// A loop that is lowered, on one device (`BM_LoweredWhileLoop`).
+#[divan::bench]
+fn lowered_while(bencher: Bencher<'_, '_>) {
+    let session = Session::builder().lower_everything(true).build().expect("a session");
+    let f = session.function(|n: Tensor<i32>| trivial(n, 1)).expect("a function");
+    bencher.counter(ItemsCount::new(TRIPS as usize)).bench(|| f.call(black_box(TRIPS)).expect("it runs"));
+}
+
+/// The same as a region of a plan (`BM_FunctionalWhileLoop`).
+#[divan::bench]
+fn whole_while(bencher: Bencher<'_, '_>) {
+    let session = Session::new().expect("a session");
+    let f = session.function(|n: Tensor<i32>| trivial(n, 1)).expect("a function");
+    bencher.counter(ItemsCount::new(TRIPS as usize)).bench(|| f.call(black_box(TRIPS)).expect("it runs"));
+}
