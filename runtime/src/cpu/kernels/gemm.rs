@@ -321,3 +321,75 @@ impl<T: Lane> Tile<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Small whole numbers: every order of sums gives the same.
+    fn numbers<T: Lane + From<i8>>(n: usize) -> Vec<T> {
+        (0..n).map(|i| T::from((i * 7919 % 13) as i8 - 6)).collect()
+    }
+
+    /// Every instruction set of this processor gives what plain loops give, however the operands are read and the result is stored.
+    fn levels_agree<T: Lane + From<i8> + std::fmt::Debug>() {
+        for [rows, inner, columns] in [[1, 3, 1], [7, 300, 49], [23, 17, 130], [6, 0, 16]] {
+            let (a, b) = (numbers::<T>(rows * inner), numbers::<T>(inner * columns));
+            let mut expected = vec![T::default(); rows * columns];
+            for i in 0..rows * columns {
+                expected[i] = (0..inner)
+                    .fold(T::default(), |sum, p| sum + a[i / columns * inner + p] * b[p * columns + i % columns]);
+            }
+            for level in Level::all() {
+                let mut panels = vec![T::from(99); packed_len::<T>(level, inner, columns)];
+                pack(level, &b, Strides { down: columns, right: 1 }, inner, columns, 0, &mut panels);
+                let mut copy = vec![T::from(99); rows * SLAB];
+                let rows_at = Right::Rows { apart: columns };
+                let sources = [(&panels, Right::Packed, false), (&b, rows_at, false), (&panels, Right::Packed, true)];
+                for (right, right_at, copies) in sources {
+                    for result_at in [Strides { down: columns, right: 1 }, Strides { down: 1, right: rows }] {
+                        for adds in [false, true] {
+                            let mut result = vec![T::from(1); rows * columns];
+                            let block = Block {
+                                rows,
+                                columns,
+                                inner,
+                                left: a.as_ptr(),
+                                left_at: Strides { down: inner, right: 1 },
+                                right: right.as_ptr(),
+                                right_at,
+                                result: result.as_mut_ptr(),
+                                result_at,
+                                adds,
+                                left_copy: copies.then_some(copy.as_mut_ptr()),
+                            };
+                            // SAFETY: the matrices are as large as the block says.
+                            unsafe { block.run(level) };
+                            for (i, &expected) in expected.iter().enumerate() {
+                                let at = i / columns * result_at.down + i % columns * result_at.right;
+                                let more = T::from(i8::from(adds));
+                                assert_eq!(result[at], expected + more, "{level:?} {right_at:?} {result_at:?}");
+                            }
+                        }
+                    }
+                }
+                // A matrix in columns gives the same panels.
+                let mut columns_first = vec![T::default(); inner * columns];
+                (0..inner * columns).for_each(|i| columns_first[i % columns * inner + i / columns] = b[i]);
+                let mut same = vec![T::from(98); panels.len()];
+                pack(level, &columns_first, Strides { down: 1, right: inner }, inner, columns, 0, &mut same);
+                assert_eq!(same, panels);
+            }
+        }
+    }
+
+    #[test]
+    fn levels_agree_for_f32() {
+        levels_agree::<f32>();
+    }
+
+    #[test]
+    fn levels_agree_for_f64() {
+        levels_agree::<f64>();
+    }
+}

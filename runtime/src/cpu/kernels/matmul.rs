@@ -11,7 +11,7 @@
 //! | others | the right one |
 //!
 //! Behind the product, elementwise operations may run on each block of the result while it is in cache, or the product may be added to what the
-//! result holds. Work is split over threads by matrices and blocks whose sizes follow from the shapes only.
+//! result holds. Work is split over threads by matrices and blocks, neither of which changes a result: see [`gemm`].
 
 use super::epilogue::Epilogue;
 use super::gemm::{self, Block, Right, SLAB, Strides};
@@ -65,11 +65,11 @@ pub(super) enum Layout {
 
 /// Multiplications from which on work is split over threads, and of a part at least.
 const PARALLEL: usize = 1 << 20;
-/// Parts of a product that are enough for any number of threads.
-const PARTS: usize = 16;
+/// Parts of a product for each thread: more than one, since threads do not start at once.
+const PARTS: usize = 4;
 /// Rows and columns of a block at most: its slab of the left matrix and its part of the result stay in the second level of the cache.
-const ROWS: usize = 96;
-const COLUMNS: usize = 960;
+const ROWS: usize = 144;
+const COLUMNS: usize = 528;
 /// Rows and columns of a block are multiples of these, so of the tiles of all instruction sets.
 const ROW_GRAIN: usize = 24;
 const COLUMN_GRAIN: usize = 48;
@@ -227,10 +227,13 @@ impl Matmul {
         let even =
             |n: usize, most: usize, grain: usize| n.div_ceil(n.div_ceil(most).max(1)).max(1).next_multiple_of(grain);
         let mut block = [even(extents[0], ROWS, ROW_GRAIN), even(extents[1], COLUMNS, COLUMN_GRAIN)];
-        let wanted = (self.m * self.k * self.n / PARALLEL).min(PARTS.div_ceil(matrices.max(1)));
+        // Blocks change no result, so their number may follow the threads.
+        let parts = (PARTS * rayon::current_num_threads()).div_ceil(matrices.max(1));
+        let wanted = (self.m * self.k * self.n / PARALLEL).min(parts);
         let count = |block: [usize; 2]| extents[0].div_ceil(block[0]) * extents[1].div_ceil(block[1]);
-        // Rows are cut first: each of their blocks reads all panels, but from the cache that the cores share.
-        let cuts = [(0, 2 * ROW_GRAIN), (1, 4 * COLUMN_GRAIN), (0, ROW_GRAIN), (1, COLUMN_GRAIN)];
+        // Large blocks read each panel and each row of the left matrix for many tiles.
+        let cuts =
+            [(1, 6 * COLUMN_GRAIN), (0, 2 * ROW_GRAIN), (1, 2 * COLUMN_GRAIN), (0, ROW_GRAIN), (1, COLUMN_GRAIN)];
         while count(block) < wanted {
             let Some((axis, _)) = cuts.into_iter().find(|&(axis, least)| block[axis] > least && extents[axis] > least)
             else {

@@ -170,13 +170,19 @@ impl Lower<'_> {
                     *view = self.contiguous(view.clone(), def.name, data.loc);
                 }
                 let geometry = Geometry::new(&operands[0].shape, &operands[1].shape, &shape, attrs);
-                return Ok(Some(self.product(Kind::Conv(Gather::conv(&geometry)), operands, data, def, attrs)));
+                return Ok(Some(self.product(
+                    Kind::Conv(Box::new(Gather::conv(&geometry))),
+                    operands,
+                    data,
+                    def,
+                    attrs,
+                )));
             }
             "conv_input_grad" => {
                 let geometry = Geometry::new(&shape, &operands[1].shape, &operands[0].shape, attrs);
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 operands[1] = self.channels_first(&operands[1], &geometry, def.name, data.loc);
-                let transpose = Kind::Conv(Gather::transpose(&geometry));
+                let transpose = Kind::Conv(Box::new(Gather::transpose(&geometry)));
                 return Ok(Some(self.product(transpose, operands, data, def, attrs)));
             }
             "conv_weight_grad" => return self.conv_weights(operands, shape, data, def, attrs).map(Some),

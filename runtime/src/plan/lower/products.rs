@@ -21,7 +21,7 @@ use anabranch_dsl::{DType, Loc, Result};
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
     Matmul,
-    Conv(Gather),
+    Conv(Box<Gather>),
 }
 
 /// A product that waits for what stands behind it.
@@ -144,7 +144,7 @@ impl Lower<'_> {
             }
             Kind::Conv(conv) => Kernel::Conv(match epilogue {
                 Some(epilogue) => conv.with_epilogue(epilogue),
-                None => conv,
+                None => *conv,
             }),
         };
         let operands = operands.into_iter().map(Operand::View).chain(others).collect();
