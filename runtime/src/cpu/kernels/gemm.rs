@@ -87,6 +87,22 @@ pub(super) fn pack<T: Lane>(
     let [_, wide, lanes] = level.tile::<T>();
     let mut column = first * wide;
     let mut rest = to;
+    if at.right == 1 && inner > 0 {
+        // Full panels are written side by side, so that rows are read in order.
+        let full = (rest.len() / (wide * inner)).min((columns - column) / wide);
+        let (panels, others) = rest.split_at_mut(full * wide * inner);
+        rest = others;
+        for p in 0..inner {
+            let row = &from[p * at.down + column..][..full * wide];
+            for (panel, row) in panels.chunks_exact_mut(wide * inner).zip(row.chunks_exact(wide)) {
+                // Calls of the system's copy would take longer.
+                let to = &mut panel[p * wide..][..wide];
+                let (to, row) = (to.as_chunks_mut::<4>().0, row.as_chunks::<4>().0);
+                to.iter_mut().zip(row).for_each(|(to, row)| *to = *row);
+            }
+        }
+        column += full * wide;
+    }
     while !rest.is_empty() {
         let n = wide.min(columns - column);
         let stride = if n == wide { wide } else { n.next_multiple_of(lanes) };
@@ -156,7 +172,16 @@ impl<T: Lane> Task<T> for Block<T> {
                         row += n;
                     }
                 }
-                for column in (0..self.columns).step_by(wide) {
+                let mut first_column = 0;
+                if let (1, Right::Rows { apart }, 1) = (self.rows, self.right_at, self.result_at.right) {
+                    let right = self.right.add(start * apart);
+                    while first_column + 8 * V::N <= self.columns {
+                        let (right, result) = (right.add(first_column), self.result.add(first_column));
+                        row::<V>(depth, (left, self.left_at.right), (right, apart), result, adds);
+                        first_column += 8 * V::N;
+                    }
+                }
+                for column in (first_column..self.columns).step_by(wide) {
                     let n = wide.min(self.columns - column);
                     let (right, step) = match self.right_at {
                         Right::Packed => {
@@ -214,6 +239,40 @@ impl<T: Lane> Task<T> for Block<T> {
     }
 }
 
+/// Eight vectors of a slab of one row, whose right matrix is read but once: from afar, so it is asked for early.
+///
+/// # Safety
+/// As for [`Block::run`]; the processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn row<V: Vector>(
+    depth: usize,
+    (left, right_of_left): (*const V::T, usize),
+    (right, step): (*const V::T, usize),
+    result: *mut V::T,
+    adds: bool,
+) {
+    /// Rows between asking and reading.
+    const AHEAD: usize = 12;
+    // SAFETY: says the caller.
+    unsafe {
+        let mut sums = [V::splat(V::T::default()); 8];
+        for p in 0..depth {
+            let x = V::splat(*left.add(p * right_of_left));
+            let panel = right.add(p * step);
+            for line in 0..8 * V::N * size_of::<V::T>() / LINE {
+                V::prefetch(panel.wrapping_add(AHEAD * step + line * LINE / size_of::<V::T>()));
+            }
+            for (c, sum) in sums.iter_mut().enumerate() {
+                *sum = x.mul_add(V::load(panel.add(c * V::N)), *sum);
+            }
+        }
+        for (c, sum) in sums.into_iter().enumerate() {
+            let to = result.add(c * V::N);
+            if adds { V::load(to).add(sum).store(to) } else { sum.store(to) }
+        }
+    }
+}
+
 /// Rows of the next tile, if so many are left.
 #[inline(always)]
 fn height<const ROWS: usize>(left: usize) -> usize {
@@ -231,10 +290,16 @@ fn height<const ROWS: usize>(left: usize) -> usize {
 /// The elements may be read, and as many written.
 #[inline(always)]
 unsafe fn copy_left<T: Copy>(from: *const T, at: Strides, rows: usize, depth: usize, to: *mut T) {
-    for r in 0..rows {
-        for p in 0..depth {
-            // SAFETY: says the caller.
-            unsafe { *to.add(p * rows + r) = *from.add(r * at.down + p * at.right) };
+    // SAFETY: says the caller.
+    unsafe {
+        if at.down == 1 {
+            for p in 0..depth {
+                (0..rows).for_each(|r| *to.add(p * rows + r) = *from.add(p * at.right + r));
+            }
+            return;
+        }
+        for r in 0..rows {
+            (0..depth).for_each(|p| *to.add(p * rows + r) = *from.add(r * at.down + p * at.right));
         }
     }
 }
@@ -333,7 +398,7 @@ mod tests {
 
     /// Every instruction set of this processor gives what plain loops give, however the operands are read and the result is stored.
     fn levels_agree<T: Lane + From<i8> + std::fmt::Debug>() {
-        for [rows, inner, columns] in [[1, 3, 1], [7, 300, 49], [23, 17, 130], [6, 0, 16]] {
+        for [rows, inner, columns] in [[1, 3, 1], [1, 260, 270], [7, 300, 49], [23, 17, 130], [6, 0, 16]] {
             let (a, b) = (numbers::<T>(rows * inner), numbers::<T>(inner * columns));
             let mut expected = vec![T::default(); rows * columns];
             for i in 0..rows * columns {
