@@ -258,7 +258,7 @@ impl Lower<'_> {
     /// Computes an expression into a new buffer.
     pub(super) fn materialize(&mut self, mut expr: Expr) -> View {
         if let Some(product) = expr.product.take() {
-            if product.ends_in(&expr) {
+            if product.ends_in(&expr, self.current_loop.is_some()) {
                 return self.product_and(*product, expr);
             }
             let out = expr.operands[0].clone();

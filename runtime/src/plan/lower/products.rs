@@ -17,6 +17,9 @@ use anabranch_dsl::ir::{Attrs, Graph, NodeData, Op};
 use anabranch_dsl::ops::OpDef;
 use anabranch_dsl::{DType, Loc, Result};
 
+/// Bytes of a result that stays in the first level of the cache.
+const SMALL: usize = 1 << 15;
+
 /// What computes a product.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
@@ -58,9 +61,12 @@ pub(super) fn assigned_later(graph: &Graph) -> Vec<bool> {
 }
 
 impl Product {
-    /// Whether the operations of an expression can be its epilogue.
-    pub(super) fn ends_in(&self, expr: &Expr) -> bool {
-        expr.ops.last().is_some_and(|op| op.dtype == self.out.dtype)
+    /// Whether the operations of an expression can be its epilogue, and should. A small result stays in the first level of the cache anyway,
+    /// and an operation of its own can give a loop variable its next value in place.
+    pub(super) fn ends_in(&self, expr: &Expr, in_loop: bool) -> bool {
+        let is_sum = matches!(&expr.ops[..], [op] if op.name == "add");
+        let pays = !in_loop || is_sum || self.out.n_bytes() > SMALL;
+        pays && expr.ops.last().is_some_and(|op| op.dtype == self.out.dtype)
     }
 }
 
