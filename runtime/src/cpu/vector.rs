@@ -40,6 +40,9 @@ pub(crate) trait Vector: Copy {
     unsafe fn add(self, b: Self) -> Self;
     /// The sum of all lanes.
     unsafe fn sum(self) -> Self::T;
+    /// Asks for a line of memory to be brought to the cache, if the processor takes such requests. `p` may be any address.
+    #[inline(always)]
+    unsafe fn prefetch(_p: *const Self::T) {}
 }
 
 /// Code for any vector. `ROWS * VECTORS` sums, one number for each row and `VECTORS` more vectors fit into the registers.
@@ -86,6 +89,19 @@ impl Level {
     /// The best.
     pub(crate) fn best() -> Level {
         Level::all().next().expect("there is always one")
+    }
+
+    /// Rows and columns of the tiles of a [`Task`], and columns of a vector.
+    pub(crate) fn tile<T: Lane>(self) -> [usize; 3] {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => [8, 3 * T::V512::N, T::V512::N],
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => [6, 2 * T::V256::N, T::V256::N],
+            Level::Portable => [4, 2 * T::V128::N, T::V128::N],
+            #[cfg(test)]
+            Level::Wide => [8, 48, 16],
+        }
     }
 
     /// Runs a task: in plain Rust if the processor has not what this level needs.
@@ -193,6 +209,11 @@ mod x86 {
                 unsafe fn add(self, b: Self) -> Self {
                     // SAFETY: as above.
                     unsafe { $add(self, b) }
+                }
+                #[inline(always)]
+                unsafe fn prefetch(p: *const $t) {
+                    // SAFETY: a request for any address has no effect that a program can see.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
                 }
                 #[inline(always)]
                 unsafe fn sum(self) -> $t {

@@ -46,6 +46,8 @@ pub(crate) enum Item {
     Instr(Instr),
     /// Moves that happen at once: all sources are read before any destination is written.
     Moves(Vec<Move>),
+    /// Steps before a loop, none of which reads what another one writes.
+    Before(Vec<StepId>),
 }
 
 /// A loop: the items from the first of its body to the jump back.
@@ -54,6 +56,9 @@ pub(crate) struct Loop {
     pub(crate) start: u32,
     pub(crate) end: u32,
     pub(crate) parent: Option<u32>,
+    /// The item before it, [`Item::Before`], and how many buffers there were then.
+    pub(crate) before: u32,
+    pub(crate) n_buffers: u32,
     /// The item that gives the loop variables their next values.
     pub(crate) back_edge: u32,
     /// The loop in the user's source.
@@ -129,6 +134,7 @@ impl Draft {
                     f(m.destination(), Touch::Write);
                 }
             }
+            Item::Before(steps) => steps.iter().for_each(|&step| self.step_touches(step, f, Touch::Write)),
             Item::Instr(instr) => self.instr_touches(instr, f),
         }
     }

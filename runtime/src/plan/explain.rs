@@ -113,6 +113,9 @@ impl Plan {
             Kernel::Map(map) => names(f, map.names())?,
             Kernel::MapReduce(reduce) => names(f, reduce.names().chain([*name]))?,
             Kernel::Rows(rows) => write!(f, "rows {}", rows.names().collect::<Vec<_>>().join("; "))?,
+            Kernel::Matmul(product) => names(f, [*name].into_iter().chain(product.names()))?,
+            Kernel::Conv(conv) => names(f, [*name].into_iter().chain(conv.names()))?,
+            Kernel::Pack(_) => write!(f, "pack")?,
             Kernel::Reference => write!(f, "reference {name}")?,
             _ => write!(f, "{name}")?,
         }

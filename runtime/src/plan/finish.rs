@@ -234,8 +234,12 @@ impl Finish<'_> {
             Out::Slot(s) => Out::Slot(self.slot(s)),
             Out::Nothing => Out::Nothing,
         };
-        if let (Kernel::Map(map), Out::View(out)) = (&step.kernel, &step.out) {
-            step.kernel = Kernel::Map(map.placed(&step.operands, out));
+        match (&step.kernel, &step.out) {
+            (Kernel::Map(map), Out::View(out)) => step.kernel = Kernel::Map(map.placed(&step.operands, out)),
+            (Kernel::Matmul(product), Out::View(out)) => {
+                step.kernel = Kernel::Matmul(product.placed(&step.operands, out));
+            }
+            _ => {}
         }
         if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
             step.kernel = Kernel::Rows(rows.placed(&step.operands, outs));
@@ -247,6 +251,7 @@ impl Finish<'_> {
         let draft = self.draft;
         match &draft.items[p] {
             Item::Moves(moves) => self.moves(p, moves),
+            Item::Before(steps) => self.code.extend(steps.iter().map(|&step| Instr::Run(step))),
             Item::Instr(instr) => {
                 let instr = match instr.clone() {
                     Instr::Unary { f, dst, a } => Instr::Unary { f, dst: self.reg(dst), a: self.reg(a) },

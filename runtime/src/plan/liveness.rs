@@ -15,7 +15,7 @@
 //! updated in place, branches write their results directly, and maps overwrite operands that die.
 
 use super::draft::{Draft, Item, Move, Storage, Touch};
-use super::{Base, BufferId, Instr, Operand, Out, Reg, SlotId, StackId, View};
+use super::{Base, BufferId, Instr, Operand, Out, Reg, SlotId, StackId, Step, View};
 use crate::cpu::kernels::Kernel;
 use std::collections::{BTreeSet, HashMap};
 
@@ -217,6 +217,7 @@ impl Liveness {
                 continue;
             };
             let step = draft.step(*step);
+<<<<<<< HEAD
             if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
                 for (o, out) in outs.iter().enumerate() {
                     (0..step.operands.len()).any(|i| {
@@ -232,6 +233,11 @@ impl Liveness {
             for operand in &step.operands {
                 if let Operand::View(v) = operand
                     && matches!(v.base, Base::Buffer(_))
+=======
+            let Out::View(out) = &step.out else { continue };
+            for v in overwritten(step) {
+                if matches!(v.base, Base::Buffer(_))
+>>>>>>> 219826f (Compute products of floats in tiles of our own, with packed operands kept in loops and elementwise operations behind each block)
                     && self.union(draft, v.storage().expect("a buffer"), out.storage().expect("a buffer"))
                 {
                     break;
@@ -322,6 +328,7 @@ impl Liveness {
             }),
             Some(Item::Instr(Instr::Run(step))) => {
                 let step = draft.step(*step);
+<<<<<<< HEAD
                 if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
                     let Some(o) = outs.iter().position(|out| class(out) == Some(begins)) else { return false };
                     return step.operands.iter().enumerate().all(|(i, operand)| {
@@ -332,9 +339,14 @@ impl Liveness {
                 let (Kernel::Map(_), Out::View(out)) = (&step.kernel, &step.out) else {
                     return false;
                 };
+=======
+                let Out::View(out) = &step.out else { return false };
+>>>>>>> 219826f (Compute products of floats in tiles of our own, with packed operands kept in loops and elementwise operations behind each block)
                 class(out) == Some(begins)
                     && step.operands.iter().all(|operand| match operand {
-                        Operand::View(v) => class(v) != Some(ends) || is_all_of(v, out),
+                        Operand::View(v) => {
+                            class(v) != Some(ends) || is_all_of(v, out) && overwritten(step).any(|o| std::ptr::eq(o, v))
+                        }
                         Operand::Slot(_) => false,
                     })
             }
@@ -351,6 +363,17 @@ impl Liveness {
             _ => false,
         }
     }
+}
+
+/// The operands of a step in whose place it may write, if they have the elements of its result at their places.
+fn overwritten(step: &Step) -> impl Iterator<Item = &View> {
+    let (all, addend) = match &step.kernel {
+        Kernel::Map(_) => (&step.operands[..], None),
+        Kernel::Matmul(product) => (&[][..], product.addend(&step.operands)),
+        _ => (&[][..], None),
+    };
+    let views = all.iter().filter_map(|operand| if let Operand::View(v) = operand { Some(v) } else { None });
+    views.chain(addend)
 }
 
 /// The item until which a read at `p` of what was written before item `start` lasts: loops from there on read it again.

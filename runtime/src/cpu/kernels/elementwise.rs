@@ -216,6 +216,20 @@ impl Map {
         self.run_parts(operands, 0, self.n, part, outs, sources)
     }
 
+    /// Computes `n` elements of the only result from `first` on into `out`, on this thread.
+    pub(super) fn run_range(
+        &self,
+        operands: &[Operand],
+        first: usize,
+        n: usize,
+        out: &mut [u8],
+        sources: &Sources<'_>,
+    ) -> Result<(), Failed> {
+        let mut outs: Outs<'_> = Default::default();
+        outs[0] = out;
+        with_scratch(|scratch| self.run_blocks(operands, first, n, &mut outs, sources, scratch))
+    }
+
     /// Computes `n` elements from `first` on, in parts of so many, side by side.
     fn run_parts(
         &self,

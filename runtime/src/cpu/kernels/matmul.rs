@@ -1,15 +1,29 @@
-//! Matrix products: faer's kernels for floats, plain loops for integers.
+//! Matrix products: tiles for floats ([`gemm`]), plain loops for integers.
 //!
-//! Work is split over threads by matrices, then by rows or columns of the result, in parts whose sizes follow from the shapes only.
+//! Of the operands one may be *packed*: an instruction of its own ([`Pack`]) arranges it as the tiles read it, before the loop if it does not change
+//! there. Which one depends on the shapes and layouts:
+//!
+//! | operands | packed |
+//! |---|---|
+//! | the right one does not change in the loop around | the right one, before the loop |
+//! | few rows; the right one lies in rows | none: it is read once |
+//! | few rows; the right one lies in columns | the left one, and the product is computed transposed |
+//! | others | the right one |
+//!
+//! Behind the product, elementwise operations may run on each block of the result while it is in cache, or the product may be added to what the
+//! result holds. Work is split over threads by matrices and blocks, neither of which changes a result: see [`gemm`].
 
+use super::epilogue::Epilogue;
+use super::gemm::{self, Block, Right, SLAB, Strides};
 use super::walk::{Axis, merged};
 use crate::cpu::element::Cell;
 use crate::cpu::memory::Sources;
-use crate::plan::{Operand, View};
+use crate::cpu::vector::{Lane, Level};
+use crate::plan::{Operand, View, row_major};
 use anabranch_dsl::DType;
-use faer::linalg::matmul::matmul;
-use faer::{Accum, MatMut, MatRef, Par};
+use faer::MatRef;
 use rayon::prelude::*;
+use std::cell::RefCell;
 
 /// A product of matrices in the last two axes of two tensors of equal rank.
 #[derive(Clone, Debug)]
@@ -17,10 +31,27 @@ pub(crate) struct Matmul {
     m: usize,
     k: usize,
     n: usize,
-    /// The axes before the matrices, with strides of both operands.
+    /// The axes before the matrices, with strides of both operands as the kernel reads them.
     batch: Vec<Axis<2>>,
-    a: Layout,
-    b: Layout,
+    /// Where the elements of operands that are not packed lie.
+    at: [Strides; 2],
+    /// The operand that is packed.
+    packed: Option<Side>,
+    level: Level,
+    /// Rows and columns of a block.
+    block: [usize; 2],
+    epilogue: Option<Epilogue>,
+    /// Whether the last operand is what the product is added to; it may lie where the result goes.
+    has_addend: bool,
+    /// Whether it lies there.
+    adds: bool,
+}
+
+/// One of the two operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Left,
+    Right,
 }
 
 /// Where a matrix's rows and columns are.
@@ -32,12 +63,22 @@ pub(super) enum Layout {
     ColumnMajor { stride: usize },
 }
 
-/// Multiplications from which on work is split over threads: into at least four parts, but none smaller than this.
+/// Multiplications from which on work is split over threads, and of a part at least.
 const PARALLEL: usize = 1 << 20;
-/// Multiplications of one part at most.
-const PART: usize = 1 << 24;
-/// Rows and columns of a part of one matrix are multiples of this.
-const GRAIN: usize = 48;
+/// Parts of a product for each thread: more than one, since threads do not start at once.
+const PARTS: usize = 4;
+/// Rows and columns of a block at most: its slab of the left matrix and its part of the result stay in the second level of the cache.
+const ROWS: usize = 144;
+const COLUMNS: usize = 528;
+/// Rows and columns of a block are multiples of these, so of the tiles of all instruction sets.
+const ROW_GRAIN: usize = 24;
+const COLUMN_GRAIN: usize = 48;
+/// Rows up to which a right matrix that is read once is not packed: of one in rows, and of one in columns.
+const FEW_ROWS: usize = 24;
+const FEW_ROWS_OF_COLUMNS: usize = 64;
+/// Elements that lie so far apart are copied to tiles, if so many columns meet them.
+const FAR: usize = 512;
+const MANY: usize = 256;
 
 /// The layout of the matrices in the last two axes of a view, if it is one that the kernels know.
 pub(super) fn layout(view: &View) -> Option<Layout> {
@@ -58,77 +99,162 @@ pub(super) fn layout(view: &View) -> Option<Layout> {
     None
 }
 
+impl Layout {
+    fn strides(self) -> Strides {
+        match self {
+            Layout::RowMajor { stride } => Strides { down: stride, right: 1 },
+            Layout::ColumnMajor { stride } => Strides { down: 1, right: stride },
+        }
+    }
+}
+
 impl Matmul {
     /// Whether a view can be an operand as it is.
     pub(crate) fn takes(view: &View) -> bool {
         layout(view).is_some()
     }
 
-    /// A product of views that [`takes`](Self::takes) allows.
-    pub(crate) fn new(a: &View, b: &View) -> Matmul {
+    /// A product of views that [`takes`](Self::takes) allows. Where all matrices are multiplied with the same one, their rows are those of one matrix:
+    /// the views become matrices then.
+    pub(crate) fn merged(a: &mut View, b: &mut View, out: &View, kept: [bool; 2]) -> Matmul {
         let batch = a.shape.len() - 2;
-        let (la, lb) = (layout(a).expect("checked before"), layout(b).expect("checked before"));
-        Matmul {
-            m: a.shape[batch],
-            k: a.shape[batch + 1],
-            n: b.shape[batch + 1],
-            batch: merged(&a.shape[..batch], [&a.strides[..batch], &b.strides[..batch]]),
-            a: la,
-            b: lb,
+        let is_one = b.shape[..batch].iter().zip(&b.strides).all(|(&n, &stride)| n == 1 || stride == 0);
+        let [m, k, n] = [a.shape[batch], a.shape[batch + 1], b.shape[batch + 1]];
+        if batch > 0 && is_one && out.size() > 0 {
+            let rows = a.reshape(&[out.size() / n, k]).filter(|rows| m == 1 || rows.strides[0] == a.strides[batch]);
+            if let Some(rows) = rows.filter(Matmul::takes) {
+                *a = rows;
+                *b = View { shape: vec![k, n], strides: b.strides[batch..].to_vec(), ..b.clone() };
+            }
         }
+        Matmul::new(a, b, kept)
+    }
+
+    /// A product of views that [`takes`](Self::takes) allows; `kept` says which of them do not change in the loop around.
+    pub(crate) fn new(a: &View, b: &View, kept: [bool; 2]) -> Matmul {
+        let batch = a.shape.len() - 2;
+        let [m, k, n] = [a.shape[batch], a.shape[batch + 1], b.shape[batch + 1]];
+        let layouts = [a, b].map(|view| layout(view).expect("checked before"));
+        let in_rows = matches!(layouts[1], Layout::RowMajor { .. });
+        let packed = match (a.dtype, kept) {
+            (DType::F32 | DType::F64, [_, true]) => Some(Side::Right),
+            (DType::F32 | DType::F64, [true, false]) if n <= FEW_ROWS => Some(Side::Left),
+            (DType::F32 | DType::F64, _) => match in_rows {
+                true if m <= FEW_ROWS => None,
+                false if m <= FEW_ROWS_OF_COLUMNS => Some(Side::Left),
+                _ => Some(Side::Right),
+            },
+            _ => None,
+        };
+        let mut product = Matmul {
+            m,
+            k,
+            n,
+            batch: Vec::new(),
+            at: layouts.map(Layout::strides),
+            packed,
+            level: Level::best(),
+            block: [m, n],
+            epilogue: None,
+            has_addend: false,
+            adds: false,
+        };
+        let strides = [(a, Side::Left), (b, Side::Right)].map(|(view, side)| {
+            if packed != Some(side) {
+                return view.strides[..batch].to_vec();
+            }
+            // Matrices lie one behind the other, those that repeat themselves once.
+            let mut strides = row_major(&distinct(view).map(|(n, _)| n).collect::<Vec<_>>());
+            let len = product.pack(view).matrix_len() as isize;
+            strides.iter_mut().zip(&view.strides).for_each(|(s, &of_view)| *s *= if of_view == 0 { 0 } else { len });
+            strides
+        });
+        product.batch = merged(&a.shape[..batch], [&strides[0], &strides[1]]);
+        product.block = product.blocks(a.shape[..batch].iter().product());
+        product
+    }
+
+    /// The same product with elementwise operations behind it, whose operands other than the product follow the step's own.
+    pub(crate) fn with_epilogue(self, epilogue: Epilogue) -> Matmul {
+        let has_addend = epilogue.is_sum();
+        Matmul { epilogue: Some(epilogue), has_addend, ..self }
+    }
+
+    /// The operand that may lie where the result goes: the product is added to it then.
+    pub(crate) fn addend<'a>(&self, operands: &'a [Operand]) -> Option<&'a View> {
+        self.has_addend.then(|| operands[2].view())
+    }
+
+    /// The same product after its operands or its result were put elsewhere.
+    pub(crate) fn placed(&self, operands: &[Operand], out: &View) -> Matmul {
+        let adds = self.addend(operands).is_some_and(|view| view.same_places(out));
+        Matmul { adds, ..self.clone() }
+    }
+
+    /// Names of the operations behind the product.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.epilogue.iter().flat_map(Epilogue::names)
+    }
+
+    /// The operand that has to be packed, and how; the kernel reads the result in its place.
+    pub(crate) fn packed(&self, operands: [&View; 2]) -> Option<(usize, Pack)> {
+        let index = self.packed? as usize;
+        Some((index, self.pack(operands[index])))
+    }
+
+    fn pack(&self, view: &View) -> Pack {
+        let side = self.packed.expect("an operand is packed");
+        let (columns, at) = match side {
+            Side::Left => (self.m, self.at[0].transposed()),
+            Side::Right => (self.n, self.at[1]),
+        };
+        let (shape, strides): (Vec<usize>, Vec<isize>) = distinct(view).unzip();
+        let batch = merged(&shape, [&strides]);
+        Pack { inner: self.k, columns, at, batch, level: self.level, dtype: view.dtype }
+    }
+
+    /// Rows and columns of what the tiles compute: the result, or its transpose.
+    fn extents(&self) -> [usize; 2] {
+        match self.packed {
+            Some(Side::Left) => [self.n, self.m],
+            _ => [self.m, self.n],
+        }
+    }
+
+    /// Rows and columns of a block, of so many matrices.
+    fn blocks(&self, matrices: usize) -> [usize; 2] {
+        let extents = self.extents();
+        let even =
+            |n: usize, most: usize, grain: usize| n.div_ceil(n.div_ceil(most).max(1)).max(1).next_multiple_of(grain);
+        let mut block = [even(extents[0], ROWS, ROW_GRAIN), even(extents[1], COLUMNS, COLUMN_GRAIN)];
+        // Blocks change no result, so their number may follow the threads.
+        let parts = (PARTS * rayon::current_num_threads()).div_ceil(matrices.max(1));
+        let wanted = (self.m * self.k * self.n / PARALLEL).min(parts);
+        let count = |block: [usize; 2]| extents[0].div_ceil(block[0]) * extents[1].div_ceil(block[1]);
+        // Large blocks read each panel and each row of the left matrix for many tiles.
+        let cuts =
+            [(1, 6 * COLUMN_GRAIN), (0, 2 * ROW_GRAIN), (1, 2 * COLUMN_GRAIN), (0, ROW_GRAIN), (1, COLUMN_GRAIN)];
+        while count(block) < wanted {
+            let Some((axis, _)) = cuts.into_iter().find(|&(axis, least)| block[axis] > least && extents[axis] > least)
+            else {
+                break;
+            };
+            let grain = [ROW_GRAIN, COLUMN_GRAIN][axis];
+            block[axis] = (block[axis].min(extents[axis]) / 2).next_multiple_of(grain);
+        }
+        block
     }
 
     pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
         let (a, b) = (operands[0].view(), operands[1].view());
         match a.dtype {
-            DType::F32 => self.run_as::<f32>(a, b, out, sources, Self::faer::<f32>),
-            DType::F64 => self.run_as::<f64>(a, b, out, sources, Self::faer::<f64>),
-            DType::I32 => self.run_as::<i32>(a, b, out, sources, |s, a, b, y| {
-                s.loops(a, b, y, |sum: i32, x, w| sum.wrapping_add(x.wrapping_mul(w)));
-            }),
-            DType::I64 => self.run_as::<i64>(a, b, out, sources, |s, a, b, y| {
-                s.loops(a, b, y, |sum: i64, x, w| sum.wrapping_add(x.wrapping_mul(w)));
-            }),
-            DType::U32 => self.run_as::<u32>(a, b, out, sources, |s, a, b, y| {
-                s.loops(a, b, y, |sum: u32, x, w| sum.wrapping_add(x.wrapping_mul(w)));
-            }),
-            DType::U8 => self.run_as::<u8>(a, b, out, sources, |s, a, b, y| {
-                s.loops(a, b, y, |sum: u8, x, w| sum.wrapping_add(x.wrapping_mul(w)));
-            }),
-            DType::F16 | DType::BF16 | DType::Bool => panic!("a product of {}", a.dtype),
-        }
-    }
-
-    /// Calls `product(self, a, b, y)` for every matrix.
-    fn run_as<T: Cell<Mem = T> + bytemuck::Pod>(
-        &self,
-        a: &View,
-        b: &View,
-        out: &mut [u8],
-        sources: &Sources<'_>,
-        product: impl Fn(&Self, &[T], &[T], &mut [T]) + Sync,
-    ) {
-        let y: &mut [T] = bytemuck::cast_slice_mut(out);
-        let (x, w) = (sources.elements::<T>(a.base), sources.elements::<T>(b.base));
-        let size = self.m * self.n;
-        if size == 0 {
-            return;
-        }
-        if self.k == 0 {
-            return y.fill(T::default());
-        }
-        let start = [a.offset, b.offset];
-        let one = |i: usize, y: &mut [T]| {
-            let [at, bt] = self.start(i, start);
-            product(self, &x[at..], &w[bt..], y);
-        };
-        let n = y.len() / size;
-        let of_part = (PARALLEL / (size * self.k)).max(1);
-        if n <= of_part {
-            y.chunks_exact_mut(size).enumerate().for_each(|(i, y)| one(i, y));
-        } else {
-            let parts = y.par_chunks_mut(of_part * size).enumerate();
-            parts.for_each(|(p, y)| y.chunks_exact_mut(size).enumerate().for_each(|(i, y)| one(p * of_part + i, y)));
+            DType::F32 => self.tiles::<f32>(operands, out, sources),
+            DType::F64 => self.tiles::<f64>(operands, out, sources),
+            DType::I32 => self.loops::<i32>(a, b, out, sources, |sum, x, w| sum.wrapping_add(x.wrapping_mul(w))),
+            DType::I64 => self.loops::<i64>(a, b, out, sources, |sum, x, w| sum.wrapping_add(x.wrapping_mul(w))),
+            DType::U32 => self.loops::<u32>(a, b, out, sources, |sum, x, w| sum.wrapping_add(x.wrapping_mul(w))),
+            DType::U8 => self.loops::<u8>(a, b, out, sources, |sum, x, w| sum.wrapping_add(x.wrapping_mul(w))),
+            other => panic!("a product of {other}"),
         }
     }
 
@@ -143,49 +269,278 @@ impl Matmul {
         start
     }
 
-    fn faer<T: faer::traits::ComplexField + faer::traits::RealField>(&self, a: &[T], b: &[T], y: &mut [T]) {
-        let a = matrix(a, self.m, self.k, self.a);
-        let b = matrix(b, self.k, self.n, self.b);
-        let part = (self.m * self.k * self.n / 4).clamp(PARALLEL, PART);
-        product(a, b, MatMut::from_row_major_slice_mut(y, self.m, self.n), part);
+    /// One behind the last element of an operand that is read.
+    fn end(&self, operand: usize, start: usize) -> usize {
+        if self.k == 0 {
+            return 0;
+        }
+        let forward = |axis: &Axis<2>| (axis.n - 1) * axis.strides[operand].max(0) as usize;
+        let matrix = match self.packed {
+            Some(side) if side as usize == operand => self.k * self.extents()[1],
+            _ => {
+                let [rows, columns] = [[self.m, self.k], [self.k, self.n]][operand];
+                (rows - 1) * self.at[operand].down + (columns - 1) * self.at[operand].right + 1
+            }
+        };
+        start + self.batch.iter().map(forward).sum::<usize>() + matrix
     }
 
-    fn loops<T: Copy + Default>(&self, a: &[T], b: &[T], y: &mut [T], f: impl Fn(T, T, T) -> T) {
-        let at = |layout: Layout, row: usize, column: usize| match layout {
-            Layout::RowMajor { stride } => row * stride + column,
-            Layout::ColumnMajor { stride } => row + column * stride,
+    fn tiles<T: Lane + Cell<Mem = T>>(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+        let y: &mut [T] = bytemuck::cast_slice_mut(out);
+        let size = self.m * self.n;
+        if y.is_empty() {
+            return;
+        }
+        let views = [operands[0].view(), operands[1].view()];
+        let data = views.map(|view| sources.elements::<T>(view.base));
+        for i in 0..2 {
+            assert!(self.end(i, views[i].offset) <= data[i].len(), "operand {i} is read where it is not");
+        }
+        let matrices = y.len() / size;
+        let [rows, columns] = self.extents();
+        let counts = [rows.div_ceil(self.block[0]), columns.div_ceil(self.block[1])];
+        let n_blocks = counts[0] * counts[1];
+        let all = Tiles {
+            product: self,
+            data: data.map(<[T]>::as_ptr),
+            start: views.map(|view| view.offset),
+            result: y.as_mut_ptr(),
+            columns_of_blocks: counts[1],
+            operands,
+            sources,
         };
-        for (i, y) in y.chunks_exact_mut(self.n).enumerate() {
-            y.fill(T::default());
-            for p in 0..self.k {
-                let x = a[at(self.a, i, p)];
-                for (j, y) in y.iter_mut().enumerate() {
-                    *y = f(*y, x, b[at(self.b, p, j)]);
+        let work = self.k * size;
+        // SAFETY: each part is computed once; `end` has looked at what they read.
+        let part = |i: usize| unsafe { all.block(i / n_blocks, i % n_blocks) };
+        if matrices * work < 2 * PARALLEL {
+            (0..matrices * n_blocks).for_each(part);
+        } else {
+            let least = (PARALLEL * n_blocks / work.max(1)).max(1);
+            (0..matrices * n_blocks).into_par_iter().with_min_len(least).with_max_len(least).for_each(part);
+        }
+    }
+
+    /// Products in plain loops, matrix by matrix.
+    fn loops<T: Cell<Mem = T> + bytemuck::Pod>(
+        &self,
+        a: &View,
+        b: &View,
+        out: &mut [u8],
+        sources: &Sources<'_>,
+        f: impl Fn(T, T, T) -> T + Sync,
+    ) {
+        let y: &mut [T] = bytemuck::cast_slice_mut(out);
+        let (x, w) = (sources.elements::<T>(a.base), sources.elements::<T>(b.base));
+        let size = self.m * self.n;
+        if size == 0 {
+            return;
+        }
+        let one = |(i, y): (usize, &mut [T])| {
+            let [at, bt] = self.start(i, [a.offset, b.offset]);
+            for (i, y) in y.chunks_exact_mut(self.n).enumerate() {
+                y.fill(T::default());
+                for p in 0..self.k {
+                    let x = x[at + i * self.at[0].down + p * self.at[0].right];
+                    let w = &w[bt + p * self.at[1].down..];
+                    y.iter_mut().enumerate().for_each(|(j, y)| *y = f(*y, x, w[j * self.at[1].right]));
                 }
             }
+        };
+        if y.len() * self.k < PARALLEL {
+            y.chunks_exact_mut(size).enumerate().for_each(one);
+        } else {
+            y.par_chunks_exact_mut(size).enumerate().for_each(one);
         }
     }
 }
 
-/// A product, in parts of at most so many multiplications.
-fn product<T>(a: MatRef<'_, T>, b: MatRef<'_, T>, y: MatMut<'_, T>, part: usize)
-where
-    T: faer::traits::ComplexField + faer::traits::RealField,
-{
-    let (m, k, n) = (y.nrows(), a.ncols(), y.ncols());
-    let cut = |extent: usize| (extent / 2).next_multiple_of(GRAIN);
-    if m * k * n <= part || m.max(n) <= GRAIN {
-        matmul(y, Accum::Replace, a, b, T::one_impl(), Par::Seq);
-    } else if m > n {
-        let at = cut(m);
-        let ((upper, lower), (y_upper, y_lower)) = (a.split_at_row(at), y.split_at_row_mut(at));
-        rayon::join(|| product(upper, b, y_upper, part), || product(lower, b, y_lower, part));
-    } else {
-        let at = cut(n);
-        let ((left, right), (y_left, y_right)) = (b.split_at_col(at), y.split_at_col_mut(at));
-        rayon::join(|| product(a, left, y_left, part), || product(a, right, y_right, part));
+/// The axes before the matrices, without those along which a view repeats itself.
+fn distinct(view: &View) -> impl Iterator<Item = (usize, isize)> {
+    let batch = view.shape.len() - 2;
+    let axes = view.shape[..batch].iter().zip(&view.strides[..batch]);
+    axes.map(|(&n, &stride)| if stride == 0 { (1, 0) } else { (n, stride) })
+}
+
+/// A product of floats while it runs.
+struct Tiles<'a, 's, T> {
+    product: &'a Matmul,
+    data: [*const T; 2],
+    start: [usize; 2],
+    result: *mut T,
+    /// Blocks beside each other.
+    columns_of_blocks: usize,
+    operands: &'a [Operand],
+    sources: &'a Sources<'s>,
+}
+
+// SAFETY: the operands are only read; parts of the result that are written at the same time do not overlap.
+unsafe impl<T: Sync> Sync for Tiles<'_, '_, T> {}
+
+impl<T: Lane> Tiles<'_, '_, T> {
+    /// Computes a block of a matrix, and does what follows on it.
+    ///
+    /// # Safety
+    /// The operands are as large as the product says, and nothing else writes or reads this block of the result.
+    unsafe fn block(&self, matrix: usize, block: usize) {
+        let p = self.product;
+        let extents = p.extents();
+        let first = [block / self.columns_of_blocks * p.block[0], block % self.columns_of_blocks * p.block[1]];
+        let [rows, columns] = [0, 1].map(|i| p.block[i].min(extents[i] - first[i]));
+        let start = p.start(matrix, self.start);
+        let in_matrix = matrix * p.m * p.n;
+        // SAFETY: these are places of a block of the matrices.
+        let (left, left_at, right, right_at, result, result_at) = unsafe {
+            let [a, b] = [0, 1].map(|i| self.data[i].wrapping_add(start[i]));
+            let y = self.result.add(in_matrix);
+            match p.packed {
+                Some(Side::Left) => {
+                    let at = p.at[1].transposed();
+                    let result = y.add(first[1] * p.n + first[0]);
+                    (
+                        b.wrapping_add(first[0] * at.down),
+                        at,
+                        a.wrapping_add(first[1] * p.k),
+                        Right::Packed,
+                        result,
+                        Strides { down: 1, right: p.n },
+                    )
+                }
+                packed => {
+                    let result = y.add(first[0] * p.n + first[1]);
+                    let (right, right_at) = match packed {
+                        Some(_) => (b.wrapping_add(first[1] * p.k), Right::Packed),
+                        None => (b.wrapping_add(first[1]), Right::Rows { apart: p.at[1].down }),
+                    };
+                    (
+                        a.wrapping_add(first[0] * p.at[0].down),
+                        p.at[0],
+                        right,
+                        right_at,
+                        result,
+                        Strides { down: p.n, right: 1 },
+                    )
+                }
+            }
+        };
+        let run = |left_copy: Option<*mut T>| {
+            let block = Block {
+                rows,
+                columns,
+                inner: p.k,
+                left,
+                left_at,
+                right,
+                right_at,
+                result,
+                result_at,
+                adds: p.adds,
+                left_copy,
+            };
+            // SAFETY: says the caller; and the copy is as large as the largest block of the left matrix.
+            unsafe { block.run(p.level) };
+        };
+        if left_at.right >= FAR && columns >= MANY {
+            with_copy(|copy| run(Some(copy)))
+        } else {
+            run(None)
+        }
+        let Some(epilogue) = p.epilogue.as_ref().filter(|_| !p.adds) else { return };
+        let (first, [rows, columns]) = match p.packed {
+            Some(Side::Left) => ([first[1], first[0]], [columns, rows]),
+            _ => (first, [rows, columns]),
+        };
+        let (runs, len) = if columns == p.n { (1, rows * columns) } else { (rows, columns) };
+        for i in 0..runs {
+            let start = in_matrix + (first[0] + i) * p.n + first[1];
+            // SAFETY: nothing else uses this block, says the caller.
+            let part = unsafe { std::slice::from_raw_parts_mut(self.result.add(start), len) };
+            // The first operand of the operations is the product: the others follow the two of the step.
+            epilogue.run(&self.operands[1..], start, bytemuck::cast_slice_mut(part), self.sources);
+        }
     }
 }
+
+/// Runs code with memory of this thread for a slab of the left matrix of a block.
+fn with_copy<T: Lane>(f: impl FnOnce(*mut T)) {
+    thread_local! {
+        static MEMORY: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    }
+    MEMORY.with_borrow_mut(|memory| {
+        if memory.is_empty() {
+            memory.resize(ROWS * SLAB, 0);
+        }
+        f(memory.as_mut_ptr().cast());
+    });
+}
+
+/// Arranges the matrices in the last two axes of a tensor as tiles read them.
+#[derive(Clone, Debug)]
+pub(crate) struct Pack {
+    inner: usize,
+    columns: usize,
+    at: Strides,
+    batch: Vec<Axis<1>>,
+    level: Level,
+    dtype: DType,
+}
+
+impl Pack {
+    /// Elements of a packed matrix.
+    fn matrix_len(&self) -> usize {
+        match self.dtype {
+            DType::F32 => gemm::packed_len::<f32>(self.level, self.inner, self.columns),
+            _ => gemm::packed_len::<f64>(self.level, self.inner, self.columns),
+        }
+    }
+
+    /// Elements of the result.
+    pub(crate) fn len(&self) -> usize {
+        self.batch.iter().map(|axis| axis.n).product::<usize>() * self.matrix_len()
+    }
+
+    pub(crate) fn run(&self, operand: &View, out: &mut [u8], sources: &Sources<'_>) {
+        match self.dtype {
+            DType::F32 => self.run_as::<f32>(operand, bytemuck::cast_slice_mut(out), sources),
+            DType::F64 => self.run_as::<f64>(operand, bytemuck::cast_slice_mut(out), sources),
+            other => panic!("a packed matrix of {other}"),
+        }
+    }
+
+    fn run_as<T: Lane + Cell<Mem = T>>(&self, operand: &View, out: &mut [T], sources: &Sources<'_>) {
+        let from = sources.elements::<T>(operand.base);
+        let len = self.matrix_len();
+        if len == 0 {
+            return;
+        }
+        // Panels of about a part of the work.
+        let panel = self.level.tile::<T>()[1] * self.inner;
+        let panels = (PACKED / panel).max(1);
+        let matrix = |(i, out): (usize, &mut [T])| {
+            let mut rest = i;
+            let start = self.batch.iter().rev().fold(operand.offset, |start, axis| {
+                let i = (rest % axis.n) as isize;
+                rest /= axis.n;
+                start.wrapping_add_signed(i * axis.strides[0])
+            });
+            let some = |(part, out): (usize, &mut [T])| {
+                gemm::pack(self.level, &from[start..], self.at, self.inner, self.columns, part * panels, out);
+            };
+            if len < 2 * PACKED {
+                out.chunks_mut(panels * panel).enumerate().for_each(some);
+            } else {
+                out.par_chunks_mut(panels * panel).enumerate().for_each(some);
+            }
+        };
+        if out.len() < 2 * PACKED {
+            out.chunks_exact_mut(len).enumerate().for_each(matrix);
+        } else {
+            out.par_chunks_exact_mut(len).enumerate().for_each(matrix);
+        }
+    }
+}
+
+/// Elements that one part of the work packs.
+const PACKED: usize = 1 << 16;
 
 /// A matrix at the start of some data.
 pub(super) fn matrix<T>(data: &[T], rows: usize, columns: usize, layout: Layout) -> MatRef<'_, T> {

@@ -8,8 +8,10 @@ pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
+pub(crate) mod epilogue;
 pub(crate) mod functions;
 mod halves;
+mod gemm;
 pub(crate) mod index;
 pub(crate) mod lanes;
 pub(crate) mod map_reduce;
@@ -54,6 +56,8 @@ pub(crate) enum Kernel {
     Softmax(softmax::Softmax),
     /// A product of matrices.
     Matmul(matmul::Matmul),
+    /// Arranges a matrix as products read it.
+    Pack(matmul::Pack),
     /// Attention or its gradients.
     Attention(attention::Attention),
     /// A convolution or its transpose.
@@ -101,6 +105,7 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
         Kernel::Lanes(lanes) => lanes.run(operands[0].view(), out, sources),
         Kernel::Softmax(softmax) => softmax.run(operands[0].view(), out, sources),
         Kernel::Matmul(matmul) => matmul.run(operands, out, sources),
+        Kernel::Pack(pack) => pack.run(operands[0].view(), out, sources),
         Kernel::Attention(attention) => attention.run(operands, out, sources),
         Kernel::Conv(conv) => conv.run(operands, out, sources),
         Kernel::ConvWeights(conv) => conv.run(operands, out, sources),

@@ -44,7 +44,7 @@ impl Lower<'_> {
     }
 
     /// ```text
-    ///     carried = initial values; jump L2
+    ///     what does not change is packed; carried = initial values; jump L2
     /// L1: body; carried = yields
     /// L2: cond; jump if pred, L1
     /// ```
@@ -53,8 +53,11 @@ impl Lower<'_> {
         let data = graph.node(node);
         let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
         let n = data.results.len();
-        let carried: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
         let captures = data.operands[n..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
+        // What lies in these buffers does not change in the loop.
+        let (before, n_buffers) = (self.here(), self.draft.buffers.len() as u32);
+        self.emit_item(Item::Before(Vec::new()));
+        let carried: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
         self.move_all(&carried, &data.operands[..n], data.loc)?;
         for region in [cond, body] {
             let places = carried.iter().chain(&captures);
@@ -64,7 +67,7 @@ impl Lower<'_> {
         }
         let (again, test) = (self.new_label(), self.new_label());
         self.emit(Instr::Jump { to: test });
-        let id = self.open_loop(data.loc);
+        let id = self.open_loop(data.loc, before, n_buffers);
         for place in &carried {
             let storage = match place {
                 Place::Reg(r) => Storage::Reg(*r),

@@ -1,5 +1,6 @@
 //! Elementwise operations: scalar instructions, and fused maps.
 
+use super::products::Product;
 use super::{Instr, Lower, Place, Users};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, Map, MapOp};
@@ -11,16 +12,18 @@ use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
 use anabranch_dsl::ops::OpDef;
 use anabranch_dsl::{DType, Loc, Result};
 
-/// An elementwise expression over views of one shape. The last operation gives its result.
+/// An elementwise expression over views of one shape. The last operation gives its result; without one it is a product.
 #[derive(Clone, Debug)]
 pub(super) struct Expr {
-    shape: Vec<usize>,
-    operands: Vec<View>,
-    ops: Vec<MapOp>,
+    /// The product whose result is the first operand, if it is not computed yet.
+    pub(super) product: Option<Box<Product>>,
+    pub(super) shape: Vec<usize>,
+    pub(super) operands: Vec<View>,
+    pub(super) ops: Vec<MapOp>,
     /// The last operation, for messages.
-    def: &'static OpDef,
-    attrs: Attrs,
-    loc: Loc,
+    pub(super) def: &'static OpDef,
+    pub(super) attrs: Attrs,
+    pub(super) loc: Loc,
 }
 
 impl Expr {
@@ -36,9 +39,29 @@ impl Expr {
         Arg::Operand(i as u8)
     }
 
+    /// Puts an operand first.
+    pub(super) fn put_first(&mut self, view: &View) {
+        let at = self.operands.iter().position(|v| v == view).expect("it is an operand");
+        let view = self.operands.remove(at);
+        self.operands.insert(0, view);
+        for arg in self.ops.iter_mut().flat_map(|op| &mut op.args) {
+            if let Arg::Operand(i) = arg {
+                *i = match *i as usize {
+                    j if j == at => 0,
+                    j if j < at => *i + 1,
+                    _ => *i,
+                };
+            }
+        }
+    }
+
     /// Adds all of another expression; gives the argument that is its result.
     fn add_expr(&mut self, other: Expr) -> Arg {
         let operands: Vec<Arg> = other.operands.into_iter().map(|v| self.add_operand(v)).collect();
+        self.product = self.product.take().or(other.product);
+        if other.ops.is_empty() {
+            return operands[0];
+        }
         let first = self.ops.len();
         for mut op in other.ops {
             op.args = op.args.map(|a| match a {
@@ -58,7 +81,7 @@ impl Expr {
 }
 
 /// The elementwise function of a node, if it is one.
-fn function_of(graph: &Graph, node: &NodeData) -> Option<Function> {
+pub(super) fn function_of(graph: &Graph, node: &NodeData) -> Option<Function> {
     let Op::Prim(def, _) = &node.op else {
         return None;
     };
@@ -158,7 +181,15 @@ impl Lower<'_> {
         let dtype = self.graph.ty(data.operands[0]).element().dtype;
         let n = shape.iter().product();
         let (ops, operands) = match self.take_expression(data.operands[0]) {
-            Some(expr) => (expr.ops, expr.operands),
+            Some(mut expr) => {
+                if expr.ops.is_empty()
+                    && let Some(place) = self.sum_of_products(&mut expr, &axes, data, def)?
+                {
+                    return Ok(Some(place));
+                }
+                self.compute_product(&mut expr);
+                (expr.ops, expr.operands)
+            }
             // All operands are there for messages.
             None => (Vec::new(), (0..data.operands.len()).map(|i| self.view_of(data, i)).collect::<Result<Vec<_>>>()?),
         };
@@ -182,7 +213,8 @@ impl Lower<'_> {
             return self.scalar(data, function, def, attrs).map(Some);
         }
 
-        let mut expr = Expr { shape, operands: vec![], ops: vec![], def, attrs: attrs.clone(), loc: data.loc };
+        let mut expr =
+            Expr { product: None, shape, operands: vec![], ops: vec![], def, attrs: attrs.clone(), loc: data.loc };
         let mut args = Vec::new();
         for (i, &v) in data.operands.iter().enumerate() {
             if let Some(j) = data.operands[..i].iter().position(|&w| w == v) {
@@ -194,7 +226,13 @@ impl Lower<'_> {
                 if expr.has_room(e, left) && function.check.is_none());
             let operand = if fuses { self.take_expression(v) } else { None };
             args.push(match operand {
-                Some(e) => expr.add_expr(e),
+                Some(e) => {
+                    // Of two products the first is computed now.
+                    if e.product.is_some() {
+                        self.compute_product(&mut expr);
+                    }
+                    expr.add_expr(e)
+                }
                 None => match self.operand(v)? {
                     Operand::View(view) => expr.add_operand(view),
                     Operand::Slot(_) => panic!("{}: an operand of unknown shape", def.name),
@@ -208,7 +246,7 @@ impl Lower<'_> {
         let value = data.results[0];
         let waits = match self.only_user[value.index()] {
             Users::Only(user) => takes_expression(graph, graph.node(user), value, &expr.shape),
-            Users::Several => self.repeatable[value.index()] && self.is_cheap(&expr),
+            Users::Several => self.repeatable[value.index()] && expr.product.is_none() && self.is_cheap(&expr),
             Users::None => false,
         };
         if waits && function.check.is_none() && self.options.fuse && !self.options.check_finite {
@@ -218,7 +256,17 @@ impl Lower<'_> {
     }
 
     /// Computes an expression into a new buffer.
-    pub(super) fn materialize(&mut self, expr: Expr) -> View {
+    pub(super) fn materialize(&mut self, mut expr: Expr) -> View {
+        if let Some(product) = expr.product.take() {
+            if product.ends_in(&expr, self.current_loop.is_some()) {
+                return self.product_and(*product, expr);
+            }
+            let out = expr.operands[0].clone();
+            self.emit_product(*product, None);
+            if expr.ops.is_empty() {
+                return out;
+            }
+        }
         let out = self.new_buffer(expr.dtype(), expr.shape);
         let operands: Vec<Operand> = expr.operands.into_iter().map(Operand::View).collect();
         let kernel = Kernel::Map(Map::new(expr.ops, &operands, &out));

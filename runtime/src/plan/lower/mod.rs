@@ -9,6 +9,7 @@ mod additions;
 mod control;
 mod elementwise;
 mod prim;
+mod products;
 
 use super::draft::{Arm, Draft, Item, Loop, Move};
 use super::updates::updates;
@@ -57,6 +58,10 @@ struct Lower<'g> {
     only_user: Vec<Users>,
     /// Whether the users of a value can all compute it while they read it.
     repeatable: Vec<bool>,
+    /// Of each value whether a variable becomes it, or elementwise operations on it.
+    assigned_later: Vec<bool>,
+    /// What is packed before a loop, with that loop.
+    packed: Vec<(u32, products::Packed)>,
     /// The nodes that become additions to variables at the end of the step, with the index of the variable.
     additions: HashMap<Node, usize>,
     /// Registers of constants by their content.
@@ -86,6 +91,8 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
         draft: Draft::default(),
         places: vec![None; graph.n_values()],
         repeatable: elementwise::repeatable(graph, &only_user),
+        assigned_later: products::assigned_later(graph),
+        packed: Vec::new(),
         only_user,
         additions,
         constant_regs: HashMap::new(),
@@ -370,9 +377,10 @@ impl Lower<'_> {
         self.draft.labels[label as usize] = self.here();
     }
 
-    fn open_loop(&mut self, loc: Loc) -> u32 {
+    fn open_loop(&mut self, loc: Loc, before: u32, n_buffers: u32) -> u32 {
         let id = self.draft.loops.len() as u32;
-        self.draft.loops.push(Loop { start: self.here(), end: 0, parent: self.current_loop, back_edge: 0, loc });
+        let (start, parent) = (self.here(), self.current_loop);
+        self.draft.loops.push(Loop { start, end: 0, parent, before, n_buffers, back_edge: 0, loc });
         self.current_loop = Some(id);
         id
     }

@@ -1,6 +1,7 @@
 //! Operations of the table: which become views, which get a kernel, which run by their reference meaning.
 
 use super::elementwise::reduced;
+use super::products::Kind;
 use super::{Copy, Kernel, Lower, Move, Place};
 use crate::cpu::kernels::attention::Attention;
 use crate::cpu::kernels::conv::{Gather, Geometry, Weights};
@@ -162,20 +163,27 @@ impl Lower<'_> {
                         *view = self.copied(view, def.name, data.loc);
                     }
                 }
-                Kernel::Matmul(Matmul::new(&operands[0], &operands[1]))
+                return Ok(Some(self.product(Kind::Matmul, operands, data, def, attrs)));
             }
             "conv" => {
                 for view in &mut operands {
                     *view = self.contiguous(view.clone(), def.name, data.loc);
                 }
                 let geometry = Geometry::new(&operands[0].shape, &operands[1].shape, &shape, attrs);
-                Kernel::Conv(Gather::conv(&geometry))
+                return Ok(Some(self.product(
+                    Kind::Conv(Box::new(Gather::conv(&geometry))),
+                    operands,
+                    data,
+                    def,
+                    attrs,
+                )));
             }
             "conv_input_grad" => {
                 let geometry = Geometry::new(&shape, &operands[1].shape, &operands[0].shape, attrs);
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 operands[1] = self.channels_first(&operands[1], &geometry, def.name, data.loc);
-                Kernel::Conv(Gather::transpose(&geometry))
+                let transpose = Kind::Conv(Box::new(Gather::transpose(&geometry)));
+                return Ok(Some(self.product(transpose, operands, data, def, attrs)));
             }
             "conv_weight_grad" => return self.conv_weights(operands, shape, data, def, attrs).map(Some),
             "max_pool" | "max_pool_pick" | "max_pool_grad" | "avg_pool" | "avg_pool_grad" => {

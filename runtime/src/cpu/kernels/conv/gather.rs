@@ -11,6 +11,7 @@
 //! registers.
 
 use super::{Geometry, PARALLEL, PARTS, Piece, Pieces, divisor, inside};
+use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::memory::Sources;
 use crate::cpu::vector::{Lane, Level, Task, Vector};
 use crate::plan::Operand;
@@ -35,6 +36,7 @@ pub(crate) struct Gather {
     row_parts: usize,
     /// Multiplications in all.
     work: usize,
+    epilogue: Option<Epilogue>,
 }
 
 /// Positions whose windows have the same elements.
@@ -142,34 +144,59 @@ impl Gather {
             images,
             row_parts,
             work: g.batch * g.groups * rows * products,
+            epilogue: None,
         }
     }
 
-    /// The operands are the source and the matrix of filters, both dense.
+    /// The same with elementwise operations behind it, whose operands other than the result follow the step's own.
+    pub(crate) fn with_epilogue(self, epilogue: Epilogue) -> Gather {
+        Gather { epilogue: Some(epilogue), ..self }
+    }
+
+    /// Names of the operations behind it.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.epilogue.iter().flat_map(Epilogue::names)
+    }
+
+    /// The operands are the source and the matrix of filters, both dense, and those of the epilogue.
     pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
         let (source, filters) = (operands[0].view(), operands[1].view());
         let level = Level::best();
+        let behind = |first: usize, part: &mut [u8]| {
+            if let Some(epilogue) = &self.epilogue {
+                epilogue.run(&operands[1..], first, part, sources);
+            }
+        };
         match source.dtype {
             DType::F32 => {
                 let [source, filters] = [source, filters].map(|v| sources.contiguous::<f32>(v));
-                self.run_at(level, source, filters, bytemuck::cast_slice_mut(out));
+                self.run_at(level, source, filters, bytemuck::cast_slice_mut(out), &behind);
             }
             DType::F64 => {
                 let [source, filters] = [source, filters].map(|v| sources.contiguous::<f64>(v));
-                self.run_at(level, source, filters, bytemuck::cast_slice_mut(out));
+                self.run_at(level, source, filters, bytemuck::cast_slice_mut(out), &behind);
             }
             other => panic!("a convolution of {other}"),
         }
     }
 
-    pub(super) fn run_at<T: Lane>(&self, level: Level, source: &[T], filters: &[T], out: &mut [T]) {
+    /// Calls `behind` with each part of the result, and its first element, when that is computed.
+    pub(super) fn run_at<T: Lane>(
+        &self,
+        level: Level,
+        source: &[T],
+        filters: &[T],
+        out: &mut [T],
+        behind: &(impl Fn(usize, &mut [u8]) + Sync),
+    ) {
         let plane = size(self.result);
         let part = self.images * self.rows / self.row_parts * plane;
         if out.is_empty() {
             return;
         }
         if self.channels == 0 {
-            return out.fill(T::default());
+            out.fill(T::default());
+            return behind(0, bytemuck::cast_slice_mut(out));
         }
         let run = |(i, out): (usize, &mut [T])| {
             // With several images in a part there is one group, whose rows are not divided.
@@ -177,7 +204,8 @@ impl Gather {
             let (group_of_all, row) = (unit / self.row_parts, unit % self.row_parts * rows);
             let (image, group) = (group_of_all / self.groups, group_of_all % self.groups);
             let images = out.len() / (rows * plane);
-            level.run(Part { all: self, source, filters, out, image, images, group, first_row: row, rows });
+            level.run(Part { all: self, source, filters, out: &mut *out, image, images, group, first_row: row, rows });
+            behind(i * part, bytemuck::cast_slice_mut(out));
         };
         if self.work < PARALLEL {
             out.chunks_mut(part).enumerate().for_each(run);

@@ -191,8 +191,8 @@ mod tests {
             let mut results: Vec<[Vec<T>; 3]> = Vec::new();
             for level in Level::all() {
                 let mut out = [ny, nx, nw * weights.splits()].map(|n| vec![T::from(99); n]);
-                Gather::conv(&g).run_at(level, &vx, &vw, &mut out[0]);
-                Gather::transpose(&g).run_at(level, &vy, &vw, &mut out[1]);
+                Gather::conv(&g).run_at(level, &vx, &vw, &mut out[0], &|_, _| ());
+                Gather::transpose(&g).run_at(level, &vy, &vw, &mut out[1], &|_, _| ());
                 weights.run_at(level, &vx, &vy, &mut out[2]);
                 results.push(out);
             }

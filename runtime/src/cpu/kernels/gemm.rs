@@ -1,0 +1,460 @@
+//! Products of matrices of floats, in tiles whose sums stay in registers.
+//!
+//! A product `left * right` goes through the result in *blocks*, through the inner extent in *slabs*, and through both in *tiles*: a few rows by
+//! a few vectors of columns. The right matrix is *packed*: cut into *panels* as wide as a tile, each of which lies row by row, with
+//! zeros where the last one reaches beyond the matrix. So a tile reads it in order, and a slab of a panel stays in the first
+//! level of the cache for all tiles of a block. A right matrix that only a few rows meet is not worth packing: its panels are read where
+//! they lie. The left matrix may lie in any way.
+//!
+//! The result may be stored with rows and columns exchanged: `(left * right)^T = right^T * left^T`, so either operand of a product
+//! can be the one that is packed.
+//!
+//! An element of the result is the sum of the sums of its slabs, in order, and slabs follow from the inner extent alone. So neither
+//! blocks nor tiles nor the number of threads change a result.
+
+use std::mem::MaybeUninit;
+
+use crate::cpu::vector::{Lane, Level, Task, Vector};
+
+/// Most elements of the inner extent that a tile sums up at a time.
+pub(super) const SLAB: usize = 256;
+/// Elements of the widest panel of all instruction sets, and most rows of a tile.
+const WIDEST: usize = 64;
+const MOST_ROWS: usize = 8;
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
+
+/// A matrix in memory: where its elements are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Strides {
+    pub(super) down: usize,
+    pub(super) right: usize,
+}
+
+impl Strides {
+    /// With rows and columns exchanged.
+    pub(super) fn transposed(self) -> Strides {
+        Strides { down: self.right, right: self.down }
+    }
+}
+
+/// The right matrix.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Right {
+    /// Panels, as [`pack`] makes them.
+    Packed,
+    /// Rows of adjacent elements that lie so far apart.
+    Rows { apart: usize },
+}
+
+/// A block of a product: `rows x columns` elements of the result, with all of the inner extent.
+#[derive(Clone, Copy)]
+pub(super) struct Block<T> {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) inner: usize,
+    /// The first element of the left matrix.
+    pub(super) left: *const T,
+    pub(super) left_at: Strides,
+    /// The first element of the first panel; panels begin where blocks do.
+    pub(super) right: *const T,
+    pub(super) right_at: Right,
+    /// The first element of the result.
+    pub(super) result: *mut T,
+    pub(super) result_at: Strides,
+    /// Whether the product is added to what the result holds.
+    pub(super) adds: bool,
+    /// Memory for a slab of the left matrix, to which it is copied tile by tile: `rows * SLAB` elements.
+    pub(super) left_copy: Option<*mut T>,
+}
+
+/// Elements of a packed matrix.
+pub(super) fn packed_len<T: Lane>(level: Level, inner: usize, columns: usize) -> usize {
+    let [_, wide, lanes] = level.tile::<T>();
+    inner * (columns / wide * wide + (columns % wide).next_multiple_of(lanes))
+}
+
+/// Packs a matrix of `inner` rows: the panels from `first` on, into the memory of these panels.
+pub(super) fn pack<T: Lane>(
+    level: Level,
+    from: &[T],
+    at: Strides,
+    inner: usize,
+    columns: usize,
+    first: usize,
+    to: &mut [T],
+) {
+    let [_, wide, lanes] = level.tile::<T>();
+    let mut column = first * wide;
+    let mut rest = to;
+    if at.right == 1 && inner > 0 {
+        // Full panels are written side by side, so that rows are read in order.
+        let full = (rest.len() / (wide * inner)).min((columns - column) / wide);
+        let (panels, others) = rest.split_at_mut(full * wide * inner);
+        rest = others;
+        for p in 0..inner {
+            let row = &from[p * at.down + column..][..full * wide];
+            for (panel, row) in panels.chunks_exact_mut(wide * inner).zip(row.chunks_exact(wide)) {
+                // Calls of the system's copy would take longer.
+                let to = &mut panel[p * wide..][..wide];
+                let (to, row) = (to.as_chunks_mut::<4>().0, row.as_chunks::<4>().0);
+                to.iter_mut().zip(row).for_each(|(to, row)| *to = *row);
+            }
+        }
+        column += full * wide;
+    }
+    while !rest.is_empty() {
+        let n = wide.min(columns - column);
+        let stride = if n == wide { wide } else { n.next_multiple_of(lanes) };
+        let (panel, others) = rest.split_at_mut(stride * inner);
+        rest = others;
+        if at.right == 1 {
+            for (p, row) in panel.chunks_exact_mut(stride).enumerate() {
+                let start = p * at.down + column;
+                row[..n].copy_from_slice(&from[start..start + n]);
+                row[n..].fill(T::default());
+            }
+        } else {
+            // Columns are adjacent elements: squares stay in the first level of the cache.
+            for (s, rows) in panel.chunks_mut(stride * 16).enumerate() {
+                let height = rows.len() / stride;
+                for j in 0..n {
+                    let start = (column + j) * at.right + s * 16 * at.down;
+                    if at.down == 1 {
+                        for (p, &x) in from[start..start + height].iter().enumerate() {
+                            rows[p * stride + j] = x;
+                        }
+                    } else {
+                        (0..height).for_each(|p| rows[p * stride + j] = from[start + p * at.down]);
+                    }
+                }
+                if n < stride {
+                    rows.chunks_exact_mut(stride).for_each(|row| row[n..].fill(T::default()));
+                }
+            }
+        }
+        column += n;
+    }
+}
+
+impl<T: Lane> Block<T> {
+    /// Computes the block.
+    ///
+    /// # Safety
+    /// All that the block names may be read; its part of the result may be written, and nothing else reads or writes that.
+    pub(super) unsafe fn run(self, level: Level) {
+        level.run(self);
+    }
+}
+
+impl<T: Lane> Task<T> for Block<T> {
+    #[inline(always)]
+    unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
+        if self.rows == 0 || self.columns == 0 {
+            return;
+        }
+        // SAFETY: as for `Block::run`; the processor has the instructions of `V`.
+        unsafe {
+            let wide = V::N * VECTORS;
+            let slabs = self.inner.div_ceil(SLAB).max(1);
+            let slab = self.inner.div_ceil(slabs);
+            let mut copy = [MaybeUninit::<T>::uninit(); SLAB * WIDEST];
+            for s in 0..slabs {
+                let start = s * slab;
+                let depth = slab.min(self.inner - start);
+                let adds = self.adds || s > 0;
+                let left = self.left.add(start * self.left_at.right);
+                if let Some(to) = self.left_copy {
+                    let mut row = 0;
+                    while row < self.rows {
+                        let n = height::<ROWS>(self.rows - row);
+                        copy_left(left.add(row * self.left_at.down), self.left_at, n, depth, to.add(row * depth));
+                        row += n;
+                    }
+                }
+                let mut first_column = 0;
+                if let (1, Right::Rows { apart }, 1) = (self.rows, self.right_at, self.result_at.right) {
+                    let right = self.right.add(start * apart);
+                    while first_column + 8 * V::N <= self.columns {
+                        let (right, result) = (right.add(first_column), self.result.add(first_column));
+                        row::<V>(depth, (left, self.left_at.right), (right, apart), result, adds);
+                        first_column += 8 * V::N;
+                    }
+                }
+                for column in (first_column..self.columns).step_by(wide) {
+                    let n = wide.min(self.columns - column);
+                    let (right, step) = match self.right_at {
+                        Right::Packed => {
+                            let stride = if n == wide { wide } else { n.next_multiple_of(V::N) };
+                            (self.right.add(column * self.inner + start * stride), stride)
+                        }
+                        Right::Rows { apart } if n == wide => (self.right.add(start * apart + column), apart),
+                        Right::Rows { apart } => {
+                            for p in 0..depth {
+                                let from = self.right.add((start + p) * apart + column);
+                                let to = copy.as_mut_ptr().cast::<T>().add(p * wide);
+                                std::ptr::copy_nonoverlapping(from, to, n);
+                                (n..wide).for_each(|c| to.add(c).write(T::default()));
+                            }
+                            (copy.as_ptr().cast(), wide)
+                        }
+                    };
+                    // Each tile asks for its share of the next panel.
+                    let share = (depth * step * size_of::<T>()).div_ceil(LINE * self.rows.div_ceil(ROWS));
+                    let next_lines = if matches!(self.right_at, Right::Packed) { share } else { 0 };
+                    let mut row = 0;
+                    while row < self.rows {
+                        let n_rows = height::<ROWS>(self.rows - row);
+                        let (left, left_at) = match self.left_copy {
+                            Some(copy) => (copy.add(row * depth).cast_const(), Strides { down: 1, right: n_rows }),
+                            None => (left.add(row * self.left_at.down), self.left_at),
+                        };
+                        let tile = Tile {
+                            depth,
+                            left,
+                            left_at,
+                            right,
+                            step,
+                            result: self.result.add(row * self.result_at.down + column * self.result_at.right),
+                            result_at: self.result_at,
+                            columns: n,
+                            adds,
+                            next: right.wrapping_add(self.inner * step + row * depth / self.rows * step),
+                            next_lines,
+                        };
+                        if n_rows == ROWS {
+                            tile.rows_of::<V, ROWS, VECTORS>();
+                        } else if n_rows == 4 {
+                            tile.rows_of::<V, 4, VECTORS>();
+                        } else if n_rows == 2 {
+                            tile.rows_of::<V, 2, VECTORS>();
+                        } else {
+                            tile.rows_of::<V, 1, VECTORS>();
+                        }
+                        row += n_rows;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Eight vectors of a slab of one row, whose right matrix is read but once: from afar, so it is asked for early.
+///
+/// # Safety
+/// As for [`Block::run`]; the processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn row<V: Vector>(
+    depth: usize,
+    (left, right_of_left): (*const V::T, usize),
+    (right, step): (*const V::T, usize),
+    result: *mut V::T,
+    adds: bool,
+) {
+    /// Rows between asking and reading.
+    const AHEAD: usize = 12;
+    // SAFETY: says the caller.
+    unsafe {
+        let mut sums = [V::splat(V::T::default()); 8];
+        for p in 0..depth {
+            let x = V::splat(*left.add(p * right_of_left));
+            let panel = right.add(p * step);
+            for line in 0..8 * V::N * size_of::<V::T>() / LINE {
+                V::prefetch(panel.wrapping_add(AHEAD * step + line * LINE / size_of::<V::T>()));
+            }
+            for (c, sum) in sums.iter_mut().enumerate() {
+                *sum = x.mul_add(V::load(panel.add(c * V::N)), *sum);
+            }
+        }
+        for (c, sum) in sums.into_iter().enumerate() {
+            let to = result.add(c * V::N);
+            if adds { V::load(to).add(sum).store(to) } else { sum.store(to) }
+        }
+    }
+}
+
+/// Rows of the next tile, if so many are left.
+#[inline(always)]
+fn height<const ROWS: usize>(left: usize) -> usize {
+    match left {
+        n if n >= ROWS => ROWS,
+        4.. => 4,
+        2.. => 2,
+        _ => 1,
+    }
+}
+
+/// Copies a slab of a tile of the left matrix, column by column.
+///
+/// # Safety
+/// The elements may be read, and as many written.
+#[inline(always)]
+unsafe fn copy_left<T: Copy>(from: *const T, at: Strides, rows: usize, depth: usize, to: *mut T) {
+    // SAFETY: says the caller.
+    unsafe {
+        if at.down == 1 {
+            for p in 0..depth {
+                (0..rows).for_each(|r| *to.add(p * rows + r) = *from.add(p * at.right + r));
+            }
+            return;
+        }
+        for r in 0..rows {
+            (0..depth).for_each(|p| *to.add(p * rows + r) = *from.add(r * at.down + p * at.right));
+        }
+    }
+}
+
+/// A tile of a slab.
+#[derive(Clone, Copy)]
+struct Tile<T> {
+    depth: usize,
+    left: *const T,
+    left_at: Strides,
+    right: *const T,
+    /// How far rows of the panel lie apart.
+    step: usize,
+    result: *mut T,
+    result_at: Strides,
+    columns: usize,
+    adds: bool,
+    /// What is brought to the cache meanwhile: so many lines.
+    next: *const T,
+    next_lines: usize,
+}
+
+impl<T: Lane> Tile<T> {
+    /// Computes so many rows, with as many vectors as there are columns for.
+    #[inline(always)]
+    unsafe fn rows_of<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
+        // SAFETY: as for `Block::run`.
+        unsafe {
+            if self.columns > V::N * (VECTORS - 1) {
+                self.compute::<V, ROWS, VECTORS>();
+            } else if self.columns > V::N {
+                self.compute::<V, ROWS, 2>();
+            } else {
+                self.compute::<V, ROWS, 1>();
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn compute<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
+        // SAFETY: as for `Block::run`.
+        unsafe {
+            let mut sums = [[V::splat(T::default()); VECTORS]; ROWS];
+            let (mut left, mut right) = (self.left, self.right);
+            for r in 0..ROWS {
+                V::prefetch(self.result.wrapping_add(r * self.result_at.down));
+            }
+            for line in 0..self.next_lines {
+                V::prefetch(self.next.wrapping_add(line * LINE / size_of::<T>()));
+            }
+            for _ in 0..self.depth {
+                let panel: [V; VECTORS] = std::array::from_fn(|c| V::load(right.add(c * V::N)));
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let x = V::splat(*left.add(r * self.left_at.down));
+                    for (sum, &w) in sums.iter_mut().zip(&panel) {
+                        *sum = x.mul_add(w, *sum);
+                    }
+                }
+                left = left.add(self.left_at.right);
+                right = right.add(self.step);
+            }
+            if self.result_at.right == 1 && self.columns == V::N * VECTORS {
+                for (r, sums) in sums.into_iter().enumerate() {
+                    for (c, sum) in sums.into_iter().enumerate() {
+                        let to = self.result.add(r * self.result_at.down + c * V::N);
+                        if self.adds { V::load(to).add(sum).store(to) } else { sum.store(to) }
+                    }
+                }
+                return;
+            }
+            let mut out = [T::default(); MOST_ROWS * WIDEST];
+            for (r, sums) in sums.into_iter().enumerate() {
+                for (c, sum) in sums.into_iter().enumerate() {
+                    sum.store(out.as_mut_ptr().add(r * WIDEST + c * V::N));
+                }
+            }
+            for c in 0..self.columns {
+                for r in 0..ROWS {
+                    let to = self.result.add(r * self.result_at.down + c * self.result_at.right);
+                    let x = out[r * WIDEST + c];
+                    *to = if self.adds { *to + x } else { x };
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Small whole numbers: every order of sums gives the same.
+    fn numbers<T: Lane + From<i8>>(n: usize) -> Vec<T> {
+        (0..n).map(|i| T::from((i * 7919 % 13) as i8 - 6)).collect()
+    }
+
+    /// Every instruction set of this processor gives what plain loops give, however the operands are read and the result is stored.
+    fn levels_agree<T: Lane + From<i8> + std::fmt::Debug>() {
+        for [rows, inner, columns] in [[1, 3, 1], [1, 260, 270], [7, 300, 49], [23, 17, 130], [6, 0, 16]] {
+            let (a, b) = (numbers::<T>(rows * inner), numbers::<T>(inner * columns));
+            let mut expected = vec![T::default(); rows * columns];
+            for i in 0..rows * columns {
+                expected[i] = (0..inner)
+                    .fold(T::default(), |sum, p| sum + a[i / columns * inner + p] * b[p * columns + i % columns]);
+            }
+            for level in Level::all() {
+                let mut panels = vec![T::from(99); packed_len::<T>(level, inner, columns)];
+                pack(level, &b, Strides { down: columns, right: 1 }, inner, columns, 0, &mut panels);
+                let mut copy = vec![T::from(99); rows * SLAB];
+                let rows_at = Right::Rows { apart: columns };
+                let sources = [(&panels, Right::Packed, false), (&b, rows_at, false), (&panels, Right::Packed, true)];
+                for (right, right_at, copies) in sources {
+                    for result_at in [Strides { down: columns, right: 1 }, Strides { down: 1, right: rows }] {
+                        for adds in [false, true] {
+                            let mut result = vec![T::from(1); rows * columns];
+                            let block = Block {
+                                rows,
+                                columns,
+                                inner,
+                                left: a.as_ptr(),
+                                left_at: Strides { down: inner, right: 1 },
+                                right: right.as_ptr(),
+                                right_at,
+                                result: result.as_mut_ptr(),
+                                result_at,
+                                adds,
+                                left_copy: copies.then_some(copy.as_mut_ptr()),
+                            };
+                            // SAFETY: the matrices are as large as the block says.
+                            unsafe { block.run(level) };
+                            for (i, &expected) in expected.iter().enumerate() {
+                                let at = i / columns * result_at.down + i % columns * result_at.right;
+                                let more = T::from(i8::from(adds));
+                                assert_eq!(result[at], expected + more, "{level:?} {right_at:?} {result_at:?}");
+                            }
+                        }
+                    }
+                }
+                // A matrix in columns gives the same panels.
+                let mut columns_first = vec![T::default(); inner * columns];
+                (0..inner * columns).for_each(|i| columns_first[i % columns * inner + i / columns] = b[i]);
+                let mut same = vec![T::from(98); panels.len()];
+                pack(level, &columns_first, Strides { down: 1, right: inner }, inner, columns, 0, &mut same);
+                assert_eq!(same, panels);
+            }
+        }
+    }
+
+    #[test]
+    fn levels_agree_for_f32() {
+        levels_agree::<f32>();
+    }
+
+    #[test]
+    fn levels_agree_for_f64() {
+        levels_agree::<f64>();
+    }
+}

@@ -1,0 +1,233 @@
+//! Products of matrices and convolutions, with what stands behind them.
+//!
+//! A product whose only user is elementwise waits: it is an expression without operations whose first operand is the buffer of its result.
+//! Operations join the expression as they join any other. When its value is needed, the product is computed with the operations as its
+//! *epilogue*, into that buffer, or before them, where an epilogue does not fit: if a reduction takes the operations, or if the result is
+//! of another type. Products that the new value of a variable is made of do not wait: it is computed in the variable's place.
+//!
+//! A matrix that does not change in a loop is packed before the outermost such loop.
+
+use super::elementwise::{Expr, function_of};
+use super::{Instr, Item, Kernel, Lower, Place, Users};
+use crate::cpu::kernels::conv::Gather;
+use crate::cpu::kernels::epilogue::Epilogue;
+use crate::cpu::kernels::matmul::Matmul;
+use crate::plan::{Base, Meaning, Operand, Out, StepId, View};
+use anabranch_dsl::ir::{Attrs, Graph, NodeData, Op};
+use anabranch_dsl::ops::OpDef;
+use anabranch_dsl::{DType, Loc, Result};
+
+/// Bytes of a result that stays in the first level of the cache.
+const SMALL: usize = 1 << 15;
+
+/// What computes a product.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Matmul,
+    Conv(Box<Gather>),
+}
+
+/// A product that waits for what stands behind it.
+#[derive(Clone, Debug)]
+pub(super) struct Product {
+    kind: Kind,
+    operands: [View; 2],
+    out: View,
+    def: &'static OpDef,
+    attrs: Attrs,
+    loc: Loc,
+}
+
+/// A matrix that was packed before a loop.
+#[derive(Debug)]
+pub(super) struct Packed {
+    view: View,
+    /// Which operand it is.
+    index: usize,
+    to: View,
+}
+
+/// Of each value whether a variable becomes it, or elementwise operations on it.
+pub(super) fn assigned_later(graph: &Graph) -> Vec<bool> {
+    let mut assigned = vec![false; graph.n_values()];
+    for &node in graph.region(graph.root()).nodes.iter().rev() {
+        let data = graph.node(node);
+        let is_part = function_of(graph, data).is_some() && assigned[data.results[0].index()];
+        if is_part || matches!(data.op, Op::Assign(_)) {
+            data.operands.iter().for_each(|v| assigned[v.index()] = true);
+        }
+    }
+    assigned
+}
+
+impl Product {
+    /// Whether the operations of an expression can be its epilogue, and should. A small result stays in the first level of the cache anyway,
+    /// and an operation of its own can give a loop variable its next value in place.
+    pub(super) fn ends_in(&self, expr: &Expr, in_loop: bool) -> bool {
+        let is_sum = matches!(&expr.ops[..], [op] if op.name == "add");
+        let pays = !in_loop || is_sum || self.out.n_bytes() > SMALL;
+        pays && expr.ops.last().is_some_and(|op| op.dtype == self.out.dtype)
+    }
+}
+
+impl Lower<'_> {
+    /// Lowers a product of two operands that its kernel takes.
+    pub(super) fn product(
+        &mut self,
+        kind: Kind,
+        operands: Vec<View>,
+        data: &NodeData,
+        def: &'static OpDef,
+        attrs: &Attrs,
+    ) -> Place {
+        let [a, b] = <[View; 2]>::try_from(operands).expect("a product has two operands");
+        let value = data.results[0];
+        let ty = self.graph.ty(value).element();
+        let shape = ty.shape.known().expect("called for known shapes");
+        let out = self.new_buffer(ty.dtype, shape.clone());
+        let product = Product { kind, operands: [a, b], out: out.clone(), def, attrs: attrs.clone(), loc: data.loc };
+        let joins = match self.only_user[value.index()] {
+            Users::Only(user) => {
+                let user = self.graph.node(user);
+                let result = user.results.first().map(|&r| self.graph.ty(r).element().shape.known());
+                let is_elementwise =
+                    function_of(self.graph, user).is_some() && result.flatten().as_ref() == Some(&shape);
+                let is_sum = matches!(&user.op, Op::Prim(def, _) if matches!(def.name, "sum" | "sum_like"));
+                is_elementwise || is_sum && shape.len() > 2
+            }
+            _ => false,
+        };
+        let is_float = matches!(ty.dtype, DType::F32 | DType::F64);
+        let may_wait = self.options.fuse && !self.options.check_finite && !self.assigned_later[value.index()];
+        if joins && is_float && may_wait && out.size() > 0 {
+            let product = Some(Box::new(product));
+            let (attrs, loc) = (attrs.clone(), data.loc);
+            let expr = Expr { product, shape, operands: vec![out], ops: Vec::new(), def, attrs, loc };
+            return Place::Expr(Box::new(expr));
+        }
+        self.emit_product(product, None);
+        Place::View(out)
+    }
+
+    /// Computes the product that an expression waits for.
+    pub(super) fn compute_product(&mut self, expr: &mut Expr) {
+        if let Some(product) = expr.product.take() {
+            self.emit_product(*product, None);
+        }
+    }
+
+    /// Computes a product with an expression as its epilogue.
+    pub(super) fn product_and(&mut self, product: Product, expr: Expr) -> View {
+        let out = product.out.clone();
+        self.emit_product(product, Some(expr));
+        out
+    }
+
+    /// Emits a product, packing operands before it or before loops.
+    pub(super) fn emit_product(&mut self, product: Product, epilogue: Option<Expr>) {
+        let Product { kind, mut operands, out, def, attrs, loc } = product;
+        let mut others = Vec::new();
+        let epilogue = epilogue.map(|mut expr| {
+            expr.put_first(&out);
+            let all: Vec<Operand> = expr.operands.into_iter().map(Operand::View).collect();
+            others.extend_from_slice(&all[1..]);
+            Epilogue::new(expr.ops, &all, &out)
+        });
+        let kernel = match kind {
+            Kind::Matmul => {
+                let kept = [0, 1].map(|i| self.kept_in(&operands[i]).is_some());
+                let [mut a, mut b] = operands;
+                let matmul = Matmul::merged(&mut a, &mut b, &out, kept);
+                let packed = matmul.packed([&a, &b]);
+                operands = [a, b];
+                if let Some((index, pack)) = packed {
+                    operands[index] = self.pack(&operands[index], index, Kernel::Pack(pack.clone()), pack.len(), loc);
+                }
+                Kernel::Matmul(match epilogue {
+                    Some(epilogue) => matmul.with_epilogue(epilogue),
+                    None => matmul,
+                })
+            }
+            Kind::Conv(conv) => Kernel::Conv(match epilogue {
+                Some(epilogue) => conv.with_epilogue(epilogue),
+                None => *conv,
+            }),
+        };
+        let operands = operands.into_iter().map(Operand::View).chain(others).collect();
+        let meaning = Meaning { def, attrs };
+        let step = self.add_step(kernel, operands, Out::View(out), Some(meaning), def.name, loc);
+        self.emit(Instr::Run(step));
+        if self.options.check_finite {
+            self.emit(Instr::CheckFinite(step));
+        }
+    }
+
+    /// The outermost loop around this place in which a view shows the same all the time.
+    fn kept_in(&self, view: &View) -> Option<u32> {
+        let mut kept = None;
+        let mut at = self.current_loop.filter(|_| self.options.fuse);
+        while let Some(l) = at {
+            let around = self.draft.loops[l as usize];
+            if matches!(view.base, Base::Buffer(b) if b.0 >= around.n_buffers) {
+                break;
+            }
+            (kept, at) = (Some(l), around.parent);
+        }
+        kept
+    }
+
+    /// A packed matrix: here, or before the outermost loop in which it does not change.
+    fn pack(&mut self, view: &View, index: usize, kernel: Kernel, len: usize, loc: Loc) -> View {
+        let l = self.kept_in(view);
+        let found = self.packed.iter().find(|(at, p)| Some(*at) == l && p.index == index && p.view == *view);
+        if let Some((_, packed)) = found {
+            return packed.to.clone();
+        }
+        let to = self.new_buffer(view.dtype, vec![len]);
+        let operands = vec![Operand::View(view.clone())];
+        let step: StepId = self.add_step(kernel, operands, Out::View(to.clone()), None, "matmul", loc);
+        match l {
+            Some(l) => {
+                let before = self.draft.loops[l as usize].before as usize;
+                let Item::Before(steps) = &mut self.draft.items[before] else { panic!("no place before a loop") };
+                steps.push(step);
+                self.packed.push((l, Packed { view: view.clone(), index, to: to.clone() }));
+            }
+            None => self.emit(Instr::Run(step)),
+        }
+        to
+    }
+
+    /// The sum of the matrices of a product, if that is one product with a longer inner extent.
+    pub(super) fn sum_of_products(
+        &mut self,
+        expr: &mut Expr,
+        axes: &[usize],
+        data: &NodeData,
+        def: &'static OpDef,
+    ) -> Result<Option<Place>> {
+        let batch = expr.shape.len() - 2;
+        let Some(product) = expr.product.take_if(|p| {
+            let is_sum = matches!(p.kind, Kind::Matmul) && matches!(def.name, "sum" | "sum_like");
+            is_sum && axes.iter().copied().eq(0..batch)
+        }) else {
+            return Ok(None);
+        };
+        let [a, b] = &product.operands;
+        let extents = &a.shape[..batch];
+        let (m, k, n) = (a.shape[batch], a.shape[batch + 1], b.shape[batch + 1]);
+        let k = extents.iter().product::<usize>() * k;
+        let order: Vec<usize> = [batch].into_iter().chain(0..batch).chain([batch + 1]).collect();
+        let joined = a.permute(&order).reshape(&[m, k]).zip(b.reshape(&[k, n]));
+        let Some((a, b)) = joined.filter(|(a, b)| Matmul::takes(a) && Matmul::takes(b)) else {
+            expr.product = Some(product);
+            return Ok(None);
+        };
+        let ty = self.graph.ty(data.results[0]).element();
+        let shape = ty.shape.known().expect("called for known shapes");
+        let out = self.new_buffer(ty.dtype, vec![m, n]);
+        let result = out.reshape(&shape).expect("a contiguous tensor has all shapes");
+        self.emit_product(Product { operands: [a, b], out, ..*product }, None);
+        Ok(Some(Place::View(result)))
+    }
+}
