@@ -365,7 +365,7 @@ fn fact_of(tensor: &HostTensor) -> Fact {
 }
 
 /// The scalar that all elements of a tensor are, bit by bit.
-fn uniform(tensor: &HostTensor) -> Option<HostTensor> {
+pub(super) fn uniform(tensor: &HostTensor) -> Option<HostTensor> {
     if tensor.is_empty() {
         return None;
     }
