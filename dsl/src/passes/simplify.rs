@@ -257,7 +257,9 @@ impl Algebra<'_> {
             v = match self.graph.value(v).def {
                 ValueDef::Param(region, i) => captured(self.graph, region, i as usize)?,
                 ValueDef::Result(node, _) => match &self.graph.node(node).op {
-                    Op::Constant(t) => return (t.len() == 1).then(|| super::fold::uniform(t)).flatten(),
+                    Op::Constant(t) => {
+                        return (t.len() <= super::fold::SMALL).then(|| super::fold::uniform(t)).flatten();
+                    }
                     Op::Prim(def, _) if identity::keeps_fill(def.name) => self.graph.node(node).operands[0],
                     _ => return None,
                 },
