@@ -11,7 +11,9 @@
 //! writes what the library says now into the files; read the difference before it is committed.
 
 use anabranch_dsl::ir::verify;
-use anabranch_dsl::passes::{Casts, Cse, Dce, Fold, Inline, Parts, Pass, Products, Scatters, Widen, specialize};
+use anabranch_dsl::passes::{
+    Casts, Cse, Dce, Fold, Inline, Licm, MergeState, Parts, Pass, Products, Scatters, Simplify, Widen, specialize,
+};
 use anabranch_dsl::{Diagnostic, Graph, TensorType};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -134,6 +136,9 @@ fn apply(pass: &str, source: &str, path: &Path) -> String {
         "dce" => Box::new(Dce),
         "fold" => Box::new(Fold),
         "inline" => Box::new(Inline),
+        "licm" => Box::new(Licm),
+        "merge_state" => Box::new(MergeState),
+        "simplify" => Box::new(Simplify),
         "parts" => Box::new(Parts),
         "scatters" => Box::new(Scatters),
         "products" => Box::new(Products),
@@ -167,8 +172,8 @@ fn input_types(source: &str) -> Vec<TensorType> {
 #[test]
 fn passes_do_what_their_files_say() {
     let mut failures = Vec::new();
-    let passes = ["casts", "cse", "dce", "fold", "inline", "parts", "products", "scatters", "specialize", "widen"];
-    for pass in passes {
+    let of_graphs = ["casts", "cse", "dce", "fold", "inline", "parts", "products", "scatters", "specialize", "widen"];
+    for pass in of_graphs.into_iter().chain(["licm", "merge_state", "simplify"]) {
         let files = files(&format!("passes/{pass}"));
         assert!(files.len() >= 3, "only {} files of {pass} were found", files.len());
         for path in &files {

@@ -1,7 +1,7 @@
 //! How a case is run: by every engine, with its gradients, against what the case says.
 
 use anabranch::dsl::function::{CallArgs, GraphFn, Input, Inputs, Output, Rebuild, trace_fn};
-use anabranch::dsl::passes::{Cse, Dce, Fold, Pipeline, specialize};
+use anabranch::dsl::passes::{Cse, Dce, Fold, Licm, MergeState, Pipeline, Simplify, specialize};
 use anabranch::dsl::{Graph, HostTensor, TensorType, interp, ir};
 use anabranch::{Any, DType, Diagnostic, Tensor, gradients};
 use anabranch_runtime::Program;
@@ -160,6 +160,9 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
         ("interpreter after folding", alone(Box::new(Fold))),
         ("interpreter after merging equal nodes", alone(Box::new(Cse))),
         ("interpreter after dropping unused nodes", alone(Box::new(Dce))),
+        ("interpreter after simplification", alone(Box::new(Simplify))),
+        ("interpreter after merging equal state", alone(Box::new(MergeState))),
+        ("interpreter after moving invariants", alone(Box::new(Licm))),
         ("interpreter after all passes", optimized.clone().and_then(|g| interpreted(&g))),
         ("plan after all passes", optimized.clone().and_then(planned)),
         ("plan without fusion", optimized.clone().and_then(Program::without_fusion).and_then(run_plan)),

@@ -32,6 +32,16 @@ impl Pass for Cse {
     }
 }
 
+/// Whether nodes of this operation with equal operands always give the same tensor.
+pub(super) fn is_mergeable(op: &Op) -> bool {
+    match op {
+        Op::Prim(def, _) => def.effects <= Effects::Fallible,
+        Op::Constant(_) | Op::Read(_) => true,
+        Op::List(op) => op.form() == ListForm::Query,
+        _ => false,
+    }
+}
+
 struct Merge<'g> {
     graph: &'g mut Graph,
     replaced: Replacements,
@@ -39,7 +49,7 @@ struct Merge<'g> {
 }
 
 /// What a node computes, and where it may: equal keys give equal values.
-struct Key(Op, Vec<Value>, Option<On>);
+pub(super) struct Key(pub(super) Op, pub(super) Vec<Value>, pub(super) Option<On>);
 
 impl PartialEq for Key {
     fn eq(&self, other: &Key) -> bool {
@@ -75,13 +85,7 @@ impl Merge<'_> {
                 self.region(inner);
             }
             let data = self.graph.node(node);
-            let mergeable = match &data.op {
-                Op::Prim(def, _) => def.effects <= Effects::Fallible,
-                Op::Constant(_) | Op::Read(_) => true,
-                Op::List(op) => op.form() == ListForm::Query,
-                _ => false,
-            };
-            if mergeable {
+            if is_mergeable(&data.op) {
                 match first.entry(Key(data.op.clone(), data.operands.clone(), data.on)) {
                     Entry::Vacant(e) => {
                         e.insert(node);

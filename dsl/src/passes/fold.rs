@@ -27,7 +27,7 @@ pub struct Fold;
 const MAX_ELEMENTS: usize = 1024;
 
 /// A result of at most so many elements may be larger than the operands.
-const SMALL: usize = 16;
+pub(super) const SMALL: usize = 16;
 
 impl Pass for Fold {
     fn name(&self) -> &'static str {
@@ -365,7 +365,7 @@ fn fact_of(tensor: &HostTensor) -> Fact {
 }
 
 /// The scalar that all elements of a tensor are, bit by bit.
-fn uniform(tensor: &HostTensor) -> Option<HostTensor> {
+pub(super) fn uniform(tensor: &HostTensor) -> Option<HostTensor> {
     if tensor.is_empty() {
         return None;
     }

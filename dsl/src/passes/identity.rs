@@ -7,7 +7,7 @@ use crate::{Buffer, HostTensor, Type, bf16, f16};
 /// everywhere.
 ///
 /// Exact means that the bits are the same; only which NaN a NaN is may change, which no operation promises. So `x + 0.0`
-/// is none of these (`-0.0 + 0.0` is `0.0`), and neither is `x * 0`.
+/// is none of these (`-0.0 + 0.0` is `0.0`), and neither is `x * 0` of floats; of integers that is 0, which is an operand.
 pub(super) fn operand_given_back(
     op: &str,
     attrs: &Attrs,
@@ -22,9 +22,15 @@ pub(super) fn operand_given_back(
         "sub" if is(1, subtracts_nothing) => Some(0),
         "mul" if is(1, is_one) => Some(0),
         "mul" if is(0, is_one) => Some(1),
+        "mul" if is(1, is_whole_zero) => Some(1),
+        "mul" if is(0, is_whole_zero) => Some(0),
         "div" if is(1, is_one) => Some(0),
         "and" if is(1, is_true) => Some(0),
         "and" if is(0, is_true) => Some(1),
+        "and" if is(1, is_false) => Some(1),
+        "and" if is(0, is_false) => Some(0),
+        "or" if is(1, is_true) => Some(1),
+        "or" if is(0, is_true) => Some(0),
         "or" | "xor" if is(1, is_false) => Some(0),
         "or" | "xor" if is(0, is_false) => Some(1),
         "select" if is(0, is_true) => Some(1),
@@ -52,7 +58,8 @@ fn is_definite(ty: &Type) -> bool {
     ty.element().shape.is_definite()
 }
 
-fn adds_nothing(scalar: &HostTensor) -> bool {
+/// A zero that leaves what it is added to, which of a float is the negative one.
+pub(super) fn adds_nothing(scalar: &HostTensor) -> bool {
     match scalar.buffer() {
         Buffer::F32(d) => d[0] == 0.0 && d[0].is_sign_negative(),
         Buffer::F64(d) => d[0] == 0.0 && d[0].is_sign_negative(),
@@ -74,6 +81,10 @@ fn subtracts_nothing(scalar: &HostTensor) -> bool {
 
 fn is_one(scalar: &HostTensor) -> bool {
     scalar.to_f64() == Some(1.0)
+}
+
+fn is_whole_zero(scalar: &HostTensor) -> bool {
+    !scalar.dtype().is_float() && scalar.to_f64() == Some(0.0)
 }
 
 fn is_true(scalar: &HostTensor) -> bool {

@@ -15,9 +15,12 @@ mod dce;
 mod fold;
 mod identity;
 mod inline;
+mod licm;
+mod merge_state;
 mod parts;
 mod products;
 mod scatters;
+mod simplify;
 mod specialize;
 mod trips;
 
@@ -26,9 +29,12 @@ pub use cse::Cse;
 pub use dce::Dce;
 pub use fold::Fold;
 pub use inline::Inline;
+pub use licm::Licm;
+pub use merge_state::MergeState;
 pub use parts::Parts;
 pub use products::Products;
 pub use scatters::Scatters;
+pub use simplify::Simplify;
 pub use specialize::specialize;
 pub use trips::trips;
 
@@ -59,8 +65,14 @@ impl Pipeline {
             // First: gradients are taken, so what carries a gradient of its own is in the way of the others.
             Box::new(Inline),
             Box::new(Fold),
+            // After folding, which finds the numbers that rules are about.
+            Box::new(Simplify),
+            // Before merging: of loop variables that became one the nodes are then merged in the same round.
+            Box::new(MergeState),
             // After folding, which makes equal constants of different nodes.
             Box::new(Cse),
+            // After merging, or equal nodes would move out as several captures; before `Products`, which looks for captures.
+            Box::new(Licm),
             // After merging, so that what is used once is seen to be.
             Box::new(Parts),
             // After folding, which finds the zeros that rows are added to.
@@ -152,7 +164,8 @@ fn captured(g: &Graph, region: Region, i: usize) -> Option<Value> {
     match data.op {
         Op::While if i < g.n_carried(owner) => None,
         Op::Cond => Some(data.operands[i + 1]),
-        _ => Some(data.operands[i]),
+        // The gradient of a call has parameters besides.
+        _ => data.operands.get(i).copied(),
     }
 }
 

@@ -1,0 +1,300 @@
+//! Loop-invariant code motion.
+
+use super::Pass;
+use crate::Graph;
+use crate::ir::{Node, Op, Region, Value};
+use crate::ops::Effects;
+use std::collections::HashMap;
+
+/// Moves what a loop computes of captures alone before the loop, out of as many loops as possible; the loop captures the result.
+///
+/// Before: verified. After: verified; in no body and no condition of a `while` is an operation on captures left that is worth
+/// moving. Such are operations that cannot fail, on tensors of known extents, since a body may run zero times: those of the table
+/// that are [pure](Effects::Pure), and a `cond` of such alone. A loop is not moved, since it may not end, and neither are calls.
+///
+/// What moves takes memory as long as the loop runs, so it has to be worth that:
+/// - Constants, and views of what is captured, stay: they cost nothing inside. So do results of more than 256 MiB.
+/// - Products, convolutions, random numbers and the like move.
+/// - Arithmetic moves if the result is at most 4 KiB, or if it is at most half of what it reads: then the loop reads less.
+/// - Other operations move if the result is not larger than what they read.
+///
+/// What stays is computed before the loop as well if something that moves needs it; if nothing in the loop needs it then, it moves.
+///
+/// Regions are left alone but by what is captured: nothing moves out of a branch or a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Licm;
+
+/// A result that is larger is not kept.
+const MAX_BYTES: usize = 1 << 28;
+
+/// A result that is not larger is kept whatever it costs to compute.
+const SMALL_BYTES: usize = 4096;
+
+impl Pass for Licm {
+    fn name(&self) -> &'static str {
+        "licm"
+    }
+
+    fn run(&self, graph: &mut Graph) -> bool {
+        let mut motion = Motion {
+            graph,
+            invariants: Vec::new(),
+            used_inside: Vec::new(),
+            used_outside: Vec::new(),
+            outside: Vec::new(),
+            changed: false,
+        };
+        motion.region(motion.graph.root());
+        motion.changed
+    }
+}
+
+/// All tables are by value; each value is looked at in one loop at a time.
+struct Motion<'g> {
+    graph: &'g mut Graph,
+    /// Of what is the same in all iterations: how many bytes are read to have it.
+    invariants: Vec<Option<usize>>,
+    /// Whether something that stays in the loop uses it.
+    used_inside: Vec<bool>,
+    /// Whether something that is computed before the loop uses it.
+    used_outside: Vec<bool>,
+    /// What it is before the loop.
+    outside: Vec<Option<Value>>,
+    changed: bool,
+}
+
+/// What an operation costs, for each element of its result.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cost {
+    /// Nothing: a view, or one number everywhere.
+    Free,
+    /// An instruction, that whoever uses the result may do on the way.
+    Light,
+    /// Several instructions.
+    Medium,
+    /// Much.
+    Heavy,
+}
+
+fn cost(op: &str) -> Cost {
+    match op {
+        "broadcast_to" | "broadcast_like" | "reshape" | "reshape_like" | "permute" | "flip" | "slice" => Cost::Free,
+        "with_dynamic" | "stop_gradient" | "zeros_of" | "iota" | "extents" => Cost::Free,
+        "add" | "sub" | "mul" | "neg" | "abs" | "sign" | "maximum" | "minimum" | "select" | "cast" => Cost::Light,
+        "eq" | "ne" | "lt" | "le" | "gt" | "ge" | "and" | "or" | "xor" | "not" | "is_nan" | "is_finite" => Cost::Light,
+        "matmul" | "conv" | "attention" | "softmax" | "log_softmax" => Cost::Heavy,
+        "random_bits" | "random_uniform" | "random_fold_in" => Cost::Heavy,
+        _ => Cost::Medium,
+    }
+}
+
+impl Motion<'_> {
+    /// Inner loops first: what comes out of them is then in the body of the outer one.
+    fn region(&mut self, region: Region) {
+        let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
+        let mut listed = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            for inner in self.graph.node(node).regions.clone() {
+                self.region(inner);
+            }
+            if self.graph.node(node).op == Op::While {
+                for inner in self.graph.node(node).regions.clone() {
+                    self.empty(node, inner, &mut listed);
+                }
+            }
+            listed.push(node);
+        }
+        self.graph.region_mut(region).nodes = listed;
+    }
+
+    /// Moves what is worth it out of a region of a loop. `before` are the nodes before the loop.
+    fn empty(&mut self, owner: Node, region: Region, before: &mut Vec<Node>) {
+        let n = self.graph.n_values();
+        self.invariants.resize(n, None);
+        self.used_inside.resize(n, false);
+        self.used_outside.resize(n, false);
+        self.outside.resize(n, None);
+        let carried = self.graph.n_carried(owner);
+        for i in carried..self.graph.node(owner).operands.len() {
+            let (given, param) = (self.graph.node(owner).operands[i], self.graph.region(region).params[i]);
+            self.invariants[param.index()] = self.bytes(param);
+            self.outside[param.index()] = Some(given);
+        }
+        let nodes = self.graph.region(region).nodes.clone();
+        let moves: Vec<bool> = nodes.iter().map(|&node| self.is_worth_moving(node)).collect();
+        if !moves.contains(&true) {
+            return;
+        }
+        self.changed = true;
+        self.mark_uses(region, &nodes, &moves);
+        let mut left = Vec::with_capacity(nodes.len());
+        for (&node, moves) in nodes.iter().zip(moves) {
+            let is_used = |by: &[bool]| self.graph.node(node).results.iter().any(|r| by[r.index()]);
+            match (moves || is_used(&self.used_outside), !moves && is_used(&self.used_inside)) {
+                (false, _) => left.push(node),
+                (true, false) => self.move_out(owner, node, before),
+                (true, true) => {
+                    self.copy_out(owner, node, before);
+                    left.push(node);
+                }
+            }
+        }
+        self.capture(owner, region, &left);
+        self.graph.region_mut(region).nodes = left;
+    }
+
+    /// The size of a tensor of known extents.
+    fn bytes(&self, v: Value) -> Option<usize> {
+        let ty = self.graph.ty(v).as_tensor()?;
+        Some(ty.shape.size()?.saturating_mul(ty.dtype.size()))
+    }
+
+    /// Finds out whether a node is the same in all iterations, and whether it is worth to be moved.
+    fn is_worth_moving(&mut self, node: Node) -> bool {
+        let data = self.graph.node(node);
+        let mut read = 0usize;
+        for (i, v) in data.operands.iter().enumerate() {
+            let Some(bytes) = self.invariants[v.index()] else { return false };
+            let is_again = i < 4 && data.operands[..i].contains(v);
+            read = if is_again { read } else { read.saturating_add(bytes) };
+        }
+        if !self.cannot_fail(node) {
+            return false;
+        }
+        let mut size = 0usize;
+        for &result in &data.results {
+            let Some(bytes) = self.bytes(result) else { return false };
+            size = size.saturating_add(bytes);
+        }
+        let (cost, read) = match &data.op {
+            Op::Constant(t) => (Cost::Free, if t.len() > 1 { size } else { 0 }),
+            Op::Prim(def, _) if cost(def.name) == Cost::Free => {
+                let whole = data.operands.first().and_then(|v| self.invariants[v.index()]).unwrap_or(0);
+                (Cost::Free, whole.min(size))
+            }
+            Op::Prim(def, _) => (cost(def.name), read),
+            _ => (Cost::Heavy, read),
+        };
+        let is_worth = match cost {
+            Cost::Free => false,
+            Cost::Light => size <= SMALL_BYTES || size.saturating_mul(2) <= read,
+            Cost::Medium => size <= SMALL_BYTES || size <= read,
+            Cost::Heavy => true,
+        };
+        let is_worth = is_worth && size <= MAX_BYTES;
+        if !is_worth && data.op == Op::Cond {
+            return false;
+        }
+        for result in data.results.clone() {
+            self.invariants[result.index()] = if is_worth { self.bytes(result) } else { Some(read) };
+        }
+        is_worth
+    }
+
+    /// Whether a node may run where it did not, judged by what is inside of it.
+    fn cannot_fail(&self, node: Node) -> bool {
+        let data = self.graph.node(node);
+        // Extents that are not known are compared when it runs.
+        let is_known = |&v: &Value| self.bytes(v).is_some();
+        let is_pure = match &data.op {
+            Op::Prim(..) | Op::Constant(_) => data.op.effects() == Effects::Pure,
+            Op::Cond => {
+                let mut regions = data.regions.iter().map(|&r| self.graph.region(r));
+                regions.all(|r| r.nodes.iter().all(|&n| self.cannot_fail(n)))
+            }
+            _ => false,
+        };
+        is_pure && data.operands.iter().chain(&data.results).all(is_known)
+    }
+
+    /// Says of each value whether it is needed inside of the loop, before it, or both.
+    fn mark_uses(&mut self, region: Region, nodes: &[Node], moves: &[bool]) {
+        for v in &self.graph.region(region).yields {
+            self.used_inside[v.index()] = true;
+        }
+        for (&node, &moves) in nodes.iter().zip(moves).rev() {
+            let data = self.graph.node(node);
+            let is_used = |by: &[bool]| data.results.iter().any(|r| by[r.index()]);
+            let outside = moves || is_used(&self.used_outside);
+            let inside = !moves && (!outside || is_used(&self.used_inside));
+            for v in &data.operands {
+                self.used_inside[v.index()] |= inside;
+                self.used_outside[v.index()] |= outside;
+            }
+        }
+    }
+
+    fn outer_operands(&self, node: Node) -> Vec<Value> {
+        let outer = |v: &Value| self.outside[v.index()].expect("what a moved node needs is before the loop");
+        self.graph.node(node).operands.iter().map(outer).collect()
+    }
+
+    fn move_out(&mut self, owner: Node, node: Node, before: &mut Vec<Node>) {
+        let operands = self.outer_operands(node);
+        let region = self.graph.node(owner).region;
+        self.graph.set_region_of(node, region);
+        self.graph.node_mut(node).operands = operands;
+        for &result in &self.graph.node(node).results {
+            self.outside[result.index()] = Some(result);
+            // For the loop around this one, where it is now, it is yet to be found out.
+            self.invariants[result.index()] = None;
+            self.used_inside[result.index()] = false;
+            self.used_outside[result.index()] = false;
+        }
+        before.push(node);
+    }
+
+    fn copy_out(&mut self, owner: Node, node: Node, before: &mut Vec<Node>) {
+        let operands = self.outer_operands(node);
+        let data = self.graph.node(node);
+        let (op, origin, results) = (data.op.clone(), data.origin(), data.results.clone());
+        let types: Vec<_> = results.iter().map(|&r| self.graph.ty(r).clone()).collect();
+        let region = self.graph.node(owner).region;
+        let copy = self.graph.make_node(region, op, operands, types, origin);
+        for (i, &result) in results.iter().enumerate() {
+            let outer = self.graph.node(copy).results[i];
+            self.graph.value_mut(outer).name = self.graph.value(result).name;
+            self.outside[result.index()] = Some(outer);
+        }
+        before.push(copy);
+    }
+
+    /// Makes captures of what moved out and is used by what is left.
+    fn capture(&mut self, owner: Node, region: Region, left: &[Node]) {
+        let mut params: HashMap<Value, Value> = HashMap::new();
+        let mut uses: Vec<Value> = left.iter().flat_map(|&n| self.graph.node(n).operands.clone()).collect();
+        uses.extend(&self.graph.region(region).yields);
+        for v in uses {
+            if self.graph.region_of(v) == region || params.contains_key(&v) {
+                continue;
+            }
+            self.graph.add_capture(owner, v);
+            let name = self.graph.value(v).name;
+            for inner in self.graph.node(owner).regions.clone() {
+                let param = *self.graph.region(inner).params.last().expect("it was just added");
+                self.graph.value_mut(param).name = name;
+                if inner == region {
+                    params.insert(v, param);
+                }
+            }
+        }
+        let inner = |v: &mut Value| *v = params.get(v).copied().unwrap_or(*v);
+        for &node in left {
+            self.graph.node_mut(node).operands.iter_mut().for_each(inner);
+        }
+        self.graph.region_mut(region).yields.iter_mut().for_each(inner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_operation_whose_cost_is_known_exists() {
+        let code = include_str!("licm.rs").split("fn cost(").nth(1).and_then(|c| c.split("\n}\n").next());
+        let names: Vec<&str> = code.unwrap_or_default().split('"').skip(1).step_by(2).collect();
+        assert!(names.len() > 20, "{names:?}");
+        for name in names {
+            assert!(crate::ops::by_name(name).is_some(), "there is no operation `{name}`");
+        }
+    }
+}

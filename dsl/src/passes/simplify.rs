@@ -1,0 +1,504 @@
+//! Algebra.
+
+use super::Pass;
+use super::{captured, identity, made_by};
+use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value, ValueDef};
+use crate::{Buffer, DType, Graph, HostTensor, Shape, Type};
+
+/// Rewrites operations on results of operations to fewer or cheaper ones.
+///
+/// Before: verified. After: verified; every value has the bits that it had before, whatever the operands are, but for which `NaN` a
+/// `NaN` is, which no operation promises. No node is repeated, and none runs that did not; a node is rewritten in place,
+/// so it keeps its type, its place in the source and its devices. An operation that may fail goes only with its result.
+///
+/// | of | becomes | for |
+/// |---|---|---|
+/// | `x - x`, `x ^ x`, comparisons of `x` with `x` | a constant | integers and `bool`; `<` and `>` of all |
+/// | `x & x`, `x \| x`, `max(x, x)`, `min(x, x)`, `select(p, x, x)` | `x` | all |
+/// | `x & !x`, `x \| !x` | a constant | `bool` |
+/// | `x + -y`, `-x + y`, `x - -y` | a difference, a sum | all |
+/// | `-x * -y`, `-x / -y` | `x * y`, `x / y` | all; quotients of floats |
+/// | `x * -1`, `-0.0 - x`, `0 - x` | `-x` | all; floats; integers |
+/// | `-(x - y)` | `y - x` | integers |
+/// | `x / 2^k` | `x * 2^-k` | floats |
+/// | `abs(-x)`, `abs(abs(x))` | `abs(x)` | all |
+/// | `!(x == y)`, `!(x != y)` | the opposite | all |
+/// | `!(x < y)` and the like | the opposite | integers |
+/// | `select(!p, x, y)` | `select(p, y, x)` | all |
+/// | `select(p, true, false)`, `select(p, false, true)` | `p`, `!p` | `bool` |
+/// | `select(p, select(p, x, y), z)`, `select(p, x, select(p, y, z))` | `select(p, x, z)` | all |
+/// | `cast(cast(x))` | `cast(x)`, `x` | where the type between holds all values |
+/// | `reshape(reshape(x))`, and of `broadcast_to` and `permute` | one of them, `x` | all |
+/// | a view of one number everywhere | the number, broadcast | known extents |
+/// | `broadcast_like`, `reshape_like` of definite extents | `broadcast_to`, `reshape` | all |
+/// | a slice of all | `x` | known extents |
+///
+/// Identities with a constant, as `x * 1`, and what undoes itself, as `-(-x)`, are for [`Fold`](super::Fold).
+#[derive(Clone, Copy, Debug)]
+pub struct Simplify;
+
+/// So often a node is rewritten at most in one run; rules make nodes simpler, so few are enough.
+const MAX_STEPS: usize = 8;
+
+impl Pass for Simplify {
+    fn name(&self) -> &'static str {
+        "simplify"
+    }
+
+    fn run(&self, graph: &mut Graph) -> bool {
+        let replaced = Replacements::new(graph);
+        let mut algebra = Algebra { graph, replaced, changed: false };
+        algebra.region(algebra.graph.root());
+        algebra.changed
+    }
+}
+
+struct Algebra<'g> {
+    graph: &'g mut Graph,
+    replaced: Replacements,
+    changed: bool,
+}
+
+/// What a rule makes of a node.
+enum Simpler {
+    /// A value that there is.
+    Value(Value),
+    /// Another operation.
+    Op(&'static str, Attrs, Vec<Value>),
+    /// This number everywhere.
+    Fill(HostTensor),
+    /// The value times this number.
+    Times(Value, HostTensor),
+}
+use Simpler::{Fill, Times};
+
+fn op(name: &'static str, operands: &[Value]) -> Option<Simpler> {
+    Some(Simpler::Op(name, Attrs::none(), operands.to_vec()))
+}
+
+fn truth(value: bool) -> Option<Simpler> {
+    Some(Fill(HostTensor::scalar(value)))
+}
+
+fn shape(shape: &Shape) -> Attrs {
+    Attrs::none().with("shape", Attr::Shape(shape.clone()))
+}
+
+/// A comparison that is true where this one is false, unless an operand is `NaN`; and whether `NaN` makes no difference.
+fn opposite(comparison: &str) -> Option<(&'static str, bool)> {
+    Some(match comparison {
+        "eq" => ("ne", true),
+        "ne" => ("eq", true),
+        "lt" => ("ge", false),
+        "ge" => ("lt", false),
+        "gt" => ("le", false),
+        "le" => ("gt", false),
+        _ => return None,
+    })
+}
+
+/// Whether a type has all values of another one.
+fn holds(to: DType, from: DType) -> bool {
+    use DType::{Bool, F32, F64, I32, I64, U8, U32};
+    match (from, to) {
+        (Bool, _) | (U8, I32 | I64 | U32 | F32 | F64) | (I32 | U32, I64 | F64) | (F32, F64) => true,
+        _ => from == to,
+    }
+}
+
+/// Whether conversion by way of a type is conversion.
+fn is_detour(from: DType, by: DType, to: DType) -> bool {
+    // A float is cut off at the bounds of an integer, where an integer would wrap.
+    let same = from.is_float() || !by.is_float() || (by, to) == (DType::F64, DType::F32);
+    holds(by, from) && (holds(to, from) || same)
+}
+
+/// What `x / d` may be multiplied by instead: the inverse of a power of two, if it is a normal number.
+fn exact_inverse(d: &HostTensor) -> Option<HostTensor> {
+    match d.buffer() {
+        Buffer::F32(d) => {
+            let inverse = 1.0 / d[0];
+            (d[0].is_normal() && inverse.is_normal() && d[0].to_bits() << 9 == 0).then(|| HostTensor::scalar(inverse))
+        }
+        Buffer::F64(d) => {
+            let inverse = 1.0 / d[0];
+            (d[0].is_normal() && inverse.is_normal() && d[0].to_bits() << 12 == 0).then(|| HostTensor::scalar(inverse))
+        }
+        _ => None,
+    }
+}
+
+impl Algebra<'_> {
+    fn region(&mut self, region: Region) {
+        let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
+        let mut kept = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            self.replaced.apply(&mut self.graph.node_mut(node).operands);
+            for inner in self.graph.node(node).regions.clone() {
+                self.region(inner);
+            }
+            if self.node(node, &mut kept) {
+                kept.push(node);
+            }
+        }
+        let data = self.graph.region_mut(region);
+        data.nodes = kept;
+        self.replaced.apply(&mut data.yields);
+    }
+
+    /// Simplifies a node as far as it goes; gives whether it stays.
+    fn node(&mut self, node: Node, kept: &mut Vec<Node>) -> bool {
+        for _ in 0..MAX_STEPS {
+            let Some(simpler) = self.rule(node) else { return true };
+            let result = self.graph.node(node).results[0];
+            let did = match simpler {
+                Simpler::Value(v) if self.graph.ty(v) == self.graph.ty(result) => {
+                    self.changed = true;
+                    let name = self.graph.value(result).name;
+                    let data = self.graph.value_mut(v);
+                    data.name = data.name.or(name);
+                    self.replaced.replace(result, v);
+                    return false;
+                }
+                Simpler::Value(_) => false,
+                Simpler::Op(name, attrs, operands) => self.rewrite(node, name, attrs, operands),
+                Fill(scalar) => self.fill(node, scalar, kept),
+                Times(v, scalar) => self.times(node, v, scalar, kept),
+            };
+            if !did {
+                return true;
+            }
+            self.changed = true;
+        }
+        true
+    }
+
+    /// Makes another operation of a node, if its result is of the same type.
+    fn rewrite(&mut self, node: Node, name: &str, attrs: Attrs, operands: Vec<Value>) -> bool {
+        let def = crate::ops::by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"));
+        let data = self.graph.node_mut(node);
+        let old_op = std::mem::replace(&mut data.op, Op::Prim(def, attrs));
+        let old_operands = std::mem::replace(&mut data.operands, operands);
+        let result = data.results[0];
+        let fits =
+            crate::ir::result_types(self.graph, node).is_ok_and(|types| types[..] == [self.graph.ty(result).clone()]);
+        if !fits {
+            let data = self.graph.node_mut(node);
+            data.op = old_op;
+            data.operands = old_operands;
+        }
+        fits
+    }
+
+    /// Makes one number everywhere of a node.
+    fn fill(&mut self, node: Node, scalar: HostTensor, kept: &mut Vec<Node>) -> bool {
+        let data = self.graph.node(node);
+        let Type::Tensor(ty) = self.graph.ty(data.results[0]).clone() else { return false };
+        if ty.dtype != scalar.dtype() || !ty.shape.is_definite() {
+            return false;
+        }
+        if ty.shape.rank() == 0 {
+            let data = self.graph.node_mut(node);
+            data.op = Op::Constant(scalar);
+            data.operands.clear();
+            return true;
+        }
+        let scalar = self.constant(node, scalar, kept);
+        self.rewrite(node, "broadcast_to", shape(&ty.shape), vec![scalar])
+    }
+
+    /// A new constant before a node.
+    fn constant(&mut self, node: Node, scalar: HostTensor, kept: &mut Vec<Node>) -> Value {
+        let data = self.graph.node(node);
+        let (region, origin, ty) = (data.region, data.origin(), Type::Tensor(scalar.ty()));
+        let constant = self.graph.make_node(region, Op::Constant(scalar), vec![], [ty], origin);
+        kept.push(constant);
+        self.graph.node(constant).results[0]
+    }
+
+    /// Makes a product with a number of a node.
+    fn times(&mut self, node: Node, v: Value, scalar: HostTensor, kept: &mut Vec<Node>) -> bool {
+        let Type::Tensor(ty) = self.graph.ty(v).clone() else { return false };
+        let mut factor = self.constant(node, scalar, kept);
+        if ty.shape.rank() > 0 {
+            let data = self.graph.node(node);
+            let (region, origin) = (data.region, data.origin());
+            let def = crate::ops::by_name("broadcast_to").expect("there is an operation `broadcast_to`");
+            let stretched =
+                self.graph.make_node(region, Op::Prim(def, shape(&ty.shape)), vec![factor], [Type::Tensor(ty)], origin);
+            kept.push(stretched);
+            factor = self.graph.node(stretched).results[0];
+        }
+        self.rewrite(node, "mul", Attrs::none(), vec![v, factor])
+    }
+
+    fn dtype(&self, v: Value) -> DType {
+        self.graph.ty(v).element().dtype
+    }
+
+    fn is_float(&self, v: Value) -> bool {
+        self.dtype(v).is_float()
+    }
+
+    /// Whether all extents are known: then nothing is left to be checked when it runs.
+    fn is_known(&self, v: Value) -> bool {
+        self.graph.ty(v).as_tensor().is_some_and(|ty| ty.shape.known().is_some())
+    }
+
+    fn rank(&self, v: Value) -> usize {
+        self.graph.ty(v).element().shape.rank()
+    }
+
+    /// The number that all elements of a value are, if its definition says so.
+    fn number(&self, v: Value) -> Option<HostTensor> {
+        let mut v = v;
+        // Chains of views are one view after this pass.
+        for _ in 0..2 * MAX_STEPS {
+            v = match self.graph.value(v).def {
+                ValueDef::Param(region, i) => captured(self.graph, region, i as usize)?,
+                ValueDef::Result(node, _) => match &self.graph.node(node).op {
+                    Op::Constant(t) => {
+                        return (t.len() <= super::fold::SMALL).then(|| super::fold::uniform(t)).flatten();
+                    }
+                    Op::Prim(def, _) if identity::keeps_fill(def.name) => self.graph.node(node).operands[0],
+                    _ => return None,
+                },
+            };
+        }
+        None
+    }
+
+    fn is_number(&self, v: Value, number: f64) -> bool {
+        self.number(v).is_some_and(|t| t.to_f64() == Some(number))
+    }
+
+    fn is_truth(&self, v: Value, truth: bool) -> bool {
+        self.number(v).is_some_and(|t| t.as_slice::<bool>() == Some(&[truth]))
+    }
+
+    /// The operand of the operation of that name which gives a value.
+    fn made_of(&self, name: &str, v: Value) -> Option<Value> {
+        made_by(self.graph, v).filter(|(by, _)| *by == name).map(|(_, operands)| operands[0])
+    }
+
+    /// What a node may be instead.
+    fn rule(&self, node: Node) -> Option<Simpler> {
+        let data = self.graph.node(node);
+        let Op::Prim(def, attrs) = &data.op else { return None };
+        let is_known = data.operands.iter().chain(&data.results).all(|&v| self.is_known(v));
+        match data.operands[..] {
+            [x] => self.unary(def.name, x).or_else(|| self.view(node, def.name, attrs).filter(|_| is_known)),
+            [x, y] if x == y => self.of_equals(def.name, x),
+            [x, y] => {
+                let of_signs = || self.of_signs(def.name, x, y);
+                let of_numbers = || self.of_numbers(def.name, x, y).filter(|_| is_known);
+                of_signs().or_else(of_numbers).or_else(|| self.view(node, def.name, attrs).filter(|_| is_known))
+            }
+            [p, x, y] if def.name == "select" => self.select(p, x, y, is_known),
+            _ => None,
+        }
+    }
+
+    fn unary(&self, name: &str, x: Value) -> Option<Simpler> {
+        let (by, inner) = made_by(self.graph, x)?;
+        match (name, by) {
+            ("neg", "sub") if !self.is_float(x) => op("sub", &[inner[1], inner[0]]),
+            ("abs", "neg") => op("abs", &inner[..1]),
+            ("abs", "abs") => Some(Simpler::Value(x)),
+            ("not", by) => {
+                let (opposite, holds_for_nan) = opposite(by)?;
+                if holds_for_nan || !self.is_float(inner[0]) { op(opposite, inner) } else { None }
+            }
+            _ => None,
+        }
+    }
+
+    fn of_equals(&self, name: &str, x: Value) -> Option<Simpler> {
+        let is_float = self.is_float(x);
+        match name {
+            "sub" | "xor" if !is_float => Some(Fill(HostTensor::zeros(self.dtype(x), []))),
+            "eq" | "le" | "ge" if !is_float => truth(true),
+            "ne" if !is_float => truth(false),
+            "lt" | "gt" => truth(false),
+            "and" | "or" | "maximum" | "minimum" => Some(Simpler::Value(x)),
+            "mul" | "div" if name == "mul" || is_float => {
+                let x = self.made_of("neg", x)?;
+                op(if name == "mul" { "mul" } else { "div" }, &[x, x])
+            }
+            _ => None,
+        }
+    }
+
+    fn of_signs(&self, name: &str, x: Value, y: Value) -> Option<Simpler> {
+        let negated = |v: Value| self.made_of("neg", v);
+        match (name, negated(x), negated(y)) {
+            ("add", _, Some(y)) => op("sub", &[x, y]),
+            ("add", Some(x), None) => op("sub", &[y, x]),
+            ("sub", _, Some(y)) => op("add", &[x, y]),
+            ("mul", Some(x), Some(y)) => op("mul", &[x, y]),
+            ("div", Some(x), Some(y)) if self.is_float(x) => op("div", &[x, y]),
+            ("and" | "or", ..) if self.made_of("not", x) == Some(y) || self.made_of("not", y) == Some(x) => {
+                truth(name == "or")
+            }
+            _ => None,
+        }
+    }
+
+    fn of_numbers(&self, name: &str, x: Value, y: Value) -> Option<Simpler> {
+        match name {
+            "sub" if self.number(x).is_some_and(|t| identity::adds_nothing(&t)) => op("neg", &[y]),
+            "mul" if self.is_number(y, -1.0) => op("neg", &[x]),
+            "mul" if self.is_number(x, -1.0) => op("neg", &[y]),
+            "div" => Some(Times(x, exact_inverse(&self.number(y)?)?)),
+            _ => None,
+        }
+    }
+
+    fn select(&self, p: Value, x: Value, y: Value, is_known: bool) -> Option<Simpler> {
+        if let Some(p) = self.made_of("not", p) {
+            return op("select", &[p, y, x]);
+        }
+        if !is_known {
+            return None;
+        }
+        let chosen = |v: Value| made_by(self.graph, v).filter(|(by, inner)| *by == "select" && inner[0] == p);
+        if x == y {
+            Some(Simpler::Value(x))
+        } else if self.is_truth(x, true) && self.is_truth(y, false) {
+            Some(Simpler::Value(p))
+        } else if self.is_truth(x, false) && self.is_truth(y, true) {
+            op("not", &[p])
+        } else if let Some((_, inner)) = chosen(x) {
+            op("select", &[p, inner[1], y])
+        } else if let Some((_, inner)) = chosen(y) {
+            op("select", &[p, x, inner[2]])
+        } else {
+            None
+        }
+    }
+
+    /// Other views of what is viewed, and conversions.
+    fn view(&self, node: Node, name: &str, attrs: &Attrs) -> Option<Simpler> {
+        let data = self.graph.node(node);
+        let (x, result) = (data.operands[0], data.results[0]);
+        let to = &self.graph.ty(result).element().shape;
+        let is_view = matches!(name, "reshape" | "permute" | "flip" | "slice" | "broadcast_to");
+        match name {
+            "broadcast_like" => return Some(Simpler::Op("broadcast_to", shape(to), vec![x])),
+            "reshape_like" => return Some(Simpler::Op("reshape", shape(to), vec![x])),
+            "slice" if self.graph.ty(x) == self.graph.ty(result) => return Some(Simpler::Value(x)),
+            _ => {}
+        }
+        let inner_node = self.graph.node(self.graph.producer(x)?);
+        let Op::Prim(inner, inner_attrs) = &inner_node.op else { return None };
+        let &[y] = &inner_node.operands[..] else { return None };
+        if !self.is_known(y) {
+            return None;
+        }
+        match (name, inner.name) {
+            ("cast", "cast") if is_detour(self.dtype(y), self.dtype(x), self.dtype(result)) => {
+                let to = self.dtype(result);
+                let direct = || Simpler::Op("cast", Attrs::none().with("dtype", Attr::DType(to)), vec![y]);
+                Some(if self.dtype(y) == to { Simpler::Value(y) } else { direct() })
+            }
+            ("reshape", "reshape") if self.graph.ty(y) == self.graph.ty(result) => Some(Simpler::Value(y)),
+            ("reshape", "reshape") => Some(Simpler::Op("reshape", shape(to), vec![y])),
+            ("broadcast_to", "broadcast_to") => Some(Simpler::Op("broadcast_to", shape(to), vec![y])),
+            ("broadcast_to", "reshape") if self.rank(y) == 0 => Some(Simpler::Op("broadcast_to", shape(to), vec![y])),
+            ("permute", "permute") => {
+                let inner = inner_attrs.ints("axes");
+                let axes: Vec<i64> = attrs.indices("axes").into_iter().map(|i| inner[i]).collect();
+                let is_identity = axes.iter().enumerate().all(|(i, &a)| i as i64 == a);
+                let permuted = || Simpler::Op("permute", Attrs::none().with("axes", Attr::Ints(axes)), vec![y]);
+                Some(if is_identity { Simpler::Value(y) } else { permuted() })
+            }
+            ("flip", "flip") if attrs == inner_attrs => Some(Simpler::Value(y)),
+            (_, "broadcast_to") if is_view && self.rank(y) == 0 && to.rank() == 0 => Some(Simpler::Value(y)),
+            (_, "broadcast_to") if is_view && self.rank(y) == 0 => {
+                Some(Simpler::Op("broadcast_to", shape(to), vec![y]))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conversions that are left out change nothing, for values at all bounds.
+    #[test]
+    fn conversion_by_way_of_a_type_is_left_out_where_it_makes_no_difference() {
+        let cast = |t: &HostTensor, to: DType| {
+            let def = crate::ops::by_name("cast").expect("there is an operation `cast`");
+            let attrs = Attrs::none().with("dtype", Attr::DType(to));
+            let ty = crate::TensorType { dtype: to, shape: t.ty().shape };
+            (def.eval)(&crate::ops::EvalCx { operands: &[t], attrs: &attrs, ty: &ty }).expect("it is a conversion")
+        };
+        let numbers = [
+            0.0,
+            -0.0,
+            0.3,
+            -0.7,
+            1.0,
+            -1.0,
+            127.0,
+            128.0,
+            255.0,
+            256.0,
+            -129.0,
+            16777217.0,
+            2147483647.0,
+            -2147483648.0,
+            4294967295.0,
+            4294967296.0,
+            9.3e18,
+            -9.3e18,
+            1e-310,
+            1e300,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::NAN,
+        ];
+        let numbers = HostTensor::new([numbers.len()], numbers.to_vec());
+        let mut detours = 0;
+        for from in DType::ALL {
+            let x = cast(&numbers, from);
+            for by in DType::ALL {
+                for to in DType::ALL {
+                    if is_detour(from, by, to) {
+                        detours += 1;
+                        let (direct, twice) = (cast(&x, to), cast(&cast(&x, by), to));
+                        assert_eq!(format!("{direct:?}"), format!("{twice:?}"), "{from:?} by {by:?} to {to:?}");
+                    }
+                }
+            }
+        }
+        assert!(detours > 80, "{detours}");
+        assert!(!is_detour(DType::I32, DType::F64, DType::U8), "saturates where it wraps");
+    }
+
+    #[test]
+    fn only_powers_of_two_have_an_exact_inverse() {
+        let inverse = |x: f32| exact_inverse(&HostTensor::scalar(x)).map(|t| t.data::<f32>()[0]);
+        assert_eq!(inverse(8.0), Some(0.125));
+        assert_eq!(inverse(-0.5), Some(-2.0));
+        for x in [0.0, 3.0, f32::INFINITY, f32::NAN, 1e-40, 2f32.powi(127)] {
+            assert_eq!(inverse(x), None, "{x}");
+        }
+    }
+
+    #[test]
+    fn every_operation_named_here_exists() {
+        let code = include_str!("simplify.rs").split("#[cfg(test)]").next().unwrap_or_default();
+        let names = code
+            .lines()
+            .filter(|l| l.contains("=>") || l.contains("op("))
+            .flat_map(|l| l.split('"').skip(1).step_by(2));
+        let names: Vec<&str> = names.filter(|n| !["axes", "dtype", "shape"].contains(n)).collect();
+        assert!(names.len() > 60, "{names:?}");
+        for name in names {
+            assert!(crate::ops::by_name(name).is_some(), "there is no operation `{name}`");
+        }
+    }
+}
