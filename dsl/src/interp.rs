@@ -73,6 +73,17 @@ impl Drop for Cell {
 }
 
 impl Stack {
+    /// A stack of some elements, from the bottom, with zeros without end below them or with nothing.
+    pub fn new(element: TensorType, zeros_below: bool, items: impl IntoIterator<Item = HostTensor>) -> Stack {
+        let empty = Stack { element, top: None, zeros_below };
+        items.into_iter().fold(empty, |stack, tensor| stack.push(tensor))
+    }
+
+    /// Whether there are zeros without end below its elements.
+    pub fn has_zeros_below(&self) -> bool {
+        self.zeros_below
+    }
+
     fn push(&self, tensor: HostTensor) -> Stack {
         Stack { top: Some(Arc::new(Cell { tensor, below: self.top.clone() })), ..self.clone() }
     }
@@ -83,7 +94,7 @@ impl Stack {
     }
 
     /// The elements, top first.
-    fn items(&self) -> Vec<HostTensor> {
+    pub fn items(&self) -> Vec<HostTensor> {
         let mut items = Vec::new();
         let mut at = &self.top;
         while let Some(cell) = at {

@@ -5,9 +5,9 @@ use crate::native::Native;
 use crate::plan::{self, Context, Plan};
 use crate::results::Results;
 use crate::state::Guard;
-use anabranch_dsl::interp::{self, Surroundings};
+use anabranch_dsl::interp::{self, Datum, Surroundings};
 use anabranch_dsl::ir::dependence;
-use anabranch_dsl::{DType, Diagnostic, Dim, Graph, HostTensor, Result, autodiff, passes};
+use anabranch_dsl::{DType, Diagnostic, Dim, Graph, HostTensor, Result, Type, autodiff, passes};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -129,6 +129,37 @@ impl Program {
         let outputs = plan.finish(&mut cx, inputs, VarsMut::Tensors(vars), &self.results);
         self.give_back(cx);
         Ok(outputs)
+    }
+
+    /// Runs a graph without variables, whose inputs and outputs may be stacks.
+    pub(crate) fn run_data(&self, inputs: Vec<Datum>, surroundings: Surroundings<'_>) -> Result<Vec<Datum>> {
+        let plan = self.plan.as_ref().expect("a part of a graph is compiled, or given to the interpreter itself");
+        let mut cx = self.context(plan)?;
+        cx.stack_inputs.clear();
+        let tensors: Vec<HostTensor> = inputs
+            .into_iter()
+            .map(|datum| {
+                let (tensor, stack) = match datum {
+                    Datum::Tensor(tensor) => (tensor, None),
+                    Datum::Stack(stack) => (HostTensor::scalar(false), Some(stack)),
+                    Datum::List(_) => panic!("parts with lists at their border are interpreted"),
+                };
+                cx.stack_inputs.push(stack);
+                tensor
+            })
+            .collect();
+        let mut none = Vec::new();
+        plan.run(&mut cx, &tensors, Vars::Tensors(&none), surroundings, &self.results)?;
+        let mut outputs = plan.finish(&mut cx, &tensors, VarsMut::Tensors(&mut none), &self.results).into_iter();
+        let mut stacks = std::mem::take(&mut cx.stack_outputs).into_iter();
+        let all = self.graph.outputs().iter().map(|&v| match self.graph.ty(v) {
+            Type::Stack(_) => Datum::Stack(stacks.next().flatten().expect("the plan gave its stacks")),
+            _ => Datum::Tensor(outputs.next().expect("the plan gave its tensors")),
+        });
+        let all = all.collect();
+        cx.stack_outputs.resize(plan.n_stack_outputs, None);
+        self.give_back(cx);
+        Ok(all)
     }
 
     /// Runs the graph on locked variables.

@@ -6,7 +6,7 @@
 use super::element::Cell;
 use super::memory::Sources;
 use crate::plan::View;
-use anabranch_dsl::{DType, HostTensor, TensorType, bf16, f16, match_dtype};
+use anabranch_dsl::{DType, HostTensor, TensorType, bf16, f16, interp, match_dtype};
 use std::cmp::Ordering;
 
 /// A stack of tensors. Its memory stays when it is emptied.
@@ -69,6 +69,25 @@ impl Stack {
     pub(crate) fn set_zeros(&mut self) {
         self.clear();
         self.zeros_below = true;
+    }
+
+    /// Becomes what a stack of the interpreter is.
+    pub(crate) fn set(&mut self, other: &interp::Stack) {
+        self.clear();
+        self.zeros_below = other.has_zeros_below();
+        other.items().into_iter().rev().for_each(|tensor| self.push_host(tensor));
+    }
+
+    /// The same as a stack of the interpreter, of a type.
+    pub(crate) fn to_host(&self, element: &TensorType) -> interp::Stack {
+        let Some(Element { dtype, bytes }) = self.element else {
+            return interp::Stack::new(element.clone(), self.zeros_below, self.tensors.iter().cloned());
+        };
+        let all: &[u8] = bytemuck::cast_slice(&self.words);
+        let tensor = |i: usize| {
+            HostTensor::from_buffer(self.shape.clone(), super::element::to_buffer(dtype, &all[i * bytes..][..bytes]))
+        };
+        interp::Stack::new(element.clone(), self.zeros_below, (0..self.len).map(tensor))
     }
 
     /// Whether there is an element to pop.

@@ -5,8 +5,8 @@ use crate::optimize::optimize;
 use crate::program::{Options, Program};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, Datum, Surroundings};
-use anabranch_dsl::ir::Op;
-use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, TensorType};
+use anabranch_dsl::ir::{Op, Value};
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, TensorType, Type};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -110,11 +110,14 @@ const FEW_ELEMENTS: usize = 4096;
 
 impl CpuKernel {
     pub(crate) fn new(graph: Graph, options: Options) -> Result<CpuKernel> {
-        let is_tensor = |v: &anabranch_dsl::ir::Value| graph.ty(*v).as_tensor().is_some();
-        let is_known = |v: &anabranch_dsl::ir::Value| graph.ty(*v).element().shape.known().is_some();
-        let how = if options.interpreted || !graph.inputs().iter().chain(graph.outputs()).all(is_tensor) {
+        let is_tensor = |v: &Value| graph.ty(*v).as_tensor().is_some();
+        let is_list = |v: &Value| matches!(graph.ty(*v), Type::List(_));
+        let is_known = |v: &Value| graph.ty(*v).element().shape.known().is_some();
+        let mut border = graph.inputs().iter().chain(graph.outputs());
+        let known = graph.inputs().iter().all(is_known);
+        let how = if options.interpreted || border.any(|v| is_list(v) || (!known && !is_tensor(v))) {
             How::Interpreted
-        } else if graph.inputs().iter().all(is_known) {
+        } else if known {
             How::Compiled(Box::new(Program::with_options(graph.clone(), options)?))
         } else {
             How::BySignature(Mutex::default())
@@ -147,11 +150,11 @@ impl CpuKernel {
         let surroundings = Surroundings { print: &*outside.print, stop: &outside.stop };
         let outputs = match &self.how {
             How::Interpreted => self.interpret(&inputs, surroundings),
-            How::Compiled(program) => run_program(program, inputs, surroundings),
+            How::Compiled(program) => program.run_data(inputs, surroundings),
             How::BySignature(plans) => {
-                let tensors = inputs.iter().map(|d| d.as_tensor().expect("checked when it was made"));
+                let tensors = inputs.iter().map(|d| d.as_tensor().expect("such a kernel has no others"));
                 let signature: Vec<TensorType> = tensors.map(HostTensor::ty).collect();
-                run_program(&*self.plan_for(plans, signature)?, inputs, surroundings)
+                self.plan_for(plans, signature)?.run_data(inputs, surroundings)
             }
         };
         if let Some(begin) = timed {
@@ -187,10 +190,4 @@ impl CpuKernel {
         plans.truncate(MAX_PLANS);
         Ok(program)
     }
-}
-
-fn run_program(program: &Program, inputs: Vec<Datum>, surroundings: Surroundings<'_>) -> Result<Vec<Datum>> {
-    let tensor = |d| if let Datum::Tensor(t) = d { t } else { panic!("a plan takes tensors") };
-    let inputs: Vec<HostTensor> = inputs.into_iter().map(tensor).collect();
-    Ok(program.step(&inputs, &mut [], surroundings)?.into_iter().map(Datum::Tensor).collect())
 }

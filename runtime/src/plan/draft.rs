@@ -171,7 +171,10 @@ impl Draft {
             }
             Instr::Run(step) => self.step_touches(*step, f, Write),
             Instr::CheckFinite(step) => self.step_touches(*step, f, Read),
-            Instr::StackNew(s) | Instr::StackZeros(s) => f(Storage::Stack(*s), Write),
+            Instr::StackNew(s) | Instr::StackZeros(s) | Instr::StackInput { stack: s, .. } => {
+                f(Storage::Stack(*s), Write);
+            }
+            Instr::StackOutput { stack, .. } => f(Storage::Stack(*stack), Read),
             Instr::StackMove { dst, src, .. } => {
                 f(Storage::Stack(*src), Read);
                 f(Storage::Stack(*dst), Write);

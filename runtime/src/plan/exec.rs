@@ -28,6 +28,9 @@ pub(crate) struct Context {
     pub(super) scratch: Scratch,
     /// What stands in for variables while they are written.
     spare: Vec<HostTensor>,
+    /// The inputs and outputs that are stacks, by their positions.
+    pub(crate) stack_inputs: Vec<Option<interp::Stack>>,
+    pub(crate) stack_outputs: Vec<Option<interp::Stack>>,
 }
 
 impl Context {
@@ -51,6 +54,8 @@ impl Context {
                 HostTensor::zeros(DType::U8, [0]);
                 plan.updates.iter().map(|u| u.vars.len()).max().unwrap_or(0)
             ],
+            stack_inputs: Vec::new(),
+            stack_outputs: vec![None; plan.n_stack_outputs],
         })
     }
 
@@ -142,6 +147,14 @@ impl Plan {
                 Instr::CheckFinite(step) => self.check_finite(cx, &self.steps[step.index()], foreign)?,
                 Instr::StackNew(s) => cx.stacks[s.index()].clear(),
                 Instr::StackZeros(s) => cx.stacks[s.index()].set_zeros(),
+                Instr::StackInput { stack, input } => {
+                    let given = cx.stack_inputs[*input as usize].take().expect("a stack was given");
+                    cx.stacks[stack.index()].set(&given);
+                }
+                Instr::StackOutput { stack, output } => {
+                    let given = cx.stacks[stack.index()].to_host(self.stacks[stack.index()].element());
+                    cx.stack_outputs[*output as usize] = Some(given);
+                }
                 Instr::StackMove { dst, src, take } if matches!(self.stacks[dst.index()], Type::List(_)) => {
                     move_list(&mut cx.lists, *dst, *src, *take);
                 }

@@ -82,6 +82,8 @@ impl Plan {
             }
             Instr::StackNew(s) => write!(f, "{s:?} = empty"),
             Instr::StackZeros(s) => write!(f, "{s:?} = zeros without end"),
+            Instr::StackInput { stack, input } => write!(f, "{stack:?} = input {input}"),
+            Instr::StackOutput { stack, output } => write!(f, "output {output} = {stack:?}"),
             Instr::StackMove { dst, src, take } => {
                 write!(f, "{dst:?} = {} {src:?}", if *take { "take" } else { "copy" })
             }

@@ -159,6 +159,7 @@ pub(super) fn finish(
         constants,
         inputs,
         outputs,
+        n_stack_outputs: 0,
         assigns,
         updates,
         additions: draft.additions.clone(),
@@ -269,6 +270,8 @@ impl Finish<'_> {
                     Instr::Assert { cond, step } => Instr::Assert { cond: self.reg(cond), step },
                     Instr::StackNew(s) => Instr::StackNew(self.stack(s)),
                     Instr::StackZeros(s) => Instr::StackZeros(self.stack(s)),
+                    Instr::StackInput { stack, input } => Instr::StackInput { stack: self.stack(stack), input },
+                    Instr::StackOutput { stack, output } => Instr::StackOutput { stack: self.stack(stack), output },
                     Instr::StackMove { dst, src, take } => {
                         Instr::StackMove { dst: self.stack(dst), src: self.stack(src), take }
                     }

@@ -191,6 +191,10 @@ pub(crate) enum Instr {
     StackNew(StackId),
     /// Makes a stack one of zeros without end.
     StackZeros(StackId),
+    /// Makes a stack what an input is: of a part of a graph. See [`Plan::stack_outputs`].
+    StackInput { stack: StackId, input: u32 },
+    /// Gives a stack as an output.
+    StackOutput { stack: StackId, output: u32 },
     /// Copies a stack or list; takes its content if the source is not used any more.
     StackMove { dst: StackId, src: StackId, take: bool },
     /// Pushes the operand of a step.
@@ -259,6 +263,9 @@ pub(crate) struct Plan {
     pub(crate) constants: Vec<HostTensor>,
     pub(crate) inputs: Vec<TensorType>,
     pub(crate) outputs: Vec<(Operand, TensorType)>,
+    /// How many outputs are stacks. The inputs and outputs of a whole graph are tensors; those of a part that is a kernel may be stacks: the
+    /// former are given as tensors that nobody reads, and beside them as stacks, the latter come beside the other outputs.
+    pub(crate) n_stack_outputs: usize,
     /// What gives variables new values in place, in order; before the others.
     pub(crate) updates: Vec<Update>,
     pub(crate) assigns: Vec<Assign>,

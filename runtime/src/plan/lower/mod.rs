@@ -102,17 +102,17 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
     };
     let inputs = lower.inputs();
     lower.region(graph.root())?;
-    let outputs = graph
-        .outputs()
-        .iter()
-        .map(|&v| Ok((lower.operand(v)?, graph.ty(v).element().clone())))
-        .collect::<Result<Vec<_>>>()?;
+    let n_stack_outputs = lower.stack_outputs();
+    let tensors = graph.outputs().iter().filter(|&&v| graph.ty(v).as_tensor().is_some());
+    let outputs =
+        tensors.map(|&v| Ok((lower.operand(v)?, graph.ty(v).element().clone()))).collect::<Result<Vec<_>>>()?;
     let mut assigns = lower.assigns()?;
     let updates = if options.fuse { updates(&mut lower.draft, &outputs, &mut assigns) } else { Vec::new() };
     if options.fuse {
         super::finish::join(&mut lower.draft, &outputs, &assigns, &updates);
     }
-    super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns, updates)
+    let plan = super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns, updates)?;
+    Ok(Plan { n_stack_outputs, ..plan })
 }
 
 /// Who uses each value.
@@ -143,6 +143,12 @@ impl Lower<'_> {
         let types = graph.inputs().iter().map(|&v| graph.ty(v).element().clone()).collect();
         for (i, &v) in graph.inputs().iter().enumerate() {
             let ty = graph.ty(v).element();
+            if let Type::Stack(_) = graph.ty(v) {
+                let stack = self.new_stack(graph.ty(v).clone());
+                self.emit(Instr::StackInput { stack, input: i as u32 });
+                self.places[v.index()] = Some(Place::Stack(stack));
+                continue;
+            }
             let base = Base::Input(i as u32);
             let place = match ty.shape.known() {
                 Some(shape) => self.tensor_place(View::whole(base, ty.dtype, shape), "input", Loc::UNKNOWN),
@@ -151,6 +157,19 @@ impl Lower<'_> {
             self.places[v.index()] = Some(place);
         }
         types
+    }
+
+    /// Gives the outputs that are stacks; gives how many there are.
+    fn stack_outputs(&mut self) -> usize {
+        let graph = self.graph;
+        let stacks = graph.outputs().iter().filter(|&&v| matches!(graph.ty(v), Type::Stack(_)));
+        let mut n = 0;
+        for &v in stacks {
+            let Some(Place::Stack(stack)) = self.places[v.index()] else { panic!("{v} is no stack") };
+            self.emit(Instr::StackOutput { stack, output: n });
+            n += 1;
+        }
+        n as usize
     }
 
     /// What becomes of the variables. A value that lies in a variable is copied: it may be assigned itself.
