@@ -217,7 +217,6 @@ impl Liveness {
                 continue;
             };
             let step = draft.step(*step);
-<<<<<<< HEAD
             if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
                 for (o, out) in outs.iter().enumerate() {
                     (0..step.operands.len()).any(|i| {
@@ -227,17 +226,9 @@ impl Liveness {
                     });
                 }
             }
-            let (Kernel::Map(_), Out::View(out)) = (&step.kernel, &step.out) else {
-                continue;
-            };
-            for operand in &step.operands {
-                if let Operand::View(v) = operand
-                    && matches!(v.base, Base::Buffer(_))
-=======
             let Out::View(out) = &step.out else { continue };
             for v in overwritten(step) {
                 if matches!(v.base, Base::Buffer(_))
->>>>>>> 219826f (Compute products of floats in tiles of our own, with packed operands kept in loops and elementwise operations behind each block)
                     && self.union(draft, v.storage().expect("a buffer"), out.storage().expect("a buffer"))
                 {
                     break;
@@ -328,7 +319,6 @@ impl Liveness {
             }),
             Some(Item::Instr(Instr::Run(step))) => {
                 let step = draft.step(*step);
-<<<<<<< HEAD
                 if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
                     let Some(o) = outs.iter().position(|out| class(out) == Some(begins)) else { return false };
                     return step.operands.iter().enumerate().all(|(i, operand)| {
@@ -336,12 +326,10 @@ impl Liveness {
                         class(view) != Some(ends) || (rows.may_lie_in(i, o) && is_all_of(view, &outs[o]))
                     });
                 }
-                let (Kernel::Map(_), Out::View(out)) = (&step.kernel, &step.out) else {
-                    return false;
-                };
-=======
                 let Out::View(out) = &step.out else { return false };
->>>>>>> 219826f (Compute products of floats in tiles of our own, with packed operands kept in loops and elementwise operations behind each block)
+                if overwritten(step).next().is_none() {
+                    return false;
+                }
                 class(out) == Some(begins)
                     && step.operands.iter().all(|operand| match operand {
                         Operand::View(v) => {
