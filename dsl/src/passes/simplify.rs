@@ -99,9 +99,10 @@ fn opposite(comparison: &str) -> Option<(&'static str, bool)> {
 
 /// Whether a type has all values of another one.
 fn holds(to: DType, from: DType) -> bool {
-    use DType::{Bool, F32, F64, I32, I64, U8, U32};
+    use DType::{BF16, Bool, F16, F32, F64, I32, I64, U8, U32};
     match (from, to) {
-        (Bool, _) | (U8, I32 | I64 | U32 | F32 | F64) | (I32 | U32, I64 | F64) | (F32, F64) => true,
+        (Bool, _) | (U8, I32 | I64 | U32 | F32 | F64) | (I32 | U32, I64 | F64) => true,
+        (F16 | BF16, F32 | F64) | (F32, F64) => true,
         _ => from == to,
     }
 }

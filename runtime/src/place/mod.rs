@@ -60,12 +60,15 @@ impl Placement {
         self.vars[var.index()]
     }
 
-    /// The devices that have nodes or variables, in order.
+    /// The devices that have nodes or variables, in order; the first one if none has, as of a graph that gives back its inputs.
     pub(crate) fn devices(&self, graph: &Graph) -> Vec<DeviceId> {
         let mut all = self.vars.clone();
         graph.visit_nodes(graph.root(), &mut |node| all.push(self.of(node)));
         all.sort_unstable();
         all.dedup();
+        if all.is_empty() {
+            all.push(DeviceId::from_index(0));
+        }
         all
     }
 }

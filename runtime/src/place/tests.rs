@@ -100,6 +100,12 @@ fn a_small_graph_and_a_single_chain_are_not_split() {
 }
 
 #[test]
+fn a_graph_without_nodes_is_on_the_first_device() {
+    let graph = Graph::parse("graph @f(%x: f32[2]) -> f32[2] { return %x }", "f.ir").unwrap();
+    assert_eq!(placed(&graph, &Topology::cpus(2)).devices(&graph), [DeviceId::from_index(0)]);
+}
+
+#[test]
 fn the_best_single_device_is_the_fastest() {
     let mut devices = Topology::cpus(3).devices;
     devices[1].flops *= 20.0;
