@@ -327,6 +327,9 @@ impl Liveness {
                     });
                 }
                 let Out::View(out) = &step.out else { return false };
+                if overwritten(step).next().is_none() {
+                    return false;
+                }
                 class(out) == Some(begins)
                     && step.operands.iter().all(|operand| match operand {
                         Operand::View(v) => {
