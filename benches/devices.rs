@@ -66,7 +66,7 @@ fn gpus() -> impl Iterator<Item = Modelled> {
 #[graph]
 fn pipeline(n: Tensor<i32>, x: Tensor) -> Tensor {
     let mut i = scalar(0);
-    let mut states = vec![x; 8];
+    let mut states = [x; 8];
     while i < n {
         let mut from_before = x;
         for s in 0..8 {
@@ -80,7 +80,7 @@ fn pipeline(n: Tensor<i32>, x: Tensor) -> Tensor {
 
 #[graph]
 fn unrolled(x: Tensor) -> Tensor {
-    let mut states = vec![x; 8];
+    let mut states = [x; 8];
     for _ in 0..64 {
         let mut from_before = x;
         for s in 0..8 {
@@ -98,13 +98,13 @@ fn matrix() -> Vec<[f32; 64]> {
 fn pipeline_time(window: u32) -> Duration {
     let session = Session::builder().modelled(gpus()).parallel_iterations(window).build().expect("a session");
     let f = session.function(pipeline).expect("a function");
-    f.profile((64, &matrix())).expect("it runs").1.total
+    f.profile((64, matrix())).expect("it runs").1.total
 }
 
 fn unrolled_time() -> Duration {
     let session = Session::builder().modelled(gpus()).build().expect("a session");
     let f = session.function(unrolled).expect("a function");
-    f.profile(&matrix()).expect("it runs").1.total
+    f.profile(matrix()).expect("it runs").1.total
 }
 
 /// What the executor costs by itself: a chain of operations that are each a node (`BM_executor`).

@@ -39,7 +39,7 @@ fn branches(x: Tensor<f16>, n: Tensor<i32>) -> Tensor<f16> {
     let mut i = scalar(0);
     while i < n {
         if y > f16::from_f32(1.0) {
-            y = y - x;
+            y -= x;
         } else {
             y += f16::from_f32(0.25) * y;
         }

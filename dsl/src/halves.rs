@@ -1,6 +1,6 @@
 //! 16-bit floats: what they are for, and what arithmetic on them means.
 //!
-//! A tensor of [`f16`] or [`bf16`] takes half the memory of one of `f32`. The types are for storage: **an operation on them is the
+//! A tensor of [`struct@f16`] or [`bf16`] takes half the memory of one of `f32`. The types are for storage: **an operation on them is the
 //! operation on `f32`, rounded once**. Its operands are converted, which is exact; it computes as it does with `f32`, so a sum or a
 //! product of matrices adds up in `f32`; and its result is rounded to the nearest value, to the even one of two that are equally near.
 //! Each operation rounds, also where an engine does several in one pass. What only moves elements keeps their bits.
@@ -34,7 +34,7 @@ use crate::Element;
 #[doc(inline)]
 pub use half::{bf16, f16};
 
-/// [`f16`] or [`bf16`].
+/// [`struct@f16`] or [`bf16`].
 pub trait Half: Element {
     /// The same number.
     fn widened(self) -> f32;
@@ -74,7 +74,7 @@ pub(crate) fn odd_f32(x: f64) -> f32 {
     f32::from_bits(towards_zero | 1)
 }
 
-/// An integer as `f64`, rounded to odd like [`odd_f32`].
+/// An integer as `f64`, rounded to odd like `odd_f32`.
 pub fn odd_f64(x: i64) -> f64 {
     const LOW: i64 = 0x7ff;
     if x.unsigned_abs() >> 53 == 0 || x & LOW == 0 {

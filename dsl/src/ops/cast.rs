@@ -128,7 +128,7 @@ impl Any {
 impl<T: Element> Tensor<T> {
     /// The same values as elements of another type, converted like Rust's `as`: floats are cut to integers towards zero and stay
     /// within the range of the type, `NaN` becomes 0; integers wrap; `true` is 1. A number is `true` if it is not 0. To
-    /// [`f16`] and [`bf16`] goes the nearest value, see [`halves`](crate::halves).
+    /// [`struct@f16`] and [`bf16`] goes the nearest value, see [`halves`](crate::halves).
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
