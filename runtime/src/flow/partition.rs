@@ -475,7 +475,7 @@ impl<'g> Cut<'g> {
         while let Some(region) = regions.pop() {
             let nodes = &graph.region(region).nodes;
             regions.extend(nodes.iter().filter(|n| self.split[n.index()]).flat_map(|&n| self.lowered_regions(n)));
-            let levels = self.levels(region);
+            let levels = self.levels(region, &awaited);
             // What an awaited value is made of, as far as it is of the same level and part.
             let mut urgent: HashMap<Node, bool> = HashMap::new();
             let mut mark: BTreeSet<Value> = BTreeSet::new();
@@ -531,8 +531,9 @@ impl<'g> Cut<'g> {
         if matches!(data.op, Op::Call(_)) { &data.regions[..1] } else { &data.regions }
     }
 
-    /// How often a value has changed the part, or gone through a lowered construct, before each node of a region.
-    fn levels(&self, region: Region) -> HashMap<Node, u32> {
+    /// How often a value has changed the part, gone through a lowered construct, or been sent off, before each node of a region: what is sent is not held up
+    /// by what is made of it.
+    fn levels(&self, region: Region, awaited: &BTreeSet<Value>) -> HashMap<Node, u32> {
         let graph = self.graph;
         let mut levels: HashMap<Node, u32> = HashMap::new();
         // Effects come one after the other.
@@ -545,7 +546,7 @@ impl<'g> Cut<'g> {
                 level = level.max(match graph.producer(v) {
                     Some(before) if self.is_copied(before) => 0,
                     Some(before) if !split && !self.split[before.index()] && self.part[before.index()] == own => {
-                        levels[&before]
+                        levels[&before] + u32::from(awaited.contains(&v))
                     }
                     Some(before) => levels[&before] + 1,
                     None => u32::from(!matches!(self.home_of(self.resolve(v)), Home::In(p) if p == own)),
