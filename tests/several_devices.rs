@@ -326,6 +326,16 @@ fn the_layers_of_an_lstm_overlap_forward_and_backward() -> Outcome {
 }
 
 #[test]
+fn a_device_that_is_not_there_is_an_error_at_the_users_line() -> Outcome {
+    for session in [Session::new()?, Session::builder().cpus(2).build()?] {
+        let f = session.function(|x: Tensor| on("/gpu:0", || x * 2.0))?;
+        let error = f.call(1.0).expect_err("there is no GPU").to_string();
+        assert!(error.contains("/gpu:0") && error.contains("tests/several_devices.rs"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
 fn sessions_that_make_no_sense_are_refused() {
     let refused = |builder: anabranch::Builder| builder.build().expect_err("it makes no sense").message;
     assert_eq!(refused(Session::builder().cpus(0)), "a session of no CPU devices");
