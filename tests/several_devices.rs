@@ -135,6 +135,31 @@ fn a_loop_over_several_devices_ends_at_its_deadline_or_when_it_is_cancelled() ->
 }
 
 #[test]
+fn a_loop_that_was_short_in_earlier_calls_ends_at_its_deadline() -> Outcome {
+    #[graph]
+    fn counts(n: Tensor<i32>) -> Tensor<i32> {
+        let end = on("/cpu:1", || n + n);
+        on("/cpu:0", || {
+            let mut i = scalar(0);
+            while i != end {
+                i = (i + 1) % 1000;
+            }
+            i
+        })
+    }
+    let session = Session::builder().cpus(2).build()?;
+    let f = session.function(counts)?;
+    for _ in 0..20 {
+        assert_eq!(f.call(3)?, 6);
+    }
+    let error = f.call_within(Duration::from_millis(30), -1).expect_err("it does not end by itself");
+    assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
+    assert!(error.to_string().contains("while i != end"), "{error}");
+    assert_eq!(f.call(5)?, 10);
+    Ok(())
+}
+
+#[test]
 fn several_steps_of_one_function_run_at_once() -> Outcome {
     let session = Session::builder().cpus(3).build()?;
     let f = session.function(three_sums)?;

@@ -65,7 +65,8 @@ impl CpuDevice {
         let (kernel, outside, events) = (kernel.clone(), outside.clone(), events.clone());
         threads.spawn(move || {
             let begin = Instant::now();
-            let run = || kernel.run(inputs, &outside);
+            let surroundings = Surroundings { print: &*outside.print, stop: &outside.stop };
+            let run = || kernel.run(inputs, surroundings);
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
             let panicked = |_| Err(Diagnostic::new("a kernel panicked: this is a mistake in anabranch"));
             let outcome = outcome.unwrap_or_else(panicked);
@@ -142,12 +143,11 @@ impl CpuKernel {
         }
     }
 
-    /// Runs it.
-    pub(crate) fn run(&self, inputs: Vec<Datum>, outside: &Outside) -> Result<Vec<Datum>> {
+    /// Runs it. It ends early when the stop flag of its surroundings says so.
+    pub(crate) fn run(&self, inputs: Vec<Datum>, surroundings: Surroundings<'_>) -> Result<Vec<Datum>> {
         // After the first runs, one in 16 is timed.
         let runs = self.runs.fetch_add(1, Ordering::Relaxed);
         let timed = (runs < 4 || runs.is_multiple_of(16)).then(Instant::now);
-        let surroundings = Surroundings { print: &*outside.print, stop: &outside.stop };
         let outputs = match &self.how {
             How::Interpreted => self.interpret(&inputs, surroundings),
             How::Compiled(program) => program.run_data(inputs, surroundings),

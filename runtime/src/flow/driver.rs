@@ -11,7 +11,7 @@ use crate::place::{Topology, kernel_seconds};
 use crate::program;
 use crate::session::PrintTo;
 use crate::timeline::{Span, Timeline};
-use anabranch_dsl::interp::{Datum, StopFlag, stopped};
+use anabranch_dsl::interp::{Datum, StopFlag, Surroundings, stopped};
 use anabranch_dsl::ir::{Node, Op, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};
 use std::collections::BTreeMap;
@@ -247,7 +247,9 @@ impl Run<'_> {
     /// Runs a kernel at once.
     pub(super) fn compute(&mut self, part: usize, kernel: KernelId, inputs: Vec<Datum>) -> Result<Vec<Datum>> {
         self.last = self.driver.partition.parts[part].kernels[kernel.index()].members.last().copied();
-        let results = self.driver.kernels[part][kernel.index()].run(inputs, &self.outside);
+        // What runs here is ended by the caller alone: this thread could not tell it to stop.
+        let surroundings = Surroundings { print: &*self.outside.print, stop: self.stop };
+        let results = self.driver.kernels[part][kernel.index()].run(inputs, surroundings);
         results.map_err(|e| self.driver.devices[part].error(e))
     }
 
