@@ -264,6 +264,60 @@ fn what_a_loop_captures_is_sent_once() -> Outcome {
     Ok(())
 }
 
+#[test]
+fn a_function_says_how_many_iterations_of_its_loops_overlap() -> Outcome {
+    #[graph(parallel_iterations = 2)]
+    fn powers(n: Tensor<i32>, x: Tensor) -> Tensor {
+        let (mut i, mut y) = (scalar(0), scalar(1.0));
+        while i < n {
+            y = on("/cpu:1", || y * x);
+            i = on("/cpu:0", || i + 1);
+        }
+        y
+    }
+    #[graph(parallel_iterations = 1 + 4, max_iterations = 100)]
+    fn outer(n: Tensor<i32>, x: Tensor) -> (Tensor, Tensor) {
+        let (mut i, mut y) = (scalar(0), x);
+        while i < n {
+            y += powers(n, x);
+            i += 1;
+        }
+        (y, gradients(y, x))
+    }
+    let session = Session::builder().cpus(2).build()?;
+    let f = session.function(outer)?;
+    let (y, dx) = f.call((3, 2.0))?;
+    assert_eq!((y.item(), dx.item()), (2.0 + 3.0 * 8.0, 1.0 + 3.0 * 3.0 * 4.0));
+    let types =
+        [anabranch::TensorType::new(anabranch::DType::I32, []), anabranch::TensorType::new(anabranch::DType::F32, [])];
+    let text = f.graph(&types)?.to_string();
+    for (says, loops) in [("parallel_iterations 2 ", 2), ("parallel_iterations 5 ", 2)] {
+        assert_eq!(text.matches(says).count(), loops, "the loop and that of its gradient in\n{text}");
+    }
+    assert_eq!(anabranch::Graph::parse(&text, "text").expect("it parses").to_string(), text);
+    let none = anabranch::Graph::parse(&text.replace("parallel_iterations 2 ", "parallel_iterations 0 "), "text");
+    let error = none.expect_err("no iteration may run")[0].to_string();
+    assert!(error.contains("a number of iterations, at least 1"), "{error}");
+    for says in ["2 iterations at once", "5 iterations at once"] {
+        assert!(f.explain(&types)?.contains(says), "{}", f.explain(&types)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_function_whose_loops_may_not_run_is_refused() -> Outcome {
+    #[graph(parallel_iterations = 0)]
+    fn never(n: Tensor<i32>) -> Tensor<i32> {
+        n
+    }
+    let error = Session::new()?.function(never)?.call(1).expect_err("there is no such number").to_string();
+    assert!(
+        error.contains("`never`: no iteration of its loops may run") && error.contains("tests/several_devices.rs"),
+        "{error}"
+    );
+    Ok(())
+}
+
 /// A pipeline: what one stage makes, the next one multiplies, and adds to its state.
 #[graph]
 fn pipeline(n: Tensor<i32>, x: Tensor, stages: usize) -> Tensor {

@@ -47,7 +47,9 @@ use proc_macro::TokenStream;
 /// parameter; a name stands for one extent wherever the parameters of a call use it.
 ///
 /// `#[graph(max_iterations = n)]` bounds each loop on tensors that stands in the function: it ends after `n` iterations, if its condition has
-/// not ended it before. Functions that it calls have bounds of their own.
+/// not ended it before. `#[graph(parallel_iterations = n)]` says how many iterations of these loops, and of the loops of their gradients, may run at
+/// once where they are on several devices: that changes when things run and how much memory they need, and no value. Functions that it
+/// calls have bounds and numbers of their own.
 ///
 /// # Loops and jumps
 ///

@@ -337,7 +337,7 @@ impl Interp<'_> {
                 self.region(taken)?;
                 self.vals(&graph.region(taken).yields)
             }
-            Op::While => {
+            Op::While { .. } => {
                 let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
                 let n = data.results.len();
                 let mut state = self.vals(&data.operands);

@@ -157,7 +157,8 @@ impl Builder {
     }
 
     /// How many iterations of a loop over several devices may run at once: 32 by default, at least 1. More let devices run further
-    /// ahead of each other, and keep the memory of more iterations.
+    /// ahead of each other, and keep the memory of more iterations. A function with `#[graph(parallel_iterations = n)]` says it of its own loops, and of their
+    /// gradients.
     pub fn parallel_iterations(self, n: u32) -> Builder {
         Builder { flow: flow::Options { parallel_iterations: n, ..self.flow }, ..self }
     }

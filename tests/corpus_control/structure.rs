@@ -17,7 +17,7 @@ fn traced<Args, F: GraphFn<Args>>(f: F, types: &[TensorType]) -> Graph {
 fn constructs(graph: &Graph) -> Vec<Node> {
     let mut found = Vec::new();
     graph.visit_nodes(graph.root(), &mut |node| {
-        if matches!(graph.node(node).op, Op::Cond | Op::While) {
+        if matches!(graph.node(node).op, Op::Cond | Op::While { .. }) {
             found.push(node);
         }
     });

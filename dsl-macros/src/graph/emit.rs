@@ -49,6 +49,13 @@ pub(super) fn bound_loops(max_iterations: &Expr) -> TokenStream {
     quote_spanned!(at=> #bound_loops(#max_iterations);)
 }
 
+/// Says how many iterations of the loops of a function may run at once.
+pub(super) fn overlap_loops(parallel_iterations: &Expr) -> TokenStream {
+    let at = parallel_iterations.span();
+    let (overlap_loops, site) = (rt(at, "overlap_loops"), site(at, "parallel_iterations"));
+    quote_spanned!(at=> #overlap_loops(#parallel_iterations, #site);)
+}
+
 /// Names a parameter.
 pub(super) fn name_param(param: &Ident) -> TokenStream {
     let (at, text) = (param.span(), param.to_string());

@@ -18,13 +18,15 @@ mod scope;
 use crate::ctxt::Ctxt;
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
+use syn::parse::Parser;
+use syn::punctuated::Punctuated;
 use syn::visit::Visit;
-use syn::{Attribute, Block, Expr, Item, ItemFn, MetaNameValue, Safety, Signature};
+use syn::{Attribute, Block, Item, ItemFn, MetaNameValue, Safety, Signature, Token};
 
 /// The whole macro: tokens of its arguments and of the function to tokens.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let cx = Ctxt::new();
-    let max_iterations = max_iterations(&cx, arguments);
+    let loops = loop_options(&cx, arguments);
     let mut function = match parse(item.clone()) {
         Ok(function) => function,
         Err(error) => {
@@ -39,7 +41,6 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     check_body(&cx, &function.block);
     let ItemFn { attrs, vis, sig, block, .. } = rewrite::rewrite(&cx, function).function;
     let guard = emit::guard(&sig.ident);
-    let bound = max_iterations.map(|n| emit::bound_loops(&n));
     let stmts = &block.stmts;
     let errors = cx.finish().err();
     // There is always a function, so that editors and later errors stay sensible.
@@ -51,25 +52,43 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
         #(#attrs)*
         #vis #sig {
             #guard
-            #bound
+            #(#loops)*
             #(#params)*
             #(#stmts)*
         }
     }
 }
 
-/// Reads the arguments of the attribute: nothing, or `max_iterations = N`.
-fn max_iterations(cx: &Ctxt, arguments: TokenStream) -> Option<Expr> {
-    if arguments.is_empty() {
-        return None;
-    }
-    match syn::parse2::<MetaNameValue>(arguments.clone()) {
-        Ok(argument) if argument.path.is_ident("max_iterations") => Some(argument.value),
-        _ => {
-            cx.error(&arguments, "the only argument of `#[graph]` is `max_iterations = ..`, the bound of its loops");
-            None
+/// Reads the arguments of the attribute, each at most once: `max_iterations = N`, `parallel_iterations = N`; gives what they say to the tracer.
+fn loop_options(cx: &Ctxt, arguments: TokenStream) -> Vec<TokenStream> {
+    let wrong = |at: &dyn ToTokens| {
+        cx.error(
+            at,
+            "the arguments of `#[graph]` are `max_iterations = ..`, the bound of its loops, and `parallel_iterations = ..`, \
+             how many iterations of them may run at once",
+        );
+    };
+    let parsed = Punctuated::<MetaNameValue, Token![,]>::parse_terminated.parse2(arguments.clone());
+    let Ok(given) = parsed else {
+        wrong(&arguments);
+        return vec![];
+    };
+    let mut seen = Vec::new();
+    let mut emitted = Vec::new();
+    for MetaNameValue { path, value, .. } in &given {
+        if path.is_ident("max_iterations") {
+            emitted.push(emit::bound_loops(value));
+        } else if path.is_ident("parallel_iterations") {
+            emitted.push(emit::overlap_loops(value));
+        } else {
+            wrong(path);
         }
+        if seen.contains(&path) {
+            cx.error(path, "this argument is given twice");
+        }
+        seen.push(path);
     }
+    emitted
 }
 
 /// Reads the function.

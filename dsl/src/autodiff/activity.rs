@@ -52,7 +52,7 @@ pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut HashSe
                     bind(&graph.region(arm).yields, &data.results, active);
                 }
             }
-            Op::While => {
+            Op::While { .. } => {
                 let body = graph.region(data.regions[1]);
                 bind(&data.operands, &body.params, active);
                 loop {
@@ -111,7 +111,7 @@ impl Sweep {
                     }
                     operands
                 }
-                Op::While => {
+                Op::While { .. } => {
                     let seeds = (0..data.results.len()).filter(|&i| hit(i)).collect();
                     let params = self.reached_params(graph, data, seeds);
                     params.into_iter().map(|i| data.operands[i]).collect()

@@ -118,7 +118,7 @@ impl Walk<'_> {
             let mut inside = *around;
             match data.op {
                 Op::Stack(StackOp::Push) => self.pushed(data.operands[1], data.loc, around),
-                Op::While => {
+                Op::While { .. } => {
                     let each = if self.has_segments(node) { Each::Segment } else { Each::Iteration };
                     (inside.of, inside.in_branch) = (Some((node, each)), false);
                 }
@@ -158,9 +158,9 @@ impl Walk<'_> {
         let g = self.graph;
         let nodes = |region: Region| g.region(region).nodes.iter().map(|&n| g.node(n));
         let body = g.node(node).regions[1];
-        nodes(body)
-            .filter(|n| n.op == Op::Call(CallKind::Checkpoint))
-            .any(|call| nodes(call.regions[0]).any(|inner| inner.op == Op::While && inner.loc == g.node(node).loc))
+        nodes(body).filter(|n| n.op == Op::Call(CallKind::Checkpoint)).any(|call| {
+            nodes(call.regions[0]).any(|inner| matches!(inner.op, Op::While { .. }) && inner.loc == g.node(node).loc)
+        })
     }
 }
 

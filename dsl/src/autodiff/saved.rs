@@ -101,7 +101,7 @@ impl Sweep {
             while let Some(owner) = g.region(region).owner {
                 path.push((owner, region));
                 let outside = g.node(owner).region;
-                if g.node(owner).op == Op::While {
+                if matches!(g.node(owner).op, Op::While { .. }) {
                     out = path.len();
                 }
                 if g.region(outside).owner.is_some() {
@@ -131,7 +131,7 @@ impl Sweep {
         let data = g.region(region);
         let Some(node) = data.owner else { return HashSet::new() };
         let owner = g.node(node);
-        let same: Vec<bool> = if owner.op == Op::While {
+        let same: Vec<bool> = if matches!(owner.op, Op::While { .. }) {
             (0..data.params.len()).map(|i| i >= g.n_carried(node)).collect()
         } else {
             let first = usize::from(owner.op == Op::Cond);
@@ -140,7 +140,7 @@ impl Sweep {
         let mut values: HashSet<Value> =
             data.params.iter().zip(same).filter(|(_, same)| *same).map(|(&p, _)| p).collect();
         let mut around = Some(node);
-        while let Some(node) = around.filter(|&n| g.node(n).op != Op::While) {
+        while let Some(node) = around.filter(|&n| !matches!(g.node(n).op, Op::While { .. })) {
             around = g.region(g.node(node).region).owner;
         }
         if around.is_some() {
@@ -341,7 +341,7 @@ impl trace::Tracer {
         let mut results = Vec::new();
         for &(node, region) in path {
             let (param, result) = match self.graph.node(node).op {
-                Op::While => self.graph.add_loop_variable(node, value),
+                Op::While { .. } => self.graph.add_loop_variable(node, value),
                 Op::Cond => self.graph.add_cond_result(node, value, region),
                 ref op => panic!("{} is swept as a copy: nothing in it is saved", op.name()),
             };

@@ -22,7 +22,7 @@ pub(super) fn check(t: &Tracer, losses: &[Value], wrt: &[Value], loc: Loc) -> Re
             let name = t.graph.value(v).name.map_or_else(|| "a value".to_owned(), |name| format!("`{name}`"));
             let what = match data.op {
                 Op::Cond => "branch",
-                Op::While => "loop",
+                Op::While { .. } => "loop",
                 _ => "checkpoint",
             };
             return Err(Diagnostic::new(format!(
@@ -41,7 +41,7 @@ fn computed_from(t: &Tracer, node: Node, result: usize) -> Vec<Value> {
     let data = t.graph.node(node);
     let regions = match &data.op {
         Op::Cond => &data.regions[..],
-        Op::While => &data.regions[1..],
+        Op::While { .. } => &data.regions[1..],
         Op::Call(CallKind::Checkpoint | CallKind::Recompute) => &data.regions[..1],
         _ => return Vec::new(),
     };

@@ -72,7 +72,7 @@ impl Sweep {
             Op::Stack(op) => self.stack(level, op, node, data, cot),
             Op::List(op) => self.list(level, op, node, data, cot),
             Op::Cond => self.cond(level, node, data, cot),
-            Op::While => self.while_loop(level, node, data, cot),
+            Op::While { .. } => self.while_loop(level, node, data, cot),
             Op::Call(kind) => self.call(level, *kind, node, data, cot),
             Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => {}
         }
@@ -213,6 +213,8 @@ impl Sweep {
         let mut init = vec![trips];
         init.extend(reached.iter().map(initial));
         let (mut bwd, params) = WhileTrace::begin(&init, &[]);
+        let Op::While { parallel_iterations } = data.op else { panic!("{} is no loop", data.op.name()) };
+        bwd.set_parallel_iterations(parallel_iterations);
         let int = |x: i32| trace::constant(HostTensor::scalar(x));
         let params_in_body = bwd.begin_body(params[0].gt(int(0)));
         let left = params_in_body[0].sub(int(1));

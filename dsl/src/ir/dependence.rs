@@ -77,7 +77,7 @@ impl fmt::Display for Iterations {
 /// If the node is no `while`.
 pub fn iterations(graph: &Graph, node: Node) -> Iterations {
     let data = graph.node(node);
-    assert!(matches!(data.op, Op::While), "{} is no loop", data.op.name());
+    assert!(matches!(data.op, Op::While { .. }), "{} is no loop", data.op.name());
     let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
     let l = Loop { graph, node, n: data.results.len(), cond, body };
     l.iterations()
@@ -87,7 +87,7 @@ pub fn iterations(graph: &Graph, node: Node) -> Iterations {
 pub fn all_loops(graph: &Graph) -> Vec<(Node, Iterations)> {
     let mut loops = Vec::new();
     graph.visit_nodes(graph.root(), &mut |node| {
-        if matches!(graph.node(node).op, Op::While) {
+        if matches!(graph.node(node).op, Op::While { .. }) {
             loops.push((node, iterations(graph, node)));
         }
     });

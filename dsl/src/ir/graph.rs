@@ -5,6 +5,7 @@ use crate::format::{Stream, Template};
 use crate::ops::{Effects, OpDef};
 use crate::{HostTensor, Loc, On, TensorType, Type};
 use std::fmt;
+use std::num::NonZeroU32;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
@@ -83,7 +84,10 @@ pub enum Op {
     /// Runs one of two regions.
     Cond,
     /// Runs a region as long as another yields true.
-    While,
+    While {
+        /// How many iterations may run at once where the loop is on several devices; none leaves that to the session. It changes no value.
+        parallel_iterations: Option<NonZeroU32>,
+    },
     /// Runs its first region once, with the operands as its parameters.
     Call(CallKind),
 }
@@ -142,7 +146,8 @@ impl PartialEq for Op {
             (Op::Print { stream: a, template: x }, Op::Print { stream: b, template: y }) => a == b && x == y,
             (Op::Stack(a), Op::Stack(b)) => a == b,
             (Op::List(a), Op::List(b)) => a == b,
-            (Op::Cond, Op::Cond) | (Op::While, Op::While) => true,
+            (Op::Cond, Op::Cond) => true,
+            (Op::While { parallel_iterations: a }, Op::While { parallel_iterations: b }) => a == b,
             (Op::Call(a), Op::Call(b)) => a == b,
             _ => false,
         }
@@ -168,7 +173,7 @@ impl Op {
             Op::Stack(StackOp::Add) => "stack_add",
             Op::List(op) => op.name(),
             Op::Cond => "cond",
-            Op::While => "while",
+            Op::While { .. } => "while",
             Op::Call(kind) => kind.name(),
         }
     }
@@ -177,7 +182,7 @@ impl Op {
     pub fn effects(&self) -> Effects {
         match self {
             Op::Prim(def, _) => def.effects,
-            Op::Constant(_) | Op::Cond | Op::While | Op::Call(_) => Effects::Pure,
+            Op::Constant(_) | Op::Cond | Op::While { .. } | Op::Call(_) => Effects::Pure,
             Op::Read(_) => Effects::ReadsState,
             Op::Assign(_) => Effects::WritesState,
             Op::Assert { .. } | Op::Print { .. } => Effects::Observable,

@@ -84,7 +84,7 @@ fn arity(op: &Op) -> Arity {
         Op::Assert { message } => Arity::Exactly(1 + message.n_values()),
         Op::Cond => Arity::AtLeast(1),
         Op::Call(CallKind::CustomGradient { args }) => Arity::AtLeast(*args),
-        Op::While | Op::Call(_) => Arity::AtLeast(0),
+        Op::While { .. } | Op::Call(_) => Arity::AtLeast(0),
     }
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
         Op::Stack(op) => stack_types(op, &operands),
         Op::List(op) => op.result_types(&operands),
         Op::Cond => cond_types(graph, node),
-        Op::While => {
+        Op::While { .. } => {
             let body = data.regions.get(1).map(|&r| graph.region(r));
             let body = body.ok_or_else(|| broken(5, "a loop has two regions"))?;
             let carried = body.params.get(..body.yields.len());

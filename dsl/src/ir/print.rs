@@ -189,7 +189,7 @@ impl<'a> Printer<'a> {
         }
         self.operation(node)?;
         match &data.op {
-            Op::While => self.loop_params(node, depth),
+            Op::While { .. } => self.loop_params(node, depth),
             Op::Call(kind) => self.call(node, *kind, depth),
             Op::Cond => {
                 self.result_types(node)?;
@@ -231,7 +231,7 @@ impl<'a> Printer<'a> {
         let data = self.graph.node(node);
         self.out.push_str(data.op.name());
         let bound_later =
-            matches!(data.op, Op::While | Op::Call(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. });
+            matches!(data.op, Op::While { .. } | Op::Call(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. });
         if !data.operands.is_empty() && !bound_later {
             self.out.push(' ');
             self.list(&data.operands);
@@ -310,6 +310,9 @@ impl<'a> Printer<'a> {
         let (of_cond, of_body) = (params(0), params(1));
         let inner = self.bound_params(node, of_cond, of_body, data.results.len())?;
         self.result_types(node)?;
+        if let Op::While { parallel_iterations: Some(n) } = data.op {
+            write!(self.out, " parallel_iterations {n}")?;
+        }
         self.on(data.on)?;
         for (i, &region) in data.regions.iter().enumerate() {
             self.out.push_str(if i == 0 { " cond {" } else { " body {" });

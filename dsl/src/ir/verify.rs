@@ -223,7 +223,7 @@ impl<'a> Verifier<'a> {
     fn node(&mut self, node: Node) {
         let checked = match self.graph.node(node).op {
             Op::Cond => self.cond(node),
-            Op::While => self.while_loop(node),
+            Op::While { .. } => self.while_loop(node),
             Op::Call(kind) => self.call(node, kind),
             _ => self.simple(node),
         };
@@ -240,7 +240,7 @@ impl<'a> Verifier<'a> {
         // The types of loop variables are decided by the parameters, and those of a branch by what it yields.
         let invariant = match data.op {
             Op::Cond => 6,
-            Op::While => 5,
+            Op::While { .. } => 5,
             Op::Call(_) => 13,
             Op::Read(_) => 8,
             Op::Stack(_) => 10,
@@ -258,7 +258,7 @@ impl<'a> Verifier<'a> {
                 data.op,
                 Op::Constant(_)
                     | Op::Read(_)
-                    | Op::While
+                    | Op::While { .. }
                     | Op::List(ListOp::New(_) | ListOp::Stack(_) | ListOp::Concat(_) | ListOp::Split(_))
             );
             if !(if exact { ty == has } else { ty.fits(has) }) {

@@ -148,14 +148,14 @@ impl Rewrite<'_> {
         let ValueDef::Param(region, i) = self.graph.value(v).def else { return None };
         let outer = captured(self.graph, region, i as usize)?;
         let owner = self.graph.region(region).owner?;
-        let passes = matches!(self.graph.node(owner).op, Op::While | Op::Cond);
+        let passes = matches!(self.graph.node(owner).op, Op::While { .. } | Op::Cond);
         (passes && self.graph.ty(outer) == self.graph.ty(v)).then_some((outer, owner))
     }
 
     /// Whether a value is one that a loop around captures.
     fn is_of_loop(&self, mut v: Value) -> bool {
         while let Some((outer, owner)) = self.outside(v) {
-            if self.graph.node(owner).op == Op::While {
+            if matches!(self.graph.node(owner).op, Op::While { .. }) {
                 return true;
             }
             v = outer;

@@ -119,7 +119,7 @@ impl Merge<'_> {
     fn captures(&mut self, node: Node) {
         let skip = match self.graph.node(node).op {
             Op::Cond => 1,
-            Op::While => self.graph.n_carried(node),
+            Op::While { .. } => self.graph.n_carried(node),
             Op::Call(CallKind::Checkpoint | CallKind::Recompute) => 0,
             _ => return,
         };

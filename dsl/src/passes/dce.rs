@@ -83,7 +83,7 @@ impl Live<'_> {
             let data = g.node(node);
             match data.op {
                 Op::Cond => self.values_needed(&data.operands[..1]),
-                Op::While => self.values_needed(&g.region(data.regions[0]).yields),
+                Op::While { .. } => self.values_needed(&g.region(data.regions[0]).yields),
                 Op::Call(CallKind::CustomGradient { .. }) => self.whole(node),
                 _ => {}
             }
@@ -101,7 +101,7 @@ impl Live<'_> {
                     self.values_needed(&g.region(region).yields[i..=i]);
                 }
             }
-            Op::While => self.carried(node, i),
+            Op::While { .. } => self.carried(node, i),
             Op::Call(CallKind::Checkpoint | CallKind::Recompute) => {
                 self.values_needed(&g.region(data.regions[0]).yields[i..=i]);
             }
@@ -118,8 +118,8 @@ impl Live<'_> {
         self.node(node);
         let data = g.node(node);
         match data.op {
-            Op::While if i < g.n_carried(node) => self.carried(node, i),
-            Op::While | Op::Call(_) => self.values_needed(data.operands.get(i..=i).unwrap_or_default()),
+            Op::While { .. } if i < g.n_carried(node) => self.carried(node, i),
+            Op::While { .. } | Op::Call(_) => self.values_needed(data.operands.get(i..=i).unwrap_or_default()),
             _ => self.values_needed(&data.operands[i + 1..=i + 1]),
         }
     }
@@ -180,7 +180,7 @@ fn narrow(graph: &mut Graph, node: Node, values: &[bool], changed: &mut bool) {
     if stays.contains(&false) {
         *changed = true;
         graph.set_results(node, kept(&results, &stays));
-        let yielding = if op == Op::While { &regions[1..] } else { &regions[..] };
+        let yielding = if matches!(op, Op::While { .. }) { &regions[1..] } else { &regions[..] };
         for &region in yielding {
             let yields = kept(&graph.region(region).yields, &stays);
             graph.region_mut(region).yields = yields;

@@ -86,7 +86,7 @@ impl Folder<'_> {
                 }
                 Op::Prim(def, attrs) => self.prim(node, def, &attrs),
                 Op::Cond => self.cond(node, region, kept),
-                Op::While => self.while_loop(node, kept),
+                Op::While { .. } => self.while_loop(node, kept),
                 Op::Call(kind) => self.call(node, kind),
                 Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } | Op::Stack(_) | Op::List(_) => true,
             };

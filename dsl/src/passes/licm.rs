@@ -97,7 +97,7 @@ impl Motion<'_> {
             for inner in self.graph.node(node).regions.clone() {
                 self.region(inner);
             }
-            if self.graph.node(node).op == Op::While {
+            if matches!(self.graph.node(node).op, Op::While { .. }) {
                 for inner in self.graph.node(node).regions.clone() {
                     self.empty(node, inner, &mut listed);
                 }

@@ -78,7 +78,7 @@ impl Numbering<'_> {
                 self.first[result.index()] = result;
             }
             match data.op {
-                Op::While => self.while_loop(node)?,
+                Op::While { .. } => self.while_loop(node)?,
                 Op::Cond => {
                     for &region in &data.regions {
                         self.inside(region, &data.operands[1..])?;
@@ -214,7 +214,7 @@ impl Merge<'_> {
 
     /// Drops results that another one stands for, and what belongs to them.
     fn drop_results(&mut self, node: Node, regions: &[Region]) {
-        let is_loop = self.graph.node(node).op == Op::While;
+        let is_loop = matches!(self.graph.node(node).op, Op::While { .. });
         let results = self.graph.node(node).results.clone();
         let stays: Vec<bool> = results.iter().map(|&r| self.first[r.index()] == r).collect();
         if !stays.contains(&false) {

@@ -162,7 +162,7 @@ fn captured(g: &Graph, region: Region, i: usize) -> Option<Value> {
     let owner = g.region(region).owner?;
     let data = g.node(owner);
     match data.op {
-        Op::While if i < g.n_carried(owner) => None,
+        Op::While { .. } if i < g.n_carried(owner) => None,
         Op::Cond => Some(data.operands[i + 1]),
         // The gradient of a call has parameters besides.
         _ => data.operands.get(i).copied(),

@@ -35,7 +35,7 @@ impl Pass for Products {
     fn run(&self, graph: &mut Graph) -> bool {
         let mut loops = Vec::new();
         graph.visit_nodes(graph.root(), &mut |node| {
-            if graph.node(node).op == Op::While {
+            if matches!(graph.node(node).op, Op::While { .. }) {
                 loops.push(node);
             }
         });

@@ -131,7 +131,7 @@ impl Specializer {
                     self.region(region)?;
                 }
             }
-            Op::While => self.loop_types(node, &operands, &regions)?,
+            Op::While { .. } => self.loop_types(node, &operands, &regions)?,
             Op::Call(_) => self.call_types(node, &operands, &regions)?,
             _ => {}
         }

@@ -95,7 +95,7 @@ mod tests {
             }}"
         );
         let g = Graph::parse(&text, "trips.ir").unwrap_or_else(|e| panic!("{}", e[0]));
-        let node = *g.region(g.root()).nodes.iter().find(|&&n| g.node(n).op == Op::While).unwrap();
+        let node = *g.region(g.root()).nodes.iter().find(|&&n| matches!(g.node(n).op, Op::While { .. })).unwrap();
         trips(&g, node)
     }
 

@@ -3,6 +3,7 @@
 use super::{Any, Site, TRACER, is_tracing, try_with};
 use crate::{Diagnostic, Dim, Loc};
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
 /// A call of a graph function that is being traced.
 pub(super) struct Call {
@@ -12,6 +13,8 @@ pub(super) struct Call {
     dims: HashMap<&'static str, (Dim, &'static str)>,
     /// The most iterations of each loop in it.
     max_iterations: Option<i64>,
+    /// How many iterations of each loop in it may run at once.
+    pub(super) parallel_iterations: Option<NonZeroU32>,
 }
 
 /// One extent in the `#[shape(..)]` of a parameter.
@@ -39,7 +42,13 @@ pub fn enter(name: &'static str, site: Site) -> CallGuard {
         return CallGuard(false);
     }
     try_with(|t| {
-        t.calls.push(Call { name, loc: site.loc(), dims: HashMap::new(), max_iterations: None });
+        t.calls.push(Call {
+            name,
+            loc: site.loc(),
+            dims: HashMap::new(),
+            max_iterations: None,
+            parallel_iterations: None,
+        });
         if t.calls.len() > MAX_CALLS {
             return Err(Diagnostic::new(format!("`{name}` calls itself without end while it is traced"))
                 .at(site.loc(), format!("after {MAX_CALLS} nested calls: {}", chain(&t.calls)))
@@ -64,6 +73,24 @@ pub fn bound_loops(max_iterations: usize) {
             Ok(())
         });
     }
+}
+
+/// Says how many iterations of each staged loop of the graph function that was just entered may run at once.
+pub fn overlap_loops(parallel_iterations: usize, site: Site) {
+    if !is_tracing() {
+        return;
+    }
+    try_with(|t| {
+        let call = t.calls.last_mut().expect("a graph function is entered before its loops are spoken of");
+        let n = u32::try_from(parallel_iterations).unwrap_or(u32::MAX);
+        let n = NonZeroU32::new(n).ok_or_else(|| {
+            Diagnostic::new(format!("`{}`: no iteration of its loops may run", call.name))
+                .at(site.loc(), "`parallel_iterations` is 0")
+                .help("the least is 1: each iteration ends before the next begins")
+        })?;
+        call.parallel_iterations = Some(n);
+        Ok(())
+    });
 }
 
 /// The bound of staged loops in the graph function that is being traced, if it has one.

@@ -28,7 +28,7 @@ use crate::ops::{InferCx, OpDef};
 use crate::var::AnyVar;
 use crate::{DType, Diagnostic, HostTensor, Loc, Result, Shape, TensorType, Type, ir::Attrs};
 pub(crate) use call::max_iterations;
-pub use call::{CallGuard, Extent, bound_loops, enter, expect_shape, name_param};
+pub use call::{CallGuard, Extent, bound_loops, enter, expect_shape, name_param, overlap_loops};
 pub(crate) use call_node::CallTrace;
 pub use cond::CondTrace;
 pub(crate) use segments::{Segments, segment_loop};
@@ -37,6 +37,7 @@ pub use while_loop::WhileTrace;
 use call::Call;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -119,6 +120,8 @@ struct Construct {
     own: Vec<Value>,
     /// `while`: whether it is to run in segments.
     segments: Option<Segments>,
+    /// `while`: how many iterations may run at once.
+    parallel_iterations: Option<NonZeroU32>,
 }
 
 /// What a condition makes of what it changes.
@@ -669,6 +672,7 @@ impl Tracer {
             after_condition: None,
             own: Vec::new(),
             segments: None,
+            parallel_iterations: self.calls.last().and_then(|call| call.parallel_iterations),
         });
         self.depth += 1;
         Ok(())

@@ -94,7 +94,7 @@ impl Tracer {
         let mut given = of.clone();
         given[1] = zero;
         given.push(of[1]);
-        let inner = at.owner(self, segment, Op::While, &given, &[inner_cond, inner_body], n + 2);
+        let inner = at.owner(self, segment, data.op.clone(), &given, &[inner_cond, inner_body], n + 2);
         self.graph.region_mut(segment).yields = [&inner[..1], &inner[2..]].concat();
 
         let of = params(self, outer_cond);
@@ -110,7 +110,7 @@ impl Tracer {
         yields.extend(&after[1..]);
         self.graph.region_mut(outer_body).yields = yields;
 
-        let results = at.owner(self, region, Op::While, &operands, &[outer_cond, outer_body], n + 2);
+        let results = at.owner(self, region, data.op.clone(), &operands, &[outer_cond, outer_body], n + 2);
         results[2..].to_vec()
     }
 }
@@ -153,7 +153,7 @@ impl Builder {
         regions: &[Region],
         n: usize,
     ) -> Vec<Value> {
-        let skipped = usize::from(op != Op::While);
+        let skipped = usize::from(!matches!(op, Op::While { .. }));
         let params = t.graph.region(regions[0]).params.clone();
         let params: Vec<Value> = params[..1].iter().chain(&params[1 + skipped..]).take(n).copied().collect();
         let types = params.iter().map(|&p| t.graph.ty(p).clone()).collect();

@@ -3,6 +3,7 @@
 use super::cond::mismatch;
 use super::*;
 use crate::ops::Effects;
+use std::num::NonZeroU32;
 
 /// An open `while`: the tracing side of a staged loop.
 #[must_use]
@@ -65,6 +66,14 @@ impl WhileTrace {
             }
             Ok((t.params_of(self.construct, 1, declared), start.into_iter().map(|v| t.any(v)).collect()))
         })
+    }
+
+    /// Says how many of its iterations may run at once, if not what the function says that is being traced.
+    pub(crate) fn set_parallel_iterations(&mut self, n: Option<NonZeroU32>) {
+        try_with(|t| {
+            t.open[self.construct].parallel_iterations = n;
+            Ok(())
+        });
     }
 
     /// Adds a loop variable while the body is open: the handle of its value in the body.
@@ -231,7 +240,7 @@ impl Tracer {
         let operands = order.iter().map(|&i| c.outer[i]).collect();
         let types: Vec<Type> = changing.iter().map(|&(i, _)| self.graph.ty(c.outer[i]).clone()).collect();
         let loc = if c.loc.is_known() { c.loc } else { loc };
-        let node = self.append(Op::While, operands, types, loc);
+        let node = self.append(Op::While { parallel_iterations: c.parallel_iterations }, operands, types, loc);
         self.graph.set_regions(node, vec![cond, body]);
         let made = match c.segments {
             None => self.graph.node(node).results.clone(),

@@ -126,7 +126,7 @@ impl CpuKernel {
         let mut may_be_long = false;
         graph.visit_nodes(graph.root(), &mut |node| {
             let data = graph.node(node);
-            may_be_long |= matches!(data.op, Op::While);
+            may_be_long |= matches!(data.op, Op::While { .. });
             for &v in data.operands.iter().chain(&data.results) {
                 may_be_long |=
                     graph.ty(v).element().shape.known().is_none_or(|s| s.iter().product::<usize>() > FEW_ELEMENTS);

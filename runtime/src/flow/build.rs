@@ -153,7 +153,7 @@ impl Build<'_> {
             if self.cut.split[node.index()] {
                 last = match data.op {
                     Op::Cond => self.cond(node, place, last),
-                    Op::While => self.while_loop(node, place, last),
+                    Op::While { .. } => self.while_loop(node, place, last),
                     _ => self.region(data.regions[0], last),
                 };
                 continue;
@@ -332,8 +332,13 @@ impl Build<'_> {
     }
 
     fn finish(mut self) -> Partition {
-        let loops: Vec<Node> =
-            self.cut.members.keys().copied().filter(|&n| matches!(self.cut.graph.node(n).op, Op::While)).collect();
+        let loops: Vec<Node> = self
+            .cut
+            .members
+            .keys()
+            .copied()
+            .filter(|&n| matches!(self.cut.graph.node(n).op, Op::While { .. }))
+            .collect();
         let leaders: Vec<PartId> = loops.iter().map(|&node| self.leader(node)).collect();
         let protos = std::mem::take(&mut self.parts);
         let parts = protos.into_iter().enumerate();
@@ -461,7 +466,10 @@ impl<'a> Numbering<'a> {
         let window = match node {
             None => 1,
             Some(node) if cut.ordered[node.index()] => 1,
-            Some(_) => cut.options.parallel_iterations.max(1),
+            Some(node) => match cut.graph.node(node).op {
+                Op::While { parallel_iterations: Some(n) } => n.get(),
+                _ => cut.options.parallel_iterations.max(1),
+            },
         };
         let of = node.map(|n| LoopId(self.loops.binary_search(&n).expect("a lowered loop is known") as u32));
         self.frame_of_place.insert(root, id);

@@ -183,7 +183,7 @@ impl Driver {
         let mut region = node.map(|n| self.graph.node(n).region);
         while let Some(owner) = region.and_then(|r| self.graph.region(r).owner) {
             let data = self.graph.node(owner);
-            if matches!(data.op, Op::While) {
+            if matches!(data.op, Op::While { .. }) {
                 loops.push(data.loc);
             }
             region = Some(data.region);

@@ -84,7 +84,7 @@ fn facts_of_graph(graph: &Graph, split: &dyn Fn(Node) -> bool, region: Region, f
                 let both = yields(0).into_iter().zip(yields(1)).map(|(a, b)| [a, b]).collect();
                 Fact::Cond(place, made(&data.operands[0]), both)
             }
-            Op::While if split(node) => {
+            Op::While { .. } if split(node) => {
                 let both = data.operands.iter().map(made).zip(yields(1)).map(|(a, b)| [a, b]).collect();
                 Fact::While(place, both, yields(0)[0])
             }

@@ -226,7 +226,7 @@ impl<'g> Cut<'g> {
                         self.here(r, Home::In(made.unwrap_or(own)), place);
                     }
                 }
-                Op::While => {
+                Op::While { .. } => {
                     let (cond, body) = (data.regions[0], data.regions[1]);
                     self.around.insert(Place::Region(cond), (place, node));
                     self.around.insert(Place::Region(body), (Place::Region(cond), node));
@@ -285,7 +285,7 @@ impl<'g> Cut<'g> {
             match self.around.get(&place) {
                 None => return place,
                 Some((_, node))
-                    if matches!(self.graph.node(*node).op, Op::While) && self.begins_frame(place, *node) =>
+                    if matches!(self.graph.node(*node).op, Op::While { .. }) && self.begins_frame(place, *node) =>
                 {
                     return place;
                 }
@@ -296,7 +296,7 @@ impl<'g> Cut<'g> {
 
     /// Whether a place is the condition of a loop.
     pub(super) fn begins_frame(&self, place: Place, node: Node) -> bool {
-        place == Place::Region(self.graph.node(node).regions[0]) && matches!(self.graph.node(node).op, Op::While)
+        place == Place::Region(self.graph.node(node).regions[0]) && matches!(self.graph.node(node).op, Op::While { .. })
     }
 
     /// Notes that a part needs a value in a place; gives whether that is new.
@@ -354,7 +354,7 @@ impl<'g> Cut<'g> {
                         }
                         regions.extend(&data.regions);
                     }
-                    Op::While => {
+                    Op::While { .. } => {
                         let (cond, body) = (data.regions[0], data.regions[1]);
                         for i in 0..graph.n_carried(node) {
                             let home = result_home(self, i);
@@ -406,7 +406,7 @@ impl<'g> Cut<'g> {
         let data = self.graph.node(node);
         match data.op {
             Op::Cond => Some((data.operands[0], self.place(data.region))),
-            Op::While => Some((self.graph.region(data.regions[0]).yields[0], Place::Region(data.regions[0]))),
+            Op::While { .. } => Some((self.graph.region(data.regions[0]).yields[0], Place::Region(data.regions[0]))),
             _ => None,
         }
     }

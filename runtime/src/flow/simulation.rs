@@ -203,7 +203,7 @@ fn run_region(graph: &Graph, region: anabranch_dsl::ir::Region, values: &mut Has
                 }]
             }
             Op::Cond => enter(data.regions[usize::from(operands[0] == 0)], &operands[1..]),
-            Op::While => {
+            Op::While { .. } => {
                 let mut state = operands;
                 while enter(data.regions[0], &state)[0] != 0 {
                     let next = enter(data.regions[1], &state);

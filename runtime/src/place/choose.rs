@@ -208,7 +208,7 @@ impl Chooser<'_> {
     fn whole_loops(&self, graph: &Graph) -> Vec<Vec<GroupId>> {
         let mut all = Vec::new();
         for &node in &graph.region(graph.root()).nodes {
-            if !matches!(graph.node(node).op, Op::While | Op::Cond | Op::Call(_)) {
+            if !matches!(graph.node(node).op, Op::While { .. } | Op::Cond | Op::Call(_)) {
                 continue;
             }
             let mut inner = Vec::new();

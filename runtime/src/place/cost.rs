@@ -86,7 +86,7 @@ impl Costs {
             let data = graph.node(node);
             self.work[node.index()] = self.of_node(graph, node);
             match data.op {
-                Op::While => {
+                Op::While { .. } => {
                     let trips = passes::trips(graph, node).map_or(TRIPS, |n| n as f64);
                     self.trips[node.index()] = trips;
                     self.region(graph, data.regions[0], runs * (trips + 1.0));
@@ -141,7 +141,7 @@ impl Costs {
                     _ => (0.0, all() + passes_for(def) * result()),
                 }
             }
-            Op::Constant(_) | Op::Read(_) | Op::Cond | Op::While | Op::Call(_) => return Work::default(),
+            Op::Constant(_) | Op::Read(_) | Op::Cond | Op::While { .. } | Op::Call(_) => return Work::default(),
             Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => (0.0, 0.0),
             Op::Stack(_) | Op::List(_) => {
                 // What changes a list or a stack touches one element.
@@ -187,7 +187,7 @@ fn maker(graph: &Graph, value: Value) -> Option<Node> {
             ValueDef::Result(node, i) => {
                 let data = graph.node(node);
                 match data.op {
-                    Op::While => graph.region(data.regions[1]).yields[i as usize],
+                    Op::While { .. } => graph.region(data.regions[1]).yields[i as usize],
                     Op::Cond | Op::Call(_) => graph.region(data.regions[0]).yields[i as usize],
                     _ => return Some(node),
                 }
@@ -197,7 +197,7 @@ fn maker(graph: &Graph, value: Value) -> Option<Node> {
                 let data = graph.node(owner);
                 match data.op {
                     Op::Cond => data.operands[i + 1],
-                    Op::While if i < data.results.len() => match graph.region(data.regions[1]).yields[i] {
+                    Op::While { .. } if i < data.results.len() => match graph.region(data.regions[1]).yields[i] {
                         next if next == graph.region(data.regions[1]).params[i] => data.operands[i],
                         next => next,
                     },

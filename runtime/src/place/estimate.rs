@@ -137,7 +137,7 @@ impl<'a> Estimator<'a> {
         let data = self.graph.node(node);
         let trips = self.costs.trips[node.index()];
         let times = match data.op {
-            Op::While => [trips + 1.0, trips],
+            Op::While { .. } => [trips + 1.0, trips],
             Op::Cond => [0.5, 0.5],
             _ => [1.0, 0.0],
         };
@@ -220,7 +220,7 @@ impl<'a> Estimator<'a> {
             }
             self.lowered += 1;
             match data.op {
-                Op::While => self.split_loop(node, devices, scale),
+                Op::While { .. } => self.split_loop(node, devices, scale),
                 Op::Cond => {
                     for (i, &inner) in data.regions.iter().enumerate() {
                         self.bind(&graph.region(inner).params, &data.operands[1..]);

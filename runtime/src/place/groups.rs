@@ -57,7 +57,7 @@ impl Groups {
                         sets.join(node.index(), maker.index());
                     }
                 }
-                Op::While => {
+                Op::While { .. } => {
                     if let Some(maker) = graph.producer(graph.region(data.regions[0]).yields[0]) {
                         sets.join(node.index(), maker.index());
                     }
@@ -75,14 +75,14 @@ impl Groups {
                 for (&given, &param) in data.operands[captures..].iter().zip(&inner.params) {
                     same(given, param);
                 }
-                let is_condition = i == 0 && matches!(data.op, Op::While);
+                let is_condition = i == 0 && matches!(data.op, Op::While { .. });
                 let is_gradient = i > 0 && matches!(data.op, Op::Call(_));
                 if !is_condition && !is_gradient {
                     for (&r, &y) in data.results.iter().zip(&inner.yields) {
                         same(r, y);
                     }
                 }
-                if i == 1 && matches!(data.op, Op::While) {
+                if i == 1 && matches!(data.op, Op::While { .. }) {
                     for (&p, &y) in inner.params.iter().zip(&inner.yields) {
                         same(p, y);
                     }
@@ -351,7 +351,7 @@ fn rank(op: &Op) -> Option<usize> {
     match op {
         Op::Stack(StackOp::New(_) | StackOp::Zeros(_)) => Some(0),
         Op::List(ListOp::New(_) | ListOp::Unstack | ListOp::Split(_) | ListOp::Restore) => Some(0),
-        Op::Stack(_) | Op::List(_) | Op::Cond | Op::While | Op::Call(_) => Some(1),
+        Op::Stack(_) | Op::List(_) | Op::Cond | Op::While { .. } | Op::Call(_) => Some(1),
         _ => None,
     }
 }

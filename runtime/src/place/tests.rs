@@ -43,7 +43,7 @@ fn check_laws(graph: &Graph, topology: &Topology, placement: &Placement, constra
                 None
             }
             Op::Cond => graph.producer(data.operands[0]),
-            Op::While => graph.producer(graph.region(data.regions[0]).yields[0]),
+            Op::While { .. } => graph.producer(graph.region(data.regions[0]).yields[0]),
             _ => None,
         };
         if let Some(decides) = decides {

@@ -5,6 +5,7 @@ use crate::ir::lex::Tok;
 use crate::ir::{CallKind, Node, Op, Origin, Region, Value};
 use crate::{Loc, Type};
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
 /// How deep regions may be nested in a text.
 const MAX_DEPTH: usize = 128;
@@ -153,9 +154,20 @@ impl<'a> Parser<'a> {
         Ok(node)
     }
 
+    fn parallel_iterations(&mut self) -> Parse<Option<NonZeroU32>> {
+        if !self.eat_word("parallel_iterations") {
+            return Ok(None);
+        }
+        let n = if let Tok::Number(n) = *self.peek() { n.parse().ok() } else { None };
+        let n = n.ok_or_else(|| self.unexpected("a number of iterations, at least 1"))?;
+        self.next();
+        Ok(Some(n))
+    }
+
     pub(super) fn while_loop(&mut self, region: Region, loc: Loc) -> Parse<Node> {
         let Bound { params, operands, bar: n_carried } = self.bound_params()?;
         let annotation = self.annotation()?;
+        let parallel_iterations = self.parallel_iterations()?;
         let on = self.on()?;
         let given: Vec<Type> = match &operands {
             Ok(values) => values.iter().map(|&v| self.graph.ty(v).clone()).collect(),
@@ -178,7 +190,7 @@ impl<'a> Parser<'a> {
             let params = &self.graph.region(regions[1]).params[..n_carried];
             params.iter().map(|&p| self.graph.ty(p).clone()).collect()
         });
-        let node = self.graph.make_node(region, Op::While, operands, types, Origin { loc, on });
+        let node = self.graph.make_node(region, Op::While { parallel_iterations }, operands, types, Origin { loc, on });
         self.graph.set_regions(node, regions);
         if self.graph.n_carried(node) != n_carried {
             let n = self.graph.n_carried(node);

@@ -250,7 +250,7 @@ impl Lower<'_> {
             Op::Stack(op) => self.stack_op(node, op)?,
             Op::List(op) => self.list_op(node, op)?,
             Op::Cond => self.cond(node)?,
-            Op::While => self.while_loop(node)?,
+            Op::While { .. } => self.while_loop(node)?,
             Op::Call(_) => self.call(node)?,
         }
         Ok(())
