@@ -3,7 +3,7 @@
 use crate::device::Devices;
 use crate::flow;
 use crate::flow::driver::Driver;
-use crate::place::{self, Placement, VarFacts};
+use crate::place::{self, Placement};
 use crate::program::{Options, Program};
 use crate::results::Results;
 use crate::session::PrintTo;
@@ -37,12 +37,12 @@ pub(crate) struct StepCx<'a> {
 }
 
 impl Engine {
-    /// Places and compiles a graph whose inputs have known shapes; of its variables, in their order, `facts` are known. The memory of results comes from
+    /// Places and compiles a graph whose inputs have known shapes; `paths` are the names of its variables for rules, in their order. The memory of results comes from
     /// a pool.
     pub(crate) fn new(
         graph: Graph,
         devices: &Devices,
-        facts: &[VarFacts],
+        paths: &[Option<String>],
         options: Options,
         results: Arc<Results>,
     ) -> Result<Engine> {
@@ -50,7 +50,7 @@ impl Engine {
         if options.interpreted || (devices.is_one() && !asks_for_devices(&graph)) {
             return whole(graph);
         }
-        let placement = place::place(&graph, &devices.topology, &devices.rules, facts)?;
+        let placement = place::place(&graph, &devices.topology, &devices.rules, paths)?;
         if placement.devices(&graph).len() < 2 && !devices.flow.lower_everything && !devices.is_modelled {
             return whole(graph);
         }

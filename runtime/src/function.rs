@@ -2,7 +2,6 @@
 
 use crate::call::{Call, CallOptions};
 use crate::engine::{Engine, StepCx};
-use crate::place::VarFacts;
 use crate::program::Options;
 use crate::session::Session;
 use crate::state::{self, Cell, Guard};
@@ -307,11 +306,11 @@ where
         let graph = crate::optimize::optimize(traced.graph, signature, self.options)?;
         let assigned = assigned(&graph);
         let state = &self.session.state;
-        let facts: Vec<VarFacts> = {
+        let paths: Vec<Option<String>> = {
             let paths = state.paths();
-            traced.vars.iter().map(|v| VarFacts { path: paths.get(&v.id()).cloned(), resident: None }).collect()
+            traced.vars.iter().map(|v| paths.get(&v.id()).cloned()).collect()
         };
-        let engine = Engine::new(graph, &self.session.devices, &facts, self.options, state.results.clone())?;
+        let engine = Engine::new(graph, &self.session.devices, &paths, self.options, state.results.clone())?;
         let compiled = Arc::new(Compiled {
             signature: signature.to_vec(),
             lock_order: state::lock_order(&cells),

@@ -8,7 +8,7 @@ use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{
-    BinOp, Block, Expr, ExprCall, ExprRange, ExprReference, Ident, Label, Lifetime, Pat, RangeLimits, Token, Type,
+    BinOp, Block, Expr, ExprCall, ExprRange, ExprReference, Ident, Label, Lifetime, Pat, Path, RangeLimits, Token, Type,
 };
 
 /// The hygiene of helper variables at the location of a token.
@@ -50,8 +50,8 @@ pub(super) fn bound_loops(max_iterations: &Expr) -> TokenStream {
 }
 
 /// Says how many iterations of the loops of a function may run at once.
-pub(super) fn overlap_loops(parallel_iterations: &Expr) -> TokenStream {
-    let at = parallel_iterations.span();
+pub(super) fn overlap_loops(argument: &Path, parallel_iterations: &Expr) -> TokenStream {
+    let at = argument.span();
     let (overlap_loops, site) = (rt(at, "overlap_loops"), site(at, "parallel_iterations"));
     quote_spanned!(at=> #overlap_loops(#parallel_iterations, #site);)
 }

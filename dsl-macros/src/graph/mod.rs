@@ -79,7 +79,7 @@ fn loop_options(cx: &Ctxt, arguments: TokenStream) -> Vec<TokenStream> {
         if path.is_ident("max_iterations") {
             emitted.push(emit::bound_loops(value));
         } else if path.is_ident("parallel_iterations") {
-            emitted.push(emit::overlap_loops(value));
+            emitted.push(emit::overlap_loops(path, value));
         } else {
             wrong(path);
         }

@@ -10,10 +10,9 @@
 //! what works on stacks and lists are wishes that give way to them: the scope that a loop stands in does not say where its condition
 //! is computed, nor that a list is to move when an element is read elsewhere.
 
-use super::VarFacts;
 use super::rules::Rules;
 use super::topology::{DeviceId, Topology};
-use anabranch_dsl::device::{DeviceName, DevicePattern, On};
+use anabranch_dsl::device::{DevicePattern, On};
 use anabranch_dsl::ir::{Graph, ListOp, Node, Op, StackOp, Value, VarId};
 use anabranch_dsl::{Diagnostic, Loc, Result, Type};
 use std::collections::HashMap;
@@ -173,8 +172,6 @@ pub(super) enum Cause {
     Var(VarId, On),
     /// A rule of the session, in words.
     Rule(VarId, String, DevicePattern),
-    /// The variable has its value there since an earlier function.
-    Resident(VarId, DeviceName),
 }
 
 impl Cause {
@@ -182,21 +179,12 @@ impl Cause {
         match self {
             Cause::Scope(_, on) | Cause::Var(_, on) => on.devices(),
             Cause::Rule(_, _, devices) => *devices,
-            Cause::Resident(_, device) => (*device).into(),
-        }
-    }
-
-    /// The devices as text; a name of this process is not written with its peer.
-    fn text(&self) -> String {
-        match self {
-            Cause::Resident(_, device) => device.to_string(),
-            _ => self.devices().to_string(),
         }
     }
 
     /// The place that says so, and the words for it.
     fn shown(&self, graph: &Graph) -> (Loc, String) {
-        let devices = self.text();
+        let devices = self.devices();
         let name = |var: &VarId| &graph.vars[var.index()].name;
         match self {
             Cause::Scope(node, on) => {
@@ -212,9 +200,6 @@ impl Cause {
             Cause::Rule(var, rule, _) => {
                 (Loc::UNKNOWN, format!("{devices} for the variable `{}` by {rule}", name(var)))
             }
-            Cause::Resident(var, _) => {
-                (Loc::UNKNOWN, format!("{devices} has the variable `{}` since an earlier function used it", name(var)))
-            }
         }
     }
 
@@ -225,7 +210,6 @@ impl Cause {
             Cause::Scope(_, on) => format!("on {} at {}", on.devices(), on.loc()),
             Cause::Var(var, on) => format!("`{}` on {} at {}", name(var), on.devices(), on.loc()),
             Cause::Rule(var, rule, _) => format!("`{}` by {rule}", name(var)),
-            Cause::Resident(var, _) => format!("`{}` is there", name(var)),
         }
     }
 }
@@ -250,7 +234,7 @@ impl Feasible {
         groups: &Groups,
         topology: &Topology,
         rules: &Rules,
-        facts: &[VarFacts],
+        paths: &[Option<String>],
     ) -> Result<Feasible> {
         rules.check(topology)?;
         let mut all = Feasible {
@@ -259,12 +243,11 @@ impl Feasible {
             devices: HashMap::from([(DevicePattern::ANY, topology.ids().collect())]),
         };
         for (i, decl) in graph.vars.iter().enumerate() {
-            let (var, facts) = (VarId::from_index(i), facts.get(i));
+            let var = VarId::from_index(i);
             let group = groups.of_var(var);
-            let path = facts.and_then(|f| f.path.as_deref()).unwrap_or(&decl.name);
+            let path = paths.get(i).and_then(|path| path.as_deref()).unwrap_or(&decl.name);
             let rule = rules.of(path)?.map(|(devices, rule)| Cause::Rule(var, rule, devices));
-            let resident = facts.and_then(|f| f.resident).map(|d| Cause::Resident(var, topology.device(d).name));
-            for cause in decl.on.map(|on| Cause::Var(var, on)).into_iter().chain(rule).chain(resident) {
+            for cause in decl.on.map(|on| Cause::Var(var, on)).into_iter().chain(rule) {
                 all.add(group, cause, Strength::Holds, graph, topology)?;
             }
         }
@@ -325,8 +308,8 @@ impl Feasible {
             None if strength == Strength::Wish => Ok(()),
             None => {
                 let before = &self.causes[i];
-                let asked = cause.text();
-                let patterns: Vec<_> = before.iter().map(Cause::text).collect();
+                let asked = cause.devices();
+                let patterns: Vec<_> = before.iter().map(|c| c.devices().to_string()).collect();
                 let message =
                     format!("no device is {} and {asked}, as what belongs together asks", patterns.join(" and "));
                 let labels = [&cause].into_iter().chain(before.iter().rev()).map(|c| c.shown(graph));

@@ -30,15 +30,6 @@ use cost::Costs;
 use explain::Reasons;
 use groups::{Feasible, Groups};
 
-/// What a session knows of a variable of a graph besides its declaration.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct VarFacts {
-    /// The name that rules are about; that of the declaration if there is none.
-    pub(crate) path: Option<String>,
-    /// Where its value is already.
-    pub(crate) resident: Option<DeviceId>,
-}
-
 /// The device of each node and each variable of a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Placement {
@@ -76,13 +67,13 @@ impl Placement {
 /// Places a graph: what the graph, the rules and the variables ask for is kept, what they leave
 /// open is where a step is estimated to take least time: on the best single device, unless several are faster by a tenth.
 ///
-/// `facts` are those of the graph's variables, in their order; there may be fewer.
+/// `paths` are the names that rules are about, of the graph's variables in their order; there may be fewer. One without is named as it was declared.
 ///
 /// # Errors
 /// If a constraint stands for no device, or those of nodes that share a device have none in common; all that was merged is shown.
-pub(crate) fn place(graph: &Graph, topology: &Topology, rules: &Rules, facts: &[VarFacts]) -> Result<Placement> {
+pub(crate) fn place(graph: &Graph, topology: &Topology, rules: &Rules, paths: &[Option<String>]) -> Result<Placement> {
     let groups = Groups::new(graph);
-    let feasible = Feasible::new(graph, &groups, topology, rules, facts)?;
+    let feasible = Feasible::new(graph, &groups, topology, rules, paths)?;
     let costs = Costs::new(graph);
     let choice = choose::choose(graph, &groups, &feasible, topology, &costs);
     let (nodes, vars) = groups.spread(&choice.devices);
