@@ -43,6 +43,7 @@ pub struct Builder {
     run: Options,
     print_to: Option<PrintTo>,
     cpus: Option<usize>,
+    measure: bool,
     modelled: Vec<Modelled>,
     rules: Vec<(String, String)>,
     flow: flow::Options,
@@ -132,6 +133,21 @@ impl Builder {
         Builder { cpus: Some(n), ..self }
     }
 
+    /// Whether it is measured what several CPU devices can do, which takes some tens of milliseconds when the session is made; else, as by
+    /// default, placement takes them for cores of a usual machine. A measured session may place a function otherwise than another one
+    /// on the same machine, and so round sums in another order. [`Function::explain`] shows the rates.
+    ///
+    /// ```
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::builder().cpus(2).measure_devices(true).build()?;
+    /// assert_eq!(session.devices().len(), 2);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn measure_devices(self, measure: bool) -> Builder {
+        Builder { measure, ..self }
+    }
+
     /// Devices of modelled time instead of those of this machine: what is computed is right, and [`Function::profile`] says how long it
     /// would have taken.
     pub fn modelled(self, devices: impl IntoIterator<Item = Modelled>) -> Builder {
@@ -187,7 +203,7 @@ impl Builder {
         for (names, device) in &self.rules {
             rules = rules.with(names, device)?;
         }
-        let devices = Devices::new(self.cpus.unwrap_or(1), &self.modelled, rules, self.flow)?;
+        let devices = Devices::new(self.cpus.unwrap_or(1), &self.modelled, self.measure, rules, self.flow)?;
         Ok(Session {
             state: Arc::default(),
             devices: Arc::new(devices),

@@ -5,6 +5,7 @@
 //! devices that share the memory of the host it costs nothing, since a value never changes.
 
 mod cpu;
+mod measure;
 mod modelled;
 
 pub(crate) use cpu::{CpuDevice, CpuKernel};
@@ -34,14 +35,25 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// `n` CPU devices that share the cores of this machine, or the modelled ones if there are some.
-    pub(crate) fn new(n: usize, modelled: &[Modelled], rules: Rules, flow: flow::Options) -> Result<Devices> {
+    /// `n` CPU devices that share the cores of this machine, or the modelled ones if there are some. What several CPU devices can do is measured
+    /// if `measure` says so.
+    pub(crate) fn new(
+        n: usize,
+        modelled: &[Modelled],
+        measure: bool,
+        rules: Rules,
+        flow: flow::Options,
+    ) -> Result<Devices> {
         let is_modelled = !modelled.is_empty();
-        let topology = if is_modelled { Modelled::topology(modelled)? } else { Topology::cpus(n) };
+        let mut topology = if is_modelled { Modelled::topology(modelled)? } else { Topology::cpus(n) };
         rules.check(&topology)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let cpu = |d: &crate::place::DeviceInfo| Arc::new(CpuDevice::new(Some(d.name), cores / topology.devices.len()));
-        Ok(Devices { cpus: topology.devices.iter().map(cpu).collect(), topology, is_modelled, rules, flow })
+        let cpus: Vec<_> = topology.devices.iter().map(cpu).collect();
+        if measure && !is_modelled && cpus.len() > 1 {
+            topology = measure::measured(&topology, &cpus[0])?;
+        }
+        Ok(Devices { cpus, topology, is_modelled, rules, flow })
     }
 
     /// Whether there is nothing to choose.

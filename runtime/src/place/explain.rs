@@ -58,6 +58,10 @@ impl Placement {
         }
         self.rows(graph, topology, &costs, graph.root(), 0, &mut rows);
         let mut text = format!("placement of `{}` on {}\n", graph.name, topology.names());
+        for d in &topology.devices {
+            let rates = [rate(d.flops, "FLOP/s"), rate(d.bandwidth, "B/s")];
+            let _ = writeln!(text, "  {}: {}, {}, {} an operation", d.name, rates[0], rates[1], time(d.launch));
+        }
         let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0);
         let widths = [width(0), width(1), width(2)];
         for [node, device, cost, why] in &rows {
@@ -187,6 +191,16 @@ fn size(bytes: f64) -> String {
         b => (b / 1e9, "GB"),
     };
     format!("{} {unit}", digits(x))
+}
+
+/// A rate with three digits.
+fn rate(x: f64, unit: &str) -> String {
+    let (x, prefix) = match x {
+        x if x < 1e9 => (x / 1e6, "M"),
+        x if x < 1e12 => (x / 1e9, "G"),
+        x => (x / 1e12, "T"),
+    };
+    format!("{} {prefix}{unit}", digits(x))
 }
 
 fn digits(x: f64) -> String {

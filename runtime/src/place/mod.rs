@@ -20,7 +20,7 @@ pub(crate) mod topology;
 
 pub(crate) use cost::kernel_seconds;
 pub(crate) use rules::Rules;
-pub(crate) use topology::{DeviceId, DeviceInfo, Topology};
+pub(crate) use topology::{DeviceId, DeviceInfo, Link, Topology};
 
 use anabranch_dsl::Result;
 #[cfg(test)]

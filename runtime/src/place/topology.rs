@@ -25,7 +25,7 @@ impl fmt::Debug for DeviceId {
     }
 }
 
-/// What placement knows of a device. Rates are measured once per process, or given, or those of [`DeviceInfo::cpu`].
+/// What placement knows of a device. Rates are measured when the session is made, or given, or those of [`DeviceInfo::cpu`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DeviceInfo {
     pub(crate) name: DeviceName,
@@ -38,7 +38,7 @@ pub(crate) struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// A CPU device of this process.
+    /// A CPU device of this process that was not measured.
     ///
     /// The CPU devices of one process share its machine, so they are equal whatever the machine is, and only the proportions of the
     /// figures decide: between products and elementwise operations, and between work and links. They are those of one core of
