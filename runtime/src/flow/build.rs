@@ -19,13 +19,22 @@ struct Proto {
     place: Place,
     /// The values it uses, each as it is known in a place. All of a merge go to one slot.
     inputs: Vec<(Value, Place)>,
-    n_results: usize,
     /// What it needs besides its inputs and its block.
     more_needs: u32,
     users: Vec<Vec<(usize, u32)>>,
     before: Vec<usize>,
     origin: Option<Node>,
     position: u32,
+}
+
+impl Proto {
+    /// Number of slots for its inputs.
+    fn n_slots(&self) -> u32 {
+        match self.make {
+            Make::Merge | Make::Recv(_) => 1,
+            _ => self.inputs.len() as u32,
+        }
+    }
 }
 
 /// What a node is to be.
@@ -46,7 +55,7 @@ enum Make {
     EnterConstant,
     Exit,
     NextIteration,
-    Token,
+    Order,
 }
 
 /// The nodes of a part.
@@ -63,7 +72,6 @@ impl Protos {
             make,
             place,
             inputs,
-            n_results,
             more_needs: 0,
             users: vec![Vec::new(); n_results],
             before: Vec::new(),
@@ -75,7 +83,7 @@ impl Protos {
 
     /// A node of a lowered construct that passes on a value.
     fn add_for(&mut self, node: Node, make: Make, place: Place, inputs: Vec<(Value, Place)>, position: usize) -> usize {
-        let n_results = usize::from(!matches!(make, Make::Switch | Make::LoopSwitch | Make::Loop | Make::Token));
+        let n_results = usize::from(!matches!(make, Make::Switch | Make::LoopSwitch | Make::Loop | Make::Order));
         let id = self.add(make, place, inputs, n_results);
         (self.nodes[id].origin, self.nodes[id].position) = (Some(node), position as u32);
         id
@@ -240,14 +248,14 @@ impl Build<'_> {
             return last;
         }
         let protos = &mut self.parts[effects.expect("effects are in a part").index()];
-        let token = protos.add_for(node, Make::Token, place, vec![], 0);
+        let order = protos.add_for(node, Make::Order, place, vec![], 0);
         // It stands after the branch that is taken.
-        protos.nodes[token].more_needs = 1;
+        protos.nodes[order].more_needs = 1;
         for (branch, tail) in tails {
-            let tail = tail.unwrap_or_else(|| protos.add_for(node, Make::Token, Place::Region(branch), vec![], 0));
-            protos.nodes[tail].before.push(token);
+            let tail = tail.unwrap_or_else(|| protos.add_for(node, Make::Order, Place::Region(branch), vec![], 0));
+            protos.nodes[tail].before.push(order);
         }
-        Some(token)
+        Some(order)
     }
 
     fn while_loop(&mut self, node: Node, place: Place, last: Option<usize>) -> Option<usize> {
@@ -379,7 +387,7 @@ impl Build<'_> {
             for (k, &v) in outputs.iter().enumerate() {
                 protos.ports.insert((v, place), (i, k));
             }
-            (protos.nodes[i].n_results, protos.nodes[i].users) = (outputs.len(), vec![Vec::new(); outputs.len()]);
+            protos.nodes[i].users = vec![Vec::new(); outputs.len()];
             *kernel = Some(KernelId(kernels.len() as u32));
             kernels.push(self.kernel(&members, &inputs, &outputs));
         }
@@ -526,18 +534,11 @@ impl<'a> Numbering<'a> {
         order.sort_by_key(|&i| block_of(&protos.nodes[i]));
         let mut number = vec![NodeId(0); order.len()];
         let mut first_slot = vec![0; order.len()];
-        for frame in &mut self.frames {
-            (frame.nodes, frame.n_slots) = (0..0, 0);
-        }
         for (n, &i) in order.iter().enumerate() {
             let (n, proto) = (n as u32, &protos.nodes[i]);
             number[i] = NodeId(n);
             let block = &mut self.blocks[self.block_of[&proto.place].index()];
             let frame = &mut self.frames[block.frame.index()];
-            let n_slots = match proto.make {
-                Make::Merge | Make::Recv(_) => 1,
-                _ => proto.inputs.len() as u32,
-            };
             first_slot[i] = frame.n_slots;
             if block.nodes.is_empty() {
                 (block.nodes, block.slots) = (n..n, frame.n_slots..frame.n_slots);
@@ -545,7 +546,7 @@ impl<'a> Numbering<'a> {
             if frame.nodes.is_empty() {
                 frame.nodes = n..n;
             }
-            frame.n_slots += n_slots;
+            frame.n_slots += proto.n_slots();
             (block.nodes.end, frame.nodes.end, block.slots.end) = (n + 1, n + 1, frame.n_slots);
         }
         let mut nodes = Vec::with_capacity(order.len());
@@ -590,13 +591,9 @@ impl<'a> Numbering<'a> {
                 }
                 Make::Exit => FlowOp::Exit,
                 Make::NextIteration => FlowOp::NextIteration,
-                Make::Token => FlowOp::Token,
+                Make::Order => FlowOp::Order,
             };
-            let n_slots = match proto.make {
-                Make::Merge | Make::Recv(_) => 1,
-                _ => proto.inputs.len() as u32,
-            };
-            let users = proto.users.iter();
+            let (n_slots, users) = (proto.n_slots(), proto.users.iter());
             nodes.push(PartNode {
                 op,
                 block: self.block_of[&proto.place],

@@ -393,7 +393,7 @@ impl<V: Token> State<V> {
                     running.for_next.extend(node.users[0].iter().map(|&t| (t, value.clone())));
                 }
             }
-            FlowOp::Token => {}
+            FlowOp::Order => {}
         }
         self.complete(part, ready);
     }

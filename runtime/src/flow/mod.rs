@@ -43,6 +43,7 @@ mod partition;
 #[cfg(test)]
 mod simulation;
 
+use crate::id::id;
 use crate::place::DeviceId;
 use anabranch_dsl::ir::{Node, Value, VarId};
 use anabranch_dsl::{Graph, Type};
@@ -52,24 +53,6 @@ use std::sync::Arc;
 
 pub(crate) use partition::{Options, partition};
 
-macro_rules! id {
-    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub(crate) struct $name(pub(crate) u32);
-
-        impl $name {
-            pub(crate) fn index(self) -> usize {
-                self.0 as usize
-            }
-        }
-        impl std::fmt::Debug for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, concat!($prefix, "{}"), self.0)
-            }
-        }
-    };
-}
 id! {
     /// A part of a partition: what one device runs.
     PartId, "part"
@@ -131,8 +114,8 @@ pub(crate) enum FlowOp {
     Exit,
     /// `(value) -> value`: brings a value into the next iteration.
     NextIteration,
-    /// `()`: nothing; effects are put into order by it.
-    Token,
+    /// `()`: computes nothing. Effects are put into order by it: it stands after some and before others.
+    Order,
 }
 
 /// What a step is given.

@@ -4,14 +4,16 @@
 //!    arms makes it; inputs of the graph are everywhere.
 //! 2. *Uses*: which part needs which value in which block. A part that sends a value in a branch takes part in that branch, and so
 //!    needs its predicate: this is repeated until nothing is added.
-//! 3. *Clusters*: nodes of one block and part with one level are one kernel if they hang together. The level of a node counts how often a value
-//!    has changed the part on its way there, so clusters do not wait for each other in a circle. What is needed for a value that another part waits
-//!    for is not held up by what is not.
+//! 3. *Clusters*: nodes of one block and part with one level are one kernel if they hang together. The level of a node counts, on
+//!    the longest way to it, how often a value changes the part, goes through a lowered construct, or is used after it was also sent to another part;
+//!    an effect that has a place in the order lies above the one before it. So clusters do not wait for each other in a circle, and a send does not
+//!    wait for what its own part makes of the value. What is needed for a value that another part waits for is not held up by what is not.
 //! 4. *Nodes*: the parts, block by block; then what sends and receives; then who gives what to whom.
 //!
 //! A use of a value in a branch sends it in this branch. If two constructs that may both run need it, it is sent once, before them.
 
 use super::{PartId, Partition};
+use crate::disjoint_sets::DisjointSets;
 use crate::place::{DeviceId, Placement};
 use anabranch_dsl::Graph;
 use anabranch_dsl::ir::{CallKind, Node, Op, Region, Value};
@@ -284,11 +286,7 @@ impl<'g> Cut<'g> {
         loop {
             match self.around.get(&place) {
                 None => return place,
-                Some((_, node))
-                    if matches!(self.graph.node(*node).op, Op::While { .. }) && self.begins_frame(place, *node) =>
-                {
-                    return place;
-                }
+                Some((_, node)) if self.begins_frame(place, *node) => return place,
                 Some((outer, _)) => place = *outer,
             }
         }
@@ -471,6 +469,8 @@ impl<'g> Cut<'g> {
         // Values that another part waits for.
         let awaited: BTreeSet<Value> =
             self.uses.keys().filter(|&&(v, p)| self.home_of(v) != Home::In(p)).map(|&(v, _)| v).collect();
+        // Only nodes of one region are joined.
+        let mut sets = DisjointSets::new(graph.n_nodes());
         let mut regions = vec![graph.root()];
         while let Some(region) = regions.pop() {
             let nodes = &graph.region(region).nodes;
@@ -494,7 +494,6 @@ impl<'g> Cut<'g> {
                     }
                 }
             }
-            let mut groups = Groups::new(nodes);
             let is_single = |cut: &Self, n: Node| {
                 cut.options.lower_everything
                     || cut.ordered[n.index()]
@@ -506,17 +505,17 @@ impl<'g> Cut<'g> {
                     let key = |n: Node| (self.part[n.index()], levels[&n], urgent[&n]);
                     let fits = !self.split[before.index()] && !is_single(self, before) && !self.is_copied(before);
                     if fits && key(before) == key(node) {
-                        groups.join(before, node);
+                        sets.join(before.index(), node.index());
                     }
                 }
             }
-            let mut cluster_of_group: HashMap<Node, usize> = HashMap::new();
+            let mut cluster_of_set: HashMap<usize, usize> = HashMap::new();
             for &node in nodes {
                 let is_access = matches!(graph.node(node).op, Op::Read(_) | Op::Assign(_));
                 if is_access || self.split[node.index()] || self.is_copied(node) {
                     continue;
                 }
-                let cluster = *cluster_of_group.entry(groups.find(node)).or_insert_with(|| {
+                let cluster = *cluster_of_set.entry(sets.root(node.index())).or_insert_with(|| {
                     self.clusters.push(Vec::new());
                     self.clusters.len() - 1
                 });
@@ -559,31 +558,5 @@ impl<'g> Cut<'g> {
             levels.insert(node, level);
         }
         levels
-    }
-}
-
-/// Sets of nodes that are joined.
-struct Groups(HashMap<Node, Node>);
-
-impl Groups {
-    fn new(nodes: &[Node]) -> Groups {
-        Groups(nodes.iter().map(|&n| (n, n)).collect())
-    }
-
-    fn find(&mut self, node: Node) -> Node {
-        let parent = self.0[&node];
-        if parent == node {
-            return node;
-        }
-        let root = self.find(parent);
-        self.0.insert(node, root);
-        root
-    }
-
-    /// The set is named by its first node.
-    fn join(&mut self, a: Node, b: Node) {
-        let (a, b) = (self.find(a), self.find(b));
-        let (first, second) = (a.min(b), a.max(b));
-        self.0.insert(second, first);
     }
 }

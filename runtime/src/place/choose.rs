@@ -14,8 +14,9 @@
 
 use super::cost::Costs;
 use super::estimate::{Estimate, Estimator};
-use super::groups::{Feasible, GroupId, Groups, Sets};
+use super::groups::{Feasible, GroupId, Groups};
 use super::topology::{DeviceId, Topology};
+use crate::disjoint_sets::DisjointSets;
 use anabranch_dsl::device::DevicePattern;
 use anabranch_dsl::ir::{Graph, Op};
 use std::cmp::Ordering;
@@ -408,7 +409,7 @@ impl Chooser<'_> {
 /// Groups on their way to clusters.
 struct Merging<'a> {
     topology: &'a Topology,
-    sets: Sets,
+    sets: DisjointSets,
     /// By the root of a set: what is asked of all in it.
     patterns: Vec<DevicePattern>,
     /// By the root of a set: seconds on the device that is best for it.
@@ -446,7 +447,7 @@ impl<'a> Merging<'a> {
     fn new(topology: &'a Topology, patterns: Vec<DevicePattern>, seconds: &[Vec<f64>]) -> Merging<'a> {
         let least = |s: &Vec<f64>| s.iter().copied().fold(f64::INFINITY, f64::min);
         let (count, weight) = (seconds.len(), seconds.iter().map(least).collect());
-        Merging { topology, sets: Sets::new(count), patterns, weight, count, matching: HashMap::new() }
+        Merging { topology, sets: DisjointSets::new(count), patterns, weight, count, matching: HashMap::new() }
     }
 
     /// Joins two sets if a device is left to them; gives whether they were two and are one now.

@@ -12,19 +12,16 @@
 
 use super::rules::Rules;
 use super::topology::{DeviceId, Topology};
+use crate::disjoint_sets::DisjointSets;
+use crate::id::id;
 use anabranch_dsl::device::{DevicePattern, On};
 use anabranch_dsl::ir::{Graph, ListOp, Node, Op, StackOp, Value, VarId};
 use anabranch_dsl::{Diagnostic, Loc, Result, Type};
 use std::collections::HashMap;
 
-/// Index into the groups of a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct GroupId(pub(super) u32);
-
-impl GroupId {
-    pub(super) fn index(self) -> usize {
-        self.0 as usize
-    }
+id! {
+    /// Index into the groups of a graph.
+    GroupId, "group"
 }
 
 /// All groups of a graph, in the order of their first nodes; a variable that no node uses has one after these.
@@ -41,7 +38,7 @@ impl Groups {
     /// The groups of a graph.
     pub(super) fn new(graph: &Graph) -> Groups {
         let (n_nodes, n_values) = (graph.n_nodes(), graph.n_values());
-        let mut sets = Sets::new(n_nodes + n_values + graph.vars.len());
+        let mut sets = DisjointSets::new(n_nodes + n_values + graph.vars.len());
         let of_value = |v: Value| n_nodes + v.index();
         let of_var = |v: VarId| n_nodes + n_values + v.index();
         let is_container = |v: &Value| !matches!(graph.ty(*v), Type::Tensor(_));
@@ -137,29 +134,6 @@ impl Groups {
         let first = DeviceId::from_index(0);
         let nodes = self.of.iter().map(|g| g.map_or(first, |g| devices[g.index()])).collect();
         (nodes, self.of_vars.iter().map(|g| devices[g.index()]).collect())
-    }
-}
-
-/// Disjoint sets of numbers.
-pub(super) struct Sets(Vec<usize>);
-
-impl Sets {
-    pub(super) fn new(n: usize) -> Sets {
-        Sets((0..n).collect())
-    }
-
-    pub(super) fn root(&mut self, mut x: usize) -> usize {
-        while self.0[x] != x {
-            self.0[x] = self.0[self.0[x]];
-            x = self.0[x];
-        }
-        x
-    }
-
-    /// The smaller root stays, so that the outcome does not depend on anything but the graph.
-    pub(super) fn join(&mut self, a: usize, b: usize) {
-        let (a, b) = (self.root(a), self.root(b));
-        self.0[a.max(b)] = a.min(b);
     }
 }
 

@@ -46,6 +46,7 @@ mod view;
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::Map;
 use crate::cpu::memory::Region;
+use crate::id::id;
 use crate::native::Native;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::OpDef;
@@ -56,24 +57,6 @@ pub(crate) use exec::Context;
 pub(crate) use lower::{Options, lower};
 pub(crate) use view::{Base, View, row_major};
 
-macro_rules! id {
-    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub(crate) struct $name(pub(crate) u32);
-
-        impl $name {
-            pub(crate) fn index(self) -> usize {
-                self.0 as usize
-            }
-        }
-        impl std::fmt::Debug for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, concat!($prefix, "{}"), self.0)
-            }
-        }
-    };
-}
 id! {
     /// A register: one element of any type.
     Reg, "r"
