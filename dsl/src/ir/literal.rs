@@ -5,7 +5,9 @@
 
 use crate::halves::Half;
 use crate::{Buffer, DType, bf16, f16};
+use std::convert::identity;
 use std::fmt::{self, Write};
+use std::str::FromStr;
 
 /// An element as a word of the text form.
 pub(super) trait Literal: Sized {
@@ -14,14 +16,15 @@ pub(super) trait Literal: Sized {
     fn read(word: &str) -> Option<Self>;
 }
 
+/// For each type its quiet NaN, how a finite one is shown, and how such digits are read.
 macro_rules! float_literal {
-    ($t:ident, $quiet_nan:expr) => {
+    ($($t:ident $quiet_nan:literal $shown:expr, $parsed:expr;)*) => {$(
         impl Literal for $t {
             fn write(&self, to: &mut impl Write) -> fmt::Result {
                 match self.to_bits() {
                     $quiet_nan => to.write_str("nan"),
                     bits if self.is_nan() => write!(to, "nan{bits:#x}"),
-                    _ => write!(to, "{self:?}"),
+                    _ => write!(to, "{:?}", $shown(*self)),
                 }
             }
 
@@ -37,10 +40,26 @@ macro_rules! float_literal {
                 }
                 let digits = word.strip_prefix('-').unwrap_or(word);
                 let is_number = digits.starts_with(|c: char| c.is_ascii_digit());
-                is_number.then(|| word.parse().ok()).flatten().filter(|x: &$t| x.is_finite())
+                is_number.then(|| $parsed(word)).flatten().filter(|x: &$t| x.is_finite())
             }
         }
-    };
+    )*};
+}
+
+float_literal! {
+    f32 0x7fc0_0000 identity, parsed;
+    f64 0x7ff8_0000_0000_0000 identity, parsed;
+    f16 0x7e00 Half::shortest, parsed_half;
+    bf16 0x7fc0 Half::shortest, parsed_half;
+}
+
+fn parsed<T: FromStr>(word: &str) -> Option<T> {
+    word.parse().ok()
+}
+
+/// The half that is nearest to a number: infinite if that is too large.
+fn parsed_half<T: crate::Float>(word: &str) -> Option<T> {
+    parsed(word).map(T::from_f64)
 }
 
 fn is_hex(word: &str) -> bool {
@@ -51,37 +70,6 @@ fn is_hex(word: &str) -> bool {
 fn hex_value<T: TryFrom<u64>>(hex: &str) -> Option<T> {
     u64::from_str_radix(hex, 16).ok().and_then(|bits| bits.try_into().ok())
 }
-
-float_literal!(f32, 0x7fc0_0000);
-float_literal!(f64, 0x7ff8_0000_0000_0000);
-
-macro_rules! half_literal {
-    ($($t:ident $quiet_nan:literal)*) => {$(
-        impl Literal for $t {
-            fn write(&self, to: &mut impl Write) -> fmt::Result {
-                match self.to_bits() {
-                    $quiet_nan => to.write_str("nan"),
-                    bits if self.is_nan() => write!(to, "nan{bits:#x}"),
-                    _ => write!(to, "{:?}", self.shortest()),
-                }
-            }
-
-            fn read(word: &str) -> Option<$t> {
-                match word {
-                    "nan" => return Some($t::from_bits($quiet_nan)),
-                    "inf" => return Some($t::INFINITY),
-                    "-inf" => return Some($t::NEG_INFINITY),
-                    _ => {}
-                }
-                if let Some(hex) = word.strip_prefix("nan0x") {
-                    return is_hex(hex).then(|| hex_value(hex).map($t::from_bits)).flatten().filter(|x| x.is_nan());
-                }
-                f64::read(word).map(<$t as crate::Float>::from_f64).filter(|x| x.is_finite())
-            }
-        }
-    )*};
-}
-half_literal!(f16 0x7e00 bf16 0x7fc0);
 
 macro_rules! plain_literal {
     ($($t:ident)*) => {$(

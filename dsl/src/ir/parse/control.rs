@@ -44,6 +44,22 @@ impl<'a> Parser<'a> {
         body.map(|()| region)
     }
 
+    /// A region of a node. If the operands are wrong it is passed over: what it is given is unknown, so nothing in it can be said to be
+    /// wrong.
+    fn region_of(
+        &mut self,
+        operands: &Parse<Vec<Value>>,
+        params: &[Param<'a>],
+        given: &[Type],
+    ) -> Parse<Option<Parse<Region>>> {
+        if operands.is_ok() {
+            return Ok(Some(self.region(params, given)));
+        }
+        self.expect('{')?;
+        self.skip_region();
+        Ok(None)
+    }
+
     pub(super) fn cond(&mut self, region: Region, loc: Loc) -> Parse<Node> {
         let operands = self.operands();
         let annotation = self.annotation()?;
@@ -57,13 +73,7 @@ impl<'a> Parser<'a> {
             self.expect_word(word)?;
             self.expect('(')?;
             let params = self.list(')', Self::param)?;
-            if operands.is_ok() {
-                regions.push(self.region(&params, &given));
-            } else {
-                // What the branches capture is unknown: nothing in them can be said to be wrong.
-                self.expect('{')?;
-                self.skip_region();
-            }
+            regions.extend(self.region_of(&operands, &params, &given)?);
         }
         let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
         let (operands, regions) = (operands?, regions?);
@@ -139,12 +149,7 @@ impl<'a> Parser<'a> {
                 self.expect('(')?;
                 params.extend(self.list(')', Self::param)?);
             }
-            if operands.is_ok() {
-                regions.push(self.region(&params, &given));
-            } else {
-                self.expect('{')?;
-                self.skip_region();
-            }
+            regions.extend(self.region_of(&operands, &params, &given)?);
         }
         let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
         let (operands, regions) = (operands?, regions?);
@@ -176,12 +181,7 @@ impl<'a> Parser<'a> {
         let mut regions = Vec::new();
         for word in ["cond", "body"] {
             self.expect_word(word)?;
-            if operands.is_ok() {
-                regions.push(self.region(&params, &given));
-            } else {
-                self.expect('{')?;
-                self.skip_region();
-            }
+            regions.extend(self.region_of(&operands, &params, &given)?);
         }
         let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
         let (operands, regions) = (operands?, regions?);
