@@ -4,24 +4,18 @@
 //! and runs it once. It gives the wall time from before the process is started to when it has ended, the peak of its resident memory
 //! (`VmHWM` in `/proc/self/status`, so on Linux only), and where both went.
 
-use anabranch::nn::{Init, Linear};
-use anabranch::optim::{Adam, Optimizer};
+mod support;
+
+use anabranch::nn::Init;
+use anabranch::optim::Adam;
 use anabranch::prelude::*;
 use std::process::Command;
 use std::time::Instant;
+use support::{mlp, mlp_batch, mlp_step};
 
 /// Names the process that is measured.
 const CHILD: &str = "ANABRANCH_STARTUP";
 const RUNS: usize = 15;
-
-#[graph]
-fn mlp_step(layers: &[Linear; 3], adam: &Adam, x: Tensor, labels: Tensor<i32>) -> Tensor {
-    let h = layers[0].apply(x).relu();
-    let h = layers[1].apply(h).relu();
-    let loss = layers[2].apply(h).cross_entropy(labels).mean();
-    adam.minimize(loss, layers);
-    loss
-}
 
 /// What the process has done by now, in milliseconds since `main` and MiB of memory: of the present size, and of the peak.
 fn report(start: Instant, what: &str) {
@@ -38,11 +32,10 @@ fn child() {
     let start = Instant::now();
     report(start, "start");
     let init = Init::new(1);
-    let layers = [Linear::new(&init, 784, 1024), Linear::new(&init, 1024, 1024), Linear::new(&init, 1024, 10)];
+    let layers = mlp(&init);
     let adam = Adam::new(0.001);
     report(start, "parameters");
-    let x = init.normal([128, 784], 1.0);
-    let labels: Vec<i32> = (0..128).map(|i| i % 10).collect();
+    let (x, labels) = mlp_batch(&init);
     let session = Session::new().expect("a session on the CPU");
     let step = session.function(|x, labels| mlp_step(&layers, &adam, x, labels)).expect("the step can be traced");
     report(start, "session, batch");

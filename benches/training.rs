@@ -5,11 +5,13 @@
 #[path = "../examples/digits.rs"]
 #[allow(dead_code, reason = "the example's main program is not used here")]
 mod digits;
+mod support;
 
-use anabranch::nn::{Init, Linear, Lstm};
+use anabranch::nn::{Init, Lstm};
 use anabranch::optim::{Adam, Optimizer, Sgd};
 use anabranch::prelude::*;
 use divan::Bencher;
+use support::{mlp, mlp_batch, mlp_step};
 
 fn main() {
     divan::main();
@@ -54,24 +56,14 @@ fn lstm_512_batch_32_steps_50(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| step.call(&x).unwrap());
 }
 
-#[graph]
-fn mlp_step(layers: &[Linear; 3], adam: &Adam, x: Tensor, labels: Tensor<i32>) -> Tensor {
-    let h = layers[0].apply(x).relu();
-    let h = layers[1].apply(h).relu();
-    let loss = layers[2].apply(h).cross_entropy(labels).mean();
-    adam.minimize(loss, layers);
-    loss
-}
-
 /// A perceptron 784-1024-1024-10, batch 128, Adam.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn mlp_784_1024_1024_10_batch_128(bencher: Bencher<'_, '_>) {
     let init = Init::new(1);
-    let layers = [Linear::new(&init, 784, 1024), Linear::new(&init, 1024, 1024), Linear::new(&init, 1024, 10)];
+    let layers = mlp(&init);
     let adam = Adam::new(0.001);
     let session = Session::new().unwrap();
     let step = session.function(|x, labels| mlp_step(&layers, &adam, x, labels)).unwrap();
-    let x = init.normal([128, 784], 1.0);
-    let labels: Vec<i32> = (0..128).map(|i| i % 10).collect();
+    let (x, labels) = mlp_batch(&init);
     bencher.bench_local(|| step.call((&x, &labels)).unwrap());
 }

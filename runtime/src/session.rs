@@ -14,7 +14,7 @@ use anabranch_dsl::{AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, M
 use std::fmt;
 use std::sync::Arc;
 
-/// A place where functions run, on the CPU of this machine. It owns the present values of variables.
+/// A place where functions run: on the CPU of this machine, as one device or as several. It owns the present values of variables.
 ///
 /// A clone is another handle of the same session. Functions may be called from several threads at once.
 ///

@@ -4,7 +4,7 @@ mod support;
 
 use anabranch_dsl::{Any, DType, HostTensor, autodiff};
 use anabranch_runtime::Program;
-use support::{check, check_f32, traced};
+use support::{check, check_f32, check_threads, traced};
 
 /// Numbers that are not regular, around zero.
 fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
@@ -97,11 +97,5 @@ fn keys_that_do_not_count_leave_no_trace_in_later_blocks() {
 fn threads_change_nothing() {
     let inputs = [[3, 150, 16], [3, 150, 16], [3, 150, 12]].map(|shape| numbers(&shape, DType::F32));
     let program = Program::new(traced(&inputs, |x| all(x, true)).graph).unwrap_or_else(|e| panic!("{e}"));
-    let results: Vec<_> = [1, 2, 3, 7]
-        .map(|n| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads");
-            pool.install(|| program.run(&inputs, &mut vec![])).unwrap_or_else(|e| panic!("{e}"))
-        })
-        .into();
-    assert!(results.windows(2).all(|w| w[0] == w[1]));
+    check_threads(&program, &inputs);
 }

@@ -5,7 +5,7 @@ mod support;
 use anabranch_dsl::ops::{ConvOptions, PoolOptions};
 use anabranch_dsl::{Any, DType, HostTensor, autodiff};
 use anabranch_runtime::Program;
-use support::{check, check_f32, traced};
+use support::{check, check_f32, check_threads, traced};
 
 /// Numbers that are not regular, around zero.
 fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
@@ -138,13 +138,7 @@ fn threads_change_nothing() {
         results
     });
     let program = Program::new(graph.graph).unwrap_or_else(|e| panic!("{e}"));
-    let results: Vec<_> = [1, 2, 3, 7]
-        .map(|n| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads");
-            pool.install(|| program.run(&inputs, &mut vec![])).unwrap_or_else(|e| panic!("{e}"))
-        })
-        .into();
-    assert!(results.windows(2).all(|w| w[0] == w[1]));
+    check_threads(&program, &inputs);
 }
 
 fn pooled<const D: usize>(x: Any, options: &PoolOptions<D>) -> Vec<Any> {

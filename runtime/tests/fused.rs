@@ -5,7 +5,7 @@ mod support;
 use anabranch_dsl::trace::constant;
 use anabranch_dsl::{Any, HostTensor, autodiff};
 use anabranch_runtime::Program;
-use support::{check, traced};
+use support::{check, check_threads, traced};
 
 fn numbers(shape: &[usize]) -> HostTensor {
     let n: usize = shape.iter().product();
@@ -109,12 +109,7 @@ fn the_number_of_threads_changes_no_bit() {
             vec![y.sum(1, false), x[0].sin().sum(0, false), y.abs().sum_all()]
         });
         let program = Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}"));
-        let run = |n: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads");
-            pool.install(|| program.run(&inputs, &mut vec![])).unwrap_or_else(|e| panic!("{e}"))
-        };
-        let one = run(1);
-        assert!([2, 3, 5].into_iter().all(|n| run(n) == one), "{shape:?}");
+        check_threads(&program, &inputs);
     }
 }
 
@@ -137,12 +132,7 @@ fn rows_are_what_they_were_and_threads_change_no_bit() {
         check(&inputs, normalizations).unwrap_or_else(|e| panic!("{shape:?}: {e}"));
         let program = Program::new(traced(&inputs, normalizations).graph).unwrap_or_else(|e| panic!("{e}"));
         assert!(program.explain().contains("= rows "), "{}", program.explain());
-        let run = |n: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads");
-            pool.install(|| program.run(&inputs, &mut vec![])).unwrap_or_else(|e| panic!("{e}"))
-        };
-        let one = run(1);
-        assert!([2, 3, 5].into_iter().all(|n| run(n) == one), "{shape:?}");
+        check_threads(&program, &inputs);
     }
 }
 

@@ -51,9 +51,8 @@ fn rows_are_added_in_the_order_of_the_interpreter_by_any_number_of_threads() {
     let program = Program::new(graph).unwrap_or_else(|e| panic!("{e}"));
     assert!(program.explain().contains("variable0: f32[700, 24] += "), "{}", program.explain());
     for n in [1, 2, 3, 7] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads");
         let mut vars = vec![table()];
-        let outputs = pool.install(|| program.run(&inputs(), &mut vars)).unwrap_or_else(|e| panic!("{e}"));
+        let outputs = support::on_threads(n, || program.run(&inputs(), &mut vars)).unwrap_or_else(|e| panic!("{e}"));
         assert!(outputs == read, "{n} threads read other rows");
         assert!(vars == expected, "{n} threads give another table");
     }

@@ -88,6 +88,26 @@ pub fn close(a: &HostTensor, b: &HostTensor) -> bool {
         }
 }
 
+/// Runs something on so many threads.
+pub fn on_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
+    rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads").install(f)
+}
+
+/// Runs a program on one thread and on several: outputs must be the same, bit by bit.
+#[track_caller]
+pub fn check_threads(program: &Program, inputs: &[HostTensor]) {
+    let run = |n| on_threads(n, || program.run(inputs, &mut vec![])).unwrap_or_else(|e| panic!("{e}"));
+    let one = run(1);
+    for n in [2, 3, 5, 7] {
+        let shapes: Vec<_> = inputs.iter().map(HostTensor::shape).collect();
+        assert!(
+            run(n) == one,
+            "{n} threads give something else for inputs of shapes {shapes:?}\n{}",
+            program.explain()
+        );
+    }
+}
+
 /// A tensor as text that fits a message.
 fn short(t: &HostTensor) -> String {
     t.to_string().chars().take(500).collect()
