@@ -9,6 +9,10 @@ use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
 use std::time::Duration;
 
+#[path = "../examples/digits.rs"]
+#[allow(dead_code, reason = "an example is a program of its own")]
+mod digits;
+
 fn main() {
     println!("modelled time of 64 iterations of a pipeline of 8 stages (Figure 12):");
     let mut first = None;
@@ -105,6 +109,17 @@ fn unrolled_time() -> Duration {
     let session = Session::builder().modelled(gpus()).build().expect("a session");
     let f = session.function(unrolled).expect("a function");
     f.profile(matrix()).expect("it runs").1.total
+}
+
+/// How the example `digits` is judged: of the functions of the examples the one that is placed on both of two devices.
+#[divan::bench(args = [1, 2])]
+fn digits_evaluation(bencher: Bencher<'_, '_>, devices: usize) {
+    let (_, test) = digits::Data::load(&mut digits::Rng(3));
+    let (images, labels) = test.all();
+    let model = digits::Reader::new(1);
+    let session = Session::builder().cpus(devices).build().expect("a session");
+    let f = session.function(|images, labels| digits::evaluate(&model, images, labels)).expect("a function");
+    bencher.bench(|| f.call((&images, &labels)).expect("it runs"));
 }
 
 /// What the executor costs by itself: a chain of operations that are each a node (`BM_executor`).

@@ -103,7 +103,7 @@ pub(crate) fn train_step(
 
 /// Share of right answers, and mean number of thinking steps per row.
 #[graph]
-fn evaluate(model: &Reader, images: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
+pub(crate) fn evaluate(model: &Reader, images: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
     let (logits, steps, _) = model.read(images);
     (logits.argmax(-1).equal(labels).cast().mean(), steps.mean() / 8.0)
 }
@@ -142,7 +142,7 @@ impl Data {
         (Array::new([ids.len(), 8, 8], images), Array::new([ids.len()], labels))
     }
 
-    fn all(&self) -> (Array<f32>, Array<i32>) {
+    pub(crate) fn all(&self) -> (Array<f32>, Array<i32>) {
         self.batch(&(0..self.labels.len()).collect::<Vec<_>>(), || 0)
     }
 }

@@ -49,7 +49,9 @@ pub(super) fn measured(topology: &Topology, device: &Arc<CpuDevice>) -> Result<T
     let info =
         |d: &DeviceInfo| DeviceInfo { flops: rates.flops, bandwidth: rates.bandwidth, launch: rates.launch, ..*d };
     let link = Link { bandwidth: rates.bandwidth, latency: rates.latency };
-    Ok(Topology::new(topology.devices.iter().map(info).collect(), |_, _| link))
+    let mut measured = Topology::new(topology.devices.iter().map(info).collect(), |_, _| link);
+    measured.alone = topology.alone;
+    Ok(measured)
 }
 
 /// What is measured, as [`DeviceInfo`] and [`Link`] have it.

@@ -48,7 +48,11 @@ impl Devices {
         let mut topology = if is_modelled { Modelled::topology(modelled)? } else { Topology::cpus(n) };
         rules.check(&topology)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let cpu = |d: &crate::place::DeviceInfo| Arc::new(CpuDevice::new(Some(d.name), cores / topology.devices.len()));
+        let threads = (cores / topology.devices.len()).max(1);
+        if !is_modelled {
+            topology.alone = cores as f64 / threads as f64;
+        }
+        let cpu = |d: &crate::place::DeviceInfo| Arc::new(CpuDevice::new(Some(d.name), threads));
         let cpus: Vec<_> = topology.devices.iter().map(cpu).collect();
         if measure && !is_modelled && cpus.len() > 1 {
             topology = measure::measured(&topology, &cpus[0])?;

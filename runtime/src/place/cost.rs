@@ -15,6 +15,9 @@ const EXTENT: f64 = 32.0;
 /// How often a loop runs if the graph does not say it.
 const TRIPS: f64 = 16.0;
 
+/// Operations that take so many seconds are shared by threads.
+const SHARED: f64 = 50e-6;
+
 /// What one run of a node takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Work {
@@ -29,8 +32,14 @@ pub(super) struct Work {
 impl Work {
     /// Seconds on a device.
     pub(super) fn seconds(&self, device: &DeviceInfo) -> f64 {
+        self.seconds_alone(device, 1.0)
+    }
+
+    /// The same if what threads share is so many times as fast.
+    pub(super) fn seconds_alone(&self, device: &DeviceInfo, alone: f64) -> f64 {
         let launch = if self.runs { device.launch } else { 0.0 };
-        launch + (self.flops / device.flops).max(self.bytes / device.bandwidth)
+        let work = (self.flops / device.flops).max(self.bytes / device.bandwidth);
+        launch + if work > SHARED { work / alone } else { work }
     }
 }
 

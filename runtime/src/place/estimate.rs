@@ -6,7 +6,7 @@
 //! So iterations overlap as far as their dependences let them, a value that does not change is sent once, and every device
 //! waits for the predicate of each iteration.
 
-use super::cost::Costs;
+use super::cost::{Costs, Work};
 use super::groups::{GroupId, Groups};
 use super::topology::{DeviceId, Topology};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
@@ -56,6 +56,8 @@ pub(super) struct Estimator<'a> {
     class: Vec<usize>,
     /// By class and node: seconds of one run, with its regions if all are on the device.
     whole: Vec<Vec<f64>>,
+    /// By class: seconds of a step if one device has it all.
+    alone: Vec<f64>,
     /// All nodes that may run, owners before what they own; each with its owner.
     order: Vec<(Node, Option<Node>)>,
     /// By node: whether it and all in it are on one device.
@@ -99,7 +101,8 @@ impl<'a> Estimator<'a> {
             groups,
             costs,
             class,
-            whole: vec![vec![0.0; graph.n_nodes()]; classes.len()],
+            whole: vec![Vec::new(); classes.len()],
+            alone: vec![0.0; classes.len()],
             order: Vec::new(),
             uniform: vec![true; graph.n_nodes()],
             values: (0..graph.n_values()).map(nowhere).collect(),
@@ -114,11 +117,10 @@ impl<'a> Estimator<'a> {
         };
         estimator.list(graph.root(), None);
         for (i, &device) in classes.iter().enumerate() {
-            for &(node, _) in estimator.order.iter().rev() {
-                let own = costs.work[node.index()].seconds(topology.device(device));
-                let inner: f64 = estimator.running(node).map(|(r, times)| times * estimator.sum(i, r)).sum();
-                estimator.whole[i][node.index()] = own + inner;
-            }
+            let device = topology.device(device);
+            estimator.whole[i] = estimator.with_regions(|work| work.seconds(device));
+            let alone = estimator.with_regions(|work| work.seconds_alone(device, topology.alone));
+            estimator.alone[i] = estimator.sum(&alone, graph.root());
         }
         estimator
     }
@@ -145,8 +147,19 @@ impl<'a> Estimator<'a> {
         data.regions[..n].iter().copied().zip(times)
     }
 
-    fn sum(&self, class: usize, region: Region) -> f64 {
-        self.graph.region(region).nodes.iter().map(|n| self.whole[class][n.index()]).sum()
+    /// By node: seconds of one run with its regions, out of those of one operation.
+    fn with_regions(&self, seconds: impl Fn(&Work) -> f64) -> Vec<f64> {
+        let mut whole = vec![0.0; self.graph.n_nodes()];
+        for &(node, _) in self.order.iter().rev() {
+            let inner = |(r, times)| times * self.sum(&whole, r);
+            let inner: f64 = self.running(node).map(inner).sum();
+            whole[node.index()] = seconds(&self.costs.work[node.index()]) + inner;
+        }
+        whole
+    }
+
+    fn sum(&self, whole: &[f64], region: Region) -> f64 {
+        self.graph.region(region).nodes.iter().map(|n| whole[n.index()]).sum()
     }
 
     /// Nodes that are walked for a placement, at least.
@@ -165,10 +178,9 @@ impl<'a> Estimator<'a> {
         self.order.iter().map(|&(node, _)| node)
     }
 
-    /// The cost of a step with all on one device: what [`of`](Self::of) gives then.
+    /// The cost of a step with all on one device, which then has what the devices share: else it is what [`of`](Self::of) gives.
     pub(super) fn single(&self, device: DeviceId) -> Estimate {
-        let seconds = self.sum(self.class[device.index()], self.graph.root());
-        Estimate { seconds, transfers: 0.0 }
+        Estimate { seconds: self.alone[self.class[device.index()]], transfers: 0.0 }
     }
 
     /// The cost of a step with each group on its device.

@@ -70,6 +70,8 @@ pub(crate) struct Topology {
     pub(crate) devices: Vec<DeviceInfo>,
     /// Row by row: from the first device to each, and so on; the diagonal is not read.
     links: Vec<Link>,
+    /// How many times as fast an operation is that threads share, if one device has the whole graph: it then has the cores of the others, too.
+    pub(crate) alone: f64,
 }
 
 impl Topology {
@@ -84,7 +86,7 @@ impl Topology {
         }
         let ids = || (0..devices.len()).map(DeviceId::from_index);
         let links = ids().flat_map(|from| ids().map(move |to| (from, to))).map(|(from, to)| link(from, to)).collect();
-        Topology { devices, links }
+        Topology { devices, links, alone: 1.0 }
     }
 
     /// `n` equal CPU devices of this process.
