@@ -15,6 +15,7 @@
 //! CPU (`cpu`). A [`Program`] is a graph that was compiled without a function.
 
 mod call;
+mod compiled;
 mod cpu;
 mod device;
 mod disjoint_sets;
