@@ -4,10 +4,12 @@ use crate::call::CallOptions;
 use crate::compiled::{Cache, Compiled, begin};
 use crate::engine::StepCx;
 use crate::program::Options;
+use crate::prune::{Key, Pruned};
 use crate::session::Session;
 use crate::state::Guard;
 use crate::timeline::Timeline;
 use anabranch_dsl::function::{CallArgs, GraphFn, Output, Rebuild, Results, trace_fn};
+use anabranch_dsl::passes::Assignments;
 use anabranch_dsl::trace::Traced;
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, TensorType};
 use std::marker::PhantomData;
@@ -31,6 +33,8 @@ where
     options: Options,
     /// Compiled signatures.
     cache: Cache<Typed<HostOf<F, Args>>>,
+    /// Its parts that were asked for.
+    pruned: Cache<Pruned>,
     args: PhantomData<fn(Args)>,
 }
 
@@ -46,7 +50,15 @@ where
 {
     pub(crate) fn new(session: Session, f: F) -> Self {
         let options = session.run;
-        Function { name: name_of::<F>(), f, session, options, cache: Cache::default(), args: PhantomData }
+        Function {
+            name: name_of::<F>(),
+            f,
+            session,
+            options,
+            cache: Cache::default(),
+            pruned: Cache::default(),
+            args: PhantomData,
+        }
     }
 
     /// Whether every result is checked: the first operation that makes a value which is not finite, out of operands that
@@ -88,7 +100,7 @@ where
 
     /// The function with other options; what was compiled with the former ones is forgotten.
     fn with_options(self, options: Options) -> Self {
-        Function { options, cache: Cache::default(), ..self }
+        Function { options, cache: Cache::default(), pruned: Cache::default(), ..self }
     }
 
     /// Calls the function: a value for one parameter, a tuple for several, `()` for none.
@@ -204,6 +216,94 @@ where
     /// Traces and compiles the function for arguments of the given types, if that was not done before.
     pub fn compile(&self, signature: &[TensorType]) -> Result<()> {
         self.compiled_for(signature).map(|_| ())
+    }
+
+    /// The part of the function that computes the values `fetches` from the values `feeds`, for arguments of the types in `signature`. It is
+    /// traced, optimized, placed and compiled by itself, once: this function keeps it, and the next call with the same types, feeds and fetches
+    /// finds it.
+    ///
+    /// - A value is named by [`Tensor::named`](anabranch_dsl::Tensor::named), a parameter of a `#[graph]` function by its name; `input 0` and
+    ///   `result 0` are the first tensors that the function takes and gives. A branch, a loop and a checkpoint are wholes: what has a name
+    ///   inside of one cannot be fed or fetched.
+    /// - What is fed takes the place of the value wherever the function uses it, gradients included, and what only served to compute it does not
+    ///   run. Every parameter that is needed has to be fed; others may be. What is fed may be fetched.
+    /// - No variable is assigned; a fetch that is computed from an assigned value has that value all the same. For steps that assign
+    ///   see [`prune_step`](Self::prune_step).
+    /// - A print or an assertion stays if all that it looks at is fed or computed anyway, and so do those inside of branches and loops that
+    ///   stay. Others are left out, with what is computed for them.
+    ///
+    /// # Errors
+    /// A name that means no value, with those that there are; one that means several, or one inside of a branch or loop, with their lines; a value that
+    /// is fed twice; a parameter that is needed and not fed; a value, no parameter, that is fed though nothing that is fetched depends on
+    /// it; no fetch. And what tracing and compiling the function itself may meet.
+    ///
+    /// ```
+    /// use anabranch_dsl::{DType, HostTensor, TensorType, prelude::*};
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::new()?;
+    /// let w = Var::<f32>::new("w", 3.0);
+    /// let train = session.function(|x: Tensor| {
+    ///     let y = (x.named("x") * w.get()).named("y");
+    ///     let loss = (y - 1.0).square().sum().named("loss");
+    ///     w.set(w.get() - gradients(loss, w.get()) * 0.1);
+    ///     loss
+    /// })?;
+    /// let number = [TensorType::new(DType::F32, [])];
+    /// let loss = train.prune(&number, &["x"], &["loss"])?;
+    /// assert_eq!(loss.call(&[HostTensor::scalar(1.0f32)])?, [HostTensor::scalar(4.0f32)]);
+    /// assert_eq!(session.get(&w)?, 3.0); // It has not trained.
+    ///
+    /// let from_y = train.prune(&number, &["y"], &["loss"])?;
+    /// assert_eq!(from_y.call(&[HostTensor::scalar(6.0f32)])?, [HostTensor::scalar(25.0f32)]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn prune(&self, signature: &[TensorType], feeds: &[&str], fetches: &[&str]) -> Result<Pruned> {
+        self.pruned(signature, feeds, fetches, Assignments::Drop)
+    }
+
+    /// The part of the function that makes all its assignments, like a call of the function itself, and computes the values `fetches`, if there
+    /// are any, from the values `feeds`: to train on values that were computed before, say. Otherwise like [`prune`](Self::prune).
+    ///
+    /// ```
+    /// use anabranch_dsl::{DType, HostTensor, TensorType, prelude::*};
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::new()?;
+    /// let w = Var::<f32>::new("w", 3.0);
+    /// let train = session.function(|x: Tensor| {
+    ///     let features = x.exp().sum().named("features");
+    ///     let loss = (features * w.get() - 1.0).square();
+    ///     w.set(w.get() - gradients(loss, w.get()) * 0.125);
+    ///     loss
+    /// })?;
+    /// let step = train.prune_step(&[TensorType::new(DType::F32, [9])], &["features"], &[])?;
+    /// step.call(&[HostTensor::scalar(1.0f32)])?;
+    /// assert_eq!(session.get(&w)?, 2.5);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn prune_step(&self, signature: &[TensorType], feeds: &[&str], fetches: &[&str]) -> Result<Pruned> {
+        self.pruned(signature, feeds, fetches, Assignments::Keep)
+    }
+
+    fn pruned(
+        &self,
+        signature: &[TensorType],
+        feeds: &[&str],
+        fetches: &[&str],
+        assignments: Assignments,
+    ) -> Result<Pruned> {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let key = Key { signature: signature.to_vec(), feeds: owned(feeds), fetches: owned(fetches), assignments };
+        let made = self.pruned.find_or_make(
+            &self.name,
+            |p| *p.key() == key,
+            || {
+                let (traced, _) = self.trace(signature)?;
+                Pruned::new(&self.session, &traced, key.clone(), self.options)
+            },
+        )?;
+        Ok((*made).clone())
     }
 
     /// What the trace of the function gives for arguments of the given types, before it is optimized.
