@@ -71,9 +71,8 @@ impl Pruned {
         let session = session.clone();
         let part = Part { key, session, options, graph: pruned.graph, vars, cache: Cache::default() };
         let pruned = Pruned(Arc::new(part));
-        let types = pruned.feed_types();
-        if types.iter().all(|ty| ty.shape.known().is_some()) {
-            pruned.0.compiled_for(&types)?;
+        if pruned.0.open_feed().is_none() {
+            pruned.0.compiled_for(&pruned.feed_types())?;
         }
         Ok(pruned)
     }
@@ -132,6 +131,11 @@ impl Pruned {
     /// # Errors
     /// If what runs depends on extents that only a call says.
     pub fn explain(&self) -> Result<String> {
+        if let Some((feed, ty)) = self.0.open_feed() {
+            let name = &self.0.graph.name;
+            let message = format!("`{name}`: what runs depends on extents that a call says: `{feed}` is {ty}");
+            return Err(Diagnostic::new(message).help("fetch and feed values whose extents follow from the signature"));
+        }
         let compiled = self.0.compiled_for(&self.feed_types())?;
         Ok(compiled.engine.explain(&self.0.session.devices))
     }
@@ -171,11 +175,26 @@ impl Part {
         Ok(())
     }
 
+    /// The first feed with an extent that only a call says.
+    fn open_feed(&self) -> Option<(&str, &TensorType)> {
+        let feeds = self.key.feeds.iter().zip(self.graph.inputs());
+        let mut feeds = feeds.map(|(name, &v)| (name.as_str(), self.graph.ty(v).element()));
+        feeds.find(|(_, ty)| ty.shape.known().is_none())
+    }
+
     fn compiled_for(&self, types: &[TensorType]) -> Result<Arc<Compiled>> {
         self.cache.find_or_make(
             &self.graph.name,
             |c| c.signature == types,
-            || Compiled::new(&self.session, self.graph.clone(), &self.vars, types, self.options),
+            || {
+                // What is interpreted is not specialized otherwise.
+                let graph = if self.open_feed().is_some() {
+                    passes::specialize(&self.graph, types)?
+                } else {
+                    self.graph.clone()
+                };
+                Compiled::new(&self.session, graph, &self.vars, types, self.options)
+            },
         )
     }
 }
