@@ -11,7 +11,7 @@ pub use anabranch_dsl::{
     eval, eval_with, f16, full, gradients, nn, on, optim, range, scalar, tensor, zeros,
 };
 pub use anabranch_macros::{Carry, Module, graph};
-pub use anabranch_runtime::{Builder, CallOptions, CancelHandle, Function, Modelled, Session, Span, Timeline};
+pub use anabranch_runtime::{Builder, CallOptions, CancelHandle, Function, Modelled, Pruned, Session, Span, Timeline};
 
 #[doc(hidden)]
 pub use anabranch_dsl::staged as __rt;

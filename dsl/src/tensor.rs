@@ -94,8 +94,18 @@ impl<T: Element> Tensor<T> {
         self.any.dim(axis)
     }
 
-    /// Names the value, for messages and for printing.
+    /// Names the value: for messages and printing, and so that it can be fed and fetched when a function is pruned. A name may be given
+    /// to several values, but then it cannot be asked for.
+    ///
+    /// ```
+    /// use anabranch_dsl::prelude::*;
+    ///
+    /// let norm = |x: Tensor| (x * x).sum().named("square").sqrt();
+    /// assert_eq!(eval_with(norm, [3.0, 4.0])?, 5.0);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
     #[must_use]
+    #[track_caller]
     pub fn named(self, name: &'static str) -> Tensor<T> {
         Tensor { any: self.any.named(name), element: PhantomData }
     }

@@ -1,22 +1,20 @@
 //! Functions of a session: traced and compiled once for each combination of argument types, then run.
 
-use crate::call::{Call, CallOptions};
-use crate::engine::{Engine, StepCx};
+use crate::call::CallOptions;
+use crate::compiled::{Cache, Compiled, begin};
+use crate::engine::StepCx;
 use crate::program::Options;
+use crate::prune::{Key, Pruned};
 use crate::session::Session;
-use crate::state::{self, Cell, Guard};
+use crate::state::Guard;
 use crate::timeline::Timeline;
 use anabranch_dsl::function::{CallArgs, GraphFn, Output, Rebuild, Results, trace_fn};
-use anabranch_dsl::interp::{self, StopFlag};
-use anabranch_dsl::ir::Op;
-use anabranch_dsl::trace::{self, Traced};
-use anabranch_dsl::{Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType};
+use anabranch_dsl::passes::Assignments;
+use anabranch_dsl::trace::Traced;
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, TensorType};
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-
-/// Compiled signatures.
-type Cache<F, Args> = Mutex<Vec<Arc<Compiled<HostOf<F, Args>>>>>;
 
 /// What a function returns to the host.
 type HostOf<F, Args> = <<F as GraphFn<Args>>::Output as Output>::Host;
@@ -33,26 +31,16 @@ where
     session: Session,
     name: String,
     options: Options,
-    /// Compiled signatures, used last first.
-    cache: Cache<F, Args>,
-    /// Held while a signature is traced and compiled, so that no other thread does the same.
-    compiling: Mutex<()>,
+    /// Compiled signatures.
+    cache: Cache<Typed<HostOf<F, Args>>>,
+    /// Its parts that were asked for.
+    pruned: Cache<Pruned>,
     args: PhantomData<fn(Args)>,
 }
 
-/// The flag of calls that end by themselves only.
-static NEVER: StopFlag = StopFlag::new();
-
-/// Signatures that are kept.
-const MAX_CACHED: usize = 64;
-
-/// A function compiled for one signature.
-struct Compiled<H> {
-    engine: Engine,
-    signature: Vec<TensorType>,
-    cells: Vec<Arc<Cell>>,
-    lock_order: Vec<usize>,
-    assigned: Vec<bool>,
+/// A function compiled for one signature, with the types that its results have for Rust.
+struct Typed<H> {
+    compiled: Compiled,
     rebuild: Rebuild<H>,
 }
 
@@ -67,8 +55,8 @@ where
             f,
             session,
             options,
-            cache: Mutex::default(),
-            compiling: Mutex::default(),
+            cache: Cache::default(),
+            pruned: Cache::default(),
             args: PhantomData,
         }
     }
@@ -76,43 +64,43 @@ where
     /// Whether every result is checked: the first operation that makes a value which is not finite, out of operands that
     /// are, fails the call with an error at its line. Slower.
     #[must_use]
-    pub fn check_finite(mut self, check_finite: bool) -> Self {
-        self.options.check_finite = check_finite;
-        self.cache = Mutex::default();
-        self
+    pub fn check_finite(self, check_finite: bool) -> Self {
+        let options = Options { check_finite, ..self.options };
+        self.with_options(options)
     }
 
     /// Whether calls run by the interpreter, which defines what a graph means: much slower, for comparisons.
     #[must_use]
-    pub fn interpreted(mut self, interpreted: bool) -> Self {
-        self.options.interpreted = interpreted;
-        self.cache = Mutex::default();
-        self
+    pub fn interpreted(self, interpreted: bool) -> Self {
+        let options = Options { interpreted, ..self.options };
+        self.with_options(options)
     }
 
     /// Whether loops over numbers become native code, as they do by default; else they are run instruction by instruction. Results are
     /// the same, bit by bit.
     #[must_use]
-    pub fn native_code(mut self, native: bool) -> Self {
-        self.options.native = native;
-        self.cache = Mutex::default();
-        self
+    pub fn native_code(self, native: bool) -> Self {
+        let options = Options { native, ..self.options };
+        self.with_options(options)
     }
 
     /// Whether operations are computed together; see [`Builder::fusion`](crate::Builder::fusion).
     #[must_use]
-    pub fn fusion(mut self, fuse: bool) -> Self {
-        self.options.fuse = fuse;
-        self.cache = Mutex::default();
-        self
+    pub fn fusion(self, fuse: bool) -> Self {
+        let options = Options { fuse, ..self.options };
+        self.with_options(options)
     }
 
     /// Whether products are taken out of loops; see [`Builder::hoisting`](crate::Builder::hoisting).
     #[must_use]
-    pub fn hoisting(mut self, hoist: bool) -> Self {
-        self.options.hoist = hoist;
-        self.cache = Mutex::default();
-        self
+    pub fn hoisting(self, hoist: bool) -> Self {
+        let options = Options { hoist, ..self.options };
+        self.with_options(options)
+    }
+
+    /// The function with other options; what was compiled with the former ones is forgotten.
+    fn with_options(self, options: Options) -> Self {
+        Function { options, cache: Cache::default(), pruned: Cache::default(), ..self }
     }
 
     /// Calls the function: a value for one parameter, a tuple for several, `()` for none.
@@ -128,11 +116,7 @@ where
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     pub fn call(&self, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
-        let mut inputs = Vec::new();
-        args.feed_all(&mut inputs);
-        let compiled = self.compiled(&inputs)?;
-        let outputs = self.step(&compiled, &inputs, None)?;
-        Ok((compiled.rebuild)(&mut outputs.into_iter()))
+        self.call_in(None, args)
     }
 
     /// Calls the function like [`call`](Self::call), and ends the call with an error of the kind
@@ -158,12 +142,16 @@ where
     /// the step is freed. Waiting for variables that another call holds ends, too; tracing and compiling, which the first call
     /// with arguments of some types does, is done first.
     pub fn call_with(&self, options: &CallOptions, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
-        let call = options.begin()?;
+        self.call_in(Some(options), args)
+    }
+
+    fn call_in(&self, options: Option<&CallOptions>, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
+        let call = begin(options)?;
         let mut inputs = Vec::new();
         args.feed_all(&mut inputs);
-        let compiled = self.compiled(&inputs)?;
-        let outputs = self.step(&compiled, &inputs, Some(&call))?;
-        Ok((compiled.rebuild)(&mut outputs.into_iter()))
+        let Typed { compiled, rebuild } = &*self.compiled(&inputs)?;
+        let outputs = compiled.step(&self.session, &inputs, call.as_ref())?;
+        Ok(rebuild(&mut outputs.into_iter()))
     }
 
     /// Calls the function like [`call`](Self::call), and says what its devices did when. Of a function that is on one device as a whole
@@ -182,10 +170,10 @@ where
     pub fn profile(&self, args: impl CallArgs<Args>) -> Result<(HostOf<F, Args>, Timeline)> {
         let mut inputs = Vec::new();
         args.feed_all(&mut inputs);
-        let compiled = self.compiled(&inputs)?;
+        let Typed { compiled, rebuild } = &*self.compiled(&inputs)?;
         let profile = |guards: &mut [Guard<'_>], cx: &StepCx<'_>| compiled.engine.profile(&inputs, guards, cx);
-        let (outputs, timeline) = self.locked(&compiled, None, profile)?;
-        Ok(((compiled.rebuild)(&mut outputs.into_iter()), timeline))
+        let (outputs, timeline) = compiled.locked(&self.session, None, profile)?;
+        Ok((rebuild(&mut outputs.into_iter()), timeline))
     }
 
     /// Calls the function like [`call`](Self::call), with its results in the place of those of an earlier call, which have their
@@ -210,24 +198,112 @@ where
     pub fn call_into(&self, args: impl CallArgs<Args>, results: &mut HostOf<F, Args>) -> Result<()> {
         let mut inputs = Vec::new();
         args.feed_all(&mut inputs);
-        let compiled = self.compiled(&inputs)?;
+        let compiled = &self.compiled(&inputs)?.compiled;
         let mut tensors = Vec::new();
         results.tensors_mut(&mut tensors);
-        compiled.check_results(&self.name, &tensors)?;
+        check_results(&self.name, compiled.engine.graph(), &tensors)?;
         let step =
             |guards: &mut [Guard<'_>], cx: &StepCx<'_>| compiled.engine.step_into(&inputs, guards, cx, &mut tensors);
-        self.locked(&compiled, None, step)
+        compiled.locked(&self.session, None, step)
     }
 
     /// Calls the function with tensors whose types are checked now, in the order of the parameters; gives all
     /// output tensors in order.
     pub fn call_host(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
-        self.step(&*self.compiled(inputs)?, inputs, None)
+        self.compiled(inputs)?.compiled.step(&self.session, inputs, None)
     }
 
     /// Traces and compiles the function for arguments of the given types, if that was not done before.
     pub fn compile(&self, signature: &[TensorType]) -> Result<()> {
         self.compiled_for(signature).map(|_| ())
+    }
+
+    /// The part of the function that computes the values `fetches` from the values `feeds`, for arguments of the types in `signature`. It is
+    /// traced, optimized, placed and compiled by itself, once: this function keeps it, and the next call with the same types, feeds and fetches
+    /// finds it.
+    ///
+    /// - A value is named by [`Tensor::named`](anabranch_dsl::Tensor::named), a parameter of a `#[graph]` function by its name; `input 0` and
+    ///   `result 0` are the first tensors that the function takes and gives. A branch, a loop and a checkpoint are wholes: what has a name
+    ///   inside of one cannot be fed or fetched.
+    /// - What is fed takes the place of the value wherever the function uses it, gradients included, and what only served to compute it does not
+    ///   run. Every parameter that is needed has to be fed; others may be. What is fed may be fetched.
+    /// - No variable is assigned; a fetch that is computed from an assigned value has that value all the same. For steps that assign
+    ///   see [`prune_step`](Self::prune_step).
+    /// - A print or an assertion stays if all that it looks at is fed or computed anyway, and so do those inside of branches and loops that
+    ///   stay. Others are left out, with what is computed for them.
+    ///
+    /// # Errors
+    /// A name that means no value, with those that there are; one that means several, or one inside of a branch or loop, with their lines; a value that
+    /// is fed twice; a parameter that is needed and not fed; a value, no parameter, that is fed though nothing that is fetched depends on
+    /// it; no fetch. And what tracing and compiling the function itself may meet.
+    ///
+    /// ```
+    /// use anabranch_dsl::{DType, HostTensor, TensorType, prelude::*};
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::new()?;
+    /// let w = Var::<f32>::new("w", 3.0);
+    /// let train = session.function(|x: Tensor| {
+    ///     let y = (x.named("x") * w.get()).named("y");
+    ///     let loss = (y - 1.0).square().sum().named("loss");
+    ///     w.set(w.get() - gradients(loss, w.get()) * 0.1);
+    ///     loss
+    /// })?;
+    /// let number = [TensorType::new(DType::F32, [])];
+    /// let loss = train.prune(&number, &["x"], &["loss"])?;
+    /// assert_eq!(loss.call(&[HostTensor::scalar(1.0f32)])?, [HostTensor::scalar(4.0f32)]);
+    /// assert_eq!(session.get(&w)?, 3.0); // It has not trained.
+    ///
+    /// let from_y = train.prune(&number, &["y"], &["loss"])?;
+    /// assert_eq!(from_y.call(&[HostTensor::scalar(6.0f32)])?, [HostTensor::scalar(25.0f32)]);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn prune(&self, signature: &[TensorType], feeds: &[&str], fetches: &[&str]) -> Result<Pruned> {
+        self.pruned(signature, feeds, fetches, Assignments::Drop)
+    }
+
+    /// The part of the function that makes all its assignments, like a call of the function itself, and computes the values `fetches`, if there
+    /// are any, from the values `feeds`: to train on values that were computed before, say. Otherwise like [`prune`](Self::prune).
+    ///
+    /// ```
+    /// use anabranch_dsl::{DType, HostTensor, TensorType, prelude::*};
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::new()?;
+    /// let w = Var::<f32>::new("w", 3.0);
+    /// let train = session.function(|x: Tensor| {
+    ///     let features = x.exp().sum().named("features");
+    ///     let loss = (features * w.get() - 1.0).square();
+    ///     w.set(w.get() - gradients(loss, w.get()) * 0.125);
+    ///     loss
+    /// })?;
+    /// let step = train.prune_step(&[TensorType::new(DType::F32, [9])], &["features"], &[])?;
+    /// step.call(&[HostTensor::scalar(1.0f32)])?;
+    /// assert_eq!(session.get(&w)?, 2.5);
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn prune_step(&self, signature: &[TensorType], feeds: &[&str], fetches: &[&str]) -> Result<Pruned> {
+        self.pruned(signature, feeds, fetches, Assignments::Keep)
+    }
+
+    fn pruned(
+        &self,
+        signature: &[TensorType],
+        feeds: &[&str],
+        fetches: &[&str],
+        assignments: Assignments,
+    ) -> Result<Pruned> {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let key = Key { signature: signature.to_vec(), feeds: owned(feeds), fetches: owned(fetches), assignments };
+        let made = self.pruned.find_or_make(
+            &self.name,
+            |p| *p.key() == key,
+            || {
+                let (traced, _) = self.trace(signature)?;
+                Pruned::new(&self.session, &traced, key.clone(), self.options)
+            },
+        )?;
+        Ok((*made).clone())
     }
 
     /// What the trace of the function gives for arguments of the given types, before it is optimized.
@@ -237,92 +313,30 @@ where
 
     /// The graph that is compiled for arguments of the given types.
     pub fn graph(&self, signature: &[TensorType]) -> Result<Graph> {
-        Ok(self.compiled_for(signature)?.engine.graph().clone())
+        Ok(self.compiled_for(signature)?.compiled.engine.graph().clone())
     }
 
     /// What runs for arguments of the given types, as text: instructions and memory; for each loop whether its iterations depend on
     /// each other; and for each loop and branch what it saves for a gradient, by name, type and line, in bytes for each iteration.
     pub fn explain(&self, signature: &[TensorType]) -> Result<String> {
-        Ok(self.compiled_for(signature)?.engine.explain(&self.session.devices))
+        Ok(self.compiled_for(signature)?.compiled.engine.explain(&self.session.devices))
     }
 
-    fn step(
-        &self,
-        compiled: &Compiled<HostOf<F, Args>>,
-        inputs: &[HostTensor],
-        call: Option<&Call>,
-    ) -> Result<Vec<HostTensor>> {
-        self.locked(compiled, call, |guards, cx| compiled.engine.step(inputs, guards, cx))
-    }
-
-    /// Does something with the variables of a function locked, as far as its call does not end before.
-    fn locked<T>(
-        &self,
-        compiled: &Compiled<HostOf<F, Args>>,
-        call: Option<&Call>,
-        f: impl FnOnce(&mut [Guard<'_>], &StepCx<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let print = &self.session.print_to;
-        let Compiled { cells, lock_order, assigned, .. } = compiled;
-        let Some(call) = call else {
-            let mut guards = state::lock(cells, lock_order, assigned);
-            return f(&mut guards, &StepCx { print, stop: &NEVER });
-        };
-        let guards = state::lock_unless(cells, lock_order, assigned, &call.flag);
-        let (Some(mut guards), None) = (guards, call.flag.get()) else {
-            let kind = call.flag.get().expect("only a set flag ends the wait for variables");
-            return Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN));
-        };
-        f(&mut guards, &StepCx { print, stop: &call.flag })
-    }
-
-    fn compiled(&self, inputs: &[HostTensor]) -> Result<Arc<Compiled<HostOf<F, Args>>>> {
-        if let Some(found) = self.cached(|c| c.accepts(inputs)) {
+    fn compiled(&self, inputs: &[HostTensor]) -> Result<Arc<Typed<HostOf<F, Args>>>> {
+        if let Some(found) = self.cache.find(|c| c.compiled.accepts(inputs)) {
             return Ok(found);
         }
         let signature: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
         self.compiled_for(&signature)
     }
 
-    fn cached(&self, fits: impl Fn(&Compiled<HostOf<F, Args>>) -> bool) -> Option<Arc<Compiled<HostOf<F, Args>>>> {
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let i = cache.iter().position(|c| fits(c))?;
-        cache[..=i].rotate_right(1);
-        Some(cache[0].clone())
-    }
-
-    fn compiled_for(&self, signature: &[TensorType]) -> Result<Arc<Compiled<HostOf<F, Args>>>> {
-        if trace::is_tracing() {
-            let message = format!("`{}` was called in its session while a function is being traced", self.name);
-            return Err(Diagnostic::new(message)
-                .help("call the Rust function itself: inside of a graph function it is an ordinary function"));
-        }
-        let _compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = self.cached(|c| c.signature == signature) {
-            return Ok(found);
-        }
-        let (traced, rebuild) = self.trace(signature)?;
-        let cells = self.session.state.cells(&traced.vars);
-        let graph = crate::optimize::optimize(traced.graph, signature, self.options)?;
-        let assigned = assigned(&graph);
-        let state = &self.session.state;
-        let paths: Vec<Option<String>> = {
-            let paths = state.paths();
-            traced.vars.iter().map(|v| paths.get(&v.id()).cloned()).collect()
-        };
-        let engine = Engine::new(graph, &self.session.devices, &paths, self.options, state.results.clone())?;
-        let compiled = Arc::new(Compiled {
-            signature: signature.to_vec(),
-            lock_order: state::lock_order(&cells),
-            assigned,
-            cells,
-            rebuild,
-            engine,
-        });
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.insert(0, compiled.clone());
-        cache.truncate(MAX_CACHED);
-        Ok(compiled)
+    fn compiled_for(&self, signature: &[TensorType]) -> Result<Arc<Typed<HostOf<F, Args>>>> {
+        let fits = |c: &Typed<_>| c.compiled.signature == signature;
+        self.cache.find_or_make(&self.name, fits, || {
+            let (traced, rebuild) = self.trace(signature)?;
+            let compiled = Compiled::new(&self.session, traced.graph, &traced.vars, signature, self.options)?;
+            Ok(Typed { compiled, rebuild })
+        })
     }
 
     fn trace(&self, signature: &[TensorType]) -> Result<(Traced, Rebuild<HostOf<F, Args>>)> {
@@ -333,37 +347,23 @@ where
     }
 }
 
-impl<H> Compiled<H> {
-    /// Checks the types of tensors in whose place results go.
-    fn check_results(&self, name: &str, given: &[&mut HostTensor]) -> Result<()> {
-        let graph = self.engine.graph();
-        let outputs = graph.outputs();
-        if outputs.len() != given.len() {
-            let message = format!("`{name}` gives {} tensors, to the place of {}", outputs.len(), given.len());
+/// Checks the types of tensors in whose place the results of a graph go.
+fn check_results(name: &str, graph: &Graph, given: &[&mut HostTensor]) -> Result<()> {
+    let outputs = graph.outputs();
+    if outputs.len() != given.len() {
+        let message = format!("`{name}` gives {} tensors, to the place of {}", outputs.len(), given.len());
+        return Err(Diagnostic::new(message).help("give the results of an earlier call with arguments of these types"));
+    }
+    for (i, (&output, given)) in outputs.iter().zip(given).enumerate() {
+        let ty = graph.ty(output).element();
+        if !ty.compatible(&given.ty()) {
+            let message = format!("`{name}`: result {i} is {ty}, to the place of {}", given.ty());
             return Err(
                 Diagnostic::new(message).help("give the results of an earlier call with arguments of these types")
             );
         }
-        for (i, (&output, given)) in outputs.iter().zip(given).enumerate() {
-            let ty = graph.ty(output).element();
-            if !ty.compatible(&given.ty()) {
-                let message = format!("`{name}`: result {i} is {ty}, to the place of {}", given.ty());
-                return Err(
-                    Diagnostic::new(message).help("give the results of an earlier call with arguments of these types")
-                );
-            }
-        }
-        Ok(())
     }
-
-    fn accepts(&self, inputs: &[HostTensor]) -> bool {
-        self.signature.len() == inputs.len()
-            && self.signature.iter().zip(inputs).all(|(ty, t)| {
-                ty.dtype == t.dtype()
-                    && ty.rank() == t.rank()
-                    && ty.shape.dims().iter().zip(t.shape()).all(|(d, &n)| *d == Dim::Known(n))
-            })
-    }
+    Ok(())
 }
 
 impl<F, Args> std::fmt::Debug for Function<F, Args>
@@ -373,17 +373,6 @@ where
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Function").field("name", &self.name).field("options", &self.options).finish_non_exhaustive()
     }
-}
-
-/// For each variable of a graph whether it is assigned.
-fn assigned(graph: &Graph) -> Vec<bool> {
-    let mut assigned = vec![false; graph.vars.len()];
-    graph.visit_nodes(graph.root(), &mut |node| {
-        if let Op::Assign(var) = graph.node(node).op {
-            assigned[var.index()] = true;
-        }
-    });
-    assigned
 }
 
 /// The name of a function in messages and graphs: the last part of its path, or of the function that a closure is in.

@@ -15,6 +15,7 @@
 //! CPU (`cpu`). With several devices it is placed on them first (`place`) and cut into a part for each (`flow`). A [`Program`] is a graph that was compiled without a function.
 
 mod call;
+mod compiled;
 mod cpu;
 mod device;
 mod disjoint_sets;
@@ -27,6 +28,7 @@ mod optimize;
 mod place;
 mod plan;
 mod program;
+mod prune;
 mod results;
 mod scattered;
 mod session;
@@ -37,6 +39,7 @@ pub use call::{CallOptions, CancelHandle};
 pub use device::Modelled;
 pub use function::Function;
 pub use program::Program;
+pub use prune::Pruned;
 pub use scattered::{Scatter, ScatteredProgram};
 pub use session::{Builder, Session};
 pub use timeline::{Span, Timeline};

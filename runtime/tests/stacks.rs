@@ -10,7 +10,7 @@ use support::check_traced;
 fn run(text: &str, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
     let graph = Graph::parse(text, "stacks.ir").unwrap_or_else(|e| panic!("{}", e[0]));
     ir::verify(&graph).unwrap_or_else(|e| panic!("{}", e[0]));
-    check_traced(&Traced { graph, vars: vec![] }, inputs)
+    check_traced(&Traced { graph, vars: vec![], names: vec![] }, inputs)
 }
 
 fn floats(x: &[f32]) -> HostTensor {

@@ -6,6 +6,8 @@ use anabranch::dsl::{Graph, HostTensor, TensorType, interp, ir};
 use anabranch::{Any, DType, Diagnostic, Tensor, gradients};
 use anabranch_runtime::Program;
 
+use super::pruned;
+
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "only the conversion of numbers is used here")]
 mod support;
@@ -26,9 +28,9 @@ struct Run {
     expected: Expected,
 }
 
-struct Traced {
-    graph: Graph,
-    vars: Vec<HostTensor>,
+pub struct Traced {
+    pub graph: Graph,
+    pub vars: Vec<HostTensor>,
 }
 
 /// What a run gives.
@@ -222,6 +224,9 @@ impl Run {
                 |(g, e): (&f64, &f64)| g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= 1e-9 * e.abs().max(1.0);
             if got.len() != expected.len() || !got.iter().zip(expected).all(near) {
                 return Err(format!("{engine}: {got:?} is not {expected:?}\n{}", traced.graph));
+            }
+            if engine == "interpreter" {
+                pruned::check(&traced, &self.inputs, &outputs)?;
             }
         }
         Ok(())

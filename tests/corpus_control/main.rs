@@ -30,5 +30,6 @@ mod jumps;
 mod lists;
 mod loops;
 mod nests;
+mod pruned;
 mod state;
 mod structure;

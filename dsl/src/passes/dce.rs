@@ -19,12 +19,7 @@ impl Pass for Dce {
     }
 
     fn run(&self, graph: &mut Graph) -> bool {
-        let mut live = Live {
-            graph,
-            values: vec![false; graph.n_values()],
-            nodes: vec![false; graph.n_nodes()],
-            todo: Vec::new(),
-        };
+        let mut live = Live::new(graph);
         live.mark();
         let Live { values, nodes, .. } = live;
         let mut changed = false;
@@ -34,15 +29,22 @@ impl Pass for Dce {
 }
 
 /// What is needed.
-struct Live<'g> {
-    graph: &'g Graph,
-    values: Vec<bool>,
-    nodes: Vec<bool>,
+#[derive(Clone)]
+pub(super) struct Live<'g> {
+    pub(super) graph: &'g Graph,
+    pub(super) values: Vec<bool>,
+    pub(super) nodes: Vec<bool>,
     /// Values that are needed and whose own needs are not looked at yet.
     todo: Vec<Value>,
 }
 
-impl Live<'_> {
+impl<'g> Live<'g> {
+    /// Nothing is needed so far.
+    pub(super) fn new(graph: &'g Graph) -> Live<'g> {
+        let (values, nodes) = (vec![false; graph.n_values()], vec![false; graph.n_nodes()]);
+        Live { graph, values, nodes, todo: Vec::new() }
+    }
+
     fn mark(&mut self) {
         let g = self.graph;
         self.values_needed(g.outputs());
@@ -53,9 +55,20 @@ impl Live<'_> {
             }
         });
         for node in effects {
-            self.node(node);
-            self.values_needed(&g.node(node).operands);
+            self.effect(node);
         }
+        self.settle();
+    }
+
+    /// A node is needed for what it does besides computing its results.
+    pub(super) fn effect(&mut self, node: Node) {
+        self.node(node);
+        self.values_needed(&self.graph.node(node).operands);
+    }
+
+    /// Marks what the values that are needed need themselves.
+    pub(super) fn settle(&mut self) {
+        let g = self.graph;
         while let Some(v) = self.todo.pop() {
             match g.value(v).def {
                 ValueDef::Result(node, i) => self.result(node, i as usize),
@@ -64,7 +77,7 @@ impl Live<'_> {
         }
     }
 
-    fn values_needed(&mut self, values: &[Value]) {
+    pub(super) fn values_needed(&mut self, values: &[Value]) {
         for &v in values {
             if !std::mem::replace(&mut self.values[v.index()], true) {
                 self.todo.push(v);
@@ -152,7 +165,7 @@ impl Live<'_> {
     }
 }
 
-fn sweep(graph: &mut Graph, region: Region, values: &[bool], nodes: &[bool], changed: &mut bool) {
+pub(super) fn sweep(graph: &mut Graph, region: Region, values: &[bool], nodes: &[bool], changed: &mut bool) {
     let before = graph.region(region).nodes.len();
     graph.region_mut(region).nodes.retain(|n| nodes[n.index()]);
     *changed |= graph.region(region).nodes.len() < before;

@@ -113,7 +113,7 @@ impl Drop for CallGuard {
 /// Names a parameter of the graph function that was just entered, for messages and printing.
 pub fn name_param(param: Any, name: &'static str) {
     if is_tracing() {
-        param.named(name);
+        param.described(name);
     }
 }
 

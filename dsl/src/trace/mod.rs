@@ -17,6 +17,7 @@ mod call;
 mod call_node;
 mod cond;
 mod for_autodiff;
+mod names;
 mod segments;
 mod variables;
 mod while_loop;
@@ -31,6 +32,7 @@ pub(crate) use call::max_iterations;
 pub use call::{CallGuard, Extent, bound_loops, enter, expect_shape, name_param, overlap_loops};
 pub(crate) use call_node::CallTrace;
 pub use cond::CondTrace;
+pub use names::Named;
 pub(crate) use segments::{Segments, segment_loop};
 pub use while_loop::WhileTrace;
 
@@ -83,6 +85,8 @@ pub struct Traced {
     pub graph: Graph,
     /// The variables of the graph, in the order of [`Graph::vars`].
     pub vars: Vec<AnyVar>,
+    /// The names that the program gave to values, in its order.
+    pub names: Vec<Named>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +152,7 @@ pub(crate) struct Tracer {
     /// Nodes are appended to the region at this depth: 0 is the root, `open.len()` the innermost.
     depth: usize,
     vars: Vec<AnyVar>,
+    names: Vec<Named>,
     var_ids: HashMap<u64, VarId>,
     var_state: Vec<VarState>,
     /// Every value a variable has had, oldest first.
@@ -211,7 +216,7 @@ pub fn trace(name: &str, f: impl FnOnce() -> Vec<Any>) -> Result<Traced> {
     match outcome {
         Ok(result) => result.map(|()| {
             let tracer = tracer.expect("the tracer stays while it traces");
-            Traced { graph: tracer.graph, vars: tracer.vars }
+            Traced { graph: tracer.graph, vars: tracer.vars, names: tracer.names }
         }),
         Err(payload) => match payload.downcast::<Abort>() {
             Ok(abort) => Err(abort.0),
@@ -474,15 +479,6 @@ impl Any {
     pub fn value(self) -> Value {
         self.value
     }
-
-    /// Names the value for messages and printing, if it has no name.
-    pub fn named(self, name: &'static str) -> Any {
-        with(|t| {
-            let data = t.graph.value_mut(self.value);
-            data.name = data.name.or(Some(name));
-        });
-        self
-    }
 }
 
 impl Tracer {
@@ -493,6 +489,7 @@ impl Tracer {
             open: Vec::new(),
             depth: 0,
             vars: Vec::new(),
+            names: Vec::new(),
             var_ids: HashMap::new(),
             var_state: Vec::new(),
             var_versions: Vec::new(),

@@ -1,0 +1,176 @@
+//! The names that a program gives to values, and the values that it means by a name.
+//!
+//! A name that stands in the program (`named`) is kept with its line beside the graph, since the graph has one name for each value, for printing, which
+//! may come from a parameter of some function that was called. Of the latter only those of the graph's inputs count here. Whether a name is
+//! given once is asked when it is looked up: a layer that names what it computes may be called twice.
+
+use super::{Any, Traced, try_with};
+use crate::ir::{Op, Value};
+use crate::{Diagnostic, Loc, Result};
+
+/// A name that the program gave to a value.
+#[derive(Clone, Copy, Debug)]
+pub struct Named {
+    /// The name.
+    pub name: &'static str,
+    /// The value, in whatever region.
+    pub value: Value,
+    /// Where it was given.
+    pub loc: Loc,
+}
+
+impl Any {
+    /// Names the value: for printing and messages if it has no name, and so that it can be fed and fetched; see
+    /// [`Traced::value_named`].
+    #[track_caller]
+    pub fn named(self, name: &'static str) -> Any {
+        let loc = Loc::caller();
+        try_with(|t| {
+            t.check_trace(self, loc)?;
+            t.names.push(Named { name, value: self.value, loc });
+            Ok(())
+        });
+        self.described(name)
+    }
+
+    /// Names the value for printing and messages, if it has no name.
+    pub(super) fn described(self, name: &'static str) -> Any {
+        super::with(|t| {
+            let data = t.graph.value_mut(self.value);
+            data.name = data.name.or(Some(name));
+        });
+        self
+    }
+}
+
+impl Traced {
+    /// The tensor of the outermost region that a name means: one given with `named`, that of a parameter, or a position, `input 0` or `result 0`.
+    ///
+    /// # Errors
+    /// No value of that name, with the names that there are; several of them; a value inside of a branch, a loop or a call, which has no value outside; a
+    /// list.
+    ///
+    /// ```
+    /// use anabranch_dsl::{DType, TensorType, function::trace_fn, prelude::*};
+    ///
+    /// let f = |x: Tensor| x.exp().named("hidden").sum();
+    /// let (traced, _) = trace_fn("f", &f, &[TensorType::new(DType::F32, [3])])?;
+    /// let hidden = traced.value_named("hidden")?;
+    /// assert_eq!(traced.graph.ty(hidden).to_string(), "f32[3]");
+    /// let error = traced.value_named("hiden").unwrap_err();
+    /// assert_eq!(error.message, "`f` has no value that is named `hiden`");
+    /// assert_eq!(error.help.as_deref(), Some("there are `hidden`, `input 0`, `result 0`"));
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn value_named(&self, name: &str) -> Result<Value> {
+        let graph = &self.graph;
+        if let Some(value) = self.at_position(name) {
+            return Ok(value);
+        }
+        let mut found: Vec<(Value, Loc)> = Vec::new();
+        let params = graph.inputs().iter().filter(|&&v| graph.value(v).name == Some(name));
+        let params = params.map(|&v| (v, Loc::UNKNOWN));
+        for (value, loc) in params.chain(self.names.iter().filter(|n| n.name == name).map(|n| (n.value, n.loc))) {
+            if found.iter().all(|(v, _)| *v != value) {
+                found.push((value, loc));
+            }
+        }
+        let (value, loc) = match found[..] {
+            [] => return Err(self.unknown(name)),
+            [one] => one,
+            _ => return Err(self.ambiguous(name, &found)),
+        };
+        if graph.region_of(value) != graph.root() {
+            return Err(self.inside(name, value, loc));
+        }
+        if graph.ty(value).as_tensor().is_none() {
+            let message = format!("`{name}` is a list: only tensors are fed and fetched");
+            return Err(Diagnostic::new(message).at(loc, graph.ty(value).to_string()).help("stack it, and name that"));
+        }
+        Ok(value)
+    }
+
+    fn at_position(&self, name: &str) -> Option<Value> {
+        let at =
+            |prefix: &str, values: &[Value]| values.get(name.strip_prefix(prefix)?.parse::<usize>().ok()?).copied();
+        at("input ", self.graph.inputs()).or_else(|| at("result ", self.graph.outputs()))
+    }
+
+    fn unknown(&self, name: &str) -> Diagnostic {
+        let graph = &self.graph;
+        let named = self.names.iter().filter(|n| graph.region_of(n.value) == graph.root()).map(|n| n.name.to_owned());
+        let input = |(i, &v): (usize, &Value)| graph.value(v).name.map_or_else(|| format!("input {i}"), str::to_owned);
+        let inputs = graph.inputs().iter().enumerate().map(input);
+        let results = (0..graph.outputs().len()).map(|i| format!("result {i}"));
+        let mut there: Vec<String> = Vec::new();
+        for name in named.chain(inputs).chain(results) {
+            if !there.contains(&name) {
+                there.push(name);
+            }
+        }
+        there.sort_by_key(|other| distance(name, other));
+        let there: Vec<String> = there.iter().map(|name| format!("`{name}`")).collect();
+        Diagnostic::new(format!("`{}` has no value that is named `{name}`", graph.name))
+            .help(format!("there are {}", there.join(", ")))
+    }
+
+    fn ambiguous(&self, name: &str, found: &[(Value, Loc)]) -> Diagnostic {
+        let mut error = Diagnostic::new(format!("`{name}` means {} values of `{}`", found.len(), self.graph.name));
+        for (i, &(value, loc)) in found.iter().enumerate() {
+            error = match self.graph.inputs().iter().position(|&v| v == value) {
+                Some(input) if !loc.is_known() => error.at(loc, format!("`{name}` is the parameter `input {input}`")),
+                _ => error.at(loc, if i == 0 { "named here" } else { "and here" }),
+            };
+        }
+        error.help("give them different names; a parameter may be named by its position, as in `input 0`")
+    }
+
+    fn inside(&self, name: &str, value: Value, loc: Loc) -> Diagnostic {
+        let graph = &self.graph;
+        let owner = graph.region(graph.region_of(value)).owner.map(|n| graph.node(n));
+        let (of, help) = match owner.map(|node| &node.op) {
+            Some(Op::Cond) => {
+                ("a branch", "assign it to a variable that is declared before the `if`, and name that behind it")
+            }
+            Some(Op::Call(_)) => ("a call with its own gradient or memory", "give it back as a result, and name that"),
+            _ => ("a loop", "assign it to a variable that is declared before the loop, and name that behind it"),
+        };
+        let error =
+            Diagnostic::new(format!("`{name}` is inside of {of}: it has no value outside")).at(loc, "named here");
+        let error = match owner {
+            Some(node) => error.at(node.loc, "inside of this"),
+            None => error,
+        };
+        error.help(help)
+    }
+}
+
+/// How many letters have to be added, dropped or changed to make one word of another (the distance of Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let change = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::distance;
+
+    #[test]
+    fn words_are_as_far_apart_as_they_differ() {
+        assert_eq!(distance("hidden", "hidden"), 0);
+        assert_eq!(distance("hiden", "hidden"), 1);
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("abc", ""), 3);
+    }
+}

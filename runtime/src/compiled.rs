@@ -1,0 +1,161 @@
+//! A traced graph, compiled for inputs of given types, with the variables of its session: what functions and their pruned parts call.
+//!
+//! It knows nothing of how inputs and outputs look to the caller: both are lists of tensors here.
+
+use crate::call::{Call, CallOptions};
+use crate::engine::{Engine, StepCx};
+use crate::program::Options;
+use crate::session::Session;
+use crate::state::{self, Cell, Guard};
+use anabranch_dsl::interp::{self, StopFlag};
+use anabranch_dsl::ir::Op;
+use anabranch_dsl::{AnyVar, Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType, trace};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A graph compiled for inputs of given types.
+pub(crate) struct Compiled {
+    pub(crate) engine: Engine,
+    /// The types of its inputs.
+    pub(crate) signature: Vec<TensorType>,
+    /// Of the function, for messages.
+    name: String,
+    cells: Vec<Arc<Cell>>,
+    lock_order: Vec<usize>,
+    assigned: Vec<bool>,
+}
+
+/// The flag of calls that end by themselves only.
+static NEVER: StopFlag = StopFlag::new();
+
+impl Compiled {
+    /// Optimizes, places and compiles a graph for inputs of the given types; `vars` are its variables, in their order.
+    pub(crate) fn new(
+        session: &Session,
+        graph: Graph,
+        vars: &[AnyVar],
+        signature: &[TensorType],
+        options: Options,
+    ) -> Result<Compiled> {
+        let name = graph.name.clone();
+        let cells = session.state.cells(vars);
+        let graph = crate::optimize::optimize(graph, signature, options)?;
+        let assigned = assigned(&graph);
+        let state = &session.state;
+        let paths: Vec<Option<String>> = {
+            let paths = state.paths();
+            vars.iter().map(|v| paths.get(&v.id()).cloned()).collect()
+        };
+        let engine = Engine::new(graph, &session.devices, &paths, options, state.results.clone())?;
+        let lock_order = state::lock_order(&cells);
+        Ok(Compiled { engine, signature: signature.to_vec(), name, cells, lock_order, assigned })
+    }
+
+    /// Whether inputs are of the types it was compiled for.
+    pub(crate) fn accepts(&self, inputs: &[HostTensor]) -> bool {
+        self.signature.len() == inputs.len()
+            && self.signature.iter().zip(inputs).all(|(ty, t)| {
+                ty.dtype == t.dtype()
+                    && ty.rank() == t.rank()
+                    && ty.shape.dims().iter().zip(t.shape()).all(|(d, &n)| *d == Dim::Known(n))
+            })
+    }
+
+    /// Runs a step.
+    pub(crate) fn step(
+        &self,
+        session: &Session,
+        inputs: &[HostTensor],
+        call: Option<&Call>,
+    ) -> Result<Vec<HostTensor>> {
+        self.locked(session, call, |guards, cx| self.engine.step(inputs, guards, cx))
+    }
+
+    /// Does something with the variables locked, as far as the call does not end before.
+    pub(crate) fn locked<T>(
+        &self,
+        session: &Session,
+        call: Option<&Call>,
+        f: impl FnOnce(&mut [Guard<'_>], &StepCx<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let print = &session.print_to;
+        let Compiled { cells, lock_order, assigned, .. } = self;
+        let Some(call) = call else {
+            let mut guards = state::lock(cells, lock_order, assigned);
+            return f(&mut guards, &StepCx { print, stop: &NEVER });
+        };
+        let guards = state::lock_unless(cells, lock_order, assigned, &call.flag);
+        let (Some(mut guards), None) = (guards, call.flag.get()) else {
+            let kind = call.flag.get().expect("only a set flag ends the wait for variables");
+            return Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN));
+        };
+        f(&mut guards, &StepCx { print, stop: &call.flag })
+    }
+}
+
+/// What was made, used last first; at most [`MAX_CACHED`].
+pub(crate) struct Cache<T> {
+    made: Mutex<Vec<Arc<T>>>,
+    /// Held while something is made, so that no other thread makes the same.
+    making: Mutex<()>,
+}
+
+/// Entries that a cache keeps.
+const MAX_CACHED: usize = 64;
+
+impl<T> Default for Cache<T> {
+    fn default() -> Self {
+        Cache { made: Mutex::default(), making: Mutex::default() }
+    }
+}
+
+impl<T> Cache<T> {
+    /// The entry that fits.
+    pub(crate) fn find(&self, fits: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let i = made.iter().position(|c| fits(c))?;
+        made[..=i].rotate_right(1);
+        Some(made[0].clone())
+    }
+
+    /// The entry that fits, or a new one if there is none; `name` is that of the function, for messages.
+    ///
+    /// # Errors
+    /// That of `make`, and if a function is being traced on this thread: what is made needs a trace of its own.
+    pub(crate) fn find_or_make(
+        &self,
+        name: &str,
+        fits: impl Fn(&T) -> bool,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<Arc<T>> {
+        if trace::is_tracing() {
+            let message = format!("`{name}` was called in its session while a function is being traced");
+            return Err(Diagnostic::new(message)
+                .help("call the Rust function itself: inside of a graph function it is an ordinary function"));
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = self.find(fits) {
+            return Ok(found);
+        }
+        let new = Arc::new(make()?);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.insert(0, new.clone());
+        made.truncate(MAX_CACHED);
+        Ok(new)
+    }
+}
+
+/// Begins a call that its options may end.
+pub(crate) fn begin(options: Option<&CallOptions>) -> Result<Option<Call>> {
+    options.map(CallOptions::begin).transpose()
+}
+
+/// For each variable of a graph whether it is assigned.
+fn assigned(graph: &Graph) -> Vec<bool> {
+    let mut assigned = vec![false; graph.vars.len()];
+    graph.visit_nodes(graph.root(), &mut |node| {
+        if let Op::Assign(var) = graph.node(node).op {
+            assigned[var.index()] = true;
+        }
+    });
+    assigned
+}

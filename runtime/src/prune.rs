@@ -1,0 +1,206 @@
+//! Pruned functions: what a function computes of some of its values, out of others.
+
+use crate::call::CallOptions;
+use crate::compiled::{Cache, Compiled, begin};
+use crate::program::Options;
+use crate::session::Session;
+use anabranch_dsl::passes::{self, Assignments};
+use anabranch_dsl::trace::Traced;
+use anabranch_dsl::{AnyVar, Diagnostic, Graph, HostTensor, Result, TensorType};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A part of a [`Function`](crate::Function) for arguments of given types: from values that are fed to values that are fetched, with nothing else. Made by
+/// [`Function::prune`](crate::Function::prune) and [`Function::prune_step`](crate::Function::prune_step).
+///
+/// A clone is another handle of the same. It may be called from several threads at once.
+#[derive(Clone)]
+pub struct Pruned(Arc<Part>);
+
+struct Part {
+    key: Key,
+    session: Session,
+    options: Options,
+    /// Before it is optimized.
+    graph: Graph,
+    vars: Vec<AnyVar>,
+    /// One, unless the extents of what is fed follow from the call alone.
+    cache: Cache<Compiled>,
+}
+
+/// What a pruned function is made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) signature: Vec<TensorType>,
+    pub(crate) feeds: Vec<String>,
+    pub(crate) fetches: Vec<String>,
+    pub(crate) assignments: Assignments,
+}
+
+impl Pruned {
+    /// Prunes what a function was traced to, and compiles it.
+    pub(crate) fn new(session: &Session, traced: &Traced, key: Key, options: Options) -> Result<Pruned> {
+        let values = |names: &[String]| names.iter().map(|name| traced.value_named(name)).collect::<Result<Vec<_>>>();
+        let (feeds, fetches) = (values(&key.feeds)?, values(&key.fetches)?);
+        let name = &traced.graph.name;
+        for (i, value) in feeds.iter().enumerate() {
+            if let Some(first) = feeds[..i].iter().position(|v| v == value) {
+                let (first, second) = (&key.feeds[first], &key.feeds[i]);
+                let message = match first == second {
+                    true => format!("`{name}`: `{first}` is fed twice"),
+                    false => format!("`{name}`: `{first}` and `{second}` are the same value, which is fed twice"),
+                };
+                return Err(Diagnostic::new(message).help("name each value that is fed once"));
+            }
+        }
+        if fetches.is_empty() && key.assignments == Assignments::Drop {
+            return Err(Diagnostic::new(format!("`{name}`: nothing is fetched"))
+                .help("name a value, or take `prune_step` for the assignments alone"));
+        }
+        let pruned = passes::prune(&traced.graph, &feeds, &fetches, key.assignments)?;
+        for (i, value) in feeds.iter().enumerate() {
+            if !pruned.needed[i] && !traced.graph.inputs().contains(value) {
+                let message = format!("`{name}`: `{}` is fed, and nothing that is fetched depends on it", key.feeds[i]);
+                return Err(Diagnostic::new(message)
+                    .at(traced.graph.loc(*value), "made here")
+                    .help("leave it out; only parameters may be fed without need"));
+            }
+        }
+        let vars = pruned.vars.iter().map(|&id| traced.var(id).clone()).collect();
+        let session = session.clone();
+        let part = Part { key, session, options, graph: pruned.graph, vars, cache: Cache::default() };
+        let pruned = Pruned(Arc::new(part));
+        if pruned.0.open_feed().is_none() {
+            pruned.0.compiled_for(&pruned.feed_types())?;
+        }
+        Ok(pruned)
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.0.key
+    }
+
+    /// The types of what is fed, in its order. An extent is unknown if it follows from data.
+    pub fn feed_types(&self) -> Vec<TensorType> {
+        let graph = &self.0.graph;
+        graph.inputs().iter().map(|&v| graph.ty(v).element().clone()).collect()
+    }
+
+    /// The graph that is compiled, before it is optimized: its inputs are what is fed, its outputs what is fetched.
+    pub fn graph(&self) -> &Graph {
+        &self.0.graph
+    }
+
+    /// Computes what is fetched, in its order, from what is fed, in its order.
+    ///
+    /// # Errors
+    /// Another number of tensors, or one of another type: the error names the feed. What the function itself meets when it runs.
+    ///
+    /// ```
+    /// use anabranch_dsl::{DType, HostTensor, TensorType, prelude::*};
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::new()?;
+    /// let f = session.function(|x: Tensor| (x * 2.0).named("twice").exp().sum())?;
+    /// let twice = f.prune(&[TensorType::new(DType::F32, [2])], &["input 0"], &["twice"])?;
+    /// let outputs = twice.call(&[HostTensor::new([2], vec![1.0f32, 2.0])])?;
+    /// assert_eq!(outputs, [HostTensor::new([2], vec![2.0f32, 4.0])]);
+    ///
+    /// let error = twice.call(&[HostTensor::scalar(1.0f32)]).unwrap_err();
+    /// assert!(error.message.contains("the feed `input 0` is f32[2], given f32[]"), "{error}");
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn call(&self, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
+        self.0.call(None, feeds)
+    }
+
+    /// Calls like [`call`](Self::call), and ends the call with an error if it takes longer than `duration`; see [`call_with`](Self::call_with).
+    pub fn call_within(&self, duration: Duration, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
+        self.call_with(&CallOptions::new().within(duration), feeds)
+    }
+
+    /// Calls like [`call`](Self::call), and ends the call with an error when its options say so; see
+    /// [`Function::call_with`](crate::Function::call_with).
+    pub fn call_with(&self, options: &CallOptions, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
+        self.0.call(Some(options), feeds)
+    }
+
+    /// What runs, as text; see [`Function::explain`](crate::Function::explain).
+    ///
+    /// # Errors
+    /// If what runs depends on extents that only a call says.
+    pub fn explain(&self) -> Result<String> {
+        if let Some((feed, ty)) = self.0.open_feed() {
+            let name = &self.0.graph.name;
+            let message = format!("`{name}`: what runs depends on extents that a call says: `{feed}` is {ty}");
+            return Err(Diagnostic::new(message).help("fetch and feed values whose extents follow from the signature"));
+        }
+        let compiled = self.0.compiled_for(&self.feed_types())?;
+        Ok(compiled.engine.explain(&self.0.session.devices))
+    }
+}
+
+impl Part {
+    fn call(&self, options: Option<&CallOptions>, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
+        let call = begin(options)?;
+        let compiled = match self.cache.find(|c| c.accepts(feeds)) {
+            Some(compiled) => compiled,
+            None => {
+                self.check(feeds)?;
+                let types: Vec<TensorType> = feeds.iter().map(HostTensor::ty).collect();
+                self.compiled_for(&types)?
+            }
+        };
+        compiled.step(&self.session, feeds, call.as_ref())
+    }
+
+    fn check(&self, feeds: &[HostTensor]) -> Result<()> {
+        let (name, names) = (&self.graph.name, &self.key.feeds);
+        if feeds.len() != names.len() {
+            let listed: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
+            let message = format!("`{name}` is fed {} tensors, given {}", names.len(), feeds.len());
+            let error = Diagnostic::new(message);
+            return Err(if names.is_empty() { error } else { error.help(format!("give {}", listed.join(", "))) });
+        }
+        for ((feed, given), &v) in names.iter().zip(feeds).zip(self.graph.inputs()) {
+            let (expected, given) = (self.graph.ty(v).element(), given.ty());
+            if !expected.compatible(&given) {
+                let message = format!("`{name}`: the feed `{feed}` is {expected}, given {given}");
+                return Err(
+                    Diagnostic::new(message).help("what is fed has the type that the value has in the function")
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The first feed with an extent that only a call says.
+    fn open_feed(&self) -> Option<(&str, &TensorType)> {
+        let feeds = self.key.feeds.iter().zip(self.graph.inputs());
+        let mut feeds = feeds.map(|(name, &v)| (name.as_str(), self.graph.ty(v).element()));
+        feeds.find(|(_, ty)| ty.shape.known().is_none())
+    }
+
+    fn compiled_for(&self, types: &[TensorType]) -> Result<Arc<Compiled>> {
+        self.cache.find_or_make(
+            &self.graph.name,
+            |c| c.signature == types,
+            || {
+                // What is interpreted is not specialized otherwise.
+                let graph = if self.open_feed().is_some() {
+                    passes::specialize(&self.graph, types)?
+                } else {
+                    self.graph.clone()
+                };
+                Compiled::new(&self.session, graph, &self.vars, types, self.options)
+            },
+        )
+    }
+}
+
+impl fmt::Debug for Pruned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pruned").field("name", &self.0.graph.name).field("key", &self.0.key).finish_non_exhaustive()
+    }
+}

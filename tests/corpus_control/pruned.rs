@@ -1,0 +1,61 @@
+//! What a graph gives when it is cut at one of its values: the value is fetched, then it is fed and the rest is computed.
+
+use super::engine::Traced;
+use anabranch::dsl::ir::{Op, Value};
+use anabranch::dsl::passes::{Assignments, Pipeline, PrunedGraph, prune, specialize};
+use anabranch::dsl::{HostTensor, TensorType, interp};
+use anabranch_runtime::Program;
+
+/// So many values of a graph are tried.
+const VALUES: usize = 2;
+
+/// Cuts the graph at some of its values, by the interpreter and by plans.
+///
+/// Both parts compute what the whole does, bit by bit, by the interpreter; the second one assigns what the whole does, and the first one nothing.
+pub fn check(traced: &Traced, inputs: &[HostTensor], whole: &[HostTensor]) -> Result<(), String> {
+    let g = &traced.graph;
+    let mut vars = traced.vars.clone();
+    interp::run(g, inputs, &mut vars, interp::Options::default()).map_err(|e| e.to_string())?;
+    let nodes = g.region(g.root()).nodes.iter().filter(|&&n| !matches!(g.node(n).op, Op::Constant(_)));
+    let results = nodes.flat_map(|&n| &g.node(n).results).copied();
+    let values: Vec<Value> = results.filter(|&v| g.ty(v).as_tensor().is_some()).collect();
+    for &v in values.iter().step_by(values.len().div_ceil(VALUES).max(1)) {
+        let at = |what: &str| format!("{what}, cut at {v} of\n{g}");
+        let first = prune(g, g.inputs(), &[v], Assignments::Drop).map_err(|e| at(&e.to_string()))?;
+        let (value, assigned) = run(&first, inputs, &traced.vars).map_err(|e| at(&e))?;
+        if assigned.iter().zip(&first.vars).any(|(a, id)| *a != traced.vars[id.index()]) {
+            return Err(at("a fetch assigns a variable"));
+        }
+        let feeds = [g.inputs(), &[v]].concat();
+        let given = [inputs, &value].concat();
+        let rest = prune(g, &feeds, g.outputs(), Assignments::Keep).map_err(|e| at(&e.to_string()))?;
+        let (outputs, assigned) = run(&rest, &given, &traced.vars).map_err(|e| at(&e))?;
+        if format!("{outputs:?}") != format!("{whole:?}") {
+            return Err(at(&format!("the rest gives {outputs:?}, the whole {whole:?}")));
+        }
+        let after =
+            |i: usize| rest.vars.iter().position(|id| id.index() == i).map_or(&traced.vars[i], |k| &assigned[k]);
+        if (0..vars.len()).any(|i| format!("{:?}", after(i)) != format!("{:?}", vars[i])) {
+            return Err(at("the rest assigns other values"));
+        }
+        for (part, inputs) in [(first, inputs), (rest, &given)] {
+            let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
+            let mut graph = specialize(&part.graph, &types).map_err(|e| at(&e.to_string()))?;
+            Pipeline::standard().run(&mut graph);
+            let mut vars = part.vars.iter().map(|id| traced.vars[id.index()].clone()).collect();
+            Program::new(graph).and_then(|p| p.run(inputs, &mut vars)).map_err(|e| at(&format!("as a plan: {e}")))?;
+        }
+    }
+    Ok(())
+}
+
+/// Outputs, and the variables of the part afterwards.
+fn run(
+    part: &PrunedGraph,
+    inputs: &[HostTensor],
+    vars: &[HostTensor],
+) -> Result<(Vec<HostTensor>, Vec<HostTensor>), String> {
+    let mut vars = part.vars.iter().map(|id| vars[id.index()].clone()).collect();
+    let outputs = interp::run(&part.graph, inputs, &mut vars, interp::Options::default());
+    outputs.map(|outputs| (outputs, vars)).map_err(|e| format!("{e}\n{}", part.graph))
+}
