@@ -131,7 +131,7 @@ fn what_is_not_needed_does_not_run() -> Outcome {
         while y >= -1.0 {
             // It never ends, and an effect keeps it in the whole function.
             print!("");
-            y = y * 0.5;
+            y *= 0.5;
         }
         assert!(n < 3, "n is {n}");
         (cheap, y * n.cast::<f32>())
@@ -232,8 +232,8 @@ fn prints_and_assertions_stay_with_what_they_look_at() -> Outcome {
         let mut sum = scalar(0.0);
         let (mut steps, mut even) = (scalar(0), scalar(0.0));
         while sum < other {
-            sum = sum + 1.0;
-            steps = steps + 1;
+            sum += 1.0;
+            steps += 1;
             even = 2.0 - even;
             assert!(steps < 4, "{steps} steps");
             println!("step {steps}");
@@ -400,7 +400,7 @@ fn every_value_of_a_program_can_be_fetched_and_fed() -> Outcome {
             if i % 2 == 0 {
                 total = total.sin() + x;
             } else {
-                total = total * x.cos();
+                total *= x.cos();
             }
             i -= 1;
         }
