@@ -462,6 +462,18 @@ fn the_estimate_of_one_device_is_that_of_a_walk() {
     }
 }
 
+#[test]
+fn devices_that_share_cores_are_not_split_over_for_what_threads_share_anyway() {
+    let graph = chains(4, 8, 512);
+    let mut topology = Topology::cpus(2);
+    assert_eq!(placed(&graph, &topology).devices(&graph).len(), 2, "two devices of their own share the work");
+    topology.alone = 2.0;
+    assert_eq!(placed(&graph, &topology).devices(&graph).len(), 1, "one device has the cores of both");
+    // Small operations stay on one thread, so the other device helps.
+    let small = chains(4, 200, 64);
+    assert_eq!(placed(&small, &topology).devices(&small).len(), 2);
+}
+
 /// A loop whose body is a chain of heavy products on several devices: its iterations are independent but for the counter.
 fn pipeline(stages: usize, trips: usize) -> Graph {
     let mut text = format!(
