@@ -11,6 +11,7 @@ pub mod corpus;
 pub mod device;
 mod diagnostic;
 mod dtype;
+mod edit_distance;
 pub mod format;
 pub mod function;
 pub mod halves;

@@ -5,6 +5,7 @@
 //! given once is asked when it is looked up: a layer that names what it computes may be called twice.
 
 use super::{Any, Traced, try_with};
+use crate::edit_distance::edit_distance;
 use crate::ir::{Op, Value};
 use crate::{Diagnostic, Loc, Result};
 
@@ -108,7 +109,7 @@ impl Traced {
                 there.push(name);
             }
         }
-        there.sort_by_key(|other| distance(name, other));
+        there.sort_by_key(|other| edit_distance(name, other));
         let there: Vec<String> = there.iter().map(|name| format!("`{name}`")).collect();
         Diagnostic::new(format!("`{}` has no value that is named `{name}`", graph.name))
             .help(format!("there are {}", there.join(", ")))
@@ -142,35 +143,5 @@ impl Traced {
             None => error,
         };
         error.help(help)
-    }
-}
-
-/// How many letters have to be added, dropped or changed to make one word of another (the distance of Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::distance;
-
-    #[test]
-    fn words_are_as_far_apart_as_they_differ() {
-        assert_eq!(distance("hidden", "hidden"), 0);
-        assert_eq!(distance("hiden", "hidden"), 1);
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("abc", ""), 3);
     }
 }

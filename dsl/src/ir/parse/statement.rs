@@ -1,6 +1,7 @@
 //! Statements: operations with their operands and attributes.
 
 use super::{Failed, Parse, Parser, Symbol};
+use crate::edit_distance::edit_distance;
 use crate::format::{Stream, Template};
 use crate::ir::infer::{check_attrs, count, kind_name, result_types};
 use crate::ir::lex::Tok;
@@ -276,22 +277,7 @@ impl<'a> Parser<'a> {
 /// The name most like `word`, if one is alike.
 fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let limit = word.chars().count().div_ceil(3);
-    names.map(|n| (distance(word, n), n)).filter(|(d, _)| *d <= limit).min().map(|(_, n)| n)
-}
-
-/// How many letters must be added, removed or replaced to make one word the other (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
+    names.map(|n| (edit_distance(word, n), n)).filter(|(d, _)| *d <= limit).min().map(|(_, n)| n)
 }
 
 #[cfg(test)]
