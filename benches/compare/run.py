@@ -14,7 +14,7 @@ What it needs, in the root of the repository (6.4 GB, most of it libraries for G
     cargo install --locked --path benches/compare/with_candle --root target/peers --target-dir target/peers/build
     unset RUSTFLAGS
 
-Peers that are not there are left out. `torch.compile` needs a C++ compiler. Then:
+Peers that are not there are left out. `torch.compile` needs a C++ compiler, and some minutes more in the first run. Then:
 
     target/peers/bin/python benches/compare/run.py                 # all cases, all peers; about 16 minutes on 2 cores
     target/peers/bin/python benches/compare/run.py --continue      # the same from where it was interrupted

@@ -1,6 +1,7 @@
-"""The cases in PyTorch, run at once by Python, as its users write them; `compile` in the first argument puts them under `torch.compile`.
+"""The cases in PyTorch, eager, as its users write them; `compile` in the first argument puts them under `torch.compile`.
 
-Loops over numbers are scripts (TorchScript), which are faster than Python's; the LSTM is the library's layer. Under `torch.compile` they are left out.
+Loops over numbers are scripts (TorchScript), which are faster than Python's; the LSTM is the library's layer. These, and what is one kernel of the
+library, are left out under `torch.compile`.
 """
 
 import os
@@ -150,12 +151,12 @@ def mlp():
     return classifier(model, lambda parameters: torch.optim.Adam(parameters, fused=True), array(9, 128, 784))
 
 
-@case
+@eager(case)
 def conv_3x3_64_on_56x56_batch_8_forward():
     return timed(lambda x, w: F.conv2d(x, w, padding=1).mean(), array(1, 8, 64, 56, 56), array(2, 64, 64, 3, 3))
 
 
-@case
+@eager(case)
 def conv_3x3_64_on_56x56_batch_8_forward_backward():
     x, w = array(1, 8, 64, 56, 56).requires_grad_(), array(2, 64, 64, 3, 3).requires_grad_()
     return slopes(lambda x, w: F.conv2d(x, w, padding=1).square().mean(), [x, w], x, w)
@@ -219,7 +220,7 @@ def transformer_4_blocks_256_forward_and_backward():
     return slopes(lambda x: model(x).square().mean(), list(model.parameters()), array(17, 8, 128, 256))
 
 
-@cases("product_{0}x{0}x{0}", MATRICES)
+@eager(cases("product_{0}x{0}x{0}", MATRICES))
 def product(n):
     return timed(torch.matmul, array(1, n, n), array(2, n, n))
 
@@ -234,7 +235,7 @@ def layer_norm_4096_1024():
     return timed(lambda x, *norm: F.layer_norm(x, (1024,), *norm), array(1, 4096, 1024), array(2, 1024), array(3, 1024))
 
 
-@case
+@eager(case)
 def sum_10_000_000():
     return timed(torch.sum, array(1, 10_000_000))
 

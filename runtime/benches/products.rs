@@ -46,11 +46,7 @@ fn main() {
             all.sort_by(f64::total_cmp);
             all[ROUNDS / 2]
         });
-        println!(
-            "{name:<24}{rate:>6.1} ({:>6.1}), {:>3.0} % of {peak:.1}",
-            rates[ROUNDS - 1],
-            rate / peak * 100.0
-        );
+        println!("{name:<24}{rate:>6.1} ({:>6.1}), {:>3.0} % of {peak:.1}", rates[ROUNDS - 1], rate / peak * 100.0);
     }
 }
 
