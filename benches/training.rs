@@ -45,15 +45,34 @@ fn lstm_step(cell: &Lstm, sgd: &Sgd, x: Tensor) -> Tensor {
     loss
 }
 
-/// An LSTM of 512 units over 50 steps, batch 32, written as a `while` over the cell; forward, backward and SGD.
-#[divan::bench(sample_count = 10, sample_size = 1)]
-fn lstm_512_batch_32_steps_50(bencher: Bencher<'_, '_>) {
+/// An LSTM of 512 units, written as a `while` over the cell; forward, backward and SGD.
+fn lstm(bencher: Bencher<'_, '_>, batch: usize, steps: usize) {
     let init = Init::new(1);
     let (cell, sgd) = (Lstm::new(&init, 512, 512), Sgd::new(0.01));
     let session = Session::new().unwrap();
     let step = session.function(|x| lstm_step(&cell, &sgd, x)).unwrap();
-    let x = init.normal([50, 32, 512], 1.0);
+    let x = init.normal([steps, batch, 512], 1.0);
     bencher.bench_local(|| step.call(&x).unwrap());
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn lstm_512_batch_32_steps_50(bencher: Bencher<'_, '_>) {
+    lstm(bencher, 32, 50);
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn lstm_512_batch_32_steps_200(bencher: Bencher<'_, '_>) {
+    lstm(bencher, 32, 200);
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn lstm_512_batch_128_steps_50(bencher: Bencher<'_, '_>) {
+    lstm(bencher, 128, 50);
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn lstm_512_batch_128_steps_200(bencher: Bencher<'_, '_>) {
+    lstm(bencher, 128, 200);
 }
 
 /// A perceptron 784-1024-1024-10, batch 128, Adam.

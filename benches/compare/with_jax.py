@@ -4,14 +4,7 @@ import jax
 import jax.numpy as np
 from jax import lax
 
-from peer import TRIPS, classes, main, rows
-
-CASES = {}
-
-
-def case(prepare):
-    CASES[prepare.__name__] = prepare
-    return prepare
+from peer import LSTMS, MATRICES, PERCEPTRON, TRIPS, case, cases, classes, ids, main, rows
 
 
 def timed(function, *args, donate=()):
@@ -80,8 +73,8 @@ def tanh_of_a_64x64_product_in_a_while():
     return timed(f, x, x, 2000)
 
 
-@case
-def lstm_512_batch_32_steps_50():
+@cases("lstm_512_batch_{}_steps_{}", LSTMS)
+def lstm(batch, steps):
     def loss(w, xs):
         inputs = np.einsum("tbi,ij->tbj", xs, w["x"]) + w["b"]
 
@@ -92,19 +85,19 @@ def lstm_512_batch_32_steps_50():
             h = jax.nn.sigmoid(o) * np.tanh(c)
             return (h, c), (h * h).mean()
 
-        zeros = np.zeros((32, 512), np.float32)
+        zeros = np.zeros((batch, 512), np.float32)
         return lax.scan(cell, (zeros, zeros), inputs)[1].mean()
 
     w = {"x": rows(1, 512, 2048) * 0.04, "h": rows(2, 512, 2048) * 0.04, "b": np.zeros(2048, np.float32)}
-    return training(loss, jax.tree.map(np.asarray, w), np.asarray(rows(3, 50, 32, 512)))
+    return training(loss, jax.tree.map(np.asarray, w), np.asarray(rows(3, steps, batch, 512)))
 
 
 def cross_entropy(logits, labels):
     return -np.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=-1).mean()
 
 
-@case
-def mlp_784_1024_1024_10_batch_128():
+@cases(PERCEPTRON, [()])
+def mlp():
     sizes = [784, 1024, 1024, 10]
     weights = [(np.asarray(rows(i, m, n) * 0.03), np.zeros(n, np.float32)) for i, (m, n) in enumerate(zip(sizes, sizes[1:]))]
 
@@ -153,6 +146,12 @@ def dense(seed, m, n):
     return np.asarray(rows(seed, m, n) * 0.03), np.zeros(n, np.float32)
 
 
+def two_convs(x, layers):
+    for w, b in layers:
+        x = np.maximum(conv(x, w, b), 0)
+    return np.square(x).mean()
+
+
 @case
 def conv_3x3_64_on_56x56_batch_8_forward():
     x, (w, _) = np.asarray(rows(1, 8, 56, 56, 64)), filters(2, 3, 64, 64)
@@ -168,6 +167,17 @@ def conv_3x3_64_on_56x56_batch_8_forward_backward():
         return loss, dx.sum(), dw
 
     return timed(f, x, w)
+
+
+@case
+def two_conv_3x3_relu_forward():
+    return timed(two_convs, np.asarray(rows(1, 8, 56, 56, 64)), [filters(2, 3, 64, 64), filters(3, 3, 64, 64)])
+
+
+@case
+def two_conv_3x3_relu_forward_backward():
+    step = jax.value_and_grad(two_convs, (0, 1))
+    return timed(step, np.asarray(rows(1, 8, 56, 56, 64)), [filters(2, 3, 64, 64), filters(3, 3, 64, 64)])
 
 
 @case
@@ -202,13 +212,14 @@ def softmax_4096_1024():
     return timed(lambda x: jax.nn.softmax(x), np.asarray(rows(1, 4096, 1024)))
 
 
+def layer_norm(x, scale, bias):
+    centered = x - x.mean(-1, keepdims=True)
+    return centered * lax.rsqrt((centered * centered).mean(-1, keepdims=True) + 1e-5) * scale + bias
+
+
 @case
 def layer_norm_4096_1024():
-    def f(x, scale, bias):
-        centered = x - x.mean(-1, keepdims=True)
-        return centered * lax.rsqrt((centered * centered).mean(-1, keepdims=True) + 1e-5) * scale + bias
-
-    return timed(f, *[np.asarray(x) for x in (rows(1, 4096, 1024), rows(2, 1024), rows(3, 1024))])
+    return timed(layer_norm, *[np.asarray(x) for x in (rows(1, 4096, 1024), rows(2, 1024), rows(3, 1024))])
 
 
 @case
@@ -222,4 +233,52 @@ def tanh_chain_10_000_000():
     return timed(lambda a, b, c, d: np.tanh(a * b + c) * d - a, *arrays)
 
 
-main("JAX", jax.__version__, CASES)
+@cases("product_{0}x{0}x{0}", MATRICES)
+def product(n):
+    return timed(lambda a, b: a @ b, np.asarray(rows(1, n, n)), np.asarray(rows(2, n, n)))
+
+
+def attention(x, w, b, w_out, b_out):
+    batch, steps, size = x.shape
+    q, k, v = (x @ w + b).reshape(batch, steps, 3, 4, size // 4).transpose(2, 0, 3, 1, 4)
+    weights = jax.nn.softmax(q @ k.swapaxes(-1, -2) * (size // 4) ** -0.5)
+    return (weights @ v).transpose(0, 2, 1, 3).reshape(x.shape) @ w_out + b_out
+
+
+@case
+def transformer_4_blocks_256_forward_and_backward():
+    def loss(blocks, x):
+        for norms, heads, out, up, down in blocks:
+            x = x + attention(layer_norm(x, *norms[0]), *heads, *out)
+            x = x + np.maximum(layer_norm(x, *norms[1]) @ up[0] + up[1], 0) @ down[0] + down[1]
+        return np.square(x).mean()
+
+    def block(i):
+        norms = [(np.ones(256), np.zeros(256)), (np.ones(256), np.zeros(256))]
+        return norms, dense(i, 256, 768), dense(i + 1, 256, 256), dense(i + 2, 256, 1024), dense(i + 3, 1024, 256)
+
+    return timed(jax.value_and_grad(loss), [block(4 * i) for i in range(4)], np.asarray(rows(17, 8, 128, 256)))
+
+
+@case
+def gather_8192_of_100000_x_64():
+    return timed(lambda table, at: np.take(table, at, axis=0), np.asarray(rows(1, 100_000, 64)), np.asarray(ids()))
+
+
+@case
+def sgd_of_8192_of_100000_x_64():
+    # The slope of the rows that are read, not of the table.
+    def step(table, at, by):
+        loss, slope = jax.value_and_grad(lambda some: (some * by).sum())(np.take(table, at, axis=0))
+        return loss, table.at[at].add(-0.01 * slope)
+
+    compiled, held = jax.jit(step, donate_argnums=0), [np.asarray(rows(1, 100_000, 64))]
+    at, by = np.asarray(ids()), np.asarray(rows(2, 8192, 64))
+
+    def run():
+        _, held[0] = jax.block_until_ready(compiled(held[0], at, by))
+
+    return run
+
+
+main("JAX", jax.__version__)

@@ -1,23 +1,14 @@
 """The cases in TensorFlow, each under `tf.function`, as its users write them; `xla` in the first argument compiles them by XLA."""
 
-import os
 import sys
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
-from peer import TRIPS, classes, main, rows
+from peer import LSTMS, MATRICES, PERCEPTRON, TRIPS, case, cases, classes, ids, main, rows
 
 XLA = sys.argv[1:2] == ["xla"]
 if XLA:
     del sys.argv[1]
-CASES = {}
-
-
-def case(prepare):
-    CASES[prepare.__name__] = prepare
-    return prepare
 
 
 def timed(function, *args):
@@ -101,24 +92,24 @@ def tanh_of_a_64x64_product_in_a_while():
     return timed(f, x, x, 2000)
 
 
-@case
-def lstm_512_batch_32_steps_50():
+@cases("lstm_512_batch_{}_steps_{}", LSTMS)
+def lstm(batch, steps):
     wx, wh = tf.Variable(rows(1, 512, 2048) * 0.04), tf.Variable(rows(2, 512, 2048) * 0.04)
     b = tf.Variable(tf.zeros(2048))
 
     def loss(xs):
-        h = c = tf.zeros((32, 512))
+        h = c = tf.zeros((batch, 512))
         total = tf.constant(0.0)
         inputs = tf.tensordot(xs, wx, 1) + b
-        for t in tf.range(50):
-            tf.autograph.experimental.set_loop_options(maximum_iterations=50)
+        for t in tf.range(steps):
+            tf.autograph.experimental.set_loop_options(maximum_iterations=steps)
             i, f, g, o = tf.split(inputs[t] + h @ wh, 4, axis=-1)
             c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
             h = tf.sigmoid(o) * tf.tanh(c)
             total += tf.reduce_mean(h * h)
-        return total / 50.0
+        return total / float(steps)
 
-    return training(loss, [wx, wh, b], rows(3, 50, 32, 512))
+    return training(loss, [wx, wh, b], rows(3, steps, batch, 512))
 
 
 def cross_entropy(logits, labels):
@@ -133,8 +124,8 @@ def filters(seed, k, channels, n):
     return tf.Variable(rows(seed, k, k, channels, n) * 0.05), tf.Variable(tf.zeros(n))
 
 
-@case
-def mlp_784_1024_1024_10_batch_128():
+@cases(PERCEPTRON, [()])
+def mlp():
     layers = [dense(1, 784, 1024), dense(2, 1024, 1024), dense(3, 1024, 10)]
     variables = [v for layer in layers for v in layer]
     ms = [tf.Variable(tf.zeros_like(v)) for v in variables]
@@ -148,13 +139,25 @@ def mlp_784_1024_1024_10_batch_128():
             loss = cross_entropy(h @ layers[2][0] + layers[2][1], labels)
         a, b = 1 - 0.9**t, 1 - 0.999**t
         for w, g, m, v in zip(variables, tape.gradient(loss, variables), ms, vs):
-            m.assign(0.9 * m + 0.1 * g)
-            v.assign(0.999 * v + 0.001 * g * g)
-            w.assign_sub(0.001 * (m / a) / (tf.sqrt(v / b) + 1e-8))
+            if XLA:
+                m.assign(0.9 * m + 0.1 * g)
+                v.assign(0.999 * v + 0.001 * g * g)
+                w.assign_sub(0.001 * (m / a) / (tf.sqrt(v / b) + 1e-8))
+            else:  # the operation that TensorFlow's own optimizers use
+                tf.raw_ops.ResourceApplyAdam(
+                    var=w.handle, m=m.handle, v=v.handle, beta1_power=1 - a, beta2_power=1 - b,
+                    lr=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, grad=g,
+                )
         t.assign_add(1.0)
         return loss
 
     return timed(step, rows(9, 128, 784), classes(128))
+
+
+def two_convs(x, layers):
+    for w, b in layers:
+        x = tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME") + b)
+    return tf.reduce_mean(tf.square(x))
 
 
 @case
@@ -172,6 +175,25 @@ def conv_3x3_64_on_56x56_batch_8_forward_backward():
         return loss, tf.reduce_sum(dx), dw
 
     return timed(f, rows(1, 8, 56, 56, 64), rows(2, 3, 3, 64, 64))
+
+
+@case
+def two_conv_3x3_relu_forward():
+    layers = [filters(2, 3, 64, 64), filters(3, 3, 64, 64)]
+    return timed(lambda x: two_convs(x, layers), rows(1, 8, 56, 56, 64))
+
+
+@case
+def two_conv_3x3_relu_forward_backward():
+    layers = [filters(2, 3, 64, 64), filters(3, 3, 64, 64)]
+
+    def f(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = two_convs(x, layers)
+        return tape.gradient(loss, [x, layers])
+
+    return timed(f, rows(1, 8, 56, 56, 64))
 
 
 @case
@@ -207,13 +229,14 @@ def softmax_4096_1024():
     return timed(tf.nn.softmax, rows(1, 4096, 1024))
 
 
+def layer_norm(x, scale, bias):
+    mean, variance = tf.nn.moments(x, -1, keepdims=True)
+    return (x - mean) * tf.math.rsqrt(variance + 1e-5) * scale + bias
+
+
 @case
 def layer_norm_4096_1024():
-    def f(x, scale, bias):
-        mean, variance = tf.nn.moments(x, -1, keepdims=True)
-        return (x - mean) * tf.math.rsqrt(variance + 1e-5) * scale + bias
-
-    return timed(f, rows(1, 4096, 1024), rows(2, 1024), rows(3, 1024))
+    return timed(layer_norm, rows(1, 4096, 1024), rows(2, 1024), rows(3, 1024))
 
 
 @case
@@ -226,4 +249,57 @@ def tanh_chain_10_000_000():
     return timed(lambda a, b, c, d: tf.tanh(a * b + c) * d - a, *[rows(i, 10_000_000) for i in range(4)])
 
 
-main("TensorFlow-XLA" if XLA else "TensorFlow", tf.__version__, CASES)
+@cases("product_{0}x{0}x{0}", MATRICES)
+def product(n):
+    return timed(tf.matmul, rows(1, n, n), rows(2, n, n))
+
+
+def attention(x, w, b, w_out, b_out):
+    batch, steps, size = x.shape
+    parts = tf.reshape(tf.reshape(x, (-1, size)) @ w + b, (batch, steps, 3, 4, size // 4))
+    q, k, v = tf.unstack(tf.transpose(parts, (2, 0, 3, 1, 4)))
+    weights = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) * (size // 4) ** -0.5)
+    y = tf.reshape(tf.transpose(weights @ v, (0, 2, 1, 3)), (-1, size))
+    return tf.reshape(y @ w_out + b_out, x.shape)
+
+
+@case
+def transformer_4_blocks_256_forward_and_backward():
+    def block(i):
+        norms = [(tf.Variable(tf.ones(256)), tf.Variable(tf.zeros(256))) for _ in range(2)]
+        return norms, dense(i, 256, 768), dense(i + 1, 256, 256), dense(i + 2, 256, 1024), dense(i + 3, 1024, 256)
+
+    blocks = [block(4 * i) for i in range(4)]
+
+    def f(x):
+        with tf.GradientTape() as tape:
+            for norms, heads, out, up, down in blocks:
+                x = x + attention(layer_norm(x, *norms[0]), *heads, *out)
+                h = tf.nn.relu(tf.reshape(layer_norm(x, *norms[1]), (-1, 256)) @ up[0] + up[1])
+                x = x + tf.reshape(h @ down[0] + down[1], x.shape)
+            loss = tf.reduce_mean(tf.square(x))
+        return loss, tape.gradient(loss, blocks)
+
+    return timed(f, rows(17, 8, 128, 256))
+
+
+@case
+def gather_8192_of_100000_x_64():
+    return timed(tf.gather, rows(1, 100_000, 64), ids())
+
+
+@case
+def sgd_of_8192_of_100000_x_64():
+    table = tf.Variable(rows(1, 100_000, 64))
+
+    def step(at, by):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, at) * by)
+        slope = tape.gradient(loss, table)
+        table.scatter_sub(tf.IndexedSlices(slope.values * 0.01, slope.indices))
+        return loss
+
+    return timed(step, ids(), rows(2, 8192, 64))
+
+
+main("TensorFlow-XLA" if XLA else "TensorFlow", tf.__version__)

@@ -1,6 +1,6 @@
 //! Products of square and of skinny matrices, next to the rate at which this processor multiplies and adds, measured in between.
 //!
-//! `cargo bench --bench products`
+//! `cargo bench --bench products`, or with parts of names: `cargo bench --bench products -- product_512x512x512`
 
 use anabranch_dsl::{Any, HostTensor};
 use anabranch_runtime::Program;
@@ -26,9 +26,14 @@ fn main() {
     if !std::env::args().any(|arg| arg == "--bench") {
         return;
     }
+    let asked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     println!("f32, {threads} threads; GFLOP/s: median (best), and the median's part of the peak in the same run");
     for &[m, k, n] in SHAPES {
+        let name = format!("product_{m}x{k}x{n}");
+        if !asked.is_empty() && !asked.iter().any(|part| name.contains(part)) {
+            continue;
+        }
         let flops = 2.0 * (m * k * n) as f64;
         let mut product = product(m, k, n);
         let repeat = (2e8 / flops).ceil() as usize;
@@ -41,11 +46,7 @@ fn main() {
             all.sort_by(f64::total_cmp);
             all[ROUNDS / 2]
         });
-        println!(
-            "{m:>5} x {k:>4} . {k:>4} x {n:>4}  {rate:>6.1} ({:>6.1}), {:>3.0} % of {peak:.1}",
-            rates[ROUNDS - 1],
-            rate / peak * 100.0
-        );
+        println!("{name:<24}{rate:>6.1} ({:>6.1}), {:>3.0} % of {peak:.1}", rates[ROUNDS - 1], rate / peak * 100.0);
     }
 }
 
