@@ -7,7 +7,7 @@ use super::stack::add_bytes;
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::interp::list::HostList;
 use anabranch_dsl::ir::ListOp;
-use anabranch_dsl::{DType, HostTensor, Loc, Result, TensorType};
+use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType};
 
 /// A list. Its memory stays when it is emptied.
 #[derive(Debug)]
@@ -71,8 +71,8 @@ impl List {
         match op {
             ListOp::ZerosLike if self.is_dynamic() => self.host = other.host.zeros_like(),
             ListOp::ZerosLike => {
-                self.resize(0);
-                self.resize(other.len());
+                self.resize(op, 0, loc)?;
+                self.resize(op, other.len(), loc)?;
             }
             ListOp::Add if self.is_dynamic() => {
                 self.host.update(op, &[], Some(&other.host), loc)?;
@@ -90,19 +90,37 @@ impl List {
         Ok(())
     }
 
-    /// Changes the number of elements; those that come are zeros.
-    fn resize(&mut self, len: usize) {
-        let (before, after) = (self.len() * self.bytes, len * self.bytes);
-        self.written.resize(len, false);
+    /// Changes the number of elements; those that come are zeros. An error of `op` if there is no memory for so many.
+    fn resize(&mut self, op: &ListOp, len: usize, loc: Loc) -> Result<()> {
+        let before = self.len() * self.bytes;
+        let after = len.checked_mul(self.bytes).ok_or_else(|| self.too_large(op, len, loc))?;
         let words = after.div_ceil(8);
         if words > self.words.len() {
             // Growth by doubling, so that pushing takes constant time on average.
-            let words = words.max(2 * self.words.len()).max(8);
+            let (present, ample) = (self.words.len(), words.max(2 * self.words.len()).max(8));
+            let words = match self.words.try_reserve_exact(ample - present) {
+                Ok(()) => ample,
+                Err(_) => words,
+            };
+            if self.words.try_reserve_exact(words - present).is_err() {
+                return Err(self.too_large(op, len, loc));
+            }
             self.words.resize(words, 0);
         }
+        if self.written.try_reserve(len.saturating_sub(self.written.len())).is_err() {
+            return Err(self.too_large(op, len, loc));
+        }
+        self.written.resize(len, false);
         if after > before {
             bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[before..after].fill(0);
         }
+        Ok(())
+    }
+
+    fn too_large(&self, op: &ListOp, len: usize, loc: Loc) -> Diagnostic {
+        let bytes = len as u128 * self.bytes.max(1) as u128;
+        let message = format!("{}: {len} elements need {bytes} bytes of memory, more than there is", op.name());
+        Diagnostic::new(message).at(loc, format!("the elements: {}", self.element))
     }
 
     fn item(&self, i: usize) -> &[u8] {
@@ -129,29 +147,29 @@ impl List {
             ListOp::New(_) => {
                 let n = indices[0];
                 let n = usize::try_from(n).map_err(|_| meaning::negative_length(op, n, loc))?;
-                self.resize(0);
-                self.resize(n);
+                self.resize(op, 0, loc)?;
+                self.resize(op, n, loc)?;
             }
             ListOp::Unstack => {
-                self.resize(0);
-                self.fill_with(indices[0] as usize, data);
+                self.resize(op, 0, loc)?;
+                self.fill_with(op, indices[0] as usize, data, loc)?;
             }
             ListOp::Restore => {
                 let n = data.len().checked_div(self.bytes).unwrap_or(indices.len());
                 if n != indices.len() {
                     return Err(meaning::lengths_differ(op, n, indices.len(), loc));
                 }
-                self.resize(0);
-                self.fill_with(n, data);
+                self.resize(op, 0, loc)?;
+                self.fill_with(op, n, data, loc)?;
                 self.written.iter_mut().zip(indices).for_each(|(written, &mark)| *written = mark != 0);
             }
             ListOp::Split(_) => {
-                self.resize(0);
-                self.fill_with(indices.len(), data);
+                self.resize(op, 0, loc)?;
+                self.fill_with(op, indices.len(), data, loc)?;
             }
             ListOp::Push => {
                 let i = self.len();
-                self.resize(i + 1);
+                self.resize(op, i + 1, loc)?;
                 self.item_mut(i).copy_from_slice(data);
                 self.written[i] = true;
             }
@@ -176,10 +194,11 @@ impl List {
         Ok(())
     }
 
-    fn fill_with(&mut self, n: usize, data: &[u8]) {
-        self.resize(n);
+    fn fill_with(&mut self, op: &ListOp, n: usize, data: &[u8], loc: Loc) -> Result<()> {
+        self.resize(op, n, loc)?;
         bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..n * self.bytes].copy_from_slice(data);
         self.written.fill(true);
+        Ok(())
     }
 
     /// Takes the last element out.

@@ -236,7 +236,11 @@ impl<'a> Sources<'a> {
 
     /// A view as a tensor of its own, in new memory.
     pub(crate) fn host(&self, view: &View) -> HostTensor {
-        if view.is_contiguous() && view.size() > 0 {
+        if view.size() == 0 {
+            // Its offset may lie behind a buffer that is empty, too.
+            return HostTensor::zeros(view.dtype, view.shape.clone());
+        }
+        if view.is_contiguous() {
             let size = view.dtype.size();
             let bytes = &self.bytes(view.base)[view.offset * size..][..view.n_bytes()];
             return HostTensor::from_buffer(view.shape.clone(), to_buffer(view.dtype, bytes));
