@@ -1,5 +1,6 @@
-//! What is at the edge: tensors without elements, and lists for which there is no memory.
+//! What is at the edge: tensors without elements, lists for which there is no memory, and numbers that are too large.
 
+use anabranch::dsl::ops::ConvOptions;
 use anabranch::prelude::*;
 
 #[test]
@@ -33,4 +34,21 @@ fn a_list_that_outgrows_memory_is_an_error_with_its_bytes() -> anabranch::Result
     assert!(error.to_string().contains("edges.rs"), "{error}");
     assert_eq!(f.call(0)?.item(), 0, "the session stays usable");
     Ok(())
+}
+
+#[test]
+fn windows_of_absurd_numbers_are_errors() {
+    const HUGE: usize = usize::MAX / 2;
+    let options: [ConvOptions<2>; 3] = [
+        ConvOptions::default().padding(HUGE),
+        ConvOptions::default().dilation(HUGE),
+        ConvOptions::default().stride(HUGE).padding(HUGE),
+    ];
+    for options in options {
+        let x = || (zeros::<f32>([1, 1, 4, 4]), zeros::<f32>([1, 1, 3, 3]));
+        let forward = eval(|| x().0.conv2d(x().1, options)).map(|y| y.shape().to_vec());
+        assert!(forward.is_err(), "{forward:?}");
+        let back = eval(|| x().0.conv_transpose2d(x().1, options)).map(|y| y.shape().to_vec());
+        assert!(back.is_err(), "{back:?}");
+    }
 }

@@ -317,7 +317,8 @@ impl<T: Float> Tensor<T> {
     /// Neither it nor its gradient needs memory for the scores of all queries and keys, where the extents are known (Dao et al. 2022); the gradient
     /// of the gradient does.
     ///
-    /// If it is `causal`, query `i` sees the keys `0..=i` only, and there are as many keys as queries.
+    /// If it is `causal`, query `i` sees the keys `0..=i` only, and there are as many keys as queries. Keys that it does not see have weight
+    /// 0, so a value that is not finite may be seen by earlier queries as `NaN`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

@@ -364,8 +364,9 @@ impl Any {
                 let error = OpError::new(format!("output padding {more} is not less than the stride {stride}"));
                 refuse(op, error.label(format!("axis {}", 2 + i)));
             }
-            let full = stride * n.saturating_sub(1) + options.dilation[i] * k.saturating_sub(1) + 1 + more;
-            let Some(extent) = full.checked_sub(padding[i].0 + padding[i].1) else {
+            let (steps, reach) = (n.saturating_sub(1), options.dilation[i].saturating_mul(k.saturating_sub(1)));
+            let full = stride.saturating_mul(steps).saturating_add(reach).saturating_add(1 + more);
+            let Some(extent) = full.checked_sub(padding[i].0.saturating_add(padding[i].1)) else {
                 let error = OpError::new(format!("padding {:?} is more than the {full} elements", padding[i]));
                 refuse(op, error.label(format!("axis {} of {y}", 2 + i)));
             };

@@ -56,12 +56,12 @@ impl<const D: usize> Padding<D> {
         let first = x.rank().saturating_sub(D);
         std::array::from_fn(|i| {
             let extent = x.shape.dims().get(first + i).and_then(Dim::known);
-            let reach = window.get(i).and_then(Dim::known).map(|n| dilation[i] * n.saturating_sub(1));
+            let reach = window.get(i).and_then(Dim::known).map(|n| dilation[i].saturating_mul(n.saturating_sub(1)));
             let total = match (extent, reach) {
                 (_, Some(reach)) if strides[i] == 1 => reach,
                 (Some(n), Some(reach)) => {
                     let last = n.div_ceil(strides[i].max(1)).saturating_sub(1) * strides[i];
-                    (last + reach + 1).saturating_sub(n)
+                    last.saturating_add(reach).saturating_add(1).saturating_sub(n)
                 }
                 _ => {
                     let error = OpError::new(format!("`same` needs the extent of axis {}", first + i));
@@ -149,8 +149,9 @@ impl Windows {
                 Some(count) => Ok(Dim::Known(count)),
                 None => {
                     let (axis, (low, high)) = (ty.rank() - self.rank() + i, self.padding[i]);
-                    let reach = self.dilation[i] * (k - 1) + 1;
-                    let padded = if low + high > 0 { format!(" padded to {}", n + low + high) } else { String::new() };
+                    let reach = self.dilation[i].saturating_mul(k - 1).saturating_add(1);
+                    let all = n.saturating_add(low).saturating_add(high);
+                    let padded = if all > *n { format!(" padded to {all}") } else { String::new() };
                     let error = OpError::new(format!(
                         "a window that reaches over {reach} elements does not fit into axis {axis} of extent {n}{padded}"
                     ));
@@ -159,7 +160,8 @@ impl Windows {
             },
             // One window for each element, however many there are.
             (dim, Dim::Known(k))
-                if self.strides[i] == 1 && self.padding[i].0 + self.padding[i].1 == self.dilation[i] * (k - 1) =>
+                if self.strides[i] == 1
+                    && self.padding[i].0.checked_add(self.padding[i].1) == self.dilation[i].checked_mul(k - 1) =>
             {
                 Ok(dim.clone())
             }

@@ -33,6 +33,12 @@ struct Element {
     bytes: usize,
 }
 
+/// There is no memory for so many bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoMemory {
+    pub(crate) bytes: usize,
+}
+
 impl Stack {
     /// Where native code finds the fields of a stack.
     pub(crate) const ADDRESS: usize = std::mem::offset_of!(Stack, address);
@@ -72,10 +78,10 @@ impl Stack {
     }
 
     /// Becomes what a stack of the interpreter is.
-    pub(crate) fn set(&mut self, other: &interp::Stack) {
+    pub(crate) fn set(&mut self, other: &interp::Stack) -> Result<(), NoMemory> {
         self.clear();
         self.zeros_below = other.has_zeros_below();
-        other.items().into_iter().rev().for_each(|tensor| self.push_host(tensor));
+        other.items().into_iter().rev().try_for_each(|tensor| self.push_host(tensor))
     }
 
     /// The same as a stack of the interpreter, of a type.
@@ -112,31 +118,37 @@ impl Stack {
         self.len * self.element_bytes()
     }
 
-    /// Makes the memory larger.
-    fn resize(&mut self, words: usize) {
+    /// Makes the memory one of at least so many words.
+    fn reserve(&mut self, words: usize) -> Result<(), NoMemory> {
+        let present = self.words.len();
+        if words <= present {
+            return Ok(());
+        }
+        // Growth by doubling, so that pushing takes constant time on average; less where that is too much.
+        let ample = words.max(2 * present).max(8);
+        let there_is = |n: usize, all: &mut Vec<u64>| all.try_reserve_exact(n - present).is_ok().then_some(n);
+        let words = there_is(ample, &mut self.words).or_else(|| there_is(words, &mut self.words));
+        let words = words.ok_or(NoMemory { bytes: 8 * ample })?;
         self.words.resize(words, 0);
         self.address = self.words.as_mut_ptr().expose_provenance();
         // Elements without content need no room, and are pushed by calls.
         self.capacity = (8 * words).checked_div(self.element_bytes()).unwrap_or(0);
+        Ok(())
     }
 
     /// Makes room for one more element and gives its bytes.
-    fn grow(&mut self) -> &mut [u8] {
+    fn grow(&mut self) -> Result<&mut [u8], NoMemory> {
         let (start, n) = (self.used(), self.element_bytes());
+        self.reserve((start + n).div_ceil(8))?;
         self.len += 1;
-        let words = (start + n).div_ceil(8);
-        if words > self.words.len() {
-            // Growth by doubling, so that pushing takes constant time on average.
-            self.resize(words.max(2 * self.words.len()).max(8));
-        }
-        &mut bytemuck::cast_slice_mut(&mut self.words)[start..start + n]
+        Ok(&mut bytemuck::cast_slice_mut(&mut self.words)[start..start + n])
     }
 
     /// Pushes the elements of a view.
-    pub(crate) fn push(&mut self, view: &View, sources: &Sources<'_>) {
+    pub(crate) fn push(&mut self, view: &View, sources: &Sources<'_>) -> Result<(), NoMemory> {
         let size = view.dtype.size();
         let bytes = sources.bytes(view.base);
-        let to = self.grow();
+        let to = self.grow()?;
         if view.is_contiguous() {
             to.copy_from_slice(&bytes[view.offset * size..][..to.len()]);
         } else {
@@ -144,6 +156,7 @@ impl Stack {
                 to.copy_from_slice(&bytes[at * size..][..size]);
             }
         }
+        Ok(())
     }
 
     /// Pops into memory for one element. There is one.
@@ -159,9 +172,10 @@ impl Stack {
 
     /// Pushes a number, given as the register that holds it. The elements are numbers.
     #[inline]
-    pub(crate) fn push_number(&mut self, value: u64) {
-        let to = self.grow();
+    pub(crate) fn push_number(&mut self, value: u64) -> Result<(), NoMemory> {
+        let to = self.grow()?;
         to.copy_from_slice(&value.to_ne_bytes()[..to.len()]);
+        Ok(())
     }
 
     /// Pops a number, as the register that holds it. The elements are numbers.
@@ -177,12 +191,13 @@ impl Stack {
     }
 
     /// Pushes a tensor.
-    pub(crate) fn push_host(&mut self, tensor: HostTensor) {
+    pub(crate) fn push_host(&mut self, tensor: HostTensor) -> Result<(), NoMemory> {
         if self.is_dynamic() {
             self.tensors.push(tensor);
         } else {
-            self.grow().copy_from_slice(super::element::bytes_of(tensor.buffer()));
+            self.grow()?.copy_from_slice(super::element::bytes_of(tensor.buffer()));
         }
+        Ok(())
     }
 
     /// Pops a tensor of a stack whose shapes are not known. The stack is not empty.
@@ -201,7 +216,7 @@ impl Stack {
     }
 
     /// Adds the elements of a stack that can be added, from the top.
-    pub(crate) fn add(&mut self, other: &Stack) {
+    pub(crate) fn add(&mut self, other: &Stack) -> Result<(), NoMemory> {
         let Some(Element { dtype, .. }) = self.element else {
             for (a, b) in self.tensors.iter_mut().zip(&other.tensors) {
                 let (dtype, shape) = (a.dtype(), a.shape().to_vec());
@@ -209,24 +224,28 @@ impl Stack {
                 add_bytes(dtype, &mut sum, super::element::bytes_of(b.buffer()));
                 *a = HostTensor::from_buffer(shape, super::element::to_buffer(dtype, &sum));
             }
-            return;
+            return Ok(());
         };
-        self.zeros_below &= other.zeros_below;
         let n = self.element_bytes();
         let missing = other.len.saturating_sub(self.len);
+        self.reserve(other.used().div_ceil(8))?;
+        self.zeros_below &= other.zeros_below;
         if missing > 0 {
             let used = self.used();
-            (0..missing).for_each(|_| self.grow().fill(0));
+            for _ in 0..missing {
+                self.grow()?.fill(0);
+            }
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
             bytes[..used + missing * n].rotate_right(missing * n);
         }
         let (used, added) = (self.used(), other.used());
         let to = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[used - added..used];
         add_bytes(dtype, to, &bytemuck::cast_slice(&other.words)[..added]);
+        Ok(())
     }
 
     /// Becomes a copy of a stack of the same type, or of one whose shapes are known where those of this one are not.
-    pub(crate) fn copy_from(&mut self, other: &Stack) {
+    pub(crate) fn copy_from(&mut self, other: &Stack) -> Result<(), NoMemory> {
         self.clear();
         self.zeros_below = other.zeros_below;
         if let (None, Some(Element { dtype, bytes, .. })) = (&self.element, &other.element) {
@@ -235,17 +254,16 @@ impl Stack {
                 let data = super::element::to_buffer(*dtype, &all[i * bytes..][..*bytes]);
                 self.tensors.push(HostTensor::from_buffer(other.shape.clone(), data));
             }
-            return;
+            return Ok(());
         }
         self.tensors.extend_from_slice(&other.tensors);
-        self.len = other.len;
         if self.element.is_some() {
             let words = other.used().div_ceil(8);
-            if self.words.len() < words {
-                self.resize(words);
-            }
+            self.reserve(words)?;
             self.words[..words].copy_from_slice(&other.words[..words]);
         }
+        self.len = other.len;
+        Ok(())
     }
 }
 
@@ -268,4 +286,18 @@ pub(super) fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
             a.copy_from_slice(bytemuck::bytes_of(&sum));
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_for_which_there_is_no_memory_stays_as_it_was() {
+        let mut stack = Stack::new(&TensorType::new(DType::F32, []));
+        stack.push_number(7).expect("there is a little memory");
+        let NoMemory { bytes } = stack.reserve(1 << 59).expect_err("nobody has so much memory");
+        assert_eq!(bytes, 1 << 62);
+        assert_eq!((stack.len(), stack.pop_number(), stack.pop_number()), (1, Some(7), None));
+    }
 }

@@ -22,13 +22,13 @@ pub(super) unsafe extern "C" fn binary(f: *const (), a: u64, b: u64) -> u64 {
     f(a, b)
 }
 
-/// Pushes a number.
+/// Pushes a number; gives whether there was memory for it.
 ///
 /// # Safety
 /// `stack` is a stack of numbers, and nothing else uses it.
-pub(super) unsafe extern "C" fn push(stack: *mut Stack, value: u64) {
+pub(super) unsafe extern "C" fn push(stack: *mut Stack, value: u64) -> u8 {
     // SAFETY: the caller's.
-    unsafe { &mut *stack }.push_number(value);
+    u8::from(unsafe { &mut *stack }.push_number(value).is_ok())
 }
 
 /// Pops a number into `to`; gives whether there was one.
@@ -65,12 +65,16 @@ pub(super) unsafe extern "C" fn zeros(stack: *mut Stack) {
     unsafe { &mut *stack }.set_zeros();
 }
 
-/// Copies a stack, or takes its content.
+/// Copies a stack, or takes its content; gives whether there was memory for the copy.
 ///
 /// # Safety
 /// The stacks are different, and nothing else uses them.
-pub(super) unsafe extern "C" fn move_stack(dst: *mut Stack, src: *mut Stack, take: u8) {
+pub(super) unsafe extern "C" fn move_stack(dst: *mut Stack, src: *mut Stack, take: u8) -> u8 {
     // SAFETY: the caller's.
     let (dst, src) = unsafe { (&mut *dst, &mut *src) };
-    if take != 0 { std::mem::swap(dst, src) } else { dst.copy_from(src) }
+    if take == 0 {
+        return u8::from(dst.copy_from(src).is_ok());
+    }
+    std::mem::swap(dst, src);
+    1
 }

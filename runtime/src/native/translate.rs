@@ -381,12 +381,15 @@ impl Translation<'_> {
             Instr::StackZeros(s) => self.call_stack(host::zeros as *const (), &[s], &[]),
             Instr::StackMove { dst, src, .. } if dst == src => {}
             Instr::StackMove { dst, src, take } => {
-                self.call_stack(host::move_stack as *const (), &[dst, src], &[(types::I8, i64::from(take))]);
+                let take = self.b.ins().iconst(types::I8, i64::from(take));
+                let args = [self.stack(dst), self.stack(src), take];
+                let done = self.call_with(host::move_stack as *const (), &args, Some(types::I8));
+                self.unless_exit(done.expect("it says whether there was memory"), i);
             }
             Instr::StackPush { stack, step } => {
                 let (r, dtype) = pushed(self.plan, step).expect("numbers are pushed");
                 let value = self.get(r, machine_type(dtype));
-                self.push(stack, value, dtype);
+                self.push(stack, value, dtype, i);
             }
             Instr::StackPop { stack, step } => {
                 let (r, dtype) = popped(self.plan, step).expect("numbers are popped");
@@ -446,8 +449,8 @@ impl Translation<'_> {
         self.b.ins().iadd(address, offset)
     }
 
-    /// Pushes a number: by itself if there is room.
-    fn push(&mut self, stack: StackId, value: Value, dtype: DType) {
+    /// Pushes a number: by itself if there is room. If there is no memory for more, instruction `i` fails.
+    fn push(&mut self, stack: StackId, value: Value, dtype: DType, i: u32) {
         let stack = self.stack(stack);
         let (fast, slow, next) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
         let (len, len_at) = self.field(stack, Stack::LEN);
@@ -458,7 +461,8 @@ impl Translation<'_> {
         self.b.set_cold_block(slow);
         self.b.switch_to_block(slow);
         let bits = self.bits_of(value);
-        self.call_with(host::push as *const (), &[stack, bits], None);
+        let done = self.call_with(host::push as *const (), &[stack, bits], Some(types::I8));
+        self.unless_exit(done.expect("it says whether there was memory"), i);
         self.b.ins().jump(next, &[]);
 
         self.b.switch_to_block(fast);

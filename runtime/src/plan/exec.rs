@@ -7,7 +7,7 @@ use crate::cpu::kernels::index;
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::list::List;
 use crate::cpu::memory::{Arena, Foreign, MAX_WRITTEN, Memory, Region, Sources, Vars, VarsMut};
-use crate::cpu::stack::Stack;
+use crate::cpu::stack::{NoMemory, Stack};
 use crate::results::Results;
 use anabranch_dsl::interp::{self, Surroundings};
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type};
@@ -149,7 +149,7 @@ impl Plan {
                 Instr::StackZeros(s) => cx.stacks[s.index()].set_zeros(),
                 Instr::StackInput { stack, input } => {
                     let given = cx.stack_inputs[*input as usize].take().expect("a stack was given");
-                    cx.stacks[stack.index()].set(&given);
+                    cx.stacks[stack.index()].set(&given).map_err(|e| self.no_memory(e, Loc::UNKNOWN))?;
                 }
                 Instr::StackOutput { stack, output } => {
                     let given = cx.stacks[stack.index()].to_host(self.stacks[stack.index()].element());
@@ -158,7 +158,9 @@ impl Plan {
                 Instr::StackMove { dst, src, take } if matches!(self.stacks[dst.index()], Type::List(_)) => {
                     move_list(&mut cx.lists, *dst, *src, *take);
                 }
-                Instr::StackMove { dst, src, take } => move_stack(&mut cx.stacks, *dst, *src, *take),
+                Instr::StackMove { dst, src, take } => {
+                    move_stack(&mut cx.stacks, *dst, *src, *take).map_err(|e| self.no_memory(e, Loc::UNKNOWN))?;
+                }
                 Instr::List { list, other, step } => {
                     self.list_op(cx, *list, *other, &self.steps[step.index()], foreign)?;
                 }
@@ -174,7 +176,7 @@ impl Plan {
                         let message = format!("sum of stacks of {} and {} elements", dst.len(), src.len());
                         return Err(Diagnostic::new(message).at(self.steps[step.index()].loc, ""));
                     }
-                    dst.add(src);
+                    dst.add(src).map_err(|e| self.no_memory(e, self.steps[step.index()].loc))?;
                 }
                 Instr::SlotMove { dst, src } => cx.slots[dst.index()] = cx.slots[src.index()].clone(),
                 Instr::Unary { .. }
@@ -326,22 +328,33 @@ impl Plan {
         reference::check_finite(step, &self.operands(cx, step, foreign), &result)
     }
 
+    /// What a loop saves outgrew memory.
+    fn no_memory(&self, NoMemory { bytes }: NoMemory, loc: Loc) -> Diagnostic {
+        let name = &self.name;
+        Diagnostic::new(format!(
+            "`{name}`: what a loop saves for its gradient needs {bytes} bytes of memory, more than there is"
+        ))
+        .at(loc, "saved here in each iteration")
+        .help("put the body into a `checkpoint`, or take fewer iterations at once")
+    }
+
     fn push(&self, cx: &mut Context, stack: StackId, step: &Step, foreign: Foreign<'_>) -> Result<()> {
         let mut to = std::mem::take(&mut cx.stacks[stack.index()]);
-        let mut outcome = Ok(());
-        match &step.operands[0] {
-            Operand::View(v) if !to.is_dynamic() => to.push(v, &cx.sources(self, foreign)),
+        let outcome = match &step.operands[0] {
+            Operand::View(v) if !to.is_dynamic() => {
+                to.push(v, &cx.sources(self, foreign)).map_err(|e| self.no_memory(e, step.loc))
+            }
             operand => {
                 let tensor = self.host(cx, operand, foreign);
                 let element = self.stacks[stack.index()].element();
                 if element.compatible(&tensor.ty()) {
-                    to.push_host(tensor);
+                    to.push_host(tensor).map_err(|e| self.no_memory(e, step.loc))
                 } else {
                     let message = format!("push of {} to a stack of {element}", tensor.ty());
-                    outcome = Err(Diagnostic::new(message).at(step.loc, ""));
+                    Err(Diagnostic::new(message).at(step.loc, ""))
                 }
             }
-        }
+        };
         cx.stacks[stack.index()] = to;
         outcome
     }
@@ -517,13 +530,13 @@ fn move_list(lists: &mut [Option<List>], dst: StackId, src: StackId, take: bool)
     }
 }
 
-fn move_stack(stacks: &mut [Stack], dst: StackId, src: StackId, take: bool) {
+fn move_stack(stacks: &mut [Stack], dst: StackId, src: StackId, take: bool) -> Result<(), NoMemory> {
     let Ok([dst, src]) = stacks.get_disjoint_mut([dst.index(), src.index()]) else {
-        return;
+        return Ok(());
     };
-    if take {
-        std::mem::swap(dst, src);
-    } else {
-        dst.copy_from(src);
+    if !take {
+        return dst.copy_from(src);
     }
+    std::mem::swap(dst, src);
+    Ok(())
 }
