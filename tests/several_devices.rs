@@ -425,3 +425,28 @@ fn sessions_that_make_no_sense_are_refused() {
     assert!(refused(Session::builder().modelled(vec![Modelled::new("/gpu:0"); 2])).contains("two modelled devices"));
     assert!(refused(Session::builder().modelled([Modelled::new("/gpu:0").flops(0.0)])).contains("not a positive rate"));
 }
+
+#[test]
+fn devices_may_be_modelled_as_slow_as_one_likes() -> Outcome {
+    let gpu = |i: usize| Modelled::new(&format!("/gpu:{i}"));
+    let slow: [fn(Modelled) -> Modelled; 5] = [
+        |gpu| gpu.launch(Duration::from_secs(1 << 25)),
+        |gpu| gpu.launch(Duration::MAX),
+        |gpu| gpu.flops(1e-300),
+        |gpu| gpu.bandwidth(f64::MIN_POSITIVE),
+        |gpu| gpu.link(1e-300, Duration::MAX),
+    ];
+    for slow in slow {
+        let session = Session::builder().modelled([slow(gpu(0)), slow(gpu(1))]).build()?;
+        let f = session.function(|x: Tensor| {
+            let y = on("/gpu:1", || x.matmul(x));
+            on("/gpu:0", || y.sum())
+        })?;
+        let (sum, timeline) = f.profile([[1.0f32, 2.0], [3.0, 4.0]])?;
+        assert_eq!(sum, 54.0);
+        let last = timeline.spans.iter().map(|s| s.end).max();
+        assert_eq!(last, Some(timeline.total), "{timeline}");
+        assert!(timeline.total > Duration::from_secs(1 << 25), "{timeline}");
+    }
+    Ok(())
+}

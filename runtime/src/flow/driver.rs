@@ -149,7 +149,7 @@ impl Driver {
         };
         let outcome = match &self.modelled {
             Some((topology, seconds)) => {
-                modelled::drive(&mut run, &mut executors, topology, seconds).map(Duration::from_secs_f64)
+                modelled::drive(&mut run, &mut executors, topology, seconds).map(modelled::duration)
             }
             None => run.drive(&mut executors).map(|()| run.begin.elapsed()),
         };
