@@ -450,3 +450,29 @@ fn devices_may_be_modelled_as_slow_as_one_likes() -> Outcome {
     }
     Ok(())
 }
+
+#[test]
+fn a_call_that_waits_for_threads_of_devices_says_where_it_was_stopped() -> Outcome {
+    #[graph]
+    fn twice(n: Tensor<i32>) -> (Tensor<i32>, Tensor<i32>) {
+        let (mut i, mut j) = (scalar(0), scalar(0));
+        on("/cpu:0", || {
+            while i != n {
+                i = (i + 1) % 1000;
+            }
+        });
+        on("/cpu:1", || {
+            while j != n {
+                j = (j + 1) % 1000;
+            }
+        });
+        (i, j)
+    }
+    let session = Session::builder().cpus(2).build()?;
+    let f = session.function(twice)?;
+    let error = f.call_within(Duration::from_millis(100), -1).expect_err("it does not end by itself");
+    assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
+    assert!(error.to_string().contains("while i != n"), "{error}");
+    assert_eq!(f.call(5)?.0, 5);
+    Ok(())
+}
