@@ -21,7 +21,7 @@ pub(crate) struct Context {
     results: Vec<Buffer>,
     pub(super) regs: Vec<u64>,
     /// The stacks; empty ones where a list has the number.
-    stacks: Vec<Stack>,
+    pub(crate) stacks: Vec<Stack>,
     /// The lists, by the numbers of stacks.
     pub(super) lists: Vec<Option<List>>,
     pub(super) slots: Vec<Option<HostTensor>>,
@@ -149,7 +149,7 @@ impl Plan {
                 Instr::StackZeros(s) => cx.stacks[s.index()].set_zeros(),
                 Instr::StackInput { stack, input } => {
                     let given = cx.stack_inputs[*input as usize].take().expect("a stack was given");
-                    cx.stacks[stack.index()].set(&given);
+                    cx.stacks[stack.index()].set(given);
                 }
                 Instr::StackOutput { stack, output } => {
                     let given = cx.stacks[stack.index()].to_host(self.stacks[stack.index()].element());
@@ -170,6 +170,8 @@ impl Plan {
                         .stacks
                         .get_disjoint_mut([dst.index(), src.index()])
                         .expect("a stack is not added to itself in place");
+                    src.own_all();
+                    dst.own_all();
                     if !dst.is_addable(src) {
                         let message = format!("sum of stacks of {} and {} elements", dst.len(), src.len());
                         return Err(Diagnostic::new(message).at(self.steps[step.index()].loc, ""));
