@@ -476,3 +476,23 @@ fn a_call_that_waits_for_threads_of_devices_says_where_it_was_stopped() -> Outco
     assert_eq!(f.call(5)?.0, 5);
     Ok(())
 }
+
+#[test]
+fn what_is_all_on_one_of_several_devices_says_where() -> Outcome {
+    let session = Session::builder().cpus(2).build()?;
+    let f = session.function(|n: Tensor<i32>| on("/cpu:1", || checked(n)))?;
+    let error = f.call(7).expect_err("it is too large").to_string();
+    assert!(error.contains("assertion failed: n is 7") && error.contains("note: on /cpu:1"), "{error}");
+    let text = f.explain(&[anabranch::TensorType::new(anabranch::DType::I32, [])])?;
+    assert!(text.contains("placement of `") && text.contains("plan of `"), "{text}");
+    let alone = Session::new()?.function(checked)?;
+    let error = alone.call(7).expect_err("it is too large").to_string();
+    assert!(!error.contains("/cpu"), "{error}");
+    Ok(())
+}
+
+#[graph]
+fn checked(n: Tensor<i32>) -> Tensor<i32> {
+    assert!(n < 3, "n is {n}");
+    n + 1
+}
