@@ -425,3 +425,74 @@ fn sessions_that_make_no_sense_are_refused() {
     assert!(refused(Session::builder().modelled(vec![Modelled::new("/gpu:0"); 2])).contains("two modelled devices"));
     assert!(refused(Session::builder().modelled([Modelled::new("/gpu:0").flops(0.0)])).contains("not a positive rate"));
 }
+
+#[test]
+fn devices_may_be_modelled_as_slow_as_one_likes() -> Outcome {
+    let gpu = |i: usize| Modelled::new(&format!("/gpu:{i}"));
+    let slow: [fn(Modelled) -> Modelled; 5] = [
+        |gpu| gpu.launch(Duration::from_secs(1 << 25)),
+        |gpu| gpu.launch(Duration::MAX),
+        |gpu| gpu.flops(1e-300),
+        |gpu| gpu.bandwidth(f64::MIN_POSITIVE),
+        |gpu| gpu.link(1e-300, Duration::MAX),
+    ];
+    for slow in slow {
+        let session = Session::builder().modelled([slow(gpu(0)), slow(gpu(1))]).build()?;
+        let f = session.function(|x: Tensor| {
+            let y = on("/gpu:1", || x.matmul(x));
+            on("/gpu:0", || y.sum())
+        })?;
+        let (sum, timeline) = f.profile([[1.0f32, 2.0], [3.0, 4.0]])?;
+        assert_eq!(sum, 54.0);
+        let last = timeline.spans.iter().map(|s| s.end).max();
+        assert_eq!(last, Some(timeline.total), "{timeline}");
+        assert!(timeline.total > Duration::from_secs(1 << 25), "{timeline}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_call_that_waits_for_threads_of_devices_says_where_it_was_stopped() -> Outcome {
+    #[graph]
+    fn twice(n: Tensor<i32>) -> (Tensor<i32>, Tensor<i32>) {
+        let (mut i, mut j) = (scalar(0), scalar(0));
+        on("/cpu:0", || {
+            while i != n {
+                i = (i + 1) % 1000;
+            }
+        });
+        on("/cpu:1", || {
+            while j != n {
+                j = (j + 1) % 1000;
+            }
+        });
+        (i, j)
+    }
+    let session = Session::builder().cpus(2).build()?;
+    let f = session.function(twice)?;
+    let error = f.call_within(Duration::from_millis(100), -1).expect_err("it does not end by itself");
+    assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
+    assert!(error.to_string().contains("while i != n"), "{error}");
+    assert_eq!(f.call(5)?.0, 5);
+    Ok(())
+}
+
+#[test]
+fn what_is_all_on_one_of_several_devices_says_where() -> Outcome {
+    let session = Session::builder().cpus(2).build()?;
+    let f = session.function(|n: Tensor<i32>| on("/cpu:1", || checked(n)))?;
+    let error = f.call(7).expect_err("it is too large").to_string();
+    assert!(error.contains("assertion failed: n is 7") && error.contains("note: on /cpu:1"), "{error}");
+    let text = f.explain(&[anabranch::TensorType::new(anabranch::DType::I32, [])])?;
+    assert!(text.contains("placement of `") && text.contains("plan of `"), "{text}");
+    let alone = Session::new()?.function(checked)?;
+    let error = alone.call(7).expect_err("it is too large").to_string();
+    assert!(!error.contains("/cpu"), "{error}");
+    Ok(())
+}
+
+#[graph]
+fn checked(n: Tensor<i32>) -> Tensor<i32> {
+    assert!(n < 3, "n is {n}");
+    n + 1
+}

@@ -84,8 +84,16 @@ impl Stack {
         self.zeros_below
     }
 
-    fn push(&self, tensor: HostTensor) -> Stack {
+    /// The stack with one element more.
+    #[must_use]
+    pub fn push(&self, tensor: HostTensor) -> Stack {
         Stack { top: Some(Arc::new(Cell { tensor, below: self.top.clone() })), ..self.clone() }
+    }
+
+    /// The stack without its top element, and that element, if there is one; zeros without end are none.
+    pub fn pop(&self) -> Option<(Stack, HostTensor)> {
+        let top = self.top.as_ref()?;
+        Some((Stack { top: top.below.clone(), ..self.clone() }, top.tensor.clone()))
     }
 
     /// A stack of the same kind with other elements, from the bottom.
@@ -384,14 +392,13 @@ impl Interp<'_> {
             StackOp::Push => self.stack(operands[0]).push(self.tensor(operands[1]).clone()),
             StackOp::Pop => {
                 let stack = self.stack(operands[0]);
-                let Some(top) = &stack.top else {
+                let Some((below, top)) = stack.pop() else {
                     let shape = stack.element.shape.known().filter(|_| stack.zeros_below);
                     let Some(shape) = shape else { return Err(Diagnostic::new("pop of an empty stack").at(loc, "")) };
                     let zeros = HostTensor::zeros(stack.element.dtype, shape);
                     return Ok(vec![Datum::Stack(stack.clone()), Datum::Tensor(zeros)]);
                 };
-                let below = Stack { top: top.below.clone(), ..stack.clone() };
-                return Ok(vec![Datum::Stack(below), Datum::Tensor(top.tensor.clone())]);
+                return Ok(vec![Datum::Stack(below), Datum::Tensor(top)]);
             }
             StackOp::ZerosLike => {
                 let stack = self.stack(operands[0]);

@@ -9,17 +9,26 @@ use crate::results::Results;
 use crate::session::PrintTo;
 use crate::state::Guard;
 use crate::timeline::Timeline;
+use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{StopFlag, Surroundings};
-use anabranch_dsl::{Graph, HostTensor, Result};
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
 use std::sync::Arc;
 
 /// A compiled graph.
 #[derive(Debug)]
 pub(crate) enum Engine {
     /// It is all on one device.
-    Whole(Box<Program>),
+    Whole(Box<Whole>),
     /// It is on several.
     Parts(Box<Parts>),
+}
+
+/// A graph on one device.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    program: Program,
+    /// Where it was placed, with the name of the device, if there was something to choose.
+    placed: Option<(Placement, DeviceName)>,
 }
 
 /// A graph on several devices.
@@ -46,13 +55,18 @@ impl Engine {
         options: Options,
         results: Arc<Results>,
     ) -> Result<Engine> {
-        let whole = |graph| Ok(Engine::Whole(Box::new(Program::with_results(graph, options, results.clone())?)));
+        let whole = |graph, placed| {
+            let program = Program::with_results(graph, options, results.clone())?;
+            Ok(Engine::Whole(Box::new(Whole { program, placed })))
+        };
         if options.interpreted || (devices.is_one() && !asks_for_devices(&graph)) {
-            return whole(graph);
+            return whole(graph, None);
         }
         let placement = place::place(&graph, &devices.topology, &devices.rules, paths)?;
-        if placement.devices(&graph).len() < 2 && !devices.flow.lower_everything && !devices.is_modelled {
-            return whole(graph);
+        let used = placement.devices(&graph);
+        if used.len() < 2 && !devices.flow.lower_everything && !devices.is_modelled {
+            let placed = used.first().map(|&d| (placement, devices.topology.device(d).name));
+            return whole(graph, placed.filter(|_| !devices.is_one()));
         }
         let partition = flow::partition(&graph, &placement, devices.flow);
         let modelled = devices.is_modelled.then(|| devices.topology.clone());
@@ -63,7 +77,7 @@ impl Engine {
     /// The graph.
     pub(crate) fn graph(&self) -> &Graph {
         match self {
-            Engine::Whole(program) => program.graph(),
+            Engine::Whole(whole) => whole.program.graph(),
             Engine::Parts(parts) => &parts.graph,
         }
     }
@@ -76,7 +90,10 @@ impl Engine {
         cx: &StepCx<'_>,
     ) -> Result<Vec<HostTensor>> {
         match self {
-            Engine::Whole(program) => program.step(inputs, vars, Surroundings { print: &**cx.print, stop: cx.stop }),
+            Engine::Whole(whole) => {
+                let surroundings = Surroundings { print: &**cx.print, stop: cx.stop };
+                whole.program.step(inputs, vars, surroundings).map_err(|e| whole.error(e))
+            }
             Engine::Parts(parts) => parts.step(inputs, vars, cx, None),
         }
     }
@@ -90,9 +107,9 @@ impl Engine {
         outputs: &mut [&mut HostTensor],
     ) -> Result<()> {
         match self {
-            Engine::Whole(program) => {
+            Engine::Whole(whole) => {
                 let surroundings = Surroundings { print: &**cx.print, stop: cx.stop };
-                program.step_into(inputs, vars, surroundings, outputs)
+                whole.program.step_into(inputs, vars, surroundings, outputs).map_err(|e| whole.error(e))
             }
             Engine::Parts(parts) => {
                 let new = parts.step(inputs, vars, cx, None)?;
@@ -125,7 +142,10 @@ impl Engine {
     /// What runs, as text.
     pub(crate) fn explain(&self, devices: &Devices) -> String {
         match self {
-            Engine::Whole(program) => program.explain(),
+            Engine::Whole(whole) => {
+                let placed = whole.placed.as_ref().map(|(p, _)| p.explain(whole.program.graph(), &devices.topology));
+                placed.unwrap_or_default() + &whole.program.explain()
+            }
             Engine::Parts(parts) => {
                 let placed = parts.placement.explain(&parts.graph, &devices.topology);
                 let names = devices.topology.devices.iter().map(|d| d.name.to_string()).collect::<Vec<_>>();
@@ -140,6 +160,16 @@ fn asks_for_devices(graph: &Graph) -> bool {
     let mut asks = graph.vars.iter().any(|v| v.on.is_some());
     graph.visit_nodes(graph.root(), &mut |node| asks |= graph.node(node).on.is_some());
     asks
+}
+
+impl Whole {
+    /// An error of its device.
+    fn error(&self, error: Diagnostic) -> Diagnostic {
+        match &self.placed {
+            Some((_, name)) => error.at(Loc::UNKNOWN, format!("on {name}")),
+            None => error,
+        }
+    }
 }
 
 impl Parts {

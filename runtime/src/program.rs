@@ -1,6 +1,7 @@
 //! A graph that can be run: its plan, and the memory of steps that run it.
 
 use crate::cpu::memory::{Vars, VarsMut};
+use crate::cpu::stack::Stack;
 use crate::native::Native;
 use crate::plan::{self, Context, Plan};
 use crate::results::Results;
@@ -158,6 +159,7 @@ impl Program {
         });
         let all = all.collect();
         cx.stack_outputs.resize(plan.n_stack_outputs, None);
+        cx.stacks.iter_mut().for_each(Stack::release);
         self.give_back(cx);
         Ok(all)
     }

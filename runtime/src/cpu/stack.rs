@@ -25,6 +25,8 @@ pub(crate) struct Stack {
     zeros_below: bool,
     /// The elements, if their shapes are not known.
     tensors: Vec<HostTensor>,
+    /// What lies below these elements, shared with who gave it. To push on it and to pop from it takes no time for the rest.
+    below: Option<interp::Stack>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +61,7 @@ impl Stack {
         self.element.is_none()
     }
 
-    /// Number of elements.
+    /// Number of elements, but for those that are shared.
     pub(crate) fn len(&self) -> usize {
         if self.is_dynamic() { self.tensors.len() } else { self.len }
     }
@@ -69,6 +71,7 @@ impl Stack {
         self.len = 0;
         self.tensors.clear();
         self.zeros_below = false;
+        self.below = None;
     }
 
     /// Becomes zeros without end. The shapes are known.
@@ -77,28 +80,55 @@ impl Stack {
         self.zeros_below = true;
     }
 
-    /// Becomes what a stack of the interpreter is.
-    pub(crate) fn set(&mut self, other: &interp::Stack) -> Result<(), NoMemory> {
+    /// Becomes what a stack of the interpreter is, and shares its elements.
+    pub(crate) fn set(&mut self, other: interp::Stack) {
         self.clear();
         self.zeros_below = other.has_zeros_below();
-        other.items().into_iter().rev().try_for_each(|tensor| self.push_host(tensor))
+        self.below = Some(other);
     }
 
     /// The same as a stack of the interpreter, of a type.
     pub(crate) fn to_host(&self, element: &TensorType) -> interp::Stack {
-        let Some(Element { dtype, bytes }) = self.element else {
-            return interp::Stack::new(element.clone(), self.zeros_below, self.tensors.iter().cloned());
-        };
+        let below = self.below.clone();
+        let below = below.unwrap_or_else(|| interp::Stack::new(element.clone(), self.zeros_below, []));
+        self.own().fold(below, |stack, tensor| stack.push(tensor))
+    }
+
+    /// The elements that are not shared, from the bottom.
+    fn own(&self) -> impl Iterator<Item = HostTensor> {
         let all: &[u8] = bytemuck::cast_slice(&self.words);
-        let tensor = |i: usize| {
-            HostTensor::from_buffer(self.shape.clone(), super::element::to_buffer(dtype, &all[i * bytes..][..bytes]))
-        };
-        interp::Stack::new(element.clone(), self.zeros_below, (0..self.len).map(tensor))
+        let known = self.element.into_iter().flat_map(move |Element { dtype, bytes }| {
+            (0..self.len).map(move |i| {
+                let data = super::element::to_buffer(dtype, &all[i * bytes..][..bytes]);
+                HostTensor::from_buffer(self.shape.clone(), data)
+            })
+        });
+        known.chain(self.tensors.iter().cloned())
+    }
+
+    /// Gets elements of its own in the place of those that it shares.
+    pub(crate) fn own_all(&mut self) -> Result<(), NoMemory> {
+        let Some(below) = self.below.take() else { return Ok(()) };
+        let (own, zeros_below): (Vec<_>, _) = (self.own().collect(), self.zeros_below);
+        self.clear();
+        self.zeros_below = zeros_below;
+        below.items().into_iter().rev().chain(own).try_for_each(|tensor| self.push_host(tensor))
+    }
+
+    /// Lets go what it shares.
+    pub(crate) fn release(&mut self) {
+        self.below = None;
+    }
+
+    fn pop_shared(&mut self) -> Option<HostTensor> {
+        let (below, tensor) = self.below.as_ref()?.pop()?;
+        self.below = Some(below);
+        Some(tensor)
     }
 
     /// Whether there is an element to pop.
     pub(crate) fn is_poppable(&self) -> bool {
-        self.len() > 0 || self.zeros_below
+        self.len() > 0 || self.zeros_below || self.below.as_ref().is_some_and(|below| below.pop().is_some())
     }
 
     /// Whether another stack can be added: none has elements where the other has nothing.
@@ -162,6 +192,9 @@ impl Stack {
     /// Pops into memory for one element. There is one.
     pub(crate) fn pop(&mut self, to: &mut [u8]) {
         if self.len == 0 {
+            if let Some(tensor) = self.pop_shared() {
+                return to.copy_from_slice(super::element::bytes_of(tensor.buffer()));
+            }
             assert!(self.zeros_below, "the stack is not empty");
             return to.fill(0);
         }
@@ -202,17 +235,19 @@ impl Stack {
 
     /// Pops a tensor of a stack whose shapes are not known. The stack is not empty.
     pub(crate) fn pop_host(&mut self) -> HostTensor {
-        self.tensors.pop().expect("the stack is not empty")
+        self.tensors.pop().or_else(|| self.pop_shared()).expect("the stack is not empty")
     }
 
     /// Sets all elements to zero.
-    pub(crate) fn zero(&mut self) {
+    pub(crate) fn zero(&mut self) -> Result<(), NoMemory> {
+        self.own_all()?;
         if self.is_dynamic() {
             self.tensors.iter_mut().for_each(|t| *t = HostTensor::zeros(t.dtype(), t.shape()));
         } else {
             let used = self.used();
             bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..used].fill(0);
         }
+        Ok(())
     }
 
     /// Adds the elements of a stack that can be added, from the top.
@@ -248,6 +283,7 @@ impl Stack {
     pub(crate) fn copy_from(&mut self, other: &Stack) -> Result<(), NoMemory> {
         self.clear();
         self.zeros_below = other.zeros_below;
+        self.below = other.below.clone();
         if let (None, Some(Element { dtype, bytes, .. })) = (&self.element, &other.element) {
             let all: &[u8] = bytemuck::cast_slice(&other.words);
             for i in 0..other.len {
@@ -299,5 +335,38 @@ mod tests {
         let NoMemory { bytes } = stack.reserve(1 << 59).expect_err("nobody has so much memory");
         assert_eq!(bytes, 1 << 62);
         assert_eq!((stack.len(), stack.pop_number(), stack.pop_number()), (1, Some(7), None));
+    }
+
+    fn numbers(stack: &interp::Stack) -> Vec<i32> {
+        stack.items().iter().rev().map(|t| t.data::<i32>()[0]).collect()
+    }
+
+    #[test]
+    fn what_is_given_is_shared_until_all_of_it_changes() {
+        let ty = TensorType::new(DType::I32, []);
+        let given = interp::Stack::new(ty.clone(), false, (0..4).map(HostTensor::scalar));
+        let mut stack = Stack::new(&ty);
+        stack.set(given.clone());
+        stack.push_number(4).unwrap();
+        assert_eq!(stack.len(), 1, "a push does not copy what is below");
+        assert_eq!(numbers(&stack.to_host(&ty)), [0, 1, 2, 3, 4]);
+        assert_eq!([stack.pop_number(), stack.pop_number()], [Some(4), Some(3)]);
+        stack.push_number(7).unwrap();
+        assert_eq!(stack.len(), 1);
+        assert_eq!(numbers(&stack.to_host(&ty)), [0, 1, 2, 7]);
+        let mut copy = Stack::new(&ty);
+        copy.copy_from(&stack).unwrap();
+        stack.own_all().unwrap();
+        assert_eq!((stack.len(), numbers(&stack.to_host(&ty))), (4, vec![0, 1, 2, 7]));
+        copy.own_all().unwrap();
+        assert!(copy.is_addable(&stack));
+        copy.add(&stack).unwrap();
+        assert_eq!(numbers(&copy.to_host(&ty)), [0, 2, 4, 14]);
+        copy.set(given.clone());
+        copy.zero().unwrap();
+        assert_eq!(numbers(&copy.to_host(&ty)), [0; 4]);
+        assert_eq!(numbers(&given), [0, 1, 2, 3], "who gave it does not notice");
+        stack.set(interp::Stack::new(ty, true, []));
+        assert_eq!([stack.pop_number(), stack.pop_number()], [Some(0), Some(0)]);
     }
 }

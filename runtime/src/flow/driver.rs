@@ -47,7 +47,7 @@ pub(crate) struct Given {
 }
 
 /// Work that a device was given.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Work {
     part: PartId,
     task: TaskId,
@@ -107,10 +107,14 @@ impl Driver {
         if more > 0 { format!("{text} and {more} more") } else { text }
     }
 
+    /// The last node of a kernel.
+    fn last_node(&self, part: PartId, kernel: KernelId) -> Option<Node> {
+        self.partition.parts[part.index()].kernels[kernel.index()].members.last().copied()
+    }
+
     /// The place of the source that made a kernel.
     pub(super) fn kernel_loc(&self, part: usize, kernel: KernelId) -> Loc {
-        let members = &self.partition.parts[part].kernels[kernel.index()].members;
-        members.last().map_or(Loc::UNKNOWN, |&n| self.graph.node(n).loc)
+        self.last_node(PartId(part as u32), kernel).map_or(Loc::UNKNOWN, |n| self.graph.node(n).loc)
     }
 
     /// Runs a step. Nothing outside changes; `stop` ends it. A timeline is made if `timeline` is one.
@@ -141,7 +145,7 @@ impl Driver {
             outside,
             events: Arc::new(Events::new()),
             stop,
-            running: 0,
+            running: Vec::new(),
             given: BTreeMap::new(),
             last: None,
             spans: timeline.is_some().then(Vec::new),
@@ -149,15 +153,17 @@ impl Driver {
         };
         let outcome = match &self.modelled {
             Some((topology, seconds)) => {
-                modelled::drive(&mut run, &mut executors, topology, seconds).map(Duration::from_secs_f64)
+                modelled::drive(&mut run, &mut executors, topology, seconds).map(modelled::duration)
             }
             None => run.drive(&mut executors).map(|()| run.begin.elapsed()),
         };
         if outcome.is_err() {
             // What runs is told to stop, and its memory is free when it has.
             run.outside.stop.stop(ErrorKind::Cancelled);
-            while run.running > 0 {
-                run.running -= u32::from(run.events.wait(PATIENCE).is_some());
+            while !run.running.is_empty() {
+                if let Some(done) = run.events.wait(PATIENCE) {
+                    run.running.retain(|work| *work != done.work);
+                }
             }
             executors.iter_mut().for_each(Executor::abandon);
         }
@@ -198,8 +204,8 @@ pub(super) struct Run<'a> {
     outside: Outside,
     events: Arc<Events<Work>>,
     stop: &'a StopFlag,
-    /// Kernels that devices have.
-    running: u32,
+    /// Kernels that devices have, in the order in which they were given.
+    running: Vec<Work>,
     given: BTreeMap<Sink, HostTensor>,
     /// The node that was run last.
     last: Option<Node>,
@@ -230,7 +236,9 @@ impl Run<'_> {
             if executors.iter().all(Executor::is_finished) {
                 return Ok(());
             }
-            assert!(self.running > 0, "a step is stuck\n{}", self.driver.graph);
+            let Some(&oldest) = self.running.first() else { panic!("a step is stuck\n{}", self.driver.graph) };
+            // It is what the step waits for, and so where it is if it is stopped.
+            self.last = self.driver.last_node(oldest.part, oldest.kernel);
             if let Some(done) = self.events.wait(PATIENCE) {
                 self.done(executors, done)?;
             }
@@ -246,7 +254,7 @@ impl Run<'_> {
 
     /// Runs a kernel at once.
     pub(super) fn compute(&mut self, part: usize, kernel: KernelId, inputs: Vec<Datum>) -> Result<Vec<Datum>> {
-        self.last = self.driver.partition.parts[part].kernels[kernel.index()].members.last().copied();
+        self.last = self.driver.last_node(PartId(part as u32), kernel);
         // What runs here is ended by the caller alone: this thread could not tell it to stop.
         let surroundings = Surroundings { print: &*self.outside.print, stop: self.stop };
         let results = self.driver.kernels[part][kernel.index()].run(inputs, surroundings);
@@ -273,7 +281,7 @@ impl Run<'_> {
                 } else {
                     let work = Work { part: PartId(i as u32), task, kernel };
                     self.driver.devices[i].give(loaded, inputs, &self.outside, work, &self.events)?;
-                    self.running += 1;
+                    self.running.push(work);
                 }
             }
             Action::Send { to, message } => executors[to.index()].arrived(PartId(i as u32), message),
@@ -283,7 +291,7 @@ impl Run<'_> {
     }
 
     fn done(&mut self, executors: &mut [Executor<Datum>], done: Done<Work>) -> Result<()> {
-        self.running -= 1;
+        self.running.retain(|work| *work != done.work);
         let Work { part, task, kernel } = done.work;
         let results = done.outcome.map_err(|e| self.driver.devices[part.index()].error(e))?;
         if self.spans.is_some() {

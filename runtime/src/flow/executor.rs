@@ -250,7 +250,9 @@ impl<V: Token> Executor<V> {
                 let Some(instance) = state.find_instance(part, frame, &tag) else { return };
                 let follower = part.frames[frame.index()].followers.iter().position(|&p| p == from);
                 let follower = follower.expect("only followers give credit");
-                state.instances[instance.index()].finished[follower] = finished;
+                // Credits may overtake each other on their way.
+                let known = &mut state.instances[instance.index()].finished[follower];
+                *known = finished.max(*known);
                 state.begin_next(part, instance);
             }
         }

@@ -23,7 +23,7 @@ enum Event {
 struct World {
     now: f64,
     /// Keys of events in the order of time, in picoseconds, and then of their making.
-    order: BinaryHeap<Reverse<(u64, u64)>>,
+    order: BinaryHeap<Reverse<(u128, u64)>>,
     events: HashMap<u64, Event>,
     n_events: u64,
     /// When each device, and each link, is free.
@@ -32,7 +32,7 @@ struct World {
 
 impl World {
     fn at(&mut self, time: f64, event: Event) {
-        self.order.push(Reverse(((time * 1e12) as u64, self.n_events)));
+        self.order.push(Reverse(((time * 1e12) as u128, self.n_events)));
         self.events.insert(self.n_events, event);
         self.n_events += 1;
     }
@@ -93,8 +93,8 @@ fn act(
         name,
         loc: anabranch_dsl::Loc::UNKNOWN,
         iterations: iterations.to_vec(),
-        begin: Duration::from_secs_f64(begin),
-        end: Duration::from_secs_f64(end),
+        begin: duration(begin),
+        end: duration(end),
     };
     match action {
         Action::Run { task, kernel, inputs } => {
@@ -126,6 +126,11 @@ fn act(
         Action::Give { sink, value } => run.give(sink, value),
     }
     Ok(())
+}
+
+/// The longest there is for what a clock cannot tell: devices may be modelled as slow as one likes.
+pub(super) fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 fn size_of_datum(value: &Datum) -> usize {

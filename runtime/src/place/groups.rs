@@ -5,7 +5,7 @@
 //! - one is a branch or loop and the other computes its predicate: that device decides;
 //! - they work on one stack or list, through all branches and loops that carry it: these are changed in place.
 //!
-//! Constraints come from variables (`Var::on`, a rule, the device where an earlier function found the variable) and from nodes
+//! Constraints come from variables (`Var::on`, a rule) and from nodes
 //! (`on`). Those of variables and of ordinary nodes hold, or are an error that shows all that was merged. Those of branches, loops and
 //! what works on stacks and lists are wishes that give way to them: the scope that a loop stands in does not say where its condition
 //! is computed, nor that a list is to move when an element is read elsewhere.

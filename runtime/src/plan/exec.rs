@@ -21,7 +21,7 @@ pub(crate) struct Context {
     results: Vec<Buffer>,
     pub(super) regs: Vec<u64>,
     /// The stacks; empty ones where a list has the number.
-    stacks: Vec<Stack>,
+    pub(crate) stacks: Vec<Stack>,
     /// The lists, by the numbers of stacks.
     pub(super) lists: Vec<Option<List>>,
     pub(super) slots: Vec<Option<HostTensor>>,
@@ -149,7 +149,7 @@ impl Plan {
                 Instr::StackZeros(s) => cx.stacks[s.index()].set_zeros(),
                 Instr::StackInput { stack, input } => {
                     let given = cx.stack_inputs[*input as usize].take().expect("a stack was given");
-                    cx.stacks[stack.index()].set(&given).map_err(|e| self.no_memory(e, Loc::UNKNOWN))?;
+                    cx.stacks[stack.index()].set(given);
                 }
                 Instr::StackOutput { stack, output } => {
                     let given = cx.stacks[stack.index()].to_host(self.stacks[stack.index()].element());
@@ -166,17 +166,21 @@ impl Plan {
                 }
                 Instr::StackPush { stack, step } => self.push(cx, *stack, &self.steps[step.index()], foreign)?,
                 Instr::StackPop { stack, step } => self.pop(cx, *stack, &self.steps[step.index()])?,
-                Instr::StackZero(s) => cx.stacks[s.index()].zero(),
+                Instr::StackZero(s) => {
+                    cx.stacks[s.index()].zero().map_err(|e| self.no_memory(e, Loc::UNKNOWN))?;
+                }
                 Instr::StackAdd { dst, src, step } => {
                     let [dst, src] = cx
                         .stacks
                         .get_disjoint_mut([dst.index(), src.index()])
                         .expect("a stack is not added to itself in place");
+                    let loc = self.steps[step.index()].loc;
+                    src.own_all().and(dst.own_all()).map_err(|e| self.no_memory(e, loc))?;
                     if !dst.is_addable(src) {
                         let message = format!("sum of stacks of {} and {} elements", dst.len(), src.len());
-                        return Err(Diagnostic::new(message).at(self.steps[step.index()].loc, ""));
+                        return Err(Diagnostic::new(message).at(loc, ""));
                     }
-                    dst.add(src).map_err(|e| self.no_memory(e, self.steps[step.index()].loc))?;
+                    dst.add(src).map_err(|e| self.no_memory(e, loc))?;
                 }
                 Instr::SlotMove { dst, src } => cx.slots[dst.index()] = cx.slots[src.index()].clone(),
                 Instr::Unary { .. }
