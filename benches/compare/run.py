@@ -16,7 +16,7 @@ What it needs, in the root of the repository (6.4 GB, most of it libraries for G
 
 Peers that are not there are left out. `torch.compile` needs a C++ compiler, and some minutes more in the first run. Then:
 
-    target/peers/bin/python benches/compare/run.py                 # all cases, all peers; about 16 minutes on 2 cores
+    target/peers/bin/python benches/compare/run.py                 # all cases, all peers
     target/peers/bin/python benches/compare/run.py --continue      # the same from where it was interrupted
     target/peers/bin/python benches/compare/run.py --rounds 5 lstm mlp
     target/peers/bin/python benches/compare/run.py --peers jax,burn conv

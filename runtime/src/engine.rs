@@ -46,8 +46,8 @@ pub(crate) struct StepCx<'a> {
 }
 
 impl Engine {
-    /// Places and compiles a graph whose inputs have known shapes; `paths` are the names of its variables for rules, in their order. The memory of results comes from
-    /// a pool.
+    /// Places and compiles a graph whose inputs have known shapes; `paths` are the names of its variables for rules, in their order. The
+    /// memory of results comes from a pool.
     pub(crate) fn new(
         graph: Graph,
         devices: &Devices,

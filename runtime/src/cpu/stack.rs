@@ -156,9 +156,11 @@ impl Stack {
         }
         // Growth by doubling, so that pushing takes constant time on average; less where that is too much.
         let ample = words.max(2 * present).max(8);
-        let there_is = |n: usize, all: &mut Vec<u64>| all.try_reserve_exact(n - present).is_ok().then_some(n);
-        let words = there_is(ample, &mut self.words).or_else(|| there_is(words, &mut self.words));
-        let words = words.ok_or(NoMemory { bytes: 8 * ample })?;
+        let mut there_is = |n: usize| self.words.try_reserve_exact(n - present).is_ok();
+        let words = match [ample, words].into_iter().find(|&n| there_is(n)) {
+            Some(words) => words,
+            None => return Err(NoMemory { bytes: 8 * words }),
+        };
         self.words.resize(words, 0);
         self.address = self.words.as_mut_ptr().expose_provenance();
         // Elements without content need no room, and are pushed by calls.
