@@ -404,6 +404,96 @@ fn the_layers_of_an_lstm_overlap_forward_and_backward() -> Outcome {
     Ok(())
 }
 
+/// A loop on one device, and a check beside it on another one.
+#[graph]
+fn loop_beside_a_check(n: Tensor<i64>, x: Tensor) -> Tensor<i64> {
+    let mut i = scalar(0i64);
+    on("/cpu:0", || {
+        while i != n {
+            i += 1;
+        }
+    });
+    on("/cpu:1", || assert!(x.matmul(x).sum() > 0.0, "the sum is not positive"));
+    i
+}
+
+#[test]
+fn an_error_is_seen_beside_a_loop_that_does_not_end() -> Outcome {
+    let session = Session::builder().cpus(2).build()?;
+    let f = session.function(loop_beside_a_check)?;
+    let x = vec![[1.0f32; 96]; 96];
+    for _ in 0..10 {
+        assert_eq!(f.call((3, &x))?, 3);
+    }
+    // The loop was short so far. This time it counts until `i64` wraps.
+    let x = vec![[0.0f32; 96]; 96];
+    let error = f.call_within(Duration::from_secs(100), (-1, &x)).expect_err("the check fails");
+    assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+    assert!(error.message.contains("the sum is not positive") && error.to_string().contains("on /cpu:1"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_panic_of_the_callers_print_ends_the_step_and_goes_on() -> Outcome {
+    let session = Session::builder().cpus(2).print_to(|_, text| assert!(!text.contains("4"), "I cannot bear a 4"));
+    let session = session.build()?;
+    #[graph]
+    fn says_at_once(x: Tensor<i32>) -> Tensor<i32> {
+        let y = on("/cpu:1", || x + 1);
+        println!("{y}");
+        on("/cpu:0", || y * 2)
+    }
+    // A loop is run by a thread of its device.
+    #[graph]
+    fn says_on_a_thread(x: Tensor<i32>) -> Tensor<i32> {
+        let mut i = x;
+        on("/cpu:1", || {
+            while i < 30 {
+                i += 10;
+                println!("{i}");
+            }
+        });
+        on("/cpu:0", || x + i)
+    }
+    let functions: [fn(Tensor<i32>) -> Tensor<i32>; 2] = [says_at_once, says_on_a_thread];
+    let functions = functions.map(|f| session.function(f).expect("a function"));
+    let mut panicked = Vec::new();
+    for x in [1, 3, 2, 4] {
+        for (i, f) in functions.iter().enumerate() {
+            match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f.call(x))) {
+                Ok(y) => assert_eq!(y?, [2 * (x + 1), 2 * x + 30][i]),
+                Err(payload) => {
+                    assert_eq!(payload.downcast_ref::<&str>(), Some(&"I cannot bear a 4"));
+                    panicked.push((i, x));
+                }
+            }
+        }
+    }
+    assert_eq!(panicked, [(0, 3), (1, 4)]);
+    Ok(())
+}
+
+#[test]
+fn what_comes_from_the_host_and_goes_there_takes_the_link() -> Outcome {
+    let session = Session::builder().modelled(gpus(2)).build()?;
+    let w = on("/gpu:0", || Var::new("w", vec![1.0f32; 4096]));
+    #[graph]
+    fn branches(w: &Var, x: Tensor) -> Tensor {
+        let y = on("/gpu:0", || x * w.get());
+        w.set(y);
+        let y = on("/gpu:1", || y.exp());
+        let total = on("/gpu:1", || y.sum());
+        if total > 0.0 { on("/gpu:0", || y * 2.0) } else { on("/gpu:1", || y * 3.0) }
+    }
+    let f = session.function(|x: Tensor| branches(&w, x))?;
+    let (_, timeline) = f.profile(vec![0.5f32; 4096])?;
+    let count = |link: &str| copies(&timeline, link).count();
+    // The input; the predicate, which each device reads for itself; the result. The variable stays where it is.
+    assert_eq!(count("host -> /gpu:0"), 1, "{timeline}");
+    assert_eq!(count("/gpu:0 -> host") + count("/gpu:1 -> host"), 3, "{timeline}");
+    Ok(())
+}
+
 #[test]
 fn a_device_that_is_not_there_is_an_error_at_the_users_line() -> Outcome {
     for session in [Session::new()?, Session::builder().cpus(2).build()?] {

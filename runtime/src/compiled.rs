@@ -7,7 +7,7 @@ use crate::engine::{Engine, StepCx};
 use crate::program::Options;
 use crate::session::Session;
 use crate::state::{self, Cell, Guard};
-use anabranch_dsl::interp::{self, StopFlag};
+use anabranch_dsl::interp;
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::{AnyVar, Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType, trace};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,9 +23,6 @@ pub(crate) struct Compiled {
     lock_order: Vec<usize>,
     assigned: Vec<bool>,
 }
-
-/// The flag of calls that end by themselves only.
-static NEVER: StopFlag = StopFlag::new();
 
 impl Compiled {
     /// Optimizes, places and compiles a graph for inputs of the given types; `vars` are its variables, in their order.
@@ -81,14 +78,14 @@ impl Compiled {
         let Compiled { cells, lock_order, assigned, .. } = self;
         let Some(call) = call else {
             let mut guards = state::lock(cells, lock_order, assigned);
-            return f(&mut guards, &StepCx { print, stop: &NEVER });
+            return f(&mut guards, &StepCx { print, stop: None });
         };
         let guards = state::lock_unless(cells, lock_order, assigned, &call.flag);
         let (Some(mut guards), None) = (guards, call.flag.get()) else {
             let kind = call.flag.get().expect("only a set flag ends the wait for variables");
             return Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN));
         };
-        f(&mut guards, &StepCx { print, stop: &call.flag })
+        f(&mut guards, &StepCx { print, stop: Some(&call.flag) })
     }
 }
 

@@ -42,7 +42,17 @@ pub(crate) struct Parts {
 /// What a step meets outside of its function.
 pub(crate) struct StepCx<'a> {
     pub(crate) print: &'a PrintTo,
-    pub(crate) stop: &'a StopFlag,
+    /// Ends the step; none if only the step itself ends it.
+    pub(crate) stop: Option<&'a Arc<StopFlag>>,
+}
+
+/// The flag of steps that end by themselves only.
+static NEVER: StopFlag = StopFlag::new();
+
+impl StepCx<'_> {
+    fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings { print: &**self.print, stop: self.stop.map_or(&NEVER, |stop| stop) }
+    }
 }
 
 impl Engine {
@@ -69,8 +79,7 @@ impl Engine {
             return whole(graph, placed.filter(|_| !devices.is_one()));
         }
         let partition = flow::partition(&graph, &placement, devices.flow);
-        let modelled = devices.is_modelled.then(|| devices.topology.clone());
-        let driver = Driver::new(graph.clone(), partition, &devices.cpus, modelled, options)?;
+        let driver = Driver::new(graph.clone(), partition, &devices.all, options)?;
         Ok(Engine::Parts(Box::new(Parts { graph, placement, driver })))
     }
 
@@ -90,10 +99,7 @@ impl Engine {
         cx: &StepCx<'_>,
     ) -> Result<Vec<HostTensor>> {
         match self {
-            Engine::Whole(whole) => {
-                let surroundings = Surroundings { print: &**cx.print, stop: cx.stop };
-                whole.program.step(inputs, vars, surroundings).map_err(|e| whole.error(e))
-            }
+            Engine::Whole(whole) => whole.program.step(inputs, vars, cx.surroundings()).map_err(|e| whole.error(e)),
             Engine::Parts(parts) => parts.step(inputs, vars, cx, None),
         }
     }
@@ -108,8 +114,7 @@ impl Engine {
     ) -> Result<()> {
         match self {
             Engine::Whole(whole) => {
-                let surroundings = Surroundings { print: &**cx.print, stop: cx.stop };
-                whole.program.step_into(inputs, vars, surroundings, outputs).map_err(|e| whole.error(e))
+                whole.program.step_into(inputs, vars, cx.surroundings(), outputs).map_err(|e| whole.error(e))
             }
             Engine::Parts(parts) => {
                 let new = parts.step(inputs, vars, cx, None)?;
@@ -181,7 +186,8 @@ impl Parts {
         timeline: Option<&mut Timeline>,
     ) -> Result<Vec<HostTensor>> {
         let before: Vec<HostTensor> = vars.iter().map(|guard| guard.tensor().clone()).collect();
-        let given = self.driver.step(inputs, &before, cx.print.clone(), cx.stop, timeline)?;
+        let stop = cx.stop.cloned().unwrap_or_default();
+        let given = self.driver.step(inputs, &before, cx.print.clone(), stop, timeline)?;
         drop(before);
         for (var, tensor) in given.assigned {
             *vars[var.index()].tensor_mut() = tensor;

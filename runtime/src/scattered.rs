@@ -1,12 +1,11 @@
 //! A graph that runs on several devices at once.
 
-use crate::device::CpuDevice;
+use crate::device::{CpuDevice, Device, Modelled};
 use crate::flow;
 use crate::flow::driver::Driver;
-use crate::place::place_at_random;
+use crate::place::{DeviceId, place_at_random};
 use crate::program::Options;
 use anabranch_dsl::format::Stream;
-use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::{Graph, HostTensor, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -31,15 +30,24 @@ pub struct Scatter {
     pub lower_everything: bool,
     /// Run kernels by the interpreter: then values are the interpreter's, bit by bit.
     pub interpreted: bool,
+    /// Devices of [modelled](crate::Modelled) time: what they compute, predicates and whatever goes from one place to another comes later, by an event.
+    pub modelled: bool,
 }
 
 impl Default for Scatter {
     fn default() -> Scatter {
-        Scatter { devices: 2, seed: 0, parallel_iterations: 32, lower_everything: false, interpreted: false }
+        Scatter {
+            devices: 2,
+            seed: 0,
+            parallel_iterations: 32,
+            lower_everything: false,
+            interpreted: false,
+            modelled: false,
+        }
     }
 }
 
-/// A graph that runs on several CPU devices of this process, each node on one that was chosen at random. It is for tests: values do not depend on
+/// A graph that runs on several devices of this process, each node on one that was chosen at random. It is for tests: values do not depend on
 /// the choice.
 ///
 /// ```
@@ -62,19 +70,26 @@ impl fmt::Debug for ScatteredProgram {
 impl ScatteredProgram {
     /// Cuts and compiles a graph whose inputs have known shapes.
     pub fn new(graph: Graph, how: Scatter) -> Result<ScatteredProgram> {
-        let devices: Vec<_> = (0..how.devices).map(|_| Arc::new(CpuDevice::new(None, 1))).collect();
-        let placement = place_at_random(&graph, how.devices as usize, how.seed);
+        let n = how.devices as usize;
+        let devices = if how.modelled {
+            let gpus: Vec<_> = (0..n).map(|i| Modelled::new(&format!("/gpu:{i}"))).collect();
+            Modelled::devices(&Modelled::topology(&gpus)?)
+        } else {
+            let cpu = |i| Arc::new(CpuDevice::new(DeviceId::from_index(i), None, 1)) as Arc<dyn Device>;
+            (0..n).map(cpu).collect()
+        };
+        let placement = place_at_random(&graph, n, how.seed);
         let options =
             flow::Options { lower_everything: how.lower_everything, parallel_iterations: how.parallel_iterations };
         let partition = flow::partition(&graph, &placement, options);
         let options = Options { interpreted: how.interpreted, ..Options::default() };
-        Ok(ScatteredProgram(Driver::new(graph, partition, &devices, None, options)?))
+        Ok(ScatteredProgram(Driver::new(graph, partition, &devices, options)?))
     }
 
     /// Runs the graph; see [`Program::run`](crate::Program::run).
     pub fn run(&self, inputs: &[HostTensor], vars: &mut [HostTensor]) -> Result<Vec<HostTensor>> {
         let print = Arc::new(|stream: Stream, text: &str| stream.write(text));
-        let given = self.0.step(inputs, vars, print, &StopFlag::new(), None)?;
+        let given = self.0.step(inputs, vars, print, Arc::default(), None)?;
         for (var, tensor) in given.assigned {
             vars[var.index()] = tensor;
         }

@@ -1,12 +1,13 @@
 //! CPU devices: threads of their own, in the memory of the host.
 
-use super::{Done, Events, Outside};
+use super::{Buffer, Device, Event, Kernel, Place, Progress, Step, Ticket, name_of};
 use crate::optimize::optimize;
+use crate::place::DeviceId;
 use crate::program::{Options, Program};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, Datum, Surroundings};
 use anabranch_dsl::ir::{Op, Value};
-use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, TensorType, Type};
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Result, TensorType, Type, passes};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -14,65 +15,99 @@ use std::time::Instant;
 /// A CPU device: some threads of this machine. They start when they are first given something.
 #[derive(Debug)]
 pub(crate) struct CpuDevice {
-    /// None of devices of which errors do not speak.
+    id: DeviceId,
     name: Option<DeviceName>,
     n_threads: usize,
     threads: OnceLock<rayon::ThreadPool>,
 }
 
 impl CpuDevice {
-    /// A device with so many threads.
-    pub(crate) fn new(name: Option<DeviceName>, n_threads: usize) -> CpuDevice {
-        CpuDevice { name, n_threads: n_threads.max(1), threads: OnceLock::new() }
+    /// A device with so many threads; without a name, errors do not speak of it.
+    pub(crate) fn new(id: DeviceId, name: Option<DeviceName>, n_threads: usize) -> CpuDevice {
+        CpuDevice { id, name, n_threads: n_threads.max(1), threads: OnceLock::new() }
     }
 
-    /// Its name in messages.
-    pub(crate) fn name(&self) -> String {
-        self.name.map_or_else(|| "a device".to_owned(), |name| name.to_string())
-    }
-
-    /// An error of this device.
-    pub(crate) fn error(&self, error: Diagnostic) -> Diagnostic {
-        match self.name {
-            Some(name) => error.at(Loc::UNKNOWN, format!("on {name}")),
-            None => error,
-        }
+    pub(super) fn place(&self) -> Place {
+        Place::Device(self.id)
     }
 
     fn threads(&self) -> Result<&rayon::ThreadPool> {
         if let Some(threads) = self.threads.get() {
             return Ok(threads);
         }
-        let name = self.name();
+        let name = name_of(self);
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(self.n_threads)
             .thread_name(move |i| format!("{name} thread {i}"))
             .build()
-            .map_err(|e| Diagnostic::new(format!("the threads of {} did not start: {e}", self.name())))?;
+            .map_err(|e| Diagnostic::new(format!("the threads of {} did not start: {e}", name_of(self))))?;
         Ok(self.threads.get_or_init(|| threads))
     }
+}
 
-    /// Begins to run a kernel; the events are told when it is done.
-    pub(crate) fn give<T: Send + 'static>(
-        &self,
-        kernel: &Arc<CpuKernel>,
-        inputs: Vec<Datum>,
-        outside: &Outside,
-        work: T,
-        events: &Arc<Events<T>>,
+impl Device for CpuDevice {
+    fn name(&self) -> Option<DeviceName> {
+        self.name
+    }
+
+    fn is_modelled(&self) -> bool {
+        false
+    }
+
+    fn load(self: Arc<Self>, graph: Graph, options: Options) -> Result<Arc<dyn Kernel>> {
+        Ok(Arc::new(Loaded::new(CpuKernel::new(graph, options)?, self)))
+    }
+
+    /// CPU devices share the memory of the host: what never changes is handed over, and nothing is moved.
+    fn copy(&self, mut values: Vec<Buffer>, to: Place, _: &Arc<Step>, _: Ticket) -> Progress {
+        values.iter_mut().for_each(|value| value.place = to);
+        Progress::Complete(values)
+    }
+}
+
+/// A kernel that a CPU device has loaded.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    kernel: CpuKernel,
+    device: Arc<CpuDevice>,
+}
+
+impl Loaded {
+    pub(super) fn new(kernel: CpuKernel, device: Arc<CpuDevice>) -> Loaded {
+        Loaded { kernel, device }
+    }
+
+    fn run(&self, inputs: Vec<Buffer>, step: &Step) -> Result<Vec<Buffer>> {
+        let place = self.device.place();
+        let inputs = inputs.into_iter().map(|b| b.at(place)).collect();
+        let outputs = self.kernel.run(inputs, step.surroundings())?;
+        Ok(outputs.into_iter().map(|datum| Buffer::new(place, datum)).collect())
+    }
+
+    /// Runs it on a thread of its device.
+    pub(super) fn enqueue_on_thread(
+        self: Arc<Self>,
+        inputs: Vec<Buffer>,
+        step: &Arc<Step>,
+        ticket: Ticket,
     ) -> Result<()> {
-        let threads = self.threads()?;
-        let (kernel, outside, events) = (kernel.clone(), outside.clone(), events.clone());
-        threads.spawn(move || {
-            let begin = Instant::now();
-            let surroundings = Surroundings { print: &*outside.print, stop: &outside.stop };
-            let run = || kernel.run(inputs, surroundings);
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-            let panicked = |_| Err(Diagnostic::new("a kernel panicked: this is a mistake in anabranch"));
-            let outcome = outcome.unwrap_or_else(panicked);
-            events.push(Done { work, outcome, begin, end: Instant::now() });
+        let (kernel, step) = (self.clone(), step.clone());
+        self.device.threads()?.spawn(move || {
+            let begin = step.now();
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| kernel.run(inputs, &step)));
+            step.complete(Event { ticket, outcome, begin, end: step.now() });
         });
         Ok(())
+    }
+}
+
+impl Kernel for Loaded {
+    /// A short kernel is run at once, by the thread that asks.
+    fn enqueue(self: Arc<Self>, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
+        if self.kernel.is_short() {
+            return self.run(inputs, step).map(Progress::Complete);
+        }
+        self.enqueue_on_thread(inputs, step, ticket).map(|()| Progress::Later)
     }
 }
 
@@ -101,6 +136,8 @@ pub(crate) struct CpuKernel {
     runs: AtomicU64,
     /// Whether it may take long, as far as one can see before it runs.
     may_be_long: bool,
+    /// Whether nobody can say how often a loop in it runs. What earlier runs took says nothing then, and whoever runs it may never come back.
+    may_not_end: bool,
 }
 
 /// What takes less than this is run where it is needed: to hand it over costs about as much.
@@ -123,23 +160,34 @@ impl CpuKernel {
         } else {
             How::BySignature(Mutex::default())
         };
-        let mut may_be_long = false;
+        let (mut may_be_long, mut may_not_end) = (false, false);
         graph.visit_nodes(graph.root(), &mut |node| {
             let data = graph.node(node);
-            may_be_long |= matches!(data.op, Op::While { .. });
+            if matches!(data.op, Op::While { .. }) {
+                may_be_long = true;
+                may_not_end |= passes::trips(&graph, node).is_none();
+            }
             for &v in data.operands.iter().chain(&data.results) {
                 may_be_long |=
                     graph.ty(v).element().shape.known().is_none_or(|s| s.iter().product::<usize>() > FEW_ELEMENTS);
             }
         });
-        Ok(CpuKernel { graph, options, how, nanos: AtomicU64::new(0), runs: AtomicU64::new(0), may_be_long })
+        Ok(CpuKernel {
+            graph,
+            options,
+            how,
+            nanos: AtomicU64::new(0),
+            runs: AtomicU64::new(0),
+            may_be_long,
+            may_not_end,
+        })
     }
 
     /// Whether it is better run at once than handed to a thread. That changes when it runs, not what it gives.
     pub(crate) fn is_short(&self) -> bool {
         match self.nanos.load(Ordering::Relaxed) {
             0 => !self.may_be_long,
-            nanos => nanos < SHORT_NANOS,
+            nanos => !self.may_not_end && nanos < SHORT_NANOS,
         }
     }
 

@@ -5,10 +5,11 @@
 //! equal parts, so one of them is measured, alone. Placement looks at nothing but these figures; two sessions that measure
 //! may place one graph differently, which is why sessions measure only if they are asked to.
 
-use super::{CpuDevice, CpuKernel, Events, Outside};
+use super::cpu::{CpuKernel, Loaded};
+use super::{Buffer, CpuDevice, Step, Ticket};
 use crate::place::{DeviceInfo, Link, Topology};
 use crate::program::Options;
-use anabranch_dsl::interp::{Datum, StopFlag};
+use anabranch_dsl::interp::Datum;
 use anabranch_dsl::{Graph, HostTensor, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,39 +64,37 @@ struct Rates {
 }
 
 /// A kernel that is timed.
-struct Probe<'a> {
-    device: &'a CpuDevice,
-    kernel: Arc<CpuKernel>,
-    input: HostTensor,
+struct Probe {
+    kernel: Arc<Loaded>,
+    input: Buffer,
 }
 
-impl Probe<'_> {
+impl Probe {
     /// A kernel on one tensor `%x`, of ones.
-    fn new<'a>(device: &'a CpuDevice, shape: &[usize], body: &str, result: &str) -> Result<Probe<'a>> {
+    fn new(device: &Arc<CpuDevice>, shape: &[usize], body: &str, result: &str) -> Result<Probe> {
         let ty = format!("f32{shape:?}");
         let text = format!("graph @probe(%x: {ty}) -> ({ty}) {{ {body} return %{result} }}");
         let graph = Graph::parse(&text, "probe").unwrap_or_else(|e| panic!("a probe is a graph: {}\n{text}", e[0]));
         // Each operation by itself: what they cost together depends on the program.
         let options = Options { fuse: false, native: false, ..Options::default() };
         let input = HostTensor::new(shape.to_vec(), vec![1.0f32; shape.iter().product()]);
-        Ok(Probe { device, kernel: Arc::new(CpuKernel::new(graph, options)?), input })
+        let kernel = Arc::new(Loaded::new(CpuKernel::new(graph, options)?, device.clone()));
+        let input = Buffer::new(device.place(), Datum::Tensor(input));
+        Ok(Probe { kernel, input })
     }
 
     /// Runs it on the device; gives the seconds that it ran, and those until that was known here.
     fn run(&self) -> Result<[f64; 2]> {
-        let events = Arc::new(Events::new());
-        let outside = Outside { print: Arc::new(|_, _| ()), stop: Arc::new(StopFlag::new()) };
-        let begin = Instant::now();
-        let input = vec![Datum::Tensor(self.input.clone())];
-        self.device.give(&self.kernel, input, &outside, (), &events)?;
-        let done = loop {
-            if let Some(done) = events.wait(Duration::from_secs(1)) {
-                break done;
+        let step = Step::new(Arc::new(|_, _| ()), Arc::default(), false);
+        self.kernel.clone().enqueue_on_thread(vec![self.input.clone()], &step, Ticket(0))?;
+        let event = loop {
+            if let Some(event) = step.wait(Duration::from_secs(1)) {
+                break event;
             }
         };
-        let all = begin.elapsed().as_secs_f64();
-        done.outcome?;
-        Ok([(done.end - done.begin).as_secs_f64(), all])
+        let all = step.now().as_secs_f64();
+        event.outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok([(event.end - event.begin).as_secs_f64(), all])
     }
 
     fn best(&self, seconds: impl Fn([f64; 2]) -> f64) -> Result<f64> {
@@ -125,10 +124,11 @@ impl Probe<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::DeviceId;
 
     #[test]
     fn rates_are_those_of_a_machine() {
-        let device = Arc::new(CpuDevice::new(None, 1));
+        let device = Arc::new(CpuDevice::new(DeviceId::from_index(0), None, 1));
         let devices = Topology::cpus(3);
         let topology = measured(&devices, &device).unwrap();
         let ids: Vec<_> = topology.ids().collect();

@@ -1,31 +1,134 @@
-//! Devices: what runs kernels.
+//! Devices: what runs kernels, and holds what they give.
 //!
-//! To a device work is *given*, and it says when that is done; nobody waits for it in between. It says so to the [`Events`] of the step, from whatever thread
-//! it likes. Values belong to the device that made them. One that another device needs goes there by an explicit copy, which is work like any other: on
-//! devices that share the memory of the host it costs nothing, since a value never changes.
+//! The interface is asynchronous, as a GPU or a device of another process needs it. A device is asked to *load* graphs once; in a step, work is
+//! *enqueued*: to run a loaded [`Kernel`], or to [copy](Device::copy) a value to where it is used. Work that is over at once says so
+//! ([`Progress::Complete`]); of other work the [`Step`] hears later, by an [`Event`] with the [`Ticket`] that the work was given. So
+//! what computes and what is under way overlap, and nobody waits for one piece of work while another could go on.
+//!
+//! Invariants:
+//!
+//! - D1. A [`Buffer`] belongs to a [`Place`], a device or the host, and is used there alone. It comes to another place by a copy. It never changes.
+//! - D2. Work is complete when what it gives may be used by other work of that place. Only a copy to the host makes it readable by the host.
+//! - D3. Each ticket has one event, or none if its work was complete at once; an error is the outcome of an event as well.
+//! - D4. Work ends soon after the step's flag is set. A step is left only when all of its work is over, so no device holds anything of it then.
+//!
+//! Devices must never know graphs over several devices, frames or iterations: these are the executors' business.
 
 mod cpu;
 mod measure;
 mod modelled;
+mod step;
 
-pub(crate) use cpu::{CpuDevice, CpuKernel};
+pub(crate) use cpu::CpuDevice;
 pub use modelled::Modelled;
+pub(crate) use step::{Event, Step, Ticket};
 
 use crate::flow;
-use crate::place::{Rules, Topology};
-use crate::session::PrintTo;
-use anabranch_dsl::Result;
-use anabranch_dsl::interp::{Datum, StopFlag};
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use crate::place::{DeviceId, Rules, Topology};
+use crate::program;
+use anabranch_dsl::device::DeviceName;
+use anabranch_dsl::interp::Datum;
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// Where a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    /// The memory of this process, where callers have their tensors.
+    Host,
+    Device(DeviceId),
+}
+
+/// A value at a place. A clone is the same memory.
+///
+/// The devices that there are compute in the memory of the host, so that is what a buffer has.
+#[derive(Clone, Debug)]
+pub(crate) struct Buffer {
+    place: Place,
+    contents: Datum,
+}
+
+impl Buffer {
+    /// A value that is at a place already.
+    pub(crate) fn new(place: Place, contents: Datum) -> Buffer {
+        Buffer { place, contents }
+    }
+
+    /// Its contents, for who works at that place.
+    fn at(self, place: Place) -> Datum {
+        assert_eq!(self.place, place, "a value is used where it is");
+        self.contents
+    }
+
+    /// The new value of a variable, which stays where it is. (The devices that there are keep their variables in the memory of the host.)
+    pub(crate) fn resident(self) -> HostTensor {
+        let Datum::Tensor(tensor) = self.contents else { panic!("a variable is a tensor") };
+        tensor
+    }
+
+    /// The tensor of a buffer of the host.
+    pub(crate) fn into_host(self) -> HostTensor {
+        let Datum::Tensor(tensor) = self.at(Place::Host) else { panic!("only tensors are read by the host") };
+        tensor
+    }
+
+    /// Its length in bytes, as far as that is known: stacks and lists never leave their device.
+    fn n_bytes(&self) -> usize {
+        self.contents.as_tensor().map_or(0, |t| t.shape().iter().product::<usize>() * t.dtype().size())
+    }
+}
+
+/// What became of work that was enqueued.
+#[derive(Debug)]
+pub(crate) enum Progress {
+    /// It is over, and this is what it gave.
+    Complete(Vec<Buffer>),
+    /// An event will tell.
+    Later,
+}
+
+/// A device. It may be used by several steps at once.
+pub(crate) trait Device: Debug + Send + Sync {
+    /// Its name; none of devices of which errors do not speak.
+    fn name(&self) -> Option<DeviceName>;
+
+    /// Whether its events are at times of a [modelled](step::Clock) clock.
+    fn is_modelled(&self) -> bool;
+
+    /// Compiles a graph without variables, whose inputs and outputs may be stacks and lists, to be run here.
+    fn load(self: Arc<Self>, graph: Graph, options: program::Options) -> Result<Arc<dyn Kernel>>;
+
+    /// Begins to bring values to another place, which are given there in the same order; without any, what comes is the event itself. A device is asked for
+    /// what is there, and for what comes to it from the host.
+    fn copy(&self, values: Vec<Buffer>, to: Place, step: &Arc<Step>, ticket: Ticket) -> Progress;
+}
+
+/// A graph that a device has loaded.
+pub(crate) trait Kernel: Debug + Send + Sync {
+    /// Begins to run it on values of its device. An error that is known at once may be given at once.
+    fn enqueue(self: Arc<Self>, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress>;
+}
+
+/// The name of a device in messages.
+pub(crate) fn name_of(device: &dyn Device) -> String {
+    device.name().map_or_else(|| "a device".to_owned(), |name| name.to_string())
+}
+
+/// An error of a device.
+pub(crate) fn error_on(device: &dyn Device, error: Diagnostic) -> Diagnostic {
+    match device.name() {
+        Some(name) => error.at(Loc::UNKNOWN, format!("on {name}")),
+        None => error,
+    }
+}
 
 /// The devices of a session, and how graphs come to them.
 #[derive(Debug)]
 pub(crate) struct Devices {
     pub(crate) topology: Topology,
-    /// What computes for each of them.
-    pub(crate) cpus: Vec<Arc<CpuDevice>>,
+    /// The devices of the topology, in its order.
+    pub(crate) all: Vec<Arc<dyn Device>>,
     /// Whether their time is modelled.
     pub(crate) is_modelled: bool,
     /// Which variables are where.
@@ -49,73 +152,22 @@ impl Devices {
         rules.check(&topology)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / topology.devices.len()).max(1);
-        if !is_modelled {
+        let all: Vec<Arc<dyn Device>> = if is_modelled {
+            Modelled::devices(&topology)
+        } else {
             topology.alone = cores as f64 / threads as f64;
-        }
-        let cpu = |d: &crate::place::DeviceInfo| Arc::new(CpuDevice::new(Some(d.name), threads));
-        let cpus: Vec<_> = topology.devices.iter().map(cpu).collect();
-        if measure && !is_modelled && cpus.len() > 1 {
-            topology = measure::measured(&topology, &cpus[0])?;
-        }
-        Ok(Devices { cpus, topology, is_modelled, rules, flow })
+            let cpu = |id: DeviceId| CpuDevice::new(id, Some(topology.device(id).name), threads);
+            let cpus: Vec<_> = topology.ids().map(|id| Arc::new(cpu(id))).collect();
+            if measure && cpus.len() > 1 {
+                topology = measure::measured(&topology, &cpus[0])?;
+            }
+            cpus.into_iter().map(|cpu| cpu as Arc<dyn Device>).collect()
+        };
+        Ok(Devices { topology, all, is_modelled, rules, flow })
     }
 
     /// Whether there is nothing to choose.
     pub(crate) fn is_one(&self) -> bool {
         self.topology.devices.len() == 1 && !self.is_modelled && !self.flow.lower_everything
-    }
-}
-
-/// What kernels of a step meet outside of their graphs.
-#[derive(Clone)]
-pub(crate) struct Outside {
-    /// Takes what is printed.
-    pub(crate) print: PrintTo,
-    /// Ends the step.
-    pub(crate) stop: Arc<StopFlag>,
-}
-
-/// Work that is done.
-#[derive(Debug)]
-pub(crate) struct Done<T> {
-    pub(crate) work: T,
-    pub(crate) outcome: Result<Vec<Datum>>,
-    /// When it began to run, and when it was done.
-    pub(crate) begin: Instant,
-    pub(crate) end: Instant,
-}
-
-/// What devices have done and nobody has looked at yet.
-#[derive(Debug)]
-pub(crate) struct Events<T> {
-    done: Mutex<VecDeque<Done<T>>>,
-    more: Condvar,
-}
-
-impl<T> Events<T> {
-    pub(crate) fn new() -> Events<T> {
-        Events { done: Mutex::default(), more: Condvar::new() }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Done<T>>> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Work is done.
-    pub(crate) fn push(&self, done: Done<T>) {
-        self.queue().push_back(done);
-        self.more.notify_one();
-    }
-
-    /// What is done, if there is something.
-    pub(crate) fn pop(&self) -> Option<Done<T>> {
-        self.queue().pop_front()
-    }
-
-    /// What is done next, if it is done within the time.
-    pub(crate) fn wait(&self, at_most: Duration) -> Option<Done<T>> {
-        let queue = self.queue();
-        let wait = self.more.wait_timeout_while(queue, at_most, |queue| queue.is_empty());
-        wait.unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }
 }

@@ -1,13 +1,24 @@
 //! Devices of modelled time: they compute the right values, by the CPU's kernels, and say when they would have been done.
+//!
+//! A kernel is run when it is enqueued, by the thread that asks; its event comes at the modelled time, on a [`Clock`] that the devices of a step share.
+//! Events are taken in the order of time, those of one time in the order in which they were made: so a run is the same each time.
 
+use super::cpu::CpuKernel;
+use super::{Buffer, Device, Event, Kernel, Place, Progress, Step, Ticket};
+use crate::place::kernel_seconds;
 use crate::place::topology::{DeviceId, DeviceInfo, Link, Topology};
+use crate::program::Options;
 use anabranch_dsl::device::{DeviceName, LOCAL};
-use anabranch_dsl::{Diagnostic, Result};
+use anabranch_dsl::{Diagnostic, Graph, Result};
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A device that is modelled: what it computes is right, and takes a time that follows from these figures, on a clock that is not the machine's.
 /// It is for asking how a program would run on devices that one does not have, and for tests of what overlaps. Each device runs
-/// one kernel after the other, in the order in which they are given to it; copies run beside them, one after the other on each link.
+/// one kernel after the other, in the order in which they are given to it; copies run beside them, one after the other on each link. What
+/// comes from the host and goes there, inputs, predicates and results, takes the device's link, too; variables are on their devices.
 ///
 /// ```
 /// use anabranch_runtime::{Modelled, Session};
@@ -88,10 +99,160 @@ impl Modelled {
                 return Err(Diagnostic::new(format!("two modelled devices are called {}", info.name)));
             }
         }
-        let link = |from: DeviceId, _| {
+        let link = |from: DeviceId| {
             let from = &devices[from.index()];
             Link { bandwidth: from.link_bandwidth, latency: from.link_latency.as_secs_f64() }
         };
-        Ok(Topology::new(infos, link))
+        Ok(Topology::new(infos, |from, _| link(from)).with_host_links(link))
     }
+
+    /// The devices of a topology.
+    pub(crate) fn devices(topology: &Topology) -> Vec<Arc<dyn Device>> {
+        let topology = Arc::new(topology.clone());
+        let device = |id| Arc::new(ModelledDevice { id, topology: topology.clone() }) as Arc<dyn Device>;
+        topology.ids().map(device).collect()
+    }
+}
+
+/// A device of modelled time.
+#[derive(Debug)]
+struct ModelledDevice {
+    id: DeviceId,
+    topology: Arc<Topology>,
+}
+
+impl ModelledDevice {
+    /// Takes a link for some bytes; gives from when to when.
+    fn transfer(&self, n_bytes: usize, to: Place, clock: &mut Clock) -> (f64, f64) {
+        let here = Place::Device(self.id);
+        let (way, link) = match to {
+            Place::Device(to) if to == self.id => ((Place::Host, here), self.topology.host_link(self.id)),
+            Place::Device(to) => ((here, Place::Device(to)), self.topology.link(self.id, to)),
+            Place::Host => ((here, Place::Host), self.topology.host_link(self.id)),
+        };
+        let (begin, sent) = clock.take(way, n_bytes as f64 / link.bandwidth);
+        (begin, sent + link.latency)
+    }
+}
+
+/// The clock of a step that runs on these devices.
+fn with_clock<T>(step: &Step, f: impl FnOnce(&mut Clock) -> T) -> T {
+    f(&mut step.clock().expect("a step on modelled devices has their clock"))
+}
+
+impl Device for ModelledDevice {
+    fn name(&self) -> Option<DeviceName> {
+        Some(self.topology.device(self.id).name)
+    }
+
+    fn is_modelled(&self) -> bool {
+        true
+    }
+
+    fn load(self: Arc<Self>, graph: Graph, options: Options) -> Result<Arc<dyn Kernel>> {
+        let seconds = kernel_seconds(&graph, self.topology.device(self.id));
+        Ok(Arc::new(ModelledKernel { kernel: CpuKernel::new(graph, options)?, seconds, device: self.id }))
+    }
+
+    fn copy(&self, mut values: Vec<Buffer>, to: Place, step: &Arc<Step>, ticket: Ticket) -> Progress {
+        with_clock(step, |clock| {
+            let (begin, end) = self.transfer(values.iter().map(Buffer::n_bytes).sum(), to, clock);
+            values.iter_mut().for_each(|value| value.place = to);
+            clock.at(end, begin, ticket, Ok(values));
+        });
+        Progress::Later
+    }
+}
+
+#[derive(Debug)]
+struct ModelledKernel {
+    kernel: CpuKernel,
+    seconds: f64,
+    device: DeviceId,
+}
+
+impl Kernel for ModelledKernel {
+    fn enqueue(self: Arc<Self>, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
+        let place = Place::Device(self.device);
+        let inputs = inputs.into_iter().map(|b| b.at(place)).collect();
+        let outcome = self.kernel.run(inputs, step.surroundings());
+        let outcome = outcome.map(|data| data.into_iter().map(|d| Buffer::new(place, d)).collect());
+        with_clock(step, |clock| {
+            let (begin, end) = clock.take((place, place), self.seconds);
+            clock.at(end, begin, ticket, outcome);
+        });
+        Ok(Progress::Later)
+    }
+}
+
+/// The clock of modelled devices in one step: it goes from event to event. Times are in seconds.
+#[derive(Debug, Default)]
+pub(super) struct Clock {
+    now: f64,
+    coming: BinaryHeap<Reverse<Coming>>,
+    n_events: u64,
+    /// When each device, and each link, is free.
+    free: BTreeMap<(Place, Place), f64>,
+}
+
+/// An event that comes.
+#[derive(Debug)]
+struct Coming {
+    at: f64,
+    /// How many were made before it.
+    number: u64,
+    event: Event,
+}
+
+impl Ord for Coming {
+    fn cmp(&self, other: &Coming) -> Ordering {
+        self.at.total_cmp(&other.at).then(self.number.cmp(&other.number))
+    }
+}
+
+impl PartialOrd for Coming {
+    fn partial_cmp(&self, other: &Coming) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Coming {
+    fn eq(&self, other: &Coming) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Coming {}
+
+impl Clock {
+    pub(super) fn now(&self) -> Duration {
+        duration(self.now)
+    }
+
+    /// Work that began at a time is over at another one.
+    fn at(&mut self, end: f64, begin: f64, ticket: Ticket, outcome: Result<Vec<Buffer>>) {
+        let event = Event { ticket, outcome: Ok(outcome), begin: duration(begin), end: duration(end) };
+        self.coming.push(Reverse(Coming { at: end, number: self.n_events, event }));
+        self.n_events += 1;
+    }
+
+    /// Takes a device or a link for some seconds as soon as it is free; gives from when to when.
+    fn take(&mut self, what: (Place, Place), seconds: f64) -> (f64, f64) {
+        let free = self.free.entry(what).or_insert(0.0);
+        let begin = free.max(self.now);
+        *free = begin + seconds;
+        (begin, begin + seconds)
+    }
+
+    /// Goes on to the next event.
+    pub(super) fn next(&mut self) -> Option<Event> {
+        let Reverse(next) = self.coming.pop()?;
+        self.now = next.at;
+        Some(next.event)
+    }
+}
+
+/// The longest there is for what a clock cannot tell: devices may be modelled as slow as one likes.
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }

@@ -619,12 +619,8 @@ impl<'a> Numbering<'a> {
                 frame.leader = Some(leader);
             }
         }
-        let mut sources: Vec<Source> = nodes.iter().filter_map(PartNode::source).collect();
-        sources.sort_unstable();
-        sources.dedup();
         Part {
             device: cut.devices[self.part.index()],
-            sources,
             nodes,
             blocks: self.blocks,
             frames: self.frames,

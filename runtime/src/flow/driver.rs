@@ -1,57 +1,57 @@
-//! Running a partition on the devices of this process.
+//! Running a partition on its devices.
 //!
-//! The caller's thread drives all executors in turn: it hands messages over, runs short kernels itself, gives long ones to their devices, and
-//! waits only if nothing else is to be done. So a loop of small operations over several devices never waits for a thread to wake up, and
-//! long kernels of different devices run side by side.
+//! The caller's thread drives all executors in turn: it takes what they want done to their devices, tells them what is complete, and waits only if
+//! nothing else is to be done. So a loop of small operations over several devices never waits for a thread to wake up, and long
+//! kernels of different devices, and what is copied between them, run side by side. Of a device it knows the interface alone; whether
+//! time is that of the machine or modelled is the step's business.
 
-use super::executor::{Action, Executor, TaskId, Token};
-use super::{KernelId, PartId, Partition, Sink, Source, modelled};
-use crate::device::{CpuDevice, CpuKernel, Done, Events, Outside};
-use crate::place::{Topology, kernel_seconds};
+use super::executor::{Action, Executor, Message, Tag, TaskId};
+use super::{EdgeId, KernelId, PartId, Partition, Sink, Source};
+use crate::device::{Buffer, Device, Event, Kernel, Place, Progress, Step, Ticket, error_on, name_of};
 use crate::program;
 use crate::session::PrintTo;
 use crate::timeline::{Span, Timeline};
-use anabranch_dsl::interp::{Datum, StopFlag, Surroundings, stopped};
+use anabranch_dsl::interp::{Datum, StopFlag, stopped};
 use anabranch_dsl::ir::{Node, Op, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-impl Token for Datum {
-    fn truth(&self) -> bool {
-        self.as_tensor().expect("a predicate is a tensor").data::<bool>()[0]
-    }
-}
+use std::time::Duration;
 
 /// A partition with the kernels of its parts, and executors for steps.
 #[derive(Debug)]
 pub(crate) struct Driver {
     graph: Graph,
     partition: Partition,
-    kernels: Vec<Vec<Arc<CpuKernel>>>,
+    kernels: Vec<Vec<Arc<dyn Kernel>>>,
     /// The device of each part.
-    devices: Vec<Arc<CpuDevice>>,
-    /// What is known of the devices, if their time is modelled, and the seconds that each kernel takes.
-    modelled: Option<(Topology, Vec<Vec<f64>>)>,
+    devices: Vec<Arc<dyn Device>>,
     /// Executors of steps that have ended.
-    free: Mutex<Vec<Vec<Executor<Datum>>>>,
+    free: Mutex<Vec<Vec<Executor<Buffer>>>>,
 }
 
 /// What a step gives.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Given {
     pub(crate) outputs: Vec<HostTensor>,
     /// New values of variables.
     pub(crate) assigned: Vec<(VarId, HostTensor)>,
 }
 
-/// Work that a device was given.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Work {
-    part: PartId,
-    task: TaskId,
-    kernel: KernelId,
+/// Work that is not complete, and what it is for.
+#[derive(Debug)]
+enum Work {
+    /// Something that the step begins with is on its way to the device of a part.
+    Load { part: PartId, task: TaskId },
+    /// A device runs a kernel.
+    Run { part: PartId, task: TaskId, kernel: KernelId },
+    /// A predicate is on its way to the host.
+    Read { part: PartId, task: TaskId },
+    /// A value is on its way to another part.
+    Send { from: PartId, to: PartId, edge: EdgeId, tag: Tag },
+    /// Something else is on its way to another part.
+    Tell { from: PartId, to: PartId, message: Message<Buffer> },
+    /// An output of the step is on its way to the host.
+    Give { part: PartId, output: u32 },
 }
 
 /// How many things an executor does before it is the next one's turn.
@@ -64,33 +64,20 @@ const PATIENCE: Duration = Duration::from_millis(2);
 const MAX_FREE: usize = 16;
 
 impl Driver {
-    /// Compiles the kernels of a partition of a graph for its devices.
+    /// Loads the kernels of a partition of a graph into its devices.
     pub(crate) fn new(
         graph: Graph,
         partition: Partition,
-        devices: &[Arc<CpuDevice>],
-        modelled: Option<Topology>,
+        devices: &[Arc<dyn Device>],
         options: program::Options,
     ) -> Result<Driver> {
-        let kernels = partition.parts.iter().map(|part| {
+        let devices: Vec<Arc<dyn Device>> =
+            partition.parts.iter().map(|part| devices[part.device.index()].clone()).collect();
+        let kernels = partition.parts.iter().zip(&devices).map(|(part, device)| {
             let kernels = part.kernels.iter();
-            kernels.map(|k| CpuKernel::new(k.graph.clone(), options).map(Arc::new)).collect::<Result<Vec<_>>>()
+            kernels.map(|k| device.clone().load(k.graph.clone(), options)).collect::<Result<Vec<_>>>()
         });
-        Ok(Driver {
-            kernels: kernels.collect::<Result<_>>()?,
-            devices: partition.parts.iter().map(|part| devices[part.device.index()].clone()).collect(),
-            graph,
-            modelled: modelled.map(|topology| {
-                let seconds = partition.parts.iter().map(|part| {
-                    let device = topology.device(part.device);
-                    part.kernels.iter().map(|k| kernel_seconds(&k.graph, device)).collect()
-                });
-                let seconds = seconds.collect();
-                (topology, seconds)
-            }),
-            partition,
-            free: Mutex::default(),
-        })
+        Ok(Driver { kernels: kernels.collect::<Result<_>>()?, devices, graph, partition, free: Mutex::default() })
     }
 
     pub(crate) fn partition(&self) -> &Partition {
@@ -98,8 +85,8 @@ impl Driver {
     }
 
     /// The operations of a kernel, for people.
-    pub(super) fn kernel_name(&self, part: usize, kernel: KernelId) -> String {
-        let members = &self.partition.parts[part].kernels[kernel.index()].members;
+    fn kernel_name(&self, part: PartId, kernel: KernelId) -> String {
+        let members = &self.partition.parts[part.index()].kernels[kernel.index()].members;
         let mut names: Vec<&str> = members.iter().map(|&n| self.graph.node(n).op.name()).collect();
         names.retain(|&name| name != "constant" || members.len() == 1);
         let more = names.len().saturating_sub(4);
@@ -112,18 +99,21 @@ impl Driver {
         self.partition.parts[part.index()].kernels[kernel.index()].members.last().copied()
     }
 
-    /// The place of the source that made a kernel.
-    pub(super) fn kernel_loc(&self, part: usize, kernel: KernelId) -> Loc {
-        self.last_node(PartId(part as u32), kernel).map_or(Loc::UNKNOWN, |n| self.graph.node(n).loc)
+    fn place(&self, part: PartId) -> Place {
+        Place::Device(self.partition.parts[part.index()].device)
     }
 
-    /// Runs a step. Nothing outside changes; `stop` ends it. A timeline is made if `timeline` is one.
+    fn name(&self, part: PartId) -> String {
+        name_of(&*self.devices[part.index()])
+    }
+
+    /// Runs a step. Nothing outside changes; `stop` ends it, and is set if it fails. A timeline is made if `timeline` is one.
     pub(crate) fn step(
         &self,
         inputs: &[HostTensor],
         vars: &[HostTensor],
         print: PrintTo,
-        stop: &StopFlag,
+        stop: Arc<StopFlag>,
         timeline: Option<&mut Timeline>,
     ) -> Result<Given> {
         let kept = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -131,199 +121,315 @@ impl Driver {
             let parts = self.partition.parts.iter();
             parts.cloned().map(Executor::new).collect()
         });
-        for executor in &mut executors {
-            let tensor = |&source: &Source| match source {
-                Source::Input(i) => (source, Datum::Tensor(inputs[i as usize].clone())),
-                Source::Var(var) => (source, Datum::Tensor(vars[var.index()].clone())),
-            };
-            let sources = executor.part().sources.iter().map(tensor).collect();
-            executor.start(sources);
-        }
-        let outside = Outside { print, stop: Arc::new(StopFlag::new()) };
+        executors.iter_mut().for_each(Executor::start);
+        let modelled = self.devices.iter().any(|d| d.is_modelled());
         let mut run = Run {
             driver: self,
-            outside,
-            events: Arc::new(Events::new()),
-            stop,
-            running: Vec::new(),
-            given: BTreeMap::new(),
+            inputs,
+            vars,
+            step: Step::new(print, stop, modelled),
+            executors,
+            pending: Pending::default(),
+            outputs: vec![None; self.graph.outputs().len()],
+            assigned: Vec::new(),
             last: None,
             spans: timeline.is_some().then(Vec::new),
-            begin: Instant::now(),
         };
-        let outcome = match &self.modelled {
-            Some((topology, seconds)) => {
-                modelled::drive(&mut run, &mut executors, topology, seconds).map(modelled::duration)
-            }
-            None => run.drive(&mut executors).map(|()| run.begin.elapsed()),
-        };
+        let outcome = run.drive().map_err(|error| run.first_error(error));
+        let total = run.step.now();
+        run.end();
+        let mut executors = std::mem::take(&mut run.executors);
         if outcome.is_err() {
-            // What runs is told to stop, and its memory is free when it has.
-            run.outside.stop.stop(ErrorKind::Cancelled);
-            while !run.running.is_empty() {
-                if let Some(done) = run.events.wait(PATIENCE) {
-                    run.running.retain(|work| *work != done.work);
-                }
-            }
             executors.iter_mut().for_each(Executor::abandon);
         }
-        let spans = run.spans.take();
-        let given = run.given();
         debug_assert!(executors.iter().all(|e| e.n_held() == 0), "a step leaves nothing behind");
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MAX_FREE {
             free.push(executors);
         }
         drop(free);
-        let total = outcome?;
-        if let (Some(timeline), Some(mut spans)) = (timeline, spans) {
+        outcome?;
+        if let (Some(timeline), Some(mut spans)) = (timeline, run.spans.take()) {
             spans.sort_by_key(|s| s.begin);
-            *timeline = Timeline { spans, total, modelled: self.modelled.is_some() };
+            *timeline = Timeline { spans, total, modelled };
         }
-        Ok(given)
+        Ok(run.given())
     }
 
-    /// The error of a call that was stopped where it ran `node`.
-    fn stopped(&self, kind: ErrorKind, node: Option<Node>) -> Diagnostic {
+    /// The loops around a node, innermost first.
+    fn loops_around(&self, node: Node) -> Vec<Loc> {
         let mut loops = Vec::new();
-        let mut region = node.map(|n| self.graph.node(n).region);
-        while let Some(owner) = region.and_then(|r| self.graph.region(r).owner) {
+        let mut region = self.graph.node(node).region;
+        while let Some(owner) = self.graph.region(region).owner {
             let data = self.graph.node(owner);
             if matches!(data.op, Op::While { .. }) {
                 loops.push(data.loc);
             }
-            region = Some(data.region);
+            region = data.region;
         }
+        loops
+    }
+
+    /// The error of a call that was stopped where it ran `node`.
+    fn stopped(&self, kind: ErrorKind, node: Option<Node>) -> Diagnostic {
+        let loops = node.map(|n| self.loops_around(n)).unwrap_or_default();
         stopped(kind, &self.graph.name, loops, node.map_or(Loc::UNKNOWN, |n| self.graph.node(n).loc))
+    }
+
+    /// The error of a kernel, with what is known of it outside.
+    fn kernel_error(&self, part: PartId, kernel: KernelId, error: Diagnostic) -> Diagnostic {
+        let node = self.last_node(part, kernel);
+        let known = error.labels.iter().any(|(loc, _)| *loc != Loc::UNKNOWN);
+        let error = match (error.kind, node) {
+            (ErrorKind::Invalid, _) => error,
+            // A loop inside was running.
+            (_, Some(node)) if known => {
+                self.loops_around(node).into_iter().fold(error, |e, loc| e.at(loc, "inside of this one"))
+            }
+            (kind, _) => self.stopped(kind, node),
+        };
+        error_on(&*self.devices[part.index()], error)
     }
 }
 
 /// A running step.
-pub(super) struct Run<'a> {
-    pub(super) driver: &'a Driver,
-    outside: Outside,
-    events: Arc<Events<Work>>,
-    stop: &'a StopFlag,
-    /// Kernels that devices have, in the order in which they were given.
-    running: Vec<Work>,
-    given: BTreeMap<Sink, HostTensor>,
+struct Run<'a> {
+    driver: &'a Driver,
+    inputs: &'a [HostTensor],
+    vars: &'a [HostTensor],
+    step: Arc<Step>,
+    executors: Vec<Executor<Buffer>>,
+    pending: Pending,
+    outputs: Vec<Option<HostTensor>>,
+    assigned: Vec<(VarId, HostTensor)>,
     /// The node that was run last.
     last: Option<Node>,
     /// What was done when, if somebody wants to know.
-    pub(super) spans: Option<Vec<Span>>,
-    begin: Instant,
+    spans: Option<Vec<Span>>,
+}
+
+/// The work that is not complete, by ticket.
+#[derive(Debug, Default)]
+struct Pending {
+    work: Vec<Option<Work>>,
+    free: Vec<u32>,
+}
+
+impl Pending {
+    /// A ticket that no pending work has.
+    fn ticket(&self) -> Ticket {
+        Ticket(self.free.last().copied().unwrap_or(self.work.len() as u32))
+    }
+
+    /// Work will have an event.
+    fn add(&mut self, ticket: Ticket, work: Work) {
+        self.free.pop();
+        if ticket.index() == self.work.len() {
+            self.work.push(None);
+        }
+        self.work[ticket.index()] = Some(work);
+    }
+
+    fn take(&mut self, ticket: Ticket) -> Work {
+        self.free.push(ticket.0);
+        self.work[ticket.index()].take().expect("work has one event")
+    }
+
+    fn len(&self) -> usize {
+        self.work.len() - self.free.len()
+    }
 }
 
 impl Run<'_> {
-    fn drive(&mut self, executors: &mut [Executor<Datum>]) -> Result<()> {
+    fn drive(&mut self) -> Result<()> {
         loop {
             let mut idle = true;
-            for i in 0..executors.len() {
+            for part in 0..self.executors.len() {
                 for _ in 0..TURN {
-                    let Some(action) = executors[i].poll() else { break };
+                    let Some(action) = self.executors[part].poll() else { break };
                     idle = false;
                     self.check_stop()?;
-                    self.act(executors, i, action)?;
+                    self.act(PartId(part as u32), action)?;
                 }
             }
-            while let Some(done) = self.events.pop() {
+            while let Some(event) = self.step.event() {
                 idle = false;
-                self.done(executors, done)?;
+                self.happened(event)?;
             }
             if !idle {
                 continue;
             }
-            if executors.iter().all(Executor::is_finished) {
+            if self.pending.len() == 0 {
+                assert!(self.executors.iter().all(Executor::is_finished), "a step is stuck\n{}", self.driver.graph);
                 return Ok(());
             }
-            let Some(&oldest) = self.running.first() else { panic!("a step is stuck\n{}", self.driver.graph) };
-            // It is what the step waits for, and so where it is if it is stopped.
-            self.last = self.driver.last_node(oldest.part, oldest.kernel);
-            if let Some(done) = self.events.wait(PATIENCE) {
-                self.done(executors, done)?;
+            // What runs is what the step waits for, and so where it is if it is stopped.
+            let running = self.pending.work.iter().flatten().find_map(|work| match *work {
+                Work::Run { part, kernel, .. } => self.driver.last_node(part, kernel),
+                _ => None,
+            });
+            self.last = running.or(self.last);
+            if let Some(event) = self.step.wait(PATIENCE) {
+                self.happened(event)?;
             }
             self.check_stop()?;
         }
     }
 
     /// Fails if the call is to end.
-    pub(super) fn check_stop(&self) -> Result<()> {
-        let Some(kind) = self.stop.get() else { return Ok(()) };
+    fn check_stop(&self) -> Result<()> {
+        let Some(kind) = self.step.stop.get() else { return Ok(()) };
         Err(self.driver.stopped(kind, self.last))
     }
 
-    /// Runs a kernel at once.
-    pub(super) fn compute(&mut self, part: usize, kernel: KernelId, inputs: Vec<Datum>) -> Result<Vec<Datum>> {
-        self.last = self.driver.last_node(PartId(part as u32), kernel);
-        // What runs here is ended by the caller alone: this thread could not tell it to stop.
-        let surroundings = Surroundings { print: &*self.outside.print, stop: self.stop };
-        let results = self.driver.kernels[part][kernel.index()].run(inputs, surroundings);
-        results.map_err(|e| self.driver.devices[part].error(e))
+    /// The error because of which a step ends. Where it was stopped, that may be one of which nobody has heard yet.
+    fn first_error(&mut self, error: Diagnostic) -> Diagnostic {
+        while error.kind != ErrorKind::Invalid
+            && let Some(event) = self.step.event()
+        {
+            if let Err(earlier) = self.happened(event)
+                && earlier.kind == ErrorKind::Invalid
+            {
+                return earlier;
+            }
+        }
+        error
     }
 
-    /// Keeps a result of the step.
-    pub(super) fn give(&mut self, sink: Sink, value: Datum) {
-        let Datum::Tensor(tensor) = value else { panic!("a step gives tensors") };
-        self.given.insert(sink, tensor);
+    /// Leaves no work behind: it is told to stop, and its memory is free when it has.
+    fn end(&mut self) {
+        while self.pending.len() > 0 {
+            self.step.stop.stop(ErrorKind::Cancelled);
+            if let Some(event) = self.step.wait(PATIENCE) {
+                self.pending.take(event.ticket);
+            }
+        }
     }
 
-    fn act(&mut self, executors: &mut [Executor<Datum>], i: usize, action: Action<Datum>) -> Result<()> {
-        match action {
-            Action::Run { task, kernel, inputs } => {
-                let loaded = &self.driver.kernels[i][kernel.index()];
-                if loaded.is_short() {
-                    let begin = self.spans.is_some().then(|| self.begin.elapsed());
-                    let results = self.compute(i, kernel, inputs)?;
-                    if let Some(begin) = begin {
-                        self.span(i, kernel, &executors[i].tag_of(task), begin, self.begin.elapsed());
+    /// Gives what an executor wants done to its device.
+    fn act(&mut self, part: PartId, action: Action<Buffer>) -> Result<()> {
+        let (driver, device) = (self.driver, &self.driver.devices[part.index()]);
+        let here = driver.place(part);
+        let ticket = self.pending.ticket();
+        let begin = self.spans.as_ref().map(|_| self.step.now());
+        let copy = |values, to| device.copy(values, to, &self.step, ticket);
+        let (work, progress) = match action {
+            Action::Load { task, source } => {
+                let progress = match source {
+                    Source::Input(i) => {
+                        let input = Datum::Tensor(self.inputs[i as usize].clone());
+                        copy(vec![Buffer::new(Place::Host, input)], here)
                     }
-                    executors[i].done(task, results);
-                } else {
-                    let work = Work { part: PartId(i as u32), task, kernel };
-                    self.driver.devices[i].give(loaded, inputs, &self.outside, work, &self.events)?;
-                    self.running.push(work);
-                }
+                    Source::Var(var) => {
+                        let resident = Datum::Tensor(self.vars[var.index()].clone());
+                        Progress::Complete(vec![Buffer::new(here, resident)])
+                    }
+                };
+                (Work::Load { part, task }, progress)
             }
-            Action::Send { to, message } => executors[to.index()].arrived(PartId(i as u32), message),
-            Action::Give { sink, value } => self.give(sink, value),
-        }
-        Ok(())
-    }
-
-    fn done(&mut self, executors: &mut [Executor<Datum>], done: Done<Work>) -> Result<()> {
-        self.running.retain(|work| *work != done.work);
-        let Work { part, task, kernel } = done.work;
-        let results = done.outcome.map_err(|e| self.driver.devices[part.index()].error(e))?;
-        if self.spans.is_some() {
-            let since = |at: Instant| at.saturating_duration_since(self.begin);
-            let tag = executors[part.index()].tag_of(task);
-            self.span(part.index(), kernel, &tag, since(done.begin), since(done.end));
-        }
-        executors[part.index()].done(task, results);
-        Ok(())
-    }
-
-    /// Notes when a kernel ran.
-    fn span(&mut self, part: usize, kernel: KernelId, tag: &[u32], begin: Duration, end: Duration) {
-        let span = Span {
-            device: self.driver.devices[part].name(),
-            name: self.driver.kernel_name(part, kernel),
-            loc: self.driver.kernel_loc(part, kernel),
-            iterations: tag.to_vec(),
-            begin,
-            end,
+            Action::Run { task, kernel, inputs } => {
+                self.last = driver.last_node(part, kernel);
+                let loaded = driver.kernels[part.index()][kernel.index()].clone();
+                let progress =
+                    loaded.enqueue(inputs, &self.step, ticket).map_err(|e| driver.kernel_error(part, kernel, e))?;
+                (Work::Run { part, task, kernel }, progress)
+            }
+            Action::Read { task, predicate } => (Work::Read { part, task }, copy(vec![predicate], Place::Host)),
+            Action::Send { to, message: Message::Value { edge, tag, value } } => {
+                (Work::Send { from: part, to, edge, tag }, copy(vec![value], driver.place(to)))
+            }
+            Action::Send { to, message } => (Work::Tell { from: part, to, message }, copy(vec![], driver.place(to))),
+            Action::Give { sink: Sink::Assign(var), value } => {
+                self.assigned.push((var, value.resident()));
+                return Ok(());
+            }
+            Action::Give { sink: Sink::Output(i), value } => {
+                (Work::Give { part, output: i }, copy(vec![value], Place::Host))
+            }
         };
-        self.spans.as_mut().expect("somebody wants to know").push(span);
+        match progress {
+            Progress::Complete(values) => {
+                // What was run at once was timed here; what was moved at once took no time.
+                if let (Some(begin), Work::Run { .. }) = (begin, &work) {
+                    self.span(&work, begin, self.step.now());
+                }
+                self.completed(work, values);
+            }
+            Progress::Later => self.pending.add(ticket, work),
+        }
+        Ok(())
     }
 
-    fn given(self) -> Given {
-        let mut given = Given::default();
-        for (sink, tensor) in self.given {
-            match sink {
-                Sink::Output(_) => given.outputs.push(tensor),
-                Sink::Assign(var) => given.assigned.push((var, tensor)),
+    /// An event came.
+    fn happened(&mut self, event: Event) -> Result<()> {
+        let work = self.pending.take(event.ticket);
+        let outcome = event.outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let values = outcome.map_err(|error| match work {
+            Work::Run { part, kernel, .. } => self.driver.kernel_error(part, kernel, error),
+            _ => error,
+        })?;
+        self.span(&work, event.begin, event.end);
+        self.completed(work, values);
+        Ok(())
+    }
+
+    /// Work is complete.
+    fn completed(&mut self, work: Work, mut values: Vec<Buffer>) {
+        let executors = &mut self.executors;
+        let mut value = || values.pop().expect("a value was copied");
+        match work {
+            Work::Read { part, task } => executors[part.index()].decided(task, value().into_host().data::<bool>()[0]),
+            Work::Send { from, to, edge, tag } => {
+                executors[to.index()].arrived(from, Message::Value { edge, tag, value: value() });
             }
+            Work::Tell { from, to, message } => executors[to.index()].arrived(from, message),
+            Work::Give { output, .. } => self.outputs[output as usize] = Some(value().into_host()),
+            Work::Load { part, task } | Work::Run { part, task, .. } => executors[part.index()].done(task, values),
         }
-        given
+    }
+
+    /// Notes when something was done, if somebody wants to know.
+    fn span(&mut self, work: &Work, begin: Duration, end: Duration) {
+        let driver = self.driver;
+        let Some(spans) = &mut self.spans else { return };
+        let graph = &driver.graph;
+        let (device, name, loc, iterations) = match work {
+            Work::Run { part, task, kernel } => {
+                let loc = driver.last_node(*part, *kernel).map_or(Loc::UNKNOWN, |n| graph.node(n).loc);
+                let iterations = self.executors[part.index()].tag_of(*task);
+                (driver.name(*part), driver.kernel_name(*part, *kernel), loc, iterations)
+            }
+            Work::Send { from, to, edge, tag } => {
+                let value = driver.partition.edges[edge.index()].value;
+                let way = format!("{} -> {}", driver.name(*from), driver.name(*to));
+                (way, value.to_string(), Loc::UNKNOWN, tag.clone())
+            }
+            Work::Load { part, task } => {
+                let iterations = self.executors[part.index()].tag_of(*task);
+                (format!("host -> {}", driver.name(*part)), "an input".to_owned(), Loc::UNKNOWN, iterations)
+            }
+            Work::Read { part, task } => {
+                let iterations = self.executors[part.index()].tag_of(*task);
+                (format!("{} -> host", driver.name(*part)), "a predicate".to_owned(), Loc::UNKNOWN, iterations)
+            }
+            Work::Give { part, output } => {
+                let way = format!("{} -> host", driver.name(*part));
+                (way, format!("output {output}"), Loc::UNKNOWN, Tag::new())
+            }
+            Work::Tell { .. } => return,
+        };
+        spans.push(Span { device, name, loc, iterations: iterations.to_vec(), begin, end });
+    }
+
+    fn given(mut self) -> Given {
+        let outputs = self.outputs.drain(..).map(|output| output.expect("the parts give all outputs")).collect();
+        Given { outputs, assigned: std::mem::take(&mut self.assigned) }
+    }
+}
+
+impl Drop for Run<'_> {
+    /// No work is left behind, however the step ends: it is told to stop, and its memory is free when it has.
+    fn drop(&mut self) {
+        self.end();
     }
 }

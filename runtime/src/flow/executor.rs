@@ -1,8 +1,9 @@
 //! The executor of a part: a state machine without threads, clocks or channels.
 //!
-//! It is told what happened ([`start`](Executor::start), [`arrived`](Executor::arrived), [`done`](Executor::done)) and asked what to do
-//! ([`poll`](Executor::poll)). It looks at no value but at predicates. What it runs depends on what it is told, not on when; whatever
-//! order completions and messages come in, each node of a live block runs once in each iteration, with the same inputs.
+//! It is told what happened ([`start`](Executor::start), [`arrived`](Executor::arrived), [`done`](Executor::done), [`decided`](Executor::decided))
+//! and asked what to do ([`poll`](Executor::poll)). It looks at no value, as they may be in the memory of a device; predicates are read for it. What it runs
+//! depends on what it is told, not on when; whatever order completions and messages come in, each node of a live block runs once in each
+//! iteration, with the same inputs.
 //!
 //! A frame that runs is an *instance*, with a ring of states of iterations: as many as the window of its loop. An iteration counts the nodes of its
 //! live blocks that have not finished; it is over when none is left and all iterations before it are over. Instances and their rings
@@ -15,12 +16,6 @@ use std::sync::Arc;
 
 /// The numbers of the iterations of all loops around something, outermost first. With an edge it is the key of a rendezvous.
 pub(crate) type Tag = SmallVec<[u32; 4]>;
-
-/// What an executor moves around.
-pub(crate) trait Token: Clone {
-    /// Whether a predicate is true.
-    fn truth(&self) -> bool;
-}
 
 /// What one part tells another.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +33,10 @@ pub(crate) struct TaskId(u32);
 /// What is to be done.
 #[derive(Debug)]
 pub(crate) enum Action<V> {
+    /// Bring what the step begins with to the device, and say when it is there: it is the one result of a [done](Executor::done) task.
+    Load { task: TaskId, source: Source },
+    /// Read a predicate, and say what it [decided](Executor::decided).
+    Read { task: TaskId, predicate: V },
     /// Run a kernel, and say when it is [done](Executor::done).
     Run { task: TaskId, kernel: KernelId, inputs: Vec<V> },
     /// Hand a message to another part.
@@ -156,7 +155,6 @@ struct State<V> {
     free_tasks: Vec<u32>,
     /// What arrived before its iteration began, by frame and tag.
     early: Vec<HashMap<Tag, Vec<(NodeId, V)>>>,
-    sources: HashMap<Source, V>,
     /// Empty vectors to use again.
     spare: Vec<Vec<V>>,
     finished: bool,
@@ -165,7 +163,7 @@ struct State<V> {
 /// The instance of the step: it is the first one.
 const ROOT: Instance = Instance(0);
 
-impl<V: Token> Executor<V> {
+impl<V: Clone> Executor<V> {
     /// An executor that has nothing to do before it is started.
     pub(crate) fn new(part: Arc<Part>) -> Executor<V> {
         let state = State {
@@ -176,7 +174,6 @@ impl<V: Token> Executor<V> {
             tasks: Vec::new(),
             free_tasks: Vec::new(),
             early: part.frames.iter().map(|_| HashMap::new()).collect(),
-            sources: HashMap::new(),
             spare: Vec::new(),
             finished: false,
         };
@@ -184,15 +181,16 @@ impl<V: Token> Executor<V> {
     }
 
     /// The part that it runs.
+    #[cfg(test)]
     pub(crate) fn part(&self) -> &Part {
         &self.part
     }
 
-    /// Begins a step with what it is given. Nothing of an earlier step may be left.
-    pub(crate) fn start(&mut self, sources: HashMap<Source, V>) {
+    /// Begins a step. Nothing of an earlier step may be left.
+    pub(crate) fn start(&mut self) {
         let Executor { part, state } = self;
         assert_eq!(state.n_held(), 0, "an earlier step is still running");
-        (state.sources, state.finished) = (sources, false);
+        state.finished = false;
         let root = state.instance(part, FrameId(0), None, Tag::new());
         assert_eq!(root, ROOT, "the first instance is the step");
         state.begin_iteration(part, root);
@@ -264,11 +262,18 @@ impl<V: Token> Executor<V> {
         self.state.tag(ready.instance, ready.iteration)
     }
 
+    /// A predicate was read.
+    pub(crate) fn decided(&mut self, task: TaskId, truth: bool) {
+        let Executor { part, state } = self;
+        let ready = state.end_task(task);
+        state.switch(part, ready, truth);
+        state.complete(part, ready);
+    }
+
     /// A kernel has run, with these results.
     pub(crate) fn done(&mut self, task: TaskId, mut results: Vec<V>) {
         let Executor { part, state } = self;
-        let ready = state.tasks[task.0 as usize].take().expect("a task is done once");
-        state.free_tasks.push(task.0);
+        let ready = state.end_task(task);
         let node = &part.nodes[ready.node.index()];
         assert_eq!(results.len(), node.users.len(), "a kernel gives the results that it has");
         for (users, value) in node.users.iter().zip(results.drain(..)) {
@@ -285,7 +290,7 @@ impl<V: Token> Executor<V> {
     }
 }
 
-impl<V: Token> State<V> {
+impl<V: Clone> State<V> {
     fn n_held(&self) -> usize {
         let early: usize = self.early.iter().map(|e| e.values().map(Vec::len).sum::<usize>()).sum();
         let free: usize = self.free.iter().map(Vec::len).sum();
@@ -301,8 +306,9 @@ impl<V: Token> State<V> {
         let node = &part.nodes[id.index()];
         match node.op {
             FlowOp::Source(source) => {
-                let value = self.sources.get(&source).expect("the step was given its sources").clone();
-                self.deliver_all(part, instance, iteration, &node.users[0], value);
+                let task = self.begin_task(ready);
+                self.actions.push_back(Action::Load { task, source });
+                return;
             }
             FlowOp::Sink(sink) => {
                 let value = self.take(part, ready);
@@ -313,12 +319,7 @@ impl<V: Token> State<V> {
                 let state = self.state(instance, iteration);
                 let slots = &mut state.inputs[node.inputs.start as usize..node.inputs.end as usize];
                 inputs.extend(slots.iter_mut().map(|slot| slot.take().expect("a node runs when its inputs have come")));
-                let task = self.free_tasks.pop().unwrap_or_else(|| {
-                    self.tasks.push(None);
-                    self.tasks.len() as u32 - 1
-                });
-                self.tasks[task as usize] = Some(ready);
-                let task = TaskId(task);
+                let task = self.begin_task(ready);
                 self.actions.push_back(Action::Run { task, kernel, inputs });
                 return;
             }
@@ -331,24 +332,11 @@ impl<V: Token> State<V> {
                 let value = self.take(part, ready);
                 self.deliver_all(part, instance, iteration, &node.users[0], value);
             }
-            FlowOp::Switch { then, otherwise } => {
-                let truth = self.take(part, ready).truth();
-                let (live, dead) = if truth { (then, otherwise) } else { (otherwise, then) };
-                self.die(part, instance, iteration, dead);
-                self.live(part, instance, iteration, live);
-            }
-            FlowOp::LoopSwitch { body, exits } => {
-                let truth = self.take(part, ready).truth();
-                let (live, dead) = if truth { (body, exits) } else { (exits, body) };
-                self.die(part, instance, iteration, dead);
-                self.live(part, instance, iteration, live);
-                let running = &mut self.instances[instance.index()];
-                if truth {
-                    running.wants_next = true;
-                    self.begin_next(part, instance);
-                } else {
-                    running.ended = true;
-                }
+            FlowOp::Switch { .. } | FlowOp::LoopSwitch { .. } => {
+                let predicate = self.take(part, ready);
+                let task = self.begin_task(ready);
+                self.actions.push_back(Action::Read { task, predicate });
+                return;
             }
             FlowOp::Loop(frame) => {
                 let tag = self.tag(instance, iteration);
@@ -398,6 +386,43 @@ impl<V: Token> State<V> {
             FlowOp::Order => {}
         }
         self.complete(part, ready);
+    }
+
+    /// A node begins to run elsewhere.
+    fn begin_task(&mut self, ready: Ready) -> TaskId {
+        let task = self.free_tasks.pop().unwrap_or_else(|| {
+            self.tasks.push(None);
+            self.tasks.len() as u32 - 1
+        });
+        self.tasks[task as usize] = Some(ready);
+        TaskId(task)
+    }
+
+    fn end_task(&mut self, task: TaskId) -> Ready {
+        self.free_tasks.push(task.0);
+        self.tasks[task.0 as usize].take().expect("a task is done once")
+    }
+
+    /// Does what a switch does when its predicate is known.
+    fn switch(&mut self, part: &Part, Ready { instance, iteration, node }: Ready, truth: bool) {
+        let (then, otherwise, is_loop) = match part.nodes[node.index()].op {
+            FlowOp::Switch { then, otherwise } => (then, otherwise, false),
+            FlowOp::LoopSwitch { body, exits } => (body, exits, true),
+            op => panic!("{op:?} has no predicate"),
+        };
+        let (live, dead) = if truth { (then, otherwise) } else { (otherwise, then) };
+        self.die(part, instance, iteration, dead);
+        self.live(part, instance, iteration, live);
+        if !is_loop {
+            return;
+        }
+        let running = &mut self.instances[instance.index()];
+        if truth {
+            running.wants_next = true;
+            self.begin_next(part, instance);
+        } else {
+            running.ended = true;
+        }
     }
 
     /// A node has finished.
@@ -578,7 +603,6 @@ impl<V: Token> State<V> {
         }
         let Some((outer, outer_iteration)) = running.parent else {
             self.finished = true;
-            self.sources.clear();
             self.free[0].push(ROOT);
             return;
         };

@@ -38,7 +38,6 @@ pub(crate) mod driver;
 mod erase;
 pub(crate) mod executor;
 mod explain;
-mod modelled;
 mod partition;
 #[cfg(test)]
 mod simulation;
@@ -164,12 +163,6 @@ pub(crate) struct PartNode {
     pub(crate) position: u32,
 }
 
-impl PartNode {
-    fn source(&self) -> Option<Source> {
-        if let FlowOp::Source(source) = self.op { Some(source) } else { None }
-    }
-}
-
 /// Nodes that run together.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
@@ -212,8 +205,6 @@ pub(crate) struct Frame {
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) device: DeviceId,
-    /// What it needs of what a step begins with.
-    pub(crate) sources: Vec<Source>,
     pub(crate) nodes: Vec<PartNode>,
     pub(crate) blocks: Vec<Block>,
     /// The first is the step.

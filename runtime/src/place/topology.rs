@@ -70,6 +70,8 @@ pub(crate) struct Topology {
     pub(crate) devices: Vec<DeviceInfo>,
     /// Row by row: from the first device to each, and so on; the diagonal is not read.
     links: Vec<Link>,
+    /// Between each device and the host.
+    host_links: Vec<Link>,
     /// How many times as fast an operation is that threads share, if one device has the whole graph: it then has the cores of the others, too.
     pub(crate) alone: f64,
 }
@@ -86,12 +88,20 @@ impl Topology {
         }
         let ids = || (0..devices.len()).map(DeviceId::from_index);
         let links = ids().flat_map(|from| ids().map(move |to| (from, to))).map(|(from, to)| link(from, to)).collect();
-        Topology { devices, links, alone: 1.0 }
+        let host_links = vec![Link::LOCAL; devices.len()];
+        Topology { devices, links, host_links, alone: 1.0 }
     }
 
     /// `n` equal CPU devices of this process.
     pub(crate) fn cpus(n: usize) -> Topology {
         Topology::new((0..n as u32).map(DeviceInfo::cpu).collect(), |_, _| Link::LOCAL)
+    }
+
+    /// The same devices with a link for each to the host and back, which `link` gives.
+    #[must_use]
+    pub(crate) fn with_host_links(mut self, link: impl Fn(DeviceId) -> Link) -> Topology {
+        self.host_links = self.ids().map(link).collect();
+        self
     }
 
     /// All devices, in order.
@@ -107,6 +117,11 @@ impl Topology {
     /// The link from one device to another one.
     pub(crate) fn link(&self, from: DeviceId, to: DeviceId) -> Link {
         self.links[from.index() * self.devices.len() + to.index()]
+    }
+
+    /// The link between a device and the host.
+    pub(crate) fn host_link(&self, of: DeviceId) -> Link {
+        self.host_links[of.index()]
     }
 
     /// The devices that a pattern stands for.

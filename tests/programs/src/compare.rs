@@ -132,6 +132,7 @@ fn compare(case: &Case) -> Result<Found, String> {
         parallel_iterations: [1, 2, 32][(seed / 3 % 3) as usize],
         lower_everything: seed % 2 == 0,
         interpreted: true,
+        modelled: seed % 5 == 4,
     };
     let scatter = |how| ScatteredProgram::new(optimized.clone(), how).map_err(|e| format!("{how:?}: {e}"));
     let scattered = scatter(how)?;
