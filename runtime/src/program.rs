@@ -1,14 +1,16 @@
 //! A graph that can be run: its plan, and the memory of steps that run it.
 
+use crate::cpu::list::List;
 use crate::cpu::memory::{Vars, VarsMut};
 use crate::cpu::stack::Stack;
 use crate::native::Native;
-use crate::plan::{self, Context, Plan};
+use crate::plan::{self, Context, Held, Plan};
 use crate::results::Results;
 use crate::state::Guard;
 use anabranch_dsl::interp::{self, Datum, Surroundings};
 use anabranch_dsl::ir::dependence;
-use anabranch_dsl::{DType, Diagnostic, Dim, Graph, HostTensor, Result, Type, autodiff, passes};
+use anabranch_dsl::{DType, Diagnostic, Dim, Graph, HostTensor, Result, TensorType, Type, autodiff, passes};
+use smallvec::SmallVec;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -43,6 +45,37 @@ pub struct Program {
     /// Memory of results that callers have dropped.
     results: Arc<Results>,
     free: Mutex<Vec<Context>>,
+}
+
+/// What goes into a part of a graph, and comes out of it. A clone shares the memory.
+#[derive(Clone, Debug)]
+pub(crate) enum Contents {
+    Datum(Datum),
+    /// A list as plans have it.
+    List(Arc<List>),
+}
+
+impl Contents {
+    /// As the interpreter has it.
+    pub(crate) fn into_datum(self) -> Datum {
+        match self {
+            Contents::Datum(datum) => datum,
+            Contents::List(list) => Datum::List(Arc::new(list.to_host())),
+        }
+    }
+
+    /// As plans have it: a list of an element type. Nothing is copied if nobody else has it.
+    fn into_list(self, element: &TensorType) -> List {
+        match self {
+            Contents::List(list) => Arc::try_unwrap(list).unwrap_or_else(|shared| (*shared).clone()),
+            Contents::Datum(Datum::List(host)) => {
+                let mut list = List::new(element);
+                list.set_host(&host);
+                list
+            }
+            Contents::Datum(other) => panic!("{other:?} is no list"),
+        }
+    }
 }
 
 /// Memory of steps that is kept for later ones.
@@ -89,8 +122,7 @@ impl Program {
 
     /// Compiles a graph; the memory of results comes from the given pool.
     pub(crate) fn with_results(graph: Graph, options: Options, results: Arc<Results>) -> Result<Program> {
-        for &v in graph.inputs() {
-            let ty = graph.ty(v).element();
+        for ty in graph.inputs().iter().filter_map(|&v| graph.ty(v).as_tensor()) {
             if ty.shape.known().is_none() {
                 let message = format!("`{}`: the shape of an input is not known: {ty}", graph.name);
                 return Err(Diagnostic::new(message).help("specialize the graph to the types of the call"));
@@ -132,36 +164,46 @@ impl Program {
         Ok(outputs)
     }
 
-    /// Runs a graph without variables, whose inputs and outputs may be stacks.
-    pub(crate) fn run_data(&self, inputs: Vec<Datum>, surroundings: Surroundings<'_>) -> Result<Vec<Datum>> {
+    /// Runs a graph without variables, whose inputs and outputs may be stacks and lists. `values` are the inputs, and then the outputs, in whatever
+    /// `open` opens and `close` makes.
+    pub(crate) fn run_part<B>(
+        &self,
+        values: &mut Vec<B>,
+        open: impl Fn(B) -> Contents,
+        close: impl Fn(Contents) -> B,
+        surroundings: Surroundings<'_>,
+    ) -> Result<()> {
         let plan = self.plan.as_ref().expect("a part of a graph is compiled, or given to the interpreter itself");
         let mut cx = self.context(plan)?;
         cx.stack_inputs.clear();
-        let tensors: Vec<HostTensor> = inputs
-            .into_iter()
-            .map(|datum| {
-                let (tensor, stack) = match datum {
-                    Datum::Tensor(tensor) => (tensor, None),
-                    Datum::Stack(stack) => (HostTensor::scalar(false), Some(stack)),
-                    Datum::List(_) => panic!("parts with lists at their border are interpreted"),
-                };
-                cx.stack_inputs.push(stack);
-                tensor
-            })
-            .collect();
+        cx.stack_outputs.resize_with(plan.n_stack_outputs, || None);
+        let mut tensors: SmallVec<[HostTensor; 4]> = SmallVec::new();
+        for (value, &v) in values.drain(..).zip(self.graph.inputs()) {
+            let (tensor, held) = match open(value) {
+                Contents::Datum(Datum::Tensor(tensor)) => (tensor, None),
+                Contents::Datum(Datum::Stack(stack)) => (HostTensor::scalar(false), Some(Held::Stack(stack))),
+                list => (HostTensor::scalar(false), Some(Held::List(list.into_list(self.graph.ty(v).element())))),
+            };
+            tensors.push(tensor);
+            cx.stack_inputs.push(held);
+        }
         let mut none = Vec::new();
         plan.run(&mut cx, &tensors, Vars::Tensors(&none), surroundings, &self.results)?;
         let mut outputs = plan.finish(&mut cx, &tensors, VarsMut::Tensors(&mut none), &self.results).into_iter();
-        let mut stacks = std::mem::take(&mut cx.stack_outputs).into_iter();
-        let all = self.graph.outputs().iter().map(|&v| match self.graph.ty(v) {
-            Type::Stack(_) => Datum::Stack(stacks.next().flatten().expect("the plan gave its stacks")),
-            _ => Datum::Tensor(outputs.next().expect("the plan gave its tensors")),
-        });
-        let all = all.collect();
-        cx.stack_outputs.resize(plan.n_stack_outputs, None);
+        let mut held = cx.stack_outputs.drain(..);
+        values.extend(self.graph.outputs().iter().map(|&v| match self.graph.ty(v) {
+            Type::Tensor(_) => {
+                close(Contents::Datum(Datum::Tensor(outputs.next().expect("the plan gave its tensors"))))
+            }
+            _ => close(match held.next().flatten().expect("the plan gave its stacks") {
+                Held::Stack(stack) => Contents::Datum(Datum::Stack(stack)),
+                Held::List(list) => Contents::List(Arc::new(list)),
+            }),
+        }));
+        drop(held);
         cx.stacks.iter_mut().for_each(Stack::release);
         self.give_back(cx);
-        Ok(all)
+        Ok(())
     }
 
     /// Runs the graph on locked variables.

@@ -140,6 +140,11 @@ impl HostList {
         HostList { element, items }
     }
 
+    /// The elements; none for one that is not written.
+    pub fn items(&self) -> impl ExactSizeIterator<Item = Option<&HostTensor>> {
+        self.items.iter().map(Option::as_ref)
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.items.len()

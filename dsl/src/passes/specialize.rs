@@ -1,12 +1,14 @@
 //! A graph for inputs of given types.
 
 use crate::ir::{Broken, Node, Op, Region, StackOp, Value, result_types};
-use crate::{Diagnostic, Dim, Graph, Result, Shape, TensorType};
+use crate::{Diagnostic, Dim, Graph, Result, Shape, TensorType, Type};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The same graph for inputs of the types `inputs`: named extents are replaced everywhere by those of the inputs, and all types are
 /// inferred anew, so that what follows from them is known.
+///
+/// Of inputs that are stacks and lists, which only parts of graphs have, the elements keep their type but for such extents, whatever `inputs` says of them.
 ///
 /// Before: verified. After: verified, with inputs of the given types. If these have known extents only, so has everything whose
 /// extents the data does not decide.
@@ -34,12 +36,18 @@ pub fn specialize(graph: &Graph, inputs: &[TensorType]) -> Result<Graph> {
         return Err(Diagnostic::new(format!("`{}` takes {takes} inputs, given {given}", graph.name)));
     }
     let mut s = Specializer { graph: graph.compact(), dims: HashMap::new() };
-    for (i, given) in inputs.iter().enumerate() {
-        s.bind(i, given)?;
-    }
     let params = s.graph.inputs().to_vec();
+    for (i, given) in inputs.iter().enumerate() {
+        if matches!(s.graph.ty(params[i]), Type::Tensor(_)) {
+            s.bind(i, given)?;
+        }
+    }
     for (&p, given) in params.iter().zip(inputs) {
-        s.graph.value_mut(p).ty = given.clone().into();
+        s.graph.value_mut(p).ty = match s.graph.ty(p) {
+            Type::Tensor(_) => given.clone().into(),
+            Type::Stack(element) => Type::Stack(s.element(element)),
+            Type::List(element) => Type::List(s.element(element)),
+        };
     }
     s.rename(s.graph.root());
     s.region(s.graph.root())?;

@@ -3,6 +3,7 @@
 //! Keeps true: `words` holds the bytes of every element, zeros where nothing is written; `written` has one entry for each. Checks
 //! and the words of errors are those of the interpreter.
 
+use super::element::{bytes_of, to_buffer};
 use super::stack::add_bytes;
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::interp::list::HostList;
@@ -10,7 +11,7 @@ use anabranch_dsl::ir::ListOp;
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType};
 
 /// A list. Its memory stays when it is emptied.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct List {
     /// The type of the elements.
     element: TensorType,
@@ -31,6 +32,48 @@ impl List {
         let bytes = shape.iter().flatten().product::<usize>() * element.dtype.size();
         let host = HostList::new(element.clone());
         List { element: element.clone(), shape, bytes, words: Vec::new(), written: Vec::new(), host }
+    }
+
+    /// Becomes a list that came from elsewhere, with the elements that it has. Its type may say more or less of their shapes; they are of the type of this one.
+    pub(crate) fn set(&mut self, other: List) {
+        if self.shape == other.shape {
+            let element = std::mem::replace(&mut self.element, other.element.clone());
+            *self = List { element, ..other };
+            self.host.set_element(self.element.clone());
+        } else if self.is_dynamic() {
+            self.copy_from(&other);
+        } else {
+            self.set_host(&other.host);
+        }
+    }
+
+    /// Becomes what a list of the interpreter is.
+    pub(crate) fn set_host(&mut self, other: &HostList) {
+        if self.is_dynamic() {
+            self.host = other.clone();
+            self.host.set_element(self.element.clone());
+            return;
+        }
+        self.words.clear();
+        self.words.resize((other.len() * self.bytes).div_ceil(8), 0);
+        self.written.clear();
+        self.written.resize(other.len(), false);
+        for (i, item) in other.items().enumerate() {
+            if let Some(tensor) = item {
+                self.written[i] = true;
+                self.item_mut(i).copy_from_slice(bytes_of(tensor.buffer()));
+            }
+        }
+    }
+
+    /// The same as a list of the interpreter.
+    pub(crate) fn to_host(&self) -> HostList {
+        let Some(shape) = &self.shape else { return self.host.clone() };
+        let item = |i: usize| {
+            let data = || to_buffer(self.element.dtype, self.item(i));
+            self.written[i].then(|| HostTensor::from_buffer(shape.clone(), data()))
+        };
+        HostList::from_items(self.element.clone(), (0..self.len()).map(item).collect())
     }
 
     /// Whether the elements are host tensors of any shape.
@@ -275,16 +318,7 @@ impl List {
     /// Becomes a copy of a list of the same type, or of one whose shapes are known where those of this one are not.
     pub(crate) fn copy_from(&mut self, other: &List) {
         if self.is_dynamic() {
-            self.host = match &other.shape {
-                None => other.host.clone(),
-                Some(shape) => {
-                    let item = |i: usize| {
-                        let data = || super::element::to_buffer(other.element.dtype, other.item(i));
-                        other.written[i].then(|| HostTensor::from_buffer(shape.clone(), data()))
-                    };
-                    HostList::from_items(self.element.clone(), (0..other.len()).map(item).collect())
-                }
-            };
+            self.host = other.to_host();
             self.host.set_element(self.element.clone());
             return;
         }

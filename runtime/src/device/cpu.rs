@@ -3,11 +3,11 @@
 use super::{Buffer, Device, Event, Kernel, Place, Progress, Step, Ticket, name_of};
 use crate::optimize::optimize;
 use crate::place::DeviceId;
-use crate::program::{Options, Program};
+use crate::program::{Contents, Options, Program};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, Datum, Surroundings};
 use anabranch_dsl::ir::{Op, Value};
-use anabranch_dsl::{Diagnostic, Graph, HostTensor, Result, TensorType, Type, passes};
+use anabranch_dsl::{Diagnostic, Graph, Result, TensorType, passes};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -54,8 +54,8 @@ impl Device for CpuDevice {
         false
     }
 
-    fn load(self: Arc<Self>, graph: Graph, options: Options) -> Result<Arc<dyn Kernel>> {
-        Ok(Arc::new(Loaded::new(CpuKernel::new(graph, options)?, self)))
+    fn load(self: Arc<Self>, graph: Graph, options: Options) -> Result<Box<dyn Kernel>> {
+        Ok(Box::new(Loaded::new(CpuKernel::new(graph, options)?, self)))
     }
 
     /// CPU devices share the memory of the host: what never changes is handed over, and nothing is moved.
@@ -68,33 +68,22 @@ impl Device for CpuDevice {
 /// A kernel that a CPU device has loaded.
 #[derive(Debug)]
 pub(super) struct Loaded {
-    kernel: CpuKernel,
+    kernel: Arc<CpuKernel>,
     device: Arc<CpuDevice>,
 }
 
 impl Loaded {
     pub(super) fn new(kernel: CpuKernel, device: Arc<CpuDevice>) -> Loaded {
-        Loaded { kernel, device }
-    }
-
-    fn run(&self, inputs: Vec<Buffer>, step: &Step) -> Result<Vec<Buffer>> {
-        let place = self.device.place();
-        let inputs = inputs.into_iter().map(|b| b.at(place)).collect();
-        let outputs = self.kernel.run(inputs, step.surroundings())?;
-        Ok(outputs.into_iter().map(|datum| Buffer::new(place, datum)).collect())
+        Loaded { kernel: Arc::new(kernel), device }
     }
 
     /// Runs it on a thread of its device.
-    pub(super) fn enqueue_on_thread(
-        self: Arc<Self>,
-        inputs: Vec<Buffer>,
-        step: &Arc<Step>,
-        ticket: Ticket,
-    ) -> Result<()> {
-        let (kernel, step) = (self.clone(), step.clone());
+    pub(super) fn enqueue_on_thread(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<()> {
+        let (kernel, step, place) = (self.kernel.clone(), step.clone(), self.device.place());
         self.device.threads()?.spawn(move || {
             let begin = step.now();
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| kernel.run(inputs, &step)));
+            let run = || kernel.run(inputs, place, step.surroundings());
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
             step.complete(Event { ticket, outcome, begin, end: step.now() });
         });
         Ok(())
@@ -103,9 +92,9 @@ impl Loaded {
 
 impl Kernel for Loaded {
     /// A short kernel is run at once, by the thread that asks.
-    fn enqueue(self: Arc<Self>, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
+    fn enqueue(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
         if self.kernel.is_short() {
-            return self.run(inputs, step).map(Progress::Complete);
+            return self.kernel.run(inputs, self.device.place(), step.surroundings()).map(Progress::Complete);
         }
         self.enqueue_on_thread(inputs, step, ticket).map(|()| Progress::Later)
     }
@@ -148,14 +137,10 @@ const FEW_ELEMENTS: usize = 4096;
 
 impl CpuKernel {
     pub(crate) fn new(graph: Graph, options: Options) -> Result<CpuKernel> {
-        let is_tensor = |v: &Value| graph.ty(*v).as_tensor().is_some();
-        let is_list = |v: &Value| matches!(graph.ty(*v), Type::List(_));
-        let is_known = |v: &Value| graph.ty(*v).element().shape.known().is_some();
-        let mut border = graph.inputs().iter().chain(graph.outputs());
-        let known = graph.inputs().iter().all(is_known);
-        let how = if options.interpreted || border.any(|v| is_list(v) || (!known && !is_tensor(v))) {
+        let known = |&v: &Value| graph.ty(v).as_tensor().is_none_or(|ty| ty.shape.known().is_some());
+        let how = if options.interpreted {
             How::Interpreted
-        } else if known {
+        } else if graph.inputs().iter().all(known) {
             How::Compiled(Box::new(Program::with_options(graph.clone(), options)?))
         } else {
             How::BySignature(Mutex::default())
@@ -191,31 +176,41 @@ impl CpuKernel {
         }
     }
 
-    /// Runs it. It ends early when the stop flag of its surroundings says so.
-    pub(crate) fn run(&self, inputs: Vec<Datum>, surroundings: Surroundings<'_>) -> Result<Vec<Datum>> {
+    /// Runs it on values of a place. It ends early when the stop flag of its surroundings says so.
+    pub(crate) fn run(
+        &self,
+        mut values: Vec<Buffer>,
+        place: Place,
+        surroundings: Surroundings<'_>,
+    ) -> Result<Vec<Buffer>> {
         // After the first runs, one in 16 is timed.
         let runs = self.runs.fetch_add(1, Ordering::Relaxed);
         let timed = (runs < 4 || runs.is_multiple_of(16)).then(Instant::now);
-        let outputs = match &self.how {
-            How::Interpreted => self.interpret(&inputs, surroundings),
-            How::Compiled(program) => program.run_data(inputs, surroundings),
-            How::BySignature(plans) => {
-                let tensors = inputs.iter().map(|d| d.as_tensor().expect("such a kernel has no others"));
-                let signature: Vec<TensorType> = tensors.map(HostTensor::ty).collect();
-                self.plan_for(plans, signature)?.run_data(inputs, surroundings)
+        let (open, close) = (|buffer: Buffer| buffer.at(place), |contents| Buffer::new(place, contents));
+        match &self.how {
+            How::Interpreted => {
+                let inputs: Vec<Datum> = values.drain(..).map(|b| open(b).into_datum()).collect();
+                let options = interp::Options { check_finite: self.options.check_finite, ..Default::default() };
+                let outputs = interp::run_data(&self.graph, &inputs, &mut vec![], options, surroundings)?;
+                values.extend(outputs.into_iter().map(Contents::Datum).map(close));
             }
-        };
+            How::Compiled(program) => program.run_part(&mut values, open, close, surroundings)?,
+            How::BySignature(plans) => {
+                let params = values.iter().zip(self.graph.inputs());
+                let signature = params.map(|(buffer, &v)| match &buffer.contents {
+                    Contents::Datum(Datum::Tensor(tensor)) => tensor.ty(),
+                    _ => self.graph.ty(v).element().clone(),
+                });
+                let program = self.plan_for(plans, signature.collect())?;
+                program.run_part(&mut values, open, close, surroundings)?;
+            }
+        }
         if let Some(begin) = timed {
             let new = (begin.elapsed().as_nanos() as u64).max(1);
             let old = self.nanos.load(Ordering::Relaxed);
             self.nanos.store(if runs < 2 { new } else { (3 * old + new) / 4 }, Ordering::Relaxed);
         }
-        outputs
-    }
-
-    fn interpret(&self, inputs: &[Datum], surroundings: Surroundings<'_>) -> Result<Vec<Datum>> {
-        let options = interp::Options { check_finite: self.options.check_finite, ..Default::default() };
-        interp::run_data(&self.graph, inputs, &mut vec![], options, surroundings)
+        Ok(values)
     }
 
     fn plan_for(
@@ -231,11 +226,97 @@ impl CpuKernel {
                 return Ok(plans[0].1.clone());
             }
         }
-        let graph = optimize(self.graph.clone(), &signature, self.options)?;
+        let mut border = self.graph.inputs().iter().chain(self.graph.outputs());
+        let graph = match border.all(|&v| self.graph.ty(v).as_tensor().is_some()) {
+            true => optimize(self.graph.clone(), &signature, self.options)?,
+            // Passes are for whole graphs, which have tensors alone at their borders.
+            false => passes::specialize(&self.graph, &signature)?,
+        };
         let program = Arc::new(Program::with_options(graph, self.options)?);
         let mut plans = lock();
         plans.insert(0, (signature, program.clone()));
         plans.truncate(MAX_PLANS);
         Ok(program)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow;
+    use crate::place::place_at_random;
+    use anabranch_dsl::interp::Stack;
+    use anabranch_dsl::{DType, HostTensor};
+
+    const HERE: Place = Place::Host;
+
+    /// The kernel of the one node of a graph that does an operation. It is cut out, as whole graphs have no stacks and lists at their borders.
+    fn kernel(text: &str, op: &str) -> CpuKernel {
+        let graph = Graph::parse(text, "kernel.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let options = flow::Options { lower_everything: true, parallel_iterations: 1 };
+        let cut = flow::partition(&graph, &place_at_random(&graph, 1, 0), options);
+        let mut kernels = cut.parts[0].kernels.iter();
+        let named = kernels.find(|k| k.members.iter().any(|&n| graph.node(n).op.name() == op));
+        CpuKernel::new(named.expect("there is such a node").graph.clone(), Options::default()).unwrap()
+    }
+
+    fn run(kernel: &CpuKernel, inputs: Vec<Contents>) -> Contents {
+        let inputs = inputs.into_iter().map(|contents| Buffer::new(HERE, contents)).collect();
+        kernel.run(inputs, HERE, Surroundings::default()).unwrap().remove(0).at(HERE)
+    }
+
+    fn index(i: i32) -> Contents {
+        Contents::Datum(Datum::Tensor(HostTensor::scalar(i)))
+    }
+
+    fn tensor(data: &[f32]) -> Contents {
+        Contents::Datum(Datum::Tensor(HostTensor::new(vec![data.len()], data.to_vec())))
+    }
+
+    fn rows(list: &Contents) -> Vec<Option<Vec<f32>>> {
+        let Datum::List(list) = list.clone().into_datum() else { panic!("{list:?} is no list") };
+        list.items().map(|item| item.map(|t| t.data::<f32>().to_vec())).collect()
+    }
+
+    #[test]
+    fn kernels_on_lists_are_compiled_and_hand_them_over() {
+        let text = "graph @lists(%x: f32[2], %y: f32[2]) -> (f32[2]) {
+             %n = constant 3 : i32[]  %i = constant 1 : i32[]
+             %a = list_new %n : list<f32[2]>  %b = list_write %a, %i, %x  %c = list_push %b, %y
+             %z = list_read %c, %i  return %z }";
+        let [new, write, push] = ["list_new", "list_write", "list_push"].map(|op| kernel(text, op));
+        assert!([&new, &write, &push].iter().all(|k| matches!(k.how, How::Compiled(_))));
+        let made = run(&write, vec![run(&new, vec![index(3)]), index(1), tensor(&[1.0, 2.0])]);
+        assert_eq!(rows(&made), [None, Some(vec![1.0, 2.0]), None]);
+        // Whoever else has the list does not see what is pushed; one of the interpreter is as good as one of a plan.
+        let one = run(&push, vec![made.clone(), tensor(&[3.0, 4.0])]);
+        let other = run(&push, vec![Contents::Datum(made.clone().into_datum()), tensor(&[5.0, 6.0])]);
+        let last = |list: &Contents| rows(list).swap_remove(3);
+        assert_eq!((rows(&made).len(), last(&one), last(&other)), (3, Some(vec![3.0, 4.0]), Some(vec![5.0, 6.0])));
+        // A list that nobody else has is handed over from kernel to kernel.
+        let mut list = one;
+        for i in 0..2_000 {
+            list = run(&push, vec![list, tensor(&[i as f32, 0.0])]);
+        }
+        let Contents::List(whole) = &list else { panic!("a plan has lists of its own form") };
+        assert_eq!((Arc::strong_count(whole), rows(&list).len()), (1, 2_004));
+    }
+
+    #[test]
+    fn kernels_are_compiled_for_the_shapes_that_come() {
+        let text = "graph @grow(%x: f32[n], %y: f32[n]) -> (f32[n], f32[?]) { %i = constant 0 : i32[]
+             %s = stack_new : stack<f32[n]>  %t = push %s, %x  %u, %v = pop %t
+             %a = list_new %i : list<f32[?]>  %b = list_push %a, %y  %w = list_read %b, %i  return %v, %w }";
+        let [push, grow] = ["push", "list_push"].map(|op| kernel(text, op));
+        assert!([&push, &grow].iter().all(|k| matches!(k.how, How::BySignature(_))));
+        for n in [2, 3] {
+            let x = vec![1.5f32; n];
+            let element = TensorType::new(DType::F32, [n]);
+            let stack = Contents::Datum(Datum::Stack(Stack::new(element.clone(), false, [])));
+            let list = Contents::List(Arc::new(crate::cpu::list::List::new(&element)));
+            let Contents::Datum(Datum::Stack(stack)) = run(&push, vec![stack, tensor(&x)]) else { panic!("a stack") };
+            assert_eq!(stack.items()[0].data::<f32>(), x);
+            assert_eq!(rows(&run(&grow, vec![list, tensor(&x)])), [Some(x)]);
+        }
     }
 }

@@ -9,7 +9,6 @@ use super::cpu::{CpuKernel, Loaded};
 use super::{Buffer, CpuDevice, Step, Ticket};
 use crate::place::{DeviceInfo, Link, Topology};
 use crate::program::Options;
-use anabranch_dsl::interp::Datum;
 use anabranch_dsl::{Graph, HostTensor, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -65,7 +64,7 @@ struct Rates {
 
 /// A kernel that is timed.
 struct Probe {
-    kernel: Arc<Loaded>,
+    kernel: Loaded,
     input: Buffer,
 }
 
@@ -78,15 +77,15 @@ impl Probe {
         // Each operation by itself: what they cost together depends on the program.
         let options = Options { fuse: false, native: false, ..Options::default() };
         let input = HostTensor::new(shape.to_vec(), vec![1.0f32; shape.iter().product()]);
-        let kernel = Arc::new(Loaded::new(CpuKernel::new(graph, options)?, device.clone()));
-        let input = Buffer::new(device.place(), Datum::Tensor(input));
+        let kernel = Loaded::new(CpuKernel::new(graph, options)?, device.clone());
+        let input = Buffer::of_tensor(device.place(), input);
         Ok(Probe { kernel, input })
     }
 
     /// Runs it on the device; gives the seconds that it ran, and those until that was known here.
     fn run(&self) -> Result<[f64; 2]> {
         let step = Step::new(Arc::new(|_, _| ()), Arc::default(), false);
-        self.kernel.clone().enqueue_on_thread(vec![self.input.clone()], &step, Ticket(0))?;
+        self.kernel.enqueue_on_thread(vec![self.input.clone()], &step, Ticket(0))?;
         let event = loop {
             if let Some(event) = step.wait(Duration::from_secs(1)) {
                 break event;

@@ -25,7 +25,7 @@ pub(crate) use step::{Event, Step, Ticket};
 
 use crate::flow;
 use crate::place::{DeviceId, Rules, Topology};
-use crate::program;
+use crate::program::{self, Contents};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::Datum;
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
@@ -46,36 +46,45 @@ pub(crate) enum Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer {
     place: Place,
-    contents: Datum,
+    contents: Contents,
 }
 
 impl Buffer {
+    /// A tensor that is at a place already.
+    pub(crate) fn of_tensor(place: Place, tensor: HostTensor) -> Buffer {
+        Buffer::new(place, Contents::Datum(Datum::Tensor(tensor)))
+    }
+
     /// A value that is at a place already.
-    pub(crate) fn new(place: Place, contents: Datum) -> Buffer {
+    fn new(place: Place, contents: Contents) -> Buffer {
         Buffer { place, contents }
     }
 
     /// Its contents, for who works at that place.
-    fn at(self, place: Place) -> Datum {
+    fn at(self, place: Place) -> Contents {
         assert_eq!(self.place, place, "a value is used where it is");
         self.contents
     }
 
     /// The new value of a variable, which stays where it is. (The devices that there are keep their variables in the memory of the host.)
     pub(crate) fn resident(self) -> HostTensor {
-        let Datum::Tensor(tensor) = self.contents else { panic!("a variable is a tensor") };
+        let Contents::Datum(Datum::Tensor(tensor)) = self.contents else { panic!("a variable is a tensor") };
         tensor
     }
 
     /// The tensor of a buffer of the host.
     pub(crate) fn into_host(self) -> HostTensor {
-        let Datum::Tensor(tensor) = self.at(Place::Host) else { panic!("only tensors are read by the host") };
+        let contents = self.at(Place::Host);
+        let Contents::Datum(Datum::Tensor(tensor)) = contents else { panic!("only tensors are read by the host") };
         tensor
     }
 
     /// Its length in bytes, as far as that is known: stacks and lists never leave their device.
     fn n_bytes(&self) -> usize {
-        self.contents.as_tensor().map_or(0, |t| t.shape().iter().product::<usize>() * t.dtype().size())
+        match &self.contents {
+            Contents::Datum(Datum::Tensor(t)) => t.shape().iter().product::<usize>() * t.dtype().size(),
+            _ => 0,
+        }
     }
 }
 
@@ -97,7 +106,7 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn is_modelled(&self) -> bool;
 
     /// Compiles a graph without variables, whose inputs and outputs may be stacks and lists, to be run here.
-    fn load(self: Arc<Self>, graph: Graph, options: program::Options) -> Result<Arc<dyn Kernel>>;
+    fn load(self: Arc<Self>, graph: Graph, options: program::Options) -> Result<Box<dyn Kernel>>;
 
     /// Begins to bring values to another place, which are given there in the same order; without any, what comes is the event itself. A device is asked for
     /// what is there, and for what comes to it from the host.
@@ -107,7 +116,7 @@ pub(crate) trait Device: Debug + Send + Sync {
 /// A graph that a device has loaded.
 pub(crate) trait Kernel: Debug + Send + Sync {
     /// Begins to run it on values of its device. An error that is known at once may be given at once.
-    fn enqueue(self: Arc<Self>, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress>;
+    fn enqueue(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress>;
 }
 
 /// The name of a device in messages.

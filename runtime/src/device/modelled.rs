@@ -149,9 +149,9 @@ impl Device for ModelledDevice {
         true
     }
 
-    fn load(self: Arc<Self>, graph: Graph, options: Options) -> Result<Arc<dyn Kernel>> {
+    fn load(self: Arc<Self>, graph: Graph, options: Options) -> Result<Box<dyn Kernel>> {
         let seconds = kernel_seconds(&graph, self.topology.device(self.id));
-        Ok(Arc::new(ModelledKernel { kernel: CpuKernel::new(graph, options)?, seconds, device: self.id }))
+        Ok(Box::new(ModelledKernel { kernel: CpuKernel::new(graph, options)?, seconds, device: self.id }))
     }
 
     fn copy(&self, mut values: Vec<Buffer>, to: Place, step: &Arc<Step>, ticket: Ticket) -> Progress {
@@ -172,11 +172,9 @@ struct ModelledKernel {
 }
 
 impl Kernel for ModelledKernel {
-    fn enqueue(self: Arc<Self>, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
+    fn enqueue(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
         let place = Place::Device(self.device);
-        let inputs = inputs.into_iter().map(|b| b.at(place)).collect();
-        let outcome = self.kernel.run(inputs, step.surroundings());
-        let outcome = outcome.map(|data| data.into_iter().map(|d| Buffer::new(place, d)).collect());
+        let outcome = self.kernel.run(inputs, place, step.surroundings());
         with_clock(step, |clock| {
             let (begin, end) = clock.take((place, place), self.seconds);
             clock.at(end, begin, ticket, outcome);

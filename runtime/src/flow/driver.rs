@@ -11,7 +11,7 @@ use crate::device::{Buffer, Device, Event, Kernel, Place, Progress, Step, Ticket
 use crate::program;
 use crate::session::PrintTo;
 use crate::timeline::{Span, Timeline};
-use anabranch_dsl::interp::{Datum, StopFlag, stopped};
+use anabranch_dsl::interp::{StopFlag, stopped};
 use anabranch_dsl::ir::{Node, Op, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub(crate) struct Driver {
     graph: Graph,
     partition: Partition,
-    kernels: Vec<Vec<Arc<dyn Kernel>>>,
+    kernels: Vec<Vec<Box<dyn Kernel>>>,
     /// The device of each part.
     devices: Vec<Arc<dyn Device>>,
     /// Executors of steps that have ended.
@@ -130,6 +130,7 @@ impl Driver {
             step: Step::new(print, stop, modelled),
             executors,
             pending: Pending::default(),
+            spare: Vec::new(),
             outputs: vec![None; self.graph.outputs().len()],
             assigned: Vec::new(),
             last: None,
@@ -200,6 +201,8 @@ struct Run<'a> {
     step: Arc<Step>,
     executors: Vec<Executor<Buffer>>,
     pending: Pending,
+    /// Empty vectors to use again.
+    spare: Vec<Vec<Buffer>>,
     outputs: Vec<Option<HostTensor>>,
     assigned: Vec<(VarId, HostTensor)>,
     /// The node that was run last.
@@ -312,39 +315,41 @@ impl Run<'_> {
         let here = driver.place(part);
         let ticket = self.pending.ticket();
         let begin = self.spans.as_ref().map(|_| self.step.now());
-        let copy = |values, to| device.copy(values, to, &self.step, ticket);
+        let mut copy = |value: Option<Buffer>, to| {
+            let mut values = self.spare.pop().unwrap_or_default();
+            values.extend(value);
+            device.copy(values, to, &self.step, ticket)
+        };
         let (work, progress) = match action {
             Action::Load { task, source } => {
                 let progress = match source {
                     Source::Input(i) => {
-                        let input = Datum::Tensor(self.inputs[i as usize].clone());
-                        copy(vec![Buffer::new(Place::Host, input)], here)
+                        copy(Some(Buffer::of_tensor(Place::Host, self.inputs[i as usize].clone())), here)
                     }
                     Source::Var(var) => {
-                        let resident = Datum::Tensor(self.vars[var.index()].clone());
-                        Progress::Complete(vec![Buffer::new(here, resident)])
+                        Progress::Complete(vec![Buffer::of_tensor(here, self.vars[var.index()].clone())])
                     }
                 };
                 (Work::Load { part, task }, progress)
             }
             Action::Run { task, kernel, inputs } => {
                 self.last = driver.last_node(part, kernel);
-                let loaded = driver.kernels[part.index()][kernel.index()].clone();
+                let loaded = &driver.kernels[part.index()][kernel.index()];
                 let progress =
                     loaded.enqueue(inputs, &self.step, ticket).map_err(|e| driver.kernel_error(part, kernel, e))?;
                 (Work::Run { part, task, kernel }, progress)
             }
-            Action::Read { task, predicate } => (Work::Read { part, task }, copy(vec![predicate], Place::Host)),
+            Action::Read { task, predicate } => (Work::Read { part, task }, copy(Some(predicate), Place::Host)),
             Action::Send { to, message: Message::Value { edge, tag, value } } => {
-                (Work::Send { from: part, to, edge, tag }, copy(vec![value], driver.place(to)))
+                (Work::Send { from: part, to, edge, tag }, copy(Some(value), driver.place(to)))
             }
-            Action::Send { to, message } => (Work::Tell { from: part, to, message }, copy(vec![], driver.place(to))),
+            Action::Send { to, message } => (Work::Tell { from: part, to, message }, copy(None, driver.place(to))),
             Action::Give { sink: Sink::Assign(var), value } => {
                 self.assigned.push((var, value.resident()));
                 return Ok(());
             }
             Action::Give { sink: Sink::Output(i), value } => {
-                (Work::Give { part, output: i }, copy(vec![value], Place::Host))
+                (Work::Give { part, output: i }, copy(Some(value), Place::Host))
             }
         };
         match progress {
@@ -384,8 +389,11 @@ impl Run<'_> {
             }
             Work::Tell { from, to, message } => executors[to.index()].arrived(from, message),
             Work::Give { output, .. } => self.outputs[output as usize] = Some(value().into_host()),
-            Work::Load { part, task } | Work::Run { part, task, .. } => executors[part.index()].done(task, values),
+            Work::Load { part, task } | Work::Run { part, task, .. } => {
+                return executors[part.index()].done(task, values);
+            }
         }
+        self.spare.push(values);
     }
 
     /// Notes when something was done, if somebody wants to know.

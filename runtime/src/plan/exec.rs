@@ -28,9 +28,15 @@ pub(crate) struct Context {
     pub(super) scratch: Scratch,
     /// What stands in for variables while they are written.
     spare: Vec<HostTensor>,
-    /// The inputs and outputs that are stacks, by their positions.
-    pub(crate) stack_inputs: Vec<Option<interp::Stack>>,
-    pub(crate) stack_outputs: Vec<Option<interp::Stack>>,
+    /// The inputs and outputs that are stacks and lists, by their positions.
+    pub(crate) stack_inputs: Vec<Option<Held>>,
+    pub(crate) stack_outputs: Vec<Option<Held>>,
+}
+
+/// A stack or a list that a part of a graph is given, or gives.
+pub(crate) enum Held {
+    Stack(interp::Stack),
+    List(List),
 }
 
 impl Context {
@@ -55,7 +61,7 @@ impl Context {
                 plan.updates.iter().map(|u| u.vars.len()).max().unwrap_or(0)
             ],
             stack_inputs: Vec::new(),
-            stack_outputs: vec![None; plan.n_stack_outputs],
+            stack_outputs: Vec::new(),
         })
     }
 
@@ -148,11 +154,19 @@ impl Plan {
                 Instr::StackNew(s) => cx.stacks[s.index()].clear(),
                 Instr::StackZeros(s) => cx.stacks[s.index()].set_zeros(),
                 Instr::StackInput { stack, input } => {
-                    let given = cx.stack_inputs[*input as usize].take().expect("a stack was given");
-                    cx.stacks[stack.index()].set(given);
+                    let i = stack.index();
+                    match (cx.stack_inputs[*input as usize].take().expect("a stack was given"), &mut cx.lists[i]) {
+                        (Held::Stack(given), _) => cx.stacks[i].set(given),
+                        (Held::List(given), Some(list)) => list.set(given),
+                        (Held::List(_), None) => panic!("{stack:?} is no list"),
+                    }
                 }
                 Instr::StackOutput { stack, output } => {
-                    let given = cx.stacks[stack.index()].to_host(self.stacks[stack.index()].element());
+                    let (i, ty) = (stack.index(), &self.stacks[stack.index()]);
+                    let given = match list_of(ty) {
+                        Some(empty) => Held::List(cx.lists[i].replace(empty).expect("it is a list")),
+                        None => Held::Stack(cx.stacks[i].to_host(ty.element())),
+                    };
                     cx.stack_outputs[*output as usize] = Some(given);
                 }
                 Instr::StackMove { dst, src, take } if matches!(self.stacks[dst.index()], Type::List(_)) => {

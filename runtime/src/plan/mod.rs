@@ -53,7 +53,7 @@ use anabranch_dsl::ops::OpDef;
 use anabranch_dsl::{DType, HostTensor, Loc, TensorType, Type};
 use std::ops::Range;
 
-pub(crate) use exec::Context;
+pub(crate) use exec::{Context, Held};
 pub(crate) use lower::{Options, lower};
 pub(crate) use view::{Base, View, row_major};
 

@@ -143,7 +143,7 @@ impl Lower<'_> {
         let types = graph.inputs().iter().map(|&v| graph.ty(v).element().clone()).collect();
         for (i, &v) in graph.inputs().iter().enumerate() {
             let ty = graph.ty(v).element();
-            if let Type::Stack(_) = graph.ty(v) {
+            if !matches!(graph.ty(v), Type::Tensor(_)) {
                 let stack = self.new_stack(graph.ty(v).clone());
                 self.emit(Instr::StackInput { stack, input: i as u32 });
                 self.places[v.index()] = Some(Place::Stack(stack));
@@ -159,17 +159,26 @@ impl Lower<'_> {
         types
     }
 
-    /// Gives the outputs that are stacks; gives how many there are.
+    /// Gives the outputs that are stacks and lists; gives how many there are.
     fn stack_outputs(&mut self) -> usize {
         let graph = self.graph;
-        let stacks = graph.outputs().iter().filter(|&&v| matches!(graph.ty(v), Type::Stack(_)));
-        let mut n = 0;
-        for &v in stacks {
+        let mut outputs: Vec<StackId> = Vec::new();
+        for &v in graph.outputs().iter().filter(|&&v| !matches!(graph.ty(v), Type::Tensor(_))) {
             let Some(Place::Stack(stack)) = self.places[v.index()] else { panic!("{v} is no stack") };
-            self.emit(Instr::StackOutput { stack, output: n });
-            n += 1;
+            outputs.push(stack);
         }
-        n as usize
+        // A list goes away with its output, so a second one is a copy.
+        for i in 1..outputs.len() {
+            if outputs[..i].contains(&outputs[i]) {
+                let copy = self.new_stack(self.draft.stacks[outputs[i].index()].clone());
+                self.emit(Instr::StackMove { dst: copy, src: outputs[i], take: false });
+                outputs[i] = copy;
+            }
+        }
+        for (n, &stack) in outputs.iter().enumerate() {
+            self.emit(Instr::StackOutput { stack, output: n as u32 });
+        }
+        outputs.len()
     }
 
     /// What becomes of the variables. A value that lies in a variable is copied: it may be assigned itself.
