@@ -23,6 +23,11 @@ fn main() {
     }
     let (looped, unrolled) = (pipeline_time(32), unrolled_time());
     println!("modelled time of a loop and of the same unrolled (Figure 14): {looped:.3?}, {unrolled:.3?}");
+    println!("iterations per second of a trivial loop, in modelled time, without and with a barrier (Figure 11):");
+    for devices in [1, 2, 4, 8] {
+        let [without, with] = [trivial, trivial_with_barrier].map(|f| modelled_rate(devices, f));
+        println!("  {devices} devices: {without:>8.0} {with:>8.0}");
+    }
     divan::main();
 }
 
@@ -42,9 +47,9 @@ fn trivial(n: Tensor<i32>, devices: usize) -> Tensor<i32> {
     sums.into_iter().reduce(|a, b| a + b).expect("there is a device")
 }
 
-fn bench_trivial(bencher: Bencher<'_, '_>, devices: usize, builder: Builder) {
+fn bench_trivial(bencher: Bencher<'_, '_>, devices: usize, builder: Builder, f: fn(Tensor<i32>, usize) -> Tensor<i32>) {
     let session = builder.cpus(devices).build().expect("a session");
-    let f = session.function(|n: Tensor<i32>| trivial(n, devices)).expect("a function");
+    let f = session.function(|n: Tensor<i32>| f(n, devices)).expect("a function");
     assert_eq!(f.call(TRIPS).expect("it runs"), TRIPS * devices as i32);
     bencher.counter(ItemsCount::new(TRIPS as usize)).bench(|| f.call(black_box(TRIPS)).expect("it runs"));
 }
@@ -53,13 +58,41 @@ fn bench_trivial(bencher: Bencher<'_, '_>, devices: usize, builder: Builder) {
 #[divan::bench(args = [1, 2, 4, 8])]
 fn without_barrier(bencher: Bencher<'_, '_>, devices: usize) {
     // On one device, too, the loop is lowered.
-    bench_trivial(bencher, devices, Session::builder().lower_everything(devices == 1));
+    bench_trivial(bencher, devices, Session::builder().lower_everything(devices == 1), trivial);
 }
 
-/// The same with all devices at the end of each iteration before the next begins.
+/// The same loop, whose next iteration depends on all devices having done their part of this one, and each of them on all of the last one.
+#[graph]
+fn trivial_with_barrier(n: Tensor<i32>, devices: usize) -> Tensor<i32> {
+    let mut i = scalar(0);
+    let mut sums = vec![scalar(0); devices];
+    while i < n {
+        for d in 0..devices {
+            sums[d] = on(format!("/cpu:{d}"), || sums[d] + 1);
+        }
+        // Nobody begins the next iteration before the last one has come here.
+        let arrived = on("/cpu:0", || sums.iter().copied().reduce(|a, b| a.maximum(b)).expect("there is a device"));
+        for d in 0..devices {
+            sums[d] = on(format!("/cpu:{d}"), || sums[d].minimum(arrived));
+        }
+        i = on("/cpu:0", || arrived);
+    }
+    sums.into_iter().reduce(|a, b| a + b).expect("there is a device")
+}
+
+/// Iterations of a trivial loop with a barrier after each.
 #[divan::bench(args = [2, 4, 8])]
 fn with_barrier(bencher: Bencher<'_, '_>, devices: usize) {
-    bench_trivial(bencher, devices, Session::builder().parallel_iterations(1));
+    bench_trivial(bencher, devices, Session::builder(), trivial_with_barrier);
+}
+
+/// Iterations of a loop on devices whose time is modelled: a kernel takes 5 microseconds, a link 10.
+fn modelled_rate(devices: usize, f: fn(Tensor<i32>, usize) -> Tensor<i32>) -> f64 {
+    let gpus = (0..devices).map(|i| Modelled::new(&format!("/cpu:{i}")));
+    let session = Session::builder().modelled(gpus).build().expect("a session");
+    let f = session.function(move |n: Tensor<i32>| f(n, devices)).expect("a function");
+    let (_, timeline) = f.profile(TRIPS).expect("it runs");
+    f64::from(TRIPS) / timeline.total.as_secs_f64()
 }
 
 fn gpus() -> impl Iterator<Item = Modelled> {

@@ -511,6 +511,8 @@ fn sessions_that_make_no_sense_are_refused() {
     assert_eq!(refused(Session::builder().parallel_iterations(0)), "no iteration of a loop may run");
     assert!(refused(Session::builder().cpus(2).modelled(gpus(1))).contains("their clocks are not the same"));
     assert!(refused(Session::builder().cpus(2).place("w", "/cpu:7")).contains("there is no such device"));
+    assert!(refused(Session::builder().cpus(2).place("layer{i}", "/gpu:{i}")).contains("there is no such device"));
+    assert!(Session::builder().cpus(2).place("layer{i}", "/cpu:{i}").build().is_ok());
     assert!(refused(Session::builder().modelled([Modelled::new("gpu")])).contains("does not begin with `/`"));
     assert!(refused(Session::builder().modelled(vec![Modelled::new("/gpu:0"); 2])).contains("two modelled devices"));
     assert!(refused(Session::builder().modelled([Modelled::new("/gpu:0").flops(0.0)])).contains("not a positive rate"));

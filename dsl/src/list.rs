@@ -187,7 +187,7 @@ impl<T: Element> List<T> {
     /// Names the value, for messages and for printing.
     #[must_use]
     #[track_caller]
-    pub fn named(self, name: &'static str) -> List<T> {
+    pub fn named(self, name: impl AsRef<str>) -> List<T> {
         List { any: self.any.named(name), element: PhantomData }
     }
 

@@ -95,7 +95,7 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Names the value: for messages and printing, and so that it can be fed and fetched when a function is pruned. A name may be given
-    /// to several values, but then it cannot be asked for.
+    /// to several values, but then it cannot be asked for. The text of a name is kept as long as the program runs, once for all values that have it.
     ///
     /// ```
     /// use anabranch_dsl::prelude::*;
@@ -106,7 +106,7 @@ impl<T: Element> Tensor<T> {
     /// ```
     #[must_use]
     #[track_caller]
-    pub fn named(self, name: &'static str) -> Tensor<T> {
+    pub fn named(self, name: impl AsRef<str>) -> Tensor<T> {
         Tensor { any: self.any.named(name), element: PhantomData }
     }
 }

@@ -8,11 +8,12 @@ use crate::program::{Options, Program};
 use crate::results::Results;
 use crate::session::PrintTo;
 use crate::state::Guard;
-use crate::timeline::Timeline;
+use crate::timeline::{Span, Timeline};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{StopFlag, Surroundings};
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A compiled graph.
 #[derive(Debug)]
@@ -133,10 +134,18 @@ impl Engine {
     ) -> Result<(Vec<HostTensor>, Timeline)> {
         let mut timeline = Timeline::default();
         let outputs = match self {
-            Engine::Whole(_) => {
+            Engine::Whole(whole) => {
                 let begin = std::time::Instant::now();
                 let outputs = self.step(inputs, vars, cx)?;
                 timeline.total = begin.elapsed();
+                timeline.spans.push(Span {
+                    device: whole.placed.as_ref().map_or_else(|| "/cpu:0".to_owned(), |(_, name)| name.to_string()),
+                    name: whole.program.graph().name.clone(),
+                    loc: Loc::UNKNOWN,
+                    iterations: Vec::new(),
+                    begin: Duration::ZERO,
+                    end: timeline.total,
+                });
                 outputs
             }
             Engine::Parts(parts) => parts.step(inputs, vars, cx, Some(&mut timeline))?,

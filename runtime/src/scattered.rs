@@ -73,7 +73,7 @@ impl ScatteredProgram {
         let n = how.devices as usize;
         let devices = if how.modelled {
             let gpus: Vec<_> = (0..n).map(|i| Modelled::new(&format!("/gpu:{i}"))).collect();
-            Modelled::devices(&Modelled::topology(&gpus)?)
+            Modelled::devices(&Modelled::topology(&gpus)?, false)
         } else {
             let cpu = |i| Arc::new(CpuDevice::new(DeviceId::from_index(i), None, 1)) as Arc<dyn Device>;
             (0..n).map(cpu).collect()

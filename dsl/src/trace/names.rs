@@ -6,7 +6,7 @@
 
 use super::{Any, Traced, try_with};
 use crate::edit_distance::edit_distance;
-use crate::ir::{Op, Value};
+use crate::ir::{Op, Value, intern};
 use crate::{Diagnostic, Loc, Result};
 
 /// A name that the program gave to a value.
@@ -24,7 +24,8 @@ impl Any {
     /// Names the value: for printing and messages if it has no name, and so that it can be fed and fetched; see
     /// [`Traced::value_named`].
     #[track_caller]
-    pub fn named(self, name: &'static str) -> Any {
+    pub fn named(self, name: impl AsRef<str>) -> Any {
+        let name = intern(name.as_ref());
         let loc = Loc::caller();
         try_with(|t| {
             t.check_trace(self, loc)?;

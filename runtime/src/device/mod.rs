@@ -162,7 +162,7 @@ impl Devices {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / topology.devices.len()).max(1);
         let all: Vec<Arc<dyn Device>> = if is_modelled {
-            Modelled::devices(&topology)
+            Modelled::devices(&topology, true)
         } else {
             topology.alone = cores as f64 / threads as f64;
             let cpu = |id: DeviceId| CpuDevice::new(id, Some(topology.device(id).name), threads);

@@ -106,11 +106,12 @@ impl Modelled {
         Ok(Topology::new(infos, |from, _| link(from)).with_host_links(link))
     }
 
-    /// The devices of a topology.
-    pub(crate) fn devices(topology: &Topology) -> Vec<Arc<dyn Device>> {
+    /// The devices of a topology. Errors speak of them if they are `named`.
+    pub(crate) fn devices(topology: &Topology, named: bool) -> Vec<Arc<dyn Device>> {
         let topology = Arc::new(topology.clone());
-        let device = |id| Arc::new(ModelledDevice { id, topology: topology.clone() }) as Arc<dyn Device>;
-        topology.ids().map(device).collect()
+        let name = |id| named.then(|| topology.device(id).name);
+        let device = |id| Arc::new(ModelledDevice { id, name: name(id), topology: topology.clone() });
+        topology.ids().map(|id| device(id) as Arc<dyn Device>).collect()
     }
 }
 
@@ -118,6 +119,7 @@ impl Modelled {
 #[derive(Debug)]
 struct ModelledDevice {
     id: DeviceId,
+    name: Option<DeviceName>,
     topology: Arc<Topology>,
 }
 
@@ -142,7 +144,7 @@ fn with_clock<T>(step: &Step, f: impl FnOnce(&mut Clock) -> T) -> T {
 
 impl Device for ModelledDevice {
     fn name(&self) -> Option<DeviceName> {
-        Some(self.topology.device(self.id).name)
+        self.name
     }
 
     fn is_modelled(&self) -> bool {

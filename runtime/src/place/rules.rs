@@ -89,7 +89,10 @@ impl Rules {
     /// Fails if a rule without a word in its device stands for no device.
     pub(crate) fn check(&self, topology: &Topology) -> Result<()> {
         for rule in &self.0 {
-            if let Ok(pattern) = rule.device.parse::<DevicePattern>()
+            // What is in braces stands for some number.
+            let device: Vec<&str> =
+                rule.device.split('{').map(|s| s.split_once('}').map_or(s, |(_, rest)| rest)).collect();
+            if let Ok(pattern) = device.join("*").parse::<DevicePattern>()
                 && topology.matching(&pattern).is_empty()
             {
                 let message = format!("the rule {:?} -> {:?}: there is no such device", rule.names, rule.device);
