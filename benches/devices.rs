@@ -24,7 +24,7 @@ fn main() {
     let (looped, unrolled) = (pipeline_time(32), unrolled_time());
     println!("modelled time of a loop and of the same unrolled (Figure 14): {looped:.3?}, {unrolled:.3?}");
     println!("iterations per second of a trivial loop, in modelled time, without and with a barrier (Figure 11):");
-    for devices in [1, 2, 4, 8] {
+    for devices in [2, 4, 8] {
         let [without, with] = [trivial, trivial_with_barrier].map(|f| modelled_rate(devices, f));
         println!("  {devices} devices: {without:>8.0} {with:>8.0}");
     }
