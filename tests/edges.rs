@@ -52,3 +52,46 @@ fn windows_of_absurd_numbers_are_errors() {
         assert!(back.is_err(), "{back:?}");
     }
 }
+
+#[graph]
+fn grows_for_long(y: Tensor<f64>) -> Tensor<f64> {
+    let mut z = y;
+    while z < 1e18 {
+        z = z * z.cos() + 1.0;
+    }
+    z
+}
+
+/// A loop over numbers is native code, which pushes what its gradient needs. It runs in a process of its own with little memory.
+#[test]
+#[cfg(target_os = "linux")]
+fn native_code_that_outgrows_memory_is_an_error_with_its_line() -> anabranch::Result<()> {
+    const CHILD: &str = "ANABRANCH_LITTLE_MEMORY";
+    if std::env::var_os(CHILD).is_none() {
+        let name = "native_code_that_outgrows_memory_is_an_error_with_its_line";
+        let tests = std::env::current_exe().expect("this program has a path");
+        let limited = std::process::Command::new("sh")
+            .args(["-c", r#"ulimit -v 250000 && exec "$0" --exact "$1" --nocapture"#])
+            .arg(tests)
+            .arg(name)
+            .env(CHILD, "1")
+            .output()
+            .expect("there is a shell");
+        let said = String::from_utf8_lossy(&limited.stderr);
+        assert!(limited.status.success() && said.contains("it went on"), "{said}");
+        return Ok(());
+    }
+    let session = Session::new()?;
+    let f = session.function(|y: Tensor<f64>| {
+        let z = grows_for_long(y);
+        gradients(z, y)
+    })?;
+    let text = f.explain(&[anabranch::TensorType::new(anabranch::DType::F64, [])])?;
+    assert!(text.contains("native"), "{text}");
+    let error = f.call(0.5).unwrap_err();
+    assert!(error.message.contains("bytes of memory"), "{error}");
+    assert!(error.to_string().contains("tests/edges.rs") && error.to_string().contains("while z < 1e18"), "{error}");
+    assert_eq!(f.call(1e20)?, 1.0, "the session stays usable");
+    eprintln!("it went on");
+    Ok(())
+}

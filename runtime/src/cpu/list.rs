@@ -4,7 +4,7 @@
 //! and the words of errors are those of the interpreter.
 
 use super::element::{bytes_of, to_buffer};
-use super::stack::add_bytes;
+use super::stack::{add_bytes, grow};
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::interp::list::HostList;
 use anabranch_dsl::ir::ListOp;
@@ -139,16 +139,7 @@ impl List {
         let after = len.checked_mul(self.bytes).ok_or_else(|| self.too_large(op, len, loc))?;
         let words = after.div_ceil(8);
         if words > self.words.len() {
-            // Growth by doubling, so that pushing takes constant time on average.
-            let (present, ample) = (self.words.len(), words.max(2 * self.words.len()).max(8));
-            let words = match self.words.try_reserve_exact(ample - present) {
-                Ok(()) => ample,
-                Err(_) => words,
-            };
-            if self.words.try_reserve_exact(words - present).is_err() {
-                return Err(self.too_large(op, len, loc));
-            }
-            self.words.resize(words, 0);
+            grow(&mut self.words, words).map_err(|_| self.too_large(op, len, loc))?;
         }
         if self.written.try_reserve(len.saturating_sub(self.written.len())).is_err() {
             return Err(self.too_large(op, len, loc));

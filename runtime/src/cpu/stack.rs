@@ -41,6 +41,20 @@ pub(crate) struct NoMemory {
     pub(crate) bytes: usize,
 }
 
+/// Makes memory one of at least so many words: twice what it was, so that pushing takes constant time on average, or else less, but never so little that
+/// each push would move everything.
+pub(super) fn grow(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> {
+    let present = memory.len();
+    for part in [1, 4, 16, 64] {
+        let ample = words.max(present.saturating_add(present / part)).max(8);
+        if memory.try_reserve_exact(ample - present).is_ok() {
+            memory.resize(ample, 0);
+            return Ok(());
+        }
+    }
+    Err(NoMemory { bytes: 8 * words })
+}
+
 impl Stack {
     /// Where native code finds the fields of a stack.
     pub(crate) const ADDRESS: usize = std::mem::offset_of!(Stack, address);
@@ -154,17 +168,10 @@ impl Stack {
         if words <= present {
             return Ok(());
         }
-        // Growth by doubling, so that pushing takes constant time on average; less where that is too much.
-        let ample = words.max(2 * present).max(8);
-        let mut there_is = |n: usize| self.words.try_reserve_exact(n - present).is_ok();
-        let words = match [ample, words].into_iter().find(|&n| there_is(n)) {
-            Some(words) => words,
-            None => return Err(NoMemory { bytes: 8 * words }),
-        };
-        self.words.resize(words, 0);
+        grow(&mut self.words, words)?;
         self.address = self.words.as_mut_ptr().expose_provenance();
         // Elements without content need no room, and are pushed by calls.
-        self.capacity = (8 * words).checked_div(self.element_bytes()).unwrap_or(0);
+        self.capacity = (8 * self.words.len()).checked_div(self.element_bytes()).unwrap_or(0);
         Ok(())
     }
 

@@ -184,7 +184,11 @@ impl Lower<'_> {
             StackOp::New(_) | StackOp::Zeros(_) => unreachable!("handled above"),
             StackOp::Push => {
                 let operand = self.operand(data.operands[1])?;
-                let step = self.add_step(Kernel::Data, vec![operand], Out::Nothing, None, name, data.loc);
+                // Of what a gradient saves the place is that of the value, or else of the loop.
+                let around = graph.region(data.region).owner.map_or(Loc::UNKNOWN, |owner| graph.node(owner).loc);
+                let places = [data.loc, graph.loc(data.operands[1]), around];
+                let loc = places.into_iter().find(|loc| loc.is_known()).unwrap_or(Loc::UNKNOWN);
+                let step = self.add_step(Kernel::Data, vec![operand], Out::Nothing, None, name, loc);
                 self.emit(Instr::StackPush { stack, step });
             }
             StackOp::Pop => {
