@@ -89,7 +89,10 @@ impl Softmax {
     fn rows_as<T: Exponential>(&self, x: &[T], y: &mut [T]) {
         let [n, n_out] = self.row_lengths().expect("rows lie one behind the other");
         for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n_out)) {
-            wide(|| self.row(x, y));
+            wide(
+                #[inline(always)]
+                || self.row(x, y),
+            );
         }
     }
 
@@ -97,7 +100,10 @@ impl Softmax {
         let n_out = if self.normal == Normal::LogSumExp { 1 } else { self.n };
         blocks(x, y, [self.n * self.inner, n_out * self.inner], |x, y| {
             if self.inner == 1 {
-                wide(|| self.row(x, y));
+                wide(
+                    #[inline(always)]
+                    || self.row(x, y),
+                );
             } else {
                 (0..self.inner).for_each(|at| self.column(x, y, at));
             }
@@ -148,9 +154,14 @@ fn exponentials<T: Exponential>(x: &[T], shift: T, mut each: impl FnMut(usize, &
     let (groups, rest) = x.as_chunks::<LANES>();
     let mut lanes = [T::default(); LANES];
     for (k, group) in groups.iter().enumerate() {
-        let group = group.map(|x| x.minus(shift).fast_exp());
-        each(k * LANES, &group);
-        lanes.iter_mut().zip(group).for_each(|(lane, e)| *lane = lane.plus(e));
+        let mut values = [T::default(); LANES];
+        for (e, x) in values.iter_mut().zip(group) {
+            *e = x.minus(shift).fast_exp();
+        }
+        each(k * LANES, &values);
+        for (lane, e) in lanes.iter_mut().zip(values) {
+            *lane = lane.plus(e);
+        }
     }
     let mut n = LANES;
     while n > 1 {
