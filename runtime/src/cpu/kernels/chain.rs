@@ -14,6 +14,7 @@
 use super::elementwise::{Arg, MapOp};
 use crate::cpu::vector::{Lane, Level, Plain, Task, Vector};
 use anabranch_dsl::DType;
+use std::mem::MaybeUninit;
 
 /// The largest number of instructions.
 const MAX_STEPS: usize = 40;
@@ -193,25 +194,27 @@ impl Chain {
     /// # Safety
     /// As for [`Chain::run`].
     unsafe fn run_as<T: Lane>(&self, n: usize, place_of: impl Fn(Arg) -> Place) {
-        let mut steps = [Step { kind: Kind::Load, at: std::ptr::null_mut(), one: T::default() }; MAX_STEPS];
+        let mut steps = [const { MaybeUninit::uninit() }; MAX_STEPS];
         for (step, instr) in steps.iter_mut().zip(&self.instrs) {
             let [many, one] = instr.kinds;
-            *step = match instr.with {
-                With::Nothing => Step { kind: one, ..*step },
-                With::Number(Number::Zero) => Step { kind: one, one: T::default(), ..*step },
-                With::Number(Number::One) => Step { kind: one, one: T::ONE, ..*step },
-                With::Number(Number::MinusOne) => Step { kind: one, one: T::default() - T::ONE, ..*step },
+            let of = |x: T| Step { kind: one, at: std::ptr::null_mut(), one: x };
+            step.write(match instr.with {
+                With::Nothing | With::Number(Number::Zero) => of(T::default()),
+                With::Number(Number::One) => of(T::ONE),
+                With::Number(Number::MinusOne) => of(T::default() - T::ONE),
                 With::Value(arg) => match place_of(arg) {
                     Place::Elements(at) => {
                         debug_assert!(at.cast::<T>().is_aligned());
-                        Step { kind: many, at: at.cast(), ..*step }
+                        Step { kind: many, at: at.cast(), one: T::default() }
                     }
                     // SAFETY: the caller says that it can be read.
-                    Place::One(at) => Step { kind: one, one: unsafe { *at.cast() }, ..*step },
+                    Place::One(at) => of(unsafe { *at.cast() }),
                 },
-            };
+            });
         }
-        self.level.run(Tiles { steps: &steps[..self.instrs.len()], n });
+        // SAFETY: so many were written.
+        let steps = unsafe { steps[..self.instrs.len()].assume_init_ref() };
+        self.level.run(Tiles { steps, n });
     }
 }
 

@@ -19,7 +19,9 @@ use anabranch_dsl::DType;
 use std::cell::RefCell;
 
 /// Elements of one block.
-pub(super) const BLOCK: usize = 512;
+pub(super) const BLOCK: usize = 1024;
+/// The least number of elements of a row at whose end a block ends.
+const MIN_ROW: usize = 64;
 /// Elements from which on the work is split over threads, and elements of one part: a multiple of [`BLOCK`].
 const PARALLEL: usize = 1 << 17;
 const PART: usize = 1 << 15;
@@ -123,6 +125,8 @@ pub(crate) struct Map {
     results: Vec<u8>,
     /// Bytes of a block of scratch memory.
     slot: usize,
+    /// See [`Map::row`].
+    row: Option<usize>,
 }
 
 /// Where the results of a map go: the bytes of some elements of each, in order.
@@ -190,16 +194,17 @@ impl Map {
         let sizes = access.iter().map(|a| a.size).chain(ops.iter().map(|op| op.dtype.size()));
         let slot = BLOCK * sizes.max().unwrap_or(8);
         let (to, copied) = places(&ops, access.len(), &results);
-        let mut map = Map { ops, passes: Vec::new(), n, access, to, copied, results, slot };
+        let mut map = Map { ops, passes: Vec::new(), n, access, to, copied, results, slot, row: None };
         map.find_passes();
         map
     }
 
-    /// Finds out what is computed in one pass, and how these read operands.
+    /// Finds out where blocks end, what is computed in one pass, and how these read operands.
     fn find_passes(&mut self) {
         let last = self.ops.len().wrapping_sub(1);
         let is_kept = |op: usize| self.results.contains(&(op as u8)) || (self.results.is_empty() && op == last);
         self.passes.clear();
+        self.row = None;
         // Of each operation whether it is one of a chain.
         let mut is_chained = Vec::with_capacity(self.ops.len());
         while is_chained.len() < self.ops.len() {
@@ -218,6 +223,12 @@ impl Map {
         for (i, reach) in self.access.iter_mut().enumerate() {
             let users = || (0..self.ops.len()).filter(|&op| self.ops[op].args.contains(&Arg::Operand(i as u8)));
             reach.fills = self.ops.is_empty() || users().any(|op| !is_chained[op]);
+            if let (Access::Strided { axes, .. }, false) = (&reach.access, reach.fills)
+                && let Some(Axis { n, strides: [0] }) = axes.last()
+                && *n >= MIN_ROW
+            {
+                self.row = Some(self.row.map_or(*n, |row| row.min(*n)));
+            }
             if let Access::InPlace { result, direct } = &mut reach.access {
                 // What writes the result goes from element to element, too, and stands behind all that read what lay there.
                 let writer = self.results[*result] as usize;
@@ -240,6 +251,17 @@ impl Map {
     /// Number of operands.
     pub(super) fn n_operands(&self) -> usize {
         self.access.len()
+    }
+
+    /// The number of elements for which all operands of chains that do not change from each element to the next are one element, if
+    /// it is worth it to end blocks there.
+    pub(super) fn row(&self) -> Option<usize> {
+        self.row
+    }
+
+    /// The number of elements of the block that begins at an element, unless there are fewer.
+    pub(super) fn block_at(&self, first: usize) -> usize {
+        self.row.map_or(BLOCK, |row| BLOCK.min(row - first % row))
     }
 
     /// Number of elements.
@@ -338,7 +360,7 @@ impl Map {
     ) -> Result<(), Failed> {
         let mut start = 0;
         while start < n {
-            let len = BLOCK.min(n - start);
+            let len = self.block_at(first + start).min(n - start);
             self.block(walk, first + start, len, Some((&mut *outs, start)), scratch)?;
             start += len;
         }
