@@ -42,7 +42,7 @@ pub struct Program {
     options: Options,
     /// Memory of results that callers have dropped.
     results: Arc<Results>,
-    free: Mutex<Vec<Context>>,
+    free: Mutex<Vec<Box<Context>>>,
 }
 
 /// Memory of steps that is kept for later ones.
@@ -262,14 +262,14 @@ impl Program {
         Ok(())
     }
 
-    fn context(&self, plan: &Plan) -> Result<Context> {
+    fn context(&self, plan: &Plan) -> Result<Box<Context>> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        free.map_or_else(|| Context::new(plan), Ok)
+        free.map_or_else(|| Context::new(plan).map(Box::new), Ok)
     }
 
     /// Keeps the memory of a step for a later one. That of a step that failed is freed instead: its stacks may have grown without
     /// bound.
-    fn give_back(&self, cx: Context) {
+    fn give_back(&self, cx: Box<Context>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MAX_FREE {
             free.push(cx);
