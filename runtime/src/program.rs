@@ -42,6 +42,7 @@ pub struct Program {
     options: Options,
     /// Memory of results that callers have dropped.
     results: Arc<Results>,
+    #[expect(clippy::vec_box, reason = "each step takes one and gives it back: a pointer is moved, not all of it")]
     free: Mutex<Vec<Box<Context>>>,
 }
 

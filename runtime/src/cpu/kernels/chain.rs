@@ -183,9 +183,10 @@ impl Chain {
     /// # Safety
     /// What `place_of` says can be read, and of results written, for so many elements of the type, and nothing else uses it meanwhile.
     pub(super) unsafe fn run(&self, n: usize, place_of: impl Fn(Arg) -> Place) {
-        // SAFETY: as the caller says.
         match self.dtype {
+            // SAFETY: as the caller says.
             DType::F32 => unsafe { self.run_as::<f32>(n, place_of) },
+            // SAFETY: as the caller says.
             DType::F64 => unsafe { self.run_as::<f64>(n, place_of) },
             other => panic!("a chain of {other}"),
         }
@@ -294,8 +295,8 @@ unsafe fn tile<V: Vector, const W: usize>(steps: &[Step<V::T>], at: usize) {
                 Kind::Load => many!(|_a, b| b),
                 Kind::LoadOne => one!(|_a, b| b),
                 Kind::Store => {
-                    for i in 0..W {
-                        acc[i].store(step.at.add(at + i * V::N));
+                    for (i, acc) in acc.iter().enumerate() {
+                        acc.store(step.at.add(at + i * V::N));
                     }
                 }
                 Kind::Double => own!(|a| a.add(a)),
