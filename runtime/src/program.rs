@@ -44,7 +44,8 @@ pub struct Program {
     options: Options,
     /// Memory of results that callers have dropped.
     results: Arc<Results>,
-    free: Mutex<Vec<Context>>,
+    #[expect(clippy::vec_box, reason = "each step takes one and gives it back: a pointer is moved, not all of it")]
+    free: Mutex<Vec<Box<Context>>>,
 }
 
 /// What goes into a part of a graph, and comes out of it. A clone shares the memory.
@@ -304,14 +305,14 @@ impl Program {
         Ok(())
     }
 
-    fn context(&self, plan: &Plan) -> Result<Context> {
+    fn context(&self, plan: &Plan) -> Result<Box<Context>> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        free.map_or_else(|| Context::new(plan), Ok)
+        free.map_or_else(|| Context::new(plan).map(Box::new), Ok)
     }
 
     /// Keeps the memory of a step for a later one. That of a step that failed is freed instead: its stacks may have grown without
     /// bound.
-    fn give_back(&self, cx: Context) {
+    fn give_back(&self, cx: Box<Context>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MAX_FREE {
             free.push(cx);

@@ -46,8 +46,11 @@ impl Results {
                 return kept.buffers.remove(i);
             }
         }
-        // Zeros come without being touched where the system has memory; whether it has is found out first, since zeros do not fail.
-        Vec::<u8>::new().try_reserve_exact(bytes).ok()?;
+        // Zeros come without being touched where the system has memory; whether it has is found out first, since zeros do not fail. What
+        // is small, the allocator has.
+        if bytes >= LARGE {
+            Vec::<u8>::new().try_reserve_exact(bytes).ok()?;
+        }
         Some(Buffer::zeros(dtype, n))
     }
 }

@@ -104,6 +104,9 @@ impl Guard<'_> {
 
 /// Locks cells, the `i`-th for writing if `writes[i]`; the guards come in the order of the cells.
 pub(crate) fn lock<'a>(cells: &'a [Arc<Cell>], order: &[usize], writes: &[bool]) -> Vec<Guard<'a>> {
+    if cells.is_empty() {
+        return Vec::new();
+    }
     let mut guards: Vec<Option<Guard<'a>>> = cells.iter().map(|_| None).collect();
     for &i in order {
         guards[i] = Some(if writes[i] { Guard::Write(cells[i].write()) } else { Guard::Read(cells[i].read()) });

@@ -22,6 +22,8 @@ const SHAPES: &[[usize; 2]] = &[
     [33, 100],
     [4, 511],
     [3, 512],
+    [4, 1023],
+    [3, 1024],
     [2, 1500],
     [700, 3],
     [520, 257],
@@ -57,6 +59,22 @@ fn chains_are_reduced_over_rows_columns_and_all() {
             })
             .unwrap_or_else(|e| panic!("{shape:?}: {e}"));
         }
+    }
+}
+
+#[test]
+fn what_belongs_to_a_row_is_one_element_until_the_row_ends() {
+    // Rows that a block has several of, that it has a part of, and that are too short to end blocks.
+    for shape in [[6, 5, 70], [3, 7, 300], [2, 3, 1100], [40, 9, 33], [3, 2, 64]] {
+        let of_rows = [shape[0], shape[1], 1];
+        check(&[numbers(&shape), numbers(&of_rows), numbers(&[shape[0], 1, 1])], |x| {
+            let [row, matrix] = [x[1], x[2]].map(|x| x.broadcast_to(shape));
+            let y = x[0].sub(row).mul(matrix);
+            let z = row.div(x[0].mul(x[0]).add(matrix)).maximum(matrix);
+            // The sine is no operation of a chain, so that one operand is one element for some and a block for others.
+            vec![y.add(row), z, y.mul(y).sum_all(), y.sum(2, false), z.sum(0, false), row.sin().mul(x[0].sub(row))]
+        })
+        .unwrap_or_else(|e| panic!("{shape:?}: {e}"));
     }
 }
 

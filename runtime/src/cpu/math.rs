@@ -7,7 +7,8 @@
 
 use std::f64::consts::LN_2;
 
-/// Runs `f` with the widest vectors of this processor. It is the same code and gives the same bits.
+/// Runs `f` with the widest vectors of this processor. It is the same code and gives the same bits. A closure is to be marked
+/// `#[inline(always)]`: one that becomes a function of its own has the vectors that every processor has.
 #[inline(always)]
 pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]

@@ -3,12 +3,27 @@
 //! A [`Task`] is written once for any [`Vector`]; [`Level::run`] compiles it for each instruction set and runs it with one. Sums over
 //! lanes are in an order that depends on the width of vectors, so other processors may give other bits.
 
+use super::math::Real;
 use bytemuck::Pod;
+use std::ops::{Add, Div, Mul, Sub};
 
 /// An element of vectors.
 pub(crate) trait Lane:
-    Pod + Default + Send + Sync + PartialOrd + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self>
+    Pod
+    + Default
+    + Send
+    + Sync
+    + PartialOrd
+    + Real
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
 {
+    /// The number 1.
+    const ONE: Self;
+    /// The square root.
+    fn root(self) -> Self;
     /// 512 bits.
     #[cfg(target_arch = "x86_64")]
     type V512: Vector<T = Self>;
@@ -38,6 +53,18 @@ pub(crate) trait Vector: Copy {
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
     /// `self + b`
     unsafe fn add(self, b: Self) -> Self;
+    /// `self - b`
+    unsafe fn sub(self, b: Self) -> Self;
+    /// `self * b`
+    unsafe fn mul(self, b: Self) -> Self;
+    /// `self / b`
+    unsafe fn div(self, b: Self) -> Self;
+    /// The square root.
+    unsafe fn root(self) -> Self;
+    /// As [`Real::larger`].
+    unsafe fn larger(self, b: Self) -> Self;
+    /// As [`Real::smaller`].
+    unsafe fn smaller(self, b: Self) -> Self;
     /// The sum of all lanes.
     unsafe fn sum(self) -> Self::T;
     /// Asks for a line of memory to be brought to the cache, if the processor takes such requests. `p` may be any address.
@@ -169,6 +196,30 @@ impl<T: Lane, const N: usize> Vector for Plain<T, N> {
         Plain(std::array::from_fn(|i| self.0[i] + b.0[i]))
     }
     #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        Plain(std::array::from_fn(|i| self.0[i] - b.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        Plain(std::array::from_fn(|i| self.0[i] * b.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        Plain(std::array::from_fn(|i| self.0[i] / b.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn root(self) -> Self {
+        Plain(self.0.map(T::root))
+    }
+    #[inline(always)]
+    unsafe fn larger(self, b: Self) -> Self {
+        Plain(std::array::from_fn(|i| self.0[i].larger(b.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn smaller(self, b: Self) -> Self {
+        Plain(std::array::from_fn(|i| self.0[i].smaller(b.0[i])))
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> T {
         self.0.into_iter().fold(T::default(), |sum, x| sum + x)
     }
@@ -180,7 +231,11 @@ mod x86 {
     use std::arch::x86_64::*;
 
     macro_rules! vector {
-        ($v:ident $t:ident $n:literal: $splat:ident $load:ident $store:ident $fma:ident $add:ident, $sum:expr) => {
+        (
+            $v:ident $t:ident $n:literal: $splat:ident $load:ident $store:ident $fma:ident
+            $add:ident $sub:ident $mul:ident $div:ident $root:ident,
+            sum $sum:expr, larger $larger:expr, smaller $smaller:expr
+        ) => {
             impl Vector for $v {
                 type T = $t;
                 const N: usize = $n;
@@ -211,6 +266,36 @@ mod x86 {
                     unsafe { $add(self, b) }
                 }
                 #[inline(always)]
+                unsafe fn sub(self, b: Self) -> Self {
+                    // SAFETY: as above.
+                    unsafe { $sub(self, b) }
+                }
+                #[inline(always)]
+                unsafe fn mul(self, b: Self) -> Self {
+                    // SAFETY: as above.
+                    unsafe { $mul(self, b) }
+                }
+                #[inline(always)]
+                unsafe fn div(self, b: Self) -> Self {
+                    // SAFETY: as above.
+                    unsafe { $div(self, b) }
+                }
+                #[inline(always)]
+                unsafe fn root(self) -> Self {
+                    // SAFETY: as above.
+                    unsafe { $root(self) }
+                }
+                #[inline(always)]
+                unsafe fn larger(self, b: Self) -> Self {
+                    // SAFETY: as above.
+                    unsafe { $larger(self, b) }
+                }
+                #[inline(always)]
+                unsafe fn smaller(self, b: Self) -> Self {
+                    // SAFETY: as above.
+                    unsafe { $smaller(self, b) }
+                }
+                #[inline(always)]
                 unsafe fn prefetch(p: *const $t) {
                     // SAFETY: a request for any address has no effect that a program can see.
                     unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
@@ -223,21 +308,43 @@ mod x86 {
             }
         };
     }
-    vector!(__m512 f32 16: _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_fmadd_ps _mm512_add_ps, |v| _mm512_reduce_add_ps(v));
-    vector!(__m512d f64 8: _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_fmadd_pd _mm512_add_pd, |v| _mm512_reduce_add_pd(v));
-    vector!(__m256 f32 8: _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_fmadd_ps _mm256_add_ps, |v| {
-        let mut lanes = [0.0; 8];
-        _mm256_storeu_ps(lanes.as_mut_ptr(), v);
-        lanes.into_iter().sum::<f32>()
-    });
-    vector!(__m256d f64 4: _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_fmadd_pd _mm256_add_pd, |v| {
-        let mut lanes = [0.0; 4];
-        _mm256_storeu_pd(lanes.as_mut_ptr(), v);
-        lanes.into_iter().sum::<f64>()
-    });
+    // The instructions for extremes give the second operand if one is `NaN`; so a first one that is `NaN` is put back.
+    vector!(__m512 f32 16: _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_fmadd_ps
+        _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_div_ps _mm512_sqrt_ps,
+        sum |v| _mm512_reduce_add_ps(v),
+        larger |a, b| _mm512_mask_mov_ps(_mm512_max_ps(a, b), _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a), a),
+        smaller |a, b| _mm512_mask_mov_ps(_mm512_min_ps(a, b), _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a), a));
+    vector!(__m512d f64 8: _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_fmadd_pd
+        _mm512_add_pd _mm512_sub_pd _mm512_mul_pd _mm512_div_pd _mm512_sqrt_pd,
+        sum |v| _mm512_reduce_add_pd(v),
+        larger |a, b| _mm512_mask_mov_pd(_mm512_max_pd(a, b), _mm512_cmp_pd_mask::<_CMP_UNORD_Q>(a, a), a),
+        smaller |a, b| _mm512_mask_mov_pd(_mm512_min_pd(a, b), _mm512_cmp_pd_mask::<_CMP_UNORD_Q>(a, a), a));
+    vector!(__m256 f32 8: _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_fmadd_ps
+        _mm256_add_ps _mm256_sub_ps _mm256_mul_ps _mm256_div_ps _mm256_sqrt_ps,
+        sum |v| {
+            let mut lanes = [0.0; 8];
+            _mm256_storeu_ps(lanes.as_mut_ptr(), v);
+            lanes.into_iter().sum::<f32>()
+        },
+        larger |a, b| _mm256_blendv_ps(_mm256_max_ps(a, b), a, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a)),
+        smaller |a, b| _mm256_blendv_ps(_mm256_min_ps(a, b), a, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a)));
+    vector!(__m256d f64 4: _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_fmadd_pd
+        _mm256_add_pd _mm256_sub_pd _mm256_mul_pd _mm256_div_pd _mm256_sqrt_pd,
+        sum |v| {
+            let mut lanes = [0.0; 4];
+            _mm256_storeu_pd(lanes.as_mut_ptr(), v);
+            lanes.into_iter().sum::<f64>()
+        },
+        larger |a, b| _mm256_blendv_pd(_mm256_max_pd(a, b), a, _mm256_cmp_pd::<_CMP_UNORD_Q>(a, a)),
+        smaller |a, b| _mm256_blendv_pd(_mm256_min_pd(a, b), a, _mm256_cmp_pd::<_CMP_UNORD_Q>(a, a)));
 }
 
 impl Lane for f32 {
+    const ONE: f32 = 1.0;
+    #[inline(always)]
+    fn root(self) -> f32 {
+        self.sqrt()
+    }
     #[cfg(target_arch = "x86_64")]
     type V512 = std::arch::x86_64::__m512;
     #[cfg(target_arch = "x86_64")]
@@ -245,6 +352,11 @@ impl Lane for f32 {
     type V128 = Plain<f32, 4>;
 }
 impl Lane for f64 {
+    const ONE: f64 = 1.0;
+    #[inline(always)]
+    fn root(self) -> f64 {
+        self.sqrt()
+    }
     #[cfg(target_arch = "x86_64")]
     type V512 = std::arch::x86_64::__m512d;
     #[cfg(target_arch = "x86_64")]

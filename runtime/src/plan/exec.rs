@@ -414,6 +414,11 @@ impl Plan {
         pool: &Arc<Results>,
     ) -> Vec<HostTensor> {
         let foreign = Foreign { inputs, constants: &self.constants, vars: vars.shared() };
+        if self.results.is_empty() {
+            let outputs = self.outputs.iter().map(|(operand, _)| self.host(cx, operand, foreign)).collect();
+            self.commit(cx, inputs, vars);
+            return outputs;
+        }
         let copied = |(i, (operand, _)): (usize, &(Operand, TensorType))| match self.is_result(i, operand) {
             Some(_) => None,
             None => Some(self.host(cx, operand, foreign)),

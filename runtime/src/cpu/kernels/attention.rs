@@ -210,16 +210,19 @@ impl Attention {
         for keys in self.blocks(&queries) {
             let scores = &mut scores[..queries.len() * keys.len()];
             self.scores(x, &queries, &keys, scores);
-            wide(|| {
-                for (i, row) in scores.chunks_exact_mut(keys.len()).enumerate() {
-                    let (seen, unseen) = row.split_at_mut(self.visible(queries.start + i, &keys));
-                    let scale = exponentials(seen, &mut largest[i], &mut sums[i]);
-                    unseen.fill(T::default());
-                    if keys.start > 0 {
-                        y[i * self.width..][..self.width].iter_mut().for_each(|y| *y *= scale);
+            wide(
+                #[inline(always)]
+                || {
+                    for (i, row) in scores.chunks_exact_mut(keys.len()).enumerate() {
+                        let (seen, unseen) = row.split_at_mut(self.visible(queries.start + i, &keys));
+                        let scale = exponentials(seen, &mut largest[i], &mut sums[i]);
+                        unseen.fill(T::default());
+                        if keys.start > 0 {
+                            y[i * self.width..][..self.width].iter_mut().for_each(|y| *y *= scale);
+                        }
                     }
-                }
-            });
+                },
+            );
             let weights = MatRef::from_row_major_slice(scores, queries.len(), keys.len());
             add_product(y, weights, rows_of(x.v, &keys));
         }
@@ -268,13 +271,16 @@ impl Attention {
             let slopes = &mut slopes[..n * keys.len()];
             self.scores(x, &queries, &keys, scores);
             self.slopes(x, &queries, &keys, slopes);
-            wide(|| {
-                for (i, row) in scores.chunks_exact_mut(keys.len()).enumerate() {
-                    let (seen, _) = row.split_at_mut(self.visible(queries.start + i, &keys));
-                    let scale = exponentials(seen, &mut largest[i], &mut sums[i]);
-                    means[i] = means[i] * scale + dot(seen, &slopes[i * keys.len()..]);
-                }
-            });
+            wide(
+                #[inline(always)]
+                || {
+                    for (i, row) in scores.chunks_exact_mut(keys.len()).enumerate() {
+                        let (seen, _) = row.split_at_mut(self.visible(queries.start + i, &keys));
+                        let scale = exponentials(seen, &mut largest[i], &mut sums[i]);
+                        means[i] = means[i] * scale + dot(seen, &slopes[i * keys.len()..]);
+                    }
+                },
+            );
         }
         let is_one = self.m <= KEYS;
         let root = T::inverse_root(self.size);
@@ -285,24 +291,27 @@ impl Attention {
                 self.scores(x, &queries, &keys, scores);
                 self.slopes(x, &queries, &keys, slopes);
             }
-            wide(|| {
-                let rows = scores.chunks_exact_mut(keys.len()).zip(slopes.chunks_exact_mut(keys.len()));
-                for (i, (p, d)) in rows.enumerate() {
-                    let visible = self.visible(queries.start + i, &keys);
-                    p[visible..].fill(T::default());
-                    d[visible..].fill(T::default());
-                    let (p, d) = (&mut p[..visible], &mut d[..visible]);
-                    if !is_one {
-                        let shift = shift(largest[i]);
-                        p.iter_mut().for_each(|p| *p = (*p - shift).fast_exp());
+            wide(
+                #[inline(always)]
+                || {
+                    let rows = scores.chunks_exact_mut(keys.len()).zip(slopes.chunks_exact_mut(keys.len()));
+                    for (i, (p, d)) in rows.enumerate() {
+                        let visible = self.visible(queries.start + i, &keys);
+                        p[visible..].fill(T::default());
+                        d[visible..].fill(T::default());
+                        let (p, d) = (&mut p[..visible], &mut d[..visible]);
+                        if !is_one {
+                            let shift = shift(largest[i]);
+                            p.iter_mut().for_each(|p| *p = (*p - shift).fast_exp());
+                        }
+                        let (sum, mean) = (sums[i], means[i] / sums[i]);
+                        for (p, d) in p.iter_mut().zip(d) {
+                            *p /= sum;
+                            *d = *p * (*d - mean) * root;
+                        }
                     }
-                    let (sum, mean) = (sums[i], means[i] / sums[i]);
-                    for (p, d) in p.iter_mut().zip(d) {
-                        *p /= sum;
-                        *d = *p * (*d - mean) * root;
-                    }
-                }
-            });
+                },
+            );
             let (p, r) = (MatRef::from_row_major_slice(scores, n, keys.len()), &*slopes);
             let r = MatRef::from_row_major_slice(r, n, keys.len());
             let (q, g) = (rows_of(x.q, &queries), rows_of(x.g, &queries));

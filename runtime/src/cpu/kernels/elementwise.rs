@@ -3,10 +3,13 @@
 //! A [`Map`] is an index space, operands with their strides, and a list of operations. It goes through the space in blocks that
 //! stay in the first-level cache: operands that do not lie one element behind the other, or that lie where a
 //! result goes, are copied to scratch memory first, so that every inner loop runs over plain slices. Results of operations share
-//! scratch memory where one is used for the last time before the other is computed.
+//! scratch memory where one is used for the last time before the other is computed. Consecutive cheap operations of one type are
+//! one pass over a block, a [`Chain`], which takes an operand with one element as it is and operands that lie where a result goes
+//! from there; all other operations are a pass each, and theirs must fill a block.
 //!
 //! A map may have several results, each an operation's; a reduction takes one result block by block and keeps none.
 
+use super::chain::{Chain, Place};
 use super::functions::Function;
 use super::walk::{Axis, merged};
 use crate::cpu::kernels::Failed;
@@ -16,7 +19,9 @@ use anabranch_dsl::DType;
 use std::cell::RefCell;
 
 /// Elements of one block.
-pub(super) const BLOCK: usize = 512;
+pub(super) const BLOCK: usize = 1024;
+/// The least number of elements of a row at whose end a block ends.
+const MIN_ROW: usize = 64;
 /// Elements from which on the work is split over threads, and elements of one part: a multiple of [`BLOCK`].
 const PARALLEL: usize = 1 << 17;
 const PART: usize = 1 << 15;
@@ -56,8 +61,8 @@ enum Access {
     Splat { offset: usize },
     /// They lie apart.
     Strided { offset: usize, axes: Vec<Axis<1>> },
-    /// They lie where a result goes.
-    InPlace { result: usize },
+    /// They lie where a result goes; `direct`, if they may be read there while the result is written.
+    InPlace { result: usize, direct: bool },
 }
 
 /// An operand of a map.
@@ -68,6 +73,15 @@ struct Reach {
     size: usize,
     /// Only the elements of the rows that are computed are there: see [`Walk::base`].
     local: bool,
+    /// Whether an operation outside of chains reads it, so that it must be as many elements as a block has.
+    fills: bool,
+}
+
+impl Reach {
+    /// Whether its elements lie one behind the other, in this order.
+    fn is_plain(&self) -> bool {
+        matches!(self.access, Access::Contiguous { .. })
+    }
 }
 
 /// A walk through some elements of a map: the bytes of its operands.
@@ -86,10 +100,20 @@ enum To {
     Result(u8),
 }
 
+/// Operations that are computed in one pass over a block.
+#[derive(Clone, Debug)]
+enum Pass {
+    /// One.
+    Single(u8),
+    /// Some that follow each other.
+    Chain(Chain),
+}
+
 /// Fused elementwise operations; the results are those of some of them. Without operations it is its only operand.
 #[derive(Clone, Debug)]
 pub(crate) struct Map {
     ops: Vec<MapOp>,
+    passes: Vec<Pass>,
     /// Number of elements.
     n: usize,
     /// Of each operand how it is reached. Its block of scratch memory has the same number.
@@ -101,6 +125,8 @@ pub(crate) struct Map {
     results: Vec<u8>,
     /// Bytes of a block of scratch memory.
     slot: usize,
+    /// See [`Map::row`].
+    row: Option<usize>,
 }
 
 /// Where the results of a map go: the bytes of some elements of each, in order.
@@ -138,8 +164,9 @@ impl Map {
         let results = if in_place.is_some() { vec![ops.len() as u8 - 1] } else { Vec::new() };
         let mut map = Map::prepare(ops, operands, n, |_| None, |i| local[i], results);
         for (reach, _) in map.access.iter_mut().zip(in_place.unwrap_or(&[])).filter(|(_, in_place)| **in_place) {
-            reach.access = Access::InPlace { result: 0 };
+            reach.access = Access::InPlace { result: 0, direct: false };
         }
+        map.find_passes();
         map
     }
 
@@ -156,18 +183,59 @@ impl Map {
             let view = operand.view();
             let axes = merged(&view.shape, [&view.strides]);
             let access = match (in_place(view), &axes[..]) {
-                (Some(result), _) => Access::InPlace { result },
+                (Some(result), _) => Access::InPlace { result, direct: false },
                 (None, [] | [Axis { strides: [0], .. }]) => Access::Splat { offset: view.offset },
                 (None, [Axis { strides: [1], .. }]) => Access::Contiguous { offset: view.offset },
                 (None, _) => Access::Strided { offset: view.offset, axes },
             };
-            Reach { access, size: view.dtype.size(), local: local(i) }
+            Reach { access, size: view.dtype.size(), local: local(i), fills: true }
         });
         let access: Vec<_> = access.collect();
         let sizes = access.iter().map(|a| a.size).chain(ops.iter().map(|op| op.dtype.size()));
         let slot = BLOCK * sizes.max().unwrap_or(8);
         let (to, copied) = places(&ops, access.len(), &results);
-        Map { ops, n, access, to, copied, results, slot }
+        let mut map = Map { ops, passes: Vec::new(), n, access, to, copied, results, slot, row: None };
+        map.find_passes();
+        map
+    }
+
+    /// Finds out where blocks end, what is computed in one pass, and how these read operands.
+    fn find_passes(&mut self) {
+        let last = self.ops.len().wrapping_sub(1);
+        let is_kept = |op: usize| self.results.contains(&(op as u8)) || (self.results.is_empty() && op == last);
+        self.passes.clear();
+        self.row = None;
+        // Of each operation whether it is one of a chain.
+        let mut is_chained = Vec::with_capacity(self.ops.len());
+        while is_chained.len() < self.ops.len() {
+            let first = is_chained.len();
+            let (chain, n) = Chain::of(&self.ops, first, is_kept);
+            let args = || self.ops[first].args.into_iter();
+            let has_spread = args().any(|arg| matches!(arg, Arg::Operand(i) if !self.access[i as usize].is_plain()));
+            if n > 1 || (n == 1 && has_spread) {
+                self.passes.push(Pass::Chain(chain));
+                is_chained.extend(std::iter::repeat_n(true, n));
+            } else {
+                self.passes.push(Pass::Single(first as u8));
+                is_chained.push(false);
+            }
+        }
+        for (i, reach) in self.access.iter_mut().enumerate() {
+            let users = || (0..self.ops.len()).filter(|&op| self.ops[op].args.contains(&Arg::Operand(i as u8)));
+            reach.fills = self.ops.is_empty() || users().any(|op| !is_chained[op]);
+            if let (Access::Strided { axes, .. }, false) = (&reach.access, reach.fills)
+                && let Some(Axis { n, strides: [0] }) = axes.last()
+                && *n >= MIN_ROW
+            {
+                self.row = Some(self.row.map_or(*n, |row| row.min(*n)));
+            }
+            if let Access::InPlace { result, direct } = &mut reach.access {
+                // What writes the result goes from element to element, too, and stands behind all that read what lay there.
+                let writer = self.results[*result] as usize;
+                let is_copied = matches!(self.to[writer], To::Scratch(_));
+                *direct = !reach.fills && (is_copied || (is_chained[writer] && users().all(|op| op <= writer)));
+            }
+        }
     }
 
     /// Names of the operations in order.
@@ -183,6 +251,17 @@ impl Map {
     /// Number of operands.
     pub(super) fn n_operands(&self) -> usize {
         self.access.len()
+    }
+
+    /// The number of elements for which all operands of chains that do not change from each element to the next are one element, if
+    /// it is worth it to end blocks there.
+    pub(super) fn row(&self) -> Option<usize> {
+        self.row
+    }
+
+    /// The number of elements of the block that begins at an element, unless there are fewer.
+    pub(super) fn block_at(&self, first: usize) -> usize {
+        self.row.map_or(BLOCK, |row| BLOCK.min(row - first % row))
     }
 
     /// Number of elements.
@@ -281,7 +360,7 @@ impl Map {
     ) -> Result<(), Failed> {
         let mut start = 0;
         while start < n {
-            let len = BLOCK.min(n - start);
+            let len = self.block_at(first + start).min(n - start);
             self.block(walk, first + start, len, Some((&mut *outs, start)), scratch)?;
             start += len;
         }
@@ -298,12 +377,14 @@ impl Map {
         scratch: &mut [u8],
     ) -> Walk<'a> {
         let mut bytes: [&[u8]; MAX_OPERANDS] = [&[]; MAX_OPERANDS];
-        for (i, Reach { access, size, .. }) in self.access.iter().enumerate() {
+        for (i, Reach { access, size, fills, .. }) in self.access.iter().enumerate() {
             match access {
                 Access::Contiguous { offset } => bytes[i] = &bytes_of(i)[offset * size..],
                 Access::Splat { offset } => {
-                    let element = &bytes_of(i)[offset * size..][..*size];
-                    fill(&mut scratch[i * self.slot..][..n.min(BLOCK) * size], element);
+                    bytes[i] = &bytes_of(i)[offset * size..][..*size];
+                    if *fills {
+                        fill(&mut scratch[i * self.slot..][..n.min(BLOCK) * size], bytes[i]);
+                    }
                 }
                 Access::Strided { .. } => bytes[i] = bytes_of(i),
                 Access::InPlace { .. } => {}
@@ -321,25 +402,36 @@ impl Map {
         mut outs: Option<(&mut Outs<'_>, usize)>,
         scratch: &mut [u8],
     ) -> Result<(), Failed> {
-        // Operands that lie as they are needed in this block.
+        // Operands that lie as they are needed in this block, and those that are one element.
         let mut direct: [&[u8]; MAX_OPERANDS] = [&[]; MAX_OPERANDS];
-        for (i, Reach { access, size, local }) in self.access.iter().enumerate() {
+        let mut ones: [&[u8]; MAX_OPERANDS] = [&[]; MAX_OPERANDS];
+        for (i, Reach { access, size, local, fills }) in self.access.iter().enumerate() {
             let block = &mut scratch[i * self.slot..][..len * size];
             let (bytes, first) = (walk.bytes[i], if *local { first - walk.base } else { first });
             match access {
                 Access::Contiguous { .. } => direct[i] = &bytes[first * size..][..len * size],
                 Access::Strided { offset, axes } => match one_run(*offset, axes, first, len) {
-                    Some(at) => direct[i] = &bytes[at * size..][..len * size],
-                    None => gather(block, bytes, *size, *offset, axes, first),
+                    Some((at, 1)) => direct[i] = &bytes[at * size..][..len * size],
+                    Some((at, _)) if !fills => ones[i] = &bytes[at * size..][..*size],
+                    _ => gather(block, bytes, *size, *offset, axes, first),
                 },
-                Access::InPlace { result } => {
+                Access::InPlace { result, direct: false } => {
                     let (outs, start) = outs.as_ref().expect("a map in place has results");
                     block.copy_from_slice(&outs[*result][start * size..][..len * size]);
                 }
-                Access::Splat { .. } => {}
+                Access::InPlace { direct: true, .. } => {}
+                Access::Splat { .. } => ones[i] = bytes,
             }
         }
-        for (op, to) in self.ops.iter().zip(&self.to) {
+        for pass in &self.passes {
+            let k = match pass {
+                Pass::Single(k) => *k as usize,
+                Pass::Chain(chain) => {
+                    self.run_chain(chain, len, [&direct, &ones], &mut outs, scratch);
+                    continue;
+                }
+            };
+            let (op, to) = (&self.ops[k], &self.to[k]);
             // Results that go to scratch memory need the rest of it.
             let to_slot = if let To::Scratch(slot) = to { *slot as usize } else { scratch.len() / self.slot };
             let (before, rest) = scratch.split_at_mut(to_slot * self.slot);
@@ -380,10 +472,47 @@ impl Map {
         Ok(())
     }
 
+    /// Computes the operations of a chain for `len` elements; `direct` and `ones` are operands that are not in scratch memory.
+    fn run_chain(
+        &self,
+        chain: &Chain,
+        len: usize,
+        [direct, ones]: [&[&[u8]; MAX_OPERANDS]; 2],
+        outs: &mut Option<(&mut Outs<'_>, usize)>,
+        scratch: &mut [u8],
+    ) {
+        let mut results: [*mut u8; MAX_RESULTS] = [std::ptr::null_mut(); MAX_RESULTS];
+        if let Some((outs, start)) = outs {
+            for (k, &op) in self.results.iter().enumerate() {
+                let size = self.ops[op as usize].dtype.size();
+                results[k] = outs[k][*start * size..][..len * size].as_mut_ptr();
+            }
+        }
+        assert!(scratch.len() >= SCRATCH, "there is a block for each place");
+        let scratch = scratch.as_mut_ptr();
+        // SAFETY: places are below the number of operands and operations, for each of which there is a block.
+        let slot = |place: usize| Place::Elements(unsafe { scratch.add(place * self.slot) });
+        let place_of = |arg: Arg| match arg {
+            Arg::Operand(i) => match (&self.access[i as usize].access, direct[i as usize], ones[i as usize]) {
+                (Access::InPlace { result, direct: true }, ..) => Place::Elements(results[*result]),
+                (_, [], []) => slot(i as usize),
+                (_, [], one) => Place::One(one.as_ptr()),
+                (_, elements, _) => Place::Elements(elements.as_ptr().cast_mut()),
+            },
+            Arg::Result(i) => match self.to[i as usize] {
+                To::Scratch(place) => slot(place as usize),
+                To::Result(k) => Place::Elements(results[k as usize]),
+            },
+        };
+        // SAFETY: operands have `len` elements in memory or in their blocks, or one; results and blocks of scratch memory can be
+        // written. What is read where results go is read before they are written: see `find_passes`.
+        unsafe { chain.run(len, place_of) }
+    }
+
     /// The values of any number of elements from `first` on, if there is no operation and they lie one behind the other.
     pub(super) fn all_values<'a>(&self, walk: &Walk<'a>, first: usize, n: usize) -> Option<&'a [u8]> {
         match self.access[..] {
-            [Reach { access: Access::Contiguous { .. }, size, local }] if self.ops.is_empty() => {
+            [Reach { access: Access::Contiguous { .. }, size, local, .. }] if self.ops.is_empty() => {
                 let first = if local { first - walk.base } else { first };
                 Some(&walk.bytes[0][first * size..][..n * size])
             }
@@ -404,11 +533,13 @@ impl Map {
             let size = self.ops[self.ops.len() - 1].dtype.size();
             return Ok(&scratch[*place as usize * self.slot..][..len * size]);
         }
-        let Reach { access, size, local } = &self.access[0];
+        let Reach { access, size, local, .. } = &self.access[0];
         let first = if *local { first - walk.base } else { first };
         let direct = match access {
             Access::Contiguous { .. } => Some(first),
-            Access::Strided { offset, axes } => one_run(*offset, axes, first, len),
+            Access::Strided { offset, axes } => {
+                one_run(*offset, axes, first, len).filter(|&(_, stride)| stride == 1).map(|(at, _)| at)
+            }
             Access::Splat { .. } | Access::InPlace { .. } => None,
         };
         Ok(match direct {
@@ -481,13 +612,15 @@ fn fill(to: &mut [u8], element: &[u8]) {
     }
 }
 
-/// Where elements `first`, `first + 1`, .. of a strided space begin, if they lie one behind the other.
-fn one_run(offset: usize, axes: &[Axis<1>], first: usize, len: usize) -> Option<usize> {
+/// Where elements `first`, `first + 1`, .. of a strided space begin and how far apart they lie, if they lie one behind the other
+/// (1) or are one element (0).
+fn one_run(offset: usize, axes: &[Axis<1>], first: usize, len: usize) -> Option<(usize, isize)> {
     let (inner, outer) = axes.split_last()?;
-    if inner.strides[0] != 1 || first % inner.n + len > inner.n {
+    let ([stride @ (0 | 1)], (row, column)) = (inner.strides, (first / inner.n, first % inner.n)) else { return None };
+    if column + len > inner.n {
         return None;
     }
-    Some((offset as isize + start_of(first / inner.n, outer) + (first % inner.n) as isize) as usize)
+    Some(((offset as isize + start_of(row, outer)) as usize + column * stride as usize, stride))
 }
 
 /// How far behind the first one the `i`-th index of some axes is.

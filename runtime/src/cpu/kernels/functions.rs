@@ -46,12 +46,15 @@ macro_rules! unary {
             block: |out, [a, _, _]| {
                 let out: &mut [<$R as Cell>::Mem] = bytemuck::cast_slice_mut(out);
                 let a: &[<$A as Cell>::Mem] = bytemuck::cast_slice(a);
-                wide(|| {
-                    for (out, &a) in out.iter_mut().zip(a) {
-                        let $x = <$A as Cell>::load(a);
-                        *out = <$R as Cell>::store($e);
-                    }
-                });
+                wide(
+                    #[inline(always)]
+                    || {
+                        for (out, &a) in out.iter_mut().zip(a) {
+                            let $x = <$A as Cell>::load(a);
+                            *out = <$R as Cell>::store($e);
+                        }
+                    },
+                );
             },
             check: None,
         }
@@ -68,12 +71,40 @@ macro_rules! binary {
                 let out: &mut [<$R as Cell>::Mem] = bytemuck::cast_slice_mut(out);
                 let a: &[<$A as Cell>::Mem] = bytemuck::cast_slice(a);
                 let b: &[<$A as Cell>::Mem] = bytemuck::cast_slice(b);
-                wide(|| {
-                    for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
-                        let ($x, $y) = (<$A as Cell>::load(a), <$A as Cell>::load(b));
-                        *out = <$R as Cell>::store($e);
-                    }
-                });
+                wide(
+                    #[inline(always)]
+                    || {
+                        for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
+                            let ($x, $y) = (<$A as Cell>::load(a), <$A as Cell>::load(b));
+                            *out = <$R as Cell>::store($e);
+                        }
+                    },
+                );
+            },
+            check: None,
+        }
+    };
+}
+
+/// `a ? b : c`. Elements are moved as they are, so their size is all that matters: they are taken as integers, and chosen with masks, since
+/// jumps on data are slow and no vector code.
+macro_rules! select {
+    ($bits:ty) => {
+        Function {
+            scalar: Scalar::Select,
+            block: |out, [a, b, c]| {
+                let out: &mut [$bits] = bytemuck::cast_slice_mut(out);
+                let b: &[$bits] = bytemuck::cast_slice(b);
+                let c: &[$bits] = bytemuck::cast_slice(c);
+                wide(
+                    #[inline(always)]
+                    || {
+                        for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
+                            let mask = <$bits>::from(a != 0).wrapping_neg();
+                            *out = (b & mask) | (c & !mask);
+                        }
+                    },
+                );
             },
             check: None,
         }
@@ -184,29 +215,13 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
             unary!(T => T, |x| x))
         }
         "select" => Some(match d.size() {
-            8 => select::<f64>(),
-            4 => select::<f32>(),
-            2 => select::<f16>(),
-            _ => select::<u8>(),
+            8 => select!(u64),
+            4 => select!(u32),
+            2 => select!(u16),
+            _ => select!(u8),
         }),
         "cast" => cast(operand, result),
         _ => None,
-    }
-}
-
-/// `a ? b : c`. Elements are moved as they are, so their size is all that matters.
-fn select<T: Cell>() -> Function {
-    Function {
-        scalar: Scalar::Select,
-        block: |out, [a, b, c]| {
-            let out: &mut [T::Mem] = bytemuck::cast_slice_mut(out);
-            let b: &[T::Mem] = bytemuck::cast_slice(b);
-            let c: &[T::Mem] = bytemuck::cast_slice(c);
-            for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
-                *out = if a != 0 { b } else { c };
-            }
-        },
-        check: None,
     }
 }
 

@@ -17,7 +17,10 @@ macro_rules! unary_bits {
         Function {
             block: |out, [x, _, _]| {
                 let (out, x): (&mut [$R], &[$A]) = (bytemuck::cast_slice_mut(out), bytemuck::cast_slice(x));
-                wide(|| out.iter_mut().zip(x).for_each(|(out, &$x)| *out = $e));
+                wide(
+                    #[inline(always)]
+                    || out.iter_mut().zip(x).for_each(|(out, &$x)| *out = $e),
+                );
             },
             ..$function
         }

@@ -22,9 +22,9 @@ const PART: usize = 1 << 15;
 /// Interleaved partial results; a block has a multiple of it.
 const LANES: usize = 16;
 /// Rows of at most so many results are kept in registers and on the stack.
-const NARROW: usize = BLOCK;
+const NARROW: usize = 512;
 /// Columns of a part of wide rows are a multiple of this.
-const COLUMNS: usize = BLOCK;
+const COLUMNS: usize = 512;
 
 /// Where the elements of one result lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,19 +264,23 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
     /// Reduces rows of `n` elements, from element `first` on.
     fn rows(&self, first: usize, n: usize, out: &mut [T::Mem]) {
         let (start, f) = (self.start, self.f);
-        if n <= BLOCK {
+        // What belongs to a row is one element in a block that has no more than this row.
+        if n <= BLOCK && self.map.row() != Some(n) {
             // A block has whole rows.
             let block = BLOCK / n * n;
             let n_elements = n * out.len();
             let mut results = out.iter_mut();
             self.blocks(first, n_elements, block, |values| {
-                wide(|| {
-                    for (row, y) in values.chunks_exact(n).zip(&mut results) {
-                        let mut lanes = Lanes::new(start);
-                        lanes.add(row, f);
-                        *y = lanes.total(start, f).store();
-                    }
-                });
+                wide(
+                    #[inline(always)]
+                    || {
+                        for (row, y) in values.chunks_exact(n).zip(&mut results) {
+                            let mut lanes = Lanes::new(start);
+                            lanes.add(row, f);
+                            *y = lanes.total(start, f).store();
+                        }
+                    },
+                );
             });
             return;
         }
@@ -284,7 +288,12 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
             let walk = self.map.begin(n, self.base, self.bytes_of, scratch);
             for (i, y) in out.iter_mut().enumerate() {
                 let mut lanes = Lanes::new(start);
-                self.walk_blocks(&walk, first + i * n, n, BLOCK, scratch, |values| wide(|| lanes.add(values, f)));
+                self.walk_blocks(&walk, first + i * n, n, BLOCK, scratch, |values| {
+                    wide(
+                        #[inline(always)]
+                        || lanes.add(values, f),
+                    )
+                });
                 *y = lanes.total(start, f).store();
             }
         });
@@ -303,11 +312,14 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         let mut totals = [start; NARROW];
         self.blocks(first * row, n * row, BLOCK / row * row, |values| {
             let totals = &mut totals[..row];
-            wide(|| {
-                for row in values.chunks_exact(totals.len()) {
-                    totals.iter_mut().zip(row).for_each(|(total, &x)| *total = f(*total, T::load(x)));
-                }
-            });
+            wide(
+                #[inline(always)]
+                || {
+                    for row in values.chunks_exact(totals.len()) {
+                        totals.iter_mut().zip(row).for_each(|(total, &x)| *total = f(*total, T::load(x)));
+                    }
+                },
+            );
         });
         totals
     }
@@ -337,7 +349,10 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         let f = self.f;
         for (k, out) in out.chunks_mut(BLOCK).enumerate() {
             let values = self.values(walk, first + k * BLOCK, out.len(), scratch);
-            wide(|| out.iter_mut().zip(values).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store()));
+            wide(
+                #[inline(always)]
+                || out.iter_mut().zip(values).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store()),
+            );
         }
     }
 
@@ -352,11 +367,14 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         }
         self.blocks(first * row, n * row, BLOCK / row * row, |values| {
             let out = &mut out[..row];
-            wide(|| {
-                for row in values.chunks_exact(out.len()) {
-                    out.iter_mut().zip(row).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store());
-                }
-            });
+            wide(
+                #[inline(always)]
+                || {
+                    for row in values.chunks_exact(out.len()) {
+                        out.iter_mut().zip(row).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store());
+                    }
+                },
+            );
         });
     }
 }

@@ -5,6 +5,7 @@
 //! sizes depend on the shapes only.
 
 pub(crate) mod attention;
+mod chain;
 pub(crate) mod conv;
 pub(crate) mod copy;
 pub(crate) mod elementwise;

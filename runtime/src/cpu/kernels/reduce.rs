@@ -167,11 +167,14 @@ impl Reduce {
         }
         let size: usize = self.reduced.iter().map(|a| a.n).product::<usize>() * out.len();
         let kernel = |first: usize, out: &mut [T::Mem]| {
-            wide(|| {
-                for (i, out) in out.chunks_exact_mut(self.row).enumerate() {
-                    self.one(self.start_of(first + i), out, data, start, f);
-                }
-            });
+            wide(
+                #[inline(always)]
+                || {
+                    for (i, out) in out.chunks_exact_mut(self.row).enumerate() {
+                        self.one(self.start_of(first + i), out, data, start, f);
+                    }
+                },
+            );
         };
         let n_rows = out.len() / self.row;
         if size < PARALLEL || n_rows < 2 {

@@ -31,21 +31,26 @@ pub(crate) struct Softmax {
 /// What is computed with.
 trait Exponential: Real + Cell<Mem = Self> + PartialOrd + Send + Sync {
     const LOWEST: Self;
+    const ONE: Self;
     fn is_finite(self) -> bool;
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
     fn over(self, other: Self) -> Self;
 }
 macro_rules! exponential {
     ($($t:ident)*) => {$(
         impl Exponential for $t {
             const LOWEST: $t = $t::NEG_INFINITY;
+            const ONE: $t = 1.0;
             #[inline(always)]
             fn is_finite(self) -> bool { $t::is_finite(self) }
             #[inline(always)]
             fn plus(self, other: $t) -> $t { self + other }
             #[inline(always)]
             fn minus(self, other: $t) -> $t { self - other }
+            #[inline(always)]
+            fn times(self, other: $t) -> $t { self * other }
             #[inline(always)]
             fn over(self, other: $t) -> $t { self / other }
         }
@@ -84,7 +89,10 @@ impl Softmax {
     fn rows_as<T: Exponential>(&self, x: &[T], y: &mut [T]) {
         let [n, n_out] = self.row_lengths().expect("rows lie one behind the other");
         for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n_out)) {
-            wide(|| self.row(x, y));
+            wide(
+                #[inline(always)]
+                || self.row(x, y),
+            );
         }
     }
 
@@ -92,7 +100,10 @@ impl Softmax {
         let n_out = if self.normal == Normal::LogSumExp { 1 } else { self.n };
         blocks(x, y, [self.n * self.inner, n_out * self.inner], |x, y| {
             if self.inner == 1 {
-                wide(|| self.row(x, y));
+                wide(
+                    #[inline(always)]
+                    || self.row(x, y),
+                );
             } else {
                 (0..self.inner).for_each(|at| self.column(x, y, at));
             }
@@ -102,23 +113,19 @@ impl Softmax {
     /// Elements that lie one behind the other.
     #[inline(always)]
     fn row<T: Exponential>(&self, x: &[T], y: &mut [T]) {
-        let shift = shift(fold::<T>(x, T::LOWEST, T::larger));
+        // `NaN` may be missed here: its exponential makes the sum `NaN`.
+        let shift = shift(fold::<T>(x, T::LOWEST, |max, x| if x > max { x } else { max }));
         match self.normal {
             Normal::Softmax => {
-                y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.minus(shift).fast_exp());
-                let sum = fold::<T>(y, T::default(), T::plus);
-                y.iter_mut().for_each(|y| *y = y.over(sum));
+                // The sum lies between 1 and `n`, or all is `NaN`; so its reciprocal is exact to half a unit in the last place.
+                let by = T::ONE.over(exponentials(x, shift, |i, group| y[i..i + group.len()].copy_from_slice(group)));
+                y.iter_mut().for_each(|y| *y = y.times(by));
             }
             Normal::LogSoftmax => {
-                // The exponentials are kept where the result goes until they are summed.
-                y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.minus(shift).fast_exp());
-                let log = fold::<T>(y, T::default(), T::plus).fast_ln();
+                let log = exponentials(x, shift, |_, _| {}).fast_ln();
                 y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.minus(shift).minus(log));
             }
-            Normal::LogSumExp => {
-                let sum = x.iter().fold(T::default(), |sum, x| sum.plus(x.minus(shift).fast_exp()));
-                y[0] = shift.plus(sum.fast_ln());
-            }
+            Normal::LogSumExp => y[0] = shift.plus(exponentials(x, shift, |_, _| {}).fast_ln()),
         }
     }
 
@@ -136,6 +143,38 @@ impl Softmax {
             Normal::LogSumExp => y[at] = shift.plus(sum.fast_ln()),
         }
     }
+}
+
+/// Interleaved parts of a sum.
+const LANES: usize = 16;
+
+/// The sum of the exponentials of differences; `each` gets them, group by group, with the index of the first one.
+#[inline(always)]
+fn exponentials<T: Exponential>(x: &[T], shift: T, mut each: impl FnMut(usize, &[T])) -> T {
+    let (groups, rest) = x.as_chunks::<LANES>();
+    let mut lanes = [T::default(); LANES];
+    for (k, group) in groups.iter().enumerate() {
+        let mut values = [T::default(); LANES];
+        for (e, x) in values.iter_mut().zip(group) {
+            *e = x.minus(shift).fast_exp();
+        }
+        each(k * LANES, &values);
+        for (lane, e) in lanes.iter_mut().zip(values) {
+            *lane = lane.plus(e);
+        }
+    }
+    let mut n = LANES;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            lanes[i] = lanes[i].plus(lanes[i + n]);
+        }
+    }
+    rest.iter().enumerate().fold(lanes[0], |sum, (i, x)| {
+        let e = x.minus(shift).fast_exp();
+        each(groups.len() * LANES + i, &[e]);
+        sum.plus(e)
+    })
 }
 
 /// What is subtracted. With an infinite largest element differences would be `NaN`; infinities then come out of the exponentials.

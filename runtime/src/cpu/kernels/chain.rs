@@ -1,0 +1,446 @@
+//! Consecutive elementwise operations of one float type in one pass: values stay in registers from one operation to the next.
+//!
+//! A [`Chain`] is a list of instructions for a machine with one accumulator of a few vectors. The machine goes through all instructions for
+//! some elements, then for the next ones. An instruction combines the accumulator with as many elements that lie in memory, or with
+//! one element that belongs to all; or it writes the accumulator to memory. So an operation on the value of the one before costs one read, no
+//! write, and one jump for several vectors.
+//!
+//! Operations that take long for each element gain nothing here, so there are but those that are one or two machine instructions. Each gives
+//! the bits that its loop in `functions` gives, on every level of instructions: nothing is contracted.
+//!
+//! A chain touches, of all memory, the elements at the same places only, in the order of its operations. So an operation may
+//! write where an earlier one, or it itself, reads.
+
+use super::elementwise::{Arg, MapOp};
+use crate::cpu::vector::{Lane, Level, Plain, Task, Vector};
+use anabranch_dsl::DType;
+use std::mem::MaybeUninit;
+
+/// The largest number of instructions.
+const MAX_STEPS: usize = 40;
+/// Instructions of one operation, at most: one to load, two that compute, one to store.
+const STEPS_OF_OP: usize = 4;
+/// Vectors of the accumulator.
+const VECTORS: usize = 8;
+
+/// What an instruction does: with elements in memory, or with one (`One`) that belongs to all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Load,
+    LoadOne,
+    Store,
+    Double,
+    Square,
+    Root,
+    Add,
+    AddOne,
+    Mul,
+    MulOne,
+    Sub,
+    SubOne,
+    /// The accumulator is the second operand.
+    SubFrom,
+    SubFromOne,
+    Div,
+    DivOne,
+    DivFrom,
+    DivFromOne,
+    Larger,
+    LargerOne,
+    LargerFrom,
+    LargerFromOne,
+    Smaller,
+    SmallerOne,
+    SmallerFrom,
+    SmallerFromOne,
+}
+
+/// A number that an operation brings with it.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Zero,
+    One,
+    MinusOne,
+}
+
+/// What an instruction reads or writes besides the accumulator.
+#[derive(Clone, Copy, Debug)]
+enum With {
+    Nothing,
+    Value(Arg),
+    Number(Number),
+}
+
+/// An instruction: what it does with elements in memory, and with one element.
+#[derive(Clone, Copy, Debug)]
+struct Instr {
+    kinds: [Kind; 2],
+    with: With,
+}
+
+/// Where the elements of an operand of a chain are, or where those of a result go.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// One behind the other, from here on.
+    Elements(*mut u8),
+    /// There is only one.
+    One(*const u8),
+}
+
+/// Consecutive operations of a map; see the [module](self).
+#[derive(Clone, Debug)]
+pub(super) struct Chain {
+    instrs: Vec<Instr>,
+    dtype: DType,
+    level: Level,
+}
+
+/// An operation: with a number, or with its second operand as such and as the one that is in the accumulator.
+struct Op {
+    straight: [Kind; 2],
+    reversed: [Kind; 2],
+    /// With the accumulator as both operands.
+    twice: Option<Kind>,
+}
+
+fn binary(name: &str) -> Option<Op> {
+    use Kind::*;
+    let (straight, reversed, twice) = match name {
+        "add" => ([Add, AddOne], [Add, AddOne], Some(Double)),
+        "mul" => ([Mul, MulOne], [Mul, MulOne], Some(Square)),
+        "sub" => ([Sub, SubOne], [SubFrom, SubFromOne], None),
+        "div" => ([Div, DivOne], [DivFrom, DivFromOne], None),
+        "maximum" => ([Larger, LargerOne], [LargerFrom, LargerFromOne], None),
+        "minimum" => ([Smaller, SmallerOne], [SmallerFrom, SmallerFromOne], None),
+        _ => return None,
+    };
+    Some(Op { straight, reversed, twice })
+}
+
+/// The instructions of an operation on the accumulator alone.
+fn unary(name: &str) -> Option<&'static [Instr]> {
+    const fn of(kind: Kind, with: With) -> Instr {
+        Instr { kinds: [kind, kind], with }
+    }
+    const ROOT: Instr = of(Kind::Root, With::Nothing);
+    const RECIP: Instr = of(Kind::DivFromOne, With::Number(Number::One));
+    Some(match name {
+        "neg" => const { &[of(Kind::MulOne, With::Number(Number::MinusOne))] },
+        "relu" => const { &[of(Kind::LargerOne, With::Number(Number::Zero))] },
+        "sqrt" => const { &[ROOT] },
+        "recip" => const { &[RECIP] },
+        "rsqrt" => const { &[ROOT, RECIP] },
+        _ => return None,
+    })
+}
+
+/// Whether an operation may be one of a chain.
+fn is_simple(op: &MapOp) -> bool {
+    matches!(op.dtype, DType::F32 | DType::F64) && (binary(op.name).is_some() || unary(op.name).is_some())
+}
+
+impl Chain {
+    /// The longest chain of operations from `first` on, and how many these are. `is_kept` says of an operation whether its value is
+    /// read by more than other operations.
+    pub(super) fn of(ops: &[MapOp], first: usize, is_kept: impl Fn(usize) -> bool) -> (Chain, usize) {
+        let dtype = ops[first].dtype;
+        let like = ops[first..].iter().take_while(|op| is_simple(op) && op.dtype == dtype).count();
+        let n = like.min(MAX_STEPS / STEPS_OF_OP);
+        let end = first + n;
+        let twice = |op: &MapOp| binary(op.name).is_some_and(|b| b.twice.is_some());
+        // Whether the `k`-th operation finds all that it reads of the `j`-th one's value in the accumulator.
+        let finds = |k: usize, j: usize| {
+            let uses = ops[k].args[..2].iter().filter(|a| **a == Arg::Result(j as u8)).count();
+            k == j + 1 && k < end && (uses < 2 || unary(ops[k].name).is_some() || twice(&ops[k]))
+        };
+        let reads = |k: usize, j: usize| ops[k].args.contains(&Arg::Result(j as u8));
+        let mut instrs = Vec::new();
+        for (k, op) in ops[first..end].iter().enumerate().map(|(i, op)| (first + i, op)) {
+            let [a, b, _] = op.args;
+            let is_here = |arg: Arg| k > first && arg == Arg::Result(k as u8 - 1);
+            let load = Instr { kinds: [Kind::Load, Kind::LoadOne], with: With::Value(a) };
+            if let Some(own) = unary(op.name) {
+                instrs.extend((!is_here(a)).then_some(load));
+                instrs.extend(own);
+            } else {
+                let Op { straight, reversed, twice } = binary(op.name).expect("an operation of a chain");
+                match (is_here(a), is_here(b), twice) {
+                    (true, true, Some(kind)) => instrs.push(Instr { kinds: [kind; 2], with: With::Nothing }),
+                    (true, ..) => instrs.push(Instr { kinds: straight, with: With::Value(b) }),
+                    (_, true, _) => instrs.push(Instr { kinds: reversed, with: With::Value(a) }),
+                    _ => instrs.extend([load, Instr { kinds: straight, with: With::Value(b) }]),
+                }
+            }
+            if is_kept(k) || (k + 1..ops.len()).any(|user| reads(user, k) && !finds(user, k)) {
+                instrs.push(Instr { kinds: [Kind::Store; 2], with: With::Value(Arg::Result(k as u8)) });
+            }
+        }
+        (Chain { instrs, dtype, level: Level::best() }, n)
+    }
+
+    /// Computes `n` elements.
+    ///
+    /// # Safety
+    /// What `place_of` says can be read, and of results written, for so many elements of the type, and nothing else uses it meanwhile.
+    pub(super) unsafe fn run(&self, n: usize, place_of: impl Fn(Arg) -> Place) {
+        match self.dtype {
+            // SAFETY: as the caller says.
+            DType::F32 => unsafe { self.run_as::<f32>(n, place_of) },
+            // SAFETY: as the caller says.
+            DType::F64 => unsafe { self.run_as::<f64>(n, place_of) },
+            other => panic!("a chain of {other}"),
+        }
+    }
+
+    /// # Safety
+    /// As for [`Chain::run`].
+    unsafe fn run_as<T: Lane>(&self, n: usize, place_of: impl Fn(Arg) -> Place) {
+        let mut steps = [const { MaybeUninit::uninit() }; MAX_STEPS];
+        for (step, instr) in steps.iter_mut().zip(&self.instrs) {
+            let [many, one] = instr.kinds;
+            let of = |x: T| Step { kind: one, at: std::ptr::null_mut(), one: x };
+            step.write(match instr.with {
+                With::Nothing | With::Number(Number::Zero) => of(T::default()),
+                With::Number(Number::One) => of(T::ONE),
+                With::Number(Number::MinusOne) => of(T::default() - T::ONE),
+                With::Value(arg) => match place_of(arg) {
+                    Place::Elements(at) => {
+                        debug_assert!(at.cast::<T>().is_aligned());
+                        Step { kind: many, at: at.cast(), one: T::default() }
+                    }
+                    // SAFETY: the caller says that it can be read.
+                    Place::One(at) => of(unsafe { *at.cast() }),
+                },
+            });
+        }
+        // SAFETY: so many were written.
+        let steps = unsafe { steps[..self.instrs.len()].assume_init_ref() };
+        self.level.run(Tiles { steps, n });
+    }
+}
+
+/// An instruction whose operand was found.
+#[derive(Clone, Copy)]
+struct Step<T> {
+    kind: Kind,
+    at: *mut T,
+    one: T,
+}
+
+/// Instructions for `n` elements.
+struct Tiles<'a, T> {
+    steps: &'a [Step<T>],
+    n: usize,
+}
+
+impl<T: Lane> Task<T> for Tiles<'_, T> {
+    #[inline(always)]
+    unsafe fn run<V: Vector<T = T>, const ROWS: usize, const COLUMNS: usize>(self) {
+        let mut at = 0;
+        // SAFETY: the caller says that the processor has the instructions; places are valid for `n` elements.
+        unsafe {
+            while at + VECTORS * V::N <= self.n {
+                tile::<V, VECTORS>(self.steps, at);
+                at += VECTORS * V::N;
+            }
+            while at + V::N <= self.n {
+                tile::<V, 1>(self.steps, at);
+                at += V::N;
+            }
+            while at < self.n {
+                tile::<Plain<T, 1>, 1>(self.steps, at);
+                at += 1;
+            }
+        }
+    }
+}
+
+/// All instructions for `W` vectors of elements, from `at` on.
+///
+/// # Safety
+/// The processor has the instructions of `V`. The places of the steps are valid for the elements.
+#[inline(always)]
+unsafe fn tile<V: Vector, const W: usize>(steps: &[Step<V::T>], at: usize) {
+    // SAFETY: as the caller says.
+    unsafe {
+        let mut acc = [V::splat(V::T::default()); W];
+        for step in steps {
+            macro_rules! many {
+                (|$a:ident, $b:ident| $e:expr) => {{
+                    for i in 0..W {
+                        let $a = acc[i];
+                        let $b = V::load(step.at.add(at + i * V::N));
+                        acc[i] = $e;
+                    }
+                }};
+            }
+            macro_rules! one {
+                (|$a:ident, $b:ident| $e:expr) => {{
+                    let $b = V::splat(step.one);
+                    for i in 0..W {
+                        let $a = acc[i];
+                        acc[i] = $e;
+                    }
+                }};
+            }
+            macro_rules! own {
+                (|$a:ident| $e:expr) => {{
+                    for i in 0..W {
+                        let $a = acc[i];
+                        acc[i] = $e;
+                    }
+                }};
+            }
+            match step.kind {
+                Kind::Load => many!(|_a, b| b),
+                Kind::LoadOne => one!(|_a, b| b),
+                Kind::Store => {
+                    for (i, acc) in acc.iter().enumerate() {
+                        acc.store(step.at.add(at + i * V::N));
+                    }
+                }
+                Kind::Double => own!(|a| a.add(a)),
+                Kind::Square => own!(|a| a.mul(a)),
+                Kind::Root => own!(|a| a.root()),
+                Kind::Add => many!(|a, b| a.add(b)),
+                Kind::AddOne => one!(|a, b| a.add(b)),
+                Kind::Mul => many!(|a, b| a.mul(b)),
+                Kind::MulOne => one!(|a, b| a.mul(b)),
+                Kind::Sub => many!(|a, b| a.sub(b)),
+                Kind::SubOne => one!(|a, b| a.sub(b)),
+                Kind::SubFrom => many!(|a, b| b.sub(a)),
+                Kind::SubFromOne => one!(|a, b| b.sub(a)),
+                Kind::Div => many!(|a, b| a.div(b)),
+                Kind::DivOne => one!(|a, b| a.div(b)),
+                Kind::DivFrom => many!(|a, b| b.div(a)),
+                Kind::DivFromOne => one!(|a, b| b.div(a)),
+                Kind::Larger => many!(|a, b| a.larger(b)),
+                Kind::LargerOne => one!(|a, b| a.larger(b)),
+                Kind::LargerFrom => many!(|a, b| b.larger(a)),
+                Kind::LargerFromOne => one!(|a, b| b.larger(a)),
+                Kind::Smaller => many!(|a, b| a.smaller(b)),
+                Kind::SmallerOne => one!(|a, b| a.smaller(b)),
+                Kind::SmallerFrom => many!(|a, b| b.smaller(a)),
+                Kind::SmallerFromOne => one!(|a, b| b.smaller(a)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::functions::function;
+    use super::*;
+
+    const NAMES: [&str; 11] =
+        ["add", "sub", "mul", "div", "maximum", "minimum", "neg", "relu", "sqrt", "recip", "rsqrt"];
+
+    /// Numbers below a bound, one after the other.
+    struct Random(u64);
+    impl Random {
+        fn below(&mut self, n: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) as usize % n
+        }
+    }
+
+    /// Operations that read values before them, most of them the last one, and otherwise one of two operands.
+    fn operations(random: &mut Random, n: usize) -> Vec<MapOp> {
+        let op = |k: usize| {
+            let name = NAMES[random.below(NAMES.len())];
+            let mut arg = || match random.below(4) {
+                0 | 1 if k > 0 => Arg::Result(k as u8 - 1),
+                2 if k > 0 => Arg::Result(random.below(k) as u8),
+                _ => Arg::Operand(random.below(2) as u8),
+            };
+            let (a, b) = (arg(), arg());
+            let b = if unary(name).is_some() { a } else { b };
+            let function = function(name, DType::F32, DType::F32).expect("an operation on floats");
+            MapOp { function, args: [a, b, a], dtype: DType::F32, name }
+        };
+        (0..n).map(op).collect()
+    }
+
+    /// Values of all operations, each in a pass of its own.
+    fn values_of(ops: &[MapOp], operands: &[Vec<f32>; 2]) -> Vec<Vec<f32>> {
+        let mut values: Vec<Vec<f32>> = Vec::new();
+        for op in ops {
+            let mut out = vec![0f32; operands[0].len()];
+            let args = op.args.map(|arg| match arg {
+                Arg::Operand(i) => &operands[i as usize],
+                Arg::Result(i) => &values[i as usize],
+            });
+            (op.function.block)(bytemuck::cast_slice_mut(&mut out), args.map(|a| bytemuck::cast_slice(a)));
+            values.push(out);
+        }
+        values
+    }
+
+    /// Numbers of which some are zeros of both signs, infinite, or `NaN`.
+    fn numbers(random: &mut Random, n: usize) -> Vec<f32> {
+        let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40];
+        let number = |_| match random.below(16) {
+            0 => special[random.below(special.len())],
+            _ => random.below(2000) as f32 / 100.0 - 10.0,
+        };
+        (0..n).map(number).collect()
+    }
+
+    #[test]
+    fn chains_give_the_bits_of_their_operations_on_every_level() {
+        let mut random = Random(1);
+        for round in 0..300 {
+            let n_ops = 1 + random.below(12);
+            let ops = operations(&mut random, n_ops);
+            let n = if round < 20 { 512 } else { 1 + random.below(200) };
+            // The second operand is one element in every other round.
+            let is_one = round % 2 == 0;
+            let operands = [numbers(&mut random, n), numbers(&mut random, n)];
+            let operands = if is_one { [operands[0].clone(), vec![operands[1][0]; n]] } else { operands };
+            let expected = values_of(&ops, &operands);
+            for level in Level::all() {
+                // Values that are not written stay what no operation gives.
+                let mut values = vec![vec![f32::from_bits(0x7fc0_1234); n]; n_ops];
+                let starts: Vec<*mut f32> = values.iter_mut().map(|v| v.as_mut_ptr()).collect();
+                let place_of = |arg: Arg| match arg {
+                    Arg::Operand(1) if is_one => Place::One(operands[1].as_ptr().cast()),
+                    Arg::Operand(i) => Place::Elements(operands[i as usize].as_ptr().cast_mut().cast()),
+                    Arg::Result(i) => Place::Elements(starts[i as usize].cast()),
+                };
+                let mut first = 0;
+                while first < n_ops {
+                    let (mut chain, done) = Chain::of(&ops, first, |op| op == n_ops - 1);
+                    chain.level = level;
+                    assert!(done > 0);
+                    // SAFETY: there are `n` elements in each place but that of the one element.
+                    unsafe { chain.run(n, place_of) }
+                    first += done;
+                }
+                let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+                let last = n_ops - 1;
+                for (i, (a, b)) in values[last].iter().zip(&expected[last]).enumerate() {
+                    assert!(same(*a, *b), "{level:?}, element {i} of {n}: {a} is not {b}\n{ops:#?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_that_the_next_operation_reads_are_not_written() {
+        let op = |name, args: [Arg; 2]| MapOp {
+            function: function(name, DType::F32, DType::F32).expect("an operation on floats"),
+            args: [args[0], args[1], args[0]],
+            dtype: DType::F32,
+            name,
+        };
+        let [x, y] = [Arg::Operand(0), Arg::Operand(1)];
+        let ops = [op("sub", [x, y]), op("mul", [Arg::Result(0), Arg::Result(0)]), op("sub", [x, Arg::Result(1)])];
+        let (chain, n) = Chain::of(&ops, 0, |op| op == 2);
+        let kinds: Vec<Kind> = chain.instrs.iter().map(|i| i.kinds[0]).collect();
+        assert_eq!((n, &kinds[..]), (3, &[Kind::Load, Kind::Sub, Kind::Square, Kind::SubFrom, Kind::Store][..]));
+        // A value that is read once more later is.
+        let ops = [op("sub", [x, y]), op("mul", [Arg::Result(0), y]), op("add", [Arg::Result(0), Arg::Result(1)])];
+        let (chain, _) = Chain::of(&ops, 0, |op| op == 2);
+        assert_eq!(chain.instrs.iter().filter(|i| i.kinds[0] == Kind::Store).count(), 2);
+    }
+}
