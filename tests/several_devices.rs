@@ -434,6 +434,41 @@ fn an_error_is_seen_beside_a_loop_that_does_not_end() -> Outcome {
 }
 
 #[test]
+fn a_print_in_a_construct_that_has_a_result_is_no_obstacle() -> Outcome {
+    #[graph]
+    fn says(x: Tensor) -> Tensor {
+        let y = x + 1.0;
+        let mut a = y;
+        if a > 0.0 {
+            println!("positive");
+            a *= 2.0;
+        }
+        let mut i = 0;
+        while i < 3 {
+            println!("i {i}");
+            a *= 2.0;
+            i += 1;
+        }
+        y + a
+    }
+    #[graph]
+    fn beside(x: Tensor) -> Tensor {
+        let y = on("/cpu:0", || says(x));
+        y * on("/cpu:1", || x.exp())
+    }
+    let expected = Session::new()?.function(beside);
+    assert!(expected?.call(0.5).is_err(), "one device has no second one");
+    let expected = (1.5 + 24.0) * 0.5f32.exp();
+    let y = Session::builder().cpus(2).build()?.function(beside)?.call(0.5)?.item();
+    assert!((y - expected).abs() < 1e-4, "{y} is not {expected}");
+    for n in 1..3 {
+        let session = Session::builder().modelled(gpus(n)).build()?;
+        assert_eq!(session.function(says)?.call(0.5)?, 1.5 + 24.0);
+    }
+    Ok(())
+}
+
+#[test]
 fn a_panic_of_the_callers_print_ends_the_step_and_goes_on() -> Outcome {
     let session = Session::builder().cpus(2).print_to(|_, text| assert!(!text.contains("4"), "I cannot bear a 4"));
     let session = session.build()?;

@@ -530,21 +530,22 @@ impl<'g> Cut<'g> {
         if matches!(data.op, Op::Call(_)) { &data.regions[..1] } else { &data.regions }
     }
 
-    /// How often a value has changed the part, gone through a lowered construct, or been sent off, before each node of a region: what is sent is not held up
-    /// by what is made of it.
+    /// How often a value has changed the part, gone through a lowered construct or an effect, or been sent off, before each node of a region: what is sent is
+    /// not held up by what is made of it.
     fn levels(&self, region: Region, awaited: &BTreeSet<Value>) -> HashMap<Node, u32> {
         let graph = self.graph;
         let mut levels: HashMap<Node, u32> = HashMap::new();
         // Effects come one after the other.
         let mut last_effect = 0;
         for &node in &graph.region(region).nodes {
-            let split = self.split[node.index()];
+            // What waits for other things than its operands, and what they wait for, is no part of a cluster.
+            let apart = |n: Node| self.split[n.index()] || self.ordered[n.index()];
             let own = self.part[node.index()];
             let mut level = 0;
             for &v in &graph.node(node).operands {
                 level = level.max(match graph.producer(v) {
                     Some(before) if self.is_copied(before) => 0,
-                    Some(before) if !split && !self.split[before.index()] && self.part[before.index()] == own => {
+                    Some(before) if !apart(node) && !apart(before) && self.part[before.index()] == own => {
                         levels[&before] + u32::from(awaited.contains(&v))
                     }
                     Some(before) => levels[&before] + 1,

@@ -5,6 +5,10 @@
 //! *epilogue*, into that buffer, or before them, where an epilogue does not fit: if a reduction takes the operations, or if the result is
 //! of another type. Products that the new value of a variable is made of do not wait: it is computed in the variable's place.
 //!
+//! There is no arithmetic in front of a product. What an operand is computed by is a pass of its own: it costs little beside the `2 n` operations that the product
+//! does for each element of the operand, which it reads once for each panel, and gradients mostly read the operand again. Transposed and sliced operands
+//! are read where they lie, and convolutions gather their windows while they pack.
+//!
 //! A matrix that does not change in a loop is packed before the outermost such loop.
 
 use super::elementwise::{Expr, function_of};
