@@ -508,6 +508,68 @@ fn a_panic_of_the_callers_print_ends_the_step_and_goes_on() -> Outcome {
     Ok(())
 }
 
+/// Counts on a thread of a device until it meets a number.
+#[graph]
+fn counts_to(n: Tensor<i32>) -> Tensor<i32> {
+    let mut i = scalar(0);
+    on("/cpu:0", || {
+        while i != n {
+            i = (i + 1) % 1000;
+        }
+    });
+    on("/cpu:1", || i * 2)
+}
+
+#[test]
+fn a_deadline_holds_while_another_step_has_the_threads() -> Outcome {
+    let session = Session::builder().cpus(2).build()?;
+    let f = session.function(counts_to)?;
+    assert_eq!(f.call(5)?, 10);
+    let cancel = CancelHandle::new();
+    let options = CallOptions::new().cancelled_by(&cancel);
+    std::thread::scope(|scope| {
+        let endless = scope.spawn(|| f.call_with(&options, -1).expect_err("it does not end by itself").kind);
+        std::thread::sleep(Duration::from_millis(50));
+        for _ in 0..3 {
+            let error = f.call_within(Duration::from_millis(20), 5).expect_err("there is no free thread");
+            assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
+        }
+        assert!(!endless.is_finished());
+        cancel.cancel();
+        assert_eq!(endless.join().expect("no panic"), ErrorKind::Cancelled);
+    });
+    assert_eq!(f.call(7)?, 14);
+    Ok(())
+}
+
+#[test]
+fn what_is_printed_may_call_a_function_on_the_same_device() -> Outcome {
+    #[graph]
+    fn says(n: Tensor<i32>) -> Tensor<i32> {
+        let mut i = scalar(0);
+        on("/cpu:0", || {
+            while i < n {
+                i += 1;
+                println!("{i}");
+            }
+        });
+        on("/cpu:1", || i + 1)
+    }
+    type Call = Box<dyn Fn(i32) -> i32 + Send + Sync>;
+    let inner: Arc<Mutex<Option<Call>>> = Arc::default();
+    let to = inner.clone();
+    let session = Session::builder().cpus(2).print_to(move |_, text| {
+        let n: i32 = text.trim().parse().expect("a number");
+        let call = to.lock().expect("no panic");
+        assert_eq!(call.as_ref().expect("there is one")(n), 2 * n);
+    });
+    let session = session.build()?;
+    let f = session.function(counts_to)?;
+    *inner.lock().expect("no panic") = Some(Box::new(move |n| f.call(n).expect("it ends").item()));
+    assert_eq!(session.function(says)?.call(3)?, 4);
+    Ok(())
+}
+
 #[test]
 fn what_comes_from_the_host_and_goes_there_takes_the_link() -> Outcome {
     let session = Session::builder().modelled(gpus(2)).build()?;

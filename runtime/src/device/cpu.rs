@@ -8,6 +8,7 @@ use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, Datum, Surroundings};
 use anabranch_dsl::ir::{Op, Value};
 use anabranch_dsl::{Diagnostic, Graph, Result, TensorType, passes};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -19,6 +20,17 @@ pub(crate) struct CpuDevice {
     name: Option<DeviceName>,
     n_threads: usize,
     threads: OnceLock<rayon::ThreadPool>,
+}
+
+thread_local! {
+    /// Whether this thread is one of a device.
+    static IS_DEVICE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does other work of the device if this is a thread of one; gives whether there was some. A kernel's print may call a function, which then waits on such a
+/// thread, and perhaps for that very thread.
+pub(super) fn lend_this_thread() -> bool {
+    IS_DEVICE.get() && rayon::yield_now() == Some(rayon::Yield::Executed)
 }
 
 impl CpuDevice {
@@ -39,6 +51,7 @@ impl CpuDevice {
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(self.n_threads)
             .thread_name(move |i| format!("{name} thread {i}"))
+            .start_handler(|_| IS_DEVICE.set(true))
             .build()
             .map_err(|e| Diagnostic::new(format!("the threads of {} did not start: {e}", name_of(self))))?;
         Ok(self.threads.get_or_init(|| threads))
@@ -79,8 +92,11 @@ impl Loaded {
 
     /// Runs it on a thread of its device.
     pub(super) fn enqueue_on_thread(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<()> {
+        let threads = self.device.threads()?;
         let (kernel, step, place) = (self.kernel.clone(), step.clone(), self.device.place());
-        self.device.threads()?.spawn(move || {
+        step.wait_for_thread(ticket, inputs);
+        threads.spawn(move || {
+            let Some(inputs) = step.begin(ticket) else { return };
             let begin = step.now();
             let run = || kernel.run(inputs, place, step.surroundings());
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));

@@ -9,8 +9,9 @@
 //!
 //! - D1. A [`Buffer`] belongs to a [`Place`], a device or the host, and is used there alone. It comes to another place by a copy. It never changes.
 //! - D2. Work is complete when what it gives may be used by other work of that place. Only a copy to the host makes it readable by the host.
-//! - D3. Each ticket has one event, or none if its work was complete at once; an error is the outcome of an event as well.
-//! - D4. Work ends soon after the step's flag is set. A step is left only when all of its work is over, so no device holds anything of it then.
+//! - D3. Each ticket has one event, or none if its work was complete at once or is withdrawn; an error is the outcome of an event as well.
+//! - D4. Work ends soon after the step's flag is set, and is withdrawn if it waits for a thread that is busy. A step is left only when none of its work runs, so
+//!   no device holds anything of it then.
 //!
 //! Devices must never know graphs over several devices, frames or iterations: these are the executors' business.
 

@@ -1,11 +1,11 @@
 //! A running step, as devices see it: what kernels meet outside of their graphs, and where events go.
 
-use super::Buffer;
 use super::modelled::Clock;
+use super::{Buffer, cpu};
 use crate::session::PrintTo;
 use anabranch_dsl::Result;
 use anabranch_dsl::interp::{StopFlag, Surroundings};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -36,6 +36,8 @@ pub(crate) struct Step {
     /// Ends the step.
     pub(crate) stop: Arc<StopFlag>,
     begin: Instant,
+    /// The inputs of work that waits for a thread.
+    waiting: Mutex<BTreeMap<Ticket, Vec<Buffer>>>,
     /// Events at which nobody has looked yet.
     events: Mutex<VecDeque<Event>>,
     more: Condvar,
@@ -46,7 +48,15 @@ pub(crate) struct Step {
 impl Step {
     pub(crate) fn new(print: PrintTo, stop: Arc<StopFlag>, modelled: bool) -> Arc<Step> {
         let clock = modelled.then(Mutex::default);
-        Arc::new(Step { print, stop, begin: Instant::now(), events: Mutex::default(), more: Condvar::new(), clock })
+        Arc::new(Step {
+            print,
+            stop,
+            begin: Instant::now(),
+            waiting: Mutex::default(),
+            events: Mutex::default(),
+            more: Condvar::new(),
+            clock,
+        })
     }
 
     /// What kernels of the step meet.
@@ -66,6 +76,25 @@ impl Step {
 
     fn events(&self) -> MutexGuard<'_, VecDeque<Event>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<Ticket, Vec<Buffer>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Work waits for a thread, with these inputs.
+    pub(super) fn wait_for_thread(&self, ticket: Ticket, inputs: Vec<Buffer>) {
+        self.waiting().insert(ticket, inputs);
+    }
+
+    /// The inputs of work that has a thread now; none if it is not to be done any more.
+    pub(super) fn begin(&self, ticket: Ticket) -> Option<Vec<Buffer>> {
+        self.waiting().remove(&ticket)
+    }
+
+    /// Takes back the work that has no thread yet, and frees what it was given: it has no event. The thread may be busy with another step for as long as it likes.
+    pub(crate) fn withdraw(&self) -> impl Iterator<Item = Ticket> + use<> {
+        std::mem::take(&mut *self.waiting()).into_keys()
     }
 
     /// Work is complete. If it failed, the rest of the step ends soon.
@@ -88,6 +117,11 @@ impl Step {
     pub(crate) fn wait(&self, at_most: Duration) -> Option<Event> {
         if let Some(mut clock) = self.clock() {
             return clock.next();
+        }
+        while cpu::lend_this_thread() {
+            if let Some(event) = self.event() {
+                return Some(event);
+            }
         }
         let wait = self.more.wait_timeout_while(self.events(), at_most, |events| events.is_empty());
         wait.unwrap_or_else(PoisonError::into_inner).0.pop_front()

@@ -301,8 +301,13 @@ impl Run<'_> {
 
     /// Leaves no work behind: it is told to stop, and its memory is free when it has.
     fn end(&mut self) {
-        while self.pending.len() > 0 {
+        if self.pending.len() > 0 {
             self.step.stop.stop(ErrorKind::Cancelled);
+            for ticket in self.step.withdraw() {
+                self.pending.take(ticket);
+            }
+        }
+        while self.pending.len() > 0 {
             if let Some(event) = self.step.wait(PATIENCE) {
                 self.pending.take(event.ticket);
             }
