@@ -25,7 +25,7 @@ pub(crate) struct Options {
     pub(crate) native: bool,
     /// Compute several operations in one pass over memory.
     pub(crate) fuse: bool,
-    /// Take products out of loops.
+    /// Merge products in loops, and take them out.
     pub(crate) hoist: bool,
 }
 

@@ -87,8 +87,8 @@ impl Builder {
         Builder { run: Options { fuse, ..self.run }, ..self }
     }
 
-    /// Whether products of sequences are taken out of loops, as they are by default; else they stay where they were written, for
-    /// comparisons. Sums may be rounded in another order.
+    /// Whether products in loops over sequences become fewer and larger ones, in the loops and outside of them, as they do by default;
+    /// else they stay as they were written, for comparisons. Sums may be rounded in another order.
     pub fn hoisting(self, hoist: bool) -> Builder {
         Builder { run: Options { hoist, ..self.run }, ..self }
     }
