@@ -41,7 +41,7 @@ pub use prune::{Assignments, PrunedGraph, prune};
 pub use scatters::Scatters;
 pub use simplify::Simplify;
 pub use specialize::specialize;
-pub use trips::trips;
+pub use trips::{Count, Limit, count, trips};
 
 /// A transformation of graphs that keeps their meaning.
 pub trait Pass {

@@ -13,7 +13,8 @@ use std::collections::HashMap;
 /// - A product of `x[i]` and what is the same in all iterations, where `x` comes from outside: of all of `x`, before the loop. The
 ///   iteration takes its rows.
 /// - A sum of products, `sum += a b` with a result that nothing else in the loop reads: the iterations put `a` and `b` into two
-
+///   matrices, and after the loop there is one product. This is how the gradients of weights come about. Of several sums with one `a`,
+///   whose `b` are put beside each other in the loop anyway, as [`MergeProducts`](super::MergeProducts) does it, it is one product.
 ///
 /// Both are about products of few rows. What has to be kept for one product is at most 256 MiB.
 ///
