@@ -75,6 +75,13 @@ impl Builder {
         Builder { run: Options { interpreted, ..self.run }, ..self }
     }
 
+    /// Whether the interpreter runs what the compiler fails at. That no plan can be made of a function is an error of the compiler; by
+    /// default the call ends with an error that says what failed, since a program that is suddenly a hundred times slower is hard to notice.
+    /// What is wrong with the function itself is an error in any case.
+    pub fn interpreter_fallback(self, fallback: bool) -> Builder {
+        Builder { run: Options { fallback, ..self.run }, ..self }
+    }
+
     /// Whether loops over numbers become native code, as they do by default; else they are run instruction by instruction. Results are
     /// the same, bit by bit.
     pub fn native_code(self, native: bool) -> Builder {
