@@ -102,6 +102,8 @@ fn products_of_a_sequence_are_taken_out_of_the_loops() {
     };
     // In the loops: the state's product, and the one that goes back through it.
     assert_eq!(check(with_gradients, &[&[7, 2, 3], &[3, 5], &[5, 5]]), [2, 3]);
+    // As many iterations as products are merged in: of a sum of different products one leaves, so they stay apart.
+    assert_eq!(check(with_gradients, &[&[12, 2, 3], &[3, 5], &[5, 5]]), [2, 3]);
     let with_all = |x: S, w: S, u: S| {
         let loss = recurrence(x, w, u);
         (loss, gradients(loss, (x, w, u)))

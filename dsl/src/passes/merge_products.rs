@@ -11,12 +11,16 @@ use std::hash::Hash;
 /// Makes one product of several in the body of a loop whose right operands are captured:
 ///
 /// - `x a`, `x b`, .. with one left operand: the columns of `x [a b ..]`.
-/// - `x a + y b + ..`, with terms of other kinds between them: `[x y ..]` times `a`, `b`, .. one below the other. This is the gradient of
-///   the first with respect to `x`.
+/// - `x a + y b + ..`, with terms of other kinds between them, where `a`, `b`, .. are put together for the first form anyway: `[x y ..]`
+///   times `a`, `b`, .. one below the other. This is the gradient of the first with respect to its left operand. Other sums stay:
+///   of `x a + h b` one product often leaves the loop.
+///
+/// Products with transposed matrices take part if these are put together anyway: `z a^T` and `z b^T` are mostly the gradients of `x a + h b`, of
+/// which one belongs to the step before and the other one to the layer before, that need not wait for both.
 ///
 /// The captured matrices are put together before the loop, once for both forms, so a loop whose trips are known has to run at least
 /// 8 times. Products of more than 256 rows stay, since one of them keeps the processor busy; so do those that are to be on
-/// different devices. What is put together is at most 256 MiB.
+/// different devices, or whose matrices are variables of different devices. What is put together is at most 256 MiB.
 ///
 /// Nothing is known of cells here: whoever writes gates in matrices of their own gets the products of a cell that has them in one.
 ///
@@ -47,16 +51,25 @@ impl Pass for MergeProducts {
                 loops.push(node);
             }
         });
-        let mut changed = false;
+        let (mut changed, mut families) = (false, Families::of(graph));
         for node in loops {
             if trips(graph, node).is_some_and(|n| n < MIN_TRIPS) {
                 continue;
             }
             let (uses, replaced) = (graph.use_counts(), Replacements::new(graph));
-            let mut merge =
-                Merge { graph, node, uses, replaced, joined: HashMap::new(), taken: HashSet::new(), changed: false };
+            let mut merge = Merge {
+                graph,
+                node,
+                uses,
+                replaced,
+                families,
+                joined: HashMap::new(),
+                taken: HashSet::new(),
+                changed: false,
+            };
             merge.shared_operands();
             merge.sums();
+            families = std::mem::take(&mut merge.families);
             changed |= merge.finish();
         }
         changed
@@ -70,6 +83,7 @@ struct Merge<'g> {
     /// How often each value was used before.
     uses: Vec<u32>,
     replaced: Replacements,
+    families: Families,
     /// The captures of matrices from before the loop that were put together along an axis.
     joined: HashMap<(Vec<Value>, usize, Option<On>), Value>,
     /// Products that became part of another one.
@@ -94,7 +108,49 @@ struct Product {
 struct Kind {
     is_transposed: bool,
     dtype: DType,
-    on: Option<On>,
+    /// Where the product is to be, and the variable that the matrix is.
+    on: [Option<On>; 2],
+}
+
+/// Matrices that one `concat` puts together, by what they are outside of all loops.
+#[derive(Default)]
+struct Families {
+    of: HashMap<Value, usize>,
+    n: usize,
+}
+
+impl Families {
+    /// Those that a graph puts together.
+    fn of(graph: &Graph) -> Families {
+        let mut families = Families::default();
+        graph.visit_nodes(graph.root(), &mut |node| {
+            let data = graph.node(node);
+            let is_matrix = |v: &Value| matrix(graph.ty(*v)).is_some();
+            if data.op.name() == "concat" && data.operands.iter().all(is_matrix) {
+                families.add(graph, &data.operands);
+            }
+        });
+        families
+    }
+
+    fn add(&mut self, graph: &Graph, matrices: &[Value]) {
+        self.of.extend(matrices.iter().map(|&v| (outermost(graph, v), self.n)));
+        self.n += 1;
+    }
+
+    fn find(&self, graph: &Graph, matrix: Value) -> Option<usize> {
+        self.of.get(&outermost(graph, matrix)).copied()
+    }
+}
+
+/// What a value is outside of all regions that capture it.
+fn outermost(graph: &Graph, mut v: Value) -> Value {
+    while let ValueDef::Param(region, i) = graph.value(v).def
+        && let Some(outer) = captured(graph, region, i as usize)
+    {
+        v = outer;
+    }
+    v
 }
 
 /// Products by what they have in common, in the order of the first ones.
@@ -148,7 +204,12 @@ impl Merge<'_> {
 
     fn kind(&self, product: &Product) -> Kind {
         let dtype = self.graph.ty(product.left).element().dtype;
-        Kind { is_transposed: product.is_transposed, dtype, on: product.origin.on }
+        let maker = self.graph.producer(outermost(self.graph, product.right));
+        let of_variable = match maker.map(|node| &self.graph.node(node).op) {
+            Some(Op::Read(var)) => self.graph.vars[var.index()].on,
+            _ => None,
+        };
+        Kind { is_transposed: product.is_transposed, dtype, on: [product.origin.on, of_variable] }
     }
 
     /// Whether the right matrices of products are several, and small enough together; puts products into the order of these.
@@ -171,6 +232,7 @@ impl Merge<'_> {
         let captured = match self.joined.get(&key) {
             Some(&captured) => captured,
             None => {
+                self.families.add(self.graph, &key.0);
                 let all = add(self.graph, At::Before(self.node), "concat", &key.0, along(axis), origin);
                 let captured = self.graph.add_capture(self.node, all);
                 *self.joined.entry(key).or_insert(captured)
@@ -184,8 +246,10 @@ impl Merge<'_> {
         let mut groups = Groups::default();
         for &node in &self.graph.region(self.body()).nodes {
             let product = self.product(node).filter(|p| self.is_used(self.graph.node(p.node).results[0]));
-            if let Some(product) = product {
-                groups.add((product.left, self.kind(&product)), product);
+            let Some(product) = product else { continue };
+            let family = self.families.find(self.graph, product.right).filter(|_| product.is_transposed);
+            if family.is_some() || !product.is_transposed {
+                groups.add((product.left, family, self.kind(&product)), product);
             }
         }
         for mut products in groups.products {
@@ -238,8 +302,10 @@ impl Merge<'_> {
                 continue;
             }
             let is_alone = self.uses.get(v.index()) == Some(&1);
-            match self.graph.producer(v).filter(|_| is_alone).and_then(|node| self.product(node)) {
-                Some(product) => groups.add(self.kind(&product), product),
+            let product = self.graph.producer(v).filter(|_| is_alone).and_then(|node| self.product(node));
+            let family = product.and_then(|p| self.families.find(self.graph, p.right));
+            match product.zip(family) {
+                Some((product, family)) => groups.add((family, self.kind(&product)), product),
                 None => others.push(v),
             }
         }
