@@ -7,7 +7,7 @@
 mod digits;
 mod support;
 
-use anabranch::nn::{Init, Lstm};
+use anabranch::nn::{Init, Lstm, LstmState};
 use anabranch::optim::{Adam, Optimizer, Sgd};
 use anabranch::prelude::*;
 use divan::Bencher;
@@ -30,19 +30,71 @@ fn digits_step(bencher: Bencher<'_, '_>) {
 }
 
 #[graph]
-fn lstm_step(cell: &Lstm, sgd: &Sgd, x: Tensor) -> Tensor {
-    let mut state = cell.zero_state(x.dim(1));
+fn lstm_loss(cell: impl Fn(Tensor, LstmState) -> (Tensor, LstmState), units: usize, x: Tensor) -> Tensor {
+    let mut state = (zeros([x.dim(1), units]), zeros([x.dim(1), units]));
     let mut total = scalar(0.0);
     let mut t = scalar(0);
     while t < x.dim(0) as i32 {
-        let (y, next) = cell.step(x.index(t, 0), state);
+        let (y, next) = cell(x.index(t, 0), state);
         state = next;
         total += (y * y).mean();
         t += 1;
     }
-    let loss = total / x.dim(0) as f32;
+    total / x.dim(0) as f32
+}
+
+fn lstm_step(cell: &Lstm, sgd: &Sgd, x: Tensor) -> Tensor {
+    let loss = lstm_loss(|x, state| cell.step(x, state), 512, x);
     sgd.minimize(loss, cell);
     loss
+}
+
+/// A gate of a cell as one may write it, with matrices of its own.
+#[derive(Module)]
+struct Gate {
+    weight_input: Var,
+    weight_state: Var,
+    bias: Var,
+}
+
+impl Gate {
+    fn new(init: &Init) -> Gate {
+        let weight = |name| Var::new(name, init.fan_in([512, 512], 512));
+        let bias = Var::new("bias", vec![0.0; 512]);
+        Gate { weight_input: weight("weight_input"), weight_state: weight("weight_state"), bias }
+    }
+
+    fn at(&self, x: Tensor, h: Tensor) -> Tensor {
+        x.matmul(self.weight_input.get()) + h.matmul(self.weight_state.get()) + self.bias.get()
+    }
+}
+
+/// Input, forget, candidate and output gate.
+type Gates = (Gate, Gate, Gate, Gate);
+
+fn gates_loss((input, forget, candidate, output): &Gates, x: Tensor) -> Tensor {
+    let step = |x, (h, c): LstmState| {
+        let c = forget.at(x, h).sigmoid() * c + input.at(x, h).sigmoid() * candidate.at(x, h).tanh();
+        let h = output.at(x, h).sigmoid() * c.tanh();
+        (h, (h, c))
+    };
+    lstm_loss(step, 512, x)
+}
+
+/// What `lstm_512_batch_32_steps_50` computes, with each gate in matrices of its own.
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn lstm_512_of_separate_gates_batch_32_steps_50(bencher: Bencher<'_, '_>) {
+    let (init, sgd) = (Init::new(1), Sgd::new(0.01));
+    let cell: Gates = (Gate::new(&init), Gate::new(&init), Gate::new(&init), Gate::new(&init));
+    let session = Session::new().unwrap();
+    let step = |x| {
+        let loss = gates_loss(&cell, x);
+        sgd.minimize(loss, &cell);
+        loss
+    };
+    let step = session.function(step).unwrap();
+    let x = init.normal([50, 32, 512], 1.0);
+    bencher.bench_local(|| step.call(&x).unwrap());
 }
 
 /// An LSTM of 512 units, written as a `while` over the cell; forward, backward and SGD.

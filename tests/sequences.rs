@@ -102,6 +102,8 @@ fn products_of_a_sequence_are_taken_out_of_the_loops() {
     };
     // In the loops: the state's product, and the one that goes back through it.
     assert_eq!(check(with_gradients, &[&[7, 2, 3], &[3, 5], &[5, 5]]), [2, 3]);
+    // As many iterations as products are merged in: of a sum of different products one leaves, so they stay apart.
+    assert_eq!(check(with_gradients, &[&[12, 2, 3], &[3, 5], &[5, 5]]), [2, 3]);
     let with_all = |x: S, w: S, u: S| {
         let loss = recurrence(x, w, u);
         (loss, gradients(loss, (x, w, u)))
@@ -116,13 +118,28 @@ fn cells_of_users_have_the_same_values() {
         (loss, gradients(loss, (w, u)))
     };
     let (w, u): (&[usize], &[usize]) = (&[3, 5], &[5, 5]);
-    let [inside, outside] = check(with_gradients, &[&[6, 2, 3], w, w, w, w, u, u, u, u]);
-    assert_eq!((inside, outside), (8, 12), "four products of the state, there and back; the others once");
+    let [inside, outside] = check(with_gradients, &[&[9, 2, 3], w, w, w, w, u, u, u, u]);
+    assert_eq!((inside, outside), (2, 3), "one product of the state there and one back, as in a cell with one matrix");
+    let [inside, outside] = check(with_gradients, &[&[5, 2, 3], w, w, w, w, u, u, u, u]);
+    assert_eq!((inside, outside), (8, 12), "in few iterations it does not pay to put matrices beside each other");
     let with_gradients = |x: S, w: S, u: S| {
         let loss = own_cell(x, w, u);
         (loss, gradients(loss, (w, u)))
     };
     check(with_gradients, &[&[6, 2, 3], &[5, 3], u]);
+}
+
+#[test]
+fn merged_gates_have_the_bits_of_separate_ones() {
+    let [x, w, u]: [&[usize]; 3] = [&[9, 2, 3], &[3, 5], &[5, 5]];
+    let inputs: Vec<HostTensor> = [x, w, w, w, w, u, u, u, u].iter().map(|shape| numbers(shape)).collect();
+    let run = |merged: bool| {
+        let session = Session::builder().hoisting(merged).build().expect("a session on the CPU");
+        let f = session.function(gates).unwrap_or_else(|e| panic!("{e}"));
+        let found = f.call_host(&inputs).unwrap_or_else(|e| panic!("{e}"));
+        found[0].data::<f64>()[0].to_bits()
+    };
+    assert_eq!(run(true), run(false));
 }
 
 #[test]

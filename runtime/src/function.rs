@@ -91,7 +91,7 @@ where
         self.with_options(options)
     }
 
-    /// Whether products are taken out of loops; see [`Builder::hoisting`](crate::Builder::hoisting).
+    /// Whether products in loops become fewer and larger ones; see [`Builder::hoisting`](crate::Builder::hoisting).
     #[must_use]
     pub fn hoisting(self, hoist: bool) -> Self {
         let options = Options { hoist, ..self.options };

@@ -15,7 +15,7 @@ pub(crate) fn optimize(graph: Graph, signature: &[TensorType], options: Options)
     let mut graph = specialize(&graph, signature)?;
     if !options.check_finite {
         let pipeline = Pipeline::standard();
-        let pipeline = if options.hoist { pipeline } else { pipeline.without("products") };
+        let pipeline = if options.hoist { pipeline } else { pipeline.without("merge_products").without("products") };
         pipeline.run(&mut graph);
     }
     Ok(graph)

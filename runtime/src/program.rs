@@ -11,7 +11,9 @@ use anabranch_dsl::interp::{self, Datum, Surroundings};
 use anabranch_dsl::ir::dependence;
 use anabranch_dsl::{DType, Diagnostic, Dim, Graph, HostTensor, Result, TensorType, Type, autodiff, passes};
 use smallvec::SmallVec;
+use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How a graph is run.
@@ -25,13 +27,15 @@ pub(crate) struct Options {
     pub(crate) native: bool,
     /// Compute several operations in one pass over memory.
     pub(crate) fuse: bool,
-    /// Take products out of loops.
+    /// Merge products in loops, and take them out.
     pub(crate) hoist: bool,
+    /// Interpret what the compiler fails at.
+    pub(crate) fallback: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { check_finite: false, interpreted: false, native: true, fuse: true, hoist: true }
+        Options { check_finite: false, interpreted: false, native: true, fuse: true, hoist: true, fallback: false }
     }
 }
 
@@ -129,19 +133,7 @@ impl Program {
                 return Err(Diagnostic::new(message).help("specialize the graph to the types of the call"));
             }
         }
-        let plan = match options.interpreted {
-            true => None,
-            false => {
-                let how = plan::Options { check_finite: options.check_finite, fuse: options.fuse };
-                // Where results are looked at one by one, those of 16-bit floats are, by their reference meaning.
-                let wide = if options.check_finite { None } else { passes::widen(&graph) };
-                let mut plan = plan::lower(wide.as_ref().unwrap_or(&graph), how)?;
-                if options.native {
-                    plan.native = Native::compile(&mut plan);
-                }
-                Some(plan)
-            }
-        };
+        let plan = if options.interpreted { None } else { compile(&graph, options)? };
         Ok(Program { graph, plan, options, results, free: Mutex::default() })
     }
 
@@ -174,7 +166,13 @@ impl Program {
         close: impl Fn(Contents) -> B,
         surroundings: Surroundings<'_>,
     ) -> Result<()> {
-        let plan = self.plan.as_ref().expect("a part of a graph is compiled, or given to the interpreter itself");
+        let Some(plan) = &self.plan else {
+            let inputs: Vec<Datum> = values.drain(..).map(|value| open(value).into_datum()).collect();
+            let outputs =
+                interp::run_data(&self.graph, &inputs, &mut vec![], self.interpreter_options(), surroundings)?;
+            values.extend(outputs.into_iter().map(|datum| close(Contents::Datum(datum))));
+            return Ok(());
+        };
         let mut cx = self.context(plan)?;
         cx.stack_inputs.clear();
         cx.stack_outputs.resize_with(plan.n_stack_outputs, || None);
@@ -282,8 +280,11 @@ impl Program {
         vars: &mut Vec<HostTensor>,
         surroundings: Surroundings<'_>,
     ) -> Result<Vec<HostTensor>> {
-        let options = interp::Options { check_finite: self.options.check_finite, ..Default::default() };
-        interp::run_in(&self.graph, inputs, vars, options, surroundings)
+        interp::run_in(&self.graph, inputs, vars, self.interpreter_options(), surroundings)
+    }
+
+    fn interpreter_options(&self) -> interp::Options {
+        interp::Options { check_finite: self.options.check_finite, ..Default::default() }
     }
 
     fn check_inputs(&self, inputs: &[HostTensor]) -> Result<()> {
@@ -337,5 +338,147 @@ impl Program {
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Program").field("graph", &self.graph.name).finish_non_exhaustive()
+    }
+}
+
+/// The plan of a graph; none if the compiler fails at it and the interpreter is to run it then.
+///
+/// A plan that cannot be made is an error of ours: a broken invariant, which panics, or code that Cranelift does not take. It becomes an
+/// error of the call, so that other functions of the session go on. What is wrong with the graph is an error in any case.
+fn compile(graph: &Graph, options: Options) -> Result<Option<Plan>> {
+    let how = plan::Options { check_finite: options.check_finite, fuse: options.fuse };
+    let lower = || {
+        #[cfg(test)]
+        tests::fail_at(tests::Stage::Plan);
+        // Where results are looked at one by one, those of 16-bit floats are, by their reference meaning.
+        let wide = if options.check_finite { None } else { passes::widen(graph) };
+        plan::lower(wide.as_ref().unwrap_or(graph), how)
+    };
+    // What it works on is dropped when it fails, but for the graph, which it only reads.
+    let mut plan = match catch_unwind(AssertUnwindSafe(lower)) {
+        Ok(plan) => plan?,
+        Err(_) if options.fallback => return Ok(None),
+        Err(panic) => return Err(failure(graph, "plan", &message(panic))),
+    };
+    if options.native {
+        let native = || {
+            #[cfg(test)]
+            tests::fail_at(tests::Stage::NativeCode);
+            Native::compile(&mut plan)
+        };
+        let native = catch_unwind(AssertUnwindSafe(native)).unwrap_or_else(|panic| Err(message(panic)));
+        match native {
+            Ok(native) => plan.native = native,
+            // The instructions are there, and as they were.
+            Err(_) if options.fallback => {}
+            Err(what) => return Err(failure(graph, "native code", &what)),
+        }
+    }
+    Ok(Some(plan))
+}
+
+/// The words of a panic; one without words goes on.
+fn message(panic: Box<dyn Any + Send>) -> String {
+    let panic = match panic.downcast::<String>() {
+        Ok(text) => return *text,
+        Err(panic) => panic,
+    };
+    match panic.downcast::<&'static str>() {
+        Ok(text) => (*text).to_owned(),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+fn failure(graph: &Graph, what: &str, why: &str) -> Diagnostic {
+    let message = format!("`{}` cannot be compiled, which is an error of the compiler: no {what}: {why}", graph.name);
+    let help =
+        "please report it; `Session::builder().interpreter_fallback(true)` runs such functions by the interpreter";
+    Diagnostic::new(message).help(help)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Where the compiler can be made to fail.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Stage {
+        Plan,
+        NativeCode,
+    }
+
+    thread_local! {
+        static FAILS: Cell<Option<Stage>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn fail_at(stage: Stage) {
+        assert_ne!(FAILS.get(), Some(stage), "an error on purpose");
+    }
+
+    /// Compiles a loop over numbers and runs it on 3, while the compiler fails at a stage.
+    fn run(stage: Option<Stage>, fallback: bool) -> Result<(Program, Vec<HostTensor>)> {
+        let text = "graph @square_up(%n: i32[]) -> i32[] {
+            %0 = constant 2 : i32[]
+            %x, %i = while (%x = %0, %i = %n) : (i32[], i32[]) cond {
+                %1 = constant 0 : i32[]
+                %p = gt %i, %1 : bool[]
+                yield %p
+            } body {
+                %y = mul %x, %x : i32[]
+                %2 = constant 1 : i32[]
+                %j = sub %i, %2 : i32[]
+                yield %y, %j
+            }
+            return %x
+        }";
+        let graph = Graph::parse(text, "square_up.ir").expect("the text is right");
+        FAILS.set(stage);
+        let program = Program::with_options(graph, Options { fallback, ..Options::default() });
+        FAILS.set(None);
+        let program = program?;
+        let outputs = program.run(&[HostTensor::scalar(3)], &mut vec![])?;
+        Ok((program, outputs))
+    }
+
+    #[test]
+    fn a_plan_that_cannot_be_compiled_is_an_error_that_says_what_failed() {
+        for (stage, what) in [(Stage::Plan, "no plan"), (Stage::NativeCode, "no native code")] {
+            let error = run(Some(stage), false).expect_err("the compiler fails").to_string();
+            for part in ["`square_up` cannot be compiled", what, "an error on purpose", "interpreter_fallback(true)"] {
+                assert!(error.contains(part), "{stage:?}: no `{part}` in: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_interpreter_runs_what_cannot_be_compiled_if_it_is_asked_to() {
+        for (stage, is_interpreted) in [(None, false), (Some(Stage::Plan), true), (Some(Stage::NativeCode), false)] {
+            let (program, outputs) = run(stage, true).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(outputs, [HostTensor::scalar(256)], "{stage:?}");
+            assert_eq!(program.explain().contains("is interpreted"), is_interpreted, "{stage:?}");
+            let has_native_code = program.plan.as_ref().is_some_and(|plan| plan.native.is_some());
+            assert_eq!(has_native_code, stage.is_none(), "{stage:?}");
+            let mut values = vec![Datum::Tensor(HostTensor::scalar(3))];
+            let part = program.run_part(&mut values, Contents::Datum, Contents::into_datum, Surroundings::default());
+            part.unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(values[0].as_tensor(), Some(&HostTensor::scalar(256)), "{stage:?}: as a part of a graph");
+        }
+    }
+
+    #[test]
+    fn a_session_goes_on_after_a_function_that_cannot_be_compiled() {
+        let call = |session: &crate::Session, stage: Option<Stage>| {
+            let f = session.function(|x: anabranch_dsl::Tensor| x * x).expect("the function is right");
+            FAILS.set(stage);
+            let result = f.call(3.0f32);
+            FAILS.set(None);
+            result.map(|y| y.item())
+        };
+        let session = crate::Session::new().expect("a session on the CPU");
+        assert!(call(&session, Some(Stage::Plan)).is_err());
+        assert_eq!(call(&session, None).expect("nothing fails"), 9.0);
+        let session = crate::Session::builder().interpreter_fallback(true).build().expect("a session on the CPU");
+        assert_eq!(call(&session, Some(Stage::Plan)).expect("the interpreter runs it"), 9.0);
     }
 }

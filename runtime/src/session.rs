@@ -75,6 +75,13 @@ impl Builder {
         Builder { run: Options { interpreted, ..self.run }, ..self }
     }
 
+    /// Whether the interpreter runs what the compiler fails at. That no plan can be made of a function is an error of the compiler; by
+    /// default the call ends with an error that says what failed, since a program that is suddenly a hundred times slower is hard to notice.
+    /// What is wrong with the function itself is an error in any case.
+    pub fn interpreter_fallback(self, fallback: bool) -> Builder {
+        Builder { run: Options { fallback, ..self.run }, ..self }
+    }
+
     /// Whether loops over numbers become native code, as they do by default; else they are run instruction by instruction. Results are
     /// the same, bit by bit.
     pub fn native_code(self, native: bool) -> Builder {
@@ -87,8 +94,8 @@ impl Builder {
         Builder { run: Options { fuse, ..self.run }, ..self }
     }
 
-    /// Whether products of sequences are taken out of loops, as they are by default; else they stay where they were written, for
-    /// comparisons. Sums may be rounded in another order.
+    /// Whether products in loops over sequences become fewer and larger ones, in the loops and outside of them, as they do by default;
+    /// else they stay as they were written, for comparisons. Sums may be rounded in another order.
     pub fn hoisting(self, hoist: bool) -> Builder {
         Builder { run: Options { hoist, ..self.run }, ..self }
     }

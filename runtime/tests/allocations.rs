@@ -93,6 +93,37 @@ fn a_loop_over_tensors_and_its_gradient_take_no_memory() {
     assert_eq!(n, 0);
 }
 
+/// The allocations of the first run of a loop of so many iterations, up or down, that saves numbers and matrices for its gradient.
+fn of_first_run(trips: i32, is_up: bool) -> usize {
+    let inputs = [HostTensor::scalar(1.0f64), HostTensor::new([2, 2], vec![0.5f64; 4]), HostTensor::scalar(trips)];
+    let traced = support::traced(&inputs, |x| {
+        let (first, last, step) = if is_up { (constant(0), x[2], 1) } else { (x[2], constant(0), -1) };
+        let r = while_loop(
+            &[x[0], x[1], first],
+            |s| if is_up { s[2].lt(last) } else { last.lt(s[2]) },
+            |s| vec![s[0].mul(s[0]).sin(), s[1].mul(s[1]).tanh(), s[2].add(constant(step))],
+        );
+        let loss = r[0].add(r[1].sum_all());
+        autodiff::vjp(&[(loss, loss.number(1.0))], &x[..2])
+    });
+    let program = Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}"));
+    let before = COUNT.get();
+    program.run(&inputs, &mut vec![]).unwrap_or_else(|e| panic!("{e}"));
+    COUNT.get() - before
+}
+
+#[test]
+fn a_loop_that_counts_sizes_what_it_saves_at_its_entry() {
+    // What a process does once is not counted.
+    of_first_run(1, true);
+    for is_up in [true, false] {
+        let few = of_first_run(4, is_up);
+        assert!(few > 0, "what the loop saves lies in memory");
+        assert_eq!(of_first_run(3000, is_up), few, "stacks grow once, when the loop begins (up: {is_up})");
+        assert!(of_first_run(0, is_up) <= few);
+    }
+}
+
 #[test]
 fn a_layer_norm_and_its_gradients_take_no_memory() {
     let numbers = |shape: &[usize]| {

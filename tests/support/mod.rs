@@ -74,7 +74,8 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
         })
     };
     let unfused = run(passed(Pipeline::standard()).and_then(Program::without_fusion));
-    let unhoisted = run(passed(Pipeline::standard().without("products")).and_then(Program::new));
+    let unhoisted =
+        run(passed(Pipeline::standard().without("merge_products").without("products")).and_then(Program::new));
     let portable = run(Program::without_native_code(traced.graph.clone()));
     let scattered = match passed(Pipeline::standard()) {
         Ok(graph) => scattered::run_scattered(&graph, &inputs, &vars()),

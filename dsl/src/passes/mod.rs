@@ -9,6 +9,7 @@
 use crate::ir::{Op, Region, Value, verify};
 use crate::{Graph, HostTensor, TensorType, Type};
 
+mod build;
 mod casts;
 mod cse;
 mod dce;
@@ -16,6 +17,7 @@ mod fold;
 mod identity;
 mod inline;
 mod licm;
+mod merge_products;
 mod merge_state;
 mod parts;
 mod products;
@@ -31,6 +33,7 @@ pub use dce::Dce;
 pub use fold::Fold;
 pub use inline::Inline;
 pub use licm::Licm;
+pub use merge_products::MergeProducts;
 pub use merge_state::MergeState;
 pub use parts::Parts;
 pub use products::Products;
@@ -38,7 +41,7 @@ pub use prune::{Assignments, PrunedGraph, prune};
 pub use scatters::Scatters;
 pub use simplify::Simplify;
 pub use specialize::specialize;
-pub use trips::trips;
+pub use trips::{Count, Limit, count, trips};
 
 /// A transformation of graphs that keeps their meaning.
 pub trait Pass {
@@ -81,6 +84,8 @@ impl Pipeline {
             Box::new(Scatters),
             // Before products, which look for operands that loops capture.
             Box::new(Casts),
+            // After merging, or captures of one matrix would be several; before products that leave loops, so that they leave as one.
+            Box::new(MergeProducts),
             Box::new(Products),
             // Last: the others leave behind what is no longer used.
             Box::new(Dce),

@@ -1,9 +1,10 @@
 //! Matrix products in loops over sequences.
 
+use super::build::{self, At, columns, first_axis, matrix, shape, transposed};
 use super::trips::trips;
 use super::{Pass, captured, made_by};
-use crate::ir::{Attr, Attrs, ListOp, Node, Op, Origin, Region, Replacements, Value, ValueDef};
-use crate::{Graph, HostTensor, TensorType, Type};
+use crate::ir::{Attrs, ListOp, Node, Op, Origin, Region, Replacements, Value, ValueDef};
+use crate::{Graph, HostTensor, TensorType};
 use std::collections::HashMap;
 
 /// Computes products of many iterations at once, since one large product is faster than many small ones.
@@ -12,7 +13,8 @@ use std::collections::HashMap;
 /// - A product of `x[i]` and what is the same in all iterations, where `x` comes from outside: of all of `x`, before the loop. The
 ///   iteration takes its rows.
 /// - A sum of products, `sum += a b` with a result that nothing else in the loop reads: the iterations put `a` and `b` into two
-///   matrices, and after the loop there is one product. This is how the gradients of weights come about.
+///   matrices, and after the loop there is one product. This is how the gradients of weights come about. Of several sums with one `a`,
+///   whose `b` are put beside each other in the loop anyway, as [`MergeProducts`](super::MergeProducts) does it, it is one product.
 ///
 /// Both are about products of few rows. What has to be kept for one product is at most 256 MiB.
 ///
@@ -70,36 +72,6 @@ struct Sequence<'g> {
     changed: bool,
 }
 
-/// Where a new node goes.
-#[derive(Clone, Copy)]
-enum At {
-    Before(Node),
-    /// At the end of a region.
-    End(Region),
-}
-
-/// The extents of a matrix of floats.
-fn matrix(ty: &Type) -> Option<[usize; 2]> {
-    let ty = ty.as_tensor().filter(|ty| ty.dtype.is_float())?;
-    ty.shape.known()?.try_into().ok()
-}
-
-fn shape(extents: &[usize]) -> Attrs {
-    Attrs::none().with("shape", Attr::Shape(extents.to_vec().into()))
-}
-
-fn transposed() -> Attrs {
-    Attrs::none().with("axes", Attr::Ints(vec![1, 0]))
-}
-
-fn first_axis(size: Option<usize>) -> Attrs {
-    let attrs = Attrs::none().with("axis", Attr::Int(0));
-    match size {
-        Some(size) => attrs.with("size", Attr::Int(size as i64)),
-        None => attrs,
-    }
-}
-
 impl Sequence<'_> {
     fn body(&self) -> Region {
         self.graph.node(self.node).regions[1]
@@ -107,32 +79,11 @@ impl Sequence<'_> {
 
     /// Adds an operation of the table; gives its result.
     fn add(&mut self, at: At, name: &str, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
-        let def = crate::ops::by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"));
-        self.add_node(at, Op::Prim(def, attrs), operands, origin)
+        build::add(self.graph, at, name, operands, attrs, origin)
     }
 
     fn add_constant(&mut self, at: At, tensor: HostTensor, origin: Origin) -> Value {
-        self.add_node(at, Op::Constant(tensor), &[], origin)
-    }
-
-    fn add_node(&mut self, at: At, op: Op, operands: &[Value], origin: Origin) -> Value {
-        let region = match at {
-            At::Before(node) => self.graph.node(node).region,
-            At::End(region) => region,
-        };
-        let node = self.graph.make_node(region, op, operands.to_vec(), [], origin);
-        let types =
-            crate::ir::result_types(self.graph, node).unwrap_or_else(|e| panic!("{}: {e:?}", self.name_of(node)));
-        let result = self.graph.add_result(node, types.into_iter().next().expect("it has a result"));
-        match at {
-            At::Before(before) => self.graph.insert_before(node, before),
-            At::End(_) => self.graph.append(node),
-        }
-        result
-    }
-
-    fn name_of(&self, node: Node) -> &'static str {
-        self.graph.node(node).op.name()
+        build::add_node(self.graph, at, Op::Constant(tensor), &[], origin)
     }
 
     /// What a value of the body is outside of the loop, if it is a capture.
@@ -200,19 +151,26 @@ impl Sequence<'_> {
 
     /// Sums of products, after the loop.
     fn sum_up(&mut self) {
-        let n = self.graph.n_carried(self.node);
+        let sums: Vec<Sum> = (0..self.graph.n_carried(self.node)).filter_map(|i| self.sum(i)).collect();
+        let joined = self.joined_columns();
         let mut kept = Kept::default();
-        for i in 0..n {
-            let Some(Sum { left, right, product }) = self.sum(i) else { continue };
-            let (Some([rows, depth]), Some([_, columns])) = (matrix(self.graph.ty(left)), matrix(self.graph.ty(right)))
+        for group in grouped(sums, &joined) {
+            let (left, right) = (
+                group[0].left,
+                match &group[..] {
+                    [sum] => sum.right,
+                    _ => joined[&group[0].right].0,
+                },
+            );
+            let (Some([rows, depth]), Some([_, width])) = (matrix(self.graph.ty(left)), matrix(self.graph.ty(right)))
             else {
                 continue;
             };
             let size = self.graph.ty(left).element().dtype.size();
-            if depth > MAX_ROWS || self.trips * depth * rows.max(columns) * size > MAX_BYTES {
+            if depth > MAX_ROWS || self.trips * depth * rows.max(width) * size > MAX_BYTES {
                 continue;
             }
-            let origin = self.graph.node(product).origin();
+            let origin = self.graph.node(group[0].product).origin();
             let end = At::End(self.body());
             // The rows of both that belong together lie along the first axis.
             let left = match made_by(self.graph, left) {
@@ -223,16 +181,42 @@ impl Sequence<'_> {
             let right = self.keep(&mut kept, right, origin);
             let after = self.after();
             let left = self.add(after, "permute", &[left], transposed(), origin);
-            let mut sum = self.add(after, "matmul", &[left, right], Attrs::none(), origin);
-            let first = self.graph.node(self.node).operands[i];
-            if !super::is_zero(self.graph, first) {
-                sum = self.add(after, "add", &[first, sum], Attrs::none(), origin);
+            let all = self.add(after, "matmul", &[left, right], Attrs::none(), origin);
+            let mut start = 0;
+            for Sum { i, right, .. } in &group {
+                let n = matrix(self.graph.ty(*right)).expect("it is one")[1];
+                let mut sum = match group.len() {
+                    1 => all,
+                    _ => self.add(after, "slice", &[all], columns(start, n), origin),
+                };
+                start += n;
+                let first = self.graph.node(self.node).operands[*i];
+                if !super::is_zero(self.graph, first) {
+                    sum = self.add(after, "add", &[first, sum], Attrs::none(), origin);
+                }
+                let (result, body) = (self.graph.node(self.node).results[*i], self.body());
+                self.replaced.replace(result, sum);
+                self.graph.region_mut(body).yields[*i] = self.graph.region(body).params[*i];
             }
-            let (result, body) = (self.graph.node(self.node).results[i], self.body());
-            self.replaced.replace(result, sum);
-            self.graph.region_mut(body).yields[i] = self.graph.region(body).params[i];
             self.changed = true;
         }
+    }
+
+    /// Of each value of the body that one `concat` puts beside others: the result, and which of how many it is there.
+    fn joined_columns(&self) -> HashMap<Value, (Value, usize, usize)> {
+        let mut joined = HashMap::new();
+        for &node in &self.graph.region(self.body()).nodes {
+            let data = self.graph.node(node);
+            let Op::Prim(def, attrs) = &data.op else { continue };
+            let all = data.results[0];
+            let is_used = self.uses.get(all.index()).is_some_and(|&n| n > 0);
+            if def.name == "concat" && attrs.index("axis") == 1 && is_used && matrix(self.graph.ty(all)).is_some() {
+                for (i, &v) in data.operands.iter().enumerate() {
+                    joined.entry(v).or_insert((all, i, data.operands.len()));
+                }
+            }
+        }
+        joined
     }
 
     /// The sum of products that a loop variable is, if it is one, and nothing in the loop reads it.
@@ -251,7 +235,7 @@ impl Sequence<'_> {
         let is_read = uses(self.graph.region(cond).params[i]) > 0;
         let alone = uses(param) == 1 && uses(next) == 1 && uses(product) == 1 && uses(data.results[i]) > 0;
         let product = self.graph.producer(product)?;
-        (!is_read && alone).then_some(Sum { left, right, product })
+        (!is_read && alone).then_some(Sum { i, left, right, product })
     }
 
     /// A matrix of the rows that a value of the body has in all iterations.
@@ -317,8 +301,37 @@ impl Sequence<'_> {
     }
 }
 
+/// Sums of products, those together whose right operands are all that one `concat` puts together, in its order.
+fn grouped(sums: Vec<Sum>, joined: &HashMap<Value, (Value, usize, usize)>) -> Vec<Vec<Sum>> {
+    let mut groups: Vec<Vec<Sum>> = Vec::new();
+    let mut found: HashMap<(Value, Value), usize> = HashMap::new();
+    for sum in sums {
+        match joined.get(&sum.right) {
+            Some(&(all, ..)) => {
+                let at = *found.entry((sum.left, all)).or_insert(groups.len());
+                groups.resize_with(groups.len().max(at + 1), Vec::new);
+                groups[at].push(sum);
+            }
+            None => groups.push(vec![sum]),
+        }
+    }
+    let mut complete = Vec::new();
+    for mut group in groups {
+        let place = |sum: &Sum| joined.get(&sum.right).map(|&(_, i, n)| (i, n));
+        group.sort_by_key(place);
+        let is_all = group.iter().enumerate().all(|(i, sum)| place(sum) == Some((i, group.len())));
+        match is_all {
+            true => complete.push(group),
+            false => complete.extend(group.into_iter().map(|sum| vec![sum])),
+        }
+    }
+    complete
+}
+
 /// `left right`, of which a loop variable is the sum.
 struct Sum {
+    /// The loop variable.
+    i: usize,
     left: Value,
     right: Value,
     product: Node,

@@ -32,48 +32,85 @@ pub(super) fn step(g: &Graph, node: Node, i: usize) -> Option<i64> {
     }
 }
 
-/// How often the body of a `while` runs, if the condition compares a counter with a constant, from a constant on.
-pub fn trips(g: &Graph, node: Node) -> Option<i64> {
+/// A `while` that counts: it runs as long as one of its variables, which grows by the same in each iteration, is on one side of a limit
+/// that stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// The loop variable, by its index.
+    pub variable: usize,
+    /// What it is compared with.
+    pub limit: Limit,
+    step: i64,
+    /// Whether it counts up to the limit, not down.
+    is_below: bool,
+    /// Whether the body runs at the limit, too.
+    is_inclusive: bool,
+    dtype: DType,
+}
+
+/// What a counter is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// A number that the graph says.
+    Number(i64),
+    /// A value before the loop.
+    Before(Value),
+}
+
+/// How a `while` counts, if its condition is nothing but a comparison of a counter with what stays.
+pub fn count(g: &Graph, node: Node) -> Option<Count> {
     let data = g.node(node);
     let cond = g.region(data.regions[0]);
     let (name, &[a, b]) = made_by(g, cond.yields[0])? else { return None };
-    let carried = |v: Value| cond.params[..g.n_carried(node)].iter().position(|&p| p == v);
+    let n = g.n_carried(node);
+    let carried = |v: Value| cond.params[..n].iter().position(|&p| p == v);
+    let limit = |v: Value| {
+        let before = || cond.params[n..].iter().position(|&p| p == v).map(|i| Limit::Before(data.operands[n + i]));
+        integer(g, v).map(Limit::Number).or_else(before)
+    };
     // `limit > counter` is `counter < limit`.
-    let (name, i, limit) = match (carried(a), carried(b)) {
-        (Some(i), None) => (name, i, integer(g, b)?),
-        (None, Some(i)) => {
-            let turned = match name {
-                "lt" => "gt",
-                "le" => "ge",
-                "gt" => "lt",
-                "ge" => "le",
-                _ => return None,
-            };
-            (turned, i, integer(g, a)?)
+    let (variable, limit, is_turned) = match (carried(a), carried(b)) {
+        (Some(i), None) => (i, limit(b)?, false),
+        (None, Some(i)) => (i, limit(a)?, true),
+        _ => return None,
+    };
+    let (is_below, is_inclusive) = match name {
+        "lt" => (!is_turned, false),
+        "le" => (!is_turned, true),
+        "gt" => (is_turned, false),
+        "ge" => (is_turned, true),
+        _ => return None,
+    };
+    let ty = g.ty(data.operands[variable]).element();
+    let dtype = (ty.rank() == 0 && matches!(ty.dtype, DType::I32 | DType::I64)).then_some(ty.dtype)?;
+    Some(Count { variable, limit, step: step(g, node, variable)?, is_below, is_inclusive, dtype })
+}
+
+impl Count {
+    /// How often the body runs from a first value of the counter to the limit. None if it does not end, or if the counter wraps.
+    pub fn trips(&self, first: i64, limit: i64) -> Option<i64> {
+        // How far it is to the first value that ends the loop.
+        let distance = if self.is_below { limit.checked_sub(first)? } else { first.checked_sub(limit)? };
+        let distance = distance.checked_add(i64::from(self.is_inclusive))?;
+        let towards = if self.is_below { self.step } else { self.step.checked_neg()? };
+        if distance <= 0 {
+            return Some(0);
         }
-        _ => return None,
-    };
-    let (first, step) = (integer(g, data.operands[i])?, step(g, node, i)?);
-    // How far it is to the first value that ends the loop.
-    let distance = match name {
-        "lt" => limit.checked_sub(first)?,
-        "le" => limit.checked_sub(first)?.checked_add(1)?,
-        "gt" => first.checked_sub(limit)?,
-        "ge" => first.checked_sub(limit)?.checked_add(1)?,
-        _ => return None,
-    };
-    let towards = if matches!(name, "lt" | "le") { step } else { step.checked_neg()? };
-    if distance <= 0 {
-        return Some(0);
+        if towards <= 0 {
+            return None;
+        }
+        let trips = distance.checked_add(towards - 1)? / towards;
+        // A counter that wraps does not end there.
+        let last = first.checked_add(trips.checked_mul(self.step)?)?;
+        (self.dtype == DType::I64 || i32::try_from(last).is_ok()).then_some(trips)
     }
-    if towards <= 0 {
-        return None;
-    }
-    let trips = distance.checked_add(towards - 1)? / towards;
-    // A counter that wraps does not end there.
-    let last = first.checked_add(trips.checked_mul(step)?)?;
-    let dtype = g.ty(data.operands[i]).element().dtype;
-    (dtype == DType::I64 || i32::try_from(last).is_ok()).then_some(trips)
+}
+
+/// How often the body of a `while` runs, if it counts from a constant on to another one.
+pub fn trips(g: &Graph, node: Node) -> Option<i64> {
+    let count = count(g, node)?;
+    let Limit::Number(limit) = count.limit else { return None };
+    count.trips(integer(g, g.node(node).operands[count.variable])?, limit)
 }
 
 #[cfg(test)]

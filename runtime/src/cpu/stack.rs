@@ -35,6 +35,9 @@ struct Element {
     bytes: usize,
 }
 
+/// More is not made ready before it is needed.
+const MAX_PREPARED: usize = 1 << 28;
+
 /// There is no memory for so many bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoMemory {
@@ -173,6 +176,17 @@ impl Stack {
         // Elements without content need no room, and are pushed by calls.
         self.capacity = (8 * self.words.len()).checked_div(self.element_bytes()).unwrap_or(0);
         Ok(())
+    }
+
+    /// Makes room for so many elements more, as far as there is memory for them at once: a loop may end before it pushes them all, so
+    /// that is no error.
+    pub(crate) fn prepare(&mut self, elements: usize) {
+        let Some(Element { bytes, .. }) = self.element else { return };
+        let bytes = elements.saturating_add(self.len).saturating_mul(bytes);
+        if bytes <= MAX_PREPARED {
+            // What there is no memory for is missed when it is pushed.
+            _ = self.reserve(bytes.div_ceil(8));
+        }
     }
 
     /// Makes room for one more element and gives its bytes.
@@ -344,6 +358,19 @@ mod tests {
         let NoMemory { bytes } = stack.reserve(1 << 59).expect_err("nobody has so much memory");
         assert_eq!(bytes, 1 << 62);
         assert_eq!((stack.len(), stack.pop_number(), stack.pop_number()), (1, Some(7), None));
+    }
+
+    #[test]
+    fn room_that_is_made_is_there_and_too_much_is_not_asked_for() {
+        let mut stack = Stack::new(&TensorType::new(DType::F32, []));
+        stack.prepare(1000);
+        let address = stack.address;
+        (0..1000).for_each(|i| stack.push_number(i).expect("there is room"));
+        assert_eq!((stack.capacity, stack.address), (1000, address));
+        for elements in [1 << 40, usize::MAX] {
+            stack.prepare(elements);
+        }
+        assert_eq!((stack.capacity, stack.address), (1000, address), "it waits until so many are pushed");
     }
 
     fn numbers(stack: &interp::Stack) -> Vec<i32> {

@@ -54,13 +54,12 @@ unsafe impl Sync for Native {}
 
 impl Native {
     /// Compiles the loops of a plan that can be native, and puts an [`Instr::Native`] where each of them is entered. None if there is
-    /// no such loop, this machine is none that Cranelift knows, or there is no memory for code.
-    pub(crate) fn compile(plan: &mut Plan) -> Option<Native> {
+    /// no such loop, this machine is none that Cranelift knows, or there is no memory for code. The plan stays as it was then, and if
+    /// Cranelift does not take what is made of it, which is an error.
+    pub(crate) fn compile(plan: &mut Plan) -> Result<Option<Native>, String> {
         let regions = region::find(plan);
-        if regions.is_empty() {
-            return None;
-        }
-        let module = JITModule::new(JITBuilder::with_isa(target()?, default_libcall_names()));
+        let Some(target) = target().filter(|_| !regions.is_empty()) else { return Ok(None) };
+        let module = JITModule::new(JITBuilder::with_isa(target, default_libcall_names()));
         let (n_registers, n_stacks) = (plan.registers.len(), plan.stacks.len());
         let mut native = Native { module: ManuallyDrop::new(module), functions: Vec::new(), n_registers, n_stacks };
         let module = &mut *native.module;
@@ -76,19 +75,21 @@ impl Native {
                 Ok(()) => compiled.push((region, id)),
                 // A loop that is too large for Cranelift stays instructions.
                 Err(ModuleError::Compilation(CodegenError::ImplLimitExceeded | CodegenError::CodeTooLarge)) => {}
-                Err(e) => panic!("no native code of `{}`: {e}", plan.name),
+                Err(e) => return Err(e.to_string()),
             }
             module.clear_context(&mut context);
         }
         // It fails if the system gives no memory for code.
-        module.finalize_definitions().ok()?;
+        if module.finalize_definitions().is_err() {
+            return Ok(None);
+        }
         for (i, (region, id)) in compiled.into_iter().enumerate() {
             plan.code[region.enter as usize] = Instr::Native { function: i as u32, entry: region.entry };
             let code = native.module.get_finalized_function(id);
             // SAFETY: the code was compiled for the signature of `Function` by `translate`.
             native.functions.push(unsafe { std::mem::transmute::<*const u8, Function>(code) });
         }
-        Some(native)
+        Ok(Some(native))
     }
 
     /// Runs a function; gives the instruction that comes next.

@@ -179,6 +179,11 @@ impl Draft {
                 f(Storage::Stack(*src), Read);
                 f(Storage::Stack(*dst), Write);
             }
+            Instr::StackReserve { stack, pushed } => {
+                [Some(pushed.first), pushed.limit].into_iter().flatten().for_each(|r| f(Storage::Reg(r), Read));
+                f(Storage::Stack(*stack), Read);
+                f(Storage::Stack(*stack), Write);
+            }
             Instr::StackPush { stack, step } | Instr::StackPop { stack, step } => {
                 f(Storage::Stack(*stack), Read);
                 self.step_touches(*step, f, Write);

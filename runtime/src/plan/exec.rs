@@ -1,8 +1,10 @@
 //! The executor: one loop over the instructions of a plan.
 
 use super::lists::Scratch;
-use super::{Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, SlotId, StackId, Step, View, reg_view, registers};
-use crate::cpu::element::{bytes_of, bytes_of_mut, reg_to_scalar, scalar_to_reg, to_buffer, write_buffer};
+use super::{
+    Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Pushed, Reg, SlotId, StackId, Step, View, reg_view, registers,
+};
+use crate::cpu::element::{Cell, bytes_of, bytes_of_mut, reg_to_scalar, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::index;
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::list::List;
@@ -10,6 +12,7 @@ use crate::cpu::memory::{Arena, Foreign, MAX_WRITTEN, Memory, Region, Sources, V
 use crate::cpu::stack::{NoMemory, Stack};
 use crate::results::Results;
 use anabranch_dsl::interp::{self, Surroundings};
+use anabranch_dsl::passes::Limit;
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type};
 use std::borrow::BorrowMut;
 use std::sync::Arc;
@@ -93,6 +96,22 @@ impl Context {
 }
 
 /// What stands where memory was taken away.
+impl Pushed {
+    /// How many elements the loop will push.
+    fn elements(&self, regs: &[u64]) -> usize {
+        let number = |r: Reg| match self.dtype {
+            DType::I32 => i64::from(i32::from_reg(regs[r.index()])),
+            _ => i64::from_reg(regs[r.index()]),
+        };
+        let limit = match (self.count.limit, self.limit) {
+            (Limit::Number(limit), _) => limit,
+            (Limit::Before(_), limit) => number(limit.expect("what is no number is in a register")),
+        };
+        let trips = self.count.trips(number(self.first), limit).unwrap_or(0);
+        usize::try_from(trips).unwrap_or(0).saturating_mul(self.in_each)
+    }
+}
+
 const NO_MEMORY: Buffer = Buffer::U8(Vec::new());
 
 impl Plan {
@@ -177,6 +196,9 @@ impl Plan {
                 }
                 Instr::List { list, other, step } => {
                     self.list_op(cx, *list, *other, &self.steps[step.index()], foreign)?;
+                }
+                Instr::StackReserve { stack, pushed } => {
+                    cx.stacks[stack.index()].prepare(pushed.elements(&cx.regs));
                 }
                 Instr::StackPush { stack, step } => self.push(cx, *stack, &self.steps[step.index()], foreign)?,
                 Instr::StackPop { stack, step } => self.pop(cx, *stack, &self.steps[step.index()])?,

@@ -87,6 +87,9 @@ impl Plan {
             Instr::StackMove { dst, src, take } => {
                 write!(f, "{dst:?} = {} {src:?}", if *take { "take" } else { "copy" })
             }
+            Instr::StackReserve { stack, pushed } => {
+                write!(f, "room in {stack:?} for {} in each iteration from {:?} on", pushed.in_each, pushed.first)
+            }
             Instr::StackPush { stack, step } => {
                 write!(f, "push {stack:?}, {}", Shown(&self.steps[step.index()].operands[0]))
             }

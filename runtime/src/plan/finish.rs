@@ -275,6 +275,11 @@ impl Finish<'_> {
                     Instr::StackMove { dst, src, take } => {
                         Instr::StackMove { dst: self.stack(dst), src: self.stack(src), take }
                     }
+                    Instr::StackReserve { stack, mut pushed } => {
+                        pushed.first = self.reg(pushed.first);
+                        pushed.limit = pushed.limit.map(|r| self.reg(r));
+                        Instr::StackReserve { stack: self.stack(stack), pushed }
+                    }
                     Instr::StackPush { stack, step } => Instr::StackPush { stack: self.stack(stack), step },
                     Instr::StackPop { stack, step } => Instr::StackPop { stack: self.stack(stack), step },
                     Instr::StackZero(s) => Instr::StackZero(self.stack(s)),

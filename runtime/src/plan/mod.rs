@@ -50,6 +50,7 @@ use crate::id::id;
 use crate::native::Native;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::OpDef;
+use anabranch_dsl::passes::Count;
 use anabranch_dsl::{DType, HostTensor, Loc, TensorType, Type};
 use std::ops::Range;
 
@@ -180,6 +181,8 @@ pub(crate) enum Instr {
     StackOutput { stack: StackId, output: u32 },
     /// Copies a stack or list; takes its content if the source is not used any more.
     StackMove { dst: StackId, src: StackId, take: bool },
+    /// Makes room in a stack for what a loop will push.
+    StackReserve { stack: StackId, pushed: Box<Pushed> },
     /// Pushes the operand of a step.
     StackPush { stack: StackId, step: StepId },
     /// Pops into the output of a step; fails if the stack is empty.
@@ -192,6 +195,18 @@ pub(crate) enum Instr {
     List { list: StackId, other: Option<StackId>, step: StepId },
     /// Shares the tensor of a slot.
     SlotMove { dst: SlotId, src: SlotId },
+}
+
+/// What a loop that counts pushes on a stack, as it is known when the loop begins.
+#[derive(Clone, Debug)]
+pub(crate) struct Pushed {
+    pub(crate) count: Count,
+    /// The counter, and the limit if it is no constant.
+    pub(crate) first: Reg,
+    pub(crate) limit: Option<Reg>,
+    pub(crate) dtype: DType,
+    /// How many elements an iteration pushes.
+    pub(crate) in_each: usize,
 }
 
 /// The last operations of a step: they compute new values of variables in the place of the old ones, once nothing can fail any

@@ -1,8 +1,10 @@
 //! Control flow, stacks and lists.
 
 use super::{Instr, Item, Kernel, Lower, Move, Operand, Out, Place};
+use crate::plan::Pushed;
 use crate::plan::draft::Storage;
-use anabranch_dsl::ir::{ListForm, ListOp, Node, StackOp, Value};
+use anabranch_dsl::ir::{Graph, ListForm, ListOp, Node, Op, StackOp, Value};
+use anabranch_dsl::passes::{self, Limit};
 use anabranch_dsl::{Loc, Result, Type};
 
 impl Lower<'_> {
@@ -65,6 +67,7 @@ impl Lower<'_> {
                 self.places[param.index()] = Some(place.clone());
             }
         }
+        self.reserve(node, &carried)?;
         let (again, test) = (self.new_label(), self.new_label());
         self.emit(Instr::Jump { to: test });
         let id = self.open_loop(data.loc, before, n_buffers);
@@ -91,6 +94,26 @@ impl Lower<'_> {
         self.draft.loops[id as usize].end = self.here() - 1;
         self.current_loop = self.draft.loops[id as usize].parent;
         self.bind(&data.results, carried);
+        Ok(())
+    }
+
+    /// Makes room in the stacks on which a loop pushes, if it says how often it runs. Only outside of loops: in them, stacks have the memory of
+    /// former iterations.
+    fn reserve(&mut self, node: Node, carried: &[Place]) -> Result<()> {
+        let graph = self.graph;
+        let Some(count) = passes::count(graph, node).filter(|_| self.current_loop.is_none()) else { return Ok(()) };
+        let Place::Reg(first) = carried[count.variable] else { return Ok(()) };
+        let limit = match count.limit {
+            Limit::Number(_) => None,
+            Limit::Before(limit) => Some(self.reg(limit)?),
+        };
+        let dtype = graph.ty(graph.node(node).results[count.variable]).element().dtype;
+        for (i, place) in carried.iter().enumerate() {
+            if let (Place::Stack(stack), Some(in_each)) = (place, pushes(graph, node, i)) {
+                let pushed = Box::new(Pushed { count, first, limit, dtype, in_each });
+                self.emit(Instr::StackReserve { stack: *stack, pushed });
+            }
+        }
         Ok(())
     }
 
@@ -260,6 +283,20 @@ impl Lower<'_> {
         }
         Ok(())
     }
+}
+
+/// How many elements each iteration of a loop pushes on a stack, if it does nothing else with it.
+fn pushes(graph: &Graph, node: Node, variable: usize) -> Option<usize> {
+    let body = graph.region(graph.node(node).regions[1]);
+    let (mut at, mut n) = (body.yields[variable], 0);
+    while at != body.params[variable] {
+        let push = graph.node(graph.producer(at)?);
+        if push.op != Op::Stack(StackOp::Push) {
+            return None;
+        }
+        (at, n) = (push.operands[0], n + 1);
+    }
+    (n > 0 && matches!(graph.ty(at), Type::Stack(_))).then_some(n)
 }
 
 fn op_name(op: &StackOp) -> &'static str {

@@ -1,0 +1,65 @@
+//! New nodes: what passes that make some share.
+
+use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, Value};
+use crate::{Graph, Type};
+
+/// Where a new node goes.
+#[derive(Clone, Copy)]
+pub(super) enum At {
+    Before(Node),
+    /// At the end of a region.
+    End(Region),
+}
+
+/// Adds an operation of the table, which cannot fail for these operands; gives its result.
+pub(super) fn add(g: &mut Graph, at: At, name: &str, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
+    let def = crate::ops::by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"));
+    add_node(g, at, Op::Prim(def, attrs), operands, origin)
+}
+
+/// Adds a node of one result; gives it.
+pub(super) fn add_node(g: &mut Graph, at: At, op: Op, operands: &[Value], origin: Origin) -> Value {
+    let region = match at {
+        At::Before(node) => g.node(node).region,
+        At::End(region) => region,
+    };
+    let node = g.make_node(region, op, operands.to_vec(), [], origin);
+    let types = crate::ir::result_types(g, node).unwrap_or_else(|e| panic!("{}: {e:?}", g.node(node).op.name()));
+    let result = g.add_result(node, types.into_iter().next().expect("it has a result"));
+    match at {
+        At::Before(before) => g.insert_before(node, before),
+        At::End(_) => g.append(node),
+    }
+    result
+}
+
+/// The extents of a matrix of floats.
+pub(super) fn matrix(ty: &Type) -> Option<[usize; 2]> {
+    let ty = ty.as_tensor().filter(|ty| ty.dtype.is_float())?;
+    ty.shape.known()?.try_into().ok()
+}
+
+pub(super) fn shape(extents: &[usize]) -> Attrs {
+    Attrs::none().with("shape", Attr::Shape(extents.to_vec().into()))
+}
+
+pub(super) fn transposed() -> Attrs {
+    Attrs::none().with("axes", Attr::Ints(vec![1, 0]))
+}
+
+pub(super) fn along(axis: usize) -> Attrs {
+    Attrs::none().with("axis", Attr::Int(axis as i64))
+}
+
+pub(super) fn first_axis(size: Option<usize>) -> Attrs {
+    match size {
+        Some(size) => along(0).with("size", Attr::Int(size as i64)),
+        None => along(0),
+    }
+}
+
+/// `n` columns of a matrix, from `start` on.
+pub(super) fn columns(start: usize, n: usize) -> Attrs {
+    let int = |n: usize| Attr::Int(n as i64);
+    along(1).with("start", int(start)).with("end", int(start + n)).with("step", Attr::Int(1))
+}
