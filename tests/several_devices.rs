@@ -571,6 +571,67 @@ fn what_is_printed_may_call_a_function_on_the_same_device() -> Outcome {
 }
 
 #[test]
+fn modelled_time_is_that_of_what_runs() -> Outcome {
+    #[graph]
+    fn powers(n: Tensor<i32>, x: Tensor) -> Tensor {
+        let (mut i, mut a) = (scalar(0), x);
+        while i < n {
+            a = a.matmul(x).tanh();
+            i += 1;
+        }
+        if n > 50 { a.exp().exp().exp() } else { a }
+    }
+    let x = [[0.1f32; 8]; 8];
+    let time = |devices: usize, n: i32| -> anabranch::Result<Duration> {
+        let f = Session::builder().modelled(gpus(devices)).build()?.function(powers)?;
+        let (_, timeline) = f.profile((n, &x))?;
+        Ok(timeline.total)
+    };
+    let [none, ten, hundred] = [time(1, 0)?, time(1, 10)?, time(1, 100)?];
+    let per_trip = |total: Duration, trips: u32| (total - none) / trips;
+    assert!(per_trip(ten, 10) > Duration::from_micros(20), "{none:?} {ten:?}");
+    assert!(
+        per_trip(hundred, 100) >= per_trip(ten, 10),
+        "the branch takes its time, too: {none:?} {ten:?} {hundred:?}"
+    );
+    // What nobody asks for is split where that pays, in the time that is modelled, too.
+    let two = time(2, 10)?;
+    assert!(two <= ten * 11 / 10, "{two:?} on two devices, {ten:?} on one");
+    Ok(())
+}
+
+#[test]
+fn a_failed_check_ends_a_modelled_step_beside_a_loop_that_does_not() -> Outcome {
+    let session = Session::builder().modelled((0..2).map(|i| Modelled::new(&format!("/cpu:{i}")))).build()?;
+    let f = session.function(loop_beside_a_check)?;
+    let error = f.call_within(Duration::from_secs(100), (-1, vec![[0.0f32; 96]; 96])).expect_err("the check fails");
+    assert!(error.message.contains("the sum is not positive"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn what_is_explained_is_what_runs() -> Outcome {
+    #[graph]
+    fn says(n: Tensor<i32>) -> Tensor<i32> {
+        on("/cpu:0", || println!("{n}"));
+        let mut i = scalar(0);
+        while i < n {
+            i = on("/cpu:1", || i + 1);
+            on("/cpu:1", || println!("{i}"));
+        }
+        i
+    }
+    let session = Session::builder().cpus(2).print_to(|_, _| ()).build()?;
+    let text = session.function(says)?.explain(&[anabranch::TensorType::new(anabranch::DType::I32, [])])?;
+    let prints: Vec<&str> = text.lines().filter(|line| line.trim_start().starts_with("print")).take(2).collect();
+    assert!(prints.len() == 2 && prints.iter().all(|line| line.contains("/cpu:0")), "{text}");
+    assert!(prints[1].ends_with("with the first print: their order is seen"), "{text}");
+    let crossing = text.lines().skip_while(|line| !line.starts_with("/cpu:1 -> /cpu:0")).nth(1);
+    assert!(text.contains("lt at") && crossing.is_some(), "the predicate crosses in\n{text}");
+    Ok(())
+}
+
+#[test]
 fn what_comes_from_the_host_and_goes_there_takes_the_link() -> Outcome {
     let session = Session::builder().modelled(gpus(2)).build()?;
     let w = on("/gpu:0", || Var::new("w", vec![1.0f32; 4096]));
@@ -605,6 +666,7 @@ fn a_device_that_is_not_there_is_an_error_at_the_users_line() -> Outcome {
 fn sessions_that_make_no_sense_are_refused() {
     let refused = |builder: anabranch::Builder| builder.build().expect_err("it makes no sense").message;
     assert_eq!(refused(Session::builder().cpus(0)), "a session of no CPU devices");
+    assert!(refused(Session::builder().cpus(usize::MAX)).contains("CPU devices: there may be 1024"));
     assert_eq!(refused(Session::builder().parallel_iterations(0)), "no iteration of a loop may run");
     assert!(refused(Session::builder().cpus(2).modelled(gpus(1))).contains("their clocks are not the same"));
     assert!(refused(Session::builder().cpus(2).place("w", "/cpu:7")).contains("there is no such device"));

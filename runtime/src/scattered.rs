@@ -79,8 +79,11 @@ impl ScatteredProgram {
             (0..n).map(cpu).collect()
         };
         let placement = place_at_random(&graph, n, how.seed);
-        let options =
-            flow::Options { lower_everything: how.lower_everything, parallel_iterations: how.parallel_iterations };
+        let options = flow::Options {
+            lower_everything: how.lower_everything,
+            lower_control: how.modelled,
+            parallel_iterations: how.parallel_iterations,
+        };
         let partition = flow::partition(&graph, &placement, options);
         let options = Options { interpreted: how.interpreted, ..Options::default() };
         Ok(ScatteredProgram(Driver::new(graph, partition, &devices, options)?))

@@ -64,6 +64,9 @@ impl fmt::Debug for Session {
     }
 }
 
+/// CPU devices of a session, at most.
+const MAX_CPUS: usize = 1024;
+
 impl Builder {
     /// Whether functions check every result for values that are not finite, unless they say otherwise themselves.
     pub fn check_finite(self, check_finite: bool) -> Builder {
@@ -194,10 +197,14 @@ impl Builder {
     /// The session.
     ///
     /// # Errors
-    /// If there are no devices, CPU devices beside modelled ones, a rule that is wrong or names a device that is not there, or no iteration may run.
+    /// If there are no devices or more than 1,024 CPU devices, CPU devices beside modelled ones, a rule that is wrong or names a device that is not there, or no iteration may run.
     pub fn build(self) -> Result<Session> {
         if self.cpus == Some(0) {
             return Err(Diagnostic::new("a session of no CPU devices").help("give `cpus` at least 1"));
+        }
+        if let Some(n) = self.cpus.filter(|&n| n > MAX_CPUS) {
+            let message = format!("a session of {n} CPU devices: there may be {MAX_CPUS}");
+            return Err(Diagnostic::new(message).help("they share the cores of one machine"));
         }
         if self.cpus.is_some() && !self.modelled.is_empty() {
             let message = "a session of CPU devices and of modelled ones: their clocks are not the same";

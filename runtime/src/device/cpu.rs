@@ -269,7 +269,7 @@ mod tests {
     /// The kernel of the one node of a graph that does an operation. It is cut out, as whole graphs have no stacks and lists at their borders.
     fn kernel(text: &str, op: &str) -> CpuKernel {
         let graph = Graph::parse(text, "kernel.ir").unwrap_or_else(|e| panic!("{e:?}"));
-        let options = flow::Options { lower_everything: true, parallel_iterations: 1 };
+        let options = flow::Options { lower_everything: true, ..flow::Options::default() };
         let cut = flow::partition(&graph, &place_at_random(&graph, 1, 0), options);
         let mut kernels = cut.parts[0].kernels.iter();
         let named = kernels.find(|k| k.members.iter().any(|&n| graph.node(n).op.name() == op));

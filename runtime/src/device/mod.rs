@@ -173,6 +173,8 @@ impl Devices {
             }
             cpus.into_iter().map(|cpu| cpu as Arc<dyn Device>).collect()
         };
+        // A loop takes as long as its iterations on modelled devices, however many these turn out to be.
+        let flow = flow::Options { lower_control: is_modelled, ..flow };
         Ok(Devices { topology, all, is_modelled, rules, flow })
     }
 

@@ -18,7 +18,8 @@ use std::time::Duration;
 /// A device that is modelled: what it computes is right, and takes a time that follows from these figures, on a clock that is not the machine's.
 /// It is for asking how a program would run on devices that one does not have, and for tests of what overlaps. Each device runs
 /// one kernel after the other, in the order in which they are given to it; copies run beside them, one after the other on each link. What
-/// comes from the host and goes there, inputs, predicates and results, takes the device's link, too; variables are on their devices.
+/// comes from the host and goes there, inputs, predicates and results, takes the device's link, too; variables are on their devices. A kernel takes as long as its operations
+/// one by one; of branches and loops the kernels are timed that run.
 ///
 /// ```
 /// use anabranch_runtime::{Modelled, Session};
@@ -41,7 +42,7 @@ pub struct Modelled {
 }
 
 impl Modelled {
-    /// A device of this name: 10 TFLOP/s, 500 GB/s, 5 µs for each kernel, and 10 GB/s and 10 µs on the links from it.
+    /// A device of this name: 10 TFLOP/s, 500 GB/s, 5 µs for each operation, and 10 GB/s and 10 µs on the links from it.
     pub fn new(name: &str) -> Modelled {
         Modelled {
             name: name.to_owned(),
@@ -63,7 +64,7 @@ impl Modelled {
         Modelled { bandwidth, ..self }
     }
 
-    /// What each kernel takes besides.
+    /// What each operation takes besides.
     pub fn launch(self, launch: Duration) -> Modelled {
         Modelled { launch, ..self }
     }

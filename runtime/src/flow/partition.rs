@@ -14,10 +14,9 @@
 
 use super::{PartId, Partition};
 use crate::disjoint_sets::DisjointSets;
-use crate::place::{DeviceId, Placement};
+use crate::place::{DeviceId, Placement, ordered_effects};
 use anabranch_dsl::Graph;
 use anabranch_dsl::ir::{CallKind, Node, Op, Region, Value};
-use anabranch_dsl::ops::Effects;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// How to cut.
@@ -25,13 +24,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub(crate) struct Options {
     /// Every node by itself, and all control flow lowered, even where one device has it all.
     pub(crate) lower_everything: bool,
+    /// All control flow lowered, even where one device has it all: what a kernel takes then follows from its graph.
+    pub(crate) lower_control: bool,
     /// How many iterations of a loop may run at once.
     pub(crate) parallel_iterations: u32,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { lower_everything: false, parallel_iterations: 32 }
+        Options { lower_everything: false, lower_control: false, parallel_iterations: 32 }
     }
 }
 
@@ -88,13 +89,6 @@ pub(super) struct Cut<'g> {
 
 impl<'g> Cut<'g> {
     fn new(graph: &'g Graph, placement: &Placement, options: Options) -> Cut<'g> {
-        let (mut prints, mut first_effect) = (false, None);
-        graph.visit_nodes(graph.root(), &mut |node| {
-            prints |= matches!(graph.node(node).op, Op::Print { .. });
-            if graph.node(node).op.effects() == Effects::Observable {
-                first_effect = first_effect.or(Some(node));
-            }
-        });
         let devices = placement.devices(graph);
         let mut part = vec![PartId(0); graph.n_nodes()];
         graph.visit_nodes(graph.root(), &mut |node| {
@@ -118,15 +112,9 @@ impl<'g> Cut<'g> {
             clusters: Vec::new(),
             cluster_of: vec![None; graph.n_nodes()],
         };
-        // F5: effects are in order on the part of the first.
-        if let (true, Some(first)) = (prints, first_effect) {
-            let home = cut.part[first.index()];
-            graph.visit_nodes(graph.root(), &mut |node| {
-                if graph.node(node).op.effects() == Effects::Observable {
-                    cut.part[node.index()] = home;
-                    cut.ordered[node.index()] = true;
-                }
-            });
+        // F5: they are on one device already.
+        for effect in ordered_effects(graph) {
+            cut.ordered[effect.index()] = true;
         }
         cut.split(graph.root());
         cut
@@ -149,7 +137,8 @@ impl<'g> Cut<'g> {
                 self.ordered[node.index()] |= effects;
             }
             let whole = matches!(data.op, Op::Call(CallKind::CustomGradient { .. }));
-            let split = !data.regions.is_empty() && !whole && (inside.len() > 1 || self.options.lower_everything);
+            let lowered = inside.len() > 1 || self.options.lower_everything || self.options.lower_control;
+            let split = !data.regions.is_empty() && !whole && lowered;
             self.split[node.index()] = split;
             if !split {
                 // What is not lowered is in one part, whatever was chosen for what is inside.

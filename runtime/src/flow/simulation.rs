@@ -430,7 +430,8 @@ fn schedules(seed: u64) -> Result<Seen, String> {
     let graph = random_graph(&mut rng);
     let n = 1 + rng.below(4);
     let placement = place_at_random(&graph, n, rng.next());
-    let options = Options { lower_everything: rng.below(2) == 0, parallel_iterations: [1, 2, 3, 32][rng.below(4)] };
+    let (lowered, parallel_iterations) = (rng.below(4), [1, 2, 3, 32][rng.below(4)]);
+    let options = Options { lower_everything: lowered < 2, lower_control: lowered == 2, parallel_iterations };
     let cut = partition(&graph, &placement, options);
     let inputs = [rng.below(7) as i64 - 3, rng.below(7) as i64 - 3];
     let (outputs, prints) = expected(&graph, inputs);

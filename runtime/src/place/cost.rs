@@ -59,14 +59,12 @@ pub(super) struct Costs {
     pub(super) makers: Vec<Option<Node>>,
 }
 
-/// Seconds that a device takes for a graph that it computes as a whole.
+/// Seconds that a device takes for a graph that it computes as a whole, each operation by itself: the same that a placement is chosen by.
 pub(crate) fn kernel_seconds(graph: &Graph, device: &DeviceInfo) -> f64 {
     let costs = Costs::new(graph);
-    let mut seconds = device.launch;
+    let mut seconds = 0.0;
     graph.visit_nodes(graph.root(), &mut |node| {
-        let runs = costs.runs[graph.node(node).region.index()];
-        let Work { flops, bytes, .. } = costs.work[node.index()];
-        seconds += runs * (flops / device.flops).max(bytes / device.bandwidth);
+        seconds += costs.runs[graph.node(node).region.index()] * costs.work[node.index()].seconds(device);
     });
     seconds
 }

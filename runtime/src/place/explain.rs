@@ -110,6 +110,11 @@ impl Placement {
             let device = self.of(node);
             let seconds = costs.work[node.index()].seconds(topology.device(device)) * costs.runs[region.index()];
             let why = self.reasons.as_ref().and_then(|r| Some(r.why[r.groups[node.index()]?].clone()));
+            let why = if self.moved[node.index()] {
+                Some("with the first print: their order is seen".to_owned())
+            } else {
+                why
+            };
             rows.push([
                 format!("{:1$}{2}", "", 2 * depth, label(graph, node)),
                 topology.device(device).name.to_string(),
@@ -128,8 +133,29 @@ impl Placement {
         let mut seen: HashSet<(Node, DeviceId)> = HashSet::new();
         graph.visit_nodes(graph.root(), &mut |node| {
             let data = graph.node(node);
+            // All that take part in a construct learn its predicate.
+            let predicate = match data.op {
+                Op::Cond => data.operands.first().map(|&p| (p, costs.runs[data.region.index()])),
+                Op::While { .. } => {
+                    let cond = data.regions[0];
+                    Some((graph.region(cond).yields[0], costs.runs[cond.index()]))
+                }
+                _ => None,
+            };
+            if let Some((predicate, times)) = predicate
+                && let Some(maker) = costs.makers[predicate.index()]
+            {
+                let from = self.of(maker);
+                let mut inside = vec![self.of(node)];
+                data.regions.iter().for_each(|&r| graph.visit_nodes(r, &mut |n| inside.push(self.of(n))));
+                for to in inside {
+                    if to != from && seen.insert((maker, to)) && times > 0.0 {
+                        let bytes = costs.bytes[predicate.index()];
+                        all.entry((from, to)).or_default().push(Crossing { name: label(graph, maker), bytes, times });
+                    }
+                }
+            }
             let used: &[Value] = match data.op {
-                Op::Cond => &data.operands[..1],
                 _ if data.regions.is_empty() => &data.operands,
                 _ => &[],
             };
@@ -204,6 +230,9 @@ fn rate(x: f64, unit: &str) -> String {
 }
 
 fn digits(x: f64) -> String {
+    if x >= 1e6 {
+        return format!("{x:.2e}");
+    }
     let decimals = if x == x.trunc() || x >= 100.0 {
         0
     } else if x >= 10.0 {

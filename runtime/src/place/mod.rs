@@ -25,7 +25,8 @@ pub(crate) use topology::{DeviceId, DeviceInfo, Link, Topology};
 use anabranch_dsl::Result;
 #[cfg(test)]
 use anabranch_dsl::ir::VarId;
-use anabranch_dsl::ir::{Graph, Node};
+use anabranch_dsl::ir::{Graph, Node, Op};
+use anabranch_dsl::ops::Effects;
 use cost::Costs;
 use explain::Reasons;
 use groups::{Feasible, Groups};
@@ -35,11 +36,27 @@ use groups::{Feasible, Groups};
 pub(crate) struct Placement {
     nodes: Vec<DeviceId>,
     vars: Vec<DeviceId>,
+    /// By node: whether it is an effect that was brought to where the first one is.
+    moved: Vec<bool>,
     /// Why, if it was chosen.
     reasons: Option<Reasons>,
 }
 
 impl Placement {
+    /// Brings prints, and the assertions beside them, to the device of the first: what the user sees comes in the order of the program.
+    fn new(graph: &Graph, nodes: Vec<DeviceId>, vars: Vec<DeviceId>, reasons: Option<Reasons>) -> Placement {
+        let mut placement = Placement { moved: vec![false; nodes.len()], nodes, vars, reasons };
+        let effects = ordered_effects(graph);
+        if let Some(first) = effects.first() {
+            let device = placement.of(*first);
+            for effect in &effects {
+                placement.moved[effect.index()] = placement.of(*effect) != device;
+                placement.nodes[effect.index()] = device;
+            }
+        }
+        placement
+    }
+
     /// The device of a node.
     pub(crate) fn of(&self, node: Node) -> DeviceId {
         self.nodes[node.index()]
@@ -78,13 +95,26 @@ pub(crate) fn place(graph: &Graph, topology: &Topology, rules: &Rules, paths: &[
     let choice = choose::choose(graph, &groups, &feasible, topology, &costs);
     let (nodes, vars) = groups.spread(&choice.devices);
     let reasons = Some(Reasons::new(graph, &groups, &feasible, &choice));
-    Ok(Placement { nodes, vars, reasons })
+    Ok(Placement::new(graph, nodes, vars, reasons))
+}
+
+/// The effects that the user sees, in the order of the program; none if nothing is printed, as assertions alone have no order.
+pub(crate) fn ordered_effects(graph: &Graph) -> Vec<Node> {
+    let (mut prints, mut effects) = (false, Vec::new());
+    graph.visit_nodes(graph.root(), &mut |node| {
+        let op = &graph.node(node).op;
+        prints |= matches!(op, Op::Print { .. });
+        if op.effects() == Effects::Observable {
+            effects.push(node);
+        }
+    });
+    if prints { effects } else { Vec::new() }
 }
 
 /// Everything on one device, whatever the graph asks for.
 #[cfg(test)]
 pub(crate) fn place_all_on(graph: &Graph, device: DeviceId) -> Placement {
-    Placement { nodes: vec![device; graph.n_nodes()], vars: vec![device; graph.vars.len()], reasons: None }
+    Placement::new(graph, vec![device; graph.n_nodes()], vec![device; graph.vars.len()], None)
 }
 
 /// Each group of nodes that must share a device on one of the first `n_devices`, as the seed decides, whatever the graph asks for.
@@ -100,5 +130,5 @@ pub(crate) fn place_at_random(graph: &Graph, n_devices: usize, seed: u64) -> Pla
     };
     let devices: Vec<DeviceId> = (0..groups.len()).map(device).collect();
     let (nodes, vars) = groups.spread(&devices);
-    Placement { nodes, vars, reasons: None }
+    Placement::new(graph, nodes, vars, None)
 }
