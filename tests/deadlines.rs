@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_millis(20);
+/// Long enough for a first call to be compiled on a busy machine, so that it is the loop that is ended.
+const SOON: Duration = Duration::from_millis(200);
 
 fn session(interpreted: bool) -> Session {
     Session::builder().interpreted(interpreted).build().unwrap()

@@ -128,7 +128,7 @@ impl Program {
     /// Compiles a graph; the memory of results comes from the given pool.
     pub(crate) fn with_results(graph: Graph, options: Options, results: Arc<Results>) -> Result<Program> {
         for ty in graph.inputs().iter().filter_map(|&v| graph.ty(v).as_tensor()) {
-            if ty.shape.known().is_none() {
+            if ty.shape.known().is_none() && !options.interpreted {
                 let message = format!("`{}`: the shape of an input is not known: {ty}", graph.name);
                 return Err(Diagnostic::new(message).help("specialize the graph to the types of the call"));
             }

@@ -5,7 +5,7 @@ use crate::optimize::optimize;
 use crate::place::DeviceId;
 use crate::program::{Contents, Options, Program};
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::interp::{self, Datum, Surroundings};
+use anabranch_dsl::interp::{Datum, Surroundings};
 use anabranch_dsl::ir::{Op, Value};
 use anabranch_dsl::{Diagnostic, Graph, Result, TensorType, passes};
 use std::cell::Cell;
@@ -119,12 +119,10 @@ impl Kernel for Loaded {
 /// How a kernel runs.
 #[derive(Debug)]
 enum How {
-    /// By a plan.
-    Compiled(Box<Program>),
+    /// By a plan, or by the interpreter if the session asks for it.
+    Known(Box<Program>),
     /// By a plan for each combination of types of its inputs, those used last first: some extent is not known before.
     BySignature(Mutex<Vec<(Vec<TensorType>, Arc<Program>)>>),
-    /// By the interpreter.
-    Interpreted,
 }
 
 /// Plans that are kept for one kernel.
@@ -154,12 +152,9 @@ const FEW_ELEMENTS: usize = 4096;
 impl CpuKernel {
     pub(crate) fn new(graph: Graph, options: Options) -> Result<CpuKernel> {
         let known = |&v: &Value| graph.ty(v).as_tensor().is_none_or(|ty| ty.shape.known().is_some());
-        let how = if options.interpreted {
-            How::Interpreted
-        } else if graph.inputs().iter().all(known) {
-            How::Compiled(Box::new(Program::with_options(graph.clone(), options)?))
-        } else {
-            How::BySignature(Mutex::default())
+        let how = match options.interpreted || graph.inputs().iter().all(known) {
+            true => How::Known(Box::new(Program::with_options(graph.clone(), options)?)),
+            false => How::BySignature(Mutex::default()),
         };
         let (mut may_be_long, mut may_not_end) = (false, false);
         graph.visit_nodes(graph.root(), &mut |node| {
@@ -204,13 +199,7 @@ impl CpuKernel {
         let timed = (runs < 4 || runs.is_multiple_of(16)).then(Instant::now);
         let (open, close) = (|buffer: Buffer| buffer.at(place), |contents| Buffer::new(place, contents));
         match &self.how {
-            How::Interpreted => {
-                let inputs: Vec<Datum> = values.drain(..).map(|b| open(b).into_datum()).collect();
-                let options = interp::Options { check_finite: self.options.check_finite, ..Default::default() };
-                let outputs = interp::run_data(&self.graph, &inputs, &mut vec![], options, surroundings)?;
-                values.extend(outputs.into_iter().map(Contents::Datum).map(close));
-            }
-            How::Compiled(program) => program.run_part(&mut values, open, close, surroundings)?,
+            How::Known(program) => program.run_part(&mut values, open, close, surroundings)?,
             How::BySignature(plans) => {
                 let params = values.iter().zip(self.graph.inputs());
                 let signature = params.map(|(buffer, &v)| match &buffer.contents {
@@ -301,7 +290,7 @@ mod tests {
              %a = list_new %n : list<f32[2]>  %b = list_write %a, %i, %x  %c = list_push %b, %y
              %z = list_read %c, %i  return %z }";
         let [new, write, push] = ["list_new", "list_write", "list_push"].map(|op| kernel(text, op));
-        assert!([&new, &write, &push].iter().all(|k| matches!(k.how, How::Compiled(_))));
+        assert!([&new, &write, &push].iter().all(|k| matches!(k.how, How::Known(_))));
         let made = run(&write, vec![run(&new, vec![index(3)]), index(1), tensor(&[1.0, 2.0])]);
         assert_eq!(rows(&made), [None, Some(vec![1.0, 2.0]), None]);
         // Whoever else has the list does not see what is pushed; one of the interpreter is as good as one of a plan.
