@@ -233,11 +233,16 @@ impl CpuKernel {
         }
         let mut border = self.graph.inputs().iter().chain(self.graph.outputs());
         let graph = match border.all(|&v| self.graph.ty(v).as_tensor().is_some()) {
-            true => optimize(self.graph.clone(), &signature, self.options)?,
+            true => optimize(self.graph.clone(), &signature, self.options),
             // Passes are for whole graphs, which have tensors alone at their borders.
-            false => passes::specialize(&self.graph, &signature)?,
+            false => passes::specialize(&self.graph, &signature),
         };
-        let program = Arc::new(Program::with_options(graph, self.options)?);
+        let program = match graph {
+            Ok(graph) => Program::with_options(graph, self.options)?,
+            // Something does not fit if it is run. The interpreter says what, or that it is not run.
+            Err(_) => Program::with_options(self.graph.clone(), Options { interpreted: true, ..self.options })?,
+        };
+        let program = Arc::new(program);
         let mut plans = lock();
         plans.insert(0, (signature, program.clone()));
         plans.truncate(MAX_PLANS);
