@@ -46,8 +46,8 @@ pub(crate) enum Item {
     Instr(Instr),
     /// Moves that happen at once: all sources are read before any destination is written.
     Moves(Vec<Move>),
-    /// Steps before a loop, none of which reads what another one writes.
-    Before(Vec<StepId>),
+    /// Steps of which none reads what another one writes: those before a loop, or [heavy ones](super::together).
+    Steps(Vec<StepId>),
 }
 
 /// A loop: the items from the first of its body to the jump back.
@@ -56,7 +56,7 @@ pub(crate) struct Loop {
     pub(crate) start: u32,
     pub(crate) end: u32,
     pub(crate) parent: Option<u32>,
-    /// The item before it, [`Item::Before`], and how many buffers there were then.
+    /// The item before it, [`Item::Steps`], and how many buffers there were then.
     pub(crate) before: u32,
     pub(crate) n_buffers: u32,
     /// The item that gives the loop variables their next values.
@@ -134,7 +134,7 @@ impl Draft {
                     f(m.destination(), Touch::Write);
                 }
             }
-            Item::Before(steps) => steps.iter().for_each(|&step| self.step_touches(step, f, Touch::Write)),
+            Item::Steps(steps) => steps.iter().for_each(|&step| self.step_touches(step, f, Touch::Write)),
             Item::Instr(instr) => self.instr_touches(instr, f),
         }
     }
@@ -170,6 +170,7 @@ impl Draft {
                 self.step_touches(*step, f, Write);
             }
             Instr::Run(step) => self.step_touches(*step, f, Write),
+            Instr::Together(steps) => steps.iter().for_each(|&step| self.step_touches(step, f, Write)),
             Instr::CheckFinite(step) => self.step_touches(*step, f, Read),
             Instr::StackNew(s) | Instr::StackZeros(s) | Instr::StackInput { stack: s, .. } => {
                 f(Storage::Stack(*s), Write);

@@ -2,7 +2,8 @@
 
 use super::lists::Scratch;
 use super::{
-    Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Pushed, Reg, SlotId, StackId, Step, View, reg_view, registers,
+    Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Pushed, Reg, SlotId, StackId, Step, StepId, View, reg_view,
+    registers,
 };
 use crate::cpu::element::{Cell, bytes_of, bytes_of_mut, reg_to_scalar, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::index;
@@ -160,6 +161,7 @@ impl Plan {
                     continue;
                 }
                 Instr::Run(step) => self.step(cx, &self.steps[step.index()], foreign, surroundings)?,
+                Instr::Together(steps) => self.together(cx, steps, foreign)?,
                 Instr::Require { step, .. } => {
                     return Err(self.failure(cx, &self.steps[step.index()], foreign));
                 }
@@ -238,6 +240,7 @@ impl Plan {
         around.sort_by_key(|l| l.code.len());
         let next = match self.code[pc] {
             Instr::Run(step) | Instr::Assert { step, .. } | Instr::Require { step, .. } => self.steps[step.index()].loc,
+            Instr::Together(ref steps) => self.steps[steps[0].index()].loc,
             _ => Loc::UNKNOWN,
         };
         interp::stopped(kind, &self.name, around.iter().map(|l| l.loc), next)
@@ -295,6 +298,33 @@ impl Plan {
                 outcome.map_err(|kernels::Failed| self.failure(cx, step, foreign))
             }
         }
+    }
+
+    /// Runs steps at once, on the threads that there are.
+    fn together(&self, cx: &mut Context, ids: &[StepId], foreign: Foreign<'_>) -> Result<()> {
+        let mut buffers = [BufferId(0); MAX_WRITTEN];
+        for (buffer, id) in buffers.iter_mut().zip(ids) {
+            let Out::View(View { base: Base::Buffer(b), .. }) = self.steps[id.index()].out else {
+                panic!("{id:?} writes no view of a buffer")
+            };
+            *buffer = b;
+        }
+        let mut memory = cx.memory(self, foreign);
+        let outcome = memory
+            .with_split(&buffers[..ids.len()], |mut outs, sources| self.run_all(ids, &mut outs[..ids.len()], sources));
+        outcome.map_err(|id| self.failure(cx, &self.steps[id.index()], foreign))
+    }
+
+    /// Runs steps at once; of those that fail, names the first.
+    fn run_all(&self, ids: &[StepId], outs: &mut [&mut [u8]], sources: &Sources<'_>) -> Result<(), StepId> {
+        if let ([id], [out]) = (ids, &mut *outs) {
+            return kernels::run(&self.steps[id.index()], out, sources).map_err(|kernels::Failed| *id);
+        }
+        let half = ids.len() / 2;
+        let (first, second) = (ids.split_at(half), outs.split_at_mut(half));
+        let (a, b) =
+            rayon::join(|| self.run_all(first.0, second.0, sources), || self.run_all(first.1, second.1, sources));
+        a.and(b)
     }
 
     /// A tensor of its own with the value of an operand.

@@ -76,6 +76,10 @@ impl Plan {
             Instr::JumpIf { cond, to } => write!(f, "if {cond:?} jump {to}"),
             Instr::JumpUnless { cond, to } => write!(f, "unless {cond:?} jump {to}"),
             Instr::Run(step) => self.step_text(f, *step),
+            Instr::Together(steps) => steps.iter().enumerate().try_for_each(|(i, &step)| {
+                f.write_str(if i > 0 { "\n       and " } else { "" })?;
+                self.step_text(f, step)
+            }),
             Instr::Assert { cond, .. } => write!(f, "assert {cond:?}"),
             Instr::CheckFinite(step) => {
                 write!(f, "check {}", ShownOut(&self.steps[step.index()].out))

@@ -5,13 +5,14 @@ use super::draft::{Draft, Item, Move, Storage};
 use super::liveness::Liveness;
 use super::moves::{Ordered, in_order};
 use super::rows::join_rows;
+use super::together::is_heavy;
 use super::{
     Assign, Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, Update,
     View,
 };
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
-use crate::cpu::memory::Region;
+use crate::cpu::memory::{MAX_WRITTEN, Region};
 use anabranch_dsl::{DType, Loc, Result, TensorType, Type};
 use std::collections::HashMap;
 
@@ -252,7 +253,7 @@ impl Finish<'_> {
         let draft = self.draft;
         match &draft.items[p] {
             Item::Moves(moves) => self.moves(p, moves),
-            Item::Before(steps) => self.code.extend(steps.iter().map(|&step| Instr::Run(step))),
+            Item::Steps(steps) => self.steps_of_item(steps),
             Item::Instr(instr) => {
                 let instr = match instr.clone() {
                     Instr::Unary { f, dst, a } => Instr::Unary { f, dst: self.reg(dst), a: self.reg(a) },
@@ -290,13 +291,22 @@ impl Finish<'_> {
                         Instr::List { list: self.stack(list), other: other.map(|o| self.stack(o)), step }
                     }
                     Instr::SlotMove { dst, src } => Instr::SlotMove { dst: self.slot(dst), src: self.slot(src) },
-                    other @ (Instr::Jump { .. } | Instr::Run(_) | Instr::CheckFinite(_)) => other,
+                    other @ (Instr::Jump { .. } | Instr::Run(_) | Instr::Together(_) | Instr::CheckFinite(_)) => other,
                     Instr::Native { .. } => panic!("native code is made of the plan"),
                 };
                 self.code.push(instr);
                 self.ops.resize(self.code.len() - 1, None);
                 self.ops.push(self.compared.take().or(draft.ops[p]));
             }
+        }
+    }
+
+    /// Steps that may run together do so if each of them is heavy.
+    fn steps_of_item(&mut self, steps: &[StepId]) {
+        if steps.len() > 1 && steps.iter().all(|step| is_heavy(&self.steps[step.index()])) {
+            self.code.extend(steps.chunks(MAX_WRITTEN).map(|steps| Instr::Together(steps.into())));
+        } else {
+            self.code.extend(steps.iter().map(|&step| Instr::Run(step)));
         }
     }
 

@@ -15,7 +15,7 @@
 //! updated in place, branches write their results directly, and maps overwrite operands that die.
 
 use super::draft::{Draft, Item, Move, Storage, Touch};
-use super::{Base, BufferId, Instr, Operand, Out, Reg, SlotId, StackId, Step, View};
+use super::{Base, BufferId, Instr, Operand, Out, Reg, SlotId, StackId, Step, StepId, View};
 use crate::cpu::kernels::Kernel;
 use std::collections::{BTreeSet, HashMap};
 
@@ -212,10 +212,7 @@ impl Liveness {
         for p in 0..draft.items.len() {
             self.coalesce_moves(draft, p);
         }
-        for item in &draft.items {
-            let Item::Instr(Instr::Run(step)) = item else {
-                continue;
-            };
+        for step in draft.items.iter().flat_map(steps_of) {
             let step = draft.step(*step);
             if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
                 for (o, out) in outs.iter().enumerate() {
@@ -317,29 +314,39 @@ impl Liveness {
                 }
                 _ => false,
             }),
-            Some(Item::Instr(Instr::Run(step))) => {
-                let step = draft.step(*step);
-                if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
-                    let Some(o) = outs.iter().position(|out| class(out) == Some(begins)) else { return false };
-                    return step.operands.iter().enumerate().all(|(i, operand)| {
-                        let view = operand.view();
-                        class(view) != Some(ends) || (rows.may_lie_in(i, o) && is_all_of(view, &outs[o]))
-                    });
-                }
-                let Out::View(out) = &step.out else { return false };
-                if overwritten(step).next().is_none() {
-                    return false;
-                }
-                class(out) == Some(begins)
-                    && step.operands.iter().all(|operand| match operand {
-                        Operand::View(v) => {
-                            class(v) != Some(ends) || is_all_of(v, out) && overwritten(step).any(|o| std::ptr::eq(o, v))
-                        }
-                        Operand::Slot(_) => false,
+            Some(item) => {
+                let writes = |step: &&StepId| draft.step(**step).out.storage().any(|out| self.class_of(out) == begins);
+                let Some(writer) = steps_of(item).iter().find(writes) else { return false };
+                let others = steps_of(item).iter().filter(|&step| step != writer);
+                self.may_write_over(draft.step(*writer), ends, begins)
+                    && others.map(|&step| draft.step(step)).all(|other| {
+                        let mut all = other.operands.iter().filter_map(Operand::storage).chain(other.out.storage());
+                        all.all(|s| self.class_of(s) != ends)
                     })
             }
-            _ => false,
+            None => false,
         }
+    }
+
+    /// Whether a step may read `ends` and write `begins` in one place.
+    fn may_write_over(&self, step: &Step, ends: Id, begins: Id) -> bool {
+        let class = |v: &View| v.storage().map(|s| self.class_of(s));
+        if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
+            let Some(o) = outs.iter().position(|out| class(out) == Some(begins)) else { return false };
+            return step.operands.iter().enumerate().all(|(i, operand)| {
+                let view = operand.view();
+                class(view) != Some(ends) || (rows.may_lie_in(i, o) && is_all_of(view, &outs[o]))
+            });
+        }
+        let Out::View(out) = &step.out else { return false };
+        overwritten(step).next().is_some()
+            && class(out) == Some(begins)
+            && step.operands.iter().all(|operand| match operand {
+                Operand::View(v) => {
+                    class(v) != Some(ends) || is_all_of(v, out) && overwritten(step).any(|o| std::ptr::eq(o, v))
+                }
+                Operand::Slot(_) => false,
+            })
     }
 
     /// Whether two pieces of storage are of one kind and size.
@@ -350,6 +357,15 @@ impl Liveness {
             (Storage::Reg(_), Storage::Reg(_)) | (Storage::Slot(_), Storage::Slot(_)) => true,
             _ => false,
         }
+    }
+}
+
+/// The steps that an item runs.
+fn steps_of(item: &Item) -> &[StepId] {
+    match item {
+        Item::Instr(Instr::Run(step)) => std::slice::from_ref(step),
+        Item::Steps(steps) => steps,
+        _ => &[],
     }
 }
 

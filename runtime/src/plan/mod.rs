@@ -20,7 +20,8 @@
 //! - P2. A register, buffer, stack or slot is written before it is read on every way through the code.
 //! - P3. Storage that is live at the same time does not overlap; what is read after a loop began and was written before
 //!   stays untouched through all its iterations.
-//! - P4. A kernel never reads the buffer it writes, except an elementwise kernel at the very places it writes (in place).
+//! - P4. A kernel never reads the buffer it writes, except an elementwise kernel at the very places it writes (in place). Of steps that run
+//!   together none reads or writes what another one writes.
 //! - P5. Inputs, constants and variables are never written while the instructions run: variables change at the end,
 //!   together, and only if no instruction failed. What changes them cannot fail, and nothing stops it.
 //! - P6. The constants of rank 0 lie in registers that no instruction writes.
@@ -40,6 +41,7 @@ mod lower;
 mod moves;
 mod registers;
 mod rows;
+mod together;
 mod updates;
 mod view;
 
@@ -167,6 +169,8 @@ pub(crate) enum Instr {
     JumpCompare { f: fn(u64, u64) -> u64, a: Reg, b: Reg, to: u32, when: bool },
     /// Runs a tensor instruction.
     Run(StepId),
+    /// Runs several, at most [`MAX_WRITTEN`](crate::cpu::memory::MAX_WRITTEN), at once; each writes one view.
+    Together(Box<[StepId]>),
     /// Fails unless the register holds true.
     Assert { cond: Reg, step: StepId },
     /// Fails if the value is not finite while those it was made of are.

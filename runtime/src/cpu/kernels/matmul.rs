@@ -191,6 +191,10 @@ impl Matmul {
         Matmul { adds, ..self.clone() }
     }
 
+    pub(crate) fn multiplications(&self) -> usize {
+        self.batch.iter().map(|axis| axis.n).product::<usize>().saturating_mul(self.m * self.k * self.n)
+    }
+
     /// Names of the operations behind the product.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.epilogue.iter().flat_map(Epilogue::names)

@@ -91,6 +91,19 @@ pub(crate) enum Kernel {
     Reference,
 }
 
+impl Kernel {
+    /// About how many multiplications one of the kernels with most work does; none for others.
+    pub(crate) fn multiplications(&self) -> usize {
+        match self {
+            Kernel::Matmul(product) => product.multiplications(),
+            Kernel::Attention(attention) => attention.multiplications(),
+            Kernel::Conv(conv) => conv.multiplications(),
+            Kernel::ConvWeights(conv) => conv.multiplications(),
+            _ => 0,
+        }
+    }
+}
+
 /// A kernel failed; the meaning of its step, run by the reference, says how.
 #[derive(Debug)]
 pub(crate) struct Failed;

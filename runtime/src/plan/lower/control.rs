@@ -58,7 +58,7 @@ impl Lower<'_> {
         let captures = data.operands[n..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         // What lies in these buffers does not change in the loop.
         let (before, n_buffers) = (self.here(), self.draft.buffers.len() as u32);
-        self.emit_item(Item::Before(Vec::new()));
+        self.emit_item(Item::Steps(Vec::new()));
         let carried: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
         self.move_all(&carried, &data.operands[..n], data.loc)?;
         for region in [cond, body] {

@@ -111,6 +111,7 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
     if options.fuse {
         super::finish::join(&mut lower.draft, &outputs, &assigns, &updates);
     }
+    super::together::join_steps(&mut lower.draft);
     let plan = super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns, updates)?;
     Ok(Plan { n_stack_outputs, ..plan })
 }

@@ -193,7 +193,7 @@ impl Lower<'_> {
         match l {
             Some(l) => {
                 let before = self.draft.loops[l as usize].before as usize;
-                let Item::Before(steps) = &mut self.draft.items[before] else { panic!("no place before a loop") };
+                let Item::Steps(steps) = &mut self.draft.items[before] else { panic!("no place before a loop") };
                 steps.push(step);
                 self.packed.push((l, Packed { view: view.clone(), index, to: to.clone() }));
             }

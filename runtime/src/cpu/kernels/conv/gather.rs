@@ -153,6 +153,10 @@ impl Gather {
         Gather { epilogue: Some(epilogue), ..self }
     }
 
+    pub(crate) fn multiplications(&self) -> usize {
+        self.work
+    }
+
     /// Names of the operations behind it.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.epilogue.iter().flat_map(Epilogue::names)

@@ -50,6 +50,11 @@ impl Weights {
         Weights { taps: g.taps(), filters, splits, merged, geometry: g }
     }
 
+    pub(crate) fn multiplications(&self) -> usize {
+        let g = &self.geometry;
+        g.batch * g.y.iter().product::<usize>() * g.groups * g.filters * g.channels * g.window()
+    }
+
     /// Number of partial results, one behind the other, that [`run`](Self::run) writes.
     pub(crate) fn splits(&self) -> usize {
         self.splits
