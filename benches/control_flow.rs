@@ -95,3 +95,36 @@ fn tanh_of_a_64x64_product_in_a_while(bencher: Bencher<'_, '_>) {
     let x = Array::new([64, 64], (0..64 * 64).map(|i| (i % 7) as f32 * 0.01).collect());
     bencher.counter(ItemsCount::new(2000usize)).bench(|| f.call((&x, &x, 2000)).unwrap());
 }
+
+/// Steps of the Lorenz system by the classical method of Runge and Kutta: a state of three numbers.
+#[graph]
+fn lorenz(state: Tensor, n: Tensor<i32>) -> Tensor {
+    let slope = |at: Tensor| {
+        let (x, y, z) = (at.index(0, 0), at.index(1, 0), at.index(2, 0));
+        stack(&[(y - x) * 10.0, x * (-z + 28.0) - y, x * y - z * (8.0 / 3.0)], 0)
+    };
+    let (mut state, mut i) = (state, scalar(0));
+    while i < n {
+        let a = slope(state);
+        let b = slope(state + a * 0.005);
+        let c = slope(state + b * 0.005);
+        let d = slope(state + c * 0.01);
+        state = state + (a + (b + c) * 2.0 + d) * (0.01 / 6.0);
+        i += 1;
+    }
+    state
+}
+
+#[divan::bench]
+fn lorenz_1000_steps(bencher: Bencher<'_, '_>) {
+    let session = Session::new().unwrap();
+    let f = session.function(lorenz).unwrap();
+    bencher.counter(ItemsCount::new(1000usize)).bench(|| f.call((black_box([1.0, 2.0, 3.0]), 1000)).unwrap());
+}
+
+#[divan::bench]
+fn lorenz_gradient_of_1000_steps(bencher: Bencher<'_, '_>) {
+    let session = Session::new().unwrap();
+    let f = session.function(|state, n| gradients(lorenz(state, n).sum(), state)).unwrap();
+    bencher.counter(ItemsCount::new(1000usize)).bench(|| f.call((black_box([1.0, 2.0, 3.0]), 1000)).unwrap());
+}

@@ -12,8 +12,8 @@
 
 use anabranch_dsl::ir::verify;
 use anabranch_dsl::passes::{
-    Casts, Cse, Dce, Fold, Inline, Licm, MergeProducts, MergeState, Parts, Pass, Products, Scatters, Simplify, Widen,
-    specialize,
+    Casts, Cse, Dce, Fold, Inline, Licm, MergeProducts, MergeState, Parts, Pass, Products, Scalars, Scatters, Simplify,
+    Widen, specialize,
 };
 use anabranch_dsl::{Diagnostic, Graph, TensorType};
 use std::fs;
@@ -142,6 +142,7 @@ fn apply(pass: &str, source: &str, path: &Path) -> String {
         "merge_state" => Box::new(MergeState),
         "simplify" => Box::new(Simplify),
         "parts" => Box::new(Parts),
+        "scalars" => Box::new(Scalars),
         "scatters" => Box::new(Scatters),
         "products" => Box::new(Products),
         "specialize" => {
@@ -175,7 +176,7 @@ fn input_types(source: &str) -> Vec<TensorType> {
 fn passes_do_what_their_files_say() {
     let mut failures = Vec::new();
     let of_graphs = ["casts", "cse", "dce", "fold", "inline", "parts", "products", "scatters", "specialize", "widen"];
-    for pass in of_graphs.into_iter().chain(["licm", "merge_products", "merge_state", "simplify"]) {
+    for pass in of_graphs.into_iter().chain(["licm", "merge_products", "merge_state", "scalars", "simplify"]) {
         let files = files(&format!("passes/{pass}"));
         assert!(files.len() >= 3, "only {} files of {pass} were found", files.len());
         for path in &files {

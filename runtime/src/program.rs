@@ -352,7 +352,9 @@ fn compile(graph: &Graph, options: Options) -> Result<Option<Plan>> {
         tests::fail_at(tests::Stage::Plan);
         // Where results are looked at one by one, those of 16-bit floats are, by their reference meaning.
         let wide = if options.check_finite { None } else { passes::widen(graph) };
-        plan::lower(wide.as_ref().unwrap_or(graph), how)
+        let graph = wide.as_ref().unwrap_or(graph);
+        let apart = if options.check_finite || !options.fuse { None } else { passes::scalars(graph) };
+        plan::lower(apart.as_ref().unwrap_or(graph), how)
     };
     // What it works on is dropped when it fails, but for the graph, which it only reads.
     let mut plan = match catch_unwind(AssertUnwindSafe(lower)) {

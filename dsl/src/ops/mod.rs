@@ -128,6 +128,14 @@ impl std::fmt::Debug for OpDef {
     }
 }
 
+impl OpDef {
+    /// Whether each element of the result is made of the elements at its place in the operands, which have all the shape of the result.
+    pub fn is_elementwise(&self) -> bool {
+        let families = [elementwise_unary::OPS, elementwise_binary::OPS, compare::OPS, cast::OPS];
+        families.into_iter().flatten().any(|def| std::ptr::eq(*def, self))
+    }
+}
+
 /// What [`OpDef::infer`] sees.
 pub struct InferCx<'a> {
     /// Types of the operands.

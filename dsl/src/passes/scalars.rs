@@ -1,0 +1,509 @@
+//! Small tensors of loops as numbers.
+
+use super::{Cse, Dce, Fold, Pass};
+use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, StackOp, Value, ValueData};
+use crate::ops::{Effects, EvalCx, OpDef, by_name};
+use crate::{DType, Graph, HostTensor, TensorType, Type, match_buffer};
+use std::collections::{HashMap, HashSet};
+
+/// Takes the tensors of loops that work on small ones alone apart into their elements, so that such a loop works on numbers alone, which an engine keeps in
+/// registers: the state of a differential equation, a quaternion, a filter of a few dimensions. So are stacks of such tensors, which a
+/// gradient saves.
+///
+/// It is done for loops, with all that is inside, in which every tensor has between 1 and 16 elements, and every operation is elementwise, only moves
+/// elements, reduces them, or is a product of matrices; and which is not longer than 4,096 operations then. Of one that may fail, all operands are
+/// numbers already. Tensors are taken apart before the loop, and put together behind it where they are used as such.
+///
+/// Elements are added in the order in which the [reference meaning](crate::ops::OpDef::eval) adds them.
+///
+/// Before: verified. After: verified; constants are folded, equal nodes one, and what is not used is not there.
+#[derive(Clone, Copy, Debug)]
+pub struct Scalars;
+
+/// Most elements of a tensor that is taken apart: a matrix of four rows and columns.
+const MAX_ELEMENTS: usize = 16;
+
+/// Most operations of a loop whose tensors are taken apart.
+const MAX_OPERATIONS: usize = 4096;
+
+/// Operations that only move elements, whatever these are.
+const MOVES: &[&str] = &[
+    "broadcast_like",
+    "broadcast_to",
+    "concat",
+    "concat_part",
+    "flip",
+    "permute",
+    "reshape",
+    "reshape_like",
+    "slice",
+    "update_slice",
+];
+
+/// Reductions, with the operation on two elements.
+const REDUCTIONS: &[(&str, &str)] = &[
+    ("all", "and"),
+    ("any", "or"),
+    ("max", "maximum"),
+    ("min", "minimum"),
+    ("prod", "mul"),
+    ("sum", "add"),
+    ("sum_like", "add"),
+];
+
+impl Pass for Scalars {
+    fn name(&self) -> &'static str {
+        "scalars"
+    }
+
+    fn run(&self, graph: &mut Graph) -> bool {
+        let apart = scalars(graph);
+        apart.map(|apart| *graph = apart).is_some()
+    }
+}
+
+/// The graph with the small tensors of loops as numbers, if it has some; see [`Scalars`].
+pub fn scalars(graph: &Graph) -> Option<Graph> {
+    let Chosen { loops, whole_stacks } = choose(graph);
+    if loops.is_empty() {
+        return None;
+    }
+    let out = Graph { vars: graph.vars.clone(), ..Graph::new(graph.name.clone()) };
+    let (whole, parts) = (HashMap::new(), HashMap::new());
+    let mut rewrite = Rewrite { from: graph, out, loops, whole_stacks, whole, parts };
+    let root = rewrite.out.root();
+    rewrite.region(graph.root(), root);
+    let mut out = rewrite.out;
+    Fold.run(&mut out);
+    Cse.run(&mut out);
+    Dce.run(&mut out);
+    Some(out.compact())
+}
+
+/// The shape of a tensor that is taken apart, or of those of a stack; for a number it has no extents.
+fn small(ty: &Type) -> Option<Vec<usize>> {
+    let shape = match ty {
+        Type::Tensor(ty) | Type::Stack(ty) => ty.shape.known()?,
+        Type::List(_) => return None,
+    };
+    (1..=MAX_ELEMENTS).contains(&shape.iter().product()).then_some(shape)
+}
+
+/// Whether it is a tensor, or a stack of such, that is taken apart.
+fn is_apart(ty: &Type) -> bool {
+    small(ty).is_some_and(|shape| !shape.is_empty())
+}
+
+/// The type of an element, or of a stack of elements.
+fn of_element(ty: &Type) -> Type {
+    let element = TensorType::new(ty.element().dtype, [0; 0]);
+    match ty {
+        Type::Stack(_) => Type::Stack(element),
+        _ => Type::Tensor(element),
+    }
+}
+
+/// What is taken apart.
+struct Chosen {
+    /// Loops; of nested ones the outermost.
+    loops: HashSet<Node>,
+    /// The stacks of small tensors that are not.
+    whole_stacks: HashSet<Value>,
+}
+
+fn choose(g: &Graph) -> Chosen {
+    let mut chosen = Chosen { loops: HashSet::new(), whole_stacks: HashSet::new() };
+    candidates(g, g.root(), &mut chosen.loops);
+    // A stack is taken apart in all places or in none: a loop stays as it is if one of its stacks is also where it cannot be taken apart.
+    while !chosen.loops.is_empty() && chosen.restrict(g, g.root()) {}
+    chosen
+}
+
+fn candidates(g: &Graph, region: Region, found: &mut HashSet<Node>) {
+    for &node in &g.region(region).nodes {
+        let data = g.node(node);
+        if let Op::While { .. } = data.op {
+            let mut cost = Cost::default();
+            if cost.add(g, node).is_some() && cost.is_apart && cost.operations <= MAX_OPERATIONS {
+                found.insert(node);
+                continue;
+            }
+        }
+        data.regions.iter().for_each(|&inner| candidates(g, inner, found));
+    }
+}
+
+impl Chosen {
+    /// Finds stacks that stay whole, and with them loops. Gives whether there is something new.
+    fn restrict(&mut self, g: &Graph, region: Region) -> bool {
+        let is_stack = |v: &&Value| matches!(g.ty(**v), Type::Stack(_)) && is_apart(g.ty(**v));
+        let data = g.region(region);
+        let mut is_new = false;
+        data.params.iter().chain(&data.yields).filter(is_stack).for_each(|&v| is_new |= self.whole_stacks.insert(v));
+        for &node in &data.nodes {
+            let data = g.node(node);
+            let stacks = || data.operands.iter().chain(&data.results).filter(is_stack);
+            let may_be_apart = matches!(data.op, Op::Stack(_)) || self.loops.contains(&node);
+            if may_be_apart && !stacks().any(|v| self.whole_stacks.contains(v)) {
+                continue;
+            }
+            stacks().for_each(|&v| is_new |= self.whole_stacks.insert(v));
+            is_new |= self.loops.remove(&node);
+            for &inner in &data.regions {
+                is_new |= self.restrict(g, inner);
+            }
+        }
+        is_new
+    }
+}
+
+/// What a loop is with its tensors taken apart.
+#[derive(Default)]
+struct Cost {
+    operations: usize,
+    /// Whether some tensor is taken apart.
+    is_apart: bool,
+}
+
+impl Cost {
+    /// Adds a node, if it can be taken apart.
+    fn add(&mut self, g: &Graph, node: Node) -> Option<()> {
+        let data = g.node(node);
+        for &v in data.operands.iter().chain(&data.results) {
+            self.is_apart |= !small(g.ty(v))?.is_empty();
+        }
+        self.operations += match &data.op {
+            Op::Prim(def, _) => operations(g, data.operands.as_slice(), data.results[0], def)?,
+            Op::Constant(_) | Op::Cond | Op::While { .. } => 0,
+            Op::Stack(_) => data.results.iter().map(|&v| n_elements(g.ty(v))).sum(),
+            Op::Assert { .. } if data.operands.iter().all(|&v| !is_apart(g.ty(v))) => 1,
+            _ => return None,
+        };
+        if self.operations > MAX_OPERATIONS {
+            return None;
+        }
+        for &region in &data.regions {
+            for &v in &g.region(region).params {
+                small(g.ty(v))?;
+            }
+            g.region(region).nodes.iter().try_for_each(|&inner| self.add(g, inner))?;
+        }
+        Some(())
+    }
+}
+
+fn n_elements(ty: &Type) -> usize {
+    small(ty).map_or(0, |shape| shape.iter().product())
+}
+
+/// How many operations on numbers an operation is, if it can be taken apart.
+fn operations(g: &Graph, operands: &[Value], result: Value, def: &OpDef) -> Option<usize> {
+    let n = n_elements(g.ty(result));
+    if def.is_elementwise() {
+        let is_one = operands.iter().chain([&result]).all(|&v| !is_apart(g.ty(v)));
+        return (is_one || def.effects == Effects::Pure).then_some(n);
+    }
+    if MOVES.contains(&def.name) || def.name == "iota" {
+        return Some(0);
+    }
+    if REDUCTIONS.iter().any(|&(name, _)| name == def.name) {
+        return Some(n_elements(g.ty(operands[0])));
+    }
+    let inner = small(g.ty(operands[0])).filter(|_| def.name == "matmul")?;
+    Some(2 * n * inner.last()?)
+}
+
+/// A graph that is copied, with the tensors of loops taken apart.
+struct Rewrite<'g> {
+    from: &'g Graph,
+    out: Graph,
+    loops: HashSet<Node>,
+    whole_stacks: HashSet<Value>,
+    /// The copies of values as they are, and of their elements in row-major order; a value may have both.
+    whole: HashMap<Value, Value>,
+    parts: HashMap<Value, Vec<Value>>,
+}
+
+impl Rewrite<'_> {
+    /// Copies a region outside of the loops that change.
+    fn region(&mut self, from: Region, to: Region) {
+        let g = self.from;
+        for &p in &g.region(from).params {
+            let ValueData { ty, name, .. } = g.value(p);
+            let copy = self.out.add_param(to, ty.clone(), *name);
+            self.whole.insert(p, copy);
+        }
+        for &node in &g.region(from).nodes {
+            let data = g.node(node);
+            let has_parts = matches!(data.op, Op::Stack(_))
+                && data.operands.iter().chain(&data.results).any(|v| {
+                    matches!(g.ty(*v), Type::Stack(_)) && is_apart(g.ty(*v)) && !self.whole_stacks.contains(v)
+                });
+            if self.loops.contains(&node) || has_parts {
+                self.take_apart(node, to);
+                continue;
+            }
+            let operands = data.operands.iter().map(|&v| self.whole(v, to)).collect();
+            let types = data.results.iter().map(|&r| g.ty(r).clone());
+            let copy = self.out.make_node(to, data.op.clone(), operands, types, data.origin());
+            for (i, &r) in data.results.iter().enumerate() {
+                let result = self.out.node(copy).results[i];
+                self.out.value_mut(result).name = g.value(r).name;
+                self.whole.insert(r, result);
+            }
+            let copies: Vec<Region> = data.regions.iter().map(|_| self.out.add_region()).collect();
+            for (&inner, &copy) in data.regions.iter().zip(&copies) {
+                self.region(inner, copy);
+            }
+            self.out.set_regions(copy, copies);
+            self.out.append(copy);
+        }
+        let yields = g.region(from).yields.iter().map(|&v| self.whole(v, to)).collect();
+        self.out.region_mut(to).yields = yields;
+    }
+
+    /// Copies a region of a loop that changes.
+    fn region_apart(&mut self, from: Region, to: Region) {
+        let g = self.from;
+        for &p in &g.region(from).params {
+            let types = vec![of_element(g.ty(p)); n_elements(g.ty(p))];
+            let parts = types.into_iter().map(|ty| self.out.add_param(to, ty, None)).collect();
+            self.keep(p, parts);
+        }
+        for &node in &g.region(from).nodes {
+            self.take_apart(node, to);
+        }
+        let yields = g.region(from).yields.iter().flat_map(|v| self.parts[v].clone()).collect();
+        self.out.region_mut(to).yields = yields;
+    }
+
+    /// Keeps the elements of a value.
+    fn keep(&mut self, v: Value, parts: Vec<Value>) {
+        if let ([one], false) = (&parts[..], is_apart(self.from.ty(v))) {
+            self.out.value_mut(*one).name = self.from.value(v).name;
+            self.whole.insert(v, *one);
+        }
+        self.parts.insert(v, parts);
+    }
+
+    /// Adds an operation of one result.
+    fn add(&mut self, to: Region, op: Op, operands: Vec<Value>, ty: Type, origin: Origin) -> Value {
+        let node = self.out.make_node(to, op, operands, [ty], origin);
+        self.out.append(node);
+        self.out.node(node).results[0]
+    }
+
+    /// An operation of the table on numbers.
+    fn prim(&mut self, to: Region, name: &str, operands: Vec<Value>, dtype: DType, origin: Origin) -> Value {
+        let def = by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"));
+        self.add(to, Op::Prim(def, Attrs::none()), operands, Type::tensor(dtype, [0; 0]), origin)
+    }
+
+    /// A value as it is, in a region of the copy; put together from its elements if need be.
+    fn whole(&mut self, v: Value, to: Region) -> Value {
+        if let Some(&copy) = self.whole.get(&v) {
+            return copy;
+        }
+        let (ty, origin) = (self.from.ty(v).element().clone(), self.from.origin(v));
+        let one = TensorType::new(ty.dtype, [1]);
+        let rows = self.parts[&v].clone().into_iter().map(|part| self.reshape(to, part, one.clone(), origin)).collect();
+        let all = TensorType::new(ty.dtype, [n_elements(self.from.ty(v))]);
+        let concat = Op::Prim(by_name("concat").expect("it is in the table"), super::build::along(0));
+        let joined = self.add(to, concat, rows, all.into(), origin);
+        let whole = self.reshape(to, joined, ty, origin);
+        self.whole.insert(v, whole);
+        whole
+    }
+
+    fn reshape(&mut self, to: Region, v: Value, ty: TensorType, origin: Origin) -> Value {
+        if *self.out.ty(v).element() == ty {
+            return v;
+        }
+        let shape = ty.shape.known().expect("small tensors have known shapes");
+        let reshape = Op::Prim(by_name("reshape").expect("it is in the table"), super::build::shape(&shape));
+        self.add(to, reshape, vec![v], ty.into(), origin)
+    }
+
+    /// The elements of a value, in a region of the copy.
+    fn parts(&mut self, v: Value, to: Region) -> Vec<Value> {
+        if let Some(parts) = self.parts.get(&v) {
+            return parts.clone();
+        }
+        let g = self.from;
+        let (n, dtype, origin) = (n_elements(g.ty(v)), g.ty(v).element().dtype, g.origin(v));
+        let op = g.producer(v).map(|node| (&g.node(node).op, &g.node(node).operands));
+        let parts = match op {
+            _ if !is_apart(g.ty(v)) => vec![self.whole[&v]],
+            Some((Op::Constant(tensor), _)) => self.constants(to, tensor, origin),
+            Some((Op::Prim(def, _), operands)) if def.name == "broadcast_to" && !is_apart(g.ty(operands[0])) => {
+                vec![self.whole[&operands[0]]; n]
+            }
+            _ => {
+                let whole = self.whole[&v];
+                let all = self.reshape(to, whole, TensorType::new(dtype, [n]), origin);
+                let slice = by_name("slice").expect("it is in the table");
+                let element = |rewrite: &mut Self, i: usize| {
+                    let int = |n: usize| Attr::Int(n as i64);
+                    let at = super::build::along(0).with("start", int(i)).with("end", int(i + 1)).with("step", int(1));
+                    let one = rewrite.add(to, Op::Prim(slice, at), vec![all], Type::tensor(dtype, [1]), origin);
+                    rewrite.reshape(to, one, TensorType::new(dtype, [0; 0]), origin)
+                };
+                (0..n).map(|i| element(self, i)).collect()
+            }
+        };
+        self.parts.insert(v, parts.clone());
+        parts
+    }
+
+    /// The elements of a tensor.
+    fn constants(&mut self, to: Region, tensor: &HostTensor, origin: Origin) -> Vec<Value> {
+        let elements: Vec<HostTensor> =
+            match_buffer!(tensor.buffer(), d => d.iter().map(|&x| HostTensor::scalar(x)).collect());
+        let ty = Type::tensor(tensor.dtype(), [0; 0]);
+        elements.into_iter().map(|x| self.add(to, Op::Constant(x), vec![], ty.clone(), origin)).collect()
+    }
+
+    /// Copies a node with its operands and results taken apart.
+    fn take_apart(&mut self, node: Node, to: Region) {
+        let g = self.from;
+        let data = g.node(node);
+        let origin = data.origin();
+        let operands: Vec<Vec<Value>> = data.operands.iter().map(|&v| self.parts(v, to)).collect();
+        match &data.op {
+            Op::Prim(def, attrs) => {
+                let parts = self.prim_apart(to, node, def, attrs, &operands);
+                self.keep(data.results[0], parts);
+            }
+            Op::Constant(tensor) => {
+                let parts = self.constants(to, tensor, origin);
+                self.keep(data.results[0], parts);
+            }
+            Op::Stack(op) => {
+                let op = match op {
+                    StackOp::New(ty) => StackOp::New(TensorType::new(ty.dtype, [0; 0])),
+                    StackOp::Zeros(ty) => StackOp::Zeros(TensorType::new(ty.dtype, [0; 0])),
+                    other => other.clone(),
+                };
+                let types: Vec<Type> = data.results.iter().map(|&r| of_element(g.ty(r))).collect();
+                let mut results = vec![Vec::new(); data.results.len()];
+                for i in 0..n_elements(g.ty(data.results[0])) {
+                    let operands = operands.iter().map(|parts| parts[i]).collect();
+                    let copy = self.out.make_node(to, Op::Stack(op.clone()), operands, types.clone(), origin);
+                    self.out.append(copy);
+                    results.iter_mut().zip(&self.out.node(copy).results).for_each(|(all, &r)| all.push(r));
+                }
+                data.results.iter().zip(results).for_each(|(&r, parts)| self.keep(r, parts));
+            }
+            op => {
+                let counts: Vec<usize> = data.results.iter().map(|&r| n_elements(g.ty(r))).collect();
+                let types = data.results.iter().zip(&counts).flat_map(|(&r, &n)| vec![of_element(g.ty(r)); n]);
+                let copy = self.out.make_node(to, op.clone(), operands.concat(), types.collect::<Vec<_>>(), origin);
+                let copies: Vec<Region> = data.regions.iter().map(|_| self.out.add_region()).collect();
+                for (&inner, &copy) in data.regions.iter().zip(&copies) {
+                    self.region_apart(inner, copy);
+                }
+                self.out.set_regions(copy, copies);
+                self.out.append(copy);
+                let mut results = self.out.node(copy).results.clone().into_iter();
+                for (&r, n) in data.results.iter().zip(counts) {
+                    let parts = results.by_ref().take(n).collect();
+                    self.keep(r, parts);
+                }
+            }
+        }
+    }
+
+    /// The elements of the result of an operation of the table.
+    fn prim_apart(
+        &mut self,
+        to: Region,
+        node: Node,
+        def: &'static OpDef,
+        attrs: &Attrs,
+        operands: &[Vec<Value>],
+    ) -> Vec<Value> {
+        let data = self.from.node(node);
+        let (origin, ty) = (data.origin(), self.from.ty(data.results[0]).element());
+        let shapes: Vec<Vec<usize>> =
+            data.operands.iter().map(|&v| small(self.from.ty(v)).expect("looked at before")).collect();
+        let n = n_elements(self.from.ty(data.results[0]));
+        let element = Type::tensor(ty.dtype, [0; 0]);
+        if def.is_elementwise() {
+            let one = |i: usize| {
+                let operands = operands.iter().map(|parts| parts[i]).collect();
+                self.add(to, Op::Prim(def, attrs.clone()), operands, element.clone(), origin)
+            };
+            return (0..n).map(one).collect();
+        }
+        if let Some(&(_, combine)) = REDUCTIONS.iter().find(|(name, _)| *name == def.name) {
+            let mut results: Vec<Option<Value>> = vec![None; n];
+            for (&x, i) in operands[0].iter().zip(reduced_to(def, attrs, &shapes, ty)) {
+                results[i] = Some(match results[i] {
+                    None => x,
+                    Some(so_far) => self.prim(to, combine, vec![so_far, x], ty.dtype, origin),
+                });
+            }
+            return results.into_iter().map(|r| r.expect("each result has elements")).collect();
+        }
+        if def.name == "matmul" {
+            let rank = shapes[0].len();
+            let [m, k, n] = [shapes[0][rank - 2], shapes[0][rank - 1], shapes[1][rank - 1]];
+            let mut results = Vec::new();
+            for (row, column) in (0..operands[0].len() / k).flat_map(|row| (0..n).map(move |column| (row, column))) {
+                let products = (0..k).map(|j| (operands[0][row * k + j], operands[1][(row / m * k + j) * n + column]));
+                let sum = products.fold(None, |sum: Option<Value>, (a, b)| {
+                    let product = self.prim(to, "mul", vec![a, b], ty.dtype, origin);
+                    Some(match sum {
+                        None => product,
+                        Some(sum) => self.prim(to, "add", vec![sum, product], ty.dtype, origin),
+                    })
+                });
+                results.push(sum.expect("small tensors are not empty"));
+            }
+            return results;
+        }
+        // What moves elements moves their numbers.
+        let ends = operands.iter().scan(0, |end, parts| {
+            *end += parts.len();
+            Some(*end)
+        });
+        let numbered = |(end, shape): (usize, &Vec<usize>)| {
+            let n: usize = shape.iter().product();
+            HostTensor::new(shape.clone(), (end - n..end).map(|i| i as i32).collect::<Vec<_>>())
+        };
+        let numbers: Vec<HostTensor> = ends.zip(&shapes).map(numbered).collect();
+        if numbers.is_empty() {
+            let made = evaluated(def, attrs, &[], ty);
+            return self.constants(to, &made, origin);
+        }
+        let moved = evaluated(def, attrs, &numbers, &TensorType { dtype: DType::I32, shape: ty.shape.clone() });
+        let all = operands.concat();
+        moved.data::<i32>().iter().map(|&i| all[i as usize]).collect()
+    }
+}
+
+/// What an operation that cannot fail gives.
+fn evaluated(def: &OpDef, attrs: &Attrs, operands: &[HostTensor], ty: &TensorType) -> HostTensor {
+    let operands: Vec<&HostTensor> = operands.iter().collect();
+    def.evaluate(&EvalCx { operands: &operands, attrs, ty }).unwrap_or_else(|e| panic!("{}: {}", def.name, e.message))
+}
+
+/// For each element that a reduction reads the place of the result that it goes to.
+fn reduced_to(def: &OpDef, attrs: &Attrs, shapes: &[Vec<usize>], ty: &TensorType) -> Vec<usize> {
+    let from = &shapes[0];
+    // The extents of the result, with 1 for axes that are not there.
+    let kept: Vec<usize> = if def.name == "sum_like" {
+        let missing = from.len() - shapes[1].len();
+        std::iter::repeat_n(1, missing).chain(shapes[1].iter().copied()).collect()
+    } else {
+        let axes = attrs.indices("axes");
+        from.iter().enumerate().map(|(i, &n)| if axes.contains(&i) { 1 } else { n }).collect()
+    };
+    debug_assert_eq!(Some(kept.iter().product()), ty.shape.size(), "the axes that are left are those of the result");
+    let n: usize = kept.iter().product();
+    let places = HostTensor::new(kept, (0..n as i32).collect::<Vec<_>>());
+    let spread = by_name("broadcast_to").expect("it is in the table");
+    let ty = TensorType::new(DType::I32, from.as_slice());
+    let spread = evaluated(spread, &super::build::shape(from), &[places], &ty);
+    spread.data::<i32>().iter().map(|&i| i as usize).collect()
+}
