@@ -15,10 +15,15 @@ fn matrix(rows: usize, columns: usize, seed: usize) -> HostTensor {
 /// The outputs, and how many steps run beside another one. They are compared with those of the interpreter.
 fn run(text: &str, inputs: &[HostTensor]) -> (Vec<HostTensor>, usize) {
     let graph = parse(text);
-    let expected = interp::run(&graph, inputs, &mut vec![], interp::Options::default()).unwrap_or_else(|e| panic!("{e}"));
+    let expected =
+        interp::run(&graph, inputs, &mut vec![], interp::Options::default()).unwrap_or_else(|e| panic!("{e}"));
     let program = Program::new(graph).unwrap_or_else(|e| panic!("{e}"));
     let outputs = program.run(inputs, &mut vec![]).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(outputs, program.run(inputs, &mut vec![]).unwrap_or_else(|e| panic!("{e}")), "again, in the same memory");
+    assert_eq!(
+        outputs,
+        program.run(inputs, &mut vec![]).unwrap_or_else(|e| panic!("{e}")),
+        "again, in the same memory"
+    );
     for (found, expected) in outputs.iter().zip(&expected) {
         let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-3;
         assert!(found.data::<f32>().iter().zip(expected.data::<f32>()).all(near), "{}", program.explain());

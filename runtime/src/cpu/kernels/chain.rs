@@ -329,6 +329,7 @@ unsafe fn tile<V: Vector, const W: usize>(steps: &[Step<V::T>], at: usize) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::elementwise::Work;
     use super::super::functions::function;
     use super::*;
 
@@ -356,7 +357,7 @@ mod tests {
             let (a, b) = (arg(), arg());
             let b = if unary(name).is_some() { a } else { b };
             let function = function(name, DType::F32, DType::F32).expect("an operation on floats");
-            MapOp { function, args: [a, b, a], dtype: DType::F32, name }
+            MapOp { work: Work::Function(function), args: [a, b, a], dtype: DType::F32, name }
         };
         (0..n).map(op).collect()
     }
@@ -370,7 +371,8 @@ mod tests {
                 Arg::Operand(i) => &operands[i as usize],
                 Arg::Result(i) => &values[i as usize],
             });
-            (op.function.block)(bytemuck::cast_slice_mut(&mut out), args.map(|a| bytemuck::cast_slice(a)));
+            let Work::Function(function) = op.work else { panic!("chains have no random numbers") };
+            (function.block)(bytemuck::cast_slice_mut(&mut out), args.map(|a| bytemuck::cast_slice(a)));
             values.push(out);
         }
         values
@@ -428,7 +430,7 @@ mod tests {
     #[test]
     fn values_that_the_next_operation_reads_are_not_written() {
         let op = |name, args: [Arg; 2]| MapOp {
-            function: function(name, DType::F32, DType::F32).expect("an operation on floats"),
+            work: Work::Function(function(name, DType::F32, DType::F32).expect("an operation on floats")),
             args: [args[0], args[1], args[0]],
             dtype: DType::F32,
             name,

@@ -11,6 +11,7 @@
 
 use super::chain::{Chain, Place};
 use super::functions::Function;
+use super::random::{self, Random};
 use super::walk::{Axis, merged};
 use crate::cpu::kernels::Failed;
 use crate::cpu::memory::Sources;
@@ -43,10 +44,25 @@ pub(crate) enum Arg {
     Result(u8),
 }
 
+/// What an operation inside a [`Map`] computes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    Function(Function),
+    /// Random numbers, each by its place. The argument is the key: as one element of 8 bytes.
+    Random(Random),
+}
+
+impl Work {
+    /// Whether it may fail.
+    fn is_total(self) -> bool {
+        !matches!(self, Work::Function(Function { check: Some(_), .. }))
+    }
+}
+
 /// One operation inside a [`Map`].
 #[derive(Clone, Debug)]
 pub(crate) struct MapOp {
-    pub(crate) function: Function,
+    pub(crate) work: Work,
     pub(crate) args: [Arg; 3],
     pub(crate) dtype: DType,
     pub(crate) name: &'static str,
@@ -271,7 +287,7 @@ impl Map {
 
     /// Whether it never fails.
     pub(crate) fn is_total(&self) -> bool {
-        self.ops.iter().all(|op| op.function.check.is_none())
+        self.ops.iter().all(|op| op.work.is_total())
     }
 
     /// The same map after its operands or its result were put elsewhere.
@@ -451,15 +467,15 @@ impl Map {
                     To::Result(_) => panic!("a result is read"),
                 },
             });
-            if op.function.check.is_some_and(|check| !(check.block)(args[1])) {
-                return Err(Failed);
-            }
             let size = op.dtype.size();
-            match (to, &mut outs) {
-                (To::Result(k), Some((outs, start))) => {
-                    (op.function.block)(&mut outs[*k as usize][*start * size..][..len * size], args);
-                }
-                _ => (op.function.block)(&mut block[..len * size], args),
+            let out = match (to, &mut outs) {
+                (To::Result(k), Some((outs, start))) => &mut outs[*k as usize][*start * size..][..len * size],
+                _ => &mut block[..len * size],
+            };
+            match op.work {
+                Work::Function(Function { check: Some(check), .. }) if !(check.block)(args[1]) => return Err(Failed),
+                Work::Function(function) => (function.block)(out, args),
+                Work::Random(random) => random::draw(random, bytemuck::pod_read_unaligned(&args[0][..8]), first, out),
             }
         }
         for &(op, k) in &self.copied {

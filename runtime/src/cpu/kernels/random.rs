@@ -15,9 +15,19 @@ pub(crate) enum Random {
     Uniform(DType),
 }
 
-/// Blocks of four words that one part of the work has; elements from which on it is split over threads.
-const PART: usize = 1 << 10;
+/// Elements that one part of the work has; elements from which on it is split over threads.
+const PART: usize = 1 << 12;
 const PARALLEL: usize = 1 << 14;
+
+impl Random {
+    /// Bytes of a number.
+    fn size(self) -> usize {
+        match self {
+            Random::Bits => 4,
+            Random::Uniform(dtype) => dtype.size(),
+        }
+    }
+}
 
 fn key(view: &View, sources: &Sources<'_>) -> [u32; 2] {
     let key = sources.contiguous::<u32>(view);
@@ -26,31 +36,39 @@ fn key(view: &View, sources: &Sources<'_>) -> [u32; 2] {
 
 /// Fills `out` with the numbers of the stream that the operand names.
 pub(crate) fn fill(random: Random, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
-    let key = key(operands[0].view(), sources);
+    let (key, size) = (key(operands[0].view(), sources), random.size());
+    if out.len() < PARALLEL * size {
+        return draw(random, key, 0, out);
+    }
+    out.par_chunks_mut(PART * size).enumerate().for_each(|(i, out)| draw(random, key, i * PART, out));
+}
+
+/// Fills `out` with the numbers of a stream from the one at `first` on.
+pub(super) fn draw(random: Random, key: [u32; 2], first: usize, out: &mut [u8]) {
     match random {
-        Random::Bits => blocks::<u32, 4>(key, bytemuck::cast_slice_mut(out), |w| w),
-        Random::Uniform(DType::F32) => blocks::<f32, 4>(key, bytemuck::cast_slice_mut(out), |w| w.map(unit_f32)),
-        Random::Uniform(DType::F16) => blocks::<f16, 4>(key, bytemuck::cast_slice_mut(out), |w| w.map(unit_f16)),
-        Random::Uniform(DType::BF16) => blocks::<bf16, 4>(key, bytemuck::cast_slice_mut(out), |w| w.map(unit_bf16)),
-        Random::Uniform(_) => {
-            blocks::<f64, 2>(key, bytemuck::cast_slice_mut(out), |w| [unit_f64(w[0], w[1]), unit_f64(w[2], w[3])])
+        Random::Bits => blocks::<u32, 4>(key, first, bytemuck::cast_slice_mut(out), |w| w),
+        Random::Uniform(DType::F32) => blocks::<f32, 4>(key, first, bytemuck::cast_slice_mut(out), |w| w.map(unit_f32)),
+        Random::Uniform(DType::F16) => blocks::<f16, 4>(key, first, bytemuck::cast_slice_mut(out), |w| w.map(unit_f16)),
+        Random::Uniform(DType::BF16) => {
+            blocks::<bf16, 4>(key, first, bytemuck::cast_slice_mut(out), |w| w.map(unit_bf16));
         }
+        Random::Uniform(_) => blocks::<f64, 2>(key, first, bytemuck::cast_slice_mut(out), |w| {
+            [unit_f64(w[0], w[1]), unit_f64(w[2], w[3])]
+        }),
     }
 }
 
-/// Fills a slice with the `N` elements that each block of four words gives.
-fn blocks<T: Send + Copy, const N: usize>(key: [u32; 2], out: &mut [T], f: impl Fn([u32; 4]) -> [T; N] + Sync) {
-    let part = |first: usize, out: &mut [T]| {
-        for (i, out) in out.chunks_mut(N).enumerate() {
-            let i = (first + i) as u64;
-            let block = f(philox([i as u32, (i >> 32) as u32, 0, 0], key));
-            out.copy_from_slice(&block[..out.len()]);
-        }
-    };
-    if out.len() < PARALLEL {
-        return part(0, out);
+/// Fills a slice with elements from `first` on, of which each block of four words gives `N`.
+fn blocks<T: Copy, const N: usize>(key: [u32; 2], first: usize, out: &mut [T], f: impl Fn([u32; 4]) -> [T; N]) {
+    let block = |i: usize| f(philox([i as u32, (i as u64 >> 32) as u32, 0, 0], key));
+    let (of_first, skipped) = (first / N, first % N);
+    let (head, rest) = out.split_at_mut(((N - skipped) % N).min(out.len()));
+    if !head.is_empty() {
+        head.copy_from_slice(&block(of_first)[skipped..][..head.len()]);
     }
-    out.par_chunks_mut(PART * N).enumerate().for_each(|(i, out)| part(i * PART, out));
+    for (i, out) in rest.chunks_mut(N).enumerate() {
+        out.copy_from_slice(&block(first.div_ceil(N) + i)[..out.len()]);
+    }
 }
 
 /// Writes the key that a key and a number make.

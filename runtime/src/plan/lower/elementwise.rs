@@ -3,9 +3,10 @@
 use super::products::Product;
 use super::{Instr, Lower, Place, Users};
 use crate::cpu::kernels::Kernel;
-use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, Map, MapOp};
+use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, Map, MapOp, Work};
 use crate::cpu::kernels::functions::{Function, Scalar, function};
 use crate::cpu::kernels::map_reduce::{Layout, MapReduce};
+use crate::cpu::kernels::random::Random;
 use crate::cpu::kernels::reduce::Reduction;
 use crate::plan::{Meaning, Operand, Out, ScalarOp, View, reg_view};
 use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
@@ -240,7 +241,7 @@ impl Lower<'_> {
             });
         }
         let args: [Arg; 3] = std::array::from_fn(|i| args.get(i).copied().unwrap_or(args[0]));
-        expr.ops.push(MapOp { function, args, dtype: ty.dtype, name: def.name });
+        expr.ops.push(MapOp { work: Work::Function(function), args, dtype: ty.dtype, name: def.name });
 
         // A second user computes it again, where that is no more work than reading it; a failure must name this node.
         let value = data.results[0];
@@ -253,6 +254,39 @@ impl Lower<'_> {
             return Ok(Some(Place::Expr(Box::new(expr))));
         }
         Ok(Some(Place::View(self.materialize(expr))))
+    }
+
+    /// Lowers random numbers to a part of the elementwise operation or reduction that alone reads them: it draws them block by block.
+    pub(super) fn drawn(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
+        let random = match def.name {
+            "random_bits" => Random::Bits,
+            "random_uniform" => Random::Uniform(attrs.dtype("dtype")),
+            _ => return Ok(None),
+        };
+        let (graph, value) = (self.graph, data.results[0]);
+        let ty = graph.ty(value).element();
+        let shape = ty.shape.known().expect("called for known shapes");
+        let Users::Only(user) = self.only_user[value.index()] else { return Ok(None) };
+        let fuses = self.options.fuse && !self.options.check_finite && !shape.is_empty();
+        if !fuses || !takes_expression(graph, graph.node(user), value, &shape) {
+            return Ok(None);
+        }
+        let key = self.view_of(data, 0)?;
+        let key = self.contiguous(key, def.name, data.loc);
+        if key.offset % 2 != 0 {
+            return Ok(None);
+        }
+        // Its two words are one element for all.
+        let key = View {
+            dtype: DType::I64,
+            offset: key.offset / 2,
+            strides: vec![0; shape.len()],
+            shape: shape.clone(),
+            ..key
+        };
+        let op = MapOp { work: Work::Random(random), args: [Arg::Operand(0); 3], dtype: ty.dtype, name: def.name };
+        let (operands, ops, attrs, loc) = (vec![key], vec![op], attrs.clone(), data.loc);
+        Ok(Some(Place::Expr(Box::new(Expr { product: None, shape, operands, ops, def, attrs, loc }))))
     }
 
     /// Computes an expression into a new buffer.

@@ -47,6 +47,9 @@ impl Lower<'_> {
         if let Some(place) = self.reduction(data, def, attrs)? {
             return Ok(place);
         }
+        if let Some(place) = self.drawn(data, def, attrs)? {
+            return Ok(place);
+        }
         if let Some(place) = self.kernel(data, def, attrs)? {
             return Ok(place);
         }
