@@ -231,3 +231,22 @@ fn scopes_nest_with_constructs_in_any_order() {
     assert_eq!(count(&graph, "exp", Some("/cpu:1")), 1, "{graph}");
     assert_eq!(count(&graph, "cond", Some("/cpu:2")), 1, "{graph}");
 }
+
+#[test]
+fn constraints_are_looked_at_in_every_session() {
+    let w = Var::<f32>::new("w5", 1.0);
+    let times = |x: Tensor| x * w.get();
+    let on_gpu = |x: Tensor| on("/gpu:3", || x * 2.0);
+    let error = |session: anabranch::Result<Session>, f: &dyn Fn(Tensor) -> Tensor| {
+        let session = session.expect("the session can be made");
+        session.function(f).and_then(|f| f.call(1.0)).expect_err("there is no such device").to_string()
+    };
+    let rule = || Session::builder().place("w{i}", "/cpu:{i}");
+    for session in [rule().build(), rule().interpreted(true).build(), rule().cpus(2).build()] {
+        assert!(error(session, &times).contains("no device"));
+    }
+    let session = Session::builder().interpreted(true).cpus(2).build();
+    assert!(error(session, &on_gpu).contains("no device"));
+    let none = Session::builder().modelled([]).build().expect_err("there is no device");
+    assert!(none.message.contains("without a device"), "{none}");
+}

@@ -747,3 +747,80 @@ fn checked(n: Tensor<i32>) -> Tensor<i32> {
     assert!(n < 3, "n is {n}");
     n + 1
 }
+
+#[test]
+fn an_explanation_shows_all_that_crosses() -> Outcome {
+    #[graph]
+    fn f(x: Tensor, n: Tensor<i32>) -> Tensor {
+        let mut y = on("/cpu:1", || x.exp());
+        let mut i = scalar(0);
+        while i < n {
+            y = on("/cpu:0", || y * 0.5);
+            i = on("/cpu:0", || i + 1);
+        }
+        let p = on("/cpu:0", || y.sum() > 3.0);
+        if p { on("/cpu:1", || y.sin()) } else { on("/cpu:0", || y.cos()) }
+    }
+    let session = Session::builder().cpus(2).build()?;
+    let types = [
+        anabranch::TensorType::new(anabranch::DType::F32, [1000]),
+        anabranch::TensorType::new(anabranch::DType::I32, []),
+    ];
+    let text = session.function(f)?.explain(&types)?;
+    let table = text.split("part 0").next().unwrap_or_default();
+    let (there, back) = table.split_once("/cpu:1 -> /cpu:0:").unwrap_or_else(|| panic!("nothing goes back: {text}"));
+    assert!(back.contains("exp") && back.contains("4 kB"), "the initial value of the loop: {text}");
+    let crossing = there.split_once("/cpu:0 -> /cpu:1:").map_or("", |(_, crossing)| crossing);
+    // The result of the loop, the predicate, and what the branch of the other device yields.
+    assert!(["mul", "gt", "cos"].iter().all(|op| crossing.contains(op)), "{text}");
+    Ok(())
+}
+
+#[test]
+fn lists_that_a_loop_carries_stay_on_their_device() -> Outcome {
+    #[graph]
+    fn swapped(n: Tensor<i32>, x: Tensor) -> Tensor {
+        let (mut a, mut b) = on("/gpu:1", || {
+            let (mut a, mut b) = (List::new([1000]), List::new([1000]));
+            a.push(x);
+            b.push(x * 2.0);
+            (a, b)
+        });
+        let mut i = scalar(0);
+        while i < n {
+            (a, b) = (b, a);
+            i = on("/gpu:0", || i + 1);
+        }
+        on("/gpu:1", || a.read(0).sum() + b.read(0).sum() * 3.0)
+    }
+    let session = Session::builder().modelled(gpus(2)).build()?;
+    let (sum, timeline) = session.function(swapped)?.profile((3, vec![1.0f32; 1000]))?;
+    assert_eq!(sum, 2000.0 + 3000.0);
+    let between = timeline
+        .spans
+        .iter()
+        .filter(|s| s.device.contains("/gpu:1 -> /gpu:0") || s.device.contains("/gpu:0 -> /gpu:1"));
+    let moved: Vec<&str> = between.map(|s| s.name.as_str()).filter(|name| name.contains("list")).collect();
+    assert!(moved.is_empty(), "{timeline}");
+    Ok(())
+}
+
+#[test]
+fn a_loop_variable_that_grows_is_compiled_for_each_of_its_shapes_once() -> Outcome {
+    #[graph]
+    fn grown(x: Tensor, n: Tensor<i32>) -> Tensor {
+        let mut y = x.with_dynamic(0);
+        let mut i = scalar(0);
+        while i < n {
+            y = on("/cpu:1", || concat(&[y, x], 0)).with_dynamic(0);
+            i = on("/cpu:0", || i + 1);
+        }
+        y
+    }
+    let session = Session::builder().cpus(2).build()?;
+    let f = session.function(grown)?;
+    for _ in 0..2 {
+        assert_eq!(f.call(([1.0, 2.0], 40))?.shape(), [82]);
+    }
+    Ok(())
+}

@@ -59,7 +59,7 @@ impl fmt::Display for DeviceKind {
 /// let name: DeviceName = "/peer:a/gpu:0".parse()?;
 /// assert_eq!((name.peer(), name.index()), ("a", 0));
 /// assert_eq!("/peer:local/cpu:1".parse::<DeviceName>()?.to_string(), "/cpu:1");
-/// assert!("/cpu:*".parse::<DeviceName>().is_err());
+/// assert!("/cpu:*".parse::<DeviceName>().is_err() && "/peer:*/cpu:0".parse::<DeviceName>().is_err());
 /// # Ok::<(), anabranch_dsl::Diagnostic>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -122,6 +122,10 @@ impl FromStr for DeviceName {
             let message = format!("`{text}` stands for several devices: its {missing} is open");
             return Err(Diagnostic::new(message).help("a device is named like `/cpu:0` or `/peer:a/gpu:1`"));
         };
+        if peer.is_none() && text.starts_with("/peer:") {
+            let message = format!("`{text}` stands for several devices: its peer is open");
+            return Err(Diagnostic::new(message).help("a device of this process is named without one, like `/cpu:0`"));
+        }
         Ok(DeviceName { peer: peer.unwrap_or(LOCAL), kind, index })
     }
 }

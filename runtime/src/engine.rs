@@ -70,10 +70,14 @@ impl Engine {
             let program = Program::with_results(graph, options, results.clone())?;
             Ok(Engine::Whole(Box::new(Whole { program, placed })))
         };
-        if options.interpreted || (devices.is_one() && !asks_for_devices(&graph)) {
+        let nothing_asked = devices.rules.is_empty() && !asks_for_devices(&graph);
+        if (options.interpreted || devices.is_one()) && nothing_asked {
             return whole(graph, None);
         }
         let placement = place::place(&graph, &devices.topology, &devices.rules, paths)?;
+        if options.interpreted {
+            return whole(graph, None);
+        }
         let used = placement.devices(&graph);
         if used.len() < 2 && !devices.flow.lower_everything && !devices.is_modelled {
             let placed = used.first().map(|&d| (placement, devices.topology.device(d).name));
@@ -157,11 +161,14 @@ impl Engine {
     pub(crate) fn explain(&self, devices: &Devices) -> String {
         match self {
             Engine::Whole(whole) => {
-                let placed = whole.placed.as_ref().map(|(p, _)| p.explain(whole.program.graph(), &devices.topology));
+                let graph = whole.program.graph();
+                let placed =
+                    whole.placed.as_ref().map(|(p, _)| p.explain(graph, &devices.topology, std::iter::empty()));
                 placed.unwrap_or_default() + &whole.program.explain()
             }
             Engine::Parts(parts) => {
-                let placed = parts.placement.explain(&parts.graph, &devices.topology);
+                let crossings = parts.driver.partition().crossings();
+                let placed = parts.placement.explain(&parts.graph, &devices.topology, crossings);
                 let names = devices.topology.devices.iter().map(|d| d.name.to_string()).collect::<Vec<_>>();
                 format!("{placed}{}", parts.driver.partition().explain(&parts.graph, &names))
             }

@@ -44,7 +44,7 @@ pub struct Builder {
     print_to: Option<PrintTo>,
     cpus: Option<usize>,
     measure: bool,
-    modelled: Vec<Modelled>,
+    modelled: Option<Vec<Modelled>>,
     rules: Vec<(String, String)>,
     flow: flow::Options,
 }
@@ -161,7 +161,7 @@ impl Builder {
     /// Devices of modelled time instead of those of this machine: what is computed is right, and [`Function::profile`] says how long it
     /// would have taken.
     pub fn modelled(self, devices: impl IntoIterator<Item = Modelled>) -> Builder {
-        Builder { modelled: devices.into_iter().collect(), ..self }
+        Builder { modelled: Some(devices.into_iter().collect()), ..self }
     }
 
     /// Puts the variables whose names fit a pattern on a device, with what reads and assigns them. In the pattern `*` stands for
@@ -206,7 +206,10 @@ impl Builder {
             let message = format!("a session of {n} CPU devices: there may be {MAX_CPUS}");
             return Err(Diagnostic::new(message).help("they share the cores of one machine"));
         }
-        if self.cpus.is_some() && !self.modelled.is_empty() {
+        if self.modelled.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Diagnostic::new("a session without a device: no modelled one was given"));
+        }
+        if self.cpus.is_some() && self.modelled.is_some() {
             let message = "a session of CPU devices and of modelled ones: their clocks are not the same";
             return Err(Diagnostic::new(message).help("leave `cpus` out"));
         }
@@ -217,7 +220,13 @@ impl Builder {
         for (names, device) in &self.rules {
             rules = rules.with(names, device)?;
         }
-        let devices = Devices::new(self.cpus.unwrap_or(1), &self.modelled, self.measure, rules, self.flow)?;
+        let devices = Devices::new(
+            self.cpus.unwrap_or(1),
+            self.modelled.as_deref().unwrap_or_default(),
+            self.measure,
+            rules,
+            self.flow,
+        )?;
         Ok(Session {
             state: Arc::default(),
             devices: Arc::new(devices),

@@ -1,6 +1,7 @@
 //! What devices did in a call, and when.
 
 use anabranch_dsl::Loc;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write;
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub struct Span {
     /// The user's line.
     pub loc: Loc,
     /// The numbers of the iterations of the loops around it, outermost first.
-    pub iterations: Vec<u32>,
+    pub iterations: Vec<u64>,
     /// When it began, from the start of the step.
     pub begin: Duration,
     /// When it was done.
@@ -36,17 +37,24 @@ pub struct Span {
 impl Timeline {
     /// The time in which at least two of the devices ran kernels.
     pub fn overlap(&self) -> Duration {
-        let mut edges: Vec<(Duration, i32)> = Vec::new();
+        let mut edges: Vec<(Duration, i32, &str)> = Vec::new();
         for span in self.spans.iter().filter(|s| !s.device.contains(" -> ")) {
-            edges.extend([(span.begin, 1), (span.end, -1)]);
+            edges.extend([(span.begin, 1, span.device.as_str()), (span.end, -1, span.device.as_str())]);
         }
         edges.sort();
-        let (mut running, mut since, mut total) = (0, Duration::ZERO, Duration::ZERO);
-        for (at, change) in edges {
-            if running >= 2 {
+        // How many kernels run on each device that runs some: one with several threads runs several.
+        let mut running: BTreeMap<&str, i32> = BTreeMap::new();
+        let (mut since, mut total) = (Duration::ZERO, Duration::ZERO);
+        for (at, change, device) in edges {
+            if running.len() >= 2 {
                 total += at - since;
             }
-            (running, since) = (running + change, at);
+            since = at;
+            let kernels = running.entry(device).or_default();
+            *kernels += change;
+            if *kernels == 0 {
+                running.remove(device);
+            }
         }
         total
     }
@@ -130,6 +138,8 @@ mod tests {
     fn overlap_is_the_time_of_two_or_more() {
         let spans =
             vec![span("/gpu:0", 0, 10), span("/gpu:0 -> /gpu:1", 0, 30), span("/gpu:1", 4, 12), span("/gpu:2", 5, 6)];
+        // A device does not overlap with itself.
+        let spans = [spans, vec![span("/gpu:3", 20, 26), span("/gpu:3", 22, 24)]].concat();
         let timeline = Timeline { spans, total: Duration::from_micros(30), modelled: true };
         assert_eq!(timeline.overlap(), Duration::from_micros(6));
         let json = timeline.to_chrome_trace();

@@ -29,6 +29,11 @@ impl Any {
         let loc = Loc::caller();
         try_with(|t| {
             t.check_trace(self, loc)?;
+            let positions = ["input ", "result "].iter().any(|p| name.strip_prefix(p).is_some_and(is_number));
+            if name.is_empty() || positions {
+                let error = Diagnostic::new(format!("`{name}` cannot be the name of a value")).at(loc, "");
+                return Err(error.help("`input 0`, `result 0` and so on are those of parameters and results"));
+            }
             t.names.push(Named { name, value: self.value, loc });
             Ok(())
         });
@@ -43,6 +48,11 @@ impl Any {
         });
         self
     }
+}
+
+/// Whether a text is a number as it is written, without leading zeros.
+fn is_number(text: &str) -> bool {
+    text == "0" || (!text.is_empty() && !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit()))
 }
 
 impl Traced {
@@ -93,8 +103,10 @@ impl Traced {
     }
 
     fn at_position(&self, name: &str) -> Option<Value> {
-        let at =
-            |prefix: &str, values: &[Value]| values.get(name.strip_prefix(prefix)?.parse::<usize>().ok()?).copied();
+        let at = |prefix: &str, values: &[Value]| {
+            let number = name.strip_prefix(prefix).filter(|n| is_number(n))?;
+            values.get(number.parse::<usize>().ok()?).copied()
+        };
         at("input ", self.graph.inputs()).or_else(|| at("result ", self.graph.outputs()))
     }
 

@@ -9,6 +9,7 @@ use anabranch_dsl::interp::{Datum, Surroundings};
 use anabranch_dsl::ir::{Op, Value};
 use anabranch_dsl::{Diagnostic, Graph, Result, TensorType, passes};
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -121,12 +122,14 @@ impl Kernel for Loaded {
 enum How {
     /// By a plan, or by the interpreter if the session asks for it.
     Known(Box<Program>),
-    /// By a plan for each combination of types of its inputs, those used last first: some extent is not known before.
-    BySignature(Mutex<Vec<(Vec<TensorType>, Arc<Program>)>>),
+    /// By a plan for each combination of types of its inputs: some extent is not known before.
+    BySignature(Mutex<Plans>),
 }
 
-/// Plans that are kept for one kernel.
-const MAX_PLANS: usize = 16;
+type Plans = HashMap<Vec<TensorType>, Arc<Program>>;
+
+/// Plans that are kept for one kernel: those of a loop variable that grows for so many iterations.
+const MAX_PLANS: usize = 256;
 
 /// A graph that is computed as a whole. Its inputs and outputs may be stacks and lists.
 #[derive(Debug)]
@@ -218,18 +221,10 @@ impl CpuKernel {
         Ok(values)
     }
 
-    fn plan_for(
-        &self,
-        plans: &Mutex<Vec<(Vec<TensorType>, Arc<Program>)>>,
-        signature: Vec<TensorType>,
-    ) -> Result<Arc<Program>> {
+    fn plan_for(&self, plans: &Mutex<Plans>, signature: Vec<TensorType>) -> Result<Arc<Program>> {
         let lock = || plans.lock().unwrap_or_else(PoisonError::into_inner);
-        {
-            let mut plans = lock();
-            if let Some(i) = plans.iter().position(|(s, _)| *s == signature) {
-                plans[..=i].rotate_right(1);
-                return Ok(plans[0].1.clone());
-            }
+        if let Some(program) = lock().get(&signature) {
+            return Ok(program.clone());
         }
         let mut border = self.graph.inputs().iter().chain(self.graph.outputs());
         let graph = match border.all(|&v| self.graph.ty(v).as_tensor().is_some()) {
@@ -244,8 +239,13 @@ impl CpuKernel {
         };
         let program = Arc::new(program);
         let mut plans = lock();
-        plans.insert(0, (signature, program.clone()));
-        plans.truncate(MAX_PLANS);
+        // Any one goes: of shapes that come in turn the one used last comes last again.
+        if plans.len() >= MAX_PLANS
+            && let Some(other) = plans.keys().next().cloned()
+        {
+            plans.remove(&other);
+        }
+        plans.insert(signature, program.clone());
         Ok(program)
     }
 }

@@ -329,7 +329,11 @@ impl Build<'_> {
             }
             for place in self.cut.sent_in(value, part) {
                 let edge = EdgeId(self.edges.len() as u32);
-                self.edges.push(Edge { value, ty: graph.ty(value).clone(), from: home });
+                let sent_in = match place {
+                    Place::Region(region) => region,
+                    Place::Exits(node) => graph.node(node).region,
+                };
+                self.edges.push(Edge { value, ty: graph.ty(value).clone(), from: home, to: part, sent_in });
                 let protos = &mut self.parts[home.index()];
                 protos.add(Make::Send(edge, part), place, vec![(value, place)], 0);
                 let protos = &mut self.parts[part.index()];

@@ -15,7 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// The numbers of the iterations of all loops around something, outermost first. With an edge it is the key of a rendezvous.
-pub(crate) type Tag = SmallVec<[u32; 4]>;
+pub(crate) type Tag = SmallVec<[u64; 4]>;
 
 /// What one part tells another.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub(crate) enum Message<V> {
     /// A value.
     Value { edge: EdgeId, tag: Tag, value: V },
     /// The sender has finished so many iterations of a loop. The tag is that of what is around the loop.
-    Credit { of: LoopId, tag: Tag, finished: u32 },
+    Credit { of: LoopId, tag: Tag, finished: u64 },
 }
 
 /// A running node.
@@ -83,13 +83,13 @@ impl Instance {
 struct Running<V> {
     frame: FrameId,
     /// The instance and the iteration in which it was begun.
-    parent: Option<(Instance, u32)>,
+    parent: Option<(Instance, u64)>,
     /// The iterations around it.
     tag: Tag,
     ring: Vec<Iteration<V>>,
     /// The oldest iteration that is not over, and the one after the last that has begun.
-    first: u32,
-    next: u32,
+    first: u64,
+    next: u64,
     /// Whether the next iteration is to begin when it may.
     wants_next: bool,
     /// Whether the predicate has been false.
@@ -98,9 +98,9 @@ struct Running<V> {
     for_next: Vec<(Target, V)>,
     constants: Vec<Option<V>>,
     /// How many iterations each follower has finished.
-    finished: Vec<u32>,
+    finished: Vec<u64>,
     /// How many were reported to the leader.
-    reported: u32,
+    reported: u64,
 }
 
 impl<V> Iteration<V> {
@@ -118,7 +118,7 @@ impl<V> Iteration<V> {
 impl<V> Running<V> {
     /// Makes the ring one of `n` states; those of running iterations stay.
     fn grow(&mut self, frame: &Frame, n: usize) {
-        let old = self.ring.len() as u32;
+        let old = self.ring.len() as u64;
         let mut ring: Vec<Iteration<V>> = (0..n).map(|_| Iteration::new(frame)).collect();
         for iteration in self.first..self.next {
             let from = &mut self.ring[(iteration % old) as usize];
@@ -132,7 +132,7 @@ impl<V> Running<V> {
 #[derive(Clone, Copy, Debug)]
 struct Ready {
     instance: Instance,
-    iteration: u32,
+    iteration: u64,
     node: NodeId,
 }
 
@@ -443,7 +443,7 @@ impl<V: Clone> State<V> {
         self.state(instance, iteration).inputs[slot].take().expect("a node runs when its inputs have come")
     }
 
-    fn deliver_all(&mut self, part: &Part, instance: Instance, iteration: u32, users: &[Target], value: V) {
+    fn deliver_all(&mut self, part: &Part, instance: Instance, iteration: u64, users: &[Target], value: V) {
         let Some((&last, others)) = users.split_last() else { return };
         for &user in others {
             self.deliver(part, instance, iteration, user, value.clone());
@@ -451,7 +451,7 @@ impl<V: Clone> State<V> {
         self.deliver(part, instance, iteration, last, value);
     }
 
-    fn deliver(&mut self, part: &Part, instance: Instance, iteration: u32, to: Target, value: V) {
+    fn deliver(&mut self, part: &Part, instance: Instance, iteration: u64, to: Target, value: V) {
         let block = part.nodes[to.node.index()].block;
         let frame = &part.frames[part.blocks[block.index()].frame.index()];
         let block = block.0 - frame.blocks.start;
@@ -465,7 +465,7 @@ impl<V: Clone> State<V> {
     }
 
     /// One thing less that a node needs.
-    fn lessen(&mut self, part: &Part, instance: Instance, iteration: u32, node: NodeId) {
+    fn lessen(&mut self, part: &Part, instance: Instance, iteration: u64, node: NodeId) {
         let first = part.frames[self.instances[instance.index()].frame.index()].nodes.start;
         let needs = &mut self.state(instance, iteration).needs[(node.0 - first) as usize];
         *needs -= 1;
@@ -476,7 +476,7 @@ impl<V: Clone> State<V> {
 
     // Blocks.
 
-    fn live(&mut self, part: &Part, instance: Instance, iteration: u32, block: BlockId) {
+    fn live(&mut self, part: &Part, instance: Instance, iteration: u64, block: BlockId) {
         let nodes = part.blocks[block.index()].nodes.clone();
         let first = part.frames[self.instances[instance.index()].frame.index()].blocks.start;
         let state = self.state(instance, iteration);
@@ -487,7 +487,7 @@ impl<V: Clone> State<V> {
         }
     }
 
-    fn die(&mut self, part: &Part, instance: Instance, iteration: u32, block: BlockId) {
+    fn die(&mut self, part: &Part, instance: Instance, iteration: u64, block: BlockId) {
         let first = part.frames[self.instances[instance.index()].frame.index()].blocks.start;
         let state = self.state(instance, iteration);
         let data = &part.blocks[block.index()];
@@ -500,14 +500,14 @@ impl<V: Clone> State<V> {
 
     // Frames.
 
-    fn state(&mut self, instance: Instance, iteration: u32) -> &mut Iteration<V> {
+    fn state(&mut self, instance: Instance, iteration: u64) -> &mut Iteration<V> {
         let running = &mut self.instances[instance.index()];
         debug_assert!(running.first <= iteration && iteration < running.next, "the iteration is running");
         let i = iteration as usize % running.ring.len();
         &mut running.ring[i]
     }
 
-    fn tag(&self, instance: Instance, iteration: u32) -> Tag {
+    fn tag(&self, instance: Instance, iteration: u64) -> Tag {
         let mut tag = self.instances[instance.index()].tag.clone();
         if instance != ROOT {
             tag.push(iteration);
@@ -516,7 +516,7 @@ impl<V: Clone> State<V> {
     }
 
     /// A new run of a frame.
-    fn instance(&mut self, part: &Part, frame: FrameId, parent: Option<(Instance, u32)>, tag: Tag) -> Instance {
+    fn instance(&mut self, part: &Part, frame: FrameId, parent: Option<(Instance, u64)>, tag: Tag) -> Instance {
         let data = &part.frames[frame.index()];
         if let Some(instance) = self.free[frame.index()].pop() {
             let running = &mut self.instances[instance.index()];
@@ -546,8 +546,8 @@ impl<V: Clone> State<V> {
     fn begin_next(&mut self, part: &Part, instance: Instance) {
         let running = &self.instances[instance.index()];
         let window = part.frames[running.frame.index()].window;
-        let oldest = running.finished.iter().copied().min().unwrap_or(u32::MAX).min(running.first);
-        if running.wants_next && running.next - oldest < window {
+        let oldest = running.finished.iter().copied().min().unwrap_or(u64::MAX).min(running.first);
+        if running.wants_next && running.next - oldest < u64::from(window) {
             self.instances[instance.index()].wants_next = false;
             self.begin_iteration(part, instance);
         }
@@ -615,7 +615,7 @@ impl<V: Clone> State<V> {
         }
         if let Some(leader) = frame.leader
             && !running.ended
-            && running.first - running.reported >= (frame.window / 2).max(1)
+            && running.first - running.reported >= u64::from((frame.window / 2).max(1))
         {
             running.reported = running.first;
             let of = frame.of.expect("a frame with a leader is a loop");
@@ -626,7 +626,7 @@ impl<V: Clone> State<V> {
     }
 
     /// The running instance of a frame in the iterations that a tag names.
-    fn find_instance(&self, part: &Part, frame: FrameId, tag: &[u32]) -> Option<Instance> {
+    fn find_instance(&self, part: &Part, frame: FrameId, tag: &[u64]) -> Option<Instance> {
         let data = &part.frames[frame.index()];
         let Some(parent) = data.parent else {
             return (!self.finished && !self.instances.is_empty()).then_some(ROOT);
@@ -637,7 +637,7 @@ impl<V: Clone> State<V> {
     }
 
     /// The running iteration of a frame that a tag names.
-    fn find(&self, part: &Part, frame: FrameId, tag: &[u32]) -> Option<(Instance, u32)> {
+    fn find(&self, part: &Part, frame: FrameId, tag: &[u64]) -> Option<(Instance, u64)> {
         if part.frames[frame.index()].parent.is_none() {
             return self.find_instance(part, frame, tag).map(|root| (root, 0));
         }

@@ -1,10 +1,22 @@
 //! A partition as text.
 
-use super::{FlowOp, Frame, Part, Partition};
+use super::{FlowOp, Frame, Part, PartId, Partition};
+use crate::place::Crossing;
 use anabranch_dsl::Graph;
 use std::fmt::Write;
 
 impl Partition {
+    /// What is sent between devices.
+    pub(crate) fn crossings(&self) -> impl Iterator<Item = Crossing> {
+        let device = |part: PartId| self.parts[part.index()].device;
+        self.edges.iter().map(move |edge| Crossing {
+            from: device(edge.from),
+            to: device(edge.to),
+            value: edge.value,
+            sent_in: edge.sent_in,
+        })
+    }
+
     /// The parts: for each device its kernels with what they compute, what it sends, and the loops that it takes part in.
     pub(crate) fn explain(&self, graph: &Graph, devices: &[String]) -> String {
         let mut text = String::new();

@@ -44,7 +44,7 @@ mod simulation;
 
 use crate::id::id;
 use crate::place::DeviceId;
-use anabranch_dsl::ir::{Node, Value, VarId};
+use anabranch_dsl::ir::{Node, Region, Value, VarId};
 use anabranch_dsl::{Graph, Type};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -231,6 +231,9 @@ pub(crate) struct Edge {
     pub(crate) value: Value,
     pub(crate) ty: Type,
     pub(crate) from: PartId,
+    pub(crate) to: PartId,
+    /// The region that it is sent in, each time that runs.
+    pub(crate) sent_in: Region,
 }
 
 /// A loop over several parts.

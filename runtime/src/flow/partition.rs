@@ -1,7 +1,7 @@
 //! Cutting a graph into parts: the graph and the device of each node in, a [`Partition`] out.
 //!
 //! 1. *Homes*: each value is made in one part. A loop variable lives where its next value is made, a result of a branch where one of its
-//!    arms makes it; inputs of the graph are everywhere.
+//!    arms makes it; stacks and lists, which share a part with all that works on them, stay there; inputs of the graph are everywhere.
 //! 2. *Uses*: which part needs which value in which block. A part that sends a value in a branch takes part in that branch, and so
 //!    needs its predicate: this is repeated until nothing is added.
 //! 3. *Clusters*: nodes of one block and part with one level are one kernel if they hang together. The level of a node counts, on
@@ -213,7 +213,11 @@ impl<'g> Cut<'g> {
                         self.homes(branch);
                     }
                     for (i, &r) in data.results.iter().enumerate() {
-                        let made = data.regions.iter().find_map(|&b| self.made_inside(b, graph.region(b).yields[i]));
+                        let yields = data.regions.iter().map(|&b| (b, graph.region(b).yields[i]));
+                        let made = match yields.clone().next().and_then(|(_, y)| self.kept_in(y)) {
+                            Some(part) => Some(part),
+                            None => yields.clone().find_map(|(b, y)| self.made_inside(b, y)),
+                        };
                         self.here(r, Home::In(made.unwrap_or(own)), place);
                     }
                 }
@@ -227,7 +231,8 @@ impl<'g> Cut<'g> {
                         self.alias[graph.region(body).params[i].index()] = Some(p);
                         if i < n {
                             // Until the body has been seen.
-                            self.here(p, Home::In(own), Place::Region(cond));
+                            let home = self.kept_in(data.operands[i]).unwrap_or(own);
+                            self.here(p, Home::In(home), Place::Region(cond));
                         } else {
                             self.alias[p.index()] = Some(data.operands[i]);
                         }
@@ -235,7 +240,10 @@ impl<'g> Cut<'g> {
                     self.homes(cond);
                     self.homes(body);
                     for i in 0..n {
-                        let made = self.made_inside(body, graph.region(body).yields[i]).unwrap_or(own);
+                        let made = match self.kept_in(data.operands[i]) {
+                            Some(part) => part,
+                            None => self.made_inside(body, graph.region(body).yields[i]).unwrap_or(own),
+                        };
                         self.here(graph.region(cond).params[i], Home::In(made), Place::Region(cond));
                         self.here(data.results[i], Home::In(made), place);
                     }
@@ -252,6 +260,14 @@ impl<'g> Cut<'g> {
                 }
                 _ => panic!("{} has regions", data.op.name()),
             }
+        }
+    }
+
+    /// The part in which a stack or list stays; none for tensors.
+    fn kept_in(&self, value: Value) -> Option<PartId> {
+        match self.home_of(self.resolve(value)) {
+            Home::In(part) if self.graph.ty(value).as_tensor().is_none() => Some(part),
+            _ => None,
         }
     }
 

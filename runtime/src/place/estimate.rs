@@ -234,15 +234,22 @@ impl<'a> Estimator<'a> {
             match data.op {
                 Op::While { .. } => self.split_loop(node, devices, scale),
                 Op::Cond => {
-                    for (i, &inner) in data.regions.iter().enumerate() {
+                    let mut yielded: Vec<Vec<Whereabouts>> = Vec::new();
+                    for &inner in &data.regions {
                         self.bind(&graph.region(inner).params, &data.operands[1..]);
                         self.wait_for(data.operands[0], inner, devices);
                         self.region(inner, devices, 0.5 * scale);
-                        for (&r, &y) in data.results.iter().zip(&graph.region(inner).yields) {
-                            let before = if i > 0 { self.values[r.index()].ready } else { 0.0 };
-                            let y = self.values[y.index()];
-                            self.values[r.index()] = Whereabouts { ready: y.ready.max(before), ..y };
-                        }
+                        yielded.push(graph.region(inner).yields.iter().map(|y| self.values[y.index()]).collect());
+                    }
+                    for (i, &r) in data.results.iter().enumerate() {
+                        // It is where one of the branches makes it; what the other one yields is sent there.
+                        let made = |(&inner, y): (&Region, &Vec<Whereabouts>)| {
+                            graph.producer(graph.region(inner).yields[i]).and(y[i].home)
+                        };
+                        let made = data.regions.iter().zip(&yielded).find_map(made);
+                        let home = made.unwrap_or_else(|| self.device(node, devices));
+                        let ready = yielded.iter().map(|y| self.moved(y[i], home)).fold(0.0, f64::max);
+                        self.values[r.index()] = Whereabouts { home: Some(home), ready, origin: r };
                     }
                 }
                 _ => {
@@ -277,7 +284,14 @@ impl<'a> Estimator<'a> {
             let pred = self.values[graph.region(cond).yields[0].index()];
             self.announce(pred, &taking_part);
             self.region(body, devices, scale);
-            state = graph.region(body).yields.iter().map(|v| self.values[v.index()]).collect();
+            let next: Vec<Whereabouts> = graph.region(body).yields.iter().map(|v| self.values[v.index()]).collect();
+            if i == 0 {
+                // A loop variable is where its next value is made.
+                for (init, next) in state.iter().zip(&next) {
+                    next.home.map(|home| self.moved(*init, home));
+                }
+            }
+            state = next;
             for (k, &s) in state.iter().enumerate() {
                 self.values[of_cond[k].index()] = s;
                 self.values[of_body[k].index()] = s;
@@ -336,9 +350,14 @@ impl<'a> Estimator<'a> {
         }
     }
 
-    /// When a value is on a device; it is sent there once.
+    /// When a value is on a device.
     fn arrival(&mut self, v: Value, device: DeviceId) -> f64 {
-        let Whereabouts { home, ready, origin } = self.values[v.index()];
+        self.moved(self.values[v.index()], device)
+    }
+
+    /// When what is known to be somewhere is on a device; it is sent there once.
+    fn moved(&mut self, value: Whereabouts, device: DeviceId) -> f64 {
+        let Whereabouts { home, ready, origin } = value;
         let Some(home) = home.filter(|&home| home != device) else { return ready };
         if let Some(&(then, arrival)) = self.sent.get(&(origin, device))
             && then == ready

@@ -6,7 +6,7 @@ use super::cost::Costs;
 use super::groups::{Feasible, Groups};
 use super::topology::{DeviceId, Topology};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The reasons of a placement, and the figures it was chosen by.
@@ -38,17 +38,24 @@ impl Reasons {
     }
 }
 
-/// A value that crosses: the device that has it, and how often it is sent in a step.
-struct Crossing {
-    name: String,
-    bytes: f64,
-    times: f64,
+/// A value that is sent from one device to another each time a region runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crossing {
+    pub(crate) from: DeviceId,
+    pub(crate) to: DeviceId,
+    pub(crate) value: Value,
+    pub(crate) sent_in: Region,
 }
 
 impl Placement {
     /// The placement of a graph as a table: node, device, estimated seconds of a step, and why it is there; then for each pair of
-    /// devices the values and bytes that a step sends from one to the other. Of a node with regions the cost is without them.
-    pub(crate) fn explain(&self, graph: &Graph, topology: &Topology) -> String {
+    /// devices the values and bytes that a step sends from one to the other, as the cut into parts says. Of a node with regions the cost is without them.
+    pub(crate) fn explain(
+        &self,
+        graph: &Graph,
+        topology: &Topology,
+        crossings: impl Iterator<Item = Crossing>,
+    ) -> String {
         let costs = Costs::new(graph);
         let mut rows = vec![["node", "device", "cost", "why"].map(str::to_owned)];
         for (i, var) in graph.vars.iter().enumerate() {
@@ -74,13 +81,22 @@ impl Placement {
             text.push_str(line.trim_end());
             text.push('\n');
         }
-        for ((from, to), values) in self.crossings(graph, &costs) {
-            let bytes: f64 = values.iter().map(|c| c.bytes * c.times).sum();
+        // Of a value that is sent in one of several places all count.
+        let mut sent: BTreeMap<(DeviceId, DeviceId), BTreeMap<Value, f64>> = BTreeMap::new();
+        for Crossing { from, to, value, sent_in } in crossings {
+            *sent.entry((from, to)).or_default().entry(value).or_default() += costs.runs[sent_in.index()];
+        }
+        for ((from, to), values) in sent {
+            let bytes: f64 = values.iter().map(|(v, times)| costs.bytes[v.index()] * times).sum();
             let [from, to] = [from, to].map(|d| topology.device(d).name);
             let _ = writeln!(text, "{from} -> {to}: {} a step in {}", size(bytes), count(values.len(), "value"));
-            for c in values {
-                let times = if c.times == 1.0 { String::new() } else { format!(", {} times", c.times) };
-                let _ = writeln!(text, "  {}: {}{times}", c.name, size(c.bytes));
+            for (value, times) in values {
+                let name = match costs.makers[value.index()] {
+                    Some(maker) => label(graph, maker),
+                    None => graph.value(value).name.map_or_else(|| value.to_string(), |name| format!("%{name}")),
+                };
+                let times = if times == 1.0 { String::new() } else { format!(", {} times", digits(times)) };
+                let _ = writeln!(text, "  {name}: {}{times}", size(costs.bytes[value.index()]));
             }
         }
         if let Some(reasons) = &self.reasons {
@@ -125,56 +141,6 @@ impl Placement {
                 self.rows(graph, topology, costs, inner, depth + 1, rows);
             }
         }
-    }
-
-    /// What is sent between each pair of devices, each value once for each device that uses it.
-    fn crossings(&self, graph: &Graph, costs: &Costs) -> BTreeMap<(DeviceId, DeviceId), Vec<Crossing>> {
-        let mut all: BTreeMap<(DeviceId, DeviceId), Vec<Crossing>> = BTreeMap::new();
-        let mut seen: HashSet<(Node, DeviceId)> = HashSet::new();
-        graph.visit_nodes(graph.root(), &mut |node| {
-            let data = graph.node(node);
-            // All that take part in a construct learn its predicate.
-            let predicate = match data.op {
-                Op::Cond => data.operands.first().map(|&p| (p, costs.runs[data.region.index()])),
-                Op::While { .. } => {
-                    let cond = data.regions[0];
-                    Some((graph.region(cond).yields[0], costs.runs[cond.index()]))
-                }
-                _ => None,
-            };
-            if let Some((predicate, times)) = predicate
-                && let Some(maker) = costs.makers[predicate.index()]
-            {
-                let from = self.of(maker);
-                let mut inside = vec![self.of(node)];
-                data.regions.iter().for_each(|&r| graph.visit_nodes(r, &mut |n| inside.push(self.of(n))));
-                for to in inside {
-                    if to != from && seen.insert((maker, to)) && times > 0.0 {
-                        let bytes = costs.bytes[predicate.index()];
-                        all.entry((from, to)).or_default().push(Crossing { name: label(graph, maker), bytes, times });
-                    }
-                }
-            }
-            let used: &[Value] = match data.op {
-                _ if data.regions.is_empty() => &data.operands,
-                _ => &[],
-            };
-            let to = self.of(node);
-            for &v in used {
-                let Some(maker) = costs.makers[v.index()] else { continue };
-                let from = self.of(maker);
-                if from == to || !seen.insert((maker, to)) {
-                    continue;
-                }
-                let runs = |n: Node| costs.runs[graph.node(n).region.index()];
-                let times = runs(maker).min(runs(node));
-                if times > 0.0 {
-                    let crossing = Crossing { name: label(graph, maker), bytes: costs.bytes[v.index()], times };
-                    all.entry((from, to)).or_default().push(crossing);
-                }
-            }
-        });
-        all
     }
 }
 

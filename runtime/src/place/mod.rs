@@ -19,6 +19,7 @@ mod tests;
 pub(crate) mod topology;
 
 pub(crate) use cost::kernel_seconds;
+pub(crate) use explain::Crossing;
 pub(crate) use rules::Rules;
 pub(crate) use topology::{DeviceId, DeviceInfo, Link, Topology};
 

@@ -3,6 +3,7 @@
 use super::topology::Topology;
 use anabranch_dsl::device::DevicePattern;
 use anabranch_dsl::{Diagnostic, Result};
+use std::collections::HashSet;
 
 /// Rules in the order in which they were given. **The last rule whose pattern fits a name decides**, so a general rule is given
 /// first and its exceptions after it.
@@ -38,6 +39,10 @@ impl Rules {
         Rules::default()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Adds a rule, which goes before those that are there.
     ///
     /// # Errors
@@ -71,7 +76,7 @@ impl Rules {
     pub(crate) fn of(&self, name: &str) -> Result<Option<(DevicePattern, String)>> {
         for rule in self.0.iter().rev() {
             let mut numbers = Vec::new();
-            if fits(&rule.pieces, name, &mut numbers) {
+            if fits(&rule.pieces, name, &mut numbers, &mut HashSet::new()) {
                 let mut device = rule.device.clone();
                 for (word, number) in &numbers {
                     device = device.replace(&format!("{{{word}}}"), number);
@@ -89,12 +94,14 @@ impl Rules {
     /// Fails if a rule without a word in its device stands for no device.
     pub(crate) fn check(&self, topology: &Topology) -> Result<()> {
         for rule in &self.0 {
-            // What is in braces stands for some number.
-            let device: Vec<&str> =
-                rule.device.split('{').map(|s| s.split_once('}').map_or(s, |(_, rest)| rest)).collect();
-            if let Ok(pattern) = device.join("*").parse::<DevicePattern>()
-                && topology.matching(&pattern).is_empty()
-            {
+            // What is in braces stands for some number, and a name of a peer with it for some peer.
+            let open = |part: &str| match part.split_once(':') {
+                Some((what, name)) if name.contains('{') => format!("{what}:*"),
+                _ => part.to_owned(),
+            };
+            let device: Vec<String> = rule.device.split('/').map(open).collect();
+            let pattern = device.join("/").parse::<DevicePattern>();
+            if pattern.is_ok_and(|pattern| topology.matching(&pattern).is_empty()) {
                 let message = format!("the rule {:?} -> {:?}: there is no such device", rule.names, rule.device);
                 return Err(Diagnostic::new(message).help(format!("there are {}", topology.names())));
             }
@@ -132,18 +139,39 @@ fn pieces(names: &str) -> Result<Vec<Piece>, String> {
 }
 
 /// Whether a name fits; `numbers` gets what the words in braces stand for. Of the shortest texts for `*` the first that fits counts;
-/// a number takes all digits that are there.
-fn fits(pieces: &[Piece], name: &str, numbers: &mut Vec<(String, String)>) -> bool {
+/// a number takes all digits that are there. `failed` are the lengths of pieces and of ends of the name that do not fit: no pair is tried twice.
+fn fits(
+    pieces: &[Piece],
+    name: &str,
+    numbers: &mut Vec<(String, String)>,
+    failed: &mut HashSet<(usize, usize)>,
+) -> bool {
+    let tried = (pieces.len(), name.len());
+    let fits = !failed.contains(&tried) && fits_first(pieces, name, numbers, failed);
+    if !fits {
+        failed.insert(tried);
+    }
+    fits
+}
+
+fn fits_first(
+    pieces: &[Piece],
+    name: &str,
+    numbers: &mut Vec<(String, String)>,
+    failed: &mut HashSet<(usize, usize)>,
+) -> bool {
     match pieces.split_first() {
         None => name.is_empty(),
-        Some((Piece::Text(text), rest)) => name.strip_prefix(text.as_str()).is_some_and(|n| fits(rest, n, numbers)),
+        Some((Piece::Text(text), rest)) => {
+            name.strip_prefix(text.as_str()).is_some_and(|n| fits(rest, n, numbers, failed))
+        }
         Some((Piece::Number(word), rest)) => {
             let n = name.bytes().take_while(u8::is_ascii_digit).count();
             if n == 0 {
                 return false;
             }
             numbers.push((word.clone(), name[..n].to_owned()));
-            let found = fits(rest, &name[n..], numbers);
+            let found = fits(rest, &name[n..], numbers, failed);
             if !found {
                 numbers.pop();
             }
@@ -151,7 +179,8 @@ fn fits(pieces: &[Piece], name: &str, numbers: &mut Vec<(String, String)>) -> bo
         }
         Some((Piece::Any, [])) => true,
         Some((Piece::Any, rest)) => {
-            name.char_indices().map(|(i, _)| i).chain([name.len()]).any(|i| fits(rest, &name[i..], numbers))
+            let mut starts = name.char_indices().map(|(i, _)| i).chain([name.len()]);
+            starts.any(|i| fits(rest, &name[i..], numbers, failed))
         }
     }
 }
@@ -176,6 +205,19 @@ mod tests {
         assert_eq!(device(&rules, "steps").as_deref(), Some("/cpu:0"));
         assert_eq!(device(&Rules::new(), "steps"), None);
         assert_eq!(rules.of("model.x").unwrap().unwrap().1, "the rule \"model.*\" -> \"/gpu\"");
+    }
+
+    #[test]
+    fn many_stars_do_not_take_long() {
+        let rules = rules(&[("*a*a*a*a*a*a*a*a*b", "/cpu:0")]);
+        assert_eq!(device(&rules, &"a".repeat(200)), None);
+        assert_eq!(device(&rules, &format!("{}b", "a".repeat(200))).as_deref(), Some("/cpu:0"));
+    }
+
+    #[test]
+    fn a_rule_with_a_number_in_its_peer_is_looked_at_when_the_session_begins() {
+        let rules = rules(&[("shard{p}", "/peer:node{p}/gpu:0")]);
+        assert!(rules.check(&Topology::cpus(2)).unwrap_err().message.contains("there is no such device"));
     }
 
     #[test]
