@@ -21,7 +21,7 @@ pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
         fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
             f()
         }
-        if std::is_x86_feature_detected!("avx512f")
+        if super::vector::has_avx512f()
             && std::is_x86_feature_detected!("avx512bw")
             && std::is_x86_feature_detected!("avx512dq")
             && std::is_x86_feature_detected!("avx512vl")

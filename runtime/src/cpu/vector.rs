@@ -100,17 +100,30 @@ pub(crate) enum Level {
 impl Level {
     /// All that this processor has, best first.
     pub(crate) fn all() -> impl Iterator<Item = Level> {
-        #[cfg(target_arch = "x86_64")]
-        let special = [
-            (Level::Avx512, std::is_x86_feature_detected!("avx512f")),
-            (Level::Avx2, std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma")),
+        let levels = [
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2,
+            #[cfg(test)]
+            Level::Wide,
+            Level::Portable,
         ];
-        #[cfg(not(target_arch = "x86_64"))]
-        let special: [(Level, bool); 0] = [];
-        let special = special.into_iter().filter(|(_, has)| *has).map(|(level, _)| level);
-        #[cfg(test)]
-        let special = special.chain([Level::Wide]);
-        special.chain([Level::Portable])
+        levels.into_iter().filter(|level| level.is_here())
+    }
+
+    /// Whether this processor has all that the level needs.
+    #[inline(always)]
+    fn is_here(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => has_avx512f(),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma"),
+            Level::Portable => true,
+            #[cfg(test)]
+            Level::Wide => true,
+        }
     }
 
     /// The best.
@@ -131,8 +144,9 @@ impl Level {
         }
     }
 
-    /// Runs a task: in plain Rust if the processor has not what this level needs.
+    /// Runs a task with the vectors of this level, which the processor has to have: tiles are as [`tile`](Self::tile) says.
     pub(crate) fn run<T: Lane>(self, task: impl Task<T>) {
+        assert!(self.is_here(), "the processor has no {self:?}");
         #[cfg(test)]
         if self == Level::Wide {
             // SAFETY: plain Rust needs no special instructions.
@@ -150,19 +164,28 @@ impl Level {
                 // SAFETY: the caller has checked for these instructions.
                 unsafe { task.run::<T::V256, 6, 2>() }
             }
-            let has_avx2 = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma");
-            if self == Level::Avx512 && std::is_x86_feature_detected!("avx512f") && has_avx2 {
-                // SAFETY: all that `avx512` asks for was detected.
+            if self == Level::Avx512 {
+                // SAFETY: all that `avx512` asks for was detected, as was asserted.
                 return unsafe { avx512(task) };
             }
-            if self == Level::Avx2 && has_avx2 {
-                // SAFETY: all that `avx2` asks for was detected.
+            if self == Level::Avx2 {
+                // SAFETY: all that `avx2` asks for was detected, as was asserted.
                 return unsafe { avx2(task) };
             }
         }
         // SAFETY: plain Rust needs no special instructions.
         unsafe { task.run::<T::V128, 4, 2>() }
     }
+}
+
+/// Whether this processor has AVX-512 F and what the compiler takes that to imply: virtual machines may hide single features.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn has_avx512f() -> bool {
+    std::is_x86_feature_detected!("avx512f")
+        && std::is_x86_feature_detected!("avx2")
+        && std::is_x86_feature_detected!("fma")
+        && std::is_x86_feature_detected!("f16c")
 }
 
 /// A vector in plain Rust.
@@ -362,4 +385,34 @@ impl Lane for f64 {
     #[cfg(target_arch = "x86_64")]
     type V256 = std::arch::x86_64::__m256d;
     type V128 = Plain<f64, 2>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Notes the tiles with which it is run.
+    struct Note<'a>(&'a mut [usize; 3]);
+    impl<T: Lane> Task<T> for Note<'_> {
+        #[inline(always)]
+        unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
+            *self.0 = [ROWS, V::N * VECTORS, V::N];
+        }
+    }
+
+    fn tiles<T: Lane>() {
+        for level in Level::all() {
+            let mut tile = [0; 3];
+            level.run::<T>(Note(&mut tile));
+            // `--nocapture` shows which vectors a machine was tested with.
+            println!("{level:?}: vectors of {} {}", tile[2], std::any::type_name::<T>());
+            assert_eq!(tile, level.tile::<T>(), "{level:?}");
+        }
+    }
+
+    #[test]
+    fn tasks_run_with_the_tiles_that_their_level_names() {
+        tiles::<f32>();
+        tiles::<f64>();
+    }
 }
