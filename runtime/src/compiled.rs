@@ -2,6 +2,7 @@
 //!
 //! It knows nothing of how inputs and outputs look to the caller: both are lists of tensors here.
 
+use crate::apart;
 use crate::call::{Call, CallOptions};
 use crate::engine::{Engine, StepCx};
 use crate::program::Options;
@@ -68,24 +69,28 @@ impl Compiled {
     }
 
     /// Does something with the variables locked, as far as the call does not end before.
-    pub(crate) fn locked<T>(
+    pub(crate) fn locked<T: Send>(
         &self,
         session: &Session,
         call: Option<&Call>,
-        f: impl FnOnce(&mut [Guard<'_>], &StepCx<'_>) -> Result<T>,
+        f: impl FnOnce(&mut [Guard<'_>], &StepCx<'_>) -> Result<T> + Send,
     ) -> Result<T> {
+        let run = |guards: &mut [Guard<'_>], cx: StepCx<'_>| match self.assigned.contains(&true) {
+            true => apart::run(guards, |guards| f(guards, &cx)),
+            false => f(guards, &cx),
+        };
         let print = &session.print_to;
         let Compiled { cells, lock_order, assigned, .. } = self;
         let Some(call) = call else {
             let mut guards = state::lock(cells, lock_order, assigned);
-            return f(&mut guards, &StepCx { print, stop: None });
+            return run(&mut guards, StepCx { print, stop: None });
         };
         let guards = state::lock_unless(cells, lock_order, assigned, &call.flag);
         let (Some(mut guards), None) = (guards, call.flag.get()) else {
             let kind = call.flag.get().expect("only a set flag ends the wait for variables");
             return Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN));
         };
-        f(&mut guards, &StepCx { print, stop: Some(&call.flag) })
+        run(&mut guards, StepCx { print, stop: Some(&call.flag) })
     }
 }
 

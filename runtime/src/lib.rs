@@ -14,6 +14,7 @@
 //! are new, optimizes the graph, lowers it to a plan (`plan`), and runs the plan's instructions with the kernels of the
 //! CPU (`cpu`). With several devices it is placed on them first (`place`) and cut into a part for each (`flow`). A [`Program`] is a graph that was compiled without a function.
 
+mod apart;
 mod call;
 mod compiled;
 mod cpu;

@@ -28,6 +28,11 @@ thread_local! {
     static IS_DEVICE: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this thread is one of a device.
+pub(crate) fn is_thread_of_device() -> bool {
+    IS_DEVICE.get()
+}
+
 /// Does other work of the device if this is a thread of one; gives whether there was some. A kernel's print may call a function, which then waits on such a
 /// thread, and perhaps for that very thread.
 pub(super) fn lend_this_thread() -> bool {

@@ -21,6 +21,7 @@ mod modelled;
 mod step;
 
 pub(crate) use cpu::CpuDevice;
+pub(crate) use cpu::is_thread_of_device;
 pub use modelled::Modelled;
 pub(crate) use step::{Event, Step, Ticket};
 
