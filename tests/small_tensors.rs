@@ -129,3 +129,43 @@ fn a_loop_with_a_large_tensor_or_what_may_fail_stays_as_it_is() {
     let error = support::error_of(divided, ([8, 9], [5, 1]));
     assert_eq!(error.message, "div: division of 4 by zero at [1]");
 }
+
+/// Sums begin with zero, so that they have the sign of the operation's meaning.
+#[test]
+fn zeros_keep_the_sign_that_they_have_elsewhere() {
+    #[graph]
+    fn halves(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < n {
+            y = y.sum_keepdim(0).broadcast_to([2]);
+            i += 1;
+        }
+        scalar(1.0) / y
+    }
+    check(halves, ([-0.0, -0.0], 2), &[f64::INFINITY; 2]);
+    check(halves, ([-0.0, -0.0], 0), &[f64::NEG_INFINITY; 2]);
+    check(|x: Tensor<f64>| scalar(1.0) / x.sum_axis(Vec::<usize>::new()), -0.0, &[f64::NEG_INFINITY]);
+}
+
+/// A body that is left at many places, with many numbers, keeps them in memory.
+#[test]
+fn a_long_body_with_many_stacks_is_compiled_soon_and_right() {
+    #[graph]
+    fn powers(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < n {
+            for _ in 0..6 {
+                y = (y.matmul(x) * 0.5).tanh();
+            }
+            i += 1;
+        }
+        y.sum()
+    }
+    fn slope(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
+        gradients(powers(x, n), x)
+    }
+    let x = Array::new([4, 4], (0..16).map(|i| f64::from(i * 7 % 5) * 0.2 - 0.3).collect());
+    let session = Session::builder().interpreted(true).build().expect("a session on the CPU");
+    let expected = session.function(slope).and_then(|f| f.call((&x, 3))).unwrap_or_else(|e| panic!("{e}"));
+    check(slope, (&x, 3), expected.as_slice());
+}

@@ -115,7 +115,11 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
                 let error = if error.label.is_empty() { error.label(types.join(", ")) } else { error };
                 Broken { invariant: 3, error }
             })?;
-            if is_countable(&ty.element().shape) { Ok(vec![ty]) } else { Err(broken(3, format!("{ty} is too large"))) }
+            if is_countable(&ty.element().shape) {
+                Ok(vec![ty])
+            } else {
+                Err(broken(3, format!("{ty} has more elements than can be counted in memory")))
+            }
         }
         Op::Constant(tensor) => Ok(vec![tensor.ty().into()]),
         Op::Read(var) => match graph.vars.get(var.index()) {

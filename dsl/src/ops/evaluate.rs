@@ -31,6 +31,9 @@ const DIRECT: &[&str] = &[
     "zeros_of",
 ];
 
+/// Bytes of a result from which on it is asked first whether there is so much memory.
+const LARGE: usize = 1 << 26;
+
 impl OpDef {
     /// Whether the operation computes with its elements, so that it takes 16-bit floats as `f32` and rounds its result.
     pub fn widens(&self) -> bool {
@@ -41,8 +44,12 @@ impl OpDef {
     /// (see [`halves`](crate::halves)).
     ///
     /// # Errors
-    /// Those of the operation.
+    /// Those of the operation, and one for a large result if there is not so much memory.
     pub fn evaluate(&self, cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
+        let bytes = cx.ty.shape.size().map_or(0, |n| n.saturating_mul(cx.ty.dtype.size()));
+        if bytes >= LARGE && Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+            return Err(OpError::new(format!("{} needs {bytes} bytes of memory, more than there is", cx.ty)));
+        }
         let has_halves = cx.ty.dtype.is_half() || cx.operands.iter().any(|t| t.dtype().is_half());
         if !has_halves || !self.widens() {
             return (self.eval)(cx);

@@ -1,7 +1,7 @@
 //! Reductions over axes: sum, product, largest and smallest element, logic, and what is made of them.
 //!
 //! A reduction over nothing gives the neutral element: 0 for sums, 1 for products, `true` for `all`, `false` for `any`; there is
-//! no largest element of nothing, so `max` and `min` refuse it. Elements are taken in row-major order.
+//! no largest element of nothing, so `max` and `min` refuse it. Elements are taken in row-major order. A reduction over no axes is the tensor itself.
 
 use super::infer::{Class, axes_attr, reduced};
 use super::layout::{lanes, offsets, strides};
@@ -29,6 +29,9 @@ pub(super) fn fold<T: Element>(
 
 fn reduce<T: Element>(cx: &EvalCx<'_>, data: &[T], start: T, f: impl Fn(T, T) -> T) -> HostTensor {
     let (shape, axes) = (cx.operands[0].shape(), cx.attrs.indices("axes"));
+    if axes.is_empty() {
+        return cx.operands[0].clone();
+    }
     let mut kept = shape.to_vec();
     axes.iter().for_each(|&a| kept[a] = 1);
     let mut to = strides(&kept);

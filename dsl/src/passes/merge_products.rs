@@ -2,7 +2,7 @@
 
 use super::build::{At, add, along, columns, matrix, transposed};
 use super::trips::trips;
-use super::{Pass, captured, made_by};
+use super::{Pass, captured, has_product, made_by};
 use crate::ir::{Attrs, Node, Op, Origin, Region, Replacements, Value, ValueDef};
 use crate::{DType, Graph, On};
 use std::collections::{HashMap, HashSet};
@@ -53,7 +53,7 @@ impl Pass for MergeProducts {
         });
         let (mut changed, mut families) = (false, Families::of(graph));
         for node in loops {
-            if trips(graph, node).is_some_and(|n| n < MIN_TRIPS) {
+            if !has_product(graph, node) || trips(graph, node).is_some_and(|n| n < MIN_TRIPS) {
                 continue;
             }
             let (uses, replaced) = (graph.use_counts(), Replacements::new(graph));

@@ -6,7 +6,7 @@
 //! Two laws that all keep: an effect happens as often and in the same order as before; and nothing runs that did
 //! not run before, since it might fail (a loop body may run zero times).
 
-use crate::ir::{Op, Region, Value, verify};
+use crate::ir::{Node, Op, Region, Value, verify};
 use crate::{Graph, HostTensor, TensorType, Type};
 
 mod build;
@@ -184,6 +184,15 @@ fn made_by(g: &Graph, v: Value) -> Option<(&'static str, &[Value])> {
         Op::Prim(def, _) => Some((def.name, &g.node(g.producer(v)?).operands)),
         _ => None,
     }
+}
+
+/// Whether there is a product of matrices in a loop.
+fn has_product(g: &Graph, node: Node) -> bool {
+    let mut has = false;
+    for &region in &g.node(node).regions {
+        g.visit_nodes(region, &mut |inner| has |= g.node(inner).op.name() == "matmul");
+    }
+    has
 }
 
 /// Whether all elements of a value are known to be zero.

@@ -2,7 +2,7 @@
 
 use super::build::{self, At, columns, first_axis, matrix, shape, transposed};
 use super::trips::trips;
-use super::{Pass, captured, made_by};
+use super::{Pass, captured, has_product, made_by};
 use crate::ir::{Attrs, ListOp, Node, Op, Origin, Region, Replacements, Value, ValueDef};
 use crate::{Graph, HostTensor, TensorType};
 use std::collections::HashMap;
@@ -44,6 +44,9 @@ impl Pass for Products {
         let mut changed = false;
         // Inner loops first: what comes out of them is then in the body of the outer one.
         for node in loops.into_iter().rev() {
+            if !has_product(graph, node) {
+                continue;
+            }
             let Some(trips) = trips(graph, node).and_then(|n| usize::try_from(n).ok()).filter(|&n| n >= 2) else {
                 continue;
             };

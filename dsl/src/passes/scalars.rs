@@ -299,6 +299,11 @@ impl Rewrite<'_> {
         self.add(to, Op::Prim(def, Attrs::none()), operands, Type::tensor(dtype, [0; 0]), origin)
     }
 
+    fn zero(&mut self, to: Region, dtype: DType, origin: Origin) -> Value {
+        let zero = HostTensor::zeros(dtype, []);
+        self.add(to, Op::Constant(zero), vec![], Type::tensor(dtype, [0; 0]), origin)
+    }
+
     /// A value as it is, in a region of the copy; put together from its elements if need be.
     fn whole(&mut self, v: Value, to: Region) -> Value {
         if let Some(&copy) = self.whole.get(&v) {
@@ -436,7 +441,9 @@ impl Rewrite<'_> {
             return (0..n).map(one).collect();
         }
         if let Some(&(_, combine)) = REDUCTIONS.iter().find(|(name, _)| *name == def.name) {
-            let mut results: Vec<Option<Value>> = vec![None; n];
+            // A sum begins with zero, which turns `-0.0` into `0.0`, unless nothing is added.
+            let start = (combine == "add" && n < operands[0].len()).then(|| self.zero(to, ty.dtype, origin));
+            let mut results: Vec<Option<Value>> = vec![start; n];
             for (&x, i) in operands[0].iter().zip(reduced_to(def, attrs, &shapes, ty)) {
                 results[i] = Some(match results[i] {
                     None => x,
@@ -451,14 +458,11 @@ impl Rewrite<'_> {
             let mut results = Vec::new();
             for (row, column) in (0..operands[0].len() / k).flat_map(|row| (0..n).map(move |column| (row, column))) {
                 let products = (0..k).map(|j| (operands[0][row * k + j], operands[1][(row / m * k + j) * n + column]));
-                let sum = products.fold(None, |sum: Option<Value>, (a, b)| {
+                let zero = self.zero(to, ty.dtype, origin);
+                results.push(products.fold(zero, |sum, (a, b)| {
                     let product = self.prim(to, "mul", vec![a, b], ty.dtype, origin);
-                    Some(match sum {
-                        None => product,
-                        Some(sum) => self.prim(to, "add", vec![sum, product], ty.dtype, origin),
-                    })
-                });
-                results.push(sum.expect("small tensors are not empty"));
+                    self.prim(to, "add", vec![sum, product], ty.dtype, origin)
+                }));
             }
             return results;
         }

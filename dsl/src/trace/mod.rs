@@ -615,9 +615,12 @@ impl Tracer {
             }
             diagnostic
         })?;
-        let bytes = ty.element().shape.size().map(|n| n.saturating_mul(ty.element().dtype.size()));
-        if bytes.is_some_and(|bytes| bytes > isize::MAX as usize) {
-            let error = Diagnostic::new(format!("{}: the result is larger than any memory", def.name));
+        let extents = || ty.element().shape.dims().iter().filter_map(crate::Dim::known);
+        let size = ty.element().dtype.size() as u128;
+        let bytes = extents().fold(size, |bytes, n| bytes.saturating_mul(n as u128));
+        if bytes > isize::MAX as u128 {
+            let what = format!("the result has at least {bytes} bytes, which is larger than any memory");
+            let error = Diagnostic::new(format!("{}: {what}", def.name));
             return Err(error.at(loc, ty.to_string()));
         }
         let node = self.append(Op::Prim(def, attrs), values, [ty], loc);

@@ -3,7 +3,7 @@
 //! The standard library's exponential and logarithm are calls into the system's library: one element after the other, and other
 //! bits on other systems. These here are additions, multiplications, and selections, in the same order for every
 //! processor, so loops over them become vector instructions, and results are the same bits wherever they run. Errors are below
-//! 3 units in the last place; the tests measure them.
+//! 3 units in the last place of an `f32` and 4 of an `f64`; the tests measure them.
 
 use std::f64::consts::LN_2;
 

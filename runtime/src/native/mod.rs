@@ -120,7 +120,9 @@ fn target() -> Option<OwnedTargetIsa> {
     static TARGET: OnceLock<Option<OwnedTargetIsa>> = OnceLock::new();
     let find = || {
         let mut flags = settings::builder();
-        for (name, value) in [("opt_level", "speed"), ("is_pic", "false"), ("use_colocated_libcalls", "false")] {
+        let verifier = if cfg!(debug_assertions) { "true" } else { "false" };
+        let fixed = [("opt_level", "speed"), ("is_pic", "false"), ("use_colocated_libcalls", "false")];
+        for (name, value) in fixed.into_iter().chain([("enable_verifier", verifier)]) {
             flags.set(name, value).expect("Cranelift has this setting");
         }
         let isa = cranelift_native::builder().ok()?.finish(settings::Flags::new(flags)).ok()?;

@@ -4,6 +4,10 @@
 //! the variable is of that type; else it is the 64 bits, which are taken apart at each use. A move tells no type, and a
 //! register may hold an `f64` in one place and an `i32` in another: so a variable that is moved has 64 bits, and loses none.
 //! Registers are read when the function is entered and written when it is left.
+//!
+//! Each place at which a loop may be left hands all registers that were written to the end. Where that is too much, as in the gradient of a long body with
+//! many stacks, whose code would take a time that grows with the square of its length, registers stay in memory: they are read
+//! and written where they are used.
 
 use super::region::{Region, popped, pushed};
 use super::{Stack, functions, host};
@@ -24,7 +28,8 @@ struct Translation<'a> {
     b: FunctionBuilder<'a>,
     /// The type of each register that the loop uses.
     types: HashMap<Reg, Type>,
-    vars: HashMap<Reg, Variable>,
+    /// The variables of registers; none if these stay in memory.
+    vars: Option<HashMap<Reg, Variable>>,
     /// Blocks of the instructions to which there are jumps.
     blocks: HashMap<u32, Block>,
     /// Writes the registers back and returns its parameter.
@@ -32,6 +37,18 @@ struct Translation<'a> {
     regs: Value,
     stacks: Value,
     stop: Value,
+}
+
+/// The largest number of registers that a loop hands to its end, for all places together at which it may be left.
+const MAX_HANDED: usize = 1 << 12;
+
+/// Whether a loop may be left at an instruction.
+fn may_leave(instr: &Instr) -> bool {
+    use Instr::{Assert, Jump, Require, StackMove, StackPop, StackPush};
+    matches!(
+        instr,
+        Jump { .. } | Require { .. } | Assert { .. } | StackPush { .. } | StackPop { .. } | StackMove { .. }
+    )
 }
 
 /// Fills the function of `context` with the code of a region.
@@ -55,8 +72,11 @@ pub(super) fn translate(
     let exit = b.create_block();
     b.append_block_param(exit, types::I32);
     let types = register_types(plan, region);
-    let (vars, blocks) = (HashMap::new(), HashMap::new());
-    let mut t = Translation { plan, region, b, types, vars, blocks, exit, regs, stacks, stop };
+    let mut t = Translation { plan, region, b, types, vars: None, blocks: HashMap::new(), exit, regs, stacks, stop };
+    let exits = region.code.clone().filter(|&i| may_leave(&plan.code[i as usize])).count();
+    if exits * t.written().len() <= MAX_HANDED {
+        t.vars = Some(HashMap::new());
+    }
 
     t.enter();
     for i in region.code.clone() {
@@ -65,6 +85,11 @@ pub(super) fn translate(
     t.leave();
     t.b.seal_all_blocks();
     t.b.finalize(module.target_config());
+}
+
+/// Where a register lies, in bytes.
+fn place_of(r: Reg) -> i32 {
+    i32::try_from(8 * r.index()).expect("there are fewer than 2^28 registers")
 }
 
 /// The type in which an element lies in a register of the machine.
@@ -191,16 +216,17 @@ fn register_types(plan: &Plan, region: &Region) -> HashMap<Reg, Type> {
 impl Translation<'_> {
     /// Reads the registers and goes to the first instruction.
     fn enter(&mut self) {
-        let mut used: Vec<Reg> = self.types.keys().copied().collect();
-        used.sort_unstable();
-        for r in used {
-            let ty = self.types[&r];
-            let at = i32::try_from(8 * r.index()).expect("there are fewer than 2^28 registers");
-            let bits = self.b.ins().load(types::I64, MemFlagsData::trusted(), self.regs, at);
-            let value = self.element_of(bits, ty);
-            let var = self.b.declare_var(ty);
-            self.b.def_var(var, value);
-            self.vars.insert(r, var);
+        if self.vars.is_some() {
+            let mut used: Vec<Reg> = self.types.keys().copied().collect();
+            used.sort_unstable();
+            let read = |r: Reg| {
+                let (bits, ty) = (self.load(r), self.types[&r]);
+                let value = self.element_of(bits, ty);
+                let var = self.b.declare_var(ty);
+                self.b.def_var(var, value);
+                (r, var)
+            };
+            self.vars = Some(used.into_iter().map(read).collect());
         }
         let code = self.region.code.clone();
         let targets = code.clone().filter_map(|i| match self.plan.code[i as usize] {
@@ -227,16 +253,32 @@ impl Translation<'_> {
         }
         self.b.switch_to_block(self.exit);
         let next = self.b.block_params(self.exit)[0];
+        if let Some(vars) = self.vars.take() {
+            for r in self.written() {
+                let value = self.b.use_var(vars[&r]);
+                self.store(r, value);
+            }
+        }
+        self.b.ins().return_(&[next]);
+    }
+
+    /// The registers that the loop writes, in order.
+    fn written(&self) -> Vec<Reg> {
         let mut written: Vec<Reg> = self.region.code.clone().filter_map(|i| self.written_by(i)).collect();
         written.sort_unstable();
         written.dedup();
-        for r in written {
-            let value = self.b.use_var(self.vars[&r]);
-            let bits = self.bits_of(value);
-            let at = i32::try_from(8 * r.index()).expect("there are fewer than 2^28 registers");
-            self.b.ins().store(MemFlagsData::trusted(), bits, self.regs, at);
-        }
-        self.b.ins().return_(&[next]);
+        written
+    }
+
+    /// The 64 bits of a register in memory.
+    fn load(&mut self, r: Reg) -> Value {
+        self.b.ins().load(types::I64, MemFlagsData::trusted(), self.regs, place_of(r))
+    }
+
+    /// Writes an element to a register in memory.
+    fn store(&mut self, r: Reg, value: Value) {
+        let bits = self.bits_of(value);
+        self.b.ins().store(MemFlagsData::trusted(), bits, self.regs, place_of(r));
     }
 
     fn written_by(&self, i: u32) -> Option<Reg> {
@@ -298,15 +340,21 @@ impl Translation<'_> {
                 _ => self.b.ins().iconst(ty, bits.cast_signed() & (u64::MAX >> (64 - ty.bits())).cast_signed()),
             };
         }
-        let value = self.b.use_var(self.vars[&r]);
-        if self.types[&r] == ty {
-            return value;
-        }
-        let bits = self.bits_of(value);
+        let bits = match self.vars.as_ref().map(|vars| vars[&r]) {
+            Some(var) => {
+                let value = self.b.use_var(var);
+                if self.types[&r] == ty {
+                    return value;
+                }
+                self.bits_of(value)
+            }
+            None => self.load(r),
+        };
         self.element_of(bits, ty)
     }
 
     fn set(&mut self, r: Reg, value: Value) {
+        let Some(var) = self.vars.as_ref().map(|vars| vars[&r]) else { return self.store(r, value) };
         let ty = self.types[&r];
         let value = if self.b.func.dfg.value_type(value) == ty {
             value
@@ -314,7 +362,7 @@ impl Translation<'_> {
             let bits = self.bits_of(value);
             self.element_of(bits, ty)
         };
-        self.b.def_var(self.vars[&r], value);
+        self.b.def_var(var, value);
     }
 
     // Instructions.

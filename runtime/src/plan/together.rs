@@ -41,8 +41,9 @@ pub(super) fn join_steps(draft: &mut Draft) {
     let mut p = 0;
     while p < draft.items.len() {
         if heavy(draft, p).is_some() {
-            let until = (p + 1..ends.len()).find(|&q| ends[q]).unwrap_or(draft.items.len());
-            p += join_at(draft, p, until.min(p + REACH), &writes);
+            let reach = (p + REACH).min(draft.items.len());
+            let until = (p + 1..reach).find(|&q| ends[q]).unwrap_or(reach);
+            p += join_at(draft, p, until, &writes);
         }
         p += 1;
     }
