@@ -273,7 +273,7 @@ impl Lower<'_> {
         }
         let key = self.view_of(data, 0)?;
         let key = self.contiguous(key, def.name, data.loc);
-        if key.offset % 2 != 0 {
+        if !key.offset.is_multiple_of(2) {
             return Ok(None);
         }
         // Its two words are one element for all.
