@@ -109,7 +109,7 @@ fn lorenz(state: Tensor, n: Tensor<i32>) -> Tensor {
         let b = slope(state + a * 0.005);
         let c = slope(state + b * 0.005);
         let d = slope(state + c * 0.01);
-        state = state + (a + (b + c) * 2.0 + d) * (0.01 / 6.0);
+        state += (a + (b + c) * 2.0 + d) * (0.01 / 6.0);
         i += 1;
     }
     state
