@@ -21,7 +21,7 @@ fn lorenz(start: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
     while i < n {
         let (x, y, z) = (at.index(0, 0), at.index(1, 0), at.index(2, 0));
         let slope = stack(&[(y - x) * 10.0, x * (-z + 28.0) - y, x * y - z * (8.0 / 3.0)], 0);
-        at = at + slope * 0.01;
+        at += slope * 0.01;
         i += 1;
     }
     at
@@ -108,7 +108,7 @@ fn a_loop_with_a_large_tensor_or_what_may_fail_stays_as_it_is() {
         let (mut x, mut y, mut i) = (x, y, scalar(0));
         while i < n {
             x = x.flip(0) * 0.5;
-            y = y + x.sum();
+            y += x.sum();
             i += 1;
         }
         (x, y)
@@ -121,7 +121,7 @@ fn a_loop_with_a_large_tensor_or_what_may_fail_stays_as_it_is() {
     fn divided(x: Tensor<i32>, by: Tensor<i32>) -> Tensor<i32> {
         let (mut x, mut i) = (x, scalar(3));
         while i > 0 {
-            x = x / (by + i - 2);
+            x /= by + i - 2;
             i -= 1;
         }
         x
