@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 /// elements, reduces them, or is a product of matrices; and which is not longer than 4,096 operations then. Of one that may fail, all operands are
 /// numbers already. Tensors are taken apart before the loop, and put together behind it where they are used as such.
 ///
-/// Elements are added in the order in which the [reference meaning](crate::ops::OpDef::eval) adds them.
+/// Elements are added to zero in the order in which the [reference meaning](crate::ops::OpDef::eval) adds them, so results are the same bits.
 ///
 /// Before: verified. After: verified; constants are folded, equal nodes one, and what is not used is not there.
 #[derive(Clone, Copy, Debug)]

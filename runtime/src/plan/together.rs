@@ -29,7 +29,7 @@ pub(super) fn join_steps(draft: &mut Draft) {
             }
         });
     }
-    // Straight code ends at labels and jumps, and before loops.
+    // Straight code ends at labels and jumps, and before loops: so the items that loops and branches know by their places stay where they are.
     let mut ends = vec![false; draft.items.len() + 1];
     draft.labels.iter().for_each(|&l| ends[l as usize] = true);
     for (p, item) in draft.items.iter().enumerate() {
