@@ -824,3 +824,17 @@ fn a_loop_variable_that_grows_is_compiled_for_each_of_its_shapes_once() -> Outco
     }
     Ok(())
 }
+
+#[test]
+fn a_variable_may_become_a_constant() -> Outcome {
+    let (count, sum) = (Var::<f32>::new("count", 5.0).on("/cpu:1"), Var::<f32>::new("sum", 1.0).on("/cpu:0"));
+    let reset = |x: Tensor| {
+        count.set(scalar(0.0));
+        sum.set(sum.get() + x);
+        sum.get()
+    };
+    let session = Session::builder().cpus(2).build()?;
+    assert_eq!(session.function(reset)?.call(2.0)?, 3.0);
+    assert_eq!((session.get(&count)?.item(), session.get(&sum)?.item()), (0.0, 3.0));
+    Ok(())
+}

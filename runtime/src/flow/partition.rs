@@ -339,7 +339,11 @@ impl<'g> Cut<'g> {
                         self.join(own, place);
                     }
                     for &v in &data.operands {
-                        self.need_operand(v, own, place);
+                        // An assignment is no kernel: it has no copies of constants.
+                        match data.op {
+                            Op::Assign(_) => _ = self.need(v, own, place),
+                            _ => self.need_operand(v, own, place),
+                        }
                     }
                     continue;
                 }
