@@ -23,6 +23,7 @@ pub(crate) fn run<R: Send>(guards: &mut [Guard<'_>], step: impl FnOnce(&mut [Gua
     let Some(threads) = is_in_pool.then(threads).flatten() else { return step(guards) };
     let lent = Lent(guards);
     let run = move || {
+        // All of it is moved here: of a field alone the compiler would not know that it may be sent.
         let Lent(guards) = { lent };
         step(guards)
     };
