@@ -75,6 +75,7 @@ impl Engine {
             return whole(graph, None);
         }
         let placement = place::place(&graph, &devices.topology, &devices.rules, paths)?;
+        // What is asked for has been looked at; the interpreter needs no device.
         if options.interpreted {
             return whole(graph, None);
         }

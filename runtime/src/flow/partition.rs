@@ -213,12 +213,11 @@ impl<'g> Cut<'g> {
                         self.homes(branch);
                     }
                     for (i, &r) in data.results.iter().enumerate() {
-                        let yields = data.regions.iter().map(|&b| (b, graph.region(b).yields[i]));
-                        let made = match yields.clone().next().and_then(|(_, y)| self.kept_in(y)) {
-                            Some(part) => Some(part),
-                            None => yields.clone().find_map(|(b, y)| self.made_inside(b, y)),
-                        };
-                        self.here(r, Home::In(made.unwrap_or(own)), place);
+                        let yielded = |branch: Region| graph.region(branch).yields[i];
+                        let kept = self.kept_in(yielded(data.regions[0]));
+                        let made = || data.regions.iter().find_map(|&b| self.made_inside(b, yielded(b)));
+                        let home = kept.or_else(made).unwrap_or(own);
+                        self.here(r, Home::In(home), place);
                     }
                 }
                 Op::While { .. } => {
@@ -240,12 +239,10 @@ impl<'g> Cut<'g> {
                     self.homes(cond);
                     self.homes(body);
                     for i in 0..n {
-                        let made = match self.kept_in(data.operands[i]) {
-                            Some(part) => part,
-                            None => self.made_inside(body, graph.region(body).yields[i]).unwrap_or(own),
-                        };
-                        self.here(graph.region(cond).params[i], Home::In(made), Place::Region(cond));
-                        self.here(data.results[i], Home::In(made), place);
+                        let made = || self.made_inside(body, graph.region(body).yields[i]);
+                        let home = self.kept_in(data.operands[i]).or_else(made).unwrap_or(own);
+                        self.here(graph.region(cond).params[i], Home::In(home), Place::Region(cond));
+                        self.here(data.results[i], Home::In(home), place);
                     }
                 }
                 Op::Call(_) => {

@@ -96,7 +96,6 @@ impl Context {
     }
 }
 
-/// What stands where memory was taken away.
 impl Pushed {
     /// How many elements the loop will push.
     fn elements(&self, regs: &[u64]) -> usize {
@@ -113,6 +112,7 @@ impl Pushed {
     }
 }
 
+/// What stands where memory was taken away.
 const NO_MEMORY: Buffer = Buffer::U8(Vec::new());
 
 impl Plan {

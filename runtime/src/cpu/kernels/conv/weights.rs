@@ -95,8 +95,7 @@ impl Weights {
             level.run(Part { all: self, x, dy, out, images, first });
         };
         let part = self.filters * places;
-        let positions: usize = g.y.iter().product();
-        if out.len() / self.splits * g.batch * positions < PARALLEL {
+        if self.multiplications() < PARALLEL {
             out.chunks_mut(part).enumerate().for_each(run);
         } else {
             out.par_chunks_mut(part).enumerate().for_each(run);
