@@ -124,6 +124,7 @@ impl Plan {
             Kernel::Rows(rows) => write!(f, "rows {}", rows.names().collect::<Vec<_>>().join("; "))?,
             Kernel::Matmul(product) => names(f, [*name].into_iter().chain(product.names()))?,
             Kernel::Conv(conv) => names(f, [*name].into_iter().chain(conv.names()))?,
+            Kernel::ChannelsLast(conv) => names(f, [*name].into_iter().chain(conv.names()))?,
             Kernel::Pack(_) => write!(f, "pack")?,
             Kernel::Reference => write!(f, "reference {name}")?,
             _ => write!(f, "{name}")?,

@@ -58,7 +58,7 @@ use std::ops::Range;
 
 pub(crate) use exec::{Context, Held};
 pub(crate) use lower::{Options, lower};
-pub(crate) use view::{Base, View, row_major};
+pub(crate) use view::{Base, Order, View, row_major};
 
 id! {
     /// A register: one element of any type.

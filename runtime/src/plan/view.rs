@@ -30,6 +30,25 @@ pub(crate) struct View {
     pub(crate) strides: Vec<isize>,
 }
 
+/// The order in which the axes of a tensor lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As they are counted: `[batch, channels, ..]`.
+    RowMajor,
+    /// The second one behind all others: `[batch, .., channels]`.
+    ChannelsLast,
+}
+
+impl Order {
+    /// The axes of a tensor in this order.
+    pub(crate) fn axes(self, rank: usize) -> Vec<usize> {
+        match self {
+            Order::RowMajor => (0..rank).collect(),
+            Order::ChannelsLast => [0].into_iter().chain(2..rank).chain([1]).collect(),
+        }
+    }
+}
+
 /// Strides of a row-major tensor.
 pub(crate) fn row_major(shape: &[usize]) -> Vec<isize> {
     let mut strides = vec![1; shape.len()];
@@ -91,6 +110,25 @@ impl View {
             strides: axes.iter().map(|&a| self.strides[a]).collect(),
             ..self.clone()
         }
+    }
+
+    /// Channels last, if the elements lie one behind the other in that order and not in row-major order, too.
+    pub(crate) fn order(&self) -> Order {
+        let is_last = || self.arranged(Order::ChannelsLast).is_contiguous();
+        if self.shape.len() > 2 && !self.is_contiguous() && is_last() { Order::ChannelsLast } else { Order::RowMajor }
+    }
+
+    /// The view with its axes in an order.
+    pub(crate) fn arranged(&self, order: Order) -> View {
+        self.permute(&order.axes(self.shape.len()))
+    }
+
+    /// The view whose axes were put into an order.
+    pub(crate) fn restored(&self, order: Order) -> View {
+        let axes = order.axes(self.shape.len());
+        let mut back = vec![0; axes.len()];
+        axes.iter().enumerate().for_each(|(to, &from)| back[from] = to);
+        self.permute(&back)
     }
 
     /// Elements `start`, `start + step`, .. of one axis, `n` of them.
@@ -212,6 +250,12 @@ mod tests {
         let v = view(&[2, 3]);
         assert_eq!(offsets(&v.permute(&[1, 0])), [0, 3, 1, 4, 2, 5]);
         assert_eq!(offsets(&v.flip(1)), [2, 1, 0, 5, 4, 3]);
+        let (last, images) = (view(&[2, 4, 5, 3]), view(&[2, 3, 4, 5]));
+        assert_eq!(last.restored(Order::ChannelsLast).shape, images.shape);
+        assert_eq!(last.restored(Order::ChannelsLast).arranged(Order::ChannelsLast), last);
+        assert_eq!([last.order(), images.order()], [Order::RowMajor; 2]);
+        assert_eq!(last.restored(Order::ChannelsLast).order(), Order::ChannelsLast);
+        assert_eq!(view(&[2, 1, 4, 5]).arranged(Order::ChannelsLast).order(), Order::RowMajor, "it is both");
         assert_eq!(offsets(&v.slice(1, 1, 2, 1)), [1, 2, 4, 5]);
         assert_eq!(offsets(&v.slice(0, 1, 1, 1).broadcast_to(&[2, 2, 3])), [3, 4, 5, 3, 4, 5, 3, 4, 5, 3, 4, 5]);
         assert!(v.is_contiguous() && !v.flip(0).is_contiguous());

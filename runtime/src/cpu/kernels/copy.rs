@@ -1,8 +1,12 @@
 //! Copies between views: of contiguous, strided and repeated elements.
+//!
+//! Where neighbours in the destination lie apart in the source, and others are neighbours there, both are gone through together: lines of
+//! the cache are read and written as a whole. Large copies are split over threads along their outermost axis.
 
 use super::walk::{Axis, for_each, merged};
 use crate::cpu::memory::Sources;
 use crate::plan::View;
+use rayon::prelude::*;
 
 /// A copy from one strided view to another of the same shape.
 #[derive(Clone, Debug)]
@@ -12,12 +16,33 @@ pub(crate) struct Copy {
     to: usize,
     from: usize,
     size: usize,
+    /// The elements of the destination that belong to an index of the outermost axis alone, if threads share the work.
+    part: Option<usize>,
 }
+
+/// Elements from which on the work is split over threads.
+const PARALLEL: usize = 1 << 17;
+/// Neighbours in the source that are copied together.
+const SOME: usize = 16;
 
 impl Copy {
     pub(crate) fn new(from: &View, to: &View) -> Copy {
-        let axes = merged(&to.shape, [&to.strides, &from.strides]);
-        Copy { axes, to: to.offset, from: from.offset, size: to.dtype.size() }
+        let mut axes = merged(&to.shape, [&to.strides, &from.strides]);
+        // The axis of neighbours in the source becomes the one before that of neighbours in the destination.
+        if let [outer @ .., Axis { strides: [1, apart], .. }] = &axes[..]
+            && *apart > 1
+            && let Some(at) = outer.iter().position(|axis| axis.strides[1] == 1)
+        {
+            let axis = axes.remove(at);
+            axes.insert(axes.len() - 1, axis);
+        }
+        let n: usize = axes.iter().map(|axis| axis.n).product();
+        let part = axes.split_first().filter(|_| n >= PARALLEL).and_then(|(outer, inner)| {
+            let reach: isize = inner.iter().map(|axis| (axis.n as isize - 1) * axis.strides[0].abs()).sum();
+            let is_forward = inner.iter().all(|axis| axis.strides[0] >= 0);
+            (is_forward && outer.strides[0] > reach).then_some(outer.strides[0] as usize)
+        });
+        Copy { axes, to: to.offset, from: from.offset, size: to.dtype.size(), part }
     }
 
     /// `out` is the whole buffer of the destination.
@@ -36,20 +61,59 @@ impl Copy {
         }
     }
 
-    fn run_as<M: bytemuck::Pod>(&self, from: &[u8], to: &mut [u8], shift: [isize; 2]) {
+    fn run_as<M: bytemuck::Pod + Send + Sync>(&self, from: &[u8], to: &mut [u8], shift: [isize; 2]) {
         let from: &[M] = bytemuck::cast_slice(from);
         let to: &mut [M] = bytemuck::cast_slice_mut(to);
         let start = [self.to as isize + shift[0], self.from as isize + shift[1]];
-        match self.axes.split_last() {
-            None => to[start[0] as usize] = from[start[1] as usize],
-            Some((Axis { n, strides: [1, 1] }, outer)) => for_each(outer, start, &mut |[t, f]| {
-                let (t, f) = (t as usize, f as usize);
-                to[t..t + n].copy_from_slice(&from[f..f + n]);
-            }),
-            Some((Axis { n, strides: [1, 0] }, outer)) if *n > 0 => for_each(outer, start, &mut |[t, f]| {
-                to[t as usize..t as usize + n].fill(from[f as usize]);
-            }),
-            Some(_) => for_each(&self.axes, start, &mut |[t, f]| to[t as usize] = from[f as usize]),
+        match (self.part, self.axes.split_first()) {
+            (Some(part), Some((outer, inner))) => {
+                let some = if inner.len() == 1 { SOME } else { 1 };
+                let parts = to[start[0] as usize..].par_chunks_mut(part * some).take(outer.n.div_ceil(some)).enumerate();
+                parts.for_each(|(i, to)| {
+                    let first = i * some;
+                    let start = [0, start[1] + first as isize * outer.strides[1]];
+                    match inner {
+                        [inner] => copy(&[Axis { n: some.min(outer.n - first), ..*outer }, inner.clone()], from, to, start),
+                        _ => copy(inner, from, to, start),
+                    }
+                });
+            }
+            _ => copy(&self.axes, from, to, start),
+        }
+    }
+}
+
+/// Copies along all axes, from a place to a place.
+fn copy<M: bytemuck::Pod>(axes: &[Axis<2>], from: &[M], to: &mut [M], start: [isize; 2]) {
+    match axes {
+        [] => to[start[0] as usize] = from[start[1] as usize],
+        [outer @ .., Axis { n, strides: [1, 1] }] => for_each(outer, start, &mut |[t, f]| {
+            let (t, f) = (t as usize, f as usize);
+            to[t..t + n].copy_from_slice(&from[f..f + n]);
+        }),
+        [outer @ .., Axis { n, strides: [1, 0] }] if *n > 0 => for_each(outer, start, &mut |[t, f]| {
+            to[t as usize..t as usize + n].fill(from[f as usize]);
+        }),
+        [outer @ .., rows @ Axis { strides: [down, 1], .. }, columns @ Axis { strides: [1, apart], .. }]
+            if *down > 0 && *apart > 0 =>
+        {
+            for_each(outer, start, &mut |[t, f]| {
+                transpose(rows.n, columns.n, &mut to[t as usize..], *down as usize, &from[f as usize..], *apart as usize);
+            });
+        }
+        _ => for_each(axes, start, &mut |[t, f]| to[t as usize] = from[f as usize]),
+    }
+}
+
+/// Copies columns, whose elements are neighbours and which lie `apart`, to rows that lie `down`.
+fn transpose<M: bytemuck::Pod>(rows: usize, columns: usize, to: &mut [M], down: usize, from: &[M], apart: usize) {
+    for first in (0..rows).step_by(SOME) {
+        let n = SOME.min(rows - first);
+        for j in 0..columns {
+            let column = &from[j * apart + first..][..n];
+            for (i, &x) in column.iter().enumerate() {
+                to[(first + i) * down + j] = x;
+            }
         }
     }
 }

@@ -489,6 +489,12 @@ pub(crate) struct Pack {
 }
 
 impl Pack {
+    /// Of the transpose of a row-major matrix of `columns` rows.
+    pub(crate) fn transposed(columns: usize, inner: usize, dtype: DType) -> Pack {
+        let at = Strides { down: 1, right: inner };
+        Pack { inner, columns, at, batch: Vec::new(), level: Level::best(), dtype }
+    }
+
     /// Elements of a packed matrix.
     fn matrix_len(&self) -> usize {
         match self.dtype {

@@ -63,8 +63,12 @@ pub(crate) enum Kernel {
     Attention(attention::Attention),
     /// A convolution or its transpose.
     Conv(conv::Gather),
+    /// The same to a result in channels-last order.
+    ChannelsLast(conv::ChannelsLast),
     /// The gradient of a convolution with respect to its filters.
     ConvWeights(conv::Weights),
+    /// The same of tensors in channels-last order.
+    ChannelsLastWeights(conv::ChannelsLastWeights),
     /// Pooling.
     Pool(pool::Pool),
     /// Reads at places.
@@ -98,7 +102,9 @@ impl Kernel {
             Kernel::Matmul(product) => product.multiplications(),
             Kernel::Attention(attention) => attention.multiplications(),
             Kernel::Conv(conv) => conv.multiplications(),
+            Kernel::ChannelsLast(conv) => conv.multiplications(),
             Kernel::ConvWeights(conv) => conv.multiplications(),
+            Kernel::ChannelsLastWeights(conv) => conv.multiplications(),
             _ => 0,
         }
     }
@@ -122,7 +128,9 @@ pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<
         Kernel::Pack(pack) => pack.run(operands[0].view(), out, sources),
         Kernel::Attention(attention) => attention.run(operands, out, sources),
         Kernel::Conv(conv) => conv.run(operands, out, sources),
+        Kernel::ChannelsLast(conv) => conv.run(operands, out, sources),
         Kernel::ConvWeights(conv) => conv.run(operands, out, sources),
+        Kernel::ChannelsLastWeights(conv) => conv.run(operands, out, sources),
         Kernel::Pool(pool) => pool.run(operands, out, sources),
         Kernel::Take(places) => return index::take(places, operands, out, sources),
         Kernel::ScatterAdd(places) => return index::scatter_add(places, operands, out, sources),

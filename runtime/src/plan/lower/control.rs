@@ -206,7 +206,7 @@ impl Lower<'_> {
         match op {
             StackOp::New(_) | StackOp::Zeros(_) => unreachable!("handled above"),
             StackOp::Push => {
-                let operand = self.operand(data.operands[1])?;
+                let operand = self.operand_in_rows(data.operands[1])?;
                 // Of what a gradient saves the place is that of the value, or else of the loop.
                 let around = graph.region(data.region).owner.map_or(Loc::UNKNOWN, |owner| graph.node(owner).loc);
                 let places = [data.loc, graph.loc(data.operands[1]), around];
@@ -251,7 +251,7 @@ impl Lower<'_> {
         for &v in &data.operands {
             match self.place(v)? {
                 Place::Stack(s) => lists.push(s),
-                _ => operands.push(self.operand(v)?),
+                _ => operands.push(self.operand_in_rows(v)?),
             }
         }
         let found = data.results.iter().copied().find(|&r| graph.ty(r).as_tensor().is_some());

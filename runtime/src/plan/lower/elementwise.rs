@@ -8,7 +8,7 @@ use crate::cpu::kernels::functions::{Function, Scalar, function};
 use crate::cpu::kernels::map_reduce::{Layout, MapReduce};
 use crate::cpu::kernels::random::Random;
 use crate::cpu::kernels::reduce::Reduction;
-use crate::plan::{Meaning, Operand, Out, ScalarOp, View, reg_view};
+use crate::plan::{Meaning, Operand, Order, Out, ScalarOp, View, reg_view};
 use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
 use anabranch_dsl::ops::OpDef;
 use anabranch_dsl::{DType, Loc, Result};
@@ -30,6 +30,13 @@ pub(super) struct Expr {
 impl Expr {
     fn dtype(&self) -> DType {
         self.ops[self.ops.len() - 1].dtype
+    }
+
+    /// The order in which its operands lie, where that is another than the row-major one. Random numbers are counted in that.
+    pub(super) fn order(&self) -> Order {
+        let draws = self.ops.iter().any(|op| matches!(op.work, Work::Random(_)));
+        let is_last = |v: &View| v.order() == Order::ChannelsLast;
+        if !draws && self.operands.iter().any(is_last) { Order::ChannelsLast } else { Order::RowMajor }
     }
 
     fn add_operand(&mut self, view: View) -> Arg {
@@ -176,7 +183,7 @@ impl Lower<'_> {
             return Ok(None);
         };
         let shape = self.graph.ty(data.operands[0]).element().shape.known().expect("called for known shapes");
-        let Some(layout) = Layout::of(&shape, &axes) else {
+        let Some((order, layout)) = self.layout(data.operands[0], &shape, &axes)? else {
             return Ok(None);
         };
         let dtype = self.graph.ty(data.operands[0]).element().dtype;
@@ -194,11 +201,32 @@ impl Lower<'_> {
             // All operands are there for messages.
             None => (Vec::new(), (0..data.operands.len()).map(|i| self.view_of(data, i)).collect::<Result<Vec<_>>>()?),
         };
-        let operands: Vec<Operand> = operands.into_iter().map(Operand::View).collect();
+        let operands: Vec<Operand> = operands.iter().map(|v| Operand::View(v.arranged(order))).collect();
         let read = if ops.is_empty() { &operands[..1] } else { &operands[..] };
         let map = Map::without_result(ops, read, n);
         let kernel = Kernel::MapReduce(MapReduce::new(reduction, map, dtype, layout));
         self.run_kernel_on(kernel, operands, data, def, attrs).map(Some)
+    }
+
+    /// In which order a reduction goes through its operand, and what lies where then: in that of memory, or in row-major order.
+    fn layout(&mut self, value: Value, shape: &[usize], axes: &[usize]) -> Result<Option<(Order, Layout)>> {
+        let order = match &self.places[value.index()] {
+            Some(Place::Expr(expr)) => expr.order(),
+            _ => match self.operand(value)? {
+                Operand::View(view) => view.order(),
+                Operand::Slot(_) => Order::RowMajor,
+            },
+        };
+        let in_order = |order: Order| {
+            let of_memory = order.axes(shape.len());
+            let shape: Vec<usize> = of_memory.iter().map(|&a| shape[a]).collect();
+            let reduced: Vec<usize> = (0..shape.len()).filter(|&i| axes.contains(&of_memory[i])).collect();
+            // Results lie in row-major order.
+            let kept = of_memory.iter().filter(|a| !axes.contains(a));
+            if kept.is_sorted() { Layout::of(&shape, &reduced) } else { None }
+        };
+        let rows = || in_order(Order::RowMajor).map(|layout| (Order::RowMajor, layout));
+        Ok(in_order(order).map(|layout| (order, layout)).or_else(rows))
     }
 
     /// Lowers a node if it is elementwise.
@@ -301,17 +329,20 @@ impl Lower<'_> {
                 return out;
             }
         }
-        let out = self.new_buffer(expr.dtype(), expr.shape);
-        let operands: Vec<Operand> = expr.operands.into_iter().map(Operand::View).collect();
+        // Elements are gone through in the order of memory, whatever it is.
+        let order = expr.order();
+        let result = self.new_buffer_in(order, expr.dtype(), &expr.shape);
+        let out = result.arranged(order);
+        let operands: Vec<Operand> = expr.operands.iter().map(|v| Operand::View(v.arranged(order))).collect();
         let kernel = Kernel::Map(Map::new(expr.ops, &operands, &out));
         let meaning = Meaning { def: expr.def, attrs: expr.attrs };
         let name = expr.def.name;
-        let step = self.add_step(kernel, operands, Out::View(out.clone()), Some(meaning), name, expr.loc);
+        let step = self.add_step(kernel, operands, Out::View(out), Some(meaning), name, expr.loc);
         self.emit(Instr::Run(step));
         if self.options.check_finite {
             self.emit(Instr::CheckFinite(step));
         }
-        out
+        result
     }
 
     fn scalar(&mut self, data: &NodeData, function: Function, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {

@@ -14,7 +14,7 @@ mod products;
 use super::draft::{Arm, Draft, Item, Loop, Move};
 use super::updates::updates;
 use super::{
-    Assign, Base, BufferId, Instr, Meaning, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, View,
+    Assign, Base, BufferId, Instr, Meaning, Operand, Order, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, View,
     reg_view,
 };
 use crate::cpu::element::scalar_to_reg;
@@ -105,7 +105,7 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
     let n_stack_outputs = lower.stack_outputs();
     let tensors = graph.outputs().iter().filter(|&&v| graph.ty(v).as_tensor().is_some());
     let outputs =
-        tensors.map(|&v| Ok((lower.operand(v)?, graph.ty(v).element().clone()))).collect::<Result<Vec<_>>>()?;
+        tensors.map(|&v| Ok((lower.operand_in_rows(v)?, graph.ty(v).element().clone()))).collect::<Result<Vec<_>>>()?;
     let mut assigns = lower.assigns()?;
     let updates = if options.fuse { updates(&mut lower.draft, &outputs, &mut assigns) } else { Vec::new() };
     if options.fuse {
@@ -187,7 +187,7 @@ impl Lower<'_> {
         let mut assigns = Vec::new();
         for (var, value) in self.assigned.clone().into_iter().enumerate() {
             let Some(value) = value else { continue };
-            let value = match self.operand(value)? {
+            let value = match self.operand_in_rows(value)? {
                 Operand::View(v) if matches!(v.base, Base::Var(_)) => {
                     Operand::View(self.copied(&v, "assign", Loc::UNKNOWN))
                 }
@@ -367,6 +367,12 @@ impl Lower<'_> {
         view
     }
 
+    /// A buffer whose elements lie in an order.
+    fn new_buffer_in(&mut self, order: Order, dtype: DType, shape: &[usize]) -> View {
+        let shape = order.axes(shape.len()).into_iter().map(|a| shape[a]).collect();
+        self.new_buffer(dtype, shape).restored(order)
+    }
+
     // Code.
 
     fn emit(&mut self, instr: Instr) {
@@ -448,6 +454,21 @@ impl Lower<'_> {
         let kernel = Kernel::Copy(Copy::new(from, &to));
         let step = self.add_step(kernel, vec![Operand::View(from.clone())], Out::View(to), None, name, loc);
         self.emit(Instr::Run(step));
+    }
+
+    /// The value as an operand of a step that takes it in row-major order, or as it lies if that is another's choice.
+    fn operand_in_rows(&mut self, value: Value) -> Result<Operand> {
+        Ok(match self.operand(value)? {
+            Operand::View(v) if v.order() == Order::ChannelsLast => {
+                Operand::View(self.copied(&v, "reorder", Loc::UNKNOWN))
+            }
+            other => other,
+        })
+    }
+
+    /// The view with its axes in an order, contiguous: a copy if it is not.
+    fn arranged(&mut self, view: &View, order: Order, name: &'static str, loc: Loc) -> View {
+        self.contiguous(view.arranged(order), name, loc)
     }
 
     /// The view itself if it is contiguous, a copy if not.

@@ -4,7 +4,7 @@ use super::elementwise::reduced;
 use super::products::Kind;
 use super::{Copy, Kernel, Lower, Move, Place};
 use crate::cpu::kernels::attention::Attention;
-use crate::cpu::kernels::conv::{Gather, Geometry, Weights};
+use crate::cpu::kernels::conv::{ChannelsLast, ChannelsLastWeights, Gather, Geometry, Weights};
 use crate::cpu::kernels::index::{Places, Window};
 use crate::cpu::kernels::lanes::{Along, Lanes};
 use crate::cpu::kernels::matmul::Matmul;
@@ -12,7 +12,7 @@ use crate::cpu::kernels::pool::{Pool, Pooling};
 use crate::cpu::kernels::random::Random;
 use crate::cpu::kernels::reduce::{Reduce, Reduction};
 use crate::cpu::kernels::softmax::{Normal, Softmax};
-use crate::plan::{Instr, Meaning, Operand, Out, View};
+use crate::plan::{Instr, Meaning, Operand, Order, Out, View};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
 use anabranch_dsl::ops::{EvalCx, OpDef};
 use anabranch_dsl::{HostTensor, Loc, Result, Type};
@@ -169,10 +169,16 @@ impl Lower<'_> {
                 return Ok(Some(self.product(Kind::Matmul, operands, data, def, attrs)));
             }
             "conv" => {
-                for view in &mut operands {
-                    *view = self.contiguous(view.clone(), def.name, data.loc);
-                }
                 let geometry = Geometry::new(&operands[0].shape, &operands[1].shape, &shape, attrs);
+                operands[1] = self.contiguous(operands[1].clone(), def.name, data.loc);
+                let order = operands[0].order();
+                if let Some(conv) = ChannelsLast::conv(&geometry, order).filter(|_| self.options.fuse) {
+                    operands[0] = self.arranged(&operands[0], order, def.name, data.loc);
+                    let pack = conv.pack(operands[1].dtype);
+                    let kind = Kind::ChannelsLast(Box::new(conv), pack);
+                    return Ok(Some(self.product(kind, operands, data, def, attrs)));
+                }
+                operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 return Ok(Some(self.product(
                     Kind::Conv(Box::new(Gather::conv(&geometry))),
                     operands,
@@ -183,8 +189,15 @@ impl Lower<'_> {
             }
             "conv_input_grad" => {
                 let geometry = Geometry::new(&shape, &operands[1].shape, &operands[0].shape, attrs);
-                operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 operands[1] = self.channels_first(&operands[1], &geometry, def.name, data.loc);
+                let order = operands[0].order();
+                if let Some(conv) = ChannelsLast::transpose(&geometry, order).filter(|_| self.options.fuse) {
+                    operands[0] = self.arranged(&operands[0], order, def.name, data.loc);
+                    let pack = conv.pack(operands[1].dtype);
+                    let kind = Kind::ChannelsLast(Box::new(conv), pack);
+                    return Ok(Some(self.product(kind, operands, data, def, attrs)));
+                }
+                operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 let transpose = Kind::Conv(Box::new(Gather::transpose(&geometry)));
                 return Ok(Some(self.product(transpose, operands, data, def, attrs)));
             }
@@ -200,11 +213,17 @@ impl Lower<'_> {
                 if !Pool::takes(x) {
                     return Ok(None);
                 }
-                let kernel = Kernel::Pool(Pool::new(pooling, x, y, attrs));
+                let has_channels = x.len() == attrs.indices("window").len() + 2;
+                let order = if has_channels { operands[0].order() } else { Order::RowMajor };
+                let kernel = Kernel::Pool(Pool::new(pooling, x, y, order, attrs));
                 for view in &mut operands {
-                    *view = self.contiguous(view.clone(), def.name, data.loc);
+                    *view = self.arranged(view, order, def.name, data.loc);
                 }
-                kernel
+                let dtype = operands[0].dtype;
+                let out = self.new_buffer_in(order, dtype, &shape);
+                let operands = operands.into_iter().map(Operand::View).collect();
+                self.run_kernel_to(kernel, operands, &out.arranged(order), data, def, attrs);
+                return Ok(Some(Place::View(out)));
             }
             "attention" | "attention_grad" => {
                 for view in &mut operands {
@@ -273,7 +292,15 @@ impl Lower<'_> {
         def: &'static OpDef,
         attrs: &Attrs,
     ) -> Result<Place> {
-        let kernel = Weights::new(&Geometry::new(&operands[0].shape, &shape, &operands[1].shape, attrs));
+        let geometry = Geometry::new(&operands[0].shape, &shape, &operands[1].shape, attrs);
+        let orders = [operands[0].order(), operands[1].order()];
+        if self.options.fuse
+            && orders.contains(&Order::ChannelsLast)
+            && let Some(kernel) = ChannelsLastWeights::new(&geometry, orders[0])
+        {
+            return Ok(self.conv_weights_of_last(kernel, [&operands[0], &operands[1]], &shape, data, def));
+        }
+        let kernel = Weights::new(&geometry);
         operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
         if kernel.filters_first() {
             let order: Vec<usize> = [1, 0].into_iter().chain(2..shape.len()).collect();
@@ -294,6 +321,40 @@ impl Lower<'_> {
         }
         let sum = Kernel::Reduce(Reduce::new(Reduction::Sum, &parts, &[0]));
         self.run_kernel_on(sum, vec![Operand::View(parts)], data, def, attrs)
+    }
+
+    /// The same where channels lie side by side.
+    fn conv_weights_of_last(
+        &mut self,
+        kernel: ChannelsLastWeights,
+        [x, dy]: [&View; 2],
+        shape: &[usize],
+        data: &NodeData,
+        def: &'static OpDef,
+    ) -> Place {
+        let x = self.arranged(x, x.order(), def.name, data.loc);
+        let dy = self.arranged(dy, Order::ChannelsLast, def.name, data.loc);
+        let dtype = x.dtype;
+        let size: usize = shape[1..].iter().product();
+        // Filters come last in it, as in the tiles.
+        let out = self.new_buffer(dtype, vec![size, shape[0]]);
+        let splits = kernel.splits();
+        let parts = if splits == 1 { out.clone() } else { self.new_buffer(dtype, vec![splits, size, shape[0]]) };
+        let operands = vec![Operand::View(x), Operand::View(dy)];
+        let kernel = Kernel::ChannelsLastWeights(kernel);
+        let mut steps = vec![self.add_step(kernel, operands, Out::View(parts.clone()), None, def.name, data.loc)];
+        if splits > 1 {
+            let sum = Kernel::Reduce(Reduce::new(Reduction::Sum, &parts, &[0]));
+            steps.push(self.add_step(sum, vec![Operand::View(parts)], Out::View(out.clone()), None, def.name, data.loc));
+        }
+        for step in steps {
+            self.emit(Instr::Run(step));
+            if self.options.check_finite {
+                self.emit(Instr::CheckFinite(step));
+            }
+        }
+        let rows = self.contiguous(out.permute(&[1, 0]), def.name, data.loc);
+        Place::View(rows.reshape(shape).expect("a contiguous tensor has all shapes"))
     }
 
     /// Runs a kernel that changes its first operand, a buffer of its own.
@@ -324,6 +385,24 @@ impl Lower<'_> {
     fn reference(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
         let operands = data.operands.iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
         self.run_kernel_on(Kernel::Reference, operands, data, def, attrs)
+    }
+
+    /// Runs a kernel on operands, with a result in a buffer.
+    fn run_kernel_to(
+        &mut self,
+        kernel: Kernel,
+        operands: Vec<Operand>,
+        out: &View,
+        data: &NodeData,
+        def: &'static OpDef,
+        attrs: &Attrs,
+    ) {
+        let meaning = Meaning { def, attrs: attrs.clone() };
+        let step = self.add_step(kernel, operands, Out::View(out.clone()), Some(meaning), def.name, data.loc);
+        self.emit(Instr::Run(step));
+        if self.options.check_finite {
+            self.emit(Instr::CheckFinite(step));
+        }
     }
 
     /// Runs a kernel on operands, with the result in a new place.

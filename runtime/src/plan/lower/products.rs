@@ -13,10 +13,10 @@
 
 use super::elementwise::{Expr, function_of};
 use super::{Instr, Item, Kernel, Lower, Place, Users};
-use crate::cpu::kernels::conv::Gather;
+use crate::cpu::kernels::conv::{ChannelsLast, Gather};
 use crate::cpu::kernels::epilogue::Epilogue;
-use crate::cpu::kernels::matmul::Matmul;
-use crate::plan::{Base, Meaning, Operand, Out, StepId, View};
+use crate::cpu::kernels::matmul::{Matmul, Pack};
+use crate::plan::{Base, Meaning, Operand, Order, Out, StepId, View};
 use anabranch_dsl::ir::{Attrs, Graph, NodeData, Op};
 use anabranch_dsl::ops::OpDef;
 use anabranch_dsl::{DType, Loc, Result};
@@ -29,6 +29,14 @@ const SMALL: usize = 1 << 15;
 pub(super) enum Kind {
     Matmul,
     Conv(Box<Gather>),
+    /// To a result in channels-last order. The second operand is to be packed.
+    ChannelsLast(Box<ChannelsLast>, Pack),
+}
+
+impl Kind {
+    fn order(&self) -> Order {
+        if let Kind::ChannelsLast(..) = self { Order::ChannelsLast } else { Order::RowMajor }
+    }
 }
 
 /// A product that waits for what stands behind it.
@@ -69,6 +77,10 @@ impl Product {
     /// and an operation of its own can give a loop variable its next value in place.
     pub(super) fn ends_in(&self, expr: &Expr, in_loop: bool) -> bool {
         let is_sum = matches!(&expr.ops[..], [op] if op.name == "add");
+        // Random numbers are counted in row-major order.
+        if expr.order() == Order::RowMajor && self.kind.order() != Order::RowMajor {
+            return false;
+        }
         let pays = !in_loop || is_sum || self.out.n_bytes() > SMALL;
         pays && expr.ops.last().is_some_and(|op| op.dtype == self.out.dtype)
     }
@@ -88,7 +100,7 @@ impl Lower<'_> {
         let value = data.results[0];
         let ty = self.graph.ty(value).element();
         let shape = ty.shape.known().expect("called for known shapes");
-        let out = self.new_buffer(ty.dtype, shape.clone());
+        let out = self.new_buffer_in(kind.order(), ty.dtype, &shape);
         let product = Product { kind, operands: [a, b], out: out.clone(), def, attrs: attrs.clone(), loc: data.loc };
         let joins = match self.only_user[value.index()] {
             Users::Only(user) => {
@@ -131,12 +143,14 @@ impl Lower<'_> {
     pub(super) fn emit_product(&mut self, product: Product, epilogue: Option<Expr>) {
         let Product { kind, mut operands, out, def, attrs, loc } = product;
         let mut others = Vec::new();
+        let order = kind.order();
         let epilogue = epilogue.map(|mut expr| {
             expr.put_first(&out);
-            let all: Vec<Operand> = expr.operands.into_iter().map(Operand::View).collect();
+            let all: Vec<Operand> = expr.operands.iter().map(|v| Operand::View(v.arranged(order))).collect();
             others.extend_from_slice(&all[1..]);
-            Epilogue::new(expr.ops, &all, &out)
+            Epilogue::new(expr.ops, &all, &out.arranged(order))
         });
+        let out = out.arranged(order);
         let kernel = match kind {
             Kind::Matmul => {
                 let kept = [0, 1].map(|i| self.kept_in(&operands[i]).is_some());
@@ -156,6 +170,14 @@ impl Lower<'_> {
                 Some(epilogue) => conv.with_epilogue(epilogue),
                 None => *conv,
             }),
+            Kind::ChannelsLast(conv, pack) => {
+                let len = pack.len();
+                operands[1] = self.pack(&operands[1], 1, Kernel::Pack(pack), len, loc);
+                Kernel::ChannelsLast(match epilogue {
+                    Some(epilogue) => conv.with_epilogue(epilogue),
+                    None => *conv,
+                })
+            }
         };
         let operands = operands.into_iter().map(Operand::View).chain(others).collect();
         let meaning = Meaning { def, attrs };

@@ -10,6 +10,7 @@
 //! what the windows meet; it is multiplied with all rows, in *tiles* of a few rows and vectors of columns whose sums stay in
 //! registers.
 
+use super::phase::Phase;
 use super::{Geometry, PARALLEL, PARTS, Piece, Pieces, divisor, inside};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::memory::Sources;
@@ -39,20 +40,6 @@ pub(crate) struct Gather {
     epilogue: Option<Epilogue>,
 }
 
-/// Positions whose windows have the same elements.
-#[derive(Clone, Debug)]
-struct Phase {
-    grid: [usize; 3],
-    /// How far positions lie apart in the source.
-    step: [usize; 3],
-    taps: Vec<[isize; 3]>,
-    /// For each channel and tap the place in a row of the matrix of filters.
-    places: Vec<usize>,
-    /// Where the positions lie in the result.
-    first: [usize; 3],
-    apart: [usize; 3],
-}
-
 /// Elements of a panel: it is read again and again, from the second level of the cache.
 const PANEL: usize = 24576;
 /// Columns of a panel: tiles of any size divide it.
@@ -63,49 +50,12 @@ const DIRECT: usize = 32;
 impl Gather {
     /// The convolution of `x` with filters `[groups * filters, channels, ..]`.
     pub(crate) fn conv(g: &Geometry) -> Gather {
-        let phase = Phase {
-            grid: g.y,
-            step: g.stride,
-            taps: g.taps(),
-            places: (0..g.channels * g.window()).collect(),
-            first: [0; 3],
-            apart: [1; 3],
-        };
-        Gather::new(g, g.filters, g.channels, g.x, g.y, vec![phase])
+        Gather::new(g, g.filters, g.channels, g.x, g.y, Phase::of_conv(g))
     }
 
     /// The transpose, of `y` with filters `[groups * channels, filters, ..]`: channels and filters of a group have changed places.
     pub(crate) fn transpose(g: &Geometry) -> Gather {
-        let mut phases = Vec::new();
-        for a in 0..g.stride[0].min(g.x[0]) {
-            for b in 0..g.stride[1].min(g.x[1]) {
-                for c in 0..g.stride[2].min(g.x[2]) {
-                    phases.push(Self::phase(g, [a, b, c]));
-                }
-            }
-        }
-        Gather::new(g, g.channels, g.filters, g.y, g.x, phases)
-    }
-
-    /// The positions `first + i * stride` of `x`, which position `i + (first - tap) / stride` of `y` has met with `tap`, if that is whole.
-    fn phase(g: &Geometry, first: [usize; 3]) -> Phase {
-        let (mut taps, mut elements) = (Vec::new(), Vec::new());
-        for (t, tap) in g.taps().into_iter().enumerate() {
-            let distance: [isize; 3] = std::array::from_fn(|i| first[i] as isize - tap[i]);
-            if (0..3).all(|i| distance[i] % g.stride[i] as isize == 0) {
-                taps.push(std::array::from_fn(|i| distance[i] / g.stride[i] as isize));
-                elements.push(t);
-            }
-        }
-        let window = g.window();
-        Phase {
-            grid: std::array::from_fn(|i| (g.x[i] - first[i]).div_ceil(g.stride[i])),
-            step: [1; 3],
-            taps,
-            places: (0..g.filters).flat_map(|o| elements.iter().map(move |t| o * window + t)).collect(),
-            first,
-            apart: g.stride,
-        }
+        Gather::new(g, g.channels, g.filters, g.y, g.x, Phase::of_transpose(g))
     }
 
     fn new(

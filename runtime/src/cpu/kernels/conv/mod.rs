@@ -11,10 +11,16 @@
 //! split into parts whose sizes follow from the shapes, so results are the same bits for any number of threads; no part
 //! takes memory from the allocator.
 
+mod boxes;
 mod gather;
+mod last;
+mod last_weights;
+mod phase;
 mod weights;
 
 pub(crate) use gather::Gather;
+pub(crate) use last::ChannelsLast;
+pub(crate) use last_weights::ChannelsLastWeights;
 pub(crate) use weights::Weights;
 
 use anabranch_dsl::ir::Attrs;
@@ -163,7 +169,9 @@ fn divisor(n: usize, most: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::kernels::gemm;
     use crate::cpu::vector::{Lane, Level};
+    use crate::plan::Order;
     use anabranch_dsl::ir::Attr;
 
     fn attrs(strides: [i64; 2], padding: [i64; 4], dilation: [i64; 2], groups: i64) -> Attrs {
@@ -183,21 +191,96 @@ mod tests {
             ([2, 3, 9, 23], [13, 3, 3, 3], [2, 13, 9, 23], attrs([1, 1], [1, 1, 1, 1], [1, 1], 1)),
             ([3, 4, 8, 11], [6, 2, 3, 2], [3, 6, 4, 10], attrs([2, 1], [1, 1, 0, 0], [1, 1], 2)),
             ([1, 5, 12, 40], [5, 1, 3, 3], [1, 5, 12, 38], attrs([1, 1], [2, 2, 1, 1], [2, 2], 5)),
+            ([17, 8, 6, 5], [40, 8, 3, 2], [17, 40, 3, 2], attrs([2, 3], [1, 1, 1, 0], [1, 1], 1)),
+            ([2, 60, 30, 31], [8, 60, 2, 2], [2, 8, 27, 29], attrs([1, 1], [0, 0, 0, 0], [3, 2], 1)),
+            ([1, 16, 1, 700], [19, 16, 1, 9], [1, 19, 1, 700], attrs([1, 1], [0, 0, 4, 4], [1, 1], 1)),
         ] {
             let g = Geometry::new(&x, &w, &y, &attrs);
             let [nx, nw, ny] = [x, w, y].map(|shape| shape.iter().product::<usize>());
             let (vx, vw, vy) = (numbers::<T>(nx), numbers::<T>(nw), numbers::<T>(ny));
             let weights = Weights::new(&g);
+            let plane = y[2] * y[3];
+            let from = |i: usize| (i / plane % y[0] * y[1] + i / plane / y[0]) * plane + i % plane;
+            let dy: Vec<T> = (0..ny).map(|i| vy[if weights.filters_first() { from(i) } else { i }]).collect();
             let mut results: Vec<[Vec<T>; 3]> = Vec::new();
             for level in Level::all() {
                 let mut out = [ny, nx, nw * weights.splits()].map(|n| vec![T::from(99); n]);
                 Gather::conv(&g).run_at(level, &vx, &vw, &mut out[0], &|_, _| ());
                 Gather::transpose(&g).run_at(level, &vy, &vw, &mut out[1], &|_, _| ());
-                weights.run_at(level, &vx, &vy, &mut out[2]);
+                weights.run_at(level, &vx, &dy, &mut out[2]);
                 results.push(out);
             }
             assert!(results.windows(2).all(|r| r[0] == r[1]), "{g:?}");
+            if g.groups == 1 {
+                channels_last_agrees(&g, [x, y], [&vx, &vw, &vy], &results[0]);
+            }
         }
+    }
+
+    /// What is `[batch, channels, ..]` as `[batch, .., channels]`.
+    fn last<T: Copy>(shape: [usize; 4], from: &[T]) -> Vec<T> {
+        let plane = shape[2] * shape[3];
+        let channels = |p: usize| (0..shape[1]).map(move |c| c * plane + p);
+        (0..shape[0]).flat_map(|n| (0..plane).flat_map(channels).map(move |i| from[n * shape[1] * plane + i])).collect()
+    }
+
+    /// The kernels for channels that lie side by side give the same, whichever way their source lies.
+    fn channels_last_agrees<T: Lane + From<i8> + std::fmt::Debug>(
+        g: &Geometry,
+        [x, y]: [[usize; 4]; 2],
+        [vx, vw, vy]: [&[T]; 3],
+        results: &[Vec<T>; 3],
+    ) {
+        let matrix = |level: Level, rows: usize, w: &[T]| {
+            let inner = w.len() / rows;
+            let mut packed = vec![T::from(99); gemm::packed_len::<T>(level, inner, rows)];
+            gemm::pack(level, w, gemm::Strides { down: 1, right: inner }, inner, rows, 0, &mut packed);
+            packed
+        };
+        let sum = |parts: &[T], n: usize, at: usize| {
+            (0..parts.len() / n).fold(T::default(), |sum, part| sum + parts[part * n + at])
+        };
+        for (level, order) in Level::all().flat_map(|l| [Order::RowMajor, Order::ChannelsLast].map(|o| (l, o))) {
+            let arranged = |shape, v: &[T]| if order == Order::RowMajor { v.to_vec() } else { last(shape, v) };
+            if let Some(conv) = ChannelsLast::conv(g, order) {
+                let mut out = vec![T::from(99); vy.len()];
+                let w = matrix(level, g.filters, vw);
+                conv.run_at(level, &arranged(x, vx), &w, &mut out, &|_, _| ());
+                assert!(out == last(y, &results[0]), "{level:?} {order:?} {g:?}");
+            }
+            if let Some(conv) = ChannelsLast::transpose(g, order) {
+                let mut out = vec![T::from(99); vx.len()];
+                let w = matrix(level, g.channels, vw);
+                conv.run_at(level, &arranged(y, vy), &w, &mut out, &|_, _| ());
+                assert!(out == last(x, &results[1]), "{level:?} {order:?} {g:?}");
+            }
+            if let Some(kernel) = ChannelsLastWeights::new(g, order) {
+                let mut out = vec![T::from(99); vw.len() * kernel.splits()];
+                kernel.run_at(level, &arranged(x, vx), &last(y, vy), &mut out);
+                let places = vw.len() / g.filters;
+                for i in 0..vw.len() {
+                    let expected = sum(&results[2], vw.len(), i);
+                    let found = sum(&out, vw.len(), i % places * g.filters + i / places);
+                    assert_eq!(found, expected, "{i}: {level:?} {order:?} {g:?}");
+                }
+            }
+        }
+    }
+
+    /// The choice is by the shape: too few filters, groups and lines that are too long for a box are left to the other kernels.
+    #[test]
+    fn shapes_choose_a_method() {
+        let attrs = |groups| attrs([1, 1], [1, 1, 1, 1], [1, 1], groups);
+        let chosen = |x: [usize; 4], filters: usize, groups: usize| {
+            let w = [filters, x[1] / groups, 3, 3];
+            let g = Geometry::new(&x, &w, &[x[0], filters, x[2], x[3]], &attrs(groups as i64));
+            let order = Order::ChannelsLast;
+            [ChannelsLast::conv(&g, order).is_some(), ChannelsLastWeights::new(&g, order).is_some()]
+        };
+        assert_eq!(chosen([8, 32, 14, 14], 64, 1), [true; 2]);
+        assert_eq!(chosen([8, 32, 14, 14], 4, 1), [false; 2]);
+        assert_eq!(chosen([8, 32, 14, 14], 64, 2), [false; 2]);
+        assert_eq!(chosen([8, 64, 512, 512], 64, 1), [false; 2]);
     }
 
     #[test]

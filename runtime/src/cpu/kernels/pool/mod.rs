@@ -2,13 +2,15 @@
 //!
 //! A line of positions is done in blocks: for each element of the window one pass over the block, which compiles to vector code.
 //! Maxima remember their places; gradients find these again, which costs less than to keep them. The planes before the
-//! last axes are split over threads, in parts whose sizes follow from the shapes.
+//! last axes, or the images if channels lie behind them, are split over threads, in parts whose sizes follow from the shapes.
+
+mod last;
 
 use super::conv::{inside, three};
 use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
 use crate::cpu::vector::Lane;
-use crate::plan::Operand;
+use crate::plan::{Operand, Order};
 use anabranch_dsl::DType;
 use anabranch_dsl::ir::Attrs;
 use rayon::prelude::*;
@@ -39,6 +41,8 @@ pub(crate) struct Pool {
     low: [usize; 3],
     /// Whether means count what lies beyond the edges.
     count_padding: bool,
+    /// The channels, if they lie side by side.
+    channels: Option<usize>,
 }
 
 /// Positions in a block.
@@ -64,8 +68,8 @@ macro_rules! numbers {
 numbers!(f32 f64);
 
 impl Pool {
-    /// `x` and `y` are the shapes of what is read by windows and of what has an element for each.
-    pub(crate) fn new(pooling: Pooling, x: &[usize], y: &[usize], attrs: &Attrs) -> Pool {
+    /// `x` and `y` are the shapes of what is read by windows and of what has an element for each, whatever the order that they lie in.
+    pub(crate) fn new(pooling: Pooling, x: &[usize], y: &[usize], order: Order, attrs: &Attrs) -> Pool {
         let window = attrs.indices("window");
         let first = x.len() - window.len();
         let low: Vec<usize> = attrs.indices("padding").into_iter().step_by(2).collect();
@@ -77,6 +81,7 @@ impl Pool {
             stride: three(&attrs.indices("strides"), 1),
             low: three(&low, 0),
             count_padding: attrs.get("count_padding").is_some() && attrs.bool("count_padding"),
+            channels: (order == Order::ChannelsLast).then(|| x[first - 1]),
         }
     }
 
@@ -104,7 +109,7 @@ impl Pool {
             return;
         }
         let read = |i: usize| sources.contiguous::<T>(operands[i].view());
-        let [x_plane, y_plane] = [self.x, self.y].map(|n| n.iter().product::<usize>());
+        let [x_plane, y_plane] = [self.x, self.y].map(|n| n.iter().product::<usize>() * self.channels.unwrap_or(1));
         let planes = (PART / x_plane.max(1)).max(1);
         let (first, second) = (read(0), if operands.len() > 1 { read(1) } else { &[] });
         let sizes = match self.pooling {
@@ -120,6 +125,10 @@ impl Pool {
                     for (i, out) in out.chunks_exact_mut(sizes[0]).enumerate() {
                         let i = part * planes + i;
                         let (a, b) = (&first[i * sizes[1]..][..sizes[1]], &second[i * sizes[2]..][..sizes[2]]);
+                        if let Some(channels) = self.channels {
+                            self.image(channels, a, b, out);
+                            continue;
+                        }
                         match self.pooling {
                             Pooling::Max => {
                                 self.maxima(a, |at, best, _| out[at..at + best.len()].copy_from_slice(best))

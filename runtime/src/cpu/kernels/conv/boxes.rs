@@ -1,0 +1,253 @@
+//! Boxes: parts of tensors in channels-last order that windows read without looking for edges.
+//!
+//! A product over windows with channels side by side reads, at each position and for each *term* (a channel and an element of the
+//! window), the element at `offset(position) + offset(term)`. That is so if what lies beyond the edges is there, too. So each
+//! thread copies the part of the source that the windows of a part of the work meet into memory of its own, with zeros around
+//! it. Tensors in row-major order are brought into channels-last order on the way; one that is in this order and has no edges to go
+//! beyond is read where it lies.
+
+use super::inside;
+use crate::cpu::vector::{Lane, Vector};
+use crate::plan::Order;
+use std::cell::RefCell;
+
+/// Elements of the memory that a thread has for boxes.
+const ROOM: usize = 1 << 16;
+/// Elements of boxes, if a line of positions does not need more: they stay in the second level of the cache beside what they meet.
+const WANTED: usize = 1 << 15;
+/// Most positions of a part.
+pub(super) const POSITIONS: usize = 2048;
+
+/// How the windows at a grid of positions read a tensor, and into which parts the grid is divided.
+#[derive(Clone, Debug)]
+pub(super) struct Boxes {
+    channels: usize,
+    source: [usize; 3],
+    order: Order,
+    grid: [usize; 3],
+    /// How far positions lie apart in the source.
+    step: [usize; 3],
+    /// Where the first window begins, and how far windows reach.
+    low: [isize; 3],
+    reach: [usize; 3],
+    /// The axis along which images are divided: the first one that is longer than 1 in the result.
+    axis: usize,
+    /// Positions of that axis in a part, and images in a part; several only if they are not divided.
+    lines: usize,
+    images: usize,
+    /// Elements between neighbours in a box.
+    strides: [usize; 3],
+    /// Elements of the box of an image.
+    size: usize,
+    /// Whether the source is read where it lies.
+    is_direct: bool,
+}
+
+/// What of the grid belongs to a part: some positions of the axis that is divided, of some images.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) image: usize,
+    pub(super) images: usize,
+    pub(super) first: usize,
+    pub(super) lines: usize,
+}
+
+/// Windows at a grid of positions `step` apart, which meet elements as far from these as `taps` say.
+pub(super) struct Windows<'a> {
+    pub(super) grid: [usize; 3],
+    /// The extents of what has these positions and others between them.
+    pub(super) result: [usize; 3],
+    pub(super) step: [usize; 3],
+    pub(super) taps: &'a [[isize; 3]],
+}
+
+impl Boxes {
+    /// For a source of so many images, whose order follows. None if a part would need more memory than there is.
+    pub(super) fn new(
+        windows: Windows<'_>,
+        channels: usize,
+        source: [usize; 3],
+        order: Order,
+        batch: usize,
+        least_parts: usize,
+    ) -> Option<Boxes> {
+        let Windows { grid, result, step, taps } = windows;
+        if taps.is_empty() || channels == 0 || batch == 0 || grid.contains(&0) {
+            return None;
+        }
+        let bound = |i: usize| {
+            let all = || taps.iter().map(|tap| tap[i]);
+            (all().min().expect("there is a tap"), all().max().expect("there is a tap"))
+        };
+        let bounds: [(isize, isize); 3] = std::array::from_fn(bound);
+        let (low, reach) = (bounds.map(|b| b.0), bounds.map(|(low, high)| (high - low) as usize));
+        let axis = (0..3).find(|&i| result[i] > 1).unwrap_or(2);
+        let has_no_edges = (0..3).all(|i| {
+            let end = ((grid[i] - 1) * step[i] + reach[i]) as isize + low[i];
+            low[i] >= 0 && end < source[i] as isize
+        });
+        let is_direct = order == Order::ChannelsLast && has_no_edges;
+        let extents = |lines: usize| -> [usize; 3] {
+            std::array::from_fn(|i| (if i == axis { lines } else { grid[i] } - 1) * step[i] + reach[i] + 1)
+        };
+        let size = |lines: usize| extents(lines).iter().product::<usize>().saturating_mul(channels);
+        let per_line: usize = (0..3).filter(|&i| i != axis).map(|i| grid[i]).product();
+        let fits = |lines: usize, room: usize| (is_direct || size(lines) <= room) && lines * per_line <= POSITIONS;
+        if !fits(1, ROOM) {
+            return None;
+        }
+        let parts_of_image = least_parts.div_ceil(batch);
+        let most = grid[axis].div_ceil(parts_of_image).max(1);
+        let lines = (1..=most).rev().find(|&n| fits(n, WANTED)).unwrap_or(1);
+        // Parts of about the same size.
+        let lines = grid[axis].div_ceil(grid[axis].div_ceil(lines));
+        let images = match lines == grid[axis] {
+            true => (batch / least_parts).min(POSITIONS / (lines * per_line)).min(WANTED / size(lines)).max(1),
+            false => 1,
+        };
+        let extents = if is_direct { source } else { extents(lines) };
+        let strides = [extents[1] * extents[2] * channels, extents[2] * channels, channels];
+        let size = extents[0] * strides[0];
+        u32::try_from(images.checked_mul(size)?).ok()?;
+        Some(Boxes { channels, source, order, grid, step, low, reach, axis, lines, images, strides, size, is_direct })
+    }
+
+    /// Where the element of a window lies, seen from the position.
+    pub(super) fn offset(&self, tap: [isize; 3], channel: usize) -> u32 {
+        let far = (0..3).map(|i| (tap[i] - self.low[i]) as usize * self.strides[i]).sum::<usize>();
+        (far + channel) as u32
+    }
+
+    /// How many parts an image is divided into.
+    pub(super) fn parts_of_image(&self) -> usize {
+        self.grid[self.axis].div_ceil(self.lines)
+    }
+
+    /// Images in a part.
+    pub(super) fn images(&self) -> usize {
+        self.images
+    }
+
+    /// The axis along which images are divided, and positions of it in a part.
+    pub(super) fn lines(&self) -> (usize, usize) {
+        (self.axis, self.lines)
+    }
+
+    /// The `n`th part of some images.
+    pub(super) fn part(&self, image: usize, images: usize, n: usize) -> Part {
+        let first = n * self.lines;
+        Part { image, images, first, lines: self.lines.min(self.grid[self.axis] - first) }
+    }
+
+    /// Calls `f` with each line of a part on a grid that is as large as this one or a little smaller: the image in the part, the first
+    /// position, the number of positions, and the offset of the first one.
+    #[inline(always)]
+    pub(super) fn for_each_line(&self, part: &Part, grid: [usize; 3], mut f: impl FnMut(usize, [usize; 3], usize, usize)) {
+        let mut from = [0; 3];
+        let mut to = grid;
+        from[self.axis] = part.first;
+        to[self.axis] = (part.first + part.lines).min(grid[self.axis]);
+        if from[self.axis] >= to[self.axis] {
+            return;
+        }
+        let far = |i: usize, g: usize| (g - from[i]) * self.step[i] * self.strides[i];
+        for image in 0..part.images {
+            for a in from[0]..to[0] {
+                for b in from[1]..to[1] {
+                    f(image, [a, b, from[2]], to[2] - from[2], image * self.size + far(0, a) + far(1, b));
+                }
+            }
+        }
+    }
+
+    /// How far positions of a line lie apart.
+    pub(super) fn apart(&self) -> usize {
+        self.step[2] * self.strides[2]
+    }
+
+    /// The elements from the first position of a part on, in `room` or where they lie. What a part's positions and terms reach is inside.
+    ///
+    /// # Safety
+    /// The processor has the instructions of `V`.
+    #[inline(always)]
+    pub(super) unsafe fn fill<'a, V: Vector>(
+        &self,
+        part: &Part,
+        source: &'a [V::T],
+        room: &'a mut [V::T],
+    ) -> &'a [V::T] {
+        let origin: [isize; 3] = std::array::from_fn(|i| {
+            let first = if i == self.axis { part.first } else { 0 };
+            (first * self.step[i]) as isize + self.low[i]
+        });
+        if self.is_direct {
+            let far = (0..3).map(|i| origin[i] as usize * self.strides[i]).sum::<usize>();
+            return &source[part.image * self.size + far..];
+        }
+        let extents: [usize; 3] = std::array::from_fn(|i| {
+            let n = if i == self.axis { part.lines } else { self.grid[i] };
+            (n - 1) * self.step[i] + self.reach[i] + 1
+        });
+        let plane: usize = self.source.iter().product();
+        let (lo, hi) = inside(origin[2], 1, extents[2], self.source[2]);
+        for image in 0..part.images {
+            let from = (part.image + image) * plane * self.channels;
+            for a in 0..extents[0] {
+                for b in 0..extents[1] {
+                    let start = image * self.size + a * self.strides[0] + b * self.strides[1];
+                    let line = &mut room[start..start + extents[2] * self.channels];
+                    let at = [origin[0] + a as isize, origin[1] + b as isize];
+                    if (0..2).any(|i| at[i] < 0 || at[i] as usize >= self.source[i]) || lo == hi {
+                        line.fill(V::T::default());
+                        continue;
+                    }
+                    line[..lo * self.channels].fill(V::T::default());
+                    line[hi * self.channels..].fill(V::T::default());
+                    let line = &mut line[lo * self.channels..hi * self.channels];
+                    let first = (at[0] as usize * self.source[1] + at[1] as usize) * self.source[2];
+                    let first = first + (origin[2] + lo as isize) as usize;
+                    match self.order {
+                        Order::ChannelsLast => {
+                            line.copy_from_slice(&source[from + first * self.channels..][..line.len()]);
+                        }
+                        Order::RowMajor => interleave(&source[from + first..], plane, self.channels, line),
+                    }
+                }
+            }
+        }
+        room
+    }
+}
+
+/// Copies lines that lie `apart`, one of each channel, so that channels lie side by side.
+#[inline(always)]
+fn interleave<T: Copy>(from: &[T], apart: usize, channels: usize, to: &mut [T]) {
+    const SOME: usize = 8;
+    let n = to.len() / channels;
+    let mut c = 0;
+    while c + SOME <= channels {
+        let lines: [&[T]; SOME] = std::array::from_fn(|i| &from[(c + i) * apart..][..n]);
+        for (i, to) in to.chunks_exact_mut(channels).enumerate() {
+            let to = &mut to[c..c + SOME];
+            (0..SOME).for_each(|k| to[k] = lines[k][i]);
+        }
+        c += SOME;
+    }
+    for c in c..channels {
+        let line = &from[c * apart..][..n];
+        to[c..].iter_mut().step_by(channels).zip(line).for_each(|(to, &x)| *to = x);
+    }
+}
+
+/// Runs code with this thread's memory for boxes.
+pub(super) fn with_room<T: Lane>(f: impl FnOnce(&mut [T])) {
+    thread_local! {
+        static MEMORY: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    }
+    MEMORY.with_borrow_mut(|memory| {
+        if memory.is_empty() {
+            memory.resize(ROOM, 0);
+        }
+        f(&mut bytemuck::cast_slice_mut(memory)[..ROOM]);
+    });
+}

@@ -1,0 +1,379 @@
+//! Convolutions whose result has its channels side by side: products of windows and filters.
+//!
+//! The same sums as in [`super::gather`], but positions are rows and filters are columns: a *tile* is a few positions by a few
+//! vectors of filters. Windows are read from [`Boxes`], element by element; the matrix of filters is packed as
+//! [products](crate::cpu::kernels::matmul) read it. Neither the extent of an image nor its stride matters to a tile, so small images and strides cost no more
+//! than others.
+
+use super::boxes::{Boxes, POSITIONS, Part, Windows, with_room};
+use super::phase::Phase;
+use super::{Geometry, PARALLEL, PARTS};
+use crate::cpu::kernels::epilogue::Epilogue;
+use crate::cpu::kernels::matmul::Pack;
+use crate::cpu::memory::Sources;
+use crate::cpu::vector::{Lane, Level, Task, Vector};
+use crate::plan::{Operand, Order};
+use anabranch_dsl::DType;
+use rayon::prelude::*;
+
+/// A convolution or its transpose, to a result in channels-last order.
+#[derive(Clone, Debug)]
+pub(crate) struct ChannelsLast {
+    boxes: Boxes,
+    batch: usize,
+    /// Channels of the result.
+    filters: usize,
+    result: [usize; 3],
+    /// Rows of the packed matrix of filters.
+    inner: usize,
+    phases: Vec<Terms>,
+    /// Whether some positions of the result have no window.
+    has_gaps: bool,
+    work: usize,
+    level: Level,
+    epilogue: Option<Epilogue>,
+}
+
+/// The positions of a phase, and what is added up at each.
+#[derive(Clone, Debug)]
+struct Terms {
+    grid: [usize; 3],
+    first: [usize; 3],
+    apart: [usize; 3],
+    terms: Vec<Term>,
+}
+
+/// Where a term finds its factors: in a box, seen from the position, and in which row of the right matrix.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Term {
+    pub(super) left: u32,
+    pub(super) right: u32,
+}
+
+/// Most terms that a tile adds up at a time: what they meet of the right matrix stays in the first level of the cache.
+pub(super) const SLAB: usize = 256;
+/// Fewest channels of the result: fewer do not fill a vector.
+const FILTERS: usize = 8;
+
+impl ChannelsLast {
+    /// The convolution of `x`, in an order, with filters `[filters, channels, ..]`; none if the other way suits it better.
+    pub(crate) fn conv(g: &Geometry, order: Order) -> Option<ChannelsLast> {
+        Self::new(g, Phase::of_conv(g), [g.channels, g.filters], [g.x, g.y], order)
+    }
+
+    /// The transpose, of `y` with filters `[channels, filters, ..]`.
+    pub(crate) fn transpose(g: &Geometry, order: Order) -> Option<ChannelsLast> {
+        Self::new(g, Phase::of_transpose(g), [g.filters, g.channels], [g.y, g.x], order)
+    }
+
+    fn new(
+        g: &Geometry,
+        phases: Vec<Phase>,
+        [channels, filters]: [usize; 2],
+        [source, result]: [[usize; 3]; 2],
+        order: Order,
+    ) -> Option<ChannelsLast> {
+        let first = phases.first()?;
+        // One channel lies in either order.
+        let order = if channels == 1 { Order::ChannelsLast } else { order };
+        if g.groups != 1 || filters < FILTERS {
+            return None;
+        }
+        let taps: Vec<[isize; 3]> = phases.iter().flat_map(|p| &p.taps).copied().collect();
+        let windows = Windows { grid: first.grid, result, step: first.step, taps: &taps };
+        let boxes = Boxes::new(windows, channels, source, order, g.batch, PARTS)?;
+        let products: usize = phases.iter().map(|p| p.grid.iter().product::<usize>() * p.places.len()).sum();
+        let has_gaps = phases.iter().any(|p| p.taps.is_empty());
+        let phases = phases.into_iter().filter(|p| !p.taps.is_empty());
+        let phases = phases.map(|p| {
+            let n = p.taps.len();
+            let left = |i: usize| boxes.offset(p.taps[i % n], i / n);
+            let terms = p.places.iter().enumerate().map(|(i, &place)| Term { left: left(i), right: place as u32 });
+            Terms { grid: p.grid, first: p.first, apart: p.apart, terms: terms.collect() }
+        });
+        Some(ChannelsLast {
+            phases: phases.collect(),
+            boxes,
+            batch: g.batch,
+            filters,
+            result,
+            inner: channels * g.window(),
+            has_gaps,
+            work: g.batch * filters * products,
+            level: Level::best(),
+            epilogue: None,
+        })
+    }
+
+    /// The same with elementwise operations behind it, whose operands other than the result follow the step's own.
+    pub(crate) fn with_epilogue(self, epilogue: Epilogue) -> ChannelsLast {
+        ChannelsLast { epilogue: Some(epilogue), ..self }
+    }
+
+    /// How the filters, a row-major matrix with a row for each channel of the result, are packed for it.
+    pub(crate) fn pack(&self, dtype: DType) -> Pack {
+        Pack::transposed(self.filters, self.inner, dtype)
+    }
+
+    pub(crate) fn multiplications(&self) -> usize {
+        self.work
+    }
+
+    /// Names of the operations behind it.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.epilogue.iter().flat_map(Epilogue::names)
+    }
+
+    /// The operands are the source and the packed matrix of filters, both dense, and those of the epilogue.
+    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+        let source = operands[0].view();
+        match source.dtype {
+            DType::F32 => self.run_as::<f32>(operands, out, sources),
+            DType::F64 => self.run_as::<f64>(operands, out, sources),
+            other => panic!("a convolution of {other}"),
+        }
+    }
+
+    fn run_as<T: Lane + crate::cpu::element::Cell<Mem = T>>(
+        &self,
+        operands: &[Operand],
+        out: &mut [u8],
+        sources: &Sources<'_>,
+    ) {
+        let behind = |first: usize, part: &mut [u8]| {
+            if let Some(epilogue) = &self.epilogue {
+                epilogue.run(&operands[1..], first, part, sources);
+            }
+        };
+        let [source, filters] = [0, 1].map(|i| {
+            let view = operands[i].view();
+            &sources.elements::<T>(view.base)[view.offset..][..view.size()]
+        });
+        self.run_at(self.level, source, filters, bytemuck::cast_slice_mut(out), &behind);
+    }
+
+    /// Calls `behind` with each part of the result, and its first element, when that is computed.
+    pub(super) fn run_at<T: Lane>(
+        &self,
+        level: Level,
+        source: &[T],
+        filters: &[T],
+        out: &mut [T],
+        behind: &(impl Fn(usize, &mut [u8]) + Sync),
+    ) {
+        let (axis, lines) = self.boxes.lines();
+        // Elements of the result for a position of the axis along which images are divided.
+        let line = self.result[axis + 1..].iter().product::<usize>() * self.filters;
+        let image = self.result[axis] * line;
+        let (n, images) = (self.boxes.parts_of_image(), self.boxes.images());
+        // The axes before that one have one position each.
+        let part = if n == 1 { images * image } else { lines * self.phases.first().map_or(1, |p| p.apart[axis]) * line };
+        let run = |(part, start, out): (Part, usize, &mut [T])| {
+            with_room(|room| level.run(Run { all: self, source, filters, out: &mut *out, part, room }));
+            behind(start, bytemuck::cast_slice_mut(out));
+        };
+        let one = |(i, out): (usize, &mut [T])| {
+            if n == 1 {
+                let first = i * images;
+                return run((self.boxes.part(first, images.min(self.batch - first), 0), i * part, out));
+            }
+            for (k, out) in out.chunks_mut(part).enumerate() {
+                run((self.boxes.part(i, 1, k), i * image + k * part, out));
+            }
+        };
+        if self.work < PARALLEL {
+            out.chunks_mut(if n == 1 { part } else { image }).enumerate().for_each(one);
+        } else if n == 1 {
+            out.par_chunks_mut(part).enumerate().for_each(one);
+        } else {
+            out.par_chunks_mut(image).enumerate().for_each(|(i, out)| {
+                out.par_chunks_mut(part).enumerate().for_each(|(k, out)| {
+                    run((self.boxes.part(i, 1, k), i * image + k * part, out));
+                });
+            });
+        }
+    }
+}
+
+/// A part of a run.
+struct Run<'a, T> {
+    all: &'a ChannelsLast,
+    source: &'a [T],
+    filters: &'a [T],
+    /// The part of the result.
+    out: &'a mut [T],
+    part: Part,
+    room: &'a mut [T],
+}
+
+impl<T: Lane> Task<T> for Run<'_, T> {
+    #[inline(always)]
+    unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
+        let Run { all, source, filters, out, part, room } = self;
+        if all.has_gaps {
+            out.fill(T::default());
+        }
+        // SAFETY: the caller says that the processor has the instructions of `V`.
+        let left = unsafe { all.boxes.fill::<V>(&part, source, room) };
+        let (axis, _) = all.boxes.lines();
+        let (wide, result) = (V::N * VECTORS, out.as_mut_ptr());
+        let (mut from, mut to) = ([0u32; POSITIONS], [0u32; POSITIONS]);
+        for phase in &all.phases {
+            // Where positions are in the box and in the part of the result.
+            let mut n = 0;
+            let line = |g: [usize; 3], i: usize| {
+                let first = if i == axis { part.first * phase.apart[i] } else { 0 };
+                phase.first[i] + g[i] * phase.apart[i] - first
+            };
+            let image_len = all.result.iter().product::<usize>();
+            let (apart, step) = (phase.apart[2], all.boxes.apart());
+            all.boxes.for_each_line(&part, phase.grid, |image, g, len, offset| {
+                let at = (line(g, 0) * all.result[1] + line(g, 1)) * all.result[2] + line(g, 2) + image * image_len;
+                let places = from[n..n + len].iter_mut().zip(&mut to[n..n + len]);
+                for (i, (from, to)) in places.enumerate() {
+                    *from = (offset + i * step) as u32;
+                    *to = (at + i * apart) as u32;
+                }
+                n += len;
+            });
+            let last = phase.terms.iter().map(|t| t.left as usize).max().unwrap_or(0);
+            let farthest = from[..n].iter().max().map_or(0, |&f| f as usize);
+            let rows_of_result = to[..n].iter().max().map_or(0, |&t| t as usize + 1);
+            assert!(n == 0 || farthest + last < left.len() && rows_of_result * all.filters <= out.len());
+            let slabs = phase.terms.len().div_ceil(SLAB);
+            for (s, terms) in phase.terms.chunks(phase.terms.len().div_ceil(slabs)).enumerate() {
+                for column in (0..all.filters).step_by(wide) {
+                    let columns = wide.min(all.filters - column);
+                    let right = Right {
+                        panel: &filters[column * all.inner..],
+                        step: if columns == wide { wide } else { columns.next_multiple_of(V::N) },
+                    };
+                    let mut row = 0;
+                    while row < n {
+                        let left = Left { data: left, from: &from[row..n] };
+                        // SAFETY: what windows meet is in the box and rows of the result are in the part, as was asserted; terms are rows of
+                        // the packed matrix. The processor has the instructions.
+                        row += unsafe {
+                            let to = |r: usize| result.add(to[row + r] as usize * all.filters + column);
+                            tiles::<V, ROWS, VECTORS>(left, terms, &right, to, columns, s > 0)
+                        };
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Rows of the left matrix: where each begins.
+#[derive(Clone, Copy)]
+pub(super) struct Left<'a, T> {
+    pub(super) data: &'a [T],
+    pub(super) from: &'a [u32],
+}
+
+/// A panel of the right matrix, whose rows lie so far apart.
+pub(super) struct Right<'a, T> {
+    pub(super) panel: &'a [T],
+    pub(super) step: usize,
+}
+
+/// Computes a tile of as many rows as there are, up to `ROWS`; gives their number. Row `r` of the result begins at `to(r)`.
+///
+/// # Safety
+/// Rows and terms lead to elements of the left matrix, terms to rows of the panel as wide as the vectors that `columns` need. So many
+/// columns of each row of the result may be written. The processor has the instructions of `V`.
+#[inline(always)]
+pub(super) unsafe fn tiles<V: Vector, const ROWS: usize, const VECTORS: usize>(
+    left: Left<'_, V::T>,
+    terms: &[Term],
+    right: &Right<'_, V::T>,
+    to: impl Fn(usize) -> *mut V::T,
+    columns: usize,
+    adds: bool,
+) -> usize {
+    // SAFETY: says the caller.
+    unsafe {
+        match left.from.len() {
+            n if n >= ROWS => columns_of::<V, ROWS, VECTORS>(left, terms, right, to, columns, adds),
+            n if n >= 4 => columns_of::<V, 4, VECTORS>(left, terms, right, to, columns, adds),
+            n if n >= 2 => columns_of::<V, 2, VECTORS>(left, terms, right, to, columns, adds),
+            _ => columns_of::<V, 1, VECTORS>(left, terms, right, to, columns, adds),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn columns_of<V: Vector, const R: usize, const VECTORS: usize>(
+    left: Left<'_, V::T>,
+    terms: &[Term],
+    right: &Right<'_, V::T>,
+    to: impl Fn(usize) -> *mut V::T,
+    columns: usize,
+    adds: bool,
+) -> usize {
+    let to: [*mut V::T; R] = std::array::from_fn(to);
+    // SAFETY: says the caller of `tiles`.
+    unsafe {
+        if columns > V::N * (VECTORS - 1) {
+            tile::<V, R, VECTORS>(left, terms, right, to, columns, adds);
+        } else if columns > V::N {
+            tile::<V, R, 2>(left, terms, right, to, columns, adds);
+        } else {
+            tile::<V, R, 1>(left, terms, right, to, columns, adds);
+        }
+    }
+    R
+}
+
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "registers are named by constant indices into several arrays")]
+unsafe fn tile<V: Vector, const R: usize, const C: usize>(
+    left: Left<'_, V::T>,
+    terms: &[Term],
+    right: &Right<'_, V::T>,
+    to: [*mut V::T; R],
+    columns: usize,
+    adds: bool,
+) {
+    // SAFETY: says the caller of `tiles`.
+    unsafe {
+        let rows: [*const V::T; R] = std::array::from_fn(|r| left.data.as_ptr().add(left.from[r] as usize));
+        let (panel, step) = (right.panel.as_ptr(), right.step);
+        let mut sums = [[V::splat(V::T::default()); C]; R];
+        for term in terms {
+            let from = panel.add(term.right as usize * step);
+            let mut w = [V::splat(V::T::default()); C];
+            for c in 0..C {
+                w[c] = V::load(from.add(c * V::N));
+            }
+            for r in 0..R {
+                let x = V::splat(*rows[r].add(term.left as usize));
+                for c in 0..C {
+                    sums[r][c] = x.mul_add(w[c], sums[r][c]);
+                }
+            }
+        }
+        if columns == C * V::N {
+            for r in 0..R {
+                for c in 0..C {
+                    let to = to[r].add(c * V::N);
+                    if adds { V::load(to).add(sums[r][c]).store(to) } else { sums[r][c].store(to) }
+                }
+            }
+            return;
+        }
+        for r in 0..R {
+            let mut lanes = [V::T::default(); WIDEST];
+            for c in 0..C {
+                sums[r][c].store(lanes.as_mut_ptr().add(c * V::N));
+            }
+            for (i, &sum) in lanes[..columns].iter().enumerate() {
+                let to = to[r].add(i);
+                *to = if adds { *to + sum } else { sum };
+            }
+        }
+    }
+}
+
+/// Elements of the widest tile of all instruction sets.
+pub(super) const WIDEST: usize = 64;

@@ -1,0 +1,186 @@
+//! The gradient of a convolution with respect to its filters, where channels lie side by side.
+//!
+//! The product of windows and `dy` over positions: places (a channel and an element of the window) are rows, filters are columns,
+//! and the positions are summed up, from the same boxes and with the same tiles as in [`super::last`].
+//!
+//! Images, and places if images are few, are divided among parts. Each part of the images has a result of its own,
+//! `[places, filters]`; another step adds them up.
+
+use super::boxes::{Boxes, POSITIONS, Windows, with_room};
+use super::last::{Left, Right, SLAB, Term, WIDEST, tiles};
+use super::phase::Phase;
+use super::{Geometry, PARALLEL, PARTS};
+use crate::cpu::memory::Sources;
+use crate::cpu::vector::{Lane, Level, Task, Vector};
+use crate::plan::{Operand, Order};
+use anabranch_dsl::DType;
+use rayon::prelude::*;
+
+/// The gradient of a convolution with respect to its filters.
+#[derive(Clone, Debug)]
+pub(crate) struct ChannelsLastWeights {
+    boxes: Boxes,
+    batch: usize,
+    grid: [usize; 3],
+    filters: usize,
+    /// Of each place the offset from a position.
+    places: Vec<u32>,
+    /// Into how many parts the images are divided, and places in a part.
+    splits: usize,
+    rows: usize,
+}
+
+/// Most elements of the partial results of all parts.
+const PARTIAL: usize = 1 << 21;
+/// Fewest filters: fewer do not fill a vector.
+const FILTERS: usize = 8;
+/// Places in a part are a multiple of this.
+const GRAIN: usize = 24;
+
+impl ChannelsLastWeights {
+    /// For `x` in an order and `dy` in channels-last order; none if the other way suits it better.
+    pub(crate) fn new(g: &Geometry, order: Order) -> Option<ChannelsLastWeights> {
+        if g.groups != 1 || g.filters < FILTERS {
+            return None;
+        }
+        let phase = Phase::of_conv(g).pop()?;
+        // One channel lies in either order.
+        let order = if g.channels == 1 { Order::ChannelsLast } else { order };
+        let windows = Windows { grid: g.y, result: g.y, step: g.stride, taps: &phase.taps };
+        let boxes = Boxes::new(windows, g.channels, g.x, order, g.batch, 1)?;
+        let n = phase.taps.len();
+        let places: Vec<u32> =
+            (0..g.channels * n).map(|place| boxes.offset(phase.taps[place % n], place / n)).collect();
+        let splits = PARTS.min(g.batch).min(PARTIAL / (places.len() * g.filters)).max(1);
+        let parts = PARTS.div_ceil(splits);
+        let rows = places.len().div_ceil(parts).next_multiple_of(GRAIN).min(places.len());
+        Some(ChannelsLastWeights { boxes, batch: g.batch, grid: g.y, filters: g.filters, places, splits, rows })
+    }
+
+    pub(crate) fn multiplications(&self) -> usize {
+        self.batch * self.grid.iter().product::<usize>() * self.filters * self.places.len()
+    }
+
+    /// Number of partial results, one behind the other, that [`run`](Self::run) writes.
+    pub(crate) fn splits(&self) -> usize {
+        self.splits
+    }
+
+    /// The operands are `x` and `dy`, both dense.
+    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+        let x = operands[0].view();
+        match x.dtype {
+            DType::F32 => self.run_as::<f32>(operands, out, sources),
+            DType::F64 => self.run_as::<f64>(operands, out, sources),
+            other => panic!("a convolution of {other}"),
+        }
+    }
+
+    fn run_as<T: Lane + crate::cpu::element::Cell<Mem = T>>(
+        &self,
+        operands: &[Operand],
+        out: &mut [u8],
+        sources: &Sources<'_>,
+    ) {
+        let [x, dy] = [0, 1].map(|i| {
+            let view = operands[i].view();
+            &sources.elements::<T>(view.base)[view.offset..][..view.size()]
+        });
+        self.run_at(Level::best(), x, dy, bytemuck::cast_slice_mut(out));
+    }
+
+    pub(super) fn run_at<T: Lane>(&self, level: Level, x: &[T], dy: &[T], out: &mut [T]) {
+        let split = self.places.len() * self.filters;
+        let run = |s: usize, part: usize, out: &mut [T]| {
+            let images = s * self.batch / self.splits..(s + 1) * self.batch / self.splits;
+            let places = &self.places[part * self.rows..][..out.len() / self.filters];
+            with_room(|room| level.run(Run { all: self, x, dy, out, images, places, room }));
+        };
+        let of_split = |(s, out): (usize, &mut [T])| {
+            out.par_chunks_mut(self.rows * self.filters).enumerate().for_each(|(i, out)| run(s, i, out));
+        };
+        if self.multiplications() < PARALLEL {
+            for (s, out) in out.chunks_mut(split).enumerate() {
+                out.chunks_mut(self.rows * self.filters).enumerate().for_each(|(i, out)| run(s, i, out));
+            }
+        } else {
+            out.par_chunks_mut(split).enumerate().for_each(of_split);
+        }
+    }
+}
+
+/// Some places, over some images.
+struct Run<'a, T> {
+    all: &'a ChannelsLastWeights,
+    x: &'a [T],
+    dy: &'a [T],
+    /// `[places, filters]`
+    out: &'a mut [T],
+    images: std::ops::Range<usize>,
+    places: &'a [u32],
+    room: &'a mut [T],
+}
+
+#[repr(align(64))]
+struct Panel<T>([T; SLAB * WIDEST]);
+
+impl<T: Lane> Task<T> for Run<'_, T> {
+    #[inline(always)]
+    unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
+        let Run { all, x, dy, out, images, places, room } = self;
+        let (filters, wide) = (all.filters, V::N * VECTORS);
+        let plane: usize = all.grid.iter().product();
+        let per_line: usize = plane / all.grid[all.boxes.lines().0];
+        let last = places.iter().max().map_or(0, |&p| p as usize);
+        assert!(wide <= WIDEST && out.len() == places.len() * filters);
+        let result = out.as_mut_ptr();
+        let mut panel = Panel([T::default(); SLAB * WIDEST]);
+        let mut terms = [Term { left: 0, right: 0 }; POSITIONS];
+        let mut is_first = true;
+        for image in images.clone().step_by(all.boxes.images()) {
+            for n in 0..all.boxes.parts_of_image() {
+                let part = all.boxes.part(image, all.boxes.images().min(images.end - image), n);
+                // SAFETY: the caller says that the processor has the instructions of `V`.
+                let left = unsafe { all.boxes.fill::<V>(&part, x, room) };
+                let (mut n, step) = (0, all.boxes.apart());
+                all.boxes.for_each_line(&part, all.grid, |_, _, len, offset| {
+                    for (i, term) in terms[n..n + len].iter_mut().enumerate() {
+                        term.left = (offset + i * step) as u32;
+                    }
+                    n += len;
+                });
+                let terms = &mut terms[..n];
+                let farthest = terms.iter().map(|t| t.left as usize).max().unwrap_or(0);
+                assert!(n == 0 || farthest + last < left.len());
+                let dy = &dy[(image * plane + part.first * per_line) * filters..][..n * filters];
+                let slabs = n.div_ceil(SLAB).max(1);
+                let slab = n.div_ceil(slabs).max(1);
+                for (terms, dy) in terms.chunks_mut(slab).zip(dy.chunks(slab * filters)) {
+                    terms.iter_mut().enumerate().for_each(|(i, term)| term.right = i as u32);
+                    for column in (0..filters).step_by(wide) {
+                        let columns = wide.min(filters - column);
+                        for (to, from) in panel.0.chunks_exact_mut(wide).zip(dy.chunks_exact(filters)) {
+                            to[..columns].copy_from_slice(&from[column..column + columns]);
+                            to[columns..].fill(T::default());
+                        }
+                        let right = Right { panel: &panel.0, step: wide };
+                        let mut row = 0;
+                        while row < places.len() {
+                            let left = Left { data: left, from: &places[row..] };
+                            // SAFETY: what windows meet is in the box, as was asserted; there is a row of the panel for each position, and one of
+                            // the result for each place. The processor has the instructions.
+                            row += unsafe {
+                                let to = |r: usize| result.add((row + r) * filters + column);
+                                tiles::<V, ROWS, VECTORS>(left, terms, &right, to, columns, !is_first)
+                            };
+                        }
+                    }
+                    is_first = false;
+                }
+            }
+        }
+        if is_first {
+            out.fill(T::default());
+        }
+    }
+}
