@@ -17,7 +17,7 @@ use crate::cpu::kernels::Failed;
 use crate::cpu::memory::Sources;
 use crate::plan::{Operand, View};
 use anabranch_dsl::DType;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 /// Elements of one block.
 pub(super) const BLOCK: usize = 1024;
@@ -105,6 +105,8 @@ pub(super) struct Walk<'a> {
     bytes: [&'a [u8]; MAX_OPERANDS],
     /// The element at which local operands begin.
     base: usize,
+    /// A bit for each operand whose block of scratch memory holds a row again and again, from its first element on.
+    repeated: Cell<u32>,
 }
 
 /// Where an operation of a map writes.
@@ -406,7 +408,7 @@ impl Map {
                 Access::InPlace { .. } => {}
             }
         }
-        Walk { bytes, base }
+        Walk { bytes, base, repeated: Cell::new(0) }
     }
 
     /// Computes at most [`BLOCK`] elements from `first` on; results go to elements from the given one on.
@@ -429,7 +431,16 @@ impl Map {
                 Access::Strided { offset, axes } => match one_run(*offset, axes, first, len) {
                     Some((at, 1)) => direct[i] = &bytes[at * size..][..len * size],
                     Some((at, _)) if !fills => ones[i] = &bytes[at * size..][..*size],
-                    _ => gather(block, bytes, *size, *offset, axes, first),
+                    _ => {
+                        // A row that is the same for all, as a bias is, is brought once where blocks begin with it.
+                        let is_row = matches!(axes[..], [Axis { strides: [0], .. }, Axis { n, strides: [1] }] if first % n == 0);
+                        let repeated = walk.repeated.get();
+                        if !is_row || repeated & 1 << i == 0 {
+                            gather(block, bytes, *size, *offset, axes, first);
+                            let holds = u32::from(is_row && len == BLOCK) << i;
+                            walk.repeated.set(repeated & !(1 << i) | holds);
+                        }
+                    }
                 },
                 Access::InPlace { result, direct: false } => {
                     let (outs, start) = outs.as_ref().expect("a map in place has results");

@@ -17,6 +17,9 @@ use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
 use anabranch_dsl::ops::{EvalCx, OpDef};
 use anabranch_dsl::{HostTensor, Loc, Result, Type};
 
+/// As many channels fill a vector.
+const LANES: usize = 8;
+
 impl Lower<'_> {
     /// Lowers an operation of the table.
     pub(super) fn prim(&mut self, node: Node, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
@@ -214,7 +217,13 @@ impl Lower<'_> {
                     return Ok(None);
                 }
                 let has_channels = x.len() == attrs.indices("window").len() + 2;
-                let order = if has_channels { operands[0].order() } else { Order::RowMajor };
+                // What becomes larger is brought into the order of most convolutions before it does.
+                let grows = pooling == Pooling::MeanGrad && x.get(1).is_some_and(|&channels| channels >= LANES);
+                let order = match has_channels && self.options.fuse {
+                    true if grows => Order::ChannelsLast,
+                    true => operands[0].order(),
+                    false => Order::RowMajor,
+                };
                 let kernel = Kernel::Pool(Pool::new(pooling, x, y, order, attrs));
                 for view in &mut operands {
                     *view = self.arranged(view, order, def.name, data.loc);

@@ -160,8 +160,15 @@ impl<T: Lane> Task<T> for Run<'_, T> {
                     for column in (0..filters).step_by(wide) {
                         let columns = wide.min(filters - column);
                         for (to, from) in panel.0.chunks_exact_mut(wide).zip(dy.chunks_exact(filters)) {
-                            to[..columns].copy_from_slice(&from[column..column + columns]);
-                            to[columns..].fill(T::default());
+                            let from = &from[column..column + columns];
+                            if columns == wide {
+                                // Calls of the system's copy would take longer.
+                                let (to, from) = (to.as_chunks_mut::<4>().0, from.as_chunks::<4>().0);
+                                to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                            } else {
+                                to[..columns].copy_from_slice(from);
+                                to[columns..].fill(T::default());
+                            }
                         }
                         let right = Right { panel: &panel.0, step: wide };
                         let mut row = 0;

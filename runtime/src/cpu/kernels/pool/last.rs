@@ -1,24 +1,43 @@
 //! Pooling of tensors in channels-last order: `[batch, .., channels]`.
 //!
-//! Each element of a window is a row of channels side by side, some of which are done at a time: one pass over them for each element.
+//! Each element of a window is a row of channels side by side. Some of them are done at a time, so few that what is found of them
+//! stays in registers while the window is gone through.
+
+#![allow(clippy::needless_range_loop, reason = "lanes of registers are named by an index into several arrays")]
 
 use super::{NOWHERE, Number, Pool, Pooling, take_larger};
 
-/// Channels that are done at a time.
-const SOME: usize = 64;
+/// Channels that are done at a time, where there are so many.
+const MANY: usize = 16;
+const SOME: usize = 8;
+
+/// An image while it is pooled, whose operands are as in [`Pool::run`].
+pub(super) struct Image<'a, T> {
+    pub(super) channels: usize,
+    pub(super) first: &'a [T],
+    pub(super) second: &'a [T],
+    pub(super) out: &'a mut [T],
+}
 
 impl Pool {
-    /// Some channels of each position: calls `f(first element of the position in the result of all channels, position, number)`.
     #[inline(always)]
-    fn some_channels(&self, channels: usize, mut f: impl FnMut(usize, [usize; 3], usize, usize)) {
-        let mut at = 0;
+    pub(super) fn image<T: Number>(&self, mut image: Image<'_, T>) {
+        if matches!(self.pooling, Pooling::MaxGrad | Pooling::MeanGrad) {
+            image.out.fill(T::default());
+        }
+        let mut position = 0;
         for a in 0..self.y[0] {
             for b in 0..self.y[1] {
                 for c in 0..self.y[2] {
-                    for first in (0..channels).step_by(SOME) {
-                        f(at, [a, b, c], first, SOME.min(channels - first));
+                    let mut channel = 0;
+                    while channel < image.channels {
+                        channel += match image.channels - channel {
+                            MANY.. => self.at::<T, MANY>([a, b, c], position, channel, &mut image),
+                            SOME.. => self.at::<T, SOME>([a, b, c], position, channel, &mut image),
+                            _ => self.at::<T, 1>([a, b, c], position, channel, &mut image),
+                        };
                     }
-                    at += 1;
+                    position += 1;
                 }
             }
         }
@@ -32,123 +51,118 @@ impl Pool {
             let end = (start + self.window[i] as isize).min(self.x[i] as isize);
             start.max(0) as usize..end.max(0) as usize
         };
+        let columns = range(2);
         for a in range(0) {
             for b in range(1) {
-                for c in range(2) {
-                    f((a * self.x[1] + b) * self.x[2] + c);
+                let line = (a * self.x[1] + b) * self.x[2];
+                for c in columns.clone() {
+                    f(line + c);
                 }
             }
         }
     }
 
-    /// One image: `first` and `second` are the operands as in [`Pool::run`].
+    /// `N` channels of the position `g`, which is the `position`th one; gives `N`.
     #[inline(always)]
-    pub(super) fn image<T: Number>(&self, channels: usize, first: &[T], second: &[T], out: &mut [T]) {
-        if matches!(self.pooling, Pooling::MaxGrad | Pooling::MeanGrad) {
-            out.fill(T::default());
-        }
-        self.some_channels(
-            channels,
-            #[inline(always)]
-            |at, g, channel, n| {
-                let at = at * channels + channel;
-                let element = |p: usize| p * channels + channel..p * channels + channel + n;
-                match self.pooling {
-                    Pooling::Max => {
-                        let best = &mut out[at..at + n];
-                        let mut is_first = true;
-                        self.window_at(
-                            g,
-                            #[inline(always)]
-                            |p| {
-                                let x = &first[element(p)];
-                                if std::mem::take(&mut is_first) {
-                                    best.copy_from_slice(x);
-                                }
-                                best.iter_mut().zip(x).for_each(|(best, &x)| larger(best, x));
-                            },
-                        );
-                        if is_first {
-                            best.fill(T::default());
-                        }
-                    }
-                    Pooling::Pick => {
-                        let places = self.places(g, n, first, element);
-                        for (i, (y, &place)) in out[at..at + n].iter_mut().zip(&places).enumerate() {
-                            *y = if place == NOWHERE { T::default() } else { second[element(place as usize).start + i] };
-                        }
-                    }
-                    Pooling::MaxGrad => {
-                        let places = self.places(g, n, first, element);
-                        let dy = &second[at..at + n];
-                        self.window_at(
-                            g,
-                            #[inline(always)]
-                            |p| {
-                                let dx = out[element(p)].iter_mut();
-                                for ((dx, &dy), &place) in dx.zip(dy).zip(&places) {
-                                    *dx = *dx + if place == p as u32 { dy } else { T::default() };
-                                }
-                            },
-                        );
-                    }
-                    Pooling::Mean => {
-                        let sums = &mut out[at..at + n];
-                        sums.fill(T::default());
-                        self.window_at(
-                            g,
-                            #[inline(always)]
-                            |p| {
-                                sums.iter_mut().zip(&first[element(p)]).for_each(|(sum, &x)| *sum = *sum + x);
-                            },
-                        );
-                        let count = self.count::<T>(g);
-                        sums.iter_mut().for_each(|sum| *sum = sum.over(count));
-                    }
-                    Pooling::MeanGrad => {
-                        let (mut shares, count) = ([T::default(); SOME], self.count::<T>(g));
-                        shares.iter_mut().zip(&first[at..at + n]).for_each(|(share, dy)| *share = dy.over(count));
-                        self.window_at(
-                            g,
-                            #[inline(always)]
-                            |p| {
-                                out[element(p)].iter_mut().zip(&shares).for_each(|(dx, &share)| *dx = *dx + share);
-                            },
-                        );
-                    }
-                }
-            },
-        );
-    }
-
-    /// The places of the maxima of some channels.
-    #[inline(always)]
-    fn places<T: Number>(
+    fn at<T: Number, const N: usize>(
         &self,
         g: [usize; 3],
-        n: usize,
+        position: usize,
+        channel: usize,
+        image: &mut Image<'_, T>,
+    ) -> usize {
+        let &mut Image { channels, first, second, ref mut out } = image;
+        let start = |p: usize| p * channels + channel;
+        match self.pooling {
+            Pooling::Max => write(out, start(position), self.maxima_at::<T, N>(g, first, start).0),
+            Pooling::Pick => {
+                let (_, places) = self.maxima_at::<T, N>(g, first, start);
+                let picked = |i: usize| match places[i] {
+                    NOWHERE => T::default(),
+                    place => second[start(place as usize) + i],
+                };
+                write::<T, N>(out, start(position), std::array::from_fn(picked));
+            }
+            Pooling::MaxGrad => {
+                let (_, places) = self.maxima_at::<T, N>(g, first, start);
+                let dy = read::<T, N>(second, start(position));
+                self.window_at(
+                    g,
+                    #[inline(always)]
+                    |p| {
+                        let mut dx = read::<T, N>(out, start(p));
+                        for i in 0..N {
+                            dx[i] = dx[i] + if places[i] == p as u32 { dy[i] } else { T::default() };
+                        }
+                        write(out, start(p), dx);
+                    },
+                );
+            }
+            Pooling::Mean => {
+                let mut sums = [T::default(); N];
+                self.window_at(
+                    g,
+                    #[inline(always)]
+                    |p| {
+                        let x = read::<T, N>(first, start(p));
+                        for i in 0..N {
+                            sums[i] = sums[i] + x[i];
+                        }
+                    },
+                );
+                let count = self.count::<T>(g);
+                write(out, start(position), sums.map(|sum| sum.over(count)));
+            }
+            Pooling::MeanGrad => {
+                let count = self.count::<T>(g);
+                let shares = read::<T, N>(first, start(position)).map(|dy| dy.over(count));
+                self.window_at(
+                    g,
+                    #[inline(always)]
+                    |p| {
+                        let mut dx = read::<T, N>(out, start(p));
+                        for i in 0..N {
+                            dx[i] = dx[i] + shares[i];
+                        }
+                        write(out, start(p), dx);
+                    },
+                );
+            }
+        }
+        N
+    }
+
+    /// The maxima of some channels, and their places.
+    #[inline(always)]
+    fn maxima_at<T: Number, const N: usize>(
+        &self,
+        g: [usize; 3],
         x: &[T],
-        element: impl Fn(usize) -> std::ops::Range<usize>,
-    ) -> [u32; SOME] {
-        let (mut best, mut places) = ([T::default(); SOME], [NOWHERE; SOME]);
+        start: impl Fn(usize) -> usize,
+    ) -> ([T; N], [u32; N]) {
+        let (mut best, mut places) = ([T::default(); N], [NOWHERE; N]);
         self.window_at(
             g,
             #[inline(always)]
             |p| {
-                let found = best[..n].iter_mut().zip(&mut places[..n]);
-                for ((best, place), &x) in found.zip(&x[element(p)]) {
-                    take_larger(best, place, x, p as u32);
+                let x = read::<T, N>(x, start(p));
+                for i in 0..N {
+                    take_larger(&mut best[i], &mut places[i], x[i], p as u32);
                 }
             },
         );
-        places
+        (best, places)
     }
 }
 
-/// Takes a number if it is larger than the best one, or the first `NaN`.
+/// Some channels.
 #[inline(always)]
-#[allow(clippy::eq_op, reason = "what differs from itself is no number, and this compares whole vectors")]
-fn larger<T: Number>(best: &mut T, x: T) {
-    let better = (x > *best) | ((x != x) & (*best == *best));
-    *best = if better { x } else { *best };
+fn read<T: Number, const N: usize>(x: &[T], start: usize) -> [T; N] {
+    *x[start..].first_chunk().expect("the channels are there")
+}
+
+/// Overwrites some channels.
+#[inline(always)]
+fn write<T: Number, const N: usize>(out: &mut [T], start: usize, channels: [T; N]) {
+    *out[start..].first_chunk_mut().expect("the channels are there") = channels;
 }

@@ -126,7 +126,7 @@ impl Pool {
                         let i = part * planes + i;
                         let (a, b) = (&first[i * sizes[1]..][..sizes[1]], &second[i * sizes[2]..][..sizes[2]]);
                         if let Some(channels) = self.channels {
-                            self.image(channels, a, b, out);
+                            self.image(last::Image { channels, first: a, second: b, out });
                             continue;
                         }
                         match self.pooling {
