@@ -1,15 +1,21 @@
-//! Convolutions and their gradients as products of matrices that are never made: blocks of one operand are gathered into a small
-//! panel on the stack, and multiplied from there.
+//! Convolutions and their gradients as products of matrices that are never made. There are two ways, and the shape decides:
 //!
-//! | operation | computed by | matrix of |
+//! | operation | channels side by side | positions side by side |
 //! |---|---|---|
-//! | `conv` | [`Gather`] | filters, times windows of `x` |
-//! | `conv_input_grad` | [`Gather`] | filters with channels first, times windows of `y` |
-//! | `conv_weight_grad` | [`Weights`] | `y`, times windows of `x` |
+//! | `conv` | [`ChannelsLast`]: windows of `x`, times filters | [`Gather`]: filters, times windows of `x` |
+//! | `conv_input_grad` | the same, windows of `y` and filters with channels first | the same |
+//! | `conv_weight_grad` | [`ChannelsLastWeights`]: windows of `x`, times `y` | [`Weights`]: `y`, times windows of `x` |
 //!
-//! Tensors are `[batch, channels, ..]` and dense. One, two and three axes are all three, the first ones of extent 1. Work is
-//! split into parts whose sizes follow from the shapes, so results are the same bits for any number of threads; no part
-//! takes memory from the allocator.
+//! With channels side by side (tensors are `[batch, .., channels]` in memory) vectors are along the channels of the result. Windows are
+//! read from the part of the source that they meet, which is copied but once ([`boxes`]). That is the way if there are enough channels
+//! to fill a vector, one group, and room for that part.
+//!
+//! With positions side by side (tensors are `[batch, channels, ..]` in memory) vectors are along the positions. Blocks of windows are gathered
+//! into a small panel on the stack, and multiplied from there; few filters and small windows go without the panel. This is the way for
+//! groups, depthwise convolutions among them, for few channels, and for lines of images that are too long for a box.
+//!
+//! One, two and three axes are all three, the first ones of extent 1. Work is split into parts whose sizes follow from the shapes, so
+//! results are the same bits for any number of threads. No part takes memory from the allocator, but for the boxes of a thread, once.
 
 mod boxes;
 mod gather;

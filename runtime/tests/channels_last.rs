@@ -1,0 +1,241 @@
+//! Tensors whose channels lie side by side in memory, against the interpreter, which knows of no order: what convolutions give, what
+//! follows it, and where it is brought into row-major order again.
+
+mod support;
+
+use anabranch_dsl::ops::random::Key;
+use anabranch_dsl::ops::{ConvOptions, PoolOptions};
+use anabranch_dsl::{Any, DType, HostTensor, autodiff, trace};
+use anabranch_runtime::Program;
+use support::{branch, check, check_f32, check_threads, traced, while_loop};
+
+/// Numbers that are not regular, around zero.
+fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
+    let n: usize = shape.iter().product();
+    let at = |i: usize| ((i * 7919 + 13) % 1009) as f64 / 500.0 - 1.0;
+    match dtype {
+        DType::F32 => HostTensor::new(shape, (0..n).map(|i| at(i) as f32).collect::<Vec<_>>()),
+        _ => HostTensor::new(shape, (0..n).map(at).collect::<Vec<_>>()),
+    }
+}
+
+/// A loss that depends on each element in another way, and its gradients.
+fn with_gradients(y: Any, of: &[Any]) -> Vec<Any> {
+    let loss = y.mul(y).mul(y + 1.0).sum_all();
+    [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], of)].concat()
+}
+
+/// The same elements with the second axis last in memory.
+fn last(x: Any) -> Any {
+    let rank = x.rank() as isize;
+    let to: Vec<isize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+    let back: Vec<isize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    // A copy in the order of the permuted axes, seen in the order of the first ones.
+    x.permute(to).add(x.number(0.0)).permute(back)
+}
+
+fn same() -> ConvOptions<2> {
+    ConvOptions::new().padding(1)
+}
+
+#[test]
+fn convolutions_choose_the_order_of_their_results() {
+    let inputs = [numbers(&[2, 3, 6, 5], DType::F32), numbers(&[16, 3, 3, 3], DType::F32)];
+    let graph = traced(&inputs, |x| vec![x[0].conv(x[1], &same()).relu().max_pool(&PoolOptions::<2>::new(2))]).graph;
+    let plan = Program::new(graph.clone()).unwrap_or_else(|e| panic!("{e}")).explain();
+    assert!(plan.contains("f32[2, 6, 5, 16] = conv.relu") && plan.contains("f32[2, 3, 2, 16] = max_pool"), "{plan}");
+    let plan = Program::without_fusion(graph).unwrap_or_else(|e| panic!("{e}")).explain();
+    assert!(plan.contains("f32[2, 16, 6, 5]") && !plan.contains("f32[2, 6, 5, 16]"), "{plan}");
+}
+
+#[test]
+fn filters_of_every_number() {
+    for filters in (8..=26).chain([40, 64]) {
+        for dtype in [DType::F32, DType::F64] {
+            let inputs = [numbers(&[3, 5, 4, 6], dtype), numbers(&[filters, 5, 3, 2], dtype)];
+            let all = |x: &[Any]| with_gradients(x[0].conv(x[1], &ConvOptions::<2>::new()), x);
+            if dtype == DType::F64 { check(&inputs, all).map(drop).expect("it runs") } else { check_f32(&inputs, 1e-5, all) }
+        }
+    }
+}
+
+#[test]
+fn channels_that_have_gradients_fill_vectors() {
+    for stride in [[1, 1], [2, 1], [1, 3], [3, 4]] {
+        for dilation in [[1, 1], [2, 1]] {
+            for padding in [[(0, 0), (0, 0)], [(1, 2), (3, 0)]] {
+                let options = ConvOptions::<2>::new().stride(stride).dilation(dilation).padding_sides(padding);
+                let inputs = [numbers(&[2, 9, 7, 8], DType::F64), numbers(&[11, 9, 3, 2], DType::F64)];
+                for order in [|x: Any| x, last] {
+                    check(&inputs, |x| with_gradients(order(x[0]).conv(x[1], &options), x)).expect("it runs");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_and_three_axes() {
+    let inputs = [numbers(&[2, 8, 300], DType::F64), numbers(&[9, 8, 5], DType::F64)];
+    let options = ConvOptions::<1>::new().padding(2).dilation(3);
+    check(&inputs, |x| with_gradients(x[0].conv(x[1], &options), x)).expect("it runs");
+    let inputs = [numbers(&[2, 8, 4, 5, 6], DType::F64), numbers(&[10, 8, 3, 2, 3], DType::F64)];
+    let options = ConvOptions::<3>::new().padding([1, 0, 2]).stride([1, 2, 1]).dilation([1, 1, 2]);
+    check(&inputs, |x| with_gradients(x[0].conv(x[1], &options), x)).expect("it runs");
+}
+
+/// Planes of one element, images without elements, and windows that see nothing but zeros.
+#[test]
+fn small_planes() {
+    for (x, w, padding) in [([3, 8, 1, 1], [8, 8, 1, 1], 0), ([2, 8, 3, 3], [8, 8, 3, 3], 0), ([1, 8, 1, 2], [9, 8, 3, 3], 2)] {
+        let inputs = [numbers(&x, DType::F64), numbers(&w, DType::F64)];
+        let options = ConvOptions::<2>::new().padding(padding);
+        check(&inputs, |x| with_gradients(x[0].conv(x[1], &options).relu(), x)).expect("it runs");
+    }
+    let inputs = [numbers(&[0, 8, 4, 4], DType::F32), numbers(&[8, 8, 3, 3], DType::F32)];
+    check(&inputs, |x| with_gradients(x[0].conv(x[1], &same()), x)).expect("it runs");
+    let inputs = [numbers(&[2, 0, 4, 4], DType::F32), numbers(&[8, 0, 3, 3], DType::F32)];
+    check(&inputs, |x| with_gradients(x[0].conv(x[1], &same()), x)).expect("it runs");
+}
+
+fn pooled<const D: usize>(x: Any, options: &PoolOptions<D>) -> Vec<Any> {
+    let mut results = Vec::new();
+    for y in [x.max_pool(options), x.avg_pool(options), x.avg_pool(&options.count_padding(false))] {
+        let loss = y.mul(y).mul(y + 1.0).sum_all();
+        let dx = autodiff::vjp(&[(loss, loss.number(1.0))], &[x])[0];
+        let slope = dx.mul(dx).sum_all();
+        results.extend([y, dx, autodiff::vjp(&[(slope, slope.number(1.0))], &[x])[0]]);
+    }
+    results
+}
+
+#[test]
+fn pooling_of_every_number_of_channels() {
+    for channels in [1, 3, 7, 8, 9, 16, 25, 40] {
+        for (window, stride, padding) in [(1, 1, 0), (2, 2, 0), (3, 2, 1), (2, 3, 1), (4, 4, 2)] {
+            let options = PoolOptions::<2>::new(window).stride(stride).padding(padding);
+            check(&[numbers(&[2, channels, 5, 7], DType::F64)], |x| pooled(last(x[0]), &options)).expect("it runs");
+        }
+    }
+    let options = PoolOptions::<3>::new([2, 3, 2]).stride(1);
+    check(&[numbers(&[2, 9, 4, 5, 6], DType::F64)], |x| pooled(last(x[0]), &options)).expect("it runs");
+    let options = PoolOptions::<1>::new(3).stride(2).padding_sides([(2, 1)]);
+    check(&[numbers(&[2, 9, 30], DType::F64)], |x| pooled(last(x[0]), &options)).expect("it runs");
+    // Windows over the last axes of others than images have no channels.
+    check(&[numbers(&[2, 9, 30], DType::F64)], |x| pooled(last(x[0]), &PoolOptions::<2>::new(2))).expect("it runs");
+    check(&[numbers(&[2, 9, 8, 8], DType::F64)], |x| pooled(last(x[0]), &PoolOptions::<1>::new(2))).expect("it runs");
+}
+
+/// Equal maxima and numbers that are none, in all places.
+#[test]
+fn the_place_of_a_maximum_is_that_of_the_reference() {
+    let x: Vec<f32> = (0..2 * 17 * 60)
+        .map(|i| if i % 13 == 5 { f32::NAN } else { [-0.0, 0.0, 1.0, f32::NEG_INFINITY][i * 7 % 11 % 4] })
+        .collect();
+    let shape = [2, 17, 6, 10];
+    check(&[HostTensor::new(shape, x), numbers(&shape, DType::F32)], |x| {
+        let options = PoolOptions::<2>::new(3).stride(2).padding(1);
+        let (x, other) = (last(x[0]), last(x[1]));
+        let y = x.max_pool(&options);
+        let to_x = autodiff::vjp(&[(y, other.max_pool(&options))], &[x])[0];
+        let picked = autodiff::vjp(&[(to_x.mul(other).sum_all(), x.number(1.0).sum_all())], &[other])[0];
+        vec![y, to_x, picked]
+    })
+    .expect("it runs");
+}
+
+/// Sums over every set of axes, and what else reads a tensor in this order.
+#[test]
+fn what_follows_reads_any_order() {
+    let inputs = [numbers(&[3, 8, 4, 5], DType::F64), numbers(&[3, 8, 4, 5], DType::F64), numbers(&[8, 1, 1], DType::F64)];
+    for axes in 0..16usize {
+        let axes: Vec<isize> = (0..4).filter(|a| axes >> a & 1 == 1).collect();
+        check(&inputs, |x| {
+            let (a, b) = (last(x[0]), x[1]);
+            let sums = |x: Any| vec![x.sum(&axes[..], false), x.max(&axes[..], true), x.mul(x).mean(&axes[..], false)];
+            [sums(a), sums(a.mul(b).add(x[2])), sums(a.mul(last(b)))].concat()
+        })
+        .expect("it runs");
+    }
+    check(&inputs, |x| {
+        let (a, b) = (last(x[0]), last(x[1]));
+        vec![
+            a,
+            Any::concat(&[a, b], 1),
+            Any::concat(&[a, x[1]], 2),
+            a.softmax(1),
+            a.softmax(-1),
+            a.cumsum(2),
+            a.argmax(1),
+            a.matmul(b.permute([0, 1, 3, 2])),
+            a.reshape([3, 160]),
+            a.reshape([3, 2, 4, 4, 5]).mul(a.number(2.0)),
+            a.slice(1, 2, 7).exp(),
+            a.slice(2, 1, 3).mul(b.slice(2, 0, 2)),
+            a.pad(3, 1, 2, a.number(0.5)),
+            a.flip([1, 2]).neg(),
+            a.lt(b).select(a, x[1]),
+            a.cast(DType::F32),
+            a.cast(DType::F16).cast(DType::F64),
+        ]
+    })
+    .expect("it runs");
+}
+
+/// Blocks of a network: biases, normalization over images, a sum with what was before, and parts side by side.
+#[test]
+fn blocks_of_networks() {
+    let shapes: [&[usize]; 6] = [&[4, 3, 12, 10], &[8, 3, 3, 3], &[8, 1, 1], &[8, 8, 3, 3], &[8, 16, 1, 1], &[8 * 30, 5]];
+    let inputs = shapes.map(|shape| numbers(shape, DType::F64));
+    check(&inputs, |x| {
+        let normal = |h: Any| {
+            let mean = h.mean([0, 2, 3], true);
+            h.sub(mean).div(h.var([0, 2, 3], true).add(h.number(1e-3)).sqrt())
+        };
+        let first = normal(x[0].conv(x[1], &same()).add(x[2])).relu();
+        let second = normal(first.conv(x[3], &same())).add(first).relu();
+        let joined = Any::concat(&[first, second], 1).conv(x[4], &ConvOptions::<2>::new()).tanh();
+        let small = joined.max_pool(&PoolOptions::<2>::new(2)).reshape([4, 8 * 30]);
+        with_gradients(small.matmul(x[5]), x)
+    })
+    .expect("it runs");
+}
+
+/// Random numbers are counted in row-major order, whatever lies beside them.
+#[test]
+fn masks_are_the_same_in_any_order() {
+    let inputs = [numbers(&[2, 3, 6, 5], DType::F64), numbers(&[8, 3, 3, 3], DType::F64)];
+    check(&inputs, |x| {
+        let key = Key::new(7);
+        with_gradients(x[0].conv(x[1], &same()).dropout(0.4, key).relu(), x)
+    })
+    .expect("it runs");
+}
+
+/// Loops and branches carry such tensors, and gradients keep them in stacks.
+#[test]
+fn loops_and_branches_carry_any_order() {
+    let inputs = [numbers(&[2, 8, 5, 4], DType::F64), numbers(&[8, 8, 3, 3], DType::F64)];
+    check(&inputs, |x| {
+        let constant = |i: i32| trace::constant(HostTensor::scalar(i));
+        let step = |h: Any| h.conv(x[1], &same()).tanh();
+        let r = while_loop(&[constant(0), x[0]], |s| s[0].lt(constant(3)), |s| vec![s[0].add(constant(1)), step(s[1])]);
+        let y = branch(r[0].lt(constant(9)), || vec![step(r[1]).max_pool(&PoolOptions::<2>::new(2))], || vec![r[1].slice(2, 0, 2).slice(3, 0, 2)]);
+        with_gradients(y[0], x)
+    })
+    .expect("it runs");
+}
+
+/// The same bits by one thread and by several, where images are divided and where some share a part.
+#[test]
+fn threads_change_nothing() {
+    for (x, w) in [([1, 8, 60, 50], [16, 8, 3, 3]), ([33, 8, 5, 4], [24, 8, 3, 3]), ([2, 8, 1, 4000], [9, 8, 1, 7])] {
+        let inputs = [numbers(&x, DType::F32), numbers(&w, DType::F32)];
+        let graph = traced(&inputs, |x| {
+            let y = x[0].conv(x[1], &ConvOptions::<2>::new());
+            let pooled = y.max_pool(&PoolOptions::<2>::new(1).stride(2));
+            [with_gradients(y, x), with_gradients(pooled, x)].concat()
+        });
+        check_threads(&Program::new(graph.graph).unwrap_or_else(|e| panic!("{e}")), &inputs);
+    }
+}
