@@ -343,7 +343,9 @@ impl<T: Lane> Tile<T> {
         // SAFETY: as for `Block::run`.
         unsafe {
             let mut sums = [[V::splat(T::default()); VECTORS]; ROWS];
-            let (mut left, mut right) = (self.left, self.right);
+            // Rows that are as many pointers, and one offset: a pointer that moves from row to row would wait for each move.
+            let rows: [*const T; ROWS] = std::array::from_fn(|r| self.left.add(r * self.left_at.down));
+            let (mut at, mut right) = (0, self.right);
             for r in 0..ROWS {
                 V::prefetch(self.result.wrapping_add(r * self.result_at.down));
             }
@@ -352,13 +354,13 @@ impl<T: Lane> Tile<T> {
             }
             for _ in 0..self.depth {
                 let panel: [V; VECTORS] = std::array::from_fn(|c| V::load(right.add(c * V::N)));
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    let x = V::splat(*left.add(r * self.left_at.down));
+                for (row, sums) in rows.iter().zip(&mut sums) {
+                    let x = V::splat(*row.add(at));
                     for (sum, &w) in sums.iter_mut().zip(&panel) {
                         *sum = x.mul_add(w, *sum);
                     }
                 }
-                left = left.add(self.left_at.right);
+                at += self.left_at.right;
                 right = right.add(self.step);
             }
             if self.result_at.right == 1 && self.columns == V::N * VECTORS {
