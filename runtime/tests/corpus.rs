@@ -32,6 +32,11 @@ fn every_case_with_all_parts_of_the_compiler_off() {
 }
 
 #[test]
+fn every_case_without_native_code() {
+    corpus::check(|graph, inputs| Program::without_native_code(graph.clone())?.run(inputs, &mut vec![]));
+}
+
+#[test]
 fn every_case_optimized() {
     corpus::check(|graph, inputs| {
         let mut graph = graph.clone();
@@ -40,7 +45,7 @@ fn every_case_optimized() {
     });
 }
 
-/// Inside of a loop the operands are captured, and the result is computed again into the same memory.
+/// Inside of a loop the operands are captured, and the result is computed again into the same memory; with each part of the compiler on and off.
 #[test]
 fn every_case_in_a_loop() {
     let mut n = 0;
@@ -64,6 +69,24 @@ fn every_case_in_a_loop() {
         let traced = traced.unwrap_or_else(|e| panic!("{e}"));
         let expected = run(&single, &case.inputs);
         assert_eq!(run(&traced.graph, &case.inputs), expected, "{}: {}", case.op.name, case.name);
+        let optimized = |pipeline: Pipeline| {
+            let mut graph = traced.graph.clone();
+            pipeline.run(&mut graph);
+            graph
+        };
+        let unhoisted = || optimized(Pipeline::standard().without("merge_products").without("products"));
+        let engines = [
+            ("optimized", Program::new(optimized(Pipeline::standard()))),
+            ("without hoisting", Program::new(unhoisted())),
+            ("without fusion", Program::without_fusion(optimized(Pipeline::standard()))),
+            ("without native code", Program::without_native_code(optimized(Pipeline::standard()))),
+            ("with all of these off", Program::unoptimized(unhoisted())),
+        ];
+        for (engine, program) in engines {
+            let given = program.and_then(|program| program.run(&case.inputs, &mut vec![]));
+            let wrong = case.verdict(&given);
+            assert!(wrong.is_none(), "{engine}: {}: {}: {wrong:?}", case.op.name, case.name);
+        }
         n += 1;
     }
     assert!(n > 100, "only {n} cases");

@@ -113,7 +113,7 @@ fn compare(case: &Case) -> Result<Found, String> {
     let mut optimized = specialize(&traced.graph, &signature).map_err(|e| format!("specializing: {e}"))?;
     Pipeline::standard().checked(true).run(&mut optimized);
     let mut unhoisted = specialize(&traced.graph, &signature).map_err(|e| format!("specializing: {e}"))?;
-    Pipeline::standard().without("products").checked(true).run(&mut unhoisted);
+    Pipeline::standard().without("merge_products").without("products").checked(true).run(&mut unhoisted);
     let compile = |graph: &Graph, by: fn(Graph) -> anabranch::dsl::Result<Program>| {
         by(graph.clone()).map_err(|e| format!("compiling: {e}"))
     };
