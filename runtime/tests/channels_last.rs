@@ -54,7 +54,11 @@ fn filters_of_every_number() {
         for dtype in [DType::F32, DType::F64] {
             let inputs = [numbers(&[3, 5, 4, 6], dtype), numbers(&[filters, 5, 3, 2], dtype)];
             let all = |x: &[Any]| with_gradients(x[0].conv(x[1], &ConvOptions::<2>::new()), x);
-            if dtype == DType::F64 { check(&inputs, all).map(drop).expect("it runs") } else { check_f32(&inputs, 1e-5, all) }
+            if dtype == DType::F64 {
+                check(&inputs, all).map(drop).expect("it runs")
+            } else {
+                check_f32(&inputs, 1e-5, all)
+            }
         }
     }
 }
@@ -75,6 +79,22 @@ fn channels_that_have_gradients_fill_vectors() {
 }
 
 #[test]
+fn each_channel_by_itself() {
+    for channels in [2, 8, 9, 16, 21, 40] {
+        for options in [same(), ConvOptions::new().stride(2), ConvOptions::new().stride([1, 3]).dilation(2)] {
+            let options = options.groups(channels);
+            let inputs = [numbers(&[3, channels, 6, 7], DType::F64), numbers(&[channels, 1, 3, 2], DType::F64)];
+            for order in [|x: Any| x, last] {
+                check(&inputs, |x| with_gradients(order(x[0]).conv(x[1], &options), x)).expect("it runs");
+            }
+        }
+    }
+    // Groups of several channels are in row-major order.
+    let inputs = [numbers(&[2, 16, 6, 7], DType::F64), numbers(&[16, 8, 3, 3], DType::F64)];
+    check(&inputs, |x| with_gradients(last(x[0]).conv(x[1], &same().groups(2)), x)).expect("it runs");
+}
+
+#[test]
 fn one_and_three_axes() {
     let inputs = [numbers(&[2, 8, 300], DType::F64), numbers(&[9, 8, 5], DType::F64)];
     let options = ConvOptions::<1>::new().padding(2).dilation(3);
@@ -87,7 +107,9 @@ fn one_and_three_axes() {
 /// Planes of one element, images without elements, and windows that see nothing but zeros.
 #[test]
 fn small_planes() {
-    for (x, w, padding) in [([3, 8, 1, 1], [8, 8, 1, 1], 0), ([2, 8, 3, 3], [8, 8, 3, 3], 0), ([1, 8, 1, 2], [9, 8, 3, 3], 2)] {
+    for (x, w, padding) in
+        [([3, 8, 1, 1], [8, 8, 1, 1], 0), ([2, 8, 3, 3], [8, 8, 3, 3], 0), ([1, 8, 1, 2], [9, 8, 3, 3], 2)]
+    {
         let inputs = [numbers(&x, DType::F64), numbers(&w, DType::F64)];
         let options = ConvOptions::<2>::new().padding(padding);
         check(&inputs, |x| with_gradients(x[0].conv(x[1], &options).relu(), x)).expect("it runs");
@@ -147,7 +169,8 @@ fn the_place_of_a_maximum_is_that_of_the_reference() {
 /// Sums over every set of axes, and what else reads a tensor in this order.
 #[test]
 fn what_follows_reads_any_order() {
-    let inputs = [numbers(&[3, 8, 4, 5], DType::F64), numbers(&[3, 8, 4, 5], DType::F64), numbers(&[8, 1, 1], DType::F64)];
+    let inputs =
+        [numbers(&[3, 8, 4, 5], DType::F64), numbers(&[3, 8, 4, 5], DType::F64), numbers(&[8, 1, 1], DType::F64)];
     for axes in 0..16usize {
         let axes: Vec<isize> = (0..4).filter(|a| axes >> a & 1 == 1).collect();
         check(&inputs, |x| {
@@ -185,7 +208,8 @@ fn what_follows_reads_any_order() {
 /// Blocks of a network: biases, normalization over images, a sum with what was before, and parts side by side.
 #[test]
 fn blocks_of_networks() {
-    let shapes: [&[usize]; 6] = [&[4, 3, 12, 10], &[8, 3, 3, 3], &[8, 1, 1], &[8, 8, 3, 3], &[8, 16, 1, 1], &[8 * 30, 5]];
+    let shapes: [&[usize]; 6] =
+        [&[4, 3, 12, 10], &[8, 3, 3, 3], &[8, 1, 1], &[8, 8, 3, 3], &[8, 16, 1, 1], &[8 * 30, 5]];
     let inputs = shapes.map(|shape| numbers(shape, DType::F64));
     check(&inputs, |x| {
         let normal = |h: Any| {
@@ -220,7 +244,11 @@ fn loops_and_branches_carry_any_order() {
         let constant = |i: i32| trace::constant(HostTensor::scalar(i));
         let step = |h: Any| h.conv(x[1], &same()).tanh();
         let r = while_loop(&[constant(0), x[0]], |s| s[0].lt(constant(3)), |s| vec![s[0].add(constant(1)), step(s[1])]);
-        let y = branch(r[0].lt(constant(9)), || vec![step(r[1]).max_pool(&PoolOptions::<2>::new(2))], || vec![r[1].slice(2, 0, 2).slice(3, 0, 2)]);
+        let y = branch(
+            r[0].lt(constant(9)),
+            || vec![step(r[1]).max_pool(&PoolOptions::<2>::new(2))],
+            || vec![r[1].slice(2, 0, 2).slice(3, 0, 2)],
+        );
         with_gradients(y[0], x)
     })
     .expect("it runs");

@@ -169,7 +169,10 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
         ("plan after all passes", optimized.clone().and_then(planned)),
         ("plan without fusion", optimized.clone().and_then(Program::without_fusion).and_then(run_plan)),
         ("plan without native code", optimized.and_then(Program::without_native_code).and_then(run_plan)),
-        ("plan without hoisting", passed(Pipeline::standard().without("merge_products").without("products")).and_then(planned)),
+        (
+            "plan without hoisting",
+            passed(Pipeline::standard().without("merge_products").without("products")).and_then(planned),
+        ),
         ("plan without any of them", Program::unoptimized(traced.graph.clone()).and_then(run_plan)),
     ];
     outcomes.extend(scattered);

@@ -68,12 +68,15 @@ impl Copy {
         match (self.part, self.axes.split_first()) {
             (Some(part), Some((outer, inner))) => {
                 let some = if inner.len() == 1 { SOME } else { 1 };
-                let parts = to[start[0] as usize..].par_chunks_mut(part * some).take(outer.n.div_ceil(some)).enumerate();
+                let parts =
+                    to[start[0] as usize..].par_chunks_mut(part * some).take(outer.n.div_ceil(some)).enumerate();
                 parts.for_each(|(i, to)| {
                     let first = i * some;
                     let start = [0, start[1] + first as isize * outer.strides[1]];
                     match inner {
-                        [inner] => copy(&[Axis { n: some.min(outer.n - first), ..*outer }, inner.clone()], from, to, start),
+                        [inner] => {
+                            copy(&[Axis { n: some.min(outer.n - first), ..*outer }, inner.clone()], from, to, start)
+                        }
                         _ => copy(inner, from, to, start),
                     }
                 });
@@ -98,7 +101,14 @@ fn copy<M: bytemuck::Pod>(axes: &[Axis<2>], from: &[M], to: &mut [M], start: [is
             if *down > 0 && *apart > 0 =>
         {
             for_each(outer, start, &mut |[t, f]| {
-                transpose(rows.n, columns.n, &mut to[t as usize..], *down as usize, &from[f as usize..], *apart as usize);
+                transpose(
+                    rows.n,
+                    columns.n,
+                    &mut to[t as usize..],
+                    *down as usize,
+                    &from[f as usize..],
+                    *apart as usize,
+                );
             });
         }
         _ => for_each(axes, start, &mut |[t, f]| to[t as usize] = from[f as usize]),

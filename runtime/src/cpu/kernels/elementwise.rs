@@ -433,7 +433,8 @@ impl Map {
                     Some((at, _)) if !fills => ones[i] = &bytes[at * size..][..*size],
                     _ => {
                         // A row that is the same for all, as a bias is, is brought once where blocks begin with it.
-                        let is_row = matches!(axes[..], [Axis { strides: [0], .. }, Axis { n, strides: [1] }] if first % n == 0);
+                        let is_row =
+                            matches!(axes[..], [Axis { strides: [0], .. }, Axis { n, strides: [1] }] if first % n == 0);
                         let repeated = walk.repeated.get();
                         if !is_row || repeated & 1 << i == 0 {
                             gather(block, bytes, *size, *offset, axes, first);

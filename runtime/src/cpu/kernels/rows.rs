@@ -30,7 +30,7 @@ const CHUNK: usize = 1 << 15;
 /// Chunks of a kernel with columns, which need memory for each.
 const MAX_CHUNKS: usize = 16;
 /// Bytes of the tensors' rows in one block: they stay in the second-level cache.
-const BLOCK_BYTES: usize = 1 << 17;
+const BLOCK_BYTES: usize = 1 << 18;
 
 /// What a stage computes.
 #[derive(Clone, Debug)]

@@ -14,8 +14,8 @@ mod products;
 use super::draft::{Arm, Draft, Item, Loop, Move};
 use super::updates::updates;
 use super::{
-    Assign, Base, BufferId, Instr, Meaning, Operand, Order, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, View,
-    reg_view,
+    Assign, Base, BufferId, Instr, Meaning, Operand, Order, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId,
+    View, reg_view,
 };
 use crate::cpu::element::scalar_to_reg;
 use crate::cpu::kernels::Kernel;

@@ -354,7 +354,14 @@ impl Lower<'_> {
         let mut steps = vec![self.add_step(kernel, operands, Out::View(parts.clone()), None, def.name, data.loc)];
         if splits > 1 {
             let sum = Kernel::Reduce(Reduce::new(Reduction::Sum, &parts, &[0]));
-            steps.push(self.add_step(sum, vec![Operand::View(parts)], Out::View(out.clone()), None, def.name, data.loc));
+            steps.push(self.add_step(
+                sum,
+                vec![Operand::View(parts)],
+                Out::View(out.clone()),
+                None,
+                def.name,
+                data.loc,
+            ));
         }
         for step in steps {
             self.emit(Instr::Run(step));

@@ -13,6 +13,8 @@ use std::cell::RefCell;
 
 /// Elements of the memory that a thread has for boxes.
 const ROOM: usize = 1 << 16;
+/// Elements behind a box that may be read as the rest of a vector.
+const REST: usize = 64;
 /// Elements of boxes, if a line of positions does not need more: they stay in the second level of the cache beside what they meet.
 const WANTED: usize = 1 << 15;
 /// Most positions of a part.
@@ -59,6 +61,8 @@ pub(super) struct Windows<'a> {
     pub(super) result: [usize; 3],
     pub(super) step: [usize; 3],
     pub(super) taps: &'a [[isize; 3]],
+    /// Whether vectors of channels are read, of which the last one may reach beyond the box.
+    pub(super) has_rest: bool,
 }
 
 impl Boxes {
@@ -71,7 +75,7 @@ impl Boxes {
         batch: usize,
         least_parts: usize,
     ) -> Option<Boxes> {
-        let Windows { grid, result, step, taps } = windows;
+        let Windows { grid, result, step, taps, has_rest } = windows;
         if taps.is_empty() || channels == 0 || batch == 0 || grid.contains(&0) {
             return None;
         }
@@ -86,14 +90,14 @@ impl Boxes {
             let end = ((grid[i] - 1) * step[i] + reach[i]) as isize + low[i];
             low[i] >= 0 && end < source[i] as isize
         });
-        let is_direct = order == Order::ChannelsLast && has_no_edges;
+        let is_direct = order == Order::ChannelsLast && has_no_edges && !has_rest;
         let extents = |lines: usize| -> [usize; 3] {
             std::array::from_fn(|i| (if i == axis { lines } else { grid[i] } - 1) * step[i] + reach[i] + 1)
         };
         let size = |lines: usize| extents(lines).iter().product::<usize>().saturating_mul(channels);
         let per_line: usize = (0..3).filter(|&i| i != axis).map(|i| grid[i]).product();
         let fits = |lines: usize, room: usize| (is_direct || size(lines) <= room) && lines * per_line <= POSITIONS;
-        if !fits(1, ROOM) {
+        if !fits(1, ROOM - REST) {
             return None;
         }
         let parts_of_image = least_parts.div_ceil(batch);
@@ -142,7 +146,12 @@ impl Boxes {
     /// Calls `f` with each line of a part on a grid that is as large as this one or a little smaller: the image in the part, the first
     /// position, the number of positions, and the offset of the first one.
     #[inline(always)]
-    pub(super) fn for_each_line(&self, part: &Part, grid: [usize; 3], mut f: impl FnMut(usize, [usize; 3], usize, usize)) {
+    pub(super) fn for_each_line(
+        &self,
+        part: &Part,
+        grid: [usize; 3],
+        mut f: impl FnMut(usize, [usize; 3], usize, usize),
+    ) {
         let mut from = [0; 3];
         let mut to = grid;
         from[self.axis] = part.first;

@@ -1,7 +1,7 @@
 //! Convolutions whose result has its channels side by side: products of windows and filters.
 //!
 //! The same sums as in [`super::gather`], but positions are rows and filters are columns: a *tile* is a few positions by a few
-//! vectors of filters. Windows are read from [`Boxes`], element by element; the matrix of filters is packed as
+//! vectors of filters. Where each filter sees one channel of its own, it meets that in the same lane of a vector. Windows are read from [`Boxes`], element by element; the matrix of filters is packed as
 //! [products](crate::cpu::kernels::matmul) read it. Neither the extent of an image nor its stride matters to a tile, so small images and strides cost no more
 //! than others.
 
@@ -26,6 +26,8 @@ pub(crate) struct ChannelsLast {
     result: [usize; 3],
     /// Rows of the packed matrix of filters.
     inner: usize,
+    /// Whether each filter sees but the channel of its number.
+    is_depthwise: bool,
     phases: Vec<Terms>,
     /// Whether some positions of the result have no window.
     has_gaps: bool,
@@ -43,6 +45,16 @@ struct Terms {
     terms: Vec<Term>,
 }
 
+/// Whether each filter has one channel of its own, so that channels can be gone through side by side, in a source that lies so; none if
+/// channels are in groups otherwise.
+pub(super) fn is_depthwise(g: &Geometry, order: Order) -> Option<bool> {
+    match (g.groups, g.channels, g.filters) {
+        (1, ..) => Some(false),
+        (_, 1, 1) if order == Order::ChannelsLast => Some(true),
+        _ => None,
+    }
+}
+
 /// Where a term finds its factors: in a box, seen from the position, and in which row of the right matrix.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Term {
@@ -58,30 +70,36 @@ const FILTERS: usize = 8;
 impl ChannelsLast {
     /// The convolution of `x`, in an order, with filters `[filters, channels, ..]`; none if the other way suits it better.
     pub(crate) fn conv(g: &Geometry, order: Order) -> Option<ChannelsLast> {
-        Self::new(g, Phase::of_conv(g), [g.channels, g.filters], [g.x, g.y], order)
+        Self::new(g, Phase::of_conv(g), g.channels, g.filters, [g.x, g.y], order)
     }
 
     /// The transpose, of `y` with filters `[channels, filters, ..]`.
     pub(crate) fn transpose(g: &Geometry, order: Order) -> Option<ChannelsLast> {
-        Self::new(g, Phase::of_transpose(g), [g.filters, g.channels], [g.y, g.x], order)
+        Self::new(g, Phase::of_transpose(g), g.filters, g.channels, [g.y, g.x], order)
     }
 
     fn new(
         g: &Geometry,
         phases: Vec<Phase>,
-        [channels, filters]: [usize; 2],
+        channels: usize,
+        filters: usize,
         [source, result]: [[usize; 3]; 2],
         order: Order,
     ) -> Option<ChannelsLast> {
         let first = phases.first()?;
+        let is_depthwise = is_depthwise(g, order)?;
+        let (inner, groups) = (channels * g.window(), g.groups);
+        let [channels, filters] = [channels, filters].map(|n| n * groups);
         // One channel lies in either order.
         let order = if channels == 1 { Order::ChannelsLast } else { order };
-        if g.groups != 1 || filters < FILTERS {
+        if filters < FILTERS {
             return None;
         }
         let taps: Vec<[isize; 3]> = phases.iter().flat_map(|p| &p.taps).copied().collect();
-        let windows = Windows { grid: first.grid, result, step: first.step, taps: &taps };
+        let windows = Windows { grid: first.grid, result, step: first.step, taps: &taps, has_rest: is_depthwise };
         let boxes = Boxes::new(windows, channels, source, order, g.batch, PARTS)?;
+        // Places in a part are counted in 32 bits.
+        u32::try_from(result.iter().product::<usize>().checked_mul(boxes.images())?).ok()?;
         let products: usize = phases.iter().map(|p| p.grid.iter().product::<usize>() * p.places.len()).sum();
         let has_gaps = phases.iter().any(|p| p.taps.is_empty());
         let phases = phases.into_iter().filter(|p| !p.taps.is_empty());
@@ -97,7 +115,8 @@ impl ChannelsLast {
             batch: g.batch,
             filters,
             result,
-            inner: channels * g.window(),
+            inner,
+            is_depthwise,
             has_gaps,
             work: g.batch * filters * products,
             level: Level::best(),
@@ -167,7 +186,8 @@ impl ChannelsLast {
         let image = self.result[axis] * line;
         let (n, images) = (self.boxes.parts_of_image(), self.boxes.images());
         // The axes before that one have one position each.
-        let part = if n == 1 { images * image } else { lines * self.phases.first().map_or(1, |p| p.apart[axis]) * line };
+        let part =
+            if n == 1 { images * image } else { lines * self.phases.first().map_or(1, |p| p.apart[axis]) * line };
         let run = |(part, start, out): (Part, usize, &mut [T])| {
             with_room(|room| level.run(Run { all: self, source, filters, out: &mut *out, part, room }));
             behind(start, bytemuck::cast_slice_mut(out));
@@ -239,7 +259,8 @@ impl<T: Lane> Task<T> for Run<'_, T> {
             let last = phase.terms.iter().map(|t| t.left as usize).max().unwrap_or(0);
             let farthest = from[..n].iter().max().map_or(0, |&f| f as usize);
             let rows_of_result = to[..n].iter().max().map_or(0, |&t| t as usize + 1);
-            assert!(n == 0 || farthest + last < left.len() && rows_of_result * all.filters <= out.len());
+            let lanes = if all.is_depthwise { all.filters.next_multiple_of(V::N) } else { 1 };
+            assert!(n == 0 || farthest + last + lanes <= left.len() && rows_of_result * all.filters <= out.len());
             let slabs = phase.terms.len().div_ceil(SLAB);
             for (s, terms) in phase.terms.chunks(phase.terms.len().div_ceil(slabs)).enumerate() {
                 for column in (0..all.filters).step_by(wide) {
@@ -250,12 +271,24 @@ impl<T: Lane> Task<T> for Run<'_, T> {
                     };
                     let mut row = 0;
                     while row < n {
-                        let left = Left { data: left, from: &from[row..n] };
+                        let from = &from[row..n];
                         // SAFETY: what windows meet is in the box and rows of the result are in the part, as was asserted; terms are rows of
                         // the packed matrix. The processor has the instructions.
                         row += unsafe {
                             let to = |r: usize| result.add(to[row + r] as usize * all.filters + column);
-                            tiles::<V, ROWS, VECTORS>(left, terms, &right, to, columns, s > 0)
+                            if all.is_depthwise {
+                                let left = Left { data: &left[column..], from };
+                                tiles::<V, ROWS, VECTORS, true>(left, terms, &right, to, columns, s > 0)
+                            } else {
+                                tiles::<V, ROWS, VECTORS, false>(
+                                    Left { data: left, from },
+                                    terms,
+                                    &right,
+                                    to,
+                                    columns,
+                                    s > 0,
+                                )
+                            }
                         };
                     }
                 }
@@ -277,13 +310,14 @@ pub(super) struct Right<'a, T> {
     pub(super) step: usize,
 }
 
-/// Computes a tile of as many rows as there are, up to `ROWS`; gives their number. Row `r` of the result begins at `to(r)`.
+/// Computes a tile of as many rows as there are, up to `ROWS`; gives their number. Row `r` of the result begins at `to(r)`. All columns meet
+/// one element of the left matrix, or `EACH` the one behind that which its neighbour meets.
 ///
 /// # Safety
-/// Rows and terms lead to elements of the left matrix, terms to rows of the panel as wide as the vectors that `columns` need. So many
+/// Rows and terms lead to elements of the left matrix, vectors of them if columns meet one each, terms to rows of the panel as wide as the vectors that `columns` need. So many
 /// columns of each row of the result may be written. The processor has the instructions of `V`.
 #[inline(always)]
-pub(super) unsafe fn tiles<V: Vector, const ROWS: usize, const VECTORS: usize>(
+pub(super) unsafe fn tiles<V: Vector, const ROWS: usize, const VECTORS: usize, const EACH: bool>(
     left: Left<'_, V::T>,
     terms: &[Term],
     right: &Right<'_, V::T>,
@@ -294,16 +328,16 @@ pub(super) unsafe fn tiles<V: Vector, const ROWS: usize, const VECTORS: usize>(
     // SAFETY: says the caller.
     unsafe {
         match left.from.len() {
-            n if n >= ROWS => columns_of::<V, ROWS, VECTORS>(left, terms, right, to, columns, adds),
-            n if n >= 4 => columns_of::<V, 4, VECTORS>(left, terms, right, to, columns, adds),
-            n if n >= 2 => columns_of::<V, 2, VECTORS>(left, terms, right, to, columns, adds),
-            _ => columns_of::<V, 1, VECTORS>(left, terms, right, to, columns, adds),
+            n if n >= ROWS => columns_of::<V, ROWS, VECTORS, EACH>(left, terms, right, to, columns, adds),
+            n if n >= 4 => columns_of::<V, 4, VECTORS, EACH>(left, terms, right, to, columns, adds),
+            n if n >= 2 => columns_of::<V, 2, VECTORS, EACH>(left, terms, right, to, columns, adds),
+            _ => columns_of::<V, 1, VECTORS, EACH>(left, terms, right, to, columns, adds),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn columns_of<V: Vector, const R: usize, const VECTORS: usize>(
+unsafe fn columns_of<V: Vector, const R: usize, const VECTORS: usize, const EACH: bool>(
     left: Left<'_, V::T>,
     terms: &[Term],
     right: &Right<'_, V::T>,
@@ -315,11 +349,11 @@ unsafe fn columns_of<V: Vector, const R: usize, const VECTORS: usize>(
     // SAFETY: says the caller of `tiles`.
     unsafe {
         if columns > V::N * (VECTORS - 1) {
-            tile::<V, R, VECTORS>(left, terms, right, to, columns, adds);
+            tile::<V, R, VECTORS, EACH>(left, terms, right, to, columns, adds);
         } else if columns > V::N {
-            tile::<V, R, 2>(left, terms, right, to, columns, adds);
+            tile::<V, R, 2, EACH>(left, terms, right, to, columns, adds);
         } else {
-            tile::<V, R, 1>(left, terms, right, to, columns, adds);
+            tile::<V, R, 1, EACH>(left, terms, right, to, columns, adds);
         }
     }
     R
@@ -327,7 +361,7 @@ unsafe fn columns_of<V: Vector, const R: usize, const VECTORS: usize>(
 
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "registers are named by constant indices into several arrays")]
-unsafe fn tile<V: Vector, const R: usize, const C: usize>(
+unsafe fn tile<V: Vector, const R: usize, const C: usize, const EACH: bool>(
     left: Left<'_, V::T>,
     terms: &[Term],
     right: &Right<'_, V::T>,
@@ -347,8 +381,9 @@ unsafe fn tile<V: Vector, const R: usize, const C: usize>(
                 w[c] = V::load(from.add(c * V::N));
             }
             for r in 0..R {
-                let x = V::splat(*rows[r].add(term.left as usize));
+                let at = rows[r].add(term.left as usize);
                 for c in 0..C {
+                    let x = if EACH { V::load(at.add(c * V::N)) } else { V::splat(*at) };
                     sums[r][c] = x.mul_add(w[c], sums[r][c]);
                 }
             }

@@ -7,7 +7,7 @@
 //! `[places, filters]`; another step adds them up.
 
 use super::boxes::{Boxes, POSITIONS, Windows, with_room};
-use super::last::{Left, Right, SLAB, Term, WIDEST, tiles};
+use super::last::{Left, Right, SLAB, Term, WIDEST, is_depthwise, tiles};
 use super::phase::Phase;
 use super::{Geometry, PARALLEL, PARTS};
 use crate::cpu::memory::Sources;
@@ -23,6 +23,8 @@ pub(crate) struct ChannelsLastWeights {
     batch: usize,
     grid: [usize; 3],
     filters: usize,
+    /// Whether each filter sees but the channel of its number.
+    is_depthwise: bool,
     /// Of each place the offset from a position.
     places: Vec<u32>,
     /// Into how many parts the images are divided, and places in a part.
@@ -40,21 +42,24 @@ const GRAIN: usize = 24;
 impl ChannelsLastWeights {
     /// For `x` in an order and `dy` in channels-last order; none if the other way suits it better.
     pub(crate) fn new(g: &Geometry, order: Order) -> Option<ChannelsLastWeights> {
-        if g.groups != 1 || g.filters < FILTERS {
+        let (channels, filters) = (g.groups * g.channels, g.groups * g.filters);
+        if filters < FILTERS {
             return None;
         }
+        // Channels of one filter each may be brought into the order of `dy`.
+        let is_depthwise = is_depthwise(g, Order::ChannelsLast)?;
         let phase = Phase::of_conv(g).pop()?;
         // One channel lies in either order.
-        let order = if g.channels == 1 { Order::ChannelsLast } else { order };
-        let windows = Windows { grid: g.y, result: g.y, step: g.stride, taps: &phase.taps };
-        let boxes = Boxes::new(windows, g.channels, g.x, order, g.batch, 1)?;
+        let order = if channels == 1 { Order::ChannelsLast } else { order };
+        let windows = Windows { grid: g.y, result: g.y, step: g.stride, taps: &phase.taps, has_rest: is_depthwise };
+        let boxes = Boxes::new(windows, channels, g.x, order, g.batch, 1)?;
         let n = phase.taps.len();
         let places: Vec<u32> =
             (0..g.channels * n).map(|place| boxes.offset(phase.taps[place % n], place / n)).collect();
-        let splits = PARTS.min(g.batch).min(PARTIAL / (places.len() * g.filters)).max(1);
+        let splits = PARTS.min(g.batch).min(PARTIAL / (places.len() * filters)).max(1);
         let parts = PARTS.div_ceil(splits);
         let rows = places.len().div_ceil(parts).next_multiple_of(GRAIN).min(places.len());
-        Some(ChannelsLastWeights { boxes, batch: g.batch, grid: g.y, filters: g.filters, places, splits, rows })
+        Some(ChannelsLastWeights { boxes, batch: g.batch, grid: g.y, filters, is_depthwise, places, splits, rows })
     }
 
     pub(crate) fn multiplications(&self) -> usize {
@@ -151,7 +156,8 @@ impl<T: Lane> Task<T> for Run<'_, T> {
                 });
                 let terms = &mut terms[..n];
                 let farthest = terms.iter().map(|t| t.left as usize).max().unwrap_or(0);
-                assert!(n == 0 || farthest + last < left.len());
+                let lanes = if all.is_depthwise { filters.next_multiple_of(V::N) } else { 1 };
+                assert!(n == 0 || farthest + last + lanes <= left.len());
                 let dy = &dy[(image * plane + part.first * per_line) * filters..][..n * filters];
                 let slabs = n.div_ceil(SLAB).max(1);
                 let slab = n.div_ceil(slabs).max(1);
@@ -173,12 +179,24 @@ impl<T: Lane> Task<T> for Run<'_, T> {
                         let right = Right { panel: &panel.0, step: wide };
                         let mut row = 0;
                         while row < places.len() {
-                            let left = Left { data: left, from: &places[row..] };
+                            let from = &places[row..];
                             // SAFETY: what windows meet is in the box, as was asserted; there is a row of the panel for each position, and one of
                             // the result for each place. The processor has the instructions.
                             row += unsafe {
                                 let to = |r: usize| result.add((row + r) * filters + column);
-                                tiles::<V, ROWS, VECTORS>(left, terms, &right, to, columns, !is_first)
+                                if all.is_depthwise {
+                                    let left = Left { data: &left[column..], from };
+                                    tiles::<V, ROWS, VECTORS, true>(left, terms, &right, to, columns, !is_first)
+                                } else {
+                                    tiles::<V, ROWS, VECTORS, false>(
+                                        Left { data: left, from },
+                                        terms,
+                                        &right,
+                                        to,
+                                        columns,
+                                        !is_first,
+                                    )
+                                }
                             };
                         }
                     }

@@ -8,11 +8,11 @@
 //!
 //! With channels side by side (tensors are `[batch, .., channels]` in memory) vectors are along the channels of the result. Windows are
 //! read from the part of the source that they meet, which is copied but once ([`boxes`]). That is the way if there are enough channels
-//! to fill a vector, one group, and room for that part.
+//! to fill a vector, room for that part, and one group. Where each filter has one channel of its own the order follows the source.
 //!
 //! With positions side by side (tensors are `[batch, channels, ..]` in memory) vectors are along the positions. Blocks of windows are gathered
 //! into a small panel on the stack, and multiplied from there; few filters and small windows go without the panel. This is the way for
-//! groups, depthwise convolutions among them, for few channels, and for lines of images that are too long for a box.
+//! groups, for few channels, and for lines of images that are too long for a box.
 //!
 //! One, two and three axes are all three, the first ones of extent 1. Work is split into parts whose sizes follow from the shapes, so
 //! results are the same bits for any number of threads. No part takes memory from the allocator, but for the boxes of a thread, once.
@@ -199,6 +199,8 @@ mod tests {
             ([1, 5, 12, 40], [5, 1, 3, 3], [1, 5, 12, 38], attrs([1, 1], [2, 2, 1, 1], [2, 2], 5)),
             ([17, 8, 6, 5], [40, 8, 3, 2], [17, 40, 3, 2], attrs([2, 3], [1, 1, 1, 0], [1, 1], 1)),
             ([2, 60, 30, 31], [8, 60, 2, 2], [2, 8, 27, 29], attrs([1, 1], [0, 0, 0, 0], [3, 2], 1)),
+            ([3, 21, 7, 8], [21, 1, 3, 3], [3, 21, 7, 8], attrs([1, 1], [1, 1, 1, 1], [1, 1], 21)),
+            ([2, 16, 9, 8], [16, 1, 2, 3], [2, 16, 4, 6], attrs([2, 1], [0, 0, 0, 0], [1, 1], 16)),
             ([1, 16, 1, 700], [19, 16, 1, 9], [1, 19, 1, 700], attrs([1, 1], [0, 0, 4, 4], [1, 1], 1)),
         ] {
             let g = Geometry::new(&x, &w, &y, &attrs);
@@ -217,7 +219,7 @@ mod tests {
                 results.push(out);
             }
             assert!(results.windows(2).all(|r| r[0] == r[1]), "{g:?}");
-            if g.groups == 1 {
+            if g.groups == 1 || w[1] == 1 && w[0] == x[1] {
                 channels_last_agrees(&g, [x, y], [&vx, &vw, &vy], &results[0]);
             }
         }
@@ -250,23 +252,23 @@ mod tests {
             let arranged = |shape, v: &[T]| if order == Order::RowMajor { v.to_vec() } else { last(shape, v) };
             if let Some(conv) = ChannelsLast::conv(g, order) {
                 let mut out = vec![T::from(99); vy.len()];
-                let w = matrix(level, g.filters, vw);
+                let w = matrix(level, y[1], vw);
                 conv.run_at(level, &arranged(x, vx), &w, &mut out, &|_, _| ());
                 assert!(out == last(y, &results[0]), "{level:?} {order:?} {g:?}");
             }
             if let Some(conv) = ChannelsLast::transpose(g, order) {
                 let mut out = vec![T::from(99); vx.len()];
-                let w = matrix(level, g.channels, vw);
+                let w = matrix(level, x[1], vw);
                 conv.run_at(level, &arranged(y, vy), &w, &mut out, &|_, _| ());
                 assert!(out == last(x, &results[1]), "{level:?} {order:?} {g:?}");
             }
             if let Some(kernel) = ChannelsLastWeights::new(g, order) {
                 let mut out = vec![T::from(99); vw.len() * kernel.splits()];
                 kernel.run_at(level, &arranged(x, vx), &last(y, vy), &mut out);
-                let places = vw.len() / g.filters;
+                let places = vw.len() / y[1];
                 for i in 0..vw.len() {
                     let expected = sum(&results[2], vw.len(), i);
-                    let found = sum(&out, vw.len(), i % places * g.filters + i / places);
+                    let found = sum(&out, vw.len(), i % places * y[1] + i / places);
                     assert_eq!(found, expected, "{i}: {level:?} {order:?} {g:?}");
                 }
             }
