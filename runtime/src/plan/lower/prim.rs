@@ -174,35 +174,16 @@ impl Lower<'_> {
             "conv" => {
                 let geometry = Geometry::new(&operands[0].shape, &operands[1].shape, &shape, attrs);
                 operands[1] = self.contiguous(operands[1].clone(), def.name, data.loc);
-                let order = operands[0].order();
-                if let Some(conv) = ChannelsLast::conv(&geometry, order).filter(|_| self.options.fuse) {
-                    operands[0] = self.arranged(&operands[0], order, def.name, data.loc);
-                    let pack = conv.pack(operands[1].dtype);
-                    let kind = Kind::ChannelsLast(Box::new(conv), pack);
-                    return Ok(Some(self.product(kind, operands, data, def, attrs)));
-                }
-                operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
-                return Ok(Some(self.product(
-                    Kind::Conv(Box::new(Gather::conv(&geometry))),
-                    operands,
-                    data,
-                    def,
-                    attrs,
-                )));
+                let last = ChannelsLast::conv(&geometry, operands[0].order());
+                let kind = self.convolution(last, || Gather::conv(&geometry), &mut operands, def.name, data.loc);
+                return Ok(Some(self.product(kind, operands, data, def, attrs)));
             }
             "conv_input_grad" => {
                 let geometry = Geometry::new(&shape, &operands[1].shape, &operands[0].shape, attrs);
                 operands[1] = self.channels_first(&operands[1], &geometry, def.name, data.loc);
-                let order = operands[0].order();
-                if let Some(conv) = ChannelsLast::transpose(&geometry, order).filter(|_| self.options.fuse) {
-                    operands[0] = self.arranged(&operands[0], order, def.name, data.loc);
-                    let pack = conv.pack(operands[1].dtype);
-                    let kind = Kind::ChannelsLast(Box::new(conv), pack);
-                    return Ok(Some(self.product(kind, operands, data, def, attrs)));
-                }
-                operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
-                let transpose = Kind::Conv(Box::new(Gather::transpose(&geometry)));
-                return Ok(Some(self.product(transpose, operands, data, def, attrs)));
+                let last = ChannelsLast::transpose(&geometry, operands[0].order());
+                let kind = self.convolution(last, || Gather::transpose(&geometry), &mut operands, def.name, data.loc);
+                return Ok(Some(self.product(kind, operands, data, def, attrs)));
             }
             "conv_weight_grad" => return self.conv_weights(operands, shape, data, def, attrs).map(Some),
             "max_pool" | "max_pool_pick" | "max_pool_grad" | "avg_pool" | "avg_pool_grad" => {
@@ -231,7 +212,7 @@ impl Lower<'_> {
                 let dtype = operands[0].dtype;
                 let out = self.new_buffer_in(order, dtype, &shape);
                 let operands = operands.into_iter().map(Operand::View).collect();
-                self.run_kernel_to(kernel, operands, &out.arranged(order), data, def, attrs);
+                self.run_kernel_to(kernel, operands, Out::View(out.arranged(order)), data, def, attrs);
                 return Ok(Some(Place::View(out)));
             }
             "attention" | "attention_grad" => {
@@ -282,6 +263,26 @@ impl Lower<'_> {
         };
         let operands = operands.into_iter().map(Operand::View).collect();
         self.run_kernel_on(kernel, operands, data, def, attrs).map(Some)
+    }
+
+    /// The way of a convolution, with its source brought into the order that it reads.
+    fn convolution(
+        &mut self,
+        last: Option<ChannelsLast>,
+        other: impl FnOnce() -> Gather,
+        operands: &mut [View],
+        name: &'static str,
+        loc: Loc,
+    ) -> Kind {
+        let order = if last.is_some() && self.options.fuse { operands[0].order() } else { Order::RowMajor };
+        operands[0] = self.arranged(&operands[0], order, name, loc);
+        match last.filter(|_| self.options.fuse) {
+            Some(conv) => {
+                let pack = conv.pack(operands[1].dtype);
+                Kind::ChannelsLast(Box::new(conv), pack)
+            }
+            None => Kind::Conv(Box::new(other())),
+        }
     }
 
     /// Filters `[groups * filters, channels, ..]` as `[groups, channels, filters, window]`.
@@ -403,18 +404,18 @@ impl Lower<'_> {
         self.run_kernel_on(Kernel::Reference, operands, data, def, attrs)
     }
 
-    /// Runs a kernel on operands, with a result in a buffer.
+    /// Runs a kernel on operands.
     fn run_kernel_to(
         &mut self,
         kernel: Kernel,
         operands: Vec<Operand>,
-        out: &View,
+        out: Out,
         data: &NodeData,
         def: &'static OpDef,
         attrs: &Attrs,
     ) {
         let meaning = Meaning { def, attrs: attrs.clone() };
-        let step = self.add_step(kernel, operands, Out::View(out.clone()), Some(meaning), def.name, data.loc);
+        let step = self.add_step(kernel, operands, out, Some(meaning), def.name, data.loc);
         self.emit(Instr::Run(step));
         if self.options.check_finite {
             self.emit(Instr::CheckFinite(step));
@@ -438,12 +439,7 @@ impl Lower<'_> {
             Place::Slot(s) => Out::Slot(*s),
             Place::Stack(_) | Place::Expr(_) => panic!("{} gives a tensor", def.name),
         };
-        let meaning = Meaning { def, attrs: attrs.clone() };
-        let step = self.add_step(kernel, operands, out, Some(meaning), def.name, data.loc);
-        self.emit(Instr::Run(step));
-        if self.options.check_finite {
-            self.emit(Instr::CheckFinite(step));
-        }
+        self.run_kernel_to(kernel, operands, out, data, def, attrs);
         Ok(place)
     }
 }
