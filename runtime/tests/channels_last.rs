@@ -34,6 +34,13 @@ fn last(x: Any) -> Any {
     x.permute(to).add(x.number(0.0)).permute(back)
 }
 
+/// The same elements as a convolution lays them out: with filters of which each gives one channel as it is.
+fn laid_out(x: Any) -> Any {
+    let n = x.dim(1);
+    let ones: Vec<f64> = (0..n * n).map(|i| if i % (n + 1) == 0 { 1.0 } else { 0.0 }).collect();
+    x.conv(trace::constant(HostTensor::new([n, n, 1, 1], ones)), &ConvOptions::<2>::new())
+}
+
 fn same() -> ConvOptions<2> {
     ConvOptions::new().padding(1)
 }
@@ -174,16 +181,22 @@ fn what_follows_reads_any_order() {
     for axes in 0..16usize {
         let axes: Vec<isize> = (0..4).filter(|a| axes >> a & 1 == 1).collect();
         check(&inputs, |x| {
-            let (a, b) = (last(x[0]), x[1]);
-            let sums = |x: Any| vec![x.sum(&axes[..], false), x.max(&axes[..], true), x.mul(x).mean(&axes[..], false)];
-            [sums(a), sums(a.mul(b).add(x[2])), sums(a.mul(last(b)))].concat()
+            let (a, b) = (laid_out(x[0]), x[1]);
+            let sums = |x: Any| {
+                let some = x.mul(x).sum(&axes[..], false);
+                vec![x.sum(&axes[..], false), x.max(&axes[..], true), some, some.sum_all(), some.exp()]
+            };
+            [sums(a), sums(a.mul(b).add(x[2])), sums(a.mul(laid_out(b))), sums(last(b))].concat()
         })
         .expect("it runs");
     }
     check(&inputs, |x| {
-        let (a, b) = (last(x[0]), last(x[1]));
+        let (a, b) = (laid_out(x[0]), laid_out(x[1]));
         vec![
             a,
+            a.sum_like(x[2]),
+            a.sum_like(x[2].sum_all()),
+            last(x[1]).sum_like(x[2].sum_all()),
             Any::concat(&[a, b], 1),
             Any::concat(&[a, x[1]], 2),
             a.softmax(1),
@@ -252,6 +265,77 @@ fn loops_and_branches_carry_any_order() {
         with_gradients(y[0], x)
     })
     .expect("it runs");
+}
+
+/// In a loop a convolution and a product may pack the same matrix, each in its way.
+#[test]
+fn what_is_packed_before_a_loop_is_packed_for_its_kernel() {
+    for product_first in [true, false] {
+        for (x, w, m) in [([2, 64, 70], [8, 64, 64], [8, 3, 64]), ([1, 512, 64], [17, 512, 64], [17, 1, 512])] {
+            let inputs = [x, w, m].map(|shape| numbers(&shape, DType::F64));
+            check(&inputs, |x| {
+                let constant = |i: i32| trace::constant(HostTensor::scalar(i));
+                let product = |m: Any| m.matmul(x[1]).slice(2, 0, 3).tanh();
+                let filtered = |h: Any| h.conv(x[1], &ConvOptions::<1>::new()).mean([0, 1, 2], true).tanh();
+                let body = |s: &[Any]| {
+                    let before = product_first.then(|| product(x[2]));
+                    let c = filtered(s[1]);
+                    vec![s[0].add(constant(1)), s[1].add(c), before.unwrap_or_else(|| product(x[2])).add(s[2])]
+                };
+                let start =
+                    x[2].sum_all().mul(x[2].number(0.0)).broadcast_to([inputs[2].shape()[0], inputs[2].shape()[1], 3]);
+                let r = while_loop(&[constant(0), x[0], start], |s| s[0].lt(constant(2)), body);
+                vec![r[1], r[2]]
+            })
+            .expect("it runs");
+        }
+    }
+}
+
+/// Windows that lie further apart than any image is long: products of extents do not fit a machine word.
+#[test]
+fn windows_that_reach_far() {
+    for far in [1usize << 21, 1 << 22, 1 << 31, 1 << 40] {
+        for dilation in [far, 2 * far] {
+            let inputs = [numbers(&[1, 1, 1, 1, 1], DType::F64), numbers(&[8, 1, 2, 2, 2], DType::F64)];
+            let options = ConvOptions::<3>::new().padding(far).dilation(dilation).stride(far);
+            check(&inputs, |x| with_gradients(x[0].conv(x[1], &options), x)).expect("it runs");
+        }
+    }
+}
+
+/// A tensor without elements may begin anywhere.
+#[test]
+fn flipped_tensors_without_elements() {
+    let inputs = [numbers(&[0, 8, 5], DType::F64), numbers(&[8, 8, 3], DType::F64)];
+    check(&inputs, |x| {
+        let y = x[0].flip([2]);
+        vec![
+            y.conv(x[1], &ConvOptions::<1>::new()),
+            y.max_pool(&PoolOptions::<1>::new(2)),
+            y.softmax(1),
+            y.cumsum(1),
+            y.exp(),
+        ]
+    })
+    .expect("it runs");
+}
+
+/// What the graph permutes is no choice of the plan: optimizers change variables in place all the same.
+#[test]
+fn permuted_tensors_are_in_row_major_order() {
+    let w = anabranch_dsl::AnyVar::new("w", numbers(&[3, 4, 50], DType::F64));
+    let inputs = [numbers(&[3, 50, 4], DType::F64)];
+    let f = |x: &[Any]| {
+        let r = trace::read_var(&w);
+        let loss = r.permute([0, 2, 1]).cumsum(1).mul(x[0]).sum_all();
+        let g = autodiff::vjp(&[(loss, loss.number(1.0))], &[r])[0];
+        trace::assign_var(&w, r.sub(g * 0.1));
+        vec![loss]
+    };
+    let graph = traced(&inputs, f).graph;
+    let plan = Program::new(graph).unwrap_or_else(|e| panic!("{e}")).explain();
+    assert!(plan.contains("in place") && !plan.contains("reorder"), "{plan}");
 }
 
 /// The same bits by one thread and by several, where images are divided and where some share a part.

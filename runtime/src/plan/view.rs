@@ -134,7 +134,7 @@ impl View {
     /// Elements `start`, `start + step`, .. of one axis, `n` of them.
     pub(crate) fn slice(&self, axis: usize, start: usize, n: usize, step: isize) -> View {
         let mut view = self.clone();
-        if n > 0 {
+        if n > 0 && self.size() > 0 {
             view.offset = (view.offset as isize + start as isize * view.strides[axis]) as usize;
         }
         view.shape[axis] = n;

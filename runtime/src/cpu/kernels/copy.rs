@@ -1,7 +1,8 @@
 //! Copies between views: of contiguous, strided and repeated elements.
 //!
 //! Where neighbours in the destination lie apart in the source, and others are neighbours there, both are gone through together: lines of
-//! the cache are read and written as a whole. Large copies are split over threads along their outermost axis.
+//! the cache are read and written as a whole. Large copies are split over threads along their outermost axis, if what lies under one
+//! index of it is apart from what lies under the others.
 
 use super::walk::{Axis, for_each, merged};
 use crate::cpu::memory::Sources;

@@ -25,7 +25,7 @@ const MOST_ROWS: usize = 8;
 const LINE: usize = 64;
 
 /// A matrix in memory: where its elements are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Strides {
     pub(super) down: usize,
     pub(super) right: usize,

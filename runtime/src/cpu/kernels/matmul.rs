@@ -478,7 +478,7 @@ fn with_copy<T: Lane>(f: impl FnOnce(*mut T)) {
 }
 
 /// Arranges the matrices in the last two axes of a tensor as tiles read them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pack {
     inner: usize,
     columns: usize,

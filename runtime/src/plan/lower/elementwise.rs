@@ -8,7 +8,7 @@ use crate::cpu::kernels::functions::{Function, Scalar, function};
 use crate::cpu::kernels::map_reduce::{Layout, MapReduce};
 use crate::cpu::kernels::random::Random;
 use crate::cpu::kernels::reduce::Reduction;
-use crate::plan::{Meaning, Operand, Order, Out, ScalarOp, View, reg_view};
+use crate::plan::{Base, Meaning, Operand, Order, Out, ScalarOp, View, reg_view};
 use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
 use anabranch_dsl::ops::OpDef;
 use anabranch_dsl::{DType, Loc, Result};
@@ -32,11 +32,9 @@ impl Expr {
         self.ops[self.ops.len() - 1].dtype
     }
 
-    /// The order in which its operands lie, where that is another than the row-major one. Random numbers are counted in that.
-    pub(super) fn order(&self) -> Order {
-        let draws = self.ops.iter().any(|op| matches!(op.work, Work::Random(_)));
-        let is_last = |v: &View| v.order() == Order::ChannelsLast;
-        if !draws && self.operands.iter().any(is_last) { Order::ChannelsLast } else { Order::RowMajor }
+    /// Whether it draws random numbers, each by its place in row-major order.
+    pub(super) fn draws(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op.work, Work::Random(_)))
     }
 
     fn add_operand(&mut self, view: View) -> Arg {
@@ -147,6 +145,14 @@ pub(super) fn repeatable(graph: &Graph, users: &[Users]) -> Vec<bool> {
     repeatable
 }
 
+/// How a reduction goes through its operand.
+struct Reading {
+    order: Order,
+    layout: Layout,
+    /// The axes of the result, in the order in which they lie.
+    kept: Vec<usize>,
+}
+
 /// Operations that cost less than a read of memory.
 const CHEAP: &[&str] = &["add", "sub", "mul", "neg", "abs", "cast", "relu", "maximum", "minimum", "not", "select"];
 
@@ -183,7 +189,8 @@ impl Lower<'_> {
             return Ok(None);
         };
         let shape = self.graph.ty(data.operands[0]).element().shape.known().expect("called for known shapes");
-        let Some((order, layout)) = self.layout(data.operands[0], &shape, &axes)? else {
+        let keeps_rank = self.graph.ty(data.results[0]).element().rank() == shape.len();
+        let Some(Reading { order, layout, kept }) = self.reading(data.operands[0], &shape, &axes, keeps_rank)? else {
             return Ok(None);
         };
         let dtype = self.graph.ty(data.operands[0]).element().dtype;
@@ -201,19 +208,43 @@ impl Lower<'_> {
             // All operands are there for messages.
             None => (Vec::new(), (0..data.operands.len()).map(|i| self.view_of(data, i)).collect::<Result<Vec<_>>>()?),
         };
-        let operands: Vec<Operand> = operands.iter().map(|v| Operand::View(v.arranged(order))).collect();
+        // What is there for messages alone may have any rank.
+        let arranged = |v: &View| if v.shape.len() == shape.len() { v.arranged(order) } else { v.clone() };
+        let operands: Vec<Operand> = operands.iter().map(|v| Operand::View(arranged(v))).collect();
         let read = if ops.is_empty() { &operands[..1] } else { &operands[..] };
         let map = Map::without_result(ops, read, n);
         let kernel = Kernel::MapReduce(MapReduce::new(reduction, map, dtype, layout));
-        self.run_kernel_on(kernel, operands, data, def, attrs).map(Some)
+        if kept.is_sorted() {
+            return self.run_kernel_on(kernel, operands, data, def, attrs).map(Some);
+        }
+        let dtype = self.graph.ty(data.results[0]).element().dtype;
+        let out = self.new_buffer(dtype, kept.iter().map(|&a| shape[a]).collect());
+        self.run_kernel_to(kernel, operands, Out::View(out.clone()), data, def, attrs);
+        let mut axes: Vec<usize> = (0..kept.len()).collect();
+        axes.sort_unstable_by_key(|&i| kept[i]);
+        Ok(Some(Place::View(out.permute(&axes))))
     }
 
-    /// In which order a reduction goes through its operand, and what lies where then: in that of memory, or in row-major order.
-    fn layout(&mut self, value: Value, shape: &[usize], axes: &[usize]) -> Result<Option<(Order, Layout)>> {
+    /// The order in which a view was laid out by the plan; what a graph permutes counts as row-major.
+    fn order_of(&self, view: &View) -> Order {
+        match view.base {
+            Base::Buffer(b) if self.channels_last.contains(&b) => view.order(),
+            _ => Order::RowMajor,
+        }
+    }
+
+    /// The order in which the elements of an expression are gone through: that of its operands.
+    fn order(&self, expr: &Expr) -> Order {
+        let is_last = |v: &View| self.order_of(v) == Order::ChannelsLast;
+        if !expr.draws() && expr.operands.iter().any(is_last) { Order::ChannelsLast } else { Order::RowMajor }
+    }
+
+    /// How a reduction goes through its operand: in the order of memory or in row-major order, if one of them suits it.
+    fn reading(&mut self, value: Value, shape: &[usize], axes: &[usize], keeps_rank: bool) -> Result<Option<Reading>> {
         let order = match &self.places[value.index()] {
-            Some(Place::Expr(expr)) => expr.order(),
+            Some(Place::Expr(expr)) => self.order(expr),
             _ => match self.operand(value)? {
-                Operand::View(view) => view.order(),
+                Operand::View(view) => self.order_of(&view),
                 Operand::Slot(_) => Order::RowMajor,
             },
         };
@@ -221,12 +252,11 @@ impl Lower<'_> {
             let of_memory = order.axes(shape.len());
             let shape: Vec<usize> = of_memory.iter().map(|&a| shape[a]).collect();
             let reduced: Vec<usize> = (0..shape.len()).filter(|&i| axes.contains(&of_memory[i])).collect();
-            // Results lie in row-major order.
-            let kept = of_memory.iter().filter(|a| !axes.contains(a));
-            if kept.is_sorted() { Layout::of(&shape, &reduced) } else { None }
+            let kept: Vec<usize> = of_memory.into_iter().filter(|a| !axes.contains(a)).collect();
+            let layout = Layout::of(&shape, &reduced).filter(|_| kept.is_sorted() || !keeps_rank)?;
+            Some(Reading { order, layout, kept })
         };
-        let rows = || in_order(Order::RowMajor).map(|layout| (Order::RowMajor, layout));
-        Ok(in_order(order).map(|layout| (order, layout)).or_else(rows))
+        Ok(in_order(order).or_else(|| in_order(Order::RowMajor)))
     }
 
     /// Lowers a node if it is elementwise.
@@ -330,7 +360,7 @@ impl Lower<'_> {
             }
         }
         // Elements are gone through in the order of memory, whatever it is.
-        let order = expr.order();
+        let order = self.order(&expr);
         let result = self.new_buffer_in(order, expr.dtype(), &expr.shape);
         let out = result.arranged(order);
         let operands: Vec<Operand> = expr.operands.iter().map(|v| Operand::View(v.arranged(order))).collect();

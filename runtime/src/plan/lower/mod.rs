@@ -23,7 +23,7 @@ use crate::cpu::kernels::copy::Copy;
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType, Type};
 use elementwise::Expr;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// How to make a plan.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +62,8 @@ struct Lower<'g> {
     assigned_later: Vec<bool>,
     /// What is packed before a loop, with that loop.
     packed: Vec<(u32, products::Packed)>,
+    /// Buffers that were laid out with channels last.
+    channels_last: HashSet<BufferId>,
     /// The nodes that become additions to variables at the end of the step, with the index of the variable.
     additions: HashMap<Node, usize>,
     /// Registers of constants by their content.
@@ -93,6 +95,7 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
         repeatable: elementwise::repeatable(graph, &only_user),
         assigned_later: products::assigned_later(graph),
         packed: Vec::new(),
+        channels_last: HashSet::new(),
         only_user,
         additions,
         constant_regs: HashMap::new(),
@@ -370,7 +373,11 @@ impl Lower<'_> {
     /// A buffer whose elements lie in an order.
     fn new_buffer_in(&mut self, order: Order, dtype: DType, shape: &[usize]) -> View {
         let shape = order.axes(shape.len()).into_iter().map(|a| shape[a]).collect();
-        self.new_buffer(dtype, shape).restored(order)
+        let buffer = self.new_buffer(dtype, shape);
+        if let (Order::ChannelsLast, Base::Buffer(b)) = (order, buffer.base) {
+            self.channels_last.insert(b);
+        }
+        buffer.restored(order)
     }
 
     // Code.
@@ -456,11 +463,11 @@ impl Lower<'_> {
         self.emit(Instr::Run(step));
     }
 
-    /// The value as an operand of a step that takes it in row-major order, or as it lies if that is another's choice.
+    /// The value as an operand of a step that is to have it in row-major order. What the graph permutes is left to the step.
     fn operand_in_rows(&mut self, value: Value) -> Result<Operand> {
         Ok(match self.operand(value)? {
-            Operand::View(v) if v.order() == Order::ChannelsLast => {
-                Operand::View(self.copied(&v, "reorder", Loc::UNKNOWN))
+            Operand::View(v) if matches!(v.base, Base::Buffer(b) if self.channels_last.contains(&b)) => {
+                Operand::View(self.contiguous(v, "reorder", Loc::UNKNOWN))
             }
             other => other,
         })

@@ -4,7 +4,7 @@ use super::elementwise::reduced;
 use super::products::Kind;
 use super::{Copy, Kernel, Lower, Move, Place};
 use crate::cpu::kernels::attention::Attention;
-use crate::cpu::kernels::conv::{ChannelsLast, ChannelsLastWeights, Gather, Geometry, Weights};
+use crate::cpu::kernels::conv::{ChannelsLast, ChannelsLastWeights, Gather, Geometry, LANES, Weights};
 use crate::cpu::kernels::index::{Places, Window};
 use crate::cpu::kernels::lanes::{Along, Lanes};
 use crate::cpu::kernels::matmul::Matmul;
@@ -16,9 +16,6 @@ use crate::plan::{Instr, Meaning, Operand, Order, Out, View};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
 use anabranch_dsl::ops::{EvalCx, OpDef};
 use anabranch_dsl::{HostTensor, Loc, Result, Type};
-
-/// As many channels fill a vector.
-const LANES: usize = 8;
 
 impl Lower<'_> {
     /// Lowers an operation of the table.
@@ -405,7 +402,7 @@ impl Lower<'_> {
     }
 
     /// Runs a kernel on operands.
-    fn run_kernel_to(
+    pub(super) fn run_kernel_to(
         &mut self,
         kernel: Kernel,
         operands: Vec<Operand>,

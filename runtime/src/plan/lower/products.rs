@@ -54,8 +54,8 @@ pub(super) struct Product {
 #[derive(Debug)]
 pub(super) struct Packed {
     view: View,
-    /// Which operand it is.
-    index: usize,
+    /// How it is packed: the same elements may be a matrix of a product and the filters of a convolution.
+    pack: Pack,
     to: View,
 }
 
@@ -78,7 +78,7 @@ impl Product {
     pub(super) fn ends_in(&self, expr: &Expr, in_loop: bool) -> bool {
         let is_sum = matches!(&expr.ops[..], [op] if op.name == "add");
         // Random numbers are counted in row-major order.
-        if expr.order() == Order::RowMajor && self.kind.order() != Order::RowMajor {
+        if expr.draws() && self.kind.order() != Order::RowMajor {
             return false;
         }
         let pays = !in_loop || is_sum || self.out.n_bytes() > SMALL;
@@ -159,7 +159,7 @@ impl Lower<'_> {
                 let packed = matmul.packed([&a, &b]);
                 operands = [a, b];
                 if let Some((index, pack)) = packed {
-                    operands[index] = self.pack(&operands[index], index, Kernel::Pack(pack.clone()), pack.len(), loc);
+                    operands[index] = self.pack(&operands[index], pack, def.name, loc);
                 }
                 Kernel::Matmul(match epilogue {
                     Some(epilogue) => matmul.with_epilogue(epilogue),
@@ -171,8 +171,7 @@ impl Lower<'_> {
                 None => *conv,
             }),
             Kind::ChannelsLast(conv, pack) => {
-                let len = pack.len();
-                operands[1] = self.pack(&operands[1], 1, Kernel::Pack(pack), len, loc);
+                operands[1] = self.pack(&operands[1], pack, def.name, loc);
                 Kernel::ChannelsLast(match epilogue {
                     Some(epilogue) => conv.with_epilogue(epilogue),
                     None => *conv,
@@ -203,21 +202,22 @@ impl Lower<'_> {
     }
 
     /// A packed matrix: here, or before the outermost loop in which it does not change.
-    fn pack(&mut self, view: &View, index: usize, kernel: Kernel, len: usize, loc: Loc) -> View {
+    fn pack(&mut self, view: &View, pack: Pack, name: &'static str, loc: Loc) -> View {
         let l = self.kept_in(view);
-        let found = self.packed.iter().find(|(at, p)| Some(*at) == l && p.index == index && p.view == *view);
+        let found = self.packed.iter().find(|(at, p)| Some(*at) == l && p.pack == pack && p.view == *view);
         if let Some((_, packed)) = found {
             return packed.to.clone();
         }
-        let to = self.new_buffer(view.dtype, vec![len]);
+        let to = self.new_buffer(view.dtype, vec![pack.len()]);
         let operands = vec![Operand::View(view.clone())];
-        let step: StepId = self.add_step(kernel, operands, Out::View(to.clone()), None, "matmul", loc);
+        let kernel = Kernel::Pack(pack.clone());
+        let step: StepId = self.add_step(kernel, operands, Out::View(to.clone()), None, name, loc);
         match l {
             Some(l) => {
                 let before = self.draft.loops[l as usize].before as usize;
                 let Item::Steps(steps) = &mut self.draft.items[before] else { panic!("no place before a loop") };
                 steps.push(step);
-                self.packed.push((l, Packed { view: view.clone(), index, to: to.clone() }));
+                self.packed.push((l, Packed { view: view.clone(), pack, to: to.clone() }));
             }
             None => self.emit(Instr::Run(step)),
         }

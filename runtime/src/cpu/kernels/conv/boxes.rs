@@ -7,7 +7,7 @@
 //! beyond is read where it lies.
 
 use super::inside;
-use crate::cpu::vector::{Lane, Vector};
+use crate::cpu::vector::Lane;
 use crate::plan::Order;
 use std::cell::RefCell;
 
@@ -94,7 +94,7 @@ impl Boxes {
         let extents = |lines: usize| -> [usize; 3] {
             std::array::from_fn(|i| (if i == axis { lines } else { grid[i] } - 1) * step[i] + reach[i] + 1)
         };
-        let size = |lines: usize| extents(lines).iter().product::<usize>().saturating_mul(channels);
+        let size = |lines: usize| extents(lines).iter().fold(channels, |n, &extent| n.saturating_mul(extent));
         let per_line: usize = (0..3).filter(|&i| i != axis).map(|i| grid[i]).product();
         let fits = |lines: usize, room: usize| (is_direct || size(lines) <= room) && lines * per_line <= POSITIONS;
         if !fits(1, ROOM - REST) {
@@ -175,16 +175,8 @@ impl Boxes {
     }
 
     /// The elements from the first position of a part on, in `room` or where they lie. What a part's positions and terms reach is inside.
-    ///
-    /// # Safety
-    /// The processor has the instructions of `V`.
     #[inline(always)]
-    pub(super) unsafe fn fill<'a, V: Vector>(
-        &self,
-        part: &Part,
-        source: &'a [V::T],
-        room: &'a mut [V::T],
-    ) -> &'a [V::T] {
+    pub(super) fn fill<'a, T: Lane>(&self, part: &Part, source: &'a [T], room: &'a mut [T]) -> &'a [T] {
         let origin: [isize; 3] = std::array::from_fn(|i| {
             let first = if i == self.axis { part.first } else { 0 };
             (first * self.step[i]) as isize + self.low[i]
@@ -207,11 +199,11 @@ impl Boxes {
                     let line = &mut room[start..start + extents[2] * self.channels];
                     let at = [origin[0] + a as isize, origin[1] + b as isize];
                     if (0..2).any(|i| at[i] < 0 || at[i] as usize >= self.source[i]) || lo == hi {
-                        line.fill(V::T::default());
+                        line.fill(T::default());
                         continue;
                     }
-                    line[..lo * self.channels].fill(V::T::default());
-                    line[hi * self.channels..].fill(V::T::default());
+                    line[..lo * self.channels].fill(T::default());
+                    line[hi * self.channels..].fill(T::default());
                     let line = &mut line[lo * self.channels..hi * self.channels];
                     let first = (at[0] as usize * self.source[1] + at[1] as usize) * self.source[2];
                     let first = first + (origin[2] + lo as isize) as usize;

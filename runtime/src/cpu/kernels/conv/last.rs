@@ -7,7 +7,7 @@
 
 use super::boxes::{Boxes, POSITIONS, Part, Windows, with_room};
 use super::phase::Phase;
-use super::{Geometry, PARALLEL, PARTS};
+use super::{Geometry, LANES, PARALLEL, PARTS};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::Pack;
 use crate::cpu::memory::Sources;
@@ -64,8 +64,6 @@ pub(super) struct Term {
 
 /// Most terms that a tile adds up at a time: what they meet of the right matrix stays in the first level of the cache.
 pub(super) const SLAB: usize = 256;
-/// Fewest channels of the result: fewer do not fill a vector.
-const FILTERS: usize = 8;
 
 impl ChannelsLast {
     /// The convolution of `x`, in an order, with filters `[filters, channels, ..]`; none if the other way suits it better.
@@ -92,7 +90,7 @@ impl ChannelsLast {
         let [channels, filters] = [channels, filters].map(|n| n * groups);
         // One channel lies in either order.
         let order = if channels == 1 { Order::ChannelsLast } else { order };
-        if filters < FILTERS {
+        if filters < LANES {
             return None;
         }
         let taps: Vec<[isize; 3]> = phases.iter().flat_map(|p| &p.taps).copied().collect();
@@ -101,6 +99,7 @@ impl ChannelsLast {
         // Places in a part are counted in 32 bits.
         u32::try_from(result.iter().product::<usize>().checked_mul(boxes.images())?).ok()?;
         let products: usize = phases.iter().map(|p| p.grid.iter().product::<usize>() * p.places.len()).sum();
+        assert!(phases.iter().flat_map(|p| &p.places).all(|&p| p < inner), "a place outside of a row of filters");
         let has_gaps = phases.iter().any(|p| p.taps.is_empty());
         let phases = phases.into_iter().filter(|p| !p.taps.is_empty());
         let phases = phases.map(|p| {
@@ -164,10 +163,7 @@ impl ChannelsLast {
                 epilogue.run(&operands[1..], first, part, sources);
             }
         };
-        let [source, filters] = [0, 1].map(|i| {
-            let view = operands[i].view();
-            &sources.elements::<T>(view.base)[view.offset..][..view.size()]
-        });
+        let [source, filters] = [0, 1].map(|i| sources.contiguous::<T>(operands[i].view()));
         self.run_at(self.level, source, filters, bytemuck::cast_slice_mut(out), &behind);
     }
 
@@ -233,10 +229,11 @@ impl<T: Lane> Task<T> for Run<'_, T> {
         if all.has_gaps {
             out.fill(T::default());
         }
-        // SAFETY: the caller says that the processor has the instructions of `V`.
-        let left = unsafe { all.boxes.fill::<V>(&part, source, room) };
+        let left = all.boxes.fill(&part, source, room);
         let (axis, _) = all.boxes.lines();
         let (wide, result) = (V::N * VECTORS, out.as_mut_ptr());
+        let packed = all.filters / wide * wide + (all.filters % wide).next_multiple_of(V::N);
+        assert!(all.inner * packed <= filters.len(), "filters are packed for other tiles");
         let (mut from, mut to) = ([0u32; POSITIONS], [0u32; POSITIONS]);
         for phase in &all.phases {
             // Where positions are in the box and in the part of the result.
@@ -272,8 +269,8 @@ impl<T: Lane> Task<T> for Run<'_, T> {
                     let mut row = 0;
                     while row < n {
                         let from = &from[row..n];
-                        // SAFETY: what windows meet is in the box and rows of the result are in the part, as was asserted; terms are rows of
-                        // the packed matrix. The processor has the instructions.
+                        // SAFETY: what windows meet is in the box, rows of the result are in the part and the packed matrix has all rows, as was
+                        // asserted; terms are rows of it, as was when they were made. The processor has the instructions.
                         row += unsafe {
                             let to = |r: usize| result.add(to[row + r] as usize * all.filters + column);
                             if all.is_depthwise {

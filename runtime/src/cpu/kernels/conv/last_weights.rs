@@ -9,7 +9,7 @@
 use super::boxes::{Boxes, POSITIONS, Windows, with_room};
 use super::last::{Left, Right, SLAB, Term, WIDEST, is_depthwise, tiles};
 use super::phase::Phase;
-use super::{Geometry, PARALLEL, PARTS};
+use super::{Geometry, LANES, PARALLEL, PARTS};
 use crate::cpu::memory::Sources;
 use crate::cpu::vector::{Lane, Level, Task, Vector};
 use crate::plan::{Operand, Order};
@@ -34,8 +34,6 @@ pub(crate) struct ChannelsLastWeights {
 
 /// Most elements of the partial results of all parts.
 const PARTIAL: usize = 1 << 21;
-/// Fewest filters: fewer do not fill a vector.
-const FILTERS: usize = 8;
 /// Places in a part are a multiple of this.
 const GRAIN: usize = 24;
 
@@ -43,7 +41,7 @@ impl ChannelsLastWeights {
     /// For `x` in an order and `dy` in channels-last order; none if the other way suits it better.
     pub(crate) fn new(g: &Geometry, order: Order) -> Option<ChannelsLastWeights> {
         let (channels, filters) = (g.groups * g.channels, g.groups * g.filters);
-        if filters < FILTERS {
+        if filters < LANES {
             return None;
         }
         // Channels of one filter each may be brought into the order of `dy`.
@@ -87,10 +85,7 @@ impl ChannelsLastWeights {
         out: &mut [u8],
         sources: &Sources<'_>,
     ) {
-        let [x, dy] = [0, 1].map(|i| {
-            let view = operands[i].view();
-            &sources.elements::<T>(view.base)[view.offset..][..view.size()]
-        });
+        let [x, dy] = [0, 1].map(|i| sources.contiguous::<T>(operands[i].view()));
         self.run_at(Level::best(), x, dy, bytemuck::cast_slice_mut(out));
     }
 
@@ -145,8 +140,7 @@ impl<T: Lane> Task<T> for Run<'_, T> {
         for image in images.clone().step_by(all.boxes.images()) {
             for n in 0..all.boxes.parts_of_image() {
                 let part = all.boxes.part(image, all.boxes.images().min(images.end - image), n);
-                // SAFETY: the caller says that the processor has the instructions of `V`.
-                let left = unsafe { all.boxes.fill::<V>(&part, x, room) };
+                let left = all.boxes.fill(&part, x, room);
                 let (mut n, step) = (0, all.boxes.apart());
                 all.boxes.for_each_line(&part, all.grid, |_, _, len, offset| {
                     for (i, term) in terms[n..n + len].iter_mut().enumerate() {

@@ -33,6 +33,8 @@ use anabranch_dsl::ir::Attrs;
 
 /// Multiplications from which on work is split over threads.
 const PARALLEL: usize = 1 << 18;
+/// Channels that fill a vector: fewer are not worth laying side by side.
+pub(crate) const LANES: usize = 8;
 /// How many parts are enough to keep threads busy.
 const PARTS: usize = 8;
 
