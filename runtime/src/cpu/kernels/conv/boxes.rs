@@ -101,7 +101,7 @@ impl Boxes {
             return None;
         }
         let parts_of_image = least_parts.div_ceil(batch);
-        let most = grid[axis].div_ceil(parts_of_image).max(1);
+        let most = grid[axis].div_ceil(parts_of_image).clamp(1, POSITIONS);
         let lines = (1..=most).rev().find(|&n| fits(n, WANTED)).unwrap_or(1);
         // Parts of about the same size.
         let lines = grid[axis].div_ceil(grid[axis].div_ceil(lines));

@@ -1,9 +1,9 @@
 //! Convolutions whose result has its channels side by side: products of windows and filters.
 //!
 //! The same sums as in [`super::gather`], but positions are rows and filters are columns: a *tile* is a few positions by a few
-//! vectors of filters. Where each filter sees one channel of its own, it meets that in the same lane of a vector. Windows are read from [`Boxes`], element by element; the matrix of filters is packed as
-//! [products](crate::cpu::kernels::matmul) read it. Neither the extent of an image nor its stride matters to a tile, so small images and strides cost no more
-//! than others.
+//! vectors of filters. Windows are read from [`Boxes`], element by element; the matrix of filters is packed as
+//! [products](crate::cpu::kernels::matmul) read it. Neither the extent of an image nor its stride matters to a tile, so small images
+//! and strides cost no more than others. Where each filter sees one channel of its own, it meets that in the same lane of a vector.
 
 use super::boxes::{Boxes, POSITIONS, Part, Windows, with_room};
 use super::phase::Phase;
@@ -270,7 +270,7 @@ impl<T: Lane> Task<T> for Run<'_, T> {
                     while row < n {
                         let from = &from[row..n];
                         // SAFETY: what windows meet is in the box, rows of the result are in the part and the packed matrix has all rows, as was
-                        // asserted; terms are rows of it, as was when they were made. The processor has the instructions.
+                        // asserted; that terms are rows of it was when they were made. The processor has the instructions.
                         row += unsafe {
                             let to = |r: usize| result.add(to[row + r] as usize * all.filters + column);
                             if all.is_depthwise {
