@@ -7,17 +7,7 @@ use anabranch_dsl::ops::random::Key;
 use anabranch_dsl::ops::{ConvOptions, PoolOptions};
 use anabranch_dsl::{Any, DType, HostTensor, autodiff, trace};
 use anabranch_runtime::Program;
-use support::{branch, check, check_f32, check_threads, traced, while_loop};
-
-/// Numbers that are not regular, around zero.
-fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
-    let n: usize = shape.iter().product();
-    let at = |i: usize| ((i * 7919 + 13) % 1009) as f64 / 500.0 - 1.0;
-    match dtype {
-        DType::F32 => HostTensor::new(shape, (0..n).map(|i| at(i) as f32).collect::<Vec<_>>()),
-        _ => HostTensor::new(shape, (0..n).map(at).collect::<Vec<_>>()),
-    }
-}
+use support::{branch, check, check_f32, check_threads, numbers, pooled, traced, while_loop};
 
 /// A loss that depends on each element in another way, and its gradients.
 fn with_gradients(y: Any, of: &[Any]) -> Vec<Any> {
@@ -125,17 +115,6 @@ fn small_planes() {
     check(&inputs, |x| with_gradients(x[0].conv(x[1], &same()), x)).expect("it runs");
     let inputs = [numbers(&[2, 0, 4, 4], DType::F32), numbers(&[8, 0, 3, 3], DType::F32)];
     check(&inputs, |x| with_gradients(x[0].conv(x[1], &same()), x)).expect("it runs");
-}
-
-fn pooled<const D: usize>(x: Any, options: &PoolOptions<D>) -> Vec<Any> {
-    let mut results = Vec::new();
-    for y in [x.max_pool(options), x.avg_pool(options), x.avg_pool(&options.count_padding(false))] {
-        let loss = y.mul(y).mul(y + 1.0).sum_all();
-        let dx = autodiff::vjp(&[(loss, loss.number(1.0))], &[x])[0];
-        let slope = dx.mul(dx).sum_all();
-        results.extend([y, dx, autodiff::vjp(&[(slope, slope.number(1.0))], &[x])[0]]);
-    }
-    results
 }
 
 #[test]

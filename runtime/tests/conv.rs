@@ -5,17 +5,7 @@ mod support;
 use anabranch_dsl::ops::{ConvOptions, PoolOptions};
 use anabranch_dsl::{Any, DType, HostTensor, autodiff};
 use anabranch_runtime::Program;
-use support::{check, check_f32, check_threads, traced};
-
-/// Numbers that are not regular, around zero.
-fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
-    let n: usize = shape.iter().product();
-    let at = |i: usize| ((i * 7919 + 13) % 1009) as f64 / 500.0 - 1.0;
-    match dtype {
-        DType::F32 => HostTensor::new(shape, (0..n).map(|i| at(i) as f32).collect::<Vec<_>>()),
-        _ => HostTensor::new(shape, (0..n).map(at).collect::<Vec<_>>()),
-    }
-}
+use support::{check, check_f32, check_threads, numbers, pooled, traced};
 
 /// A convolution and its gradients, for a loss that depends on each element in another way.
 fn all<const D: usize>(x: Any, w: Any, options: ConvOptions<D>) -> Vec<Any> {
@@ -139,17 +129,6 @@ fn threads_change_nothing() {
     });
     let program = Program::new(graph.graph).unwrap_or_else(|e| panic!("{e}"));
     check_threads(&program, &inputs);
-}
-
-fn pooled<const D: usize>(x: Any, options: &PoolOptions<D>) -> Vec<Any> {
-    let mut results = Vec::new();
-    for y in [x.max_pool(options), x.avg_pool(options), x.avg_pool(&options.count_padding(false))] {
-        let loss = y.mul(y).mul(y + 1.0).sum_all();
-        let dx = autodiff::vjp(&[(loss, loss.number(1.0))], &[x])[0];
-        let slope = dx.mul(dx).sum_all();
-        results.extend([y, dx, autodiff::vjp(&[(slope, slope.number(1.0))], &[x])[0]]);
-    }
-    results
 }
 
 #[test]

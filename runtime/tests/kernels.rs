@@ -302,3 +302,26 @@ fn elementwise_chains_are_one_instruction() {
     assert_eq!(text.lines().filter(|l| l.contains("tanh")).count(), 1, "{text}");
     assert_eq!(text.lines().filter(|l| l.contains(" = ") && l.contains("; ")).count(), 1, "{text}");
 }
+
+/// Copies that threads share, of elements that lie apart in every way, next to small ones.
+#[test]
+fn large_tensors_are_copied_in_every_order() {
+    for shape in [[61usize, 50, 45], [3, 4, 5]] {
+        let n: usize = shape.iter().product();
+        let numbers = HostTensor::new(shape, (0..n as i32).collect::<Vec<_>>());
+        let small = HostTensor::new(shape, (0..n).map(|i| i as u8).collect::<Vec<_>>());
+        check(&[numbers, small], |x| {
+            let mut results = Vec::new();
+            for x in x {
+                for axes in [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+                    // Only a copy can give a permuted tensor another shape.
+                    results.push(x.permute(axes).reshape([shape.iter().product::<usize>()]));
+                }
+                let flipped = x.flip([0]).permute([0, 2, 1]).reshape([shape.iter().product::<usize>()]);
+                results.extend([flipped, x.permute([2, 0, 1]).flip([1]).reshape([shape.iter().product::<usize>()])]);
+            }
+            results
+        })
+        .expect("it runs");
+    }
+}

@@ -1,8 +1,9 @@
 //! Control flow without the macro, and the comparison of the plan with the interpreter.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+use anabranch_dsl::ops::PoolOptions;
 use anabranch_dsl::trace::{self, CondTrace, Traced, WhileTrace};
-use anabranch_dsl::{Any, Buffer, HostTensor, TensorType, interp};
+use anabranch_dsl::{Any, Buffer, DType, HostTensor, TensorType, autodiff, interp};
 use anabranch_runtime::Program;
 
 /// A staged loop over untyped handles.
@@ -132,4 +133,26 @@ pub fn check_f32(inputs: &[HostTensor], tolerance: f32, f: impl FnOnce(&[Any]) -
             program.explain()
         );
     }
+}
+
+/// Numbers that are not regular, around zero.
+pub fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
+    let n: usize = shape.iter().product();
+    let at = |i: usize| ((i * 7919 + 13) % 1009) as f64 / 500.0 - 1.0;
+    match dtype {
+        DType::F32 => HostTensor::new(shape, (0..n).map(|i| at(i) as f32).collect::<Vec<_>>()),
+        _ => HostTensor::new(shape, (0..n).map(at).collect::<Vec<_>>()),
+    }
+}
+
+/// Every pool of a tensor, with first and second gradients.
+pub fn pooled<const D: usize>(x: Any, options: &PoolOptions<D>) -> Vec<Any> {
+    let mut results = Vec::new();
+    for y in [x.max_pool(options), x.avg_pool(options), x.avg_pool(&options.count_padding(false))] {
+        let loss = y.mul(y).mul(y + 1.0).sum_all();
+        let dx = autodiff::vjp(&[(loss, loss.number(1.0))], &[x])[0];
+        let slope = dx.mul(dx).sum_all();
+        results.extend([y, dx, autodiff::vjp(&[(slope, slope.number(1.0))], &[x])[0]]);
+    }
+    results
 }

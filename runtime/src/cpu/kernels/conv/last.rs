@@ -180,32 +180,27 @@ impl ChannelsLast {
         // Elements of the result for a position of the axis along which images are divided.
         let line = self.result[axis + 1..].iter().product::<usize>() * self.filters;
         let image = self.result[axis] * line;
-        let (n, images) = (self.boxes.parts_of_image(), self.boxes.images());
-        // The axes before that one have one position each.
-        let part =
-            if n == 1 { images * image } else { lines * self.phases.first().map_or(1, |p| p.apart[axis]) * line };
-        let run = |(part, start, out): (Part, usize, &mut [T])| {
-            with_room(|room| level.run(Run { all: self, source, filters, out: &mut *out, part, room }));
-            behind(start, bytemuck::cast_slice_mut(out));
+        // The images that are done together, several only if they are not divided; and a part of them. The axes before that one have one
+        // position each.
+        let images = self.boxes.images();
+        let unit = images * image;
+        let part = match self.boxes.parts_of_image() {
+            1 => unit,
+            _ => lines * self.phases.first().map_or(1, |p| p.apart[axis]) * line,
         };
-        let one = |(i, out): (usize, &mut [T])| {
-            if n == 1 {
-                let first = i * images;
-                return run((self.boxes.part(first, images.min(self.batch - first), 0), i * part, out));
-            }
-            for (k, out) in out.chunks_mut(part).enumerate() {
-                run((self.boxes.part(i, 1, k), i * image + k * part, out));
-            }
+        let run = |i: usize, k: usize, out: &mut [T]| {
+            let first = i * images;
+            let of_grid = self.boxes.part(first, images.min(self.batch - first), k);
+            with_room(|room| level.run(Run { all: self, source, filters, out: &mut *out, part: of_grid, room }));
+            behind(i * unit + k * part, bytemuck::cast_slice_mut(out));
         };
         if self.work < PARALLEL {
-            out.chunks_mut(if n == 1 { part } else { image }).enumerate().for_each(one);
-        } else if n == 1 {
-            out.par_chunks_mut(part).enumerate().for_each(one);
+            for (i, out) in out.chunks_mut(unit).enumerate() {
+                out.chunks_mut(part).enumerate().for_each(|(k, out)| run(i, k, out));
+            }
         } else {
-            out.par_chunks_mut(image).enumerate().for_each(|(i, out)| {
-                out.par_chunks_mut(part).enumerate().for_each(|(k, out)| {
-                    run((self.boxes.part(i, 1, k), i * image + k * part, out));
-                });
+            out.par_chunks_mut(unit).enumerate().for_each(|(i, out)| {
+                out.par_chunks_mut(part).enumerate().for_each(|(k, out)| run(i, k, out));
             });
         }
     }
