@@ -2,8 +2,13 @@
 //! kernel is tested in `runtime/tests/corpus.rs`, that each gradient rule is checked against finite differences in
 //! `dsl/tests/ops.rs`.
 
-use anabranch::dsl::ops::{self, Grad};
+use anabranch::dsl::ir::Attrs;
+use anabranch::dsl::ops::{self, Arity, Effects, Exactness, Grad, OpDef, Prim};
+use anabranch::dsl::trace;
+use anabranch::prelude::*;
+use anabranch::{Graph, HostTensor, TensorType};
 use std::fs;
+use std::sync::LazyLock;
 
 /// The sources of the operations.
 fn sources() -> String {
@@ -81,4 +86,66 @@ fn every_method_has_an_example_that_runs() {
     }
     assert!(found >= 40, "{found} methods");
     assert!(missing.is_empty(), "no example:\n{}", missing.join("\n"));
+}
+
+/// An operation of a crate of a user: `x / (1 + |x|)`.
+const SOFTSIGN: OpDef = OpDef {
+    name: "my_crate.softsign",
+    arity: Arity::Exactly(1),
+    attrs: &[],
+    infer: |cx| Ok(cx.operands[0].clone()),
+    eval: |cx| {
+        let x = cx.operands[0];
+        let y = x.data::<f32>().iter().map(|x| x / (1.0 + x.abs())).collect::<Vec<f32>>();
+        Ok(HostTensor::new(x.shape(), y))
+    },
+    grad: Grad::Rule(|n| vec![Some(n.dy() / (n.x(0).abs() + 1.0).square())]),
+    exactness: Exactness::Exact,
+    effects: Effects::Pure,
+};
+
+static REGISTERED: LazyLock<Prim> = LazyLock::new(|| ops::register(SOFTSIGN).expect("the first of its name"));
+
+fn softsign(x: Tensor) -> Tensor {
+    Tensor::from_any(trace::emit(*REGISTERED, &[x.untyped()], Attrs::none()))
+}
+
+#[test]
+fn a_registered_operation_runs_and_has_its_gradient() {
+    #[graph]
+    fn f(x: Tensor) -> (Tensor, Tensor) {
+        let mut y = x;
+        while y.sum() > 1.3 {
+            y = softsign(y) * 1.5;
+        }
+        (y, gradients(y.sum(), x))
+    }
+    let x = [0.5, 1.0];
+    let interpreted = anabranch::eval_with(f, x).unwrap();
+    let session = Session::new().unwrap();
+    let function = session.function(f).unwrap();
+    let (y, dx) = function.call(x).unwrap();
+    assert_eq!((y.as_slice(), dx.as_slice()), (interpreted.0.as_slice(), interpreted.1.as_slice()));
+    // One iteration: 1.5 x / (1 + |x|), with the derivative 1.5 / (1 + |x|)^2.
+    assert_eq!(y.as_slice(), [0.5, 0.75]);
+    assert!((dx.as_slice()[0] - 1.5 / 2.25).abs() < 1e-6 && (dx.as_slice()[1] - 0.375).abs() < 1e-6);
+}
+
+#[test]
+fn a_graph_with_a_registered_operation_is_read_back_from_its_text() {
+    let signature = [TensorType::new(anabranch::DType::F32, [2])];
+    let graph = anabranch::dsl::function::trace_fn("f", &|x: Tensor| softsign(x), &signature).unwrap().0.graph;
+    let text = graph.to_string();
+    assert!(text.contains("my_crate.softsign %"), "{text}");
+    assert_eq!(Graph::parse(&text, "f.ir").unwrap().to_string(), text);
+}
+
+#[test]
+fn a_name_is_registered_once_and_has_its_crate() {
+    let op = *REGISTERED;
+    assert_eq!(ops::by_name("my_crate.softsign"), Some(op));
+    let again = ops::register(SOFTSIGN).unwrap_err().to_string();
+    assert!(again.contains("`my_crate.softsign` is registered already"), "{again}");
+    let bare = ops::register(OpDef { name: "softsign", ..SOFTSIGN }).unwrap_err().to_string();
+    assert!(bare.contains("no crate in its name") && bare.contains("`my_crate.softsign`"), "{bare}");
 }

@@ -42,6 +42,13 @@ fn every_source_is_short() {
 }
 
 #[test]
+fn operations_are_handles_and_not_names() {
+    let cases = entries(&root().join("tests/ops"));
+    let names: Vec<_> = cases.iter().filter_map(|case| Some(case.file_stem()?.to_str()?.to_owned())).collect();
+    check(operation_names(&sources(), &names));
+}
+
+#[test]
 fn paths_named_in_documents_exist() {
     for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
         check(missing_paths(&read(document), exists));
@@ -153,6 +160,27 @@ fn too_long(sources: &[Source]) -> Report {
         report.look(lines <= LONGEST_SOURCE, || {
             format!("{}: {lines} lines, more than {LONGEST_SOURCE}: split it by subject", source.path)
         });
+    }
+    report
+}
+
+/// In the code of the language and the runtime no string is the name of an operation: a misspelled handle is an error of the
+/// compiler, a misspelled name is silence. Definitions and tests use names.
+fn operation_names(sources: &[Source], names: &[String]) -> Report {
+    let mut report = Report::default();
+    for source in sources {
+        let is_code = source.path.starts_with("dsl/src/") || source.path.starts_with("runtime/src/");
+        if !is_code || source.path.starts_with("dsl/src/ops/") {
+            continue;
+        }
+        let code = source.text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        for (number, line) in (1..).zip(code.lines()).filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            for name in names {
+                report.look(!line.contains(&format!("\"{name}\"")), || {
+                    format!("{}:{number}: write `prim::{}` for \"{name}\"", source.path, name.to_uppercase())
+                });
+            }
+        }
     }
     report
 }
@@ -298,6 +326,14 @@ fn source(path: &str, text: &str) -> Source {
 
 fn strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|&text| text.to_owned()).collect()
+}
+
+#[test]
+fn the_name_of_an_operation_in_a_string_is_found() {
+    let text = "// \"add\"\nif op.name() == \"add\" {}\n#[cfg(test)]\nmod tests { const A: &str = \"add\"; }";
+    let sources = [source("dsl/src/passes/fold.rs", text), source("dsl/src/ops/add.rs", text)];
+    let expected = ["dsl/src/passes/fold.rs:2: write `prim::ADD` for \"add\""];
+    check_wrong(&operation_names(&sources, &strings(&["add"])), &expected);
 }
 
 #[test]

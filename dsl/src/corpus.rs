@@ -16,7 +16,7 @@
 //! a case without an outcome, and a folder without files are errors, so that nothing passes because it was not read.
 
 use crate::ir::{Attr, AttrKind, Attrs};
-use crate::ops::{self, Exactness, OpDef};
+use crate::ops::{self, Exactness, Prim};
 use crate::{Any, Buffer, DType, Graph, HostTensor, Result, TensorType, bf16, f16, trace};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The operation.
-    pub op: &'static OpDef,
+    pub op: Prim,
     /// What the case shows, with the element type if there are several.
     pub name: String,
     /// The operands.
@@ -66,7 +66,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// The cases of one file.
-pub fn parse(op: &'static OpDef, text: &str) -> Result<Vec<Case>, String> {
+pub fn parse(op: Prim, text: &str) -> Result<Vec<Case>, String> {
     let file: toml::Table = text.parse().map_err(|e| format!("{e}"))?;
     if let Some(key) = file.keys().find(|k| *k != "case") {
         return Err(format!("unknown key `{key}`"));
@@ -82,7 +82,7 @@ pub fn parse(op: &'static OpDef, text: &str) -> Result<Vec<Case>, String> {
     Ok(cases)
 }
 
-fn read_case(op: &'static OpDef, name: &str, table: &toml::Table) -> Result<Vec<Case>, String> {
+fn read_case(op: Prim, name: &str, table: &toml::Table) -> Result<Vec<Case>, String> {
     const KEYS: [&str; 7] = ["name", "T", "inputs", "attrs", "output", "error", "grad"];
     if let Some(key) = table.keys().find(|k| !KEYS.contains(&k.as_str())) {
         return Err(format!("unknown key `{key}`"));
@@ -121,7 +121,7 @@ fn dtype(name: &str) -> Result<DType, String> {
     DType::from_name(name).ok_or_else(|| format!("there is no element type `{name}`"))
 }
 
-fn read_attrs(op: &OpDef, table: &toml::Table, t: Option<DType>) -> Result<Attrs, String> {
+fn read_attrs(op: Prim, table: &toml::Table, t: Option<DType>) -> Result<Attrs, String> {
     if let Some(key) = table.keys().find(|k| !op.attrs.iter().any(|(name, _)| name == k)) {
         return Err(format!("`{}` has no attribute `{key}`", op.name));
     }

@@ -7,7 +7,7 @@ pub mod list;
 
 use crate::format::Stream;
 use crate::ir::{Graph, ListForm, ListOp, Node, Op, Region, StackOp, Value};
-use crate::ops::{EvalCx, InferCx};
+use crate::ops::{EvalCx, InferCx, prim};
 pub use crate::stop::{StopFlag, stopped};
 use crate::{Diagnostic, Dim, HostTensor, Loc, Result, Shape, TensorType, Type};
 use list::HostList;
@@ -414,7 +414,7 @@ impl Interp<'_> {
                     let message = format!("sum of stacks of {} and {} elements", x.len(), y.len());
                     return Err(Diagnostic::new(message).at(loc, ""));
                 }
-                let add = crate::ops::by_name("add").expect("there is an operation `add`");
+                let add = prim::ADD;
                 let sum = |(x, y): (&HostTensor, &HostTensor)| {
                     let cx = EvalCx { operands: &[x, y], attrs: &Default::default(), ty: &x.ty() };
                     add.evaluate(&cx).expect("addition of equal types does not fail")

@@ -3,7 +3,7 @@
 use super::*;
 
 impl Sweep {
-    pub(super) fn missing(&self, def: &OpDef, why: &str, node: Node, data: &NodeData) -> ! {
+    pub(super) fn missing(&self, def: crate::ops::Prim, why: &str, node: Node, data: &NodeData) -> ! {
         let came_from = self.came_from.borrow();
         let mut to_loss = Vec::new();
         let mut at = node;

@@ -41,7 +41,7 @@ mod siblings;
 mod sweep;
 
 use crate::ir::{Attrs, ListOp, Node, NodeData, Op, Region, StackOp, Value, ValueDef};
-use crate::ops::{Grad, OpDef};
+use crate::ops::Grad;
 use crate::trace::{self, Any, CondTrace, WhileTrace};
 use crate::{AnyVar, DType, Diagnostic, Float, HostTensor, Loc, On, Tensor, TensorType, Type, device};
 use activity::active_in;

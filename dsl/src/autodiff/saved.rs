@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ir::Origin;
-use crate::ops::Effects;
+use crate::ops::{Effects, prim};
 
 impl Sweep {
     /// A value of the forward region of `level`, as its backward region sees it.
@@ -22,12 +22,12 @@ impl Sweep {
         let mapped = match self.origin(v) {
             Source::Outside(outer) => self.map(level - 1, outer),
             Source::Again(data) => {
-                let is_like = |i: usize| matches!(&data.op, Op::Prim(def, _) if i == 1 && def.name == "broadcast_like");
+                let is_like = |i: usize| matches!(&data.op, Op::Prim(def, _) if i == 1 && def == prim::BROADCAST_LIKE);
                 let operand = |(i, &x)| if is_like(i) { self.map_like(level, x) } else { self.map(level, x) };
                 let operands: Vec<Any> = data.operands.iter().enumerate().map(operand).collect();
                 trace::at_depth(depth, || match &data.op {
                     Op::Constant(t) => trace::constant(t.clone()),
-                    Op::Prim(def, attrs) => trace::emit(def, &operands, attrs.clone()),
+                    Op::Prim(def, attrs) => trace::emit(*def, &operands, attrs.clone()),
                     op => unreachable!("{} is not made again", op.name()),
                 })
             }
@@ -58,7 +58,7 @@ impl Sweep {
         let ty = graph(|g| g.ty(v).element().clone());
         let depth = self.levels.borrow()[level].depth;
         if !ty.shape.is_definite() {
-            let extents = trace::with(|t| t.query(v, Op::Prim(t.op("extents"), Attrs::none())));
+            let extents = trace::with(|t| t.query(v, Op::Prim(prim::EXTENTS, Attrs::none())));
             let extents = self.map(level, extents);
             return trace::at_depth(depth, || extents.zeros_of(&ty));
         }
@@ -203,7 +203,7 @@ fn operands_needed(g: &crate::Graph, region: Region, values: Vec<Value>) -> Vec<
 
 /// Operations that only look at their operand in another way: made again rather than saved, so that what is saved is small.
 fn is_view(op: &Op) -> bool {
-    matches!(op, Op::Prim(def, _) if matches!(def.name, "broadcast_to" | "broadcast_like" | "reshape" | "permute"))
+    matches!(op, Op::Prim(def, _) if matches!(*def, prim::BROADCAST_TO | prim::BROADCAST_LIKE | prim::RESHAPE | prim::PERMUTE))
 }
 
 /// Whether a value of a region is computed from constants and captures alone by a few cheap operations. One that may fail did not
@@ -224,7 +224,7 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
         Op::Prim(def, _) => {
             fuel > 0
                 && def.effects <= Effects::Fallible
-                && def.name != "matmul"
+                && def != prim::MATMUL
                 && data.operands.iter().all(|&x| is_cheap(graph, x, fuel - 1))
         }
         _ => false,
@@ -241,10 +241,6 @@ pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
 }
 
 impl trace::Tracer {
-    fn op(&self, name: &str) -> &'static OpDef {
-        crate::ops::by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"))
-    }
-
     /// The result of an operation without attributes on a value, made where the value is made: later a list may have been changed
     /// in place, and a tensor be gone.
     pub(super) fn query(&mut self, of: Value, op: Op) -> Value {
@@ -284,7 +280,7 @@ impl trace::Tracer {
         let one = constant(&mut self.graph, body, 1);
         self.graph.append(one);
         let one = self.graph.node(one).results[0];
-        let add = Op::Prim(self.op("add"), Attrs::none());
+        let add = Op::Prim(prim::ADD, Attrs::none());
         let sum = self.graph.make_node(body, add, vec![param, one], [ty], origin);
         self.graph.append(sum);
         let sum = self.graph.node(sum).results[0];
@@ -323,7 +319,7 @@ impl trace::Tracer {
         }
         let known = |d: &crate::Dim| if *d == crate::Dim::Unknown { crate::Dim::Known(0) } else { d.clone() };
         let shape = crate::Shape(ty.shape.dims().iter().map(known).collect());
-        let broadcast = Op::Prim(self.op("broadcast_to"), Attrs::none().with("shape", crate::ir::Attr::Shape(shape)));
+        let broadcast = Op::Prim(prim::BROADCAST_TO, Attrs::none().with("shape", crate::ir::Attr::Shape(shape)));
         let node = self.graph.make_node(region, broadcast, vec![zero], [ty.into()], origin);
         self.graph.insert_before(node, before);
         self.graph.node(node).results[0]

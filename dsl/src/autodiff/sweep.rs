@@ -49,7 +49,7 @@ impl Sweep {
                 let rule = match def.grad {
                     Grad::Rule(rule) => rule,
                     Grad::Zero(_) => return,
-                    Grad::Missing(why) => self.missing(def, why, node, data),
+                    Grad::Missing(why) => self.missing(*def, why, node, data),
                 };
                 let element = |v: &Value| graph(|g| g.ty(*v).element().clone());
                 let grad_node = GradNode {

@@ -13,7 +13,7 @@
 //! that fails. The analysis is conservative: a loop that it calls dependent may still have independent iterations.
 
 use super::{Graph, ListOp, Node, Op, Region, StackOp, Value, ValueDef};
-use crate::ops::Effects;
+use crate::ops::{Effects, prim};
 use std::collections::HashSet;
 use std::fmt;
 
@@ -176,9 +176,9 @@ impl Loop<'_> {
             return false;
         }
         match self.made_by(self.graph.region(self.body).yields[i]) {
-            Some((Op::Prim(def, _), &[a, b])) => match def.name {
-                "add" => (a == param && self.is_step(b)) || (b == param && self.is_step(a)),
-                "sub" => a == param && self.is_step(b),
+            Some((Op::Prim(def, _), &[a, b])) => match *def {
+                prim::ADD => (a == param && self.is_step(b)) || (b == param && self.is_step(a)),
+                prim::SUB => a == param && self.is_step(b),
                 _ => false,
             },
             _ => false,
@@ -190,7 +190,7 @@ impl Loop<'_> {
         match self.graph.value(value).def {
             ValueDef::Param(region, i) => region == self.body && counters.contains(&(i as usize)),
             ValueDef::Result(..) => match self.made_by(value) {
-                Some((Op::Prim(def, _), &[a, b])) if matches!(def.name, "add" | "sub") => {
+                Some((Op::Prim(def, _), &[a, b])) if matches!(*def, prim::ADD | prim::SUB) => {
                     (self.is_own_index(a, counters) && self.is_invariant(b))
                         || (self.is_invariant(a) && self.is_own_index(b, counters))
                 }

@@ -2,7 +2,7 @@
 
 use super::{Attrs, ListOp};
 use crate::format::{Stream, Template};
-use crate::ops::{Effects, OpDef};
+use crate::ops::{Effects, Prim};
 use crate::{HostTensor, Loc, On, TensorType, Type};
 use std::fmt;
 use std::num::NonZeroU32;
@@ -58,7 +58,7 @@ id! {
 #[derive(Clone, Debug)]
 pub enum Op {
     /// An operation from the table, with its static arguments. One result.
-    Prim(&'static OpDef, Attrs),
+    Prim(Prim, Attrs),
     /// A constant. No operands, one result.
     Constant(HostTensor),
     /// The present value of a variable. No operands, one result.
@@ -139,7 +139,7 @@ pub enum StackOp {
 impl PartialEq for Op {
     fn eq(&self, other: &Op) -> bool {
         match (self, other) {
-            (Op::Prim(a, x), Op::Prim(b, y)) => std::ptr::eq(*a, *b) && x == y,
+            (Op::Prim(a, x), Op::Prim(b, y)) => a == b && x == y,
             (Op::Constant(a), Op::Constant(b)) => a == b,
             (Op::Read(a), Op::Read(b)) | (Op::Assign(a), Op::Assign(b)) => a == b,
             (Op::Assert { message: a }, Op::Assert { message: b }) => a == b,
@@ -176,6 +176,11 @@ impl Op {
             Op::While { .. } => "while",
             Op::Call(kind) => kind.name(),
         }
+    }
+
+    /// Returns whether this is the operation `op` of the table.
+    pub fn is(&self, op: Prim) -> bool {
+        matches!(self, Op::Prim(own, _) if *own == op)
     }
 
     /// What the op itself may do besides computing its results; for control flow, without what its regions do.

@@ -1,7 +1,7 @@
 //! The types of a node's results, from its operands: for the verifier, the parser and passes.
 
 use super::{Attr, AttrKind, Attrs, CallKind, Graph, Node, Op, StackOp};
-use crate::ops::{Arity, InferCx, OpDef, OpError};
+use crate::ops::{Arity, InferCx, OpError, Prim};
 use crate::{DType, Shape, TensorType, Type};
 
 /// The largest number of elements of a tensor whose extents are known; so sizes and sums of sizes cannot overflow.
@@ -31,7 +31,7 @@ pub(crate) fn is_countable(shape: &Shape) -> bool {
 }
 
 /// Checks attributes against the row of their operation.
-pub(crate) fn check_attrs(def: &OpDef, attrs: &Attrs) -> Result<(), Broken> {
+pub(crate) fn check_attrs(def: Prim, attrs: &Attrs) -> Result<(), Broken> {
     let names: Vec<&str> = attrs.iter().map(|(name, _)| name).collect();
     let expected: Vec<&str> = def.attrs.iter().map(|(name, _)| *name).collect();
     if names != expected {
@@ -105,7 +105,7 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
     let operands: Vec<&Type> = data.operands.iter().map(|&v| graph.ty(v)).collect();
     match &data.op {
         Op::Prim(def, attrs) => {
-            check_attrs(def, attrs)?;
+            check_attrs(*def, attrs)?;
             if let Some(i) = operands.iter().position(|t| t.as_tensor().is_none()) {
                 let invariant = if matches!(operands[i], Type::Stack(_)) { 10 } else { 12 };
                 return Err(broken(invariant, format!("operand {} is {}", i + 1, operands[i].kind())));

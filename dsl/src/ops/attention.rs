@@ -20,8 +20,7 @@ use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Dim, Float, Shape, Tensor};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&ATTENTION, &ATTENTION_GRAD];
+family!(ATTENTION, ATTENTION_GRAD);
 
 /// For each of the queries `[.., n, size]` the mean of the values `[.., m, width]` with the weights of the keys `[.., m, size]`.
 ///
@@ -36,7 +35,7 @@ static ATTENTION: OpDef = OpDef {
     },
     eval: |cx| Ok(match_float!(cx.operands[0].buffer(), q => cx.result(attention(&Sizes::of(cx), q, cx)))),
     grad: Grad::Rule(|n| {
-        let packed = trace::emit(&ATTENTION_GRAD, &[n.x(0), n.x(1), n.x(2), n.dy()], n.attrs().clone());
+        let packed = trace::emit(prim::ATTENTION_GRAD, &[n.x(0), n.x(1), n.x(2), n.dy()], n.attrs().clone());
         let parts = parts_of(packed, [n.ty(0), n.ty(1), n.ty(2)]);
         parts.into_iter().enumerate().map(|(i, part)| n.needs(i).then_some(part)).collect()
     }),
@@ -303,7 +302,7 @@ impl Any {
             && fits(&k, 2, &v, 2)
             && let Some(operands) = trace::called_at(Loc::caller(), || matched([self, keys, values]))
         {
-            return trace::emit(&ATTENTION, &operands, Attrs::none().with("causal", Attr::Bool(causal)));
+            return trace::emit(prim::ATTENTION, &operands, Attrs::none().with("causal", Attr::Bool(causal)));
         }
         weights(self, keys, causal).matmul(values)
     }

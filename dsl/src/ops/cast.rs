@@ -6,8 +6,7 @@ use crate::halves::{Half, odd_f64};
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Buffer, DType, Element, Float, HostTensor, Tensor, bf16, f16, match_dtype};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&CAST, &STOP_GRADIENT];
+family!(CAST, STOP_GRADIENT);
 
 /// Conversion to a type, from each type: that of Rust's `as`, and for `bool` whether the number is not 0.
 trait Convert: Element {
@@ -115,13 +114,13 @@ impl Any {
         if self.dtype() == dtype {
             return self;
         }
-        trace::emit(&CAST, &[self], Attrs::none().with("dtype", Attr::DType(dtype)))
+        trace::emit(prim::CAST, &[self], Attrs::none().with("dtype", Attr::DType(dtype)))
     }
 
     /// See [`Tensor::stop_gradient`].
     #[track_caller]
     pub fn stop_gradient(self) -> Any {
-        trace::emit(&STOP_GRADIENT, &[self], Attrs::none())
+        trace::emit(prim::STOP_GRADIENT, &[self], Attrs::none())
     }
 }
 

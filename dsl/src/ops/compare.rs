@@ -10,8 +10,7 @@ use super::*;
 use crate::ir::Attrs;
 use crate::{DType, Element, Float, HostTensor, Numeric, Operand, Tensor, match_buffer};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&EQ, &NE, &LT, &LE, &GT, &GE, &AND, &OR, &XOR, &NOT, &IS_NAN, &IS_FINITE, &SELECT];
+family!(EQ, NE, LT, LE, GT, GE, AND, OR, XOR, NOT, IS_NAN, IS_FINITE, SELECT);
 
 fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(&T, &T) -> bool) -> HostTensor {
     cx.result(a.iter().zip(cx.operands[1].data::<T>()).map(|(a, b)| f(a, b)).collect())
@@ -125,7 +124,7 @@ macro_rules! any_methods {
                 #[track_caller]
                 pub fn $name(self, other: Any) -> Any {
                     let (a, b) = broadcast_pair(stringify!($name), self, other);
-                    trace::emit(&$op, &[a, b], Attrs::none())
+                    trace::emit(prim::$op, &[a, b], Attrs::none())
                 }
             )*
         }
@@ -148,19 +147,19 @@ impl Any {
     #[track_caller]
     #[expect(clippy::should_implement_trait, reason = "a graph operation, not the operator of the host")]
     pub fn not(self) -> Any {
-        trace::emit(&NOT, &[self], Attrs::none())
+        trace::emit(prim::NOT, &[self], Attrs::none())
     }
 
     /// See [`Tensor::is_nan`].
     #[track_caller]
     pub fn is_nan(self) -> Any {
-        trace::emit(&IS_NAN, &[self], Attrs::none())
+        trace::emit(prim::IS_NAN, &[self], Attrs::none())
     }
 
     /// See [`Tensor::is_finite`].
     #[track_caller]
     pub fn is_finite(self) -> Any {
-        trace::emit(&IS_FINITE, &[self], Attrs::none())
+        trace::emit(prim::IS_FINITE, &[self], Attrs::none())
     }
 
     /// `a` where this is true, `b` elsewhere, all three broadcast to their common shape.
@@ -172,7 +171,7 @@ impl Any {
         let b = stretch(b, &b.shape(), &shape, self);
         let cond = stretch(self, &tc.shape, &shape, a);
         let a = stretch(a, &ta.shape, &shape, self);
-        trace::emit(&SELECT, &[cond, a, b], Attrs::none())
+        trace::emit(prim::SELECT, &[cond, a, b], Attrs::none())
     }
 }
 

@@ -20,8 +20,7 @@ use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Dim, Float, Shape, Tensor};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&CONV, &CONV_INPUT_GRAD, &CONV_WEIGHT_GRAD];
+family!(CONV, CONV_INPUT_GRAD, CONV_WEIGHT_GRAD);
 
 /// Convolution of `[batch, channels, ..]` with filters `[filters, channels / groups, ..]`.
 static CONV: OpDef = OpDef {
@@ -338,7 +337,7 @@ impl Any {
         let (x, filters) = (self.tensor_type(), w.tensor_type());
         let window = filters.shape.dims().get(2..).unwrap_or_default();
         let padding = options.padding.of("conv", &x, window, options.stride, options.dilation);
-        trace::emit(&CONV, &[self, w], options.attrs(padding))
+        trace::emit(prim::CONV, &[self, w], options.attrs(padding))
     }
 
     /// See [`Tensor::conv_transpose2d`].
@@ -373,22 +372,22 @@ impl Any {
             Dim::Known(extent)
         };
         let extents = Attr::Shape((0..D).map(extent).collect());
-        trace::emit(&CONV_INPUT_GRAD, &[self, w], options.attrs(padding).with("extents", extents))
+        trace::emit(prim::CONV_INPUT_GRAD, &[self, w], options.attrs(padding).with("extents", extents))
     }
 
     #[track_caller]
     fn conv_with(self, w: Any, attrs: &Attrs) -> Any {
-        trace::emit(&CONV, &[self, w], common(attrs))
+        trace::emit(prim::CONV, &[self, w], common(attrs))
     }
 
     #[track_caller]
     fn conv_input_grad(self, w: Any, attrs: &Attrs, extents: Attr) -> Any {
-        trace::emit(&CONV_INPUT_GRAD, &[self, w], common(attrs).with("extents", extents))
+        trace::emit(prim::CONV_INPUT_GRAD, &[self, w], common(attrs).with("extents", extents))
     }
 
     #[track_caller]
     fn conv_weight_grad(self, dy: Any, attrs: &Attrs, kernel: Attr) -> Any {
-        trace::emit(&CONV_WEIGHT_GRAD, &[self, dy], common(attrs).with("kernel", kernel))
+        trace::emit(prim::CONV_WEIGHT_GRAD, &[self, dy], common(attrs).with("kernel", kernel))
     }
 }
 

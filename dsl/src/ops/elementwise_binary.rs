@@ -9,8 +9,7 @@ use super::*;
 use crate::ir::Attrs;
 use crate::{Element, Float, HostTensor, Numeric, Operand, Shape, Tensor};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&ADD, &SUB, &MUL, &DIV, &REM, &NEG, &POW, &MAXIMUM, &MINIMUM, &ATAN2];
+family!(ADD, SUB, MUL, DIV, REM, NEG, POW, MAXIMUM, MINIMUM, ATAN2);
 
 /// Applies a function to pairs of elements.
 fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(T, T) -> T) -> HostTensor {
@@ -213,7 +212,7 @@ macro_rules! any_methods {
                 $(#[$lint])*
                 pub fn $name(self, other: Any) -> Any {
                     let (a, b) = broadcast_pair(stringify!($name), self, other);
-                    trace::emit(&$op, &[a, b], Attrs::none())
+                    trace::emit(prim::$op, &[a, b], Attrs::none())
                 }
             )*
         }
@@ -241,7 +240,7 @@ impl Any {
     #[track_caller]
     #[expect(clippy::should_implement_trait, reason = "the trait is implemented with it")]
     pub fn neg(self) -> Any {
-        trace::emit(&NEG, &[self], Attrs::none())
+        trace::emit(prim::NEG, &[self], Attrs::none())
     }
 
     /// A scalar constant of the element type of this tensor.

@@ -47,8 +47,7 @@ real!(f64 libm::erf, libm::erfc);
 
 macro_rules! rows {
     ($($(#[$doc:meta])* $name:ident $op:ident $bound:ident $exactness:expr, |$x:ident| $e:expr, $grad:expr;)*) => {
-        /// The operations of this file.
-        pub(super) const OPS: &[&OpDef] = &[$(&$op),*];
+        family!($($op),*);
         $(
             static $op: OpDef = OpDef {
                 name: stringify!($name),
@@ -66,7 +65,7 @@ macro_rules! rows {
                 #[doc = concat!("See [`Tensor::", stringify!($name), "`].")]
                 #[track_caller]
                 pub fn $name(self) -> Any {
-                    trace::emit(&$op, &[self], Attrs::none())
+                    trace::emit(prim::$op, &[self], Attrs::none())
                 }
             )*
         }

@@ -15,8 +15,7 @@ use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{DType, Dim, Element, HostTensor, Integer, Numeric, Shape, Tensor, match_buffer};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&TAKE, &SCATTER_ADD, &TAKE_ALONG_AXIS, &SCATTER_ADD_ALONG_AXIS];
+family!(TAKE, SCATTER_ADD, TAKE_ALONG_AXIS, SCATTER_ADD_ALONG_AXIS);
 
 /// Integers of any type.
 pub(super) fn numbers(ids: &HostTensor) -> Vec<i64> {
@@ -209,28 +208,28 @@ impl Any {
     #[track_caller]
     pub fn take(self, ids: Any, axis: isize) -> Any {
         let axis = self.axis("take", axis);
-        trace::emit(&TAKE, &[self, ids], axis_only(axis))
+        trace::emit(prim::TAKE, &[self, ids], axis_only(axis))
     }
 
     /// See [`Tensor::scatter_add`].
     #[track_caller]
     pub fn scatter_add(self, ids: Any, updates: Any, axis: isize) -> Any {
         let axis = self.axis("scatter_add", axis);
-        trace::emit(&SCATTER_ADD, &[self, ids, updates], axis_only(axis))
+        trace::emit(prim::SCATTER_ADD, &[self, ids, updates], axis_only(axis))
     }
 
     /// See [`Tensor::take_along_axis`].
     #[track_caller]
     pub fn take_along_axis(self, ids: Any, axis: isize) -> Any {
         let axis = self.axis("take_along_axis", axis);
-        trace::emit(&TAKE_ALONG_AXIS, &[self, ids], axis_only(axis))
+        trace::emit(prim::TAKE_ALONG_AXIS, &[self, ids], axis_only(axis))
     }
 
     /// See [`Tensor::scatter_add_along_axis`].
     #[track_caller]
     pub fn scatter_add_along_axis(self, ids: Any, updates: Any, axis: isize) -> Any {
         let axis = self.axis("scatter_add_along_axis", axis);
-        trace::emit(&SCATTER_ADD_ALONG_AXIS, &[self, ids, updates], axis_only(axis))
+        trace::emit(prim::SCATTER_ADD_ALONG_AXIS, &[self, ids, updates], axis_only(axis))
     }
 
     /// See [`Tensor::one_hot`].

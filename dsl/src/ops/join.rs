@@ -5,8 +5,7 @@ use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Dim, Element, HostTensor, Operand, Tensor, match_buffer};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&CONCAT, &CONCAT_PART];
+family!(CONCAT, CONCAT_PART);
 
 /// Tensors side by side along an axis.
 static CONCAT: OpDef = OpDef {
@@ -135,7 +134,7 @@ impl Any {
     pub fn concat(parts: &[Any], axis: isize) -> Any {
         let Some(first) = parts.first() else { refuse("concat", OpError::new("there is nothing to put side by side")) };
         let axis = first.axis("concat", axis);
-        trace::emit(&CONCAT, parts, Attrs::none().with("axis", Attr::Int(axis as i64)))
+        trace::emit(prim::CONCAT, parts, Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 
     /// What of a tensor as large as `parts` side by side along an axis lies where the part of an index would.
@@ -143,7 +142,7 @@ impl Any {
     pub(crate) fn concat_part(self, parts: &[Any], axis: usize, part: usize) -> Any {
         let operands: Vec<Any> = std::iter::once(self).chain(parts.iter().copied()).collect();
         let attrs = Attrs::none().with("axis", Attr::Int(axis as i64)).with("part", Attr::Int(part as i64));
-        trace::emit(&CONCAT_PART, &operands, attrs)
+        trace::emit(prim::CONCAT_PART, &operands, attrs)
     }
 
     /// See [`stack`].

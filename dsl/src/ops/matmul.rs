@@ -8,8 +8,7 @@ use super::number::{Number, match_numeric};
 use super::*;
 use crate::{Dim, Numeric, Shape, Tensor};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&MATMUL];
+family!(MATMUL);
 
 /// Products of matrices in the last two axes, `[.., m, k]` by `[.., k, n]`, with equal leading axes.
 static MATMUL: OpDef = OpDef {
@@ -115,7 +114,7 @@ fn matrices(a: Any, b: Any) -> Any {
     accept("matmul", check_matrices(&ta, &tb));
     let (sa, sb) = (&ta.shape, &tb.shape);
     if sa.rank() == 2 && sb.rank() == 2 {
-        return trace::emit(&MATMUL, &[a, b], Attrs::none());
+        return trace::emit(prim::MATMUL, &[a, b], Attrs::none());
     }
     let rows = &sa.dims()[..sa.rank() - 1];
     let n_unknown = rows.iter().filter(|d| **d == Dim::Unknown).count();
@@ -123,7 +122,7 @@ fn matrices(a: Any, b: Any) -> Any {
         // One matrix for all: the leading axes are rows of one large matrix.
         let all_rows = rows.iter().map(Dim::known).product::<Option<usize>>().map_or(Dim::Unknown, Dim::Known);
         let flat = a.reshape(Shape(vec![all_rows, sa.dims()[sa.rank() - 1].clone()]));
-        let y = trace::emit(&MATMUL, &[flat, b], Attrs::none());
+        let y = trace::emit(prim::MATMUL, &[flat, b], Attrs::none());
         let mut shape = Shape(rows.to_vec());
         shape.0.push(sb.dims()[1].clone());
         return y.reshape(shape);
@@ -147,7 +146,7 @@ fn matrices(a: Any, b: Any) -> Any {
     };
     let stretched = || [stretch(a, &ba, sa, b), stretch(b, &bb, sb, a)];
     let operands = trace::called_at(Loc::caller(), stretched);
-    trace::emit(&MATMUL, &operands, Attrs::none())
+    trace::emit(prim::MATMUL, &operands, Attrs::none())
 }
 
 impl<T: Numeric> Tensor<T> {

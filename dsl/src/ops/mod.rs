@@ -1,9 +1,9 @@
 //! The operations: one definition each, with everything that a device or a transformation may ask of it.
 //!
-//! An [`OpDef`] is a row of a static table. A part that is missing says why ([`Grad::Missing`]); nothing is silent.
+//! An [`OpDef`] is a row of a static table, and a [`Prim`] its handle: [`prim`] has a constant for each. A part that is missing says why ([`Grad::Missing`]); nothing is silent.
 //! The definitions are grouped by family, one file each; [`all`] is the whole list.
 //!
-//! To add one: a row in the file of its family, named in that file's `OPS`; a method of [`Any`], which broadcasts and counts axes
+//! To add one: a row in the file of its family, named in that file's `family!`; a method of [`Any`], which broadcasts and counts axes
 //! from the front; a method of [`Tensor`](crate::Tensor) with an example; and its cases in `tests/ops/`. Tests refuse an operation
 //! without cases, and a gradient that finite differences have not confirmed in first and second order.
 //!
@@ -13,6 +13,7 @@
 use crate::autodiff::GradNode;
 use crate::ir::{AttrKind, Attrs};
 use crate::{Any, Diagnostic, Element, HostTensor, Loc, TensorType, Type, trace};
+use prim_table::family;
 
 mod attention;
 mod axes;
@@ -30,6 +31,8 @@ mod matmul;
 mod norm;
 mod number;
 mod pool;
+#[path = "prim.rs"]
+mod prim_table;
 pub mod random;
 mod reduce;
 mod reduce_index;
@@ -45,9 +48,50 @@ pub(crate) use evaluate::widened_attrs;
 pub use conv::ConvOptions;
 pub use join::{concat, stack};
 pub use pool::PoolOptions;
+pub use prim_table::{Prim, all, by_name, register};
 pub use shape::iota;
 pub use slice::ScalarIndex;
 pub use window::PerAxis;
+
+/// The families, in reading order.
+const FAMILIES: [&[&OpDef]; 16] = [
+    elementwise_unary::OPS,
+    elementwise_binary::OPS,
+    compare::OPS,
+    cast::OPS,
+    shape::OPS,
+    join::OPS,
+    slice::OPS,
+    gather::OPS,
+    reduce::OPS,
+    reduce_index::OPS,
+    matmul::OPS,
+    conv::OPS,
+    pool::OPS,
+    softmax::OPS,
+    attention::OPS,
+    random::OPS,
+];
+
+/// A handle for each operation of the table.
+pub mod prim {
+    pub use super::attention::prim::*;
+    pub use super::cast::prim::*;
+    pub use super::compare::prim::*;
+    pub use super::conv::prim::*;
+    pub use super::elementwise_binary::prim::*;
+    pub use super::elementwise_unary::prim::*;
+    pub use super::gather::prim::*;
+    pub use super::join::prim::*;
+    pub use super::matmul::prim::*;
+    pub use super::pool::prim::*;
+    pub use super::random::prim::*;
+    pub use super::reduce::prim::*;
+    pub use super::reduce_index::prim::*;
+    pub use super::shape::prim::*;
+    pub use super::slice::prim::*;
+    pub use super::softmax::prim::*;
+}
 
 /// How many operands an operation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,38 +270,4 @@ fn accept<T>(op: &str, checked: Result<T, OpError>) -> T {
         Ok(found) => found,
         Err(error) => refuse(op, error),
     }
-}
-
-/// All operations, in reading order.
-pub fn all() -> impl Iterator<Item = &'static OpDef> {
-    [
-        elementwise_unary::OPS,
-        elementwise_binary::OPS,
-        compare::OPS,
-        cast::OPS,
-        shape::OPS,
-        join::OPS,
-        slice::OPS,
-        gather::OPS,
-        reduce::OPS,
-        reduce_index::OPS,
-        matmul::OPS,
-        conv::OPS,
-        pool::OPS,
-        softmax::OPS,
-        attention::OPS,
-        random::OPS,
-    ]
-    .into_iter()
-    .flatten()
-    .copied()
-}
-
-/// The operation with that name.
-pub fn by_name(name: &str) -> Option<&'static OpDef> {
-    use std::collections::HashMap;
-    use std::sync::LazyLock;
-    static TABLE: LazyLock<HashMap<&'static str, &'static OpDef>> =
-        LazyLock::new(|| all().map(|d| (d.name, d)).collect());
-    TABLE.get(name).copied()
 }

@@ -15,8 +15,7 @@ use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Dim, Float, Tensor};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&MAX_POOL, &MAX_POOL_PICK, &MAX_POOL_GRAD, &AVG_POOL, &AVG_POOL_GRAD];
+family!(MAX_POOL, MAX_POOL_PICK, MAX_POOL_GRAD, AVG_POOL, AVG_POOL_GRAD);
 
 /// The maximum of each window over the last axes.
 static MAX_POOL: OpDef = OpDef {
@@ -126,7 +125,7 @@ static AVG_POOL: OpDef = OpDef {
     grad: Grad::Rule(|n| {
         let first = n.ty(0).rank() - n.attrs().ints("window").len();
         let extents = extents_for_gradient("avg_pool", n.ty(0), first);
-        vec![Some(trace::emit(&AVG_POOL_GRAD, &[n.dy()], n.attrs().clone().with("extents", extents)))]
+        vec![Some(trace::emit(prim::AVG_POOL_GRAD, &[n.dy()], n.attrs().clone().with("extents", extents)))]
     }),
     exactness: Exactness::Sum(1.0),
     effects: Effects::Pure,
@@ -169,7 +168,7 @@ static AVG_POOL_GRAD: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| {
         let attrs = n.attrs().iter().take(4).fold(Attrs::none(), |all, (name, attr)| all.with(name, attr.clone()));
-        vec![Some(trace::emit(&AVG_POOL, &[n.dy()], attrs))]
+        vec![Some(trace::emit(prim::AVG_POOL, &[n.dy()], attrs))]
     }),
     exactness: Exactness::Sum(1.0),
     effects: Effects::Pure,
@@ -319,14 +318,14 @@ impl Any {
     /// See [`Tensor::max_pool`].
     #[track_caller]
     pub fn max_pool<const D: usize>(self, options: &PoolOptions<D>) -> Any {
-        trace::emit(&MAX_POOL, &[self], options.attrs("max_pool", &self.tensor_type()))
+        trace::emit(prim::MAX_POOL, &[self], options.attrs("max_pool", &self.tensor_type()))
     }
 
     /// See [`Tensor::avg_pool`].
     #[track_caller]
     pub fn avg_pool<const D: usize>(self, options: &PoolOptions<D>) -> Any {
         let attrs = options.attrs("avg_pool", &self.tensor_type());
-        trace::emit(&AVG_POOL, &[self], attrs.with("count_padding", Attr::Bool(options.count_padding)))
+        trace::emit(prim::AVG_POOL, &[self], attrs.with("count_padding", Attr::Bool(options.count_padding)))
     }
 
     /// See [`Tensor::global_max_pool`].
@@ -354,12 +353,12 @@ impl Any {
 
     #[track_caller]
     fn max_pool_grad(self, dy: Any, attrs: &Attrs) -> Any {
-        trace::emit(&MAX_POOL_GRAD, &[self, dy], attrs.clone())
+        trace::emit(prim::MAX_POOL_GRAD, &[self, dy], attrs.clone())
     }
 
     #[track_caller]
     fn max_pool_pick(self, g: Any, attrs: &Attrs) -> Any {
-        trace::emit(&MAX_POOL_PICK, &[self, g], attrs.clone())
+        trace::emit(prim::MAX_POOL_PICK, &[self, g], attrs.clone())
     }
 }
 

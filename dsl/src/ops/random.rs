@@ -13,8 +13,7 @@ use crate::ir::{Attr, AttrKind, Attrs};
 use crate::staged::{Carry, Reader, State};
 use crate::{DType, Float, Integer, Operand, Shape, Tensor, bf16, f16};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&RANDOM_BITS, &RANDOM_UNIFORM, &RANDOM_FOLD_IN];
+family!(RANDOM_BITS, RANDOM_UNIFORM, RANDOM_FOLD_IN);
 
 /// One block of Philox 4x32 with ten rounds.
 pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
@@ -181,7 +180,7 @@ impl Key {
     #[must_use]
     pub fn fold_in<I: Integer>(self, number: impl Operand<I>) -> Key {
         let operands = [self.tensor.untyped(), number.into_tensor().untyped()];
-        Key { tensor: Tensor::from_any(trace::emit(&RANDOM_FOLD_IN, &operands, Attrs::none())) }
+        Key { tensor: Tensor::from_any(trace::emit(prim::RANDOM_FOLD_IN, &operands, Attrs::none())) }
     }
 
     /// `n` other keys: those of the numbers 0 to `n - 1`.
@@ -202,7 +201,7 @@ impl Key {
     #[track_caller]
     pub fn bits(self, shape: impl Into<Shape>) -> Tensor<u32> {
         let attrs = Attrs::none().with("shape", Attr::Shape(shape.into()));
-        Tensor::from_any(trace::emit(&RANDOM_BITS, &[self.tensor.untyped()], attrs))
+        Tensor::from_any(trace::emit(prim::RANDOM_BITS, &[self.tensor.untyped()], attrs))
     }
 
     /// Uniform in `[0, 1)`: multiples of 2^-24 as `f32`, of 2^-53 as `f64`, of 2^-11 as `f16`, of 2^-8 as
@@ -217,7 +216,7 @@ impl Key {
     #[track_caller]
     pub fn uniform<T: Float>(self, shape: impl Into<Shape>) -> Tensor<T> {
         let attrs = Attrs::none().with("shape", Attr::Shape(shape.into())).with("dtype", Attr::DType(T::DTYPE));
-        Tensor::from_any(trace::emit(&RANDOM_UNIFORM, &[self.tensor.untyped()], attrs))
+        Tensor::from_any(trace::emit(prim::RANDOM_UNIFORM, &[self.tensor.untyped()], attrs))
     }
 
     /// Normal with mean 0 and variance 1: `sqrt(-2 log(1 - u)) cos(2 pi v)` of two uniform numbers (Box and Muller 1958).

@@ -10,8 +10,7 @@ use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{DType, Dim, Element, Float, HostTensor, Numeric, Tensor};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&SUM, &PROD, &MAX, &MIN, &ALL, &ANY, &CUMSUM];
+family!(SUM, PROD, MAX, MIN, ALL, ANY, CUMSUM);
 
 /// Combines the elements of `data` into those of `into`: the element at every index of `shape` goes to its offset under `strides`.
 pub(super) fn fold<T: Element>(
@@ -225,14 +224,14 @@ macro_rules! any_methods {
                 #[track_caller]
                 pub fn $name(self, axes: impl IntoAxes, keepdim: bool) -> Any {
                     let axes = self.axes(stringify!($name), axes);
-                    self.over(&$op, &axes, keepdim)
+                    self.over(prim::$op, &axes, keepdim)
                 }
 
                 #[doc = concat!("The operation `", stringify!($name), "` over all axes.")]
                 #[track_caller]
                 pub fn $all(self) -> Any {
                     let axes: Vec<usize> = (0..self.rank()).collect();
-                    self.over(&$op, &axes, false)
+                    self.over(prim::$op, &axes, false)
                 }
             )*
         }
@@ -249,9 +248,9 @@ any_methods! {
 
 impl Any {
     #[track_caller]
-    fn over(self, def: &'static OpDef, axes: &[usize], keepdim: bool) -> Any {
+    fn over(self, op: Prim, axes: &[usize], keepdim: bool) -> Any {
         let axes = Attr::Ints(axes.iter().map(|&a| a as i64).collect());
-        trace::emit(def, &[self], Attrs::none().with("axes", axes).with("keepdim", Attr::Bool(keepdim)))
+        trace::emit(op, &[self], Attrs::none().with("axes", axes).with("keepdim", Attr::Bool(keepdim)))
     }
 
     /// The mean over axes.
@@ -264,10 +263,10 @@ impl Any {
         }
         let shape = self.shape();
         let n: Option<usize> = axes.iter().map(|&a| shape.dims()[a].known()).product();
-        let sum = self.over(&SUM, &axes, keepdim);
+        let sum = self.over(prim::SUM, &axes, keepdim);
         match n {
             Some(n) => sum / n as f64,
-            None => sum / self.number(1.0).broadcast_like(self).over(&SUM, &axes, keepdim),
+            None => sum / self.number(1.0).broadcast_like(self).over(prim::SUM, &axes, keepdim),
         }
     }
 
@@ -298,7 +297,7 @@ impl Any {
     #[track_caller]
     fn running_sum(self, axis: usize, reverse: bool) -> Any {
         let attrs = Attrs::none().with("axis", Attr::Int(axis as i64)).with("reverse", Attr::Bool(reverse));
-        trace::emit(&CUMSUM, &[self], attrs)
+        trace::emit(prim::CUMSUM, &[self], attrs)
     }
 }
 

@@ -7,8 +7,7 @@ use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{DType, Dim, HostTensor, Numeric, Tensor};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&ARGMAX, &ARGMIN];
+family!(ARGMAX, ARGMIN);
 
 const fn row(name: &'static str, eval: Eval) -> OpDef {
     OpDef {
@@ -60,14 +59,14 @@ impl Any {
     #[track_caller]
     pub fn argmax(self, axis: isize) -> Any {
         let axis = self.axis("argmax", axis);
-        trace::emit(&ARGMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
+        trace::emit(prim::ARGMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 
     /// See [`Tensor::argmin`].
     #[track_caller]
     pub fn argmin(self, axis: isize) -> Any {
         let axis = self.axis("argmin", axis);
-        trace::emit(&ARGMIN, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
+        trace::emit(prim::ARGMIN, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 }
 

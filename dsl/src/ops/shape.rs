@@ -7,20 +7,19 @@ use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{DType, Dim, Element, HostTensor, Numeric, Shape, Tensor, match_buffer};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[
-    &BROADCAST_TO,
-    &BROADCAST_LIKE,
-    &SUM_LIKE,
-    &RESHAPE,
-    &RESHAPE_LIKE,
-    &PERMUTE,
-    &FLIP,
-    &WITH_DYNAMIC,
-    &EXTENTS,
-    &ZEROS_OF,
-    &IOTA,
-];
+family!(
+    BROADCAST_TO,
+    BROADCAST_LIKE,
+    SUM_LIKE,
+    RESHAPE,
+    RESHAPE_LIKE,
+    PERMUTE,
+    FLIP,
+    WITH_DYNAMIC,
+    EXTENTS,
+    ZEROS_OF,
+    IOTA
+);
 
 /// Reads the elements of the first operand at offsets, one for each element of the result.
 fn pick(cx: &EvalCx<'_>, strides: Vec<usize>) -> HostTensor {
@@ -361,7 +360,7 @@ impl Any {
         if self.shape() == shape && shape.is_definite() {
             return self;
         }
-        trace::emit(&BROADCAST_TO, &[self], Attrs::none().with("shape", Attr::Shape(shape)))
+        trace::emit(prim::BROADCAST_TO, &[self], Attrs::none().with("shape", Attr::Shape(shape)))
     }
 
     /// Broadcasts to the common shape of this tensor and another one, whose elements do not matter.
@@ -373,14 +372,14 @@ impl Any {
         }
         match own.broadcast(&other) {
             Some(shape) if shape.is_definite() => self.broadcast_to(shape),
-            _ => trace::emit(&BROADCAST_LIKE, &[self, like], Attrs::none()),
+            _ => trace::emit(prim::BROADCAST_LIKE, &[self, like], Attrs::none()),
         }
     }
 
     /// Sums over the axes along which a tensor of the shape of `like` would be stretched to that of this one.
     #[track_caller]
     pub fn sum_like(self, like: Any) -> Any {
-        trace::emit(&SUM_LIKE, &[self, like], Attrs::none())
+        trace::emit(prim::SUM_LIKE, &[self, like], Attrs::none())
     }
 
     /// See [`Tensor::reshape`]. An unknown extent of the shape follows from the others.
@@ -392,27 +391,27 @@ impl Any {
         }
         // The extent that follows is written down if it is known already.
         let shape = reshaped(&self.shape(), &shape).unwrap_or(shape);
-        trace::emit(&RESHAPE, &[self], Attrs::none().with("shape", Attr::Shape(shape)))
+        trace::emit(prim::RESHAPE, &[self], Attrs::none().with("shape", Attr::Shape(shape)))
     }
 
     /// See [`Tensor::with_dynamic`].
     #[track_caller]
     pub fn with_dynamic(self, axes: impl IntoAxes) -> Any {
         let axes = self.axes("with_dynamic", axes);
-        trace::emit(&WITH_DYNAMIC, &[self], axes_list(&axes))
+        trace::emit(prim::WITH_DYNAMIC, &[self], axes_list(&axes))
     }
 
     /// Zeros of a type, whose extents this vector has.
     #[track_caller]
     pub(crate) fn zeros_of(self, ty: &TensorType) -> Any {
         let attrs = Attrs::none().with("shape", Attr::Shape(ty.shape.clone())).with("dtype", Attr::DType(ty.dtype));
-        trace::emit(&ZEROS_OF, &[self], attrs)
+        trace::emit(prim::ZEROS_OF, &[self], attrs)
     }
 
     /// The elements under the shape of another tensor of the same size.
     #[track_caller]
     pub fn reshape_like(self, like: Any) -> Any {
-        trace::emit(&RESHAPE_LIKE, &[self, like], Attrs::none())
+        trace::emit(prim::RESHAPE_LIKE, &[self, like], Attrs::none())
     }
 
     /// See [`Tensor::permute`].
@@ -422,7 +421,7 @@ impl Any {
         let counted: Result<Vec<usize>, OpError> =
             axes.to_axes().into_iter().map(|a| super::axes::axis(a, rank)).collect();
         let counted = accept("permute", counted.map_err(|e| e.label(self.ty().to_string())));
-        trace::emit(&PERMUTE, &[self], axes_list(&counted))
+        trace::emit(prim::PERMUTE, &[self], axes_list(&counted))
     }
 
     /// See [`Tensor::transpose`].
@@ -438,7 +437,7 @@ impl Any {
     #[track_caller]
     pub fn flip(self, axes: impl IntoAxes) -> Any {
         let axes = self.axes("flip", axes);
-        trace::emit(&FLIP, &[self], axes_list(&axes))
+        trace::emit(prim::FLIP, &[self], axes_list(&axes))
     }
 
     /// See [`Tensor::unsqueeze`].
@@ -643,7 +642,7 @@ impl<T: Numeric> Tensor<T> {
         let shape = shape.into();
         let axis = accept("iota", super::axes::axis(axis, shape.rank()));
         let attrs = Attrs::none().with("shape", Attr::Shape(shape)).with("axis", Attr::Int(axis as i64));
-        Tensor::from_any(trace::emit(&IOTA, &[], attrs.with("dtype", Attr::DType(T::DTYPE))))
+        Tensor::from_any(trace::emit(prim::IOTA, &[], attrs.with("dtype", Attr::DType(T::DTYPE))))
     }
 }
 

@@ -15,8 +15,7 @@ use super::*;
 use crate::ir::{Attr, AttrKind};
 use crate::{Dim, Element, HostTensor, Integer, Tensor, match_buffer};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&SLICE, &UPDATE_SLICE, &DYNAMIC_SLICE, &DYNAMIC_UPDATE_SLICE];
+family!(SLICE, UPDATE_SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE);
 
 /// The offsets in a tensor of shape `whole` of the elements of a part of it.
 fn part_offsets(
@@ -234,7 +233,7 @@ impl Any {
     #[track_caller]
     fn ranged(self, axis: usize, start: usize, end: usize, step: usize) -> Any {
         let attrs = axis_only(axis).with("start", Attr::Int(start as i64)).with("end", Attr::Int(end as i64));
-        trace::emit(&SLICE, &[self], attrs.with("step", Attr::Int(step as i64)))
+        trace::emit(prim::SLICE, &[self], attrs.with("step", Attr::Int(step as i64)))
     }
 
     /// See [`Tensor::update_slice`].
@@ -247,21 +246,21 @@ impl Any {
     #[track_caller]
     fn written(self, part: Any, axis: usize, start: usize, step: usize) -> Any {
         let attrs = axis_only(axis).with("start", Attr::Int(start as i64)).with("step", Attr::Int(step as i64));
-        trace::emit(&UPDATE_SLICE, &[self, part], attrs)
+        trace::emit(prim::UPDATE_SLICE, &[self, part], attrs)
     }
 
     /// See [`Tensor::slice_at`].
     #[track_caller]
     pub fn slice_at(self, start: Any, axis: isize, size: usize) -> Any {
         let axis = self.axis("dynamic_slice", axis);
-        trace::emit(&DYNAMIC_SLICE, &[self, start], axis_only(axis).with("size", Attr::Int(size as i64)))
+        trace::emit(prim::DYNAMIC_SLICE, &[self, start], axis_only(axis).with("size", Attr::Int(size as i64)))
     }
 
     /// See [`Tensor::update_slice_at`].
     #[track_caller]
     pub fn update_slice_at(self, part: Any, start: Any, axis: isize) -> Any {
         let axis = self.axis("dynamic_update_slice", axis);
-        trace::emit(&DYNAMIC_UPDATE_SLICE, &[self, part, start], axis_only(axis))
+        trace::emit(prim::DYNAMIC_UPDATE_SLICE, &[self, part, start], axis_only(axis))
     }
 }
 

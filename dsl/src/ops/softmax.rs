@@ -10,8 +10,7 @@ use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Float, HostTensor, Integer, Tensor};
 
-/// The operations of this file.
-pub(super) const OPS: &[&OpDef] = &[&SOFTMAX, &LOG_SOFTMAX, &LOGSUMEXP];
+family!(SOFTMAX, LOG_SOFTMAX, LOGSUMEXP);
 
 /// What these operations need of a float.
 trait Exponential: Float + Number {
@@ -135,21 +134,21 @@ impl Any {
     #[track_caller]
     pub fn softmax(self, axis: isize) -> Any {
         let axis = self.axis("softmax", axis);
-        trace::emit(&SOFTMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
+        trace::emit(prim::SOFTMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 
     /// See [`Tensor::log_softmax`].
     #[track_caller]
     pub fn log_softmax(self, axis: isize) -> Any {
         let axis = self.axis("log_softmax", axis);
-        trace::emit(&LOG_SOFTMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
+        trace::emit(prim::LOG_SOFTMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 
     /// See [`Tensor::logsumexp`]; the axis stays with extent 1 if `keepdim`.
     #[track_caller]
     pub fn logsumexp(self, axis: isize, keepdim: bool) -> Any {
         let axis = Attr::Int(self.axis("logsumexp", axis) as i64);
-        trace::emit(&LOGSUMEXP, &[self], Attrs::none().with("axis", axis).with("keepdim", Attr::Bool(keepdim)))
+        trace::emit(prim::LOGSUMEXP, &[self], Attrs::none().with("axis", axis).with("keepdim", Attr::Bool(keepdim)))
     }
 
     /// See [`Tensor::cross_entropy`].

@@ -1,6 +1,7 @@
 //! New nodes: what passes that make some share.
 
 use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, Value};
+use crate::ops::Prim;
 use crate::{Graph, Type};
 
 /// Where a new node goes.
@@ -12,9 +13,8 @@ pub(super) enum At {
 }
 
 /// Adds an operation of the table, which cannot fail for these operands; gives its result.
-pub(super) fn add(g: &mut Graph, at: At, name: &str, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
-    let def = crate::ops::by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"));
-    add_node(g, at, Op::Prim(def, attrs), operands, origin)
+pub(super) fn add(g: &mut Graph, at: At, op: Prim, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
+    add_node(g, at, Op::Prim(op, attrs), operands, origin)
 }
 
 /// Adds a node of one result; gives it.

@@ -2,7 +2,7 @@
 
 use super::{Pass, captured};
 use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, Replacements, Value, ValueDef};
-use crate::ops::{by_name, converted, widened_attrs};
+use crate::ops::{converted, prim, widened_attrs};
 use crate::{DType, Graph, On, TensorType, Type};
 use std::collections::HashMap;
 
@@ -109,7 +109,7 @@ impl Rewrite<'_> {
         if !has_halves {
             return true;
         }
-        if def.name == "cast" && self.is_of_loop(operands[0]) {
+        if def == prim::CAST && self.is_of_loop(operands[0]) {
             let converted = self.converted(operands[0], self.dtype(result), origin);
             self.replaced.replace(result, converted);
             self.changed = true;
@@ -217,6 +217,6 @@ impl Rewrite<'_> {
 }
 
 fn cast(to: DType) -> Op {
-    let def = by_name("cast").expect("there is an operation `cast`");
+    let def = prim::CAST;
     Op::Prim(def, Attrs::none().with("dtype", Attr::DType(to)))
 }

@@ -3,7 +3,7 @@
 use super::Pass;
 use super::{identity, trips};
 use crate::ir::{Attrs, CallKind, Node, Op, Region, Replacements, Value, ValueDef};
-use crate::ops::{Effects, EvalCx, OpDef};
+use crate::ops::{Effects, EvalCx, Prim};
 use crate::{DType, Graph, HostTensor, Type, match_buffer};
 
 /// Computes what depends on constants only, takes branches that are decided, and drops steps that change nothing.
@@ -128,7 +128,7 @@ impl Folder<'_> {
         same
     }
 
-    fn prim(&mut self, node: Node, def: &'static OpDef, attrs: &Attrs) -> bool {
+    fn prim(&mut self, node: Node, def: Prim, attrs: &Attrs) -> bool {
         let data = self.graph.node(node);
         let result = data.results[0];
         let operands = data.operands.clone();
@@ -145,7 +145,7 @@ impl Folder<'_> {
         }
         let fills: Vec<Option<HostTensor>> = operands.iter().map(|&v| self.fill(v)).collect();
         let types: Vec<&Type> = operands.iter().map(|&v| self.graph.ty(v)).collect();
-        let same = identity::operand_given_back(def.name, attrs, &types, self.graph.ty(result), &fills);
+        let same = identity::operand_given_back(def, attrs, &types, self.graph.ty(result), &fills);
         if let Some(i) = same
             && self.replace(result, operands[i])
         {
@@ -156,7 +156,7 @@ impl Folder<'_> {
         {
             return false;
         }
-        if identity::keeps_fill(def.name)
+        if identity::keeps_fill(def)
             && let Some(Some(scalar)) = fills.first()
         {
             self.facts[result.index()] = Fact::Fill(scalar.clone());
@@ -165,20 +165,20 @@ impl Folder<'_> {
     }
 
     /// `x`, if the operand of an operation that is its own inverse is that operation on `x`.
-    fn undone(&self, def: &'static OpDef, operands: &[Value]) -> Option<Value> {
-        if !identity::is_involution(def.name) {
+    fn undone(&self, def: Prim, operands: &[Value]) -> Option<Value> {
+        if !identity::is_involution(def) {
             return None;
         }
         let ValueDef::Result(inner, _) = self.graph.value(operands[0]).def else {
             return None;
         };
         match &self.graph.node(inner).op {
-            Op::Prim(d, _) if std::ptr::eq(*d, def) => Some(self.graph.node(inner).operands[0]),
+            Op::Prim(d, _) if *d == def => Some(self.graph.node(inner).operands[0]),
             _ => None,
         }
     }
 
-    fn evaluate(&self, def: &OpDef, attrs: &Attrs, operands: &[Value], result: Value) -> Option<HostTensor> {
+    fn evaluate(&self, def: Prim, attrs: &Attrs, operands: &[Value], result: Value) -> Option<HostTensor> {
         let Type::Tensor(ty) = self.graph.ty(result) else {
             return None;
         };

@@ -4,6 +4,7 @@ use super::build::{At, add, along, columns, matrix, transposed};
 use super::trips::trips;
 use super::{Pass, captured, has_product, made_by};
 use crate::ir::{Attrs, Node, Op, Origin, Region, Replacements, Value, ValueDef};
+use crate::ops::prim;
 use crate::{DType, Graph, On};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -126,7 +127,7 @@ impl Families {
         graph.visit_nodes(graph.root(), &mut |node| {
             let data = graph.node(node);
             let is_matrix = |v: &Value| matrix(graph.ty(*v)).is_some();
-            if data.op.name() == "concat" && data.operands.iter().all(is_matrix) {
+            if data.op.is(prim::CONCAT) && data.operands.iter().all(is_matrix) {
                 families.add(graph, &data.operands);
             }
         });
@@ -190,10 +191,10 @@ impl Merge<'_> {
         let data = self.graph.node(node);
         let (Op::Prim(def, _), &[left, right]) = (&data.op, &data.operands[..]) else { return None };
         let [rows, columns] = matrix(self.graph.ty(*data.results.first()?))?;
-        if def.name != "matmul" || rows > MAX_ROWS || self.taken.contains(&node) {
+        if def != prim::MATMUL || rows > MAX_ROWS || self.taken.contains(&node) {
             return None;
         }
-        let is_transposed = matches!(made_by(self.graph, right), Some(("permute", _)));
+        let is_transposed = matches!(made_by(self.graph, right), Some((prim::PERMUTE, _)));
         let right = if is_transposed { made_by(self.graph, right)?.1[0] } else { right };
         let right = match self.graph.value(right).def {
             ValueDef::Param(region, i) if region == self.body() => captured(self.graph, region, i as usize)?,
@@ -233,12 +234,12 @@ impl Merge<'_> {
             Some(&captured) => captured,
             None => {
                 self.families.add(self.graph, &key.0);
-                let all = add(self.graph, At::Before(self.node), "concat", &key.0, along(axis), origin);
+                let all = add(self.graph, At::Before(self.node), prim::CONCAT, &key.0, along(axis), origin);
                 let captured = self.graph.add_capture(self.node, all);
                 *self.joined.entry(key).or_insert(captured)
             }
         };
-        if is_transposed { add(self.graph, at, "permute", &[captured], transposed(), origin) } else { captured }
+        if is_transposed { add(self.graph, at, prim::PERMUTE, &[captured], transposed(), origin) } else { captured }
     }
 
     /// Products with one left operand.
@@ -260,10 +261,10 @@ impl Merge<'_> {
             }
             let at = At::Before(first);
             let right = self.join(&products, 1, at);
-            let all = add(self.graph, at, "matmul", &[left, right], Attrs::none(), origin);
+            let all = add(self.graph, at, prim::MATMUL, &[left, right], Attrs::none(), origin);
             let mut start = 0;
             for Product { node, columns: n, origin, .. } in products {
-                let own = add(self.graph, at, "slice", &[all], columns(start, n), origin);
+                let own = add(self.graph, at, prim::SLICE, &[all], columns(start, n), origin);
                 start += n;
                 let result = self.graph.node(node).results[0];
                 self.replaced.replace(result, own);
@@ -275,7 +276,7 @@ impl Merge<'_> {
 
     /// Sums of products.
     fn sums(&mut self) {
-        let is_add = |g: &Graph, v: Value| matches!(made_by(g, v), Some(("add", _)));
+        let is_add = |g: &Graph, v: Value| matches!(made_by(g, v), Some((prim::ADD, _)));
         let nodes = self.graph.region(self.body()).nodes.clone();
         let results: Vec<Value> = nodes.iter().flat_map(|&n| self.graph.node(n).results.clone()).collect();
         let mut inner = HashSet::new();
@@ -321,9 +322,9 @@ impl Merge<'_> {
             }
             let origin = products[0].origin;
             let lefts: Vec<Value> = products.iter().map(|p| p.left).collect();
-            let left = add(self.graph, at, "concat", &lefts, along(1), origin);
+            let left = add(self.graph, at, prim::CONCAT, &lefts, along(1), origin);
             let right = self.join(&products, 0, at);
-            merged.push(add(self.graph, at, "matmul", &[left, right], Attrs::none(), origin));
+            merged.push(add(self.graph, at, prim::MATMUL, &[left, right], Attrs::none(), origin));
             self.taken.extend(products.iter().map(|p| p.node));
             changed = true;
         }
@@ -333,7 +334,7 @@ impl Merge<'_> {
         // The products last: one of them may be added to what is there.
         let mut terms = others.into_iter().chain(merged);
         let first = terms.next().expect("a sum has terms");
-        let new = terms.fold(first, |sum, term| add(self.graph, at, "add", &[sum, term], Attrs::none(), origin));
+        let new = terms.fold(first, |sum, term| add(self.graph, at, prim::ADD, &[sum, term], Attrs::none(), origin));
         self.replaced.replace(sum, new);
         self.changed = true;
     }

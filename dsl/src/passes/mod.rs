@@ -7,6 +7,7 @@
 //! not run before, since it might fail (a loop body may run zero times).
 
 use crate::ir::{Node, Op, Region, Value, verify};
+use crate::ops::{Prim, prim};
 use crate::{Graph, HostTensor, TensorType, Type};
 
 mod build;
@@ -178,10 +179,10 @@ fn captured(g: &Graph, region: Region, i: usize) -> Option<Value> {
     }
 }
 
-/// The operation of the table that gives a value, by name, with its operands.
-fn made_by(g: &Graph, v: Value) -> Option<(&'static str, &[Value])> {
+/// The operation of the table that computes a value, with its operands.
+fn made_by(g: &Graph, v: Value) -> Option<(Prim, &[Value])> {
     match &g.node(g.producer(v)?).op {
-        Op::Prim(def, _) => Some((def.name, &g.node(g.producer(v)?).operands)),
+        Op::Prim(def, _) => Some((*def, &g.node(g.producer(v)?).operands)),
         _ => None,
     }
 }
@@ -190,7 +191,7 @@ fn made_by(g: &Graph, v: Value) -> Option<(&'static str, &[Value])> {
 fn has_product(g: &Graph, node: Node) -> bool {
     let mut has = false;
     for &region in &g.node(node).regions {
-        g.visit_nodes(region, &mut |inner| has |= g.node(inner).op.name() == "matmul");
+        g.visit_nodes(region, &mut |inner| has |= g.node(inner).op.is(prim::MATMUL));
     }
     has
 }
@@ -201,7 +202,7 @@ fn is_zero(graph: &Graph, v: Value) -> bool {
     let data = graph.node(node);
     match &data.op {
         Op::Constant(t) => *t == HostTensor::zeros(t.dtype(), t.shape()),
-        Op::Prim(def, _) if def.name == "broadcast_to" => is_zero(graph, data.operands[0]),
+        Op::Prim(def, _) if def == prim::BROADCAST_TO => is_zero(graph, data.operands[0]),
         _ => false,
     }
 }

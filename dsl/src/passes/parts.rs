@@ -3,6 +3,7 @@
 use super::{Pass, made_by};
 use crate::Graph;
 use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value};
+use crate::ops::prim;
 
 /// Makes one `concat` of a sum whose terms are zero but for parts that lie beside each other: the gradient of a tensor of which
 /// each slice was used once, as that of the gates of a recurrent cell.
@@ -56,7 +57,7 @@ impl Join<'_> {
         let data = self.graph.node(node);
         let &[sum] = &data.results[..] else { return };
         // The last sum of a chain has all terms.
-        let is_sum = |v: Value| matches!(made_by(self.graph, v), Some(("add", _)));
+        let is_sum = |v: Value| matches!(made_by(self.graph, v), Some((prim::ADD, _)));
         if !is_sum(sum) || self.uses[sum.index()] == 0 {
             return;
         }
@@ -75,7 +76,7 @@ impl Join<'_> {
             return;
         }
         let (region, origin, ty) = (data.region, data.origin(), self.graph.ty(sum).clone());
-        let def = crate::ops::by_name("concat").expect("there is an operation `concat`");
+        let def = prim::CONCAT;
         let attrs = Attrs::none().with("axis", Attr::Int(axis as i64));
         let operands = parts.iter().map(|p| p.value).collect();
         let concat = self.graph.make_node(region, Op::Prim(def, attrs), operands, [ty], origin);
@@ -91,11 +92,11 @@ impl Join<'_> {
             return None;
         }
         match made_by(self.graph, v)? {
-            ("add", &[a, b]) => {
+            (prim::ADD, &[a, b]) => {
                 let axis = self.terms(a, false, axis, parts)?;
                 self.terms(b, false, Some(axis), parts)
             }
-            ("update_slice", &[zeros, value]) => {
+            (prim::UPDATE_SLICE, &[zeros, value]) => {
                 let Op::Prim(_, attrs) = &self.graph.node(self.graph.producer(v)?).op else { return None };
                 let own = attrs.index("axis");
                 let fits = axis.is_none_or(|axis| axis == own) && attrs.int("step") == 1;

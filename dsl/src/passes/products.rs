@@ -4,6 +4,7 @@ use super::build::{self, At, columns, first_axis, matrix, shape, transposed};
 use super::trips::trips;
 use super::{Pass, captured, has_product, made_by};
 use crate::ir::{Attrs, ListOp, Node, Op, Origin, Region, Replacements, Value, ValueDef};
+use crate::ops::{Prim, prim};
 use crate::{Graph, HostTensor, TensorType};
 use std::collections::HashMap;
 
@@ -81,8 +82,8 @@ impl Sequence<'_> {
     }
 
     /// Adds an operation of the table; gives its result.
-    fn add(&mut self, at: At, name: &str, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
-        build::add(self.graph, at, name, operands, attrs, origin)
+    fn add(&mut self, at: At, op: Prim, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
+        build::add(self.graph, at, op, operands, attrs, origin)
     }
 
     fn add_constant(&mut self, at: At, tensor: HostTensor, origin: Origin) -> Value {
@@ -102,17 +103,17 @@ impl Sequence<'_> {
         for product in self.graph.region(self.body()).nodes.clone() {
             let data = self.graph.node(product);
             let (Op::Prim(def, _), &[x, w]) = (&data.op, &data.operands[..]) else { continue };
-            if def.name != "matmul" {
+            if def != prim::MATMUL {
                 continue;
             }
             let (origin, result) = (data.origin(), data.results[0]);
             let (Some([rows, _]), Some([depth, columns])) = (matrix(self.graph.ty(x)), matrix(self.graph.ty(w))) else {
                 continue;
             };
-            let is_transposed = matches!(made_by(self.graph, w), Some(("permute", _)));
+            let is_transposed = matches!(made_by(self.graph, w), Some((prim::PERMUTE, _)));
             let w = if is_transposed { made_by(self.graph, w).expect("it is one").1[0] } else { w };
             let slice = match made_by(self.graph, x) {
-                Some(("reshape", &[slice])) => slice,
+                Some((prim::RESHAPE, &[slice])) => slice,
                 _ => x,
             };
             let (Some(w), Some((all, index))) = (self.outside(w), self.element_of(slice)) else { continue };
@@ -122,14 +123,14 @@ impl Sequence<'_> {
                 continue;
             }
             let before = At::Before(self.node);
-            let w = if is_transposed { self.add(before, "permute", &[w], transposed(), origin) } else { w };
-            let all = self.add(before, "reshape", &[all], shape(&[n * rows, depth]), origin);
-            let products = self.add(before, "matmul", &[all, w], Attrs::none(), origin);
-            let products = self.add(before, "reshape", &[products], shape(&[n, rows, columns]), origin);
+            let w = if is_transposed { self.add(before, prim::PERMUTE, &[w], transposed(), origin) } else { w };
+            let all = self.add(before, prim::RESHAPE, &[all], shape(&[n * rows, depth]), origin);
+            let products = self.add(before, prim::MATMUL, &[all, w], Attrs::none(), origin);
+            let products = self.add(before, prim::RESHAPE, &[products], shape(&[n, rows, columns]), origin);
             let products = self.graph.add_capture(self.node, products);
             let at = At::Before(product);
-            let own = self.add(at, "dynamic_slice", &[products, index], first_axis(Some(1)), origin);
-            let own = self.add(at, "reshape", &[own], shape(&[rows, columns]), origin);
+            let own = self.add(at, prim::DYNAMIC_SLICE, &[products, index], first_axis(Some(1)), origin);
+            let own = self.add(at, prim::RESHAPE, &[own], shape(&[rows, columns]), origin);
             self.replaced.replace(result, own);
             self.changed = true;
         }
@@ -141,7 +142,7 @@ impl Sequence<'_> {
         let &[all, index] = &data.operands[..] else { return None };
         let all = self.outside(all)?;
         match &data.op {
-            Op::Prim(def, attrs) if def.name == "dynamic_slice" => {
+            Op::Prim(def, attrs) if def == prim::DYNAMIC_SLICE => {
                 (attrs.index("axis") == 0 && attrs.index("size") == 1).then_some((all, index))
             }
             Op::List(ListOp::Read) => {
@@ -177,25 +178,25 @@ impl Sequence<'_> {
             let end = At::End(self.body());
             // The rows of both that belong together lie along the first axis.
             let left = match made_by(self.graph, left) {
-                Some(("permute", &[rows])) => rows,
-                _ => self.add(end, "permute", &[left], transposed(), origin),
+                Some((prim::PERMUTE, &[rows])) => rows,
+                _ => self.add(end, prim::PERMUTE, &[left], transposed(), origin),
             };
             let left = self.keep(&mut kept, left, origin);
             let right = self.keep(&mut kept, right, origin);
             let after = self.after();
-            let left = self.add(after, "permute", &[left], transposed(), origin);
-            let all = self.add(after, "matmul", &[left, right], Attrs::none(), origin);
+            let left = self.add(after, prim::PERMUTE, &[left], transposed(), origin);
+            let all = self.add(after, prim::MATMUL, &[left, right], Attrs::none(), origin);
             let mut start = 0;
             for Sum { i, right, .. } in &group {
                 let n = matrix(self.graph.ty(*right)).expect("it is one")[1];
                 let mut sum = match group.len() {
                     1 => all,
-                    _ => self.add(after, "slice", &[all], columns(start, n), origin),
+                    _ => self.add(after, prim::SLICE, &[all], columns(start, n), origin),
                 };
                 start += n;
                 let first = self.graph.node(self.node).operands[*i];
                 if !super::is_zero(self.graph, first) {
-                    sum = self.add(after, "add", &[first, sum], Attrs::none(), origin);
+                    sum = self.add(after, prim::ADD, &[first, sum], Attrs::none(), origin);
                 }
                 let (result, body) = (self.graph.node(self.node).results[*i], self.body());
                 self.replaced.replace(result, sum);
@@ -213,7 +214,7 @@ impl Sequence<'_> {
             let Op::Prim(def, attrs) = &data.op else { continue };
             let all = data.results[0];
             let is_used = self.uses.get(all.index()).is_some_and(|&n| n > 0);
-            if def.name == "concat" && attrs.index("axis") == 1 && is_used && matrix(self.graph.ty(all)).is_some() {
+            if def == prim::CONCAT && attrs.index("axis") == 1 && is_used && matrix(self.graph.ty(all)).is_some() {
                 for (i, &v) in data.operands.iter().enumerate() {
                     joined.entry(v).or_insert((all, i, data.operands.len()));
                 }
@@ -228,13 +229,13 @@ impl Sequence<'_> {
         let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
         let uses = |v: Value| self.uses.get(v.index()).copied().unwrap_or(0);
         let (param, next) = (self.graph.region(body).params[i], self.graph.region(body).yields[i]);
-        let ("add", &[a, b]) = made_by(self.graph, next)? else { return None };
+        let (prim::ADD, &[a, b]) = made_by(self.graph, next)? else { return None };
         let product = match (a == param, b == param) {
             (true, false) => b,
             (false, true) => a,
             _ => return None,
         };
-        let ("matmul", &[left, right]) = made_by(self.graph, product)? else { return None };
+        let (prim::MATMUL, &[left, right]) = made_by(self.graph, product)? else { return None };
         let is_read = uses(self.graph.region(cond).params[i]) > 0;
         let alone = uses(param) == 1 && uses(next) == 1 && uses(product) == 1 && uses(data.results[i]) > 0;
         let product = self.graph.producer(product)?;
@@ -255,17 +256,17 @@ impl Sequence<'_> {
                 let zero = self.add_constant(before, HostTensor::scalar(0i32), origin);
                 let (iteration, _) = self.graph.add_loop_variable(self.node, zero);
                 let one = self.add_constant(end, HostTensor::scalar(1i32), origin);
-                let next = self.add(end, "add", &[iteration, one], Attrs::none(), origin);
+                let next = self.add(end, prim::ADD, &[iteration, one], Attrs::none(), origin);
                 self.yield_also(next);
                 *kept.iteration.insert(iteration)
             }
         };
         let by = self.add_constant(end, HostTensor::scalar(depth as i32), origin);
-        let start = self.add(end, "mul", &[start, by], Attrs::none(), origin);
+        let start = self.add(end, prim::MUL, &[start, by], Attrs::none(), origin);
         let zero = self.add_constant(before, HostTensor::zeros(dtype, []), origin);
-        let zeros = self.add(before, "broadcast_to", &[zero], shape(&[self.trips * depth, columns]), origin);
+        let zeros = self.add(before, prim::BROADCAST_TO, &[zero], shape(&[self.trips * depth, columns]), origin);
         let (all, result) = self.graph.add_loop_variable(self.node, zeros);
-        let next = self.add(end, "dynamic_update_slice", &[all, rows, start], first_axis(None), origin);
+        let next = self.add(end, prim::DYNAMIC_UPDATE_SLICE, &[all, rows, start], first_axis(None), origin);
         self.yield_also(next);
         kept.matrices.insert(rows, result);
         result

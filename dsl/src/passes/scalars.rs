@@ -2,7 +2,7 @@
 
 use super::{Cse, Dce, Fold, Pass};
 use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, StackOp, Value, ValueData};
-use crate::ops::{Effects, EvalCx, OpDef, by_name};
+use crate::ops::{Effects, EvalCx, Prim, prim};
 use crate::{DType, Graph, HostTensor, TensorType, Type, match_buffer};
 use std::collections::{HashMap, HashSet};
 
@@ -27,28 +27,28 @@ const MAX_ELEMENTS: usize = 16;
 const MAX_OPERATIONS: usize = 4096;
 
 /// Operations that only move elements, whatever these are.
-const MOVES: &[&str] = &[
-    "broadcast_like",
-    "broadcast_to",
-    "concat",
-    "concat_part",
-    "flip",
-    "permute",
-    "reshape",
-    "reshape_like",
-    "slice",
-    "update_slice",
+const MOVES: &[Prim] = &[
+    prim::BROADCAST_LIKE,
+    prim::BROADCAST_TO,
+    prim::CONCAT,
+    prim::CONCAT_PART,
+    prim::FLIP,
+    prim::PERMUTE,
+    prim::RESHAPE,
+    prim::RESHAPE_LIKE,
+    prim::SLICE,
+    prim::UPDATE_SLICE,
 ];
 
 /// Reductions, with the operation on two elements.
-const REDUCTIONS: &[(&str, &str)] = &[
-    ("all", "and"),
-    ("any", "or"),
-    ("max", "maximum"),
-    ("min", "minimum"),
-    ("prod", "mul"),
-    ("sum", "add"),
-    ("sum_like", "add"),
+const REDUCTIONS: &[(Prim, Prim)] = &[
+    (prim::ALL, prim::AND),
+    (prim::ANY, prim::OR),
+    (prim::MAX, prim::MAXIMUM),
+    (prim::MIN, prim::MINIMUM),
+    (prim::PROD, prim::MUL),
+    (prim::SUM, prim::ADD),
+    (prim::SUM_LIKE, prim::ADD),
 ];
 
 impl Pass for Scalars {
@@ -173,7 +173,7 @@ impl Cost {
             self.is_apart |= !small(g.ty(v))?.is_empty();
         }
         self.operations += match &data.op {
-            Op::Prim(def, _) => operations(g, data.operands.as_slice(), data.results[0], def)?,
+            Op::Prim(def, _) => operations(g, data.operands.as_slice(), data.results[0], *def)?,
             Op::Constant(_) | Op::Cond | Op::While { .. } => 0,
             Op::Stack(_) => data.results.iter().map(|&v| n_elements(g.ty(v))).sum(),
             Op::Assert { .. } if data.operands.iter().all(|&v| !is_apart(g.ty(v))) => 1,
@@ -197,19 +197,19 @@ fn n_elements(ty: &Type) -> usize {
 }
 
 /// How many operations on numbers an operation is, if it can be taken apart.
-fn operations(g: &Graph, operands: &[Value], result: Value, def: &OpDef) -> Option<usize> {
+fn operations(g: &Graph, operands: &[Value], result: Value, def: Prim) -> Option<usize> {
     let n = n_elements(g.ty(result));
     if def.is_elementwise() {
         let is_one = operands.iter().chain([&result]).all(|&v| !is_apart(g.ty(v)));
         return (is_one || def.effects == Effects::Pure).then_some(n);
     }
-    if MOVES.contains(&def.name) || def.name == "iota" {
+    if MOVES.contains(&def) || def == prim::IOTA {
         return Some(0);
     }
-    if REDUCTIONS.iter().any(|&(name, _)| name == def.name) {
+    if REDUCTIONS.iter().any(|&(op, _)| op == def) {
         return Some(n_elements(g.ty(operands[0])));
     }
-    let inner = small(g.ty(operands[0])).filter(|_| def.name == "matmul")?;
+    let inner = small(g.ty(operands[0])).filter(|_| def == prim::MATMUL)?;
     Some(2 * n * inner.last()?)
 }
 
@@ -294,9 +294,8 @@ impl Rewrite<'_> {
     }
 
     /// An operation of the table on numbers.
-    fn prim(&mut self, to: Region, name: &str, operands: Vec<Value>, dtype: DType, origin: Origin) -> Value {
-        let def = by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"));
-        self.add(to, Op::Prim(def, Attrs::none()), operands, Type::tensor(dtype, [0; 0]), origin)
+    fn prim(&mut self, to: Region, op: Prim, operands: Vec<Value>, dtype: DType, origin: Origin) -> Value {
+        self.add(to, Op::Prim(op, Attrs::none()), operands, Type::tensor(dtype, [0; 0]), origin)
     }
 
     fn zero(&mut self, to: Region, dtype: DType, origin: Origin) -> Value {
@@ -313,7 +312,7 @@ impl Rewrite<'_> {
         let one = TensorType::new(ty.dtype, [1]);
         let rows = self.parts[&v].clone().into_iter().map(|part| self.reshape(to, part, one.clone(), origin)).collect();
         let all = TensorType::new(ty.dtype, [n_elements(self.from.ty(v))]);
-        let concat = Op::Prim(by_name("concat").expect("it is in the table"), super::build::along(0));
+        let concat = Op::Prim(prim::CONCAT, super::build::along(0));
         let joined = self.add(to, concat, rows, all.into(), origin);
         let whole = self.reshape(to, joined, ty, origin);
         self.whole.insert(v, whole);
@@ -325,7 +324,7 @@ impl Rewrite<'_> {
             return v;
         }
         let shape = ty.shape.known().expect("small tensors have known shapes");
-        let reshape = Op::Prim(by_name("reshape").expect("it is in the table"), super::build::shape(&shape));
+        let reshape = Op::Prim(prim::RESHAPE, super::build::shape(&shape));
         self.add(to, reshape, vec![v], ty.into(), origin)
     }
 
@@ -340,13 +339,13 @@ impl Rewrite<'_> {
         let parts = match op {
             _ if !is_apart(g.ty(v)) => vec![self.whole[&v]],
             Some((Op::Constant(tensor), _)) => self.constants(to, tensor, origin),
-            Some((Op::Prim(def, _), operands)) if def.name == "broadcast_to" && !is_apart(g.ty(operands[0])) => {
+            Some((Op::Prim(def, _), operands)) if def == prim::BROADCAST_TO && !is_apart(g.ty(operands[0])) => {
                 vec![self.whole[&operands[0]]; n]
             }
             _ => {
                 let whole = self.whole[&v];
                 let all = self.reshape(to, whole, TensorType::new(dtype, [n]), origin);
-                let slice = by_name("slice").expect("it is in the table");
+                let slice = prim::SLICE;
                 let element = |rewrite: &mut Self, i: usize| {
                     let int = |n: usize| Attr::Int(n as i64);
                     let at = super::build::along(0).with("start", int(i)).with("end", int(i + 1)).with("step", int(1));
@@ -376,7 +375,7 @@ impl Rewrite<'_> {
         let operands: Vec<Vec<Value>> = data.operands.iter().map(|&v| self.parts(v, to)).collect();
         match &data.op {
             Op::Prim(def, attrs) => {
-                let parts = self.prim_apart(to, node, def, attrs, &operands);
+                let parts = self.prim_apart(to, node, *def, attrs, &operands);
                 self.keep(data.results[0], parts);
             }
             Op::Constant(tensor) => {
@@ -419,14 +418,7 @@ impl Rewrite<'_> {
     }
 
     /// The elements of the result of an operation of the table.
-    fn prim_apart(
-        &mut self,
-        to: Region,
-        node: Node,
-        def: &'static OpDef,
-        attrs: &Attrs,
-        operands: &[Vec<Value>],
-    ) -> Vec<Value> {
+    fn prim_apart(&mut self, to: Region, node: Node, def: Prim, attrs: &Attrs, operands: &[Vec<Value>]) -> Vec<Value> {
         let data = self.from.node(node);
         let (origin, ty) = (data.origin(), self.from.ty(data.results[0]).element());
         let shapes: Vec<Vec<usize>> =
@@ -440,9 +432,9 @@ impl Rewrite<'_> {
             };
             return (0..n).map(one).collect();
         }
-        if let Some(&(_, combine)) = REDUCTIONS.iter().find(|(name, _)| *name == def.name) {
+        if let Some(&(_, combine)) = REDUCTIONS.iter().find(|(op, _)| *op == def) {
             // A sum begins with zero, which turns `-0.0` into `0.0`, unless nothing is added.
-            let start = (combine == "add" && n < operands[0].len()).then(|| self.zero(to, ty.dtype, origin));
+            let start = (combine == prim::ADD && n < operands[0].len()).then(|| self.zero(to, ty.dtype, origin));
             let mut results: Vec<Option<Value>> = vec![start; n];
             for (&x, i) in operands[0].iter().zip(reduced_to(def, attrs, &shapes, ty)) {
                 results[i] = Some(match results[i] {
@@ -452,7 +444,7 @@ impl Rewrite<'_> {
             }
             return results.into_iter().map(|r| r.expect("each result has elements")).collect();
         }
-        if def.name == "matmul" {
+        if def == prim::MATMUL {
             let rank = shapes[0].len();
             let [m, k, n] = [shapes[0][rank - 2], shapes[0][rank - 1], shapes[1][rank - 1]];
             let mut results = Vec::new();
@@ -460,8 +452,8 @@ impl Rewrite<'_> {
                 let products = (0..k).map(|j| (operands[0][row * k + j], operands[1][(row / m * k + j) * n + column]));
                 let zero = self.zero(to, ty.dtype, origin);
                 results.push(products.fold(zero, |sum, (a, b)| {
-                    let product = self.prim(to, "mul", vec![a, b], ty.dtype, origin);
-                    self.prim(to, "add", vec![sum, product], ty.dtype, origin)
+                    let product = self.prim(to, prim::MUL, vec![a, b], ty.dtype, origin);
+                    self.prim(to, prim::ADD, vec![sum, product], ty.dtype, origin)
                 }));
             }
             return results;
@@ -487,16 +479,16 @@ impl Rewrite<'_> {
 }
 
 /// What an operation that cannot fail gives.
-fn evaluated(def: &OpDef, attrs: &Attrs, operands: &[HostTensor], ty: &TensorType) -> HostTensor {
+fn evaluated(def: Prim, attrs: &Attrs, operands: &[HostTensor], ty: &TensorType) -> HostTensor {
     let operands: Vec<&HostTensor> = operands.iter().collect();
     def.evaluate(&EvalCx { operands: &operands, attrs, ty }).unwrap_or_else(|e| panic!("{}: {}", def.name, e.message))
 }
 
 /// For each element that a reduction reads the place of the result that it goes to.
-fn reduced_to(def: &OpDef, attrs: &Attrs, shapes: &[Vec<usize>], ty: &TensorType) -> Vec<usize> {
+fn reduced_to(def: Prim, attrs: &Attrs, shapes: &[Vec<usize>], ty: &TensorType) -> Vec<usize> {
     let from = &shapes[0];
     // The extents of the result, with 1 for axes that are not there.
-    let kept: Vec<usize> = if def.name == "sum_like" {
+    let kept: Vec<usize> = if def == prim::SUM_LIKE {
         let missing = from.len() - shapes[1].len();
         std::iter::repeat_n(1, missing).chain(shapes[1].iter().copied()).collect()
     } else {
@@ -506,7 +498,7 @@ fn reduced_to(def: &OpDef, attrs: &Attrs, shapes: &[Vec<usize>], ty: &TensorType
     debug_assert_eq!(Some(kept.iter().product()), ty.shape.size(), "the axes that are left are those of the result");
     let n: usize = kept.iter().product();
     let places = HostTensor::new(kept, (0..n as i32).collect::<Vec<_>>());
-    let spread = by_name("broadcast_to").expect("it is in the table");
+    let spread = prim::BROADCAST_TO;
     let ty = TensorType::new(DType::I32, from.as_slice());
     let spread = evaluated(spread, &super::build::shape(from), &[places], &ty);
     spread.data::<i32>().iter().map(|&i| i as usize).collect()

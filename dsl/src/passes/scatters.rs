@@ -3,6 +3,7 @@
 use super::{Pass, is_zero, made_by};
 use crate::Graph;
 use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value};
+use crate::ops::{Prim, prim};
 
 /// Adds rows instead of tables that are zero in all other rows: what becomes of the gradient of an embedding, whose cost is then that of the
 /// rows that were read, not that of the table.
@@ -55,7 +56,7 @@ struct Sums<'g> {
 enum Change {
     Negate,
     /// Multiplies with a number, or divides by it, as the operation of this name does.
-    Scale(&'static str, Value),
+    Scale(Prim, Value),
 }
 
 /// Rows that are added to something: those of a `scatter_add`, changed from the last change to the first.
@@ -84,15 +85,15 @@ impl Sums<'_> {
         let &[result] = &self.graph.node(node).results[..] else { return };
         let Some((name, operands)) = made_by(self.graph, result) else { return };
         match (name, operands) {
-            ("scatter_add" | "scatter_add_along_axis", &[into, ..]) => {
+            (prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS, &[into, ..]) => {
                 self.is_sparse[result.index()] = self.is_sparse(into) || is_zero(self.graph, into);
             }
-            ("neg", &[x]) => self.is_sparse[result.index()] = self.is_sparse(x),
-            ("mul" | "div", &[a, b]) => self.is_sparse[result.index()] = self.scaled(name, a, b).is_some(),
-            ("add" | "sub", &[a, b]) => match (self.is_sparse(a), self.is_sparse(b)) {
+            (prim::NEG, &[x]) => self.is_sparse[result.index()] = self.is_sparse(x),
+            (prim::MUL | prim::DIV, &[a, b]) => self.is_sparse[result.index()] = self.scaled(name, a, b).is_some(),
+            (prim::ADD | prim::SUB, &[a, b]) => match (self.is_sparse(a), self.is_sparse(b)) {
                 (true, true) => self.is_sparse[result.index()] = true,
-                (false, true) => self.add(node, a, b, (name == "sub").then_some(Change::Negate)),
-                (true, false) if name == "add" => self.add(node, b, a, None),
+                (false, true) => self.add(node, a, b, (name == prim::SUB).then_some(Change::Negate)),
+                (true, false) if name == prim::ADD => self.add(node, b, a, None),
                 _ => {}
             },
             _ => {}
@@ -100,14 +101,14 @@ impl Sums<'_> {
     }
 
     /// The sparse operand of a product or quotient and the number that it is multiplied with or divided by.
-    fn scaled(&self, name: &str, a: Value, b: Value) -> Option<(Value, Value)> {
+    fn scaled(&self, op: Prim, a: Value, b: Value) -> Option<(Value, Value)> {
         // The quotient of a sum of integers is not the sum of the quotients.
-        if name == "div" && !self.graph.ty(a).element().dtype.is_float() {
+        if op == prim::DIV && !self.graph.ty(a).element().dtype.is_float() {
             return None;
         }
         match (self.is_sparse(a), self.is_sparse(b)) {
             (true, false) => Some((a, self.number(b)?)),
-            (false, true) if name == "mul" => Some((b, self.number(a)?)),
+            (false, true) if op == prim::MUL => Some((b, self.number(a)?)),
             _ => None,
         }
     }
@@ -115,7 +116,9 @@ impl Sums<'_> {
     /// The number that all elements of a value are, if that is to be seen.
     fn number(&self, v: Value) -> Option<Value> {
         match made_by(self.graph, v) {
-            Some(("broadcast_to" | "broadcast_like", &[x, ..])) if self.graph.ty(x).element().rank() == 0 => Some(x),
+            Some((prim::BROADCAST_TO | prim::BROADCAST_LIKE, &[x, ..])) if self.graph.ty(x).element().rank() == 0 => {
+                Some(x)
+            }
             _ => None,
         }
     }
@@ -131,11 +134,11 @@ impl Sums<'_> {
             let (op, ids, mut rows) = (data.op.clone(), data.operands[1], data.operands[2]);
             for change in changes.into_iter().rev() {
                 rows = match change {
-                    Change::Negate => self.insert("neg", &[rows], Attrs::none(), scatter, node),
+                    Change::Negate => self.insert(prim::NEG, &[rows], Attrs::none(), scatter, node),
                     Change::Scale(name, by) => {
                         let shape = self.graph.ty(rows).element().shape.clone();
                         let attrs = Attrs::none().with("shape", Attr::Shape(shape));
-                        let by = self.insert("broadcast_to", &[by], attrs, scatter, node);
+                        let by = self.insert(prim::BROADCAST_TO, &[by], attrs, scatter, node);
                         self.insert(name, &[rows, by], Attrs::none(), scatter, node)
                     }
                 };
@@ -157,18 +160,18 @@ impl Sums<'_> {
                 return None;
             }
             match made_by(self.graph, v).expect("a sparse value is made by an operation of the table") {
-                ("neg", &[x]) => {
+                (prim::NEG, &[x]) => {
                     changes.push(Change::Negate);
                     todo.push((x, changes));
                 }
-                (name @ ("mul" | "div"), &[a, b]) => {
+                (name @ (prim::MUL | prim::DIV), &[a, b]) => {
                     let (x, by) = self.scaled(name, a, b).expect("seen before");
                     changes.push(Change::Scale(name, by));
                     todo.push((x, changes));
                 }
-                (name @ ("add" | "sub"), &[a, b]) => {
+                (name @ (prim::ADD | prim::SUB), &[a, b]) => {
                     todo.push((a, changes.clone()));
-                    if name == "sub" {
+                    if name == prim::SUB {
                         changes.push(Change::Negate);
                     }
                     todo.push((b, changes));
@@ -195,9 +198,8 @@ impl Sums<'_> {
     }
 
     /// Adds an operation of the table before a node; gives its result.
-    fn insert(&mut self, name: &str, operands: &[Value], attrs: Attrs, at: Node, before: Node) -> Value {
-        let def = crate::ops::by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"));
-        self.insert_op(Op::Prim(def, attrs), operands, at, before)
+    fn insert(&mut self, op: Prim, operands: &[Value], attrs: Attrs, at: Node, before: Node) -> Value {
+        self.insert_op(Op::Prim(op, attrs), operands, at, before)
     }
 
     /// Adds a node with the place and the devices of another one.

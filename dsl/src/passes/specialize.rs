@@ -105,7 +105,7 @@ impl Specializer {
     fn rename(&mut self, region: Region) {
         for node in self.graph.region(region).nodes.clone() {
             let op = match &self.graph.node(node).op {
-                Op::Prim(def, attrs) => Some(Op::Prim(def, attrs.map_shapes(|s| self.shape(s)))),
+                Op::Prim(def, attrs) => Some(Op::Prim(*def, attrs.map_shapes(|s| self.shape(s)))),
                 Op::List(op) => Some(Op::List(op.map_shapes(|s| self.shape(s)))),
                 Op::Stack(StackOp::New(element)) => Some(Op::Stack(StackOp::New(self.element(element)))),
                 Op::Stack(StackOp::Zeros(element)) => Some(Op::Stack(StackOp::Zeros(self.element(element)))),

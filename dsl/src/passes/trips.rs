@@ -3,6 +3,7 @@
 use super::{captured, made_by};
 use crate::Graph;
 use crate::ir::{Node, Op, Value, ValueDef};
+use crate::ops::prim;
 use crate::{Buffer, DType};
 
 /// The integer that a scalar is, if it is a constant, or a capture of one.
@@ -25,9 +26,9 @@ pub(super) fn step(g: &Graph, node: Node, i: usize) -> Option<i64> {
     let body = g.region(g.node(node).regions[1]);
     let (param, next) = (body.params[i], body.yields[i]);
     match made_by(g, next)? {
-        ("add", &[a, b]) if a == param => integer(g, b),
-        ("add", &[a, b]) if b == param => integer(g, a),
-        ("sub", &[a, b]) if a == param => integer(g, b)?.checked_neg(),
+        (prim::ADD, &[a, b]) if a == param => integer(g, b),
+        (prim::ADD, &[a, b]) if b == param => integer(g, a),
+        (prim::SUB, &[a, b]) if a == param => integer(g, b)?.checked_neg(),
         _ => None,
     }
 }
@@ -75,10 +76,10 @@ pub fn count(g: &Graph, node: Node) -> Option<Count> {
         _ => return None,
     };
     let (is_below, is_inclusive) = match name {
-        "lt" => (!is_turned, false),
-        "le" => (!is_turned, true),
-        "gt" => (is_turned, false),
-        "ge" => (is_turned, true),
+        prim::LT => (!is_turned, false),
+        prim::LE => (!is_turned, true),
+        prim::GT => (is_turned, false),
+        prim::GE => (is_turned, true),
         _ => return None,
     };
     let ty = g.ty(data.operands[variable]).element();

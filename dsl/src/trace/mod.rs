@@ -25,7 +25,7 @@ mod while_loop;
 use crate::device::{self, On, Scope};
 use crate::format::{Piece, Stream, Template};
 use crate::ir::{Graph, ListOp, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId};
-use crate::ops::{InferCx, OpDef};
+use crate::ops::{InferCx, Prim};
 use crate::var::AnyVar;
 use crate::{DType, Diagnostic, HostTensor, Loc, Result, Shape, TensorType, Type, ir::Attrs};
 pub(crate) use call::max_iterations;
@@ -286,7 +286,7 @@ pub fn input(ty: TensorType, name: Option<&'static str>) -> Any {
 
 /// Appends a node for an operation of the table; errors in the operands end the trace at the caller's place.
 #[track_caller]
-pub fn emit(def: &'static OpDef, operands: &[Any], attrs: Attrs) -> Any {
+pub fn emit(def: Prim, operands: &[Any], attrs: Attrs) -> Any {
     let loc = Loc::caller();
     try_with(|t| t.emit(def, operands, attrs, loc))
 }
@@ -603,7 +603,7 @@ impl Tracer {
         node
     }
 
-    fn emit(&mut self, def: &'static OpDef, operands: &[Any], attrs: Attrs, loc: Loc) -> Result<Any> {
+    fn emit(&mut self, def: Prim, operands: &[Any], attrs: Attrs, loc: Loc) -> Result<Any> {
         let loc = self.loc_override.unwrap_or(loc);
         let values = operands.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
         let types: Vec<&Type> = values.iter().map(|&v| self.graph.ty(v)).collect();

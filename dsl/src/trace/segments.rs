@@ -20,6 +20,7 @@
 
 use super::*;
 use crate::ir::CallKind;
+use crate::ops::{Prim, prim};
 
 /// How long the segments of a loop are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +78,8 @@ impl Tracer {
         let params = |t: &Tracer, region: Region| t.graph.region(region).params.clone();
 
         let of = params(self, inner_cond);
-        let shorter = at.prim(self, inner_cond, "lt", &[of[1], of[of.len() - 1]]);
-        let goes_on = at.prim(self, inner_cond, "and", &[of[0], shorter]);
+        let shorter = at.prim(self, inner_cond, prim::LT, &[of[1], of[of.len() - 1]]);
+        let goes_on = at.prim(self, inner_cond, prim::AND, &[of[0], shorter]);
         self.graph.region_mut(inner_cond).yields = vec![goes_on];
 
         let of = params(self, inner_body);
@@ -86,7 +87,7 @@ impl Tracer {
         let next = at.copy(self, body, inner_body, &[state, captures].concat());
         let more = at.copy(self, cond, inner_body, &[&next, captures].concat())[0];
         let one = at.int(self, inner_body, 1);
-        let count = at.prim(self, inner_body, "add", &[of[1], one]);
+        let count = at.prim(self, inner_body, prim::ADD, &[of[1], one]);
         self.graph.region_mut(inner_body).yields = [vec![more, count], next].concat();
 
         let of = params(self, segment);
@@ -105,7 +106,7 @@ impl Tracer {
         let mut yields = vec![after[0], of[1]];
         if segments == Segments::Growing {
             let one = at.int(self, outer_body, 1);
-            yields[1] = at.prim(self, outer_body, "add", &[of[1], one]);
+            yields[1] = at.prim(self, outer_body, prim::ADD, &[of[1], one]);
         }
         yields.extend(&after[1..]);
         self.graph.region_mut(outer_body).yields = yields;
@@ -134,11 +135,10 @@ impl Builder {
     }
 
     /// An operation on two scalars.
-    fn prim(&self, t: &mut Tracer, region: Region, name: &str, operands: &[Value]) -> Value {
-        let def = crate::ops::by_name(name).unwrap_or_else(|| panic!("there is no operation `{name}`"));
+    fn prim(&self, t: &mut Tracer, region: Region, op: Prim, operands: &[Value]) -> Value {
         let types: Vec<&Type> = operands.iter().map(|&v| t.graph.ty(v)).collect();
-        let ty = (def.infer)(&InferCx { operands: &types, attrs: &Attrs::none() }).expect("scalars of one type");
-        let node = self.node(t, region, Op::Prim(def, Attrs::none()), operands, vec![ty]);
+        let ty = (op.infer)(&InferCx { operands: &types, attrs: &Attrs::none() }).expect("scalars of one type");
+        let node = self.node(t, region, Op::Prim(op, Attrs::none()), operands, vec![ty]);
         t.graph.node(node).results[0]
     }
 

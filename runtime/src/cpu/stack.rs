@@ -6,6 +6,7 @@
 use super::element::Cell;
 use super::memory::Sources;
 use crate::plan::View;
+use anabranch_dsl::ops::prim;
 use anabranch_dsl::{DType, HostTensor, TensorType, bf16, f16, interp, match_dtype};
 use std::cmp::Ordering;
 
@@ -330,7 +331,7 @@ impl Stack {
 pub(super) fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
     use super::kernels::functions::{Scalar, function};
     let wide = |f: fn(u64) -> f32| move |a, b| f(a) + f(b);
-    let of_numbers = function("add", dtype, dtype).map(|f| f.scalar);
+    let of_numbers = function(prim::ADD, dtype, dtype).map(|f| f.scalar);
     let add = |a: u64, b: u64| match (dtype, of_numbers) {
         (DType::F16, _) => f16::from_f32(wide(|x| f16::from_reg(x).to_f32())(a, b)).to_reg(),
         (DType::BF16, _) => bf16::from_f32(wide(|x| bf16::from_reg(x).to_f32())(a, b)).to_reg(),

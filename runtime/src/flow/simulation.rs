@@ -19,6 +19,7 @@ use crate::place::{ordered_effects, place_at_random};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::{self, StopFlag, Surroundings};
 use anabranch_dsl::ir::{Op, Region, Value, verify};
+use anabranch_dsl::ops::prim;
 use anabranch_dsl::{Graph, HostTensor};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -83,7 +84,7 @@ impl Writer<'_> {
                     known.push(v);
                 }
                 1..5 => {
-                    let op = ["add", "sub", "mul"][self.rng.below(3)];
+                    let op = [prim::ADD, prim::SUB, prim::MUL][self.rng.below(3)];
                     let v = self.name();
                     writeln!(self.text, "{v} = {op} {a}, {b} : i64[]").unwrap();
                     known.push(v);
@@ -214,12 +215,12 @@ fn run_region(
             Op::Constant(t) => vec![t.data::<i64>()[0]],
             Op::Prim(def, _) => {
                 let (a, b) = (operands[0], operands[1]);
-                vec![match def.name {
-                    "add" => a.wrapping_add(b),
-                    "sub" => a.wrapping_sub(b),
-                    "mul" => a.wrapping_mul(b),
-                    "lt" => i64::from(a < b),
-                    "ne" => i64::from(a != b),
+                vec![match *def {
+                    prim::ADD => a.wrapping_add(b),
+                    prim::SUB => a.wrapping_sub(b),
+                    prim::MUL => a.wrapping_mul(b),
+                    prim::LT => i64::from(a < b),
+                    prim::NE => i64::from(a != b),
                     other => panic!("{other} is not in random graphs"),
                 }]
             }

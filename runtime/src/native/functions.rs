@@ -4,6 +4,7 @@
 //! would save and load everything that the loop holds in vector registers.
 
 use crate::cpu::math::{Constants, FACTORIALS, Real};
+use anabranch_dsl::ops::{Prim, prim};
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value, types};
 use cranelift_frontend::FunctionBuilder;
@@ -16,18 +17,18 @@ struct Emit<'a, 'b> {
 }
 
 /// Emits a function of `x`, which is of type `ty`, if it is one of those here.
-pub(super) fn emit(b: &mut FunctionBuilder<'_>, name: &str, ty: Type, x: Value) -> Option<Value> {
+pub(super) fn emit(b: &mut FunctionBuilder<'_>, op: Prim, ty: Type, x: Value) -> Option<Value> {
     let constants = if ty == types::F32 { f32::CONSTANTS } else { f64::CONSTANTS };
     let mut emit = Emit { b, ty, constants };
-    Some(match name {
-        "exp" => emit.exp(x),
-        "tanh" => emit.tanh(x),
-        "sigmoid" => emit.sigmoid(x),
-        "silu" => {
+    Some(match op {
+        prim::EXP => emit.exp(x),
+        prim::TANH => emit.tanh(x),
+        prim::SIGMOID => emit.sigmoid(x),
+        prim::SILU => {
             let s = emit.sigmoid(x);
             emit.mul(x, s)
         }
-        "relu" => {
+        prim::RELU => {
             let zero = emit.number(0.0);
             let nan = emit.b.ins().fcmp(FloatCC::Unordered, x, x);
             let larger = emit.b.ins().fcmp(FloatCC::GreaterThan, x, zero);

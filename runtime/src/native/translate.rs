@@ -13,6 +13,7 @@ use super::region::{Region, popped, pushed};
 use super::{Stack, functions, host};
 use crate::plan::{Instr, Plan, Reg, ScalarOp, StackId};
 use anabranch_dsl::DType;
+use anabranch_dsl::ops::prim;
 use cranelift_codegen::Context;
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{AbiParam, Block, BlockArg, InstBuilder, MemFlagsData, SigRef, Type, Value, types};
@@ -591,21 +592,21 @@ impl Translation<'_> {
     fn unary(&mut self, op: ScalarOp, x: Value) -> Option<Value> {
         let (ty, d) = (machine_type(op.operand), op.operand);
         let b = &mut self.b;
-        Some(match (op.name, d.is_float()) {
-            ("stop_gradient", _) => x,
-            ("neg", true) => b.ins().fneg(x),
-            ("neg", false) => b.ins().ineg(x),
-            ("abs", true) => b.ins().fabs(x),
-            ("sqrt", true) => b.ins().sqrt(x),
-            ("recip" | "rsqrt", true) => {
+        Some(match (op.op, d.is_float()) {
+            (prim::STOP_GRADIENT, _) => x,
+            (prim::NEG, true) => b.ins().fneg(x),
+            (prim::NEG, false) => b.ins().ineg(x),
+            (prim::ABS, true) => b.ins().fabs(x),
+            (prim::SQRT, true) => b.ins().sqrt(x),
+            (prim::RECIP | prim::RSQRT, true) => {
                 let one = self.float(1.0, ty);
                 let b = &mut self.b;
-                let x = if op.name == "rsqrt" { b.ins().sqrt(x) } else { x };
+                let x = if op.op == prim::RSQRT { b.ins().sqrt(x) } else { x };
                 b.ins().fdiv(one, x)
             }
-            ("is_nan", true) => b.ins().fcmp(FloatCC::Unordered, x, x),
-            ("not", false) => b.ins().bxor_imm_u(x, 1),
-            ("cast", _) => return self.cast(op, x),
+            (prim::IS_NAN, true) => b.ins().fcmp(FloatCC::Unordered, x, x),
+            (prim::NOT, false) => b.ins().bxor_imm_u(x, 1),
+            (prim::CAST, _) => return self.cast(op, x),
             (name, true) => return functions::emit(&mut self.b, name, ty, x),
             _ => return None,
         })
@@ -667,15 +668,15 @@ impl Translation<'_> {
         let signed = matches!(op.operand, DType::I32 | DType::I64);
         let b = &mut self.b;
         let compare = |int: [IntCC; 2], float: FloatCC| (int[usize::from(signed)], float);
-        let comparison = match op.name {
-            "eq" => Some(compare([IntCC::Equal; 2], FloatCC::Equal)),
-            "ne" => Some(compare([IntCC::NotEqual; 2], FloatCC::NotEqual)),
-            "lt" => Some(compare([IntCC::UnsignedLessThan, IntCC::SignedLessThan], FloatCC::LessThan)),
-            "le" => {
+        let comparison = match op.op {
+            prim::EQ => Some(compare([IntCC::Equal; 2], FloatCC::Equal)),
+            prim::NE => Some(compare([IntCC::NotEqual; 2], FloatCC::NotEqual)),
+            prim::LT => Some(compare([IntCC::UnsignedLessThan, IntCC::SignedLessThan], FloatCC::LessThan)),
+            prim::LE => {
                 Some(compare([IntCC::UnsignedLessThanOrEqual, IntCC::SignedLessThanOrEqual], FloatCC::LessThanOrEqual))
             }
-            "gt" => Some(compare([IntCC::UnsignedGreaterThan, IntCC::SignedGreaterThan], FloatCC::GreaterThan)),
-            "ge" => Some(compare(
+            prim::GT => Some(compare([IntCC::UnsignedGreaterThan, IntCC::SignedGreaterThan], FloatCC::GreaterThan)),
+            prim::GE => Some(compare(
                 [IntCC::UnsignedGreaterThanOrEqual, IntCC::SignedGreaterThanOrEqual],
                 FloatCC::GreaterThanOrEqual,
             )),
@@ -684,29 +685,29 @@ impl Translation<'_> {
         if let Some((int, float)) = comparison {
             return Some(if op.operand.is_float() { b.ins().fcmp(float, x, y) } else { b.ins().icmp(int, x, y) });
         }
-        Some(match (op.name, op.operand.is_float()) {
-            ("add", true) => b.ins().fadd(x, y),
-            ("sub", true) => b.ins().fsub(x, y),
-            ("mul", true) => b.ins().fmul(x, y),
-            ("div", true) => b.ins().fdiv(x, y),
-            ("maximum" | "minimum", true) => {
+        Some(match (op.op, op.operand.is_float()) {
+            (prim::ADD, true) => b.ins().fadd(x, y),
+            (prim::SUB, true) => b.ins().fsub(x, y),
+            (prim::MUL, true) => b.ins().fmul(x, y),
+            (prim::DIV, true) => b.ins().fdiv(x, y),
+            (prim::MAXIMUM | prim::MINIMUM, true) => {
                 // As in the interpreter: the first one if it is NaN or larger, or smaller.
-                let cc = if op.name == "maximum" { FloatCC::GreaterThan } else { FloatCC::LessThan };
+                let cc = if op.op == prim::MAXIMUM { FloatCC::GreaterThan } else { FloatCC::LessThan };
                 let (nan, beyond) = (b.ins().fcmp(FloatCC::Unordered, x, x), b.ins().fcmp(cc, x, y));
                 let first = b.ins().bor(nan, beyond);
                 b.ins().select(first, x, y)
             }
-            ("add", false) => b.ins().iadd(x, y),
-            ("sub", false) => b.ins().isub(x, y),
-            ("mul", false) => b.ins().imul(x, y),
-            ("maximum", false) => {
+            (prim::ADD, false) => b.ins().iadd(x, y),
+            (prim::SUB, false) => b.ins().isub(x, y),
+            (prim::MUL, false) => b.ins().imul(x, y),
+            (prim::MAXIMUM, false) => {
                 if signed {
                     b.ins().smax(x, y)
                 } else {
                     b.ins().umax(x, y)
                 }
             }
-            ("minimum", false) => {
+            (prim::MINIMUM, false) => {
                 if signed {
                     b.ins().smin(x, y)
                 } else {
@@ -714,14 +715,14 @@ impl Translation<'_> {
                 }
             }
             // The divisor was checked not to be zero.
-            ("div", false) if !signed => b.ins().udiv(x, y),
-            ("rem", false) if !signed => b.ins().urem(x, y),
-            ("div" | "rem", false) => {
+            (prim::DIV, false) if !signed => b.ins().udiv(x, y),
+            (prim::REM, false) if !signed => b.ins().urem(x, y),
+            (prim::DIV | prim::REM, false) => {
                 // The smallest number divided by -1 traps, so -1 is taken out.
                 let minus_one = b.ins().icmp_imm_s(IntCC::Equal, y, -1);
                 let one = b.ins().iconst(machine_type(op.operand), 1);
                 let divisor = b.ins().select(minus_one, one, y);
-                if op.name == "div" {
+                if op.op == prim::DIV {
                     let quotient = b.ins().sdiv(x, divisor);
                     let negated = b.ins().ineg(x);
                     b.ins().select(minus_one, negated, quotient)
@@ -730,9 +731,9 @@ impl Translation<'_> {
                     b.ins().srem(x, divisor)
                 }
             }
-            ("and", false) => b.ins().band(x, y),
-            ("or", false) => b.ins().bor(x, y),
-            ("xor", false) => b.ins().bxor(x, y),
+            (prim::AND, false) => b.ins().band(x, y),
+            (prim::OR, false) => b.ins().bor(x, y),
+            (prim::XOR, false) => b.ins().bxor(x, y),
             _ => return None,
         })
     }

@@ -6,7 +6,7 @@
 
 use super::topology::DeviceInfo;
 use anabranch_dsl::ir::{CallKind, Graph, Node, Op, Region, Value, ValueDef};
-use anabranch_dsl::ops::OpDef;
+use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{Dim, Shape, Type, passes};
 
 /// What an extent that is not known counts as.
@@ -117,35 +117,42 @@ impl Costs {
         let (flops, bytes) = match &data.op {
             Op::Prim(def, _) => {
                 let shape = |v: Value| &graph.ty(v).element().shape;
-                match def.name {
-                    "matmul" => {
+                match *def {
+                    prim::MATMUL => {
                         let depth = shape(data.operands[0]).dims().last().map_or(1.0, extent);
                         (2.0 * depth * elements(shape(data.results[0])), all())
                     }
-                    "conv" | "conv_input_grad" | "conv_weight_grad" => {
-                        let (y, w) = match def.name {
-                            "conv" => (data.results[0], data.operands[1]),
-                            "conv_input_grad" => (data.operands[0], data.operands[1]),
+                    prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD => {
+                        let (y, w) = match *def {
+                            prim::CONV => (data.results[0], data.operands[1]),
+                            prim::CONV_INPUT_GRAD => (data.operands[0], data.operands[1]),
                             _ => (data.operands[1], data.results[0]),
                         };
                         let filters = shape(w).dims().first().map_or(1.0, extent).max(1.0);
                         (2.0 * elements(shape(y)) * elements(shape(w)) / filters, all())
                     }
-                    "attention" | "attention_grad" => {
+                    prim::ATTENTION | prim::ATTENTION_GRAD => {
                         let (q, k) = (shape(data.operands[0]), shape(data.operands[1]));
                         let last = |s: &Shape, i: usize| s.dims().iter().rev().nth(i).map_or(1.0, extent);
-                        let products = if def.name == "attention" { 2.0 } else { 5.0 };
+                        let products = if def == prim::ATTENTION { 2.0 } else { 5.0 };
                         (2.0 * products * elements(q) * last(k, 1), all())
                     }
                     // These look at their operand in another way, or are part of what reads them.
-                    "reshape" | "reshape_like" | "stop_gradient" | "with_dynamic" | "extents" | "broadcast_to"
-                    | "broadcast_like" => return Work::default(),
+                    prim::RESHAPE
+                    | prim::RESHAPE_LIKE
+                    | prim::STOP_GRADIENT
+                    | prim::WITH_DYNAMIC
+                    | prim::EXTENTS
+                    | prim::BROADCAST_TO
+                    | prim::BROADCAST_LIKE => return Work::default(),
                     // Only a part of the large operand is read or written.
-                    "take" | "slice" | "dynamic_slice" | "concat_part" | "take_along_axis" => (0.0, 2.0 * result()),
-                    "scatter_add" | "update_slice" | "dynamic_update_slice" => {
+                    prim::TAKE | prim::SLICE | prim::DYNAMIC_SLICE | prim::CONCAT_PART | prim::TAKE_ALONG_AXIS => {
+                        (0.0, 2.0 * result())
+                    }
+                    prim::SCATTER_ADD | prim::UPDATE_SLICE | prim::DYNAMIC_UPDATE_SLICE => {
                         (0.0, data.operands[1..].iter().map(size).sum::<f64>() * 2.0)
                     }
-                    _ => (0.0, all() + passes_for(def) * result()),
+                    _ => (0.0, all() + passes_for(*def) * result()),
                 }
             }
             Op::Constant(_) | Op::Read(_) | Op::Cond | Op::While { .. } | Op::Call(_) => return Work::default(),
@@ -162,12 +169,21 @@ impl Costs {
 
 /// How many more times a function goes through its result than a sum of two tensors does: the time of functions that are no
 /// single instruction.
-fn passes_for(def: &OpDef) -> f64 {
-    match def.name {
-        "exp" | "log" | "sqrt" | "rsqrt" | "div" => 2.0,
-        "tanh" | "sigmoid" | "sin" | "cos" | "erf" | "gelu" | "pow" | "log1p" | "expm1" | "softplus" => 6.0,
-        "softmax" | "log_softmax" | "logsumexp" => 6.0,
-        "random_bits" | "random_uniform" => 4.0,
+fn passes_for(def: Prim) -> f64 {
+    match def {
+        prim::EXP | prim::LOG | prim::SQRT | prim::RSQRT | prim::DIV => 2.0,
+        prim::TANH
+        | prim::SIGMOID
+        | prim::SIN
+        | prim::COS
+        | prim::ERF
+        | prim::GELU
+        | prim::POW
+        | prim::LOG_1P
+        | prim::EXP_M1
+        | prim::SOFTPLUS => 6.0,
+        prim::SOFTMAX | prim::LOG_SOFTMAX | prim::LOGSUMEXP => 6.0,
+        prim::RANDOM_BITS | prim::RANDOM_UNIFORM => 4.0,
         _ => 0.0,
     }
 }

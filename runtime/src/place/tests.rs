@@ -3,6 +3,7 @@
 use super::topology::Link;
 use super::*;
 use anabranch_dsl::ir::Op;
+use anabranch_dsl::ops::prim;
 use anabranch_dsl::{TensorType, trace};
 use std::fmt::Write;
 
@@ -200,7 +201,7 @@ fn devices_of_products(graph: &Graph, placement: &Placement) -> Vec<usize> {
         let reads = |v: &anabranch_dsl::ir::Value| {
             costs.makers[v.index()].is_some_and(|m| matches!(graph.node(m).op, Op::Read(_)))
         };
-        if data.op.name() == "matmul" && data.region != graph.root() && data.operands.iter().any(reads) {
+        if data.op.is(prim::MATMUL) && data.region != graph.root() && data.operands.iter().any(reads) {
             all.push(placement.of(node).index());
         }
     });
@@ -407,7 +408,7 @@ fn large(chains: usize, n: usize) -> Graph {
     let ty = anabranch_dsl::Type::tensor(anabranch_dsl::DType::F32, [64usize, 64]);
     let root = graph.root();
     let x = graph.add_param(root, ty.clone(), Some("x"));
-    let [matmul, add] = ["matmul", "add"].map(|op| anabranch_dsl::ops::by_name(op).unwrap());
+    let [matmul, add] = [prim::MATMUL, prim::ADD];
     let mut ends = vec![x; chains];
     for i in 0..n {
         for c in 0..chains {

@@ -31,7 +31,7 @@ impl fmt::Display for Plan {
         writeln!(f, "  inputs ({})", inputs.join(", "))?;
         for (i, instr) in self.code.iter().enumerate() {
             write!(f, "{i:>5}  ")?;
-            self.instr(f, instr, self.ops[i].map_or("", |op| op.name))?;
+            self.instr(f, instr, self.ops[i].map_or("", |op| op.op.def().name))?;
             writeln!(f)?;
         }
         for (i, (operand, ty)) in self.outputs.iter().enumerate() {
@@ -89,7 +89,7 @@ impl Plan {
             Instr::StackInput { stack, input } => write!(f, "{stack:?} = input {input}"),
             Instr::StackOutput { stack, output } => write!(f, "output {output} = {stack:?}"),
             Instr::StackMove { dst, src, take } => {
-                write!(f, "{dst:?} = {} {src:?}", if *take { "take" } else { "copy" })
+                write!(f, "{dst:?} = {}{src:?}", if *take { "take " } else { "copy " })
             }
             Instr::StackReserve { stack, pushed } => {
                 write!(f, "room in {stack:?} for {} in each iteration from {:?} on", pushed.in_each, pushed.first)

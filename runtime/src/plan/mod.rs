@@ -51,7 +51,7 @@ use crate::cpu::memory::Region;
 use crate::id::id;
 use crate::native::Native;
 use anabranch_dsl::ir::Attrs;
-use anabranch_dsl::ops::OpDef;
+use anabranch_dsl::ops::Prim;
 use anabranch_dsl::passes::Count;
 use anabranch_dsl::{DType, HostTensor, Loc, TensorType, Type};
 use std::ops::Range;
@@ -118,7 +118,7 @@ pub(crate) enum Out {
 /// The operation that a step computes from its operands: for errors, and for the reference kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Meaning {
-    pub(crate) def: &'static OpDef,
+    pub(crate) def: Prim,
     pub(crate) attrs: Attrs,
 }
 
@@ -138,7 +138,7 @@ pub(crate) struct Step {
 /// An operation on registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScalarOp {
-    pub(crate) name: &'static str,
+    pub(crate) op: Prim,
     /// The type of its operands; of those that it chooses from, if it is `select`.
     pub(crate) operand: DType,
     pub(crate) result: DType,

@@ -7,7 +7,7 @@ use crate::ir::infer::{check_attrs, count, kind_name, result_types};
 use crate::ir::lex::Tok;
 use crate::ir::literal::Literal;
 use crate::ir::{Attr, AttrKind, Attrs, CallKind, ListOp, Node, Op, Region, StackOp, Value};
-use crate::ops::{self, OpDef};
+use crate::ops::{self, Prim};
 use crate::{Diagnostic, Loc, Type};
 
 /// The operations of the text form that are not in the table.
@@ -197,7 +197,7 @@ impl<'a> Parser<'a> {
 
     // Attributes.
 
-    fn attrs(&mut self, def: &'static OpDef, op_loc: Loc) -> Parse<Attrs> {
+    fn attrs(&mut self, def: Prim, op_loc: Loc) -> Parse<Attrs> {
         let mut given: Vec<(&'static str, Attr)> = Vec::new();
         if self.eat('{') {
             let list = self.list('}', |p| {

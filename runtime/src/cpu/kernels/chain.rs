@@ -14,6 +14,7 @@
 use super::elementwise::{Arg, MapOp};
 use crate::cpu::vector::{Lane, Level, Plain, Task, Vector};
 use anabranch_dsl::DType;
+use anabranch_dsl::ops::{Prim, prim};
 use std::mem::MaybeUninit;
 
 /// The largest number of instructions.
@@ -103,40 +104,40 @@ struct Op {
     twice: Option<Kind>,
 }
 
-fn binary(name: &str) -> Option<Op> {
+fn binary(op: Prim) -> Option<Op> {
     use Kind::*;
-    let (straight, reversed, twice) = match name {
-        "add" => ([Add, AddOne], [Add, AddOne], Some(Double)),
-        "mul" => ([Mul, MulOne], [Mul, MulOne], Some(Square)),
-        "sub" => ([Sub, SubOne], [SubFrom, SubFromOne], None),
-        "div" => ([Div, DivOne], [DivFrom, DivFromOne], None),
-        "maximum" => ([Larger, LargerOne], [LargerFrom, LargerFromOne], None),
-        "minimum" => ([Smaller, SmallerOne], [SmallerFrom, SmallerFromOne], None),
+    let (straight, reversed, twice) = match op {
+        prim::ADD => ([Add, AddOne], [Add, AddOne], Some(Double)),
+        prim::MUL => ([Mul, MulOne], [Mul, MulOne], Some(Square)),
+        prim::SUB => ([Sub, SubOne], [SubFrom, SubFromOne], None),
+        prim::DIV => ([Div, DivOne], [DivFrom, DivFromOne], None),
+        prim::MAXIMUM => ([Larger, LargerOne], [LargerFrom, LargerFromOne], None),
+        prim::MINIMUM => ([Smaller, SmallerOne], [SmallerFrom, SmallerFromOne], None),
         _ => return None,
     };
     Some(Op { straight, reversed, twice })
 }
 
 /// The instructions of an operation on the accumulator alone.
-fn unary(name: &str) -> Option<&'static [Instr]> {
+fn unary(op: Prim) -> Option<&'static [Instr]> {
     const fn of(kind: Kind, with: With) -> Instr {
         Instr { kinds: [kind, kind], with }
     }
     const ROOT: Instr = of(Kind::Root, With::Nothing);
     const RECIP: Instr = of(Kind::DivFromOne, With::Number(Number::One));
-    Some(match name {
-        "neg" => const { &[of(Kind::MulOne, With::Number(Number::MinusOne))] },
-        "relu" => const { &[of(Kind::LargerOne, With::Number(Number::Zero))] },
-        "sqrt" => const { &[ROOT] },
-        "recip" => const { &[RECIP] },
-        "rsqrt" => const { &[ROOT, RECIP] },
+    Some(match op {
+        prim::NEG => const { &[of(Kind::MulOne, With::Number(Number::MinusOne))] },
+        prim::RELU => const { &[of(Kind::LargerOne, With::Number(Number::Zero))] },
+        prim::SQRT => const { &[ROOT] },
+        prim::RECIP => const { &[RECIP] },
+        prim::RSQRT => const { &[ROOT, RECIP] },
         _ => return None,
     })
 }
 
 /// Whether an operation may be one of a chain.
 fn is_simple(op: &MapOp) -> bool {
-    matches!(op.dtype, DType::F32 | DType::F64) && (binary(op.name).is_some() || unary(op.name).is_some())
+    matches!(op.dtype, DType::F32 | DType::F64) && (binary(op.op).is_some() || unary(op.op).is_some())
 }
 
 impl Chain {
@@ -147,11 +148,11 @@ impl Chain {
         let like = ops[first..].iter().take_while(|op| is_simple(op) && op.dtype == dtype).count();
         let n = like.min(MAX_STEPS / STEPS_OF_OP);
         let end = first + n;
-        let twice = |op: &MapOp| binary(op.name).is_some_and(|b| b.twice.is_some());
+        let twice = |op: &MapOp| binary(op.op).is_some_and(|b| b.twice.is_some());
         // Whether the `k`-th operation finds all that it reads of the `j`-th one's value in the accumulator.
         let finds = |k: usize, j: usize| {
             let uses = ops[k].args[..2].iter().filter(|a| **a == Arg::Result(j as u8)).count();
-            k == j + 1 && k < end && (uses < 2 || unary(ops[k].name).is_some() || twice(&ops[k]))
+            k == j + 1 && k < end && (uses < 2 || unary(ops[k].op).is_some() || twice(&ops[k]))
         };
         let reads = |k: usize, j: usize| ops[k].args.contains(&Arg::Result(j as u8));
         let mut instrs = Vec::new();
@@ -159,11 +160,11 @@ impl Chain {
             let [a, b, _] = op.args;
             let is_here = |arg: Arg| k > first && arg == Arg::Result(k as u8 - 1);
             let load = Instr { kinds: [Kind::Load, Kind::LoadOne], with: With::Value(a) };
-            if let Some(own) = unary(op.name) {
+            if let Some(own) = unary(op.op) {
                 instrs.extend((!is_here(a)).then_some(load));
                 instrs.extend(own);
             } else {
-                let Op { straight, reversed, twice } = binary(op.name).expect("an operation of a chain");
+                let Op { straight, reversed, twice } = binary(op.op).expect("an operation of a chain");
                 match (is_here(a), is_here(b), twice) {
                     (true, true, Some(kind)) => instrs.push(Instr { kinds: [kind; 2], with: With::Nothing }),
                     (true, ..) => instrs.push(Instr { kinds: straight, with: With::Value(b) }),
@@ -333,8 +334,19 @@ mod tests {
     use super::super::functions::function;
     use super::*;
 
-    const NAMES: [&str; 11] =
-        ["add", "sub", "mul", "div", "maximum", "minimum", "neg", "relu", "sqrt", "recip", "rsqrt"];
+    const OPS: [Prim; 11] = [
+        prim::ADD,
+        prim::SUB,
+        prim::MUL,
+        prim::DIV,
+        prim::MAXIMUM,
+        prim::MINIMUM,
+        prim::NEG,
+        prim::RELU,
+        prim::SQRT,
+        prim::RECIP,
+        prim::RSQRT,
+    ];
 
     /// Numbers below a bound, one after the other.
     struct Random(u64);
@@ -348,16 +360,16 @@ mod tests {
     /// Operations that read values before them, most of them the last one, and otherwise one of two operands.
     fn operations(random: &mut Random, n: usize) -> Vec<MapOp> {
         let op = |k: usize| {
-            let name = NAMES[random.below(NAMES.len())];
+            let op = OPS[random.below(OPS.len())];
             let mut arg = || match random.below(4) {
                 0 | 1 if k > 0 => Arg::Result(k as u8 - 1),
                 2 if k > 0 => Arg::Result(random.below(k) as u8),
                 _ => Arg::Operand(random.below(2) as u8),
             };
             let (a, b) = (arg(), arg());
-            let b = if unary(name).is_some() { a } else { b };
-            let function = function(name, DType::F32, DType::F32).expect("an operation on floats");
-            MapOp { work: Work::Function(function), args: [a, b, a], dtype: DType::F32, name }
+            let b = if unary(op).is_some() { a } else { b };
+            let function = function(op, DType::F32, DType::F32).expect("an operation on floats");
+            MapOp { work: Work::Function(function), args: [a, b, a], dtype: DType::F32, op }
         };
         (0..n).map(op).collect()
     }
@@ -429,19 +441,27 @@ mod tests {
 
     #[test]
     fn values_that_the_next_operation_reads_are_not_written() {
-        let op = |name, args: [Arg; 2]| MapOp {
-            work: Work::Function(function(name, DType::F32, DType::F32).expect("an operation on floats")),
+        let op = |op, args: [Arg; 2]| MapOp {
+            work: Work::Function(function(op, DType::F32, DType::F32).expect("an operation on floats")),
             args: [args[0], args[1], args[0]],
             dtype: DType::F32,
-            name,
+            op,
         };
         let [x, y] = [Arg::Operand(0), Arg::Operand(1)];
-        let ops = [op("sub", [x, y]), op("mul", [Arg::Result(0), Arg::Result(0)]), op("sub", [x, Arg::Result(1)])];
+        let ops = [
+            op(prim::SUB, [x, y]),
+            op(prim::MUL, [Arg::Result(0), Arg::Result(0)]),
+            op(prim::SUB, [x, Arg::Result(1)]),
+        ];
         let (chain, n) = Chain::of(&ops, 0, |op| op == 2);
         let kinds: Vec<Kind> = chain.instrs.iter().map(|i| i.kinds[0]).collect();
         assert_eq!((n, &kinds[..]), (3, &[Kind::Load, Kind::Sub, Kind::Square, Kind::SubFrom, Kind::Store][..]));
         // A value that is read once more later is.
-        let ops = [op("sub", [x, y]), op("mul", [Arg::Result(0), y]), op("add", [Arg::Result(0), Arg::Result(1)])];
+        let ops = [
+            op(prim::SUB, [x, y]),
+            op(prim::MUL, [Arg::Result(0), y]),
+            op(prim::ADD, [Arg::Result(0), Arg::Result(1)]),
+        ];
         let (chain, _) = Chain::of(&ops, 0, |op| op == 2);
         assert_eq!(chain.instrs.iter().filter(|i| i.kinds[0] == Kind::Store).count(), 2);
     }

@@ -17,6 +17,7 @@ use crate::cpu::kernels::Failed;
 use crate::cpu::memory::Sources;
 use crate::plan::{Operand, View};
 use anabranch_dsl::DType;
+use anabranch_dsl::ops::Prim;
 use std::cell::{Cell, RefCell};
 
 /// Elements of one block.
@@ -65,7 +66,7 @@ pub(crate) struct MapOp {
     pub(crate) work: Work,
     pub(crate) args: [Arg; 3],
     pub(crate) dtype: DType,
-    pub(crate) name: &'static str,
+    pub(crate) op: Prim,
 }
 
 /// How the elements of an operand reach a block.
@@ -258,7 +259,7 @@ impl Map {
 
     /// Names of the operations in order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.ops.iter().map(|op| op.name)
+        self.ops.iter().map(|op| op.op.def().name)
     }
 
     /// The operations.

@@ -6,6 +6,7 @@
 use super::elementwise::{Arg, Map, MapOp};
 use crate::cpu::memory::Sources;
 use crate::plan::{Operand, View};
+use anabranch_dsl::ops::prim;
 
 /// Elementwise operations behind a product.
 #[derive(Clone, Debug)]
@@ -26,7 +27,7 @@ impl Epilogue {
     /// Whether it is but the sum of the product and one other operand, each of which has its own elements.
     pub(crate) fn is_sum(&self) -> bool {
         let sum = [[Arg::Operand(0), Arg::Operand(1)], [Arg::Operand(1), Arg::Operand(0)]];
-        matches!(self.map.ops(), [op] if op.name == "add" && sum.contains(&[op.args[0], op.args[1]]))
+        matches!(self.map.ops(), [op] if op.op == prim::ADD && sum.contains(&[op.args[0], op.args[1]]))
     }
 
     /// Names of the operations in order.

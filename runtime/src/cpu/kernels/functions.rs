@@ -4,6 +4,7 @@
 
 use crate::cpu::element::Cell;
 use crate::cpu::math::{Real, wide};
+use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{DType, bf16, f16};
 
 /// An operation on registers.
@@ -133,16 +134,16 @@ macro_rules! compare { ($d:expr, |$x:ident, $y:ident| $e:expr) => {
 } }
 
 /// The operation `name` on operands of type `operand` (the last operand, for `select`) with results of type `result`.
-pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Function> {
+pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Function> {
     let d = operand;
-    match name {
-        "neg" => float1!(d, |x| -x).or_else(|| int1!(d, |x| x.wrapping_neg())),
-        "abs" => float1!(d, |x| x.abs()).or_else(|| match d {
+    match op {
+        prim::NEG => float1!(d, |x| -x).or_else(|| int1!(d, |x| x.wrapping_neg())),
+        prim::ABS => float1!(d, |x| x.abs()).or_else(|| match d {
             DType::I32 => Some(unary!(i32 => i32, |x| x.wrapping_abs())),
             DType::I64 => Some(unary!(i64 => i64, |x| x.wrapping_abs())),
             _ => int1!(d, |x| x),
         }),
-        "sign" => float1!(d, |x| if x > 0.0 {
+        prim::SIGN => float1!(d, |x| if x > 0.0 {
             1.0
         } else if x < 0.0 {
             -1.0
@@ -154,73 +155,73 @@ pub(crate) fn function(name: &str, operand: DType, result: DType) -> Option<Func
             DType::I64 => Some(unary!(i64 => i64, |x| x.signum())),
             _ => int1!(d, |x| x.min(1)),
         }),
-        "exp" => float1!(d, |x| x.fast_exp()),
-        "exp_m1" => float1!(d, |x| x.exp_m1()),
-        "log" => float1!(d, |x| x.fast_ln()),
-        "log_1p" => float1!(d, |x| x.ln_1p()),
-        "sqrt" => float1!(d, |x| x.sqrt()),
-        "rsqrt" => float1!(d, |x| 1.0 / x.sqrt()),
-        "recip" => float1!(d, |x| 1.0 / x),
-        "sin" => float1!(d, |x| x.sin()),
-        "cos" => float1!(d, |x| x.cos()),
-        "tan" => float1!(d, |x| x.tan()),
-        "asin" => float1!(d, |x| x.asin()),
-        "acos" => float1!(d, |x| x.acos()),
-        "atan" => float1!(d, |x| x.atan()),
-        "sinh" => float1!(d, |x| x.sinh()),
-        "cosh" => float1!(d, |x| x.cosh()),
-        "tanh" => float1!(d, |x| x.fast_tanh()),
-        "sigmoid" => float1!(d, |x| x.sigmoid()),
-        "relu" => float1!(d, |x| x.larger(0.0)).or_else(|| match d {
+        prim::EXP => float1!(d, |x| x.fast_exp()),
+        prim::EXP_M1 => float1!(d, |x| x.exp_m1()),
+        prim::LOG => float1!(d, |x| x.fast_ln()),
+        prim::LOG_1P => float1!(d, |x| x.ln_1p()),
+        prim::SQRT => float1!(d, |x| x.sqrt()),
+        prim::RSQRT => float1!(d, |x| 1.0 / x.sqrt()),
+        prim::RECIP => float1!(d, |x| 1.0 / x),
+        prim::SIN => float1!(d, |x| x.sin()),
+        prim::COS => float1!(d, |x| x.cos()),
+        prim::TAN => float1!(d, |x| x.tan()),
+        prim::ASIN => float1!(d, |x| x.asin()),
+        prim::ACOS => float1!(d, |x| x.acos()),
+        prim::ATAN => float1!(d, |x| x.atan()),
+        prim::SINH => float1!(d, |x| x.sinh()),
+        prim::COSH => float1!(d, |x| x.cosh()),
+        prim::TANH => float1!(d, |x| x.fast_tanh()),
+        prim::SIGMOID => float1!(d, |x| x.sigmoid()),
+        prim::RELU => float1!(d, |x| x.larger(0.0)).or_else(|| match d {
             DType::I32 => Some(unary!(i32 => i32, |x| x.max(0))),
             DType::I64 => Some(unary!(i64 => i64, |x| x.max(0))),
             _ => int1!(d, |x| x),
         }),
-        "softplus" => float1!(d, |x| x.larger(0.0) + (-x.abs()).fast_exp().ln_1p()),
-        "erf" => float1!(d, |x| Real::erf(x)),
-        "gelu" => float1!(d, |x| x.gelu()),
-        "silu" => float1!(d, |x| x * x.sigmoid()),
-        "floor" => float1!(d, |x| x.floor()),
-        "ceil" => float1!(d, |x| x.ceil()),
-        "round" => float1!(d, |x| x.round_ties_even()),
-        "is_finite" => {
+        prim::SOFTPLUS => float1!(d, |x| x.larger(0.0) + (-x.abs()).fast_exp().ln_1p()),
+        prim::ERF => float1!(d, |x| Real::erf(x)),
+        prim::GELU => float1!(d, |x| x.gelu()),
+        prim::SILU => float1!(d, |x| x * x.sigmoid()),
+        prim::FLOOR => float1!(d, |x| x.floor()),
+        prim::CEIL => float1!(d, |x| x.ceil()),
+        prim::ROUND => float1!(d, |x| x.round_ties_even()),
+        prim::IS_FINITE => {
             dispatch!(d, T in [F32 f32, F64 f64] => unary!(T => bool, |x| x.is_finite()))
         }
-        "is_nan" => dispatch!(d, T in [F32 f32, F64 f64] => unary!(T => bool, |x| x.is_nan())),
-        "add" => float2!(d, |x, y| x + y).or_else(|| int2!(d, |x, y| x.wrapping_add(y))),
-        "sub" => float2!(d, |x, y| x - y).or_else(|| int2!(d, |x, y| x.wrapping_sub(y))),
-        "mul" => float2!(d, |x, y| x * y).or_else(|| int2!(d, |x, y| x.wrapping_mul(y))),
-        "div" => float2!(d, |x, y| x / y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_div(y)), d)),
-        "rem" => float2!(d, |x, y| x % y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_rem(y)), d)),
-        "pow" => float2!(d, |x, y| x.powf(y)),
-        "atan2" => float2!(d, |y, x| y.atan2(x)),
-        "maximum" => float2!(d, |x, y| x.larger(y)).or_else(|| int2!(d, |x, y| x.max(y))),
-        "minimum" => float2!(d, |x, y| x.smaller(y)).or_else(|| int2!(d, |x, y| x.min(y))),
-        "eq" => {
+        prim::IS_NAN => dispatch!(d, T in [F32 f32, F64 f64] => unary!(T => bool, |x| x.is_nan())),
+        prim::ADD => float2!(d, |x, y| x + y).or_else(|| int2!(d, |x, y| x.wrapping_add(y))),
+        prim::SUB => float2!(d, |x, y| x - y).or_else(|| int2!(d, |x, y| x.wrapping_sub(y))),
+        prim::MUL => float2!(d, |x, y| x * y).or_else(|| int2!(d, |x, y| x.wrapping_mul(y))),
+        prim::DIV => float2!(d, |x, y| x / y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_div(y)), d)),
+        prim::REM => float2!(d, |x, y| x % y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_rem(y)), d)),
+        prim::POW => float2!(d, |x, y| x.powf(y)),
+        prim::ATAN2 => float2!(d, |y, x| y.atan2(x)),
+        prim::MAXIMUM => float2!(d, |x, y| x.larger(y)).or_else(|| int2!(d, |x, y| x.max(y))),
+        prim::MINIMUM => float2!(d, |x, y| x.smaller(y)).or_else(|| int2!(d, |x, y| x.min(y))),
+        prim::EQ => {
             compare!(d, |x, y| x == y).or_else(|| dispatch!(d, T in [Bool bool] => binary!(T => bool, |x, y| x == y)))
         }
-        "ne" => {
+        prim::NE => {
             compare!(d, |x, y| x != y).or_else(|| dispatch!(d, T in [Bool bool] => binary!(T => bool, |x, y| x != y)))
         }
-        "lt" => compare!(d, |x, y| x < y),
-        "le" => compare!(d, |x, y| x <= y),
-        "gt" => compare!(d, |x, y| x > y),
-        "ge" => compare!(d, |x, y| x >= y),
-        "and" => bool2!(d, |x, y| x & y),
-        "or" => bool2!(d, |x, y| x | y),
-        "xor" => bool2!(d, |x, y| x ^ y),
-        "not" => dispatch!(d, T in [Bool bool] => unary!(T => T, |x| !x)),
-        "stop_gradient" => {
+        prim::LT => compare!(d, |x, y| x < y),
+        prim::LE => compare!(d, |x, y| x <= y),
+        prim::GT => compare!(d, |x, y| x > y),
+        prim::GE => compare!(d, |x, y| x >= y),
+        prim::AND => bool2!(d, |x, y| x & y),
+        prim::OR => bool2!(d, |x, y| x | y),
+        prim::XOR => bool2!(d, |x, y| x ^ y),
+        prim::NOT => dispatch!(d, T in [Bool bool] => unary!(T => T, |x| !x)),
+        prim::STOP_GRADIENT => {
             dispatch!(d, T in [F32 f32, F64 f64, F16 f16, BF16 bf16, I32 i32, I64 i64, U32 u32, U8 u8, Bool bool] =>
             unary!(T => T, |x| x))
         }
-        "select" => Some(match d.size() {
+        prim::SELECT => Some(match d.size() {
             8 => select!(u64),
             4 => select!(u32),
             2 => select!(u16),
             _ => select!(u8),
         }),
-        "cast" => cast(operand, result),
+        prim::CAST => cast(operand, result),
         _ => None,
     }
 }

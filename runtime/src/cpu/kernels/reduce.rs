@@ -10,6 +10,7 @@ use crate::cpu::math::{Real, wide};
 use crate::cpu::memory::Sources;
 use crate::plan::View;
 use anabranch_dsl::DType;
+use anabranch_dsl::ops::{Prim, prim};
 use rayon::prelude::*;
 
 /// What is done with the elements.
@@ -26,25 +27,26 @@ pub(crate) enum Reduction {
 impl Reduction {
     /// The name of the operation.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Reduction::Sum => "sum",
-            Reduction::Prod => "prod",
-            Reduction::Max => "max",
-            Reduction::Min => "min",
-            Reduction::All => "all",
-            Reduction::Any => "any",
-        }
+        let op = match self {
+            Reduction::Sum => prim::SUM,
+            Reduction::Prod => prim::PROD,
+            Reduction::Max => prim::MAX,
+            Reduction::Min => prim::MIN,
+            Reduction::All => prim::ALL,
+            Reduction::Any => prim::ANY,
+        };
+        op.def().name
     }
 
     /// The reduction that an operation is.
-    pub(crate) fn of(name: &str) -> Option<Reduction> {
-        Some(match name {
-            "sum" | "sum_like" => Reduction::Sum,
-            "prod" => Reduction::Prod,
-            "max" => Reduction::Max,
-            "min" => Reduction::Min,
-            "all" => Reduction::All,
-            "any" => Reduction::Any,
+    pub(crate) fn of(op: Prim) -> Option<Reduction> {
+        Some(match op {
+            prim::SUM | prim::SUM_LIKE => Reduction::Sum,
+            prim::PROD => Reduction::Prod,
+            prim::MAX => Reduction::Max,
+            prim::MIN => Reduction::Min,
+            prim::ALL => Reduction::All,
+            prim::ANY => Reduction::Any,
             _ => return None,
         })
     }

@@ -16,6 +16,7 @@ use super::map_reduce::{MapReduce, OfRows};
 use super::softmax::Softmax;
 use crate::cpu::memory::{MAX_WRITTEN, Sources};
 use crate::plan::{Operand, View};
+use anabranch_dsl::ops::prim;
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -186,7 +187,7 @@ impl Rows {
         self.stages.iter().map(|stage| match &stage.work {
             Work::Map(map) => map.names().collect::<Vec<_>>().join("."),
             Work::Reduce(reduce) => reduce.names().chain([reduce.name()]).collect::<Vec<_>>().join("."),
-            Work::Softmax(_) => "softmax".to_owned(),
+            Work::Softmax(_) => prim::SOFTMAX.to_string(),
         })
     }
 

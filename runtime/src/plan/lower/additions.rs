@@ -9,7 +9,7 @@ use super::{Kernel, Lower, Users};
 use crate::cpu::kernels::index::Places;
 use crate::plan::{Base, Instr, Meaning, Operand, Out, View};
 use anabranch_dsl::ir::{Attrs, Graph, Node, Op, Value};
-use anabranch_dsl::ops::OpDef;
+use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{Loc, Result};
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ fn chain(graph: &Graph, only_user: &[Users], mut user: Node, mut value: Value) -
     let mut chain = Vec::new();
     while let Some(node) = graph.producer(value)
         && let Op::Prim(def, _) = &graph.node(node).op
-        && matches!(def.name, "scatter_add" | "scatter_add_along_axis")
+        && matches!(*def, prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS)
     {
         let is_known = |&v: &Value| graph.ty(v).element().shape.known().is_some();
         if only_user[value.index()] != Users::Only(user) || !graph.node(node).operands.iter().all(is_known) {
@@ -56,15 +56,15 @@ fn chain(graph: &Graph, only_user: &[Users], mut user: Node, mut value: Value) -
 
 impl Lower<'_> {
     /// Lowers an operation that adds at places of a variable at the end of the step.
-    pub(super) fn addition(&mut self, var: usize, node: Node, def: &'static OpDef, attrs: &Attrs) -> Result<()> {
+    pub(super) fn addition(&mut self, var: usize, node: Node, def: Prim, attrs: &Attrs) -> Result<()> {
         let data = self.graph.node(node);
         let ty = &self.graph.vars[var].ty;
         let table = View::whole(Base::Var(var as u32), ty.dtype, ty.shape.known().expect("known of variables"));
         let ids = self.kept(data.operands[1], def.name, data.loc)?;
         let rows = self.kept(data.operands[2], def.name, data.loc)?;
         let axis = attrs.index("axis");
-        let places = match def.name {
-            "scatter_add" => Places::slices(&table.shape, axis),
+        let places = match def {
+            prim::SCATTER_ADD => Places::slices(&table.shape, axis),
             _ => Places::elements(&table.shape, &ids.shape, axis),
         };
         let operands = [table, ids, rows].map(Operand::View).into();

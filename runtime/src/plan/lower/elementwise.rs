@@ -10,7 +10,7 @@ use crate::cpu::kernels::random::Random;
 use crate::cpu::kernels::reduce::Reduction;
 use crate::plan::{Base, Meaning, Operand, Order, Out, ScalarOp, View, reg_view};
 use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
-use anabranch_dsl::ops::OpDef;
+use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{DType, Loc, Result};
 
 /// An elementwise expression over views of one shape. The last operation gives its result; without one it is a product.
@@ -22,7 +22,7 @@ pub(super) struct Expr {
     pub(super) operands: Vec<View>,
     pub(super) ops: Vec<MapOp>,
     /// The last operation, for messages.
-    pub(super) def: &'static OpDef,
+    pub(super) def: Prim,
     pub(super) attrs: Attrs,
     pub(super) loc: Loc,
 }
@@ -93,15 +93,15 @@ pub(super) fn function_of(graph: &Graph, node: &NodeData) -> Option<Function> {
     };
     let dtype = graph.ty(*node.operands.first()?).element().dtype;
     // The elements that `select` chooses from are its second and third operand.
-    let dtype = if def.name == "select" { graph.ty(node.operands[1]).element().dtype } else { dtype };
-    function(def.name, dtype, graph.ty(node.results[0]).element().dtype)
+    let dtype = if def == prim::SELECT { graph.ty(node.operands[1]).element().dtype } else { dtype };
+    function(*def, dtype, graph.ty(node.results[0]).element().dtype)
 }
 
 /// The reduction that a node is, and the axes of its first operand that it reduces, if that has a known shape.
 pub(super) fn reduced(graph: &Graph, node: &NodeData) -> Option<(Reduction, Vec<usize>)> {
     let Op::Prim(def, attrs) = &node.op else { return None };
-    let reduction = Reduction::of(def.name)?;
-    if def.name != "sum_like" {
+    let reduction = Reduction::of(*def)?;
+    if def != prim::SUM_LIKE {
         return Some((reduction, attrs.indices("axes")));
     }
     let shape = |v| graph.ty(v).element().shape.known();
@@ -154,7 +154,19 @@ struct Reading {
 }
 
 /// Operations that cost less than a read of memory.
-const CHEAP: &[&str] = &["add", "sub", "mul", "neg", "abs", "cast", "relu", "maximum", "minimum", "not", "select"];
+const CHEAP: &[Prim] = &[
+    prim::ADD,
+    prim::SUB,
+    prim::MUL,
+    prim::NEG,
+    prim::ABS,
+    prim::CAST,
+    prim::RELU,
+    prim::MAXIMUM,
+    prim::MINIMUM,
+    prim::NOT,
+    prim::SELECT,
+];
 
 impl Lower<'_> {
     /// The expression of a value, for one of its users that computes it.
@@ -179,12 +191,12 @@ impl Lower<'_> {
             distinct > size / 8
         };
         expr.ops.len() <= 2
-            && expr.ops.iter().all(|op| CHEAP.contains(&op.name))
+            && expr.ops.iter().all(|op| CHEAP.contains(&op.op))
             && expr.operands.iter().filter(is_large).count() <= 1
     }
 
     /// Lowers a reduction over leading or trailing axes, together with the elementwise operations that give its operand.
-    pub(super) fn reduction(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
+    pub(super) fn reduction(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
         let Some((reduction, axes)) = reduced(self.graph, data).filter(|_| self.options.fuse) else {
             return Ok(None);
         };
@@ -260,7 +272,7 @@ impl Lower<'_> {
     }
 
     /// Lowers a node if it is elementwise.
-    pub(super) fn elementwise(&mut self, node: Node, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
+    pub(super) fn elementwise(&mut self, node: Node, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
         let graph = self.graph;
         let data = graph.node(node);
         let Some(function) = function_of(graph, data) else {
@@ -299,7 +311,7 @@ impl Lower<'_> {
             });
         }
         let args: [Arg; 3] = std::array::from_fn(|i| args.get(i).copied().unwrap_or(args[0]));
-        expr.ops.push(MapOp { work: Work::Function(function), args, dtype: ty.dtype, name: def.name });
+        expr.ops.push(MapOp { work: Work::Function(function), args, dtype: ty.dtype, op: def });
 
         // A second user computes it again, where that is no more work than reading it; a failure must name this node.
         let value = data.results[0];
@@ -315,10 +327,10 @@ impl Lower<'_> {
     }
 
     /// Lowers random numbers to a part of the elementwise operation or reduction that alone reads them: it draws them block by block.
-    pub(super) fn drawn(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
-        let random = match def.name {
-            "random_bits" => Random::Bits,
-            "random_uniform" => Random::Uniform(attrs.dtype("dtype")),
+    pub(super) fn drawn(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
+        let random = match def {
+            prim::RANDOM_BITS => Random::Bits,
+            prim::RANDOM_UNIFORM => Random::Uniform(attrs.dtype("dtype")),
             _ => return Ok(None),
         };
         let (graph, value) = (self.graph, data.results[0]);
@@ -342,7 +354,7 @@ impl Lower<'_> {
             shape: shape.clone(),
             ..key
         };
-        let op = MapOp { work: Work::Random(random), args: [Arg::Operand(0); 3], dtype: ty.dtype, name: def.name };
+        let op = MapOp { work: Work::Random(random), args: [Arg::Operand(0); 3], dtype: ty.dtype, op: def };
         let (operands, ops, attrs, loc) = (vec![key], vec![op], attrs.clone(), data.loc);
         Ok(Some(Place::Expr(Box::new(Expr { product: None, shape, operands, ops, def, attrs, loc }))))
     }
@@ -375,7 +387,7 @@ impl Lower<'_> {
         result
     }
 
-    fn scalar(&mut self, data: &NodeData, function: Function, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
+    fn scalar(&mut self, data: &NodeData, function: Function, def: Prim, attrs: &Attrs) -> Result<Place> {
         let regs = data.operands.iter().map(|&v| self.reg(v)).collect::<Result<Vec<_>>>()?;
         let reg = |i: usize| regs.get(i).copied().unwrap_or(regs[0]);
         let (dst, a, b, c) = (self.new_reg(), reg(0), reg(1), reg(2));
@@ -395,9 +407,9 @@ impl Lower<'_> {
             Scalar::Binary(f) => Instr::Binary { f, dst, a, b },
             Scalar::Select => Instr::Select { dst, a, b, c },
         };
-        let operand = data.operands[usize::from(def.name == "select")];
+        let operand = data.operands[usize::from(def == prim::SELECT)];
         let [operand, result] = [operand, data.results[0]].map(|v| self.graph.ty(v).element().dtype);
-        self.emit_op(instr, ScalarOp { name: def.name, operand, result });
+        self.emit_op(instr, ScalarOp { op: def, operand, result });
         if let (true, Some(step)) = (self.options.check_finite, step) {
             self.emit(Instr::CheckFinite(step));
         }

@@ -211,12 +211,12 @@ impl Lower<'_> {
         let data = graph.node(node);
         match &data.op {
             Op::Prim(def, attrs) if self.additions.contains_key(&node) => {
-                self.addition(self.additions[&node], node, def, attrs)?;
+                self.addition(self.additions[&node], node, *def, attrs)?;
             }
             // Made by its operand.
             Op::Assign(_) if self.additions.contains_key(&node) => {}
             Op::Prim(def, attrs) => {
-                let place = self.prim(node, def, attrs)?;
+                let place = self.prim(node, *def, attrs)?;
                 self.places[data.results[0].index()] = Some(place);
             }
             Op::Constant(tensor) => {

@@ -14,12 +14,12 @@ use crate::cpu::kernels::reduce::{Reduce, Reduction};
 use crate::cpu::kernels::softmax::{Normal, Softmax};
 use crate::plan::{Instr, Meaning, Operand, Order, Out, View};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
-use anabranch_dsl::ops::{EvalCx, OpDef};
+use anabranch_dsl::ops::{EvalCx, Prim, prim};
 use anabranch_dsl::{HostTensor, Loc, Result, Type};
 
 impl Lower<'_> {
     /// Lowers an operation of the table.
-    pub(super) fn prim(&mut self, node: Node, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
+    pub(super) fn prim(&mut self, node: Node, def: Prim, attrs: &Attrs) -> Result<Place> {
         let graph = self.graph;
         let data = graph.node(node);
         let is_known = |ty: &Type| ty.element().shape.known().is_some();
@@ -57,7 +57,7 @@ impl Lower<'_> {
     }
 
     /// An operation without operands has one value: it is computed now.
-    fn constant_op(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
+    fn constant_op(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Place> {
         let ty = self.graph.ty(data.results[0]).element();
         let tensor = def.evaluate(&EvalCx { operands: &[], attrs, ty }).map_err(|e| e.at(def.name, data.loc))?;
         Ok(self.constant(&tensor))
@@ -69,29 +69,29 @@ impl Lower<'_> {
     }
 
     /// Operations that only say where elements are, and those that are copies.
-    fn structural(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
+    fn structural(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
         let shape = self.shape_of(data.results[0]);
-        let view = match def.name {
-            "extents" => {
+        let view = match def {
+            prim::EXTENTS => {
                 let extents: Vec<i64> = self.shape_of(data.operands[0]).iter().map(|&n| n as i64).collect();
                 return Ok(Some(self.constant(&HostTensor::new([extents.len()], extents))));
             }
-            "broadcast_to" | "broadcast_like" => self.view_of(data, 0)?.broadcast_to(&shape),
-            "permute" => self.view_of(data, 0)?.permute(&attrs.indices("axes")),
-            "flip" => {
+            prim::BROADCAST_TO | prim::BROADCAST_LIKE => self.view_of(data, 0)?.broadcast_to(&shape),
+            prim::PERMUTE => self.view_of(data, 0)?.permute(&attrs.indices("axes")),
+            prim::FLIP => {
                 let view = self.view_of(data, 0)?;
                 attrs.indices("axes").into_iter().fold(view, |v, axis| v.flip(axis))
             }
-            "slice" => {
+            prim::SLICE => {
                 let axis = attrs.index("axis");
                 self.view_of(data, 0)?.slice(axis, attrs.index("start"), shape[axis], attrs.int("step") as isize)
             }
-            "concat_part" => {
+            prim::CONCAT_PART => {
                 let (axis, part) = (attrs.index("axis"), attrs.index("part"));
                 let before = (1..=part).map(|i| self.shape_of(data.operands[i])[axis]).sum();
                 self.view_of(data, 0)?.slice(axis, before, shape[axis], 1)
             }
-            "reshape" | "reshape_like" => {
+            prim::RESHAPE | prim::RESHAPE_LIKE => {
                 let view = self.view_of(data, 0)?;
                 match view.reshape(&shape) {
                     Some(view) => view,
@@ -101,7 +101,7 @@ impl Lower<'_> {
                     }
                 }
             }
-            "concat" => {
+            prim::CONCAT => {
                 let axis = attrs.index("axis");
                 let out = self.new_buffer(self.graph.ty(data.results[0]).element().dtype, shape);
                 let mut start = 0;
@@ -113,7 +113,7 @@ impl Lower<'_> {
                 }
                 out
             }
-            "update_slice" => {
+            prim::UPDATE_SLICE => {
                 let (axis, start, step) = (attrs.index("axis"), attrs.index("start"), attrs.int("step"));
                 let part = self.view_of(data, 1)?;
                 let out = self.changeable(data)?;
@@ -134,33 +134,33 @@ impl Lower<'_> {
     }
 
     /// Operations with a kernel.
-    fn kernel(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Option<Place>> {
+    fn kernel(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
         let mut operands = (0..data.operands.len()).map(|i| self.view_of(data, i)).collect::<Result<Vec<_>>>()?;
         let shape = self.shape_of(data.results[0]);
-        let kernel = match def.name {
-            "sum" | "prod" | "max" | "min" | "all" | "any" | "sum_like" => {
+        let kernel = match def {
+            prim::SUM | prim::PROD | prim::MAX | prim::MIN | prim::ALL | prim::ANY | prim::SUM_LIKE => {
                 let (reduction, axes) = reduced(self.graph, data).expect("a reduction of known shapes");
                 Kernel::Reduce(Reduce::new(reduction, &operands[0], &axes))
             }
-            "softmax" | "log_softmax" | "logsumexp" => {
-                let normal = match def.name {
-                    "softmax" => Normal::Softmax,
-                    "log_softmax" => Normal::LogSoftmax,
+            prim::SOFTMAX | prim::LOG_SOFTMAX | prim::LOGSUMEXP => {
+                let normal = match def {
+                    prim::SOFTMAX => Normal::Softmax,
+                    prim::LOG_SOFTMAX => Normal::LogSoftmax,
                     _ => Normal::LogSumExp,
                 };
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 Kernel::Softmax(Softmax::new(normal, &operands[0].shape, attrs.index("axis")))
             }
-            "cumsum" | "argmax" | "argmin" => {
-                let along = match def.name {
-                    "cumsum" => Along::CumSum { reverse: attrs.bool("reverse") },
-                    "argmax" => Along::ArgMax,
+            prim::CUMSUM | prim::ARGMAX | prim::ARGMIN => {
+                let along = match def {
+                    prim::CUMSUM => Along::CumSum { reverse: attrs.bool("reverse") },
+                    prim::ARGMAX => Along::ArgMax,
                     _ => Along::ArgMin,
                 };
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 Kernel::Lanes(Lanes::new(along, &operands[0].shape, attrs.index("axis")))
             }
-            "matmul" => {
+            prim::MATMUL => {
                 for view in &mut operands {
                     if !Matmul::takes(view) {
                         *view = self.copied(view, def.name, data.loc);
@@ -168,27 +168,27 @@ impl Lower<'_> {
                 }
                 return Ok(Some(self.product(Kind::Matmul, operands, data, def, attrs)));
             }
-            "conv" => {
+            prim::CONV => {
                 let geometry = Geometry::new(&operands[0].shape, &operands[1].shape, &shape, attrs);
                 operands[1] = self.contiguous(operands[1].clone(), def.name, data.loc);
                 let last = ChannelsLast::conv(&geometry, operands[0].order());
                 let kind = self.convolution(last, || Gather::conv(&geometry), &mut operands, def.name, data.loc);
                 return Ok(Some(self.product(kind, operands, data, def, attrs)));
             }
-            "conv_input_grad" => {
+            prim::CONV_INPUT_GRAD => {
                 let geometry = Geometry::new(&shape, &operands[1].shape, &operands[0].shape, attrs);
                 operands[1] = self.channels_first(&operands[1], &geometry, def.name, data.loc);
                 let last = ChannelsLast::transpose(&geometry, operands[0].order());
                 let kind = self.convolution(last, || Gather::transpose(&geometry), &mut operands, def.name, data.loc);
                 return Ok(Some(self.product(kind, operands, data, def, attrs)));
             }
-            "conv_weight_grad" => return self.conv_weights(operands, shape, data, def, attrs).map(Some),
-            "max_pool" | "max_pool_pick" | "max_pool_grad" | "avg_pool" | "avg_pool_grad" => {
-                let (pooling, x, y) = match def.name {
-                    "max_pool" => (Pooling::Max, &operands[0].shape, &shape),
-                    "max_pool_pick" => (Pooling::Pick, &operands[0].shape, &shape),
-                    "max_pool_grad" => (Pooling::MaxGrad, &operands[0].shape, &operands[1].shape),
-                    "avg_pool" => (Pooling::Mean, &operands[0].shape, &shape),
+            prim::CONV_WEIGHT_GRAD => return self.conv_weights(operands, shape, data, def, attrs).map(Some),
+            prim::MAX_POOL | prim::MAX_POOL_PICK | prim::MAX_POOL_GRAD | prim::AVG_POOL | prim::AVG_POOL_GRAD => {
+                let (pooling, x, y) = match def {
+                    prim::MAX_POOL => (Pooling::Max, &operands[0].shape, &shape),
+                    prim::MAX_POOL_PICK => (Pooling::Pick, &operands[0].shape, &shape),
+                    prim::MAX_POOL_GRAD => (Pooling::MaxGrad, &operands[0].shape, &operands[1].shape),
+                    prim::AVG_POOL => (Pooling::Mean, &operands[0].shape, &shape),
                     _ => (Pooling::MeanGrad, &shape, &operands[0].shape),
                 };
                 if !Pool::takes(x) {
@@ -212,7 +212,7 @@ impl Lower<'_> {
                 self.run_kernel_to(kernel, operands, Out::View(out.arranged(order)), data, def, attrs);
                 return Ok(Some(Place::View(out)));
             }
-            "attention" | "attention_grad" => {
+            prim::ATTENTION | prim::ATTENTION_GRAD => {
                 for view in &mut operands {
                     if !Attention::takes(view) {
                         *view = self.copied(view, def.name, data.loc);
@@ -220,13 +220,13 @@ impl Lower<'_> {
                 }
                 Kernel::Attention(Attention::new(&operands, attrs.bool("causal")))
             }
-            "take" | "take_along_axis" => {
+            prim::TAKE | prim::TAKE_ALONG_AXIS => {
                 for view in &mut operands {
                     *view = self.contiguous(view.clone(), def.name, data.loc);
                 }
                 Kernel::Take(places(def, &operands[0], &operands[1], attrs))
             }
-            "scatter_add" | "scatter_add_along_axis" if !self.options.check_finite => {
+            prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS if !self.options.check_finite => {
                 for view in &mut operands[1..] {
                     *view = self.contiguous(view.clone(), def.name, data.loc);
                 }
@@ -234,13 +234,13 @@ impl Lower<'_> {
                 let kernel = Kernel::ScatterAdd(places(def, &operands[0], &operands[1], attrs));
                 return Ok(Some(self.change(kernel, operands, data, def, attrs)));
             }
-            "dynamic_slice" => {
+            prim::DYNAMIC_SLICE => {
                 let (axis, size) = (attrs.index("axis"), attrs.index("size"));
                 let out = View::whole(operands[0].base, operands[0].dtype, shape);
                 let copy = Copy::new(&operands[0].slice(axis, 0, size, 1), &out);
                 Kernel::ReadWindow(Window::new(copy, &operands[0], axis, size))
             }
-            "dynamic_update_slice" => {
+            prim::DYNAMIC_UPDATE_SLICE => {
                 let axis = attrs.index("axis");
                 let size = operands[1].shape[axis];
                 operands[0] = self.changeable(data)?;
@@ -248,11 +248,11 @@ impl Lower<'_> {
                 let kernel = Kernel::WriteWindow(Window::new(copy, &operands[0], axis, size));
                 return Ok(Some(self.change(kernel, operands, data, def, attrs)));
             }
-            "random_bits" | "random_uniform" | "random_fold_in" => {
+            prim::RANDOM_BITS | prim::RANDOM_UNIFORM | prim::RANDOM_FOLD_IN => {
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
-                match def.name {
-                    "random_bits" => Kernel::Random(Random::Bits),
-                    "random_uniform" => Kernel::Random(Random::Uniform(attrs.dtype("dtype"))),
+                match def {
+                    prim::RANDOM_BITS => Kernel::Random(Random::Bits),
+                    prim::RANDOM_UNIFORM => Kernel::Random(Random::Uniform(attrs.dtype("dtype"))),
                     _ => Kernel::FoldIn,
                 }
             }
@@ -296,7 +296,7 @@ impl Lower<'_> {
         mut operands: Vec<View>,
         shape: Vec<usize>,
         data: &NodeData,
-        def: &'static OpDef,
+        def: Prim,
         attrs: &Attrs,
     ) -> Result<Place> {
         let geometry = Geometry::new(&operands[0].shape, &shape, &operands[1].shape, attrs);
@@ -337,7 +337,7 @@ impl Lower<'_> {
         [x, dy]: [&View; 2],
         shape: &[usize],
         data: &NodeData,
-        def: &'static OpDef,
+        def: Prim,
     ) -> Place {
         let x = self.arranged(x, x.order(), def.name, data.loc);
         let dy = self.arranged(dy, Order::ChannelsLast, def.name, data.loc);
@@ -372,14 +372,7 @@ impl Lower<'_> {
     }
 
     /// Runs a kernel that changes its first operand, a buffer of its own.
-    fn change(
-        &mut self,
-        kernel: Kernel,
-        operands: Vec<View>,
-        data: &NodeData,
-        def: &'static OpDef,
-        attrs: &Attrs,
-    ) -> Place {
+    fn change(&mut self, kernel: Kernel, operands: Vec<View>, data: &NodeData, def: Prim, attrs: &Attrs) -> Place {
         let out = operands[0].clone();
         let operands = operands.into_iter().map(Operand::View).collect();
         let meaning = Meaning { def, attrs: attrs.clone() };
@@ -396,7 +389,7 @@ impl Lower<'_> {
     }
 
     /// Runs an operation by its reference meaning.
-    fn reference(&mut self, data: &NodeData, def: &'static OpDef, attrs: &Attrs) -> Result<Place> {
+    fn reference(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Place> {
         let operands = data.operands.iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
         self.run_kernel_on(Kernel::Reference, operands, data, def, attrs)
     }
@@ -408,7 +401,7 @@ impl Lower<'_> {
         operands: Vec<Operand>,
         out: Out,
         data: &NodeData,
-        def: &'static OpDef,
+        def: Prim,
         attrs: &Attrs,
     ) {
         let meaning = Meaning { def, attrs: attrs.clone() };
@@ -425,7 +418,7 @@ impl Lower<'_> {
         kernel: Kernel,
         operands: Vec<Operand>,
         data: &NodeData,
-        def: &'static OpDef,
+        def: Prim,
         attrs: &Attrs,
     ) -> Result<Place> {
         let ty = self.graph.ty(data.results[0]);
@@ -442,10 +435,10 @@ impl Lower<'_> {
 }
 
 /// The places that indices name in a tensor.
-fn places(def: &OpDef, x: &View, ids: &View, attrs: &Attrs) -> Places {
+fn places(def: Prim, x: &View, ids: &View, attrs: &Attrs) -> Places {
     let axis = attrs.index("axis");
-    match def.name {
-        "take" | "scatter_add" => Places::slices(&x.shape, axis),
+    match def {
+        prim::TAKE | prim::SCATTER_ADD => Places::slices(&x.shape, axis),
         _ => Places::elements(&x.shape, &ids.shape, axis),
     }
 }

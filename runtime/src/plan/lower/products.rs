@@ -18,7 +18,7 @@ use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::{Matmul, Pack};
 use crate::plan::{Base, Meaning, Operand, Order, Out, StepId, View};
 use anabranch_dsl::ir::{Attrs, Graph, NodeData, Op};
-use anabranch_dsl::ops::OpDef;
+use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{DType, Loc, Result};
 
 /// Bytes of a result that stays in the first level of the cache.
@@ -45,7 +45,7 @@ pub(super) struct Product {
     kind: Kind,
     operands: [View; 2],
     out: View,
-    def: &'static OpDef,
+    def: Prim,
     attrs: Attrs,
     loc: Loc,
 }
@@ -76,7 +76,7 @@ impl Product {
     /// Whether the operations of an expression can be its epilogue, and should. A small result stays in the first level of the cache anyway,
     /// and an operation of its own can give a loop variable its next value in place.
     pub(super) fn ends_in(&self, expr: &Expr, in_loop: bool) -> bool {
-        let is_sum = matches!(&expr.ops[..], [op] if op.name == "add");
+        let is_sum = matches!(&expr.ops[..], [op] if op.op == prim::ADD);
         // Random numbers are counted in row-major order.
         if expr.draws() && self.kind.order() != Order::RowMajor {
             return false;
@@ -93,7 +93,7 @@ impl Lower<'_> {
         kind: Kind,
         operands: Vec<View>,
         data: &NodeData,
-        def: &'static OpDef,
+        def: Prim,
         attrs: &Attrs,
     ) -> Place {
         let [a, b] = <[View; 2]>::try_from(operands).expect("a product has two operands");
@@ -108,7 +108,7 @@ impl Lower<'_> {
                 let result = user.results.first().map(|&r| self.graph.ty(r).element().shape.known());
                 let is_elementwise =
                     function_of(self.graph, user).is_some() && result.flatten().as_ref() == Some(&shape);
-                let is_sum = matches!(&user.op, Op::Prim(def, _) if matches!(def.name, "sum" | "sum_like"));
+                let is_sum = matches!(&user.op, Op::Prim(def, _) if matches!(*def, prim::SUM | prim::SUM_LIKE));
                 is_elementwise || is_sum && shape.len() > 2
             }
             _ => false,
@@ -230,11 +230,11 @@ impl Lower<'_> {
         expr: &mut Expr,
         axes: &[usize],
         data: &NodeData,
-        def: &'static OpDef,
+        def: Prim,
     ) -> Result<Option<Place>> {
         let batch = expr.shape.len() - 2;
         let Some(product) = expr.product.take_if(|p| {
-            let is_sum = matches!(p.kind, Kind::Matmul) && matches!(def.name, "sum" | "sum_like");
+            let is_sum = matches!(p.kind, Kind::Matmul) && matches!(def, prim::SUM | prim::SUM_LIKE);
             is_sum && axes.iter().copied().eq(0..batch)
         }) else {
             return Ok(None);

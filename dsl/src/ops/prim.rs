@@ -1,0 +1,180 @@
+//! Handles of operations.
+//!
+//! A [`Prim`] names one row of the table of operations. The constants in [`prim`](super::prim) are
+//! valid in patterns, so a misspelled operation is an error of the compiler:
+//!
+//! ```
+//! use anabranch_dsl::ops::{Prim, prim};
+//!
+//! fn is_shift(op: Prim) -> bool {
+//!     matches!(op, prim::ADD | prim::SUB)
+//! }
+//! assert!(is_shift(prim::ADD) && prim::ADD.name == "add");
+//! ```
+//!
+//! Names are for the text form, messages and files of cases. Numbers of handles never leave the
+//! process: they change with the table.
+
+use super::{FAMILIES, OpDef};
+use crate::{Diagnostic, Result};
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{LazyLock, PoisonError, RwLock};
+
+/// An operation: a handle to its [`OpDef`], to which it dereferences.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Prim(u16);
+
+/// The first number of a registered operation. The numbers below are those of the table.
+const FIRST_REGISTERED: u16 = 0x8000;
+
+const BUILT_IN: usize = {
+    let (mut n, mut family) = (0, 0);
+    while family < FAMILIES.len() {
+        n += FAMILIES[family].len();
+        family += 1;
+    }
+    n
+};
+
+const TABLE: [&OpDef; BUILT_IN] = {
+    let mut table = [FAMILIES[0][0]; BUILT_IN];
+    let (mut n, mut family) = (0, 0);
+    while family < FAMILIES.len() {
+        let mut i = 0;
+        while i < FAMILIES[family].len() {
+            table[n] = FAMILIES[family][i];
+            n += 1;
+            i += 1;
+        }
+        family += 1;
+    }
+    table
+};
+
+static BUILT_IN_TABLE: [&OpDef; BUILT_IN] = TABLE;
+
+/// Definitions from other crates, in order of registration.
+static REGISTERED: RwLock<Vec<&'static OpDef>> = RwLock::new(Vec::new());
+
+/// The operation whose name is `constant` in lower case.
+pub(super) const fn named(constant: &str) -> Prim {
+    let mut i = 0;
+    while i < TABLE.len() {
+        if TABLE[i].name.eq_ignore_ascii_case(constant) {
+            return Prim(i as u16);
+        }
+        i += 1;
+    }
+    panic!("no operation of the table has this name");
+}
+
+/// Defines the operations of a family: the list of its rows, and a constant for each in a module
+/// `prim`.
+macro_rules! family {
+    ($($name:ident),* $(,)?) => {
+        /// The operations of this file.
+        pub(super) const OPS: &[&OpDef] = &[$(&$name),*];
+
+        /// Handles of the operations of this file.
+        pub mod prim {
+            use crate::ops::{Prim, prim_table::named};
+            $(
+                #[doc = concat!("The operation `", stringify!($name), "` in lower case.")]
+                pub const $name: Prim = named(stringify!($name));
+            )*
+        }
+    };
+}
+pub(super) use family;
+
+impl Prim {
+    /// The definition.
+    pub fn def(self) -> &'static OpDef {
+        match BUILT_IN_TABLE.get(usize::from(self.0)) {
+            Some(def) => def,
+            None => registered()[usize::from(self.0 - FIRST_REGISTERED)],
+        }
+    }
+}
+
+/// So that an operation in a pattern by reference compares without `*`.
+impl PartialEq<Prim> for &Prim {
+    fn eq(&self, other: &Prim) -> bool {
+        **self == *other
+    }
+}
+
+impl Deref for Prim {
+    type Target = OpDef;
+
+    fn deref(&self) -> &OpDef {
+        self.def()
+    }
+}
+
+impl fmt::Debug for Prim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl fmt::Display for Prim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// All operations of the table, in reading order. Registered ones are not among them.
+pub fn all() -> impl Iterator<Item = Prim> {
+    (0..BUILT_IN as u16).map(Prim)
+}
+
+/// The operation with a name, of the table or registered.
+pub fn by_name(name: &str) -> Option<Prim> {
+    static NAMES: LazyLock<HashMap<&'static str, Prim>> =
+        LazyLock::new(|| all().map(|op| (op.def().name, op)).collect());
+    NAMES.get(name).copied().or_else(|| {
+        let i = registered().iter().position(|def| def.name == name)?;
+        Some(Prim(FIRST_REGISTERED + i as u16))
+    })
+}
+
+/// Registers an operation of another crate, for this process. Its name has a dot, as in
+/// `my_crate.selu`, so that it never collides with one of the table.
+///
+/// Engines without a kernel for it run its [`eval`](OpDef::eval).
+///
+/// # Errors
+/// If the name has no dot or is registered already.
+pub fn register(def: OpDef) -> Result<Prim> {
+    if !def.name.contains('.') {
+        let error = format!("the operation `{}` has no crate in its name", def.name);
+        return Err(Diagnostic::new(error).help(format!("name it `my_crate.{}`", def.name)));
+    }
+    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    if registered.iter().any(|other| other.name == def.name) {
+        return Err(Diagnostic::new(format!("an operation `{}` is registered already", def.name)));
+    }
+    let number = u16::try_from(registered.len()).ok().and_then(|n| FIRST_REGISTERED.checked_add(n));
+    let number = number.ok_or_else(|| Diagnostic::new("32,768 operations are registered already"))?;
+    registered.push(Box::leak(Box::new(def)));
+    Ok(Prim(number))
+}
+
+fn registered() -> std::sync::RwLockReadGuard<'static, Vec<&'static OpDef>> {
+    REGISTERED.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        for op in all() {
+            assert_eq!(by_name(op.name), Some(op));
+        }
+    }
+}
