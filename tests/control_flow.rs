@@ -3,14 +3,9 @@
 //! Most functions are written once and made for both by a macro: the host version is the expected value of the staged one.
 #![deny(warnings)]
 
+use crate::support::check;
 use anabranch::Diagnostic;
 use anabranch::prelude::*;
-use support::check;
-
-#[macro_use]
-mod agree;
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod support;
 
 agree!(collatz(n) over [1, 2, 3, 7, 27]; {
     let mut steps = int(0);

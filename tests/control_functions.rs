@@ -1,12 +1,10 @@
 //! `cond`, `switch`, `while_loop`, folds, scans and `map`: that they are the same nodes as the statements, carry any state, say what
 //! does not fit, and have gradients.
 
-mod support;
-
+use crate::support::{check, error_of};
 use anabranch::dsl::Graph;
 use anabranch::dsl::function::{GraphFn, trace_fn};
 use anabranch::prelude::*;
-use support::{check, error_of};
 
 type S = Tensor<f64>;
 type I = Tensor<i32>;

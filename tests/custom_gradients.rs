@@ -1,9 +1,7 @@
 //! Functions with gradients of their own, on every engine.
 
-mod support;
-
+use crate::support::{check, error_of};
 use anabranch::prelude::*;
-use support::{check, error_of};
 
 type S = Tensor<f64>;
 

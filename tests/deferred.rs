@@ -4,9 +4,6 @@
 
 use anabranch::prelude::*;
 
-#[macro_use]
-mod agree;
-
 agree!(deferred_and_changed_where_it_is_given(n) over -2..6; {
     let mut y;
     if n > 1 {

@@ -68,7 +68,7 @@ fn grows_for_long(y: Tensor<f64>) -> Tensor<f64> {
 fn native_code_that_outgrows_memory_is_an_error_with_its_line() -> anabranch::Result<()> {
     const CHILD: &str = "ANABRANCH_LITTLE_MEMORY";
     if std::env::var_os(CHILD).is_none() {
-        let name = "native_code_that_outgrows_memory_is_an_error_with_its_line";
+        let name = "edges::native_code_that_outgrows_memory_is_an_error_with_its_line";
         let tests = std::env::current_exe().expect("this program has a path");
         let limited = std::process::Command::new("sh")
             .args(["-c", r#"ulimit -v 250000 && exec "$0" --exact "$1" --nocapture"#])

@@ -1,10 +1,8 @@
 //! What bad input gets: an error that says what was wrong, shows the user's line, and loses nothing.
 
-mod support;
-
+use crate::support::error_of;
 use anabranch::dsl::{HostTensor, function::trace_fn};
 use anabranch::prelude::*;
-use support::error_of;
 
 type S = Tensor<f64>;
 
@@ -141,7 +139,7 @@ fn an_assertion_in_the_branch_not_taken_does_not_fire() {
         }
         y
     }
-    support::check(f, -1.0, &[-1.0]);
+    crate::support::check(f, -1.0, &[-1.0]);
     shows(&error_of(f, 1.0), &["assertion failed"]);
 }
 
@@ -184,7 +182,7 @@ fn a_declared_shape_names_the_parameter() {
     fn f(#[shape(batch, 3)] x: Tensor, #[shape(batch)] y: Tensor) -> Tensor {
         x.sum_axis(1) + y
     }
-    support::check(f, ([[1.0; 3]; 2], [1.0; 2]), &[4.0, 4.0]);
+    crate::support::check(f, ([[1.0; 3]; 2], [1.0; 2]), &[4.0, 4.0]);
     let error = error_of(f, ([[1.0; 4]; 2], [1.0; 2]));
     shows(&error, &["the parameter `x` is f32[batch, 3], given f32[2, 4]"]);
     let error = error_of(f, ([[1.0; 3]; 2], [1.0; 5]));

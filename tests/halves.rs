@@ -1,15 +1,12 @@
 //! Models with 16-bit floats: control flow over them, layers applied to them, training with parameters in `f32`.
 #![deny(warnings)]
 
+use crate::support::{check, error_of};
 use anabranch::dsl::ops::{ConvOptions, PoolOptions};
 use anabranch::nn::{BatchNorm, Conv2d, Init, LayerNorm, Linear, Lstm, Mode, MultiHeadAttention};
 use anabranch::optim::{Adam, Optimizer};
 use anabranch::prelude::*;
 use anabranch::random::Key;
-use support::{check, error_of};
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod support;
 
 /// Square roots by Newton's method, until a step changes nothing that a `bf16` can hold.
 #[graph]

@@ -4,9 +4,6 @@
 
 use anabranch::prelude::*;
 
-#[macro_use]
-mod agree;
-
 /// What the host knows.
 const HOST_TRUE: bool = true;
 
@@ -441,7 +438,7 @@ agree!(numbers_in_if_let(n) over -2..14; {
     } else if let 12 = n {
         return int(-12);
     }
-    if let 6..crate::LARGE = n && sum > 107 && let true = n < 9 {
+    if let 6..crate::jumps::LARGE = n && sum > 107 && let true = n < 9 {
         sum *= 2;
     }
     sum
@@ -521,8 +518,8 @@ const LARGE: i32 = 9;
 agree!(numbers_in_tuples(m, n) over (0..5).flat_map(|m| (0..12).map(move |n| (m, n))); {
     let a = match (m, n + 1) {
         (0, 1) => int(1),
-        (1 | 2, 2..crate::LARGE) => int(2),
-        (k, crate::LARGE..) if k > 3 => int(-7),
+        (1 | 2, 2..crate::jumps::LARGE) => int(2),
+        (k, crate::jumps::LARGE..) if k > 3 => int(-7),
         (k, 5..) => k * 3,
         (_, k) => if k == 3 { return m; } else { k + 100 },
     };
@@ -999,7 +996,7 @@ agree!(a_host_jump_at_the_end_behind_a_staged_one(n) over -1..6; {
         }
     }
     {
-        if crate::HOST_TRUE {
+        if crate::jumps::HOST_TRUE {
             return i * 10;
         }
     }

@@ -2,10 +2,8 @@
 
 #![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 
-mod support;
-
+use crate::support::{check, error_of};
 use anabranch::prelude::*;
-use support::{check, error_of};
 
 type S = Tensor<f64>;
 

@@ -1,7 +1,8 @@
 //! A function of 300 lines with 40 control-flow statements: it means what plain Rust does, and is quick to compile.
 //!
-//! How quick stands in `BENCHMARKS.md`, measured by `touch tests/long_function.rs` before `cargo build --test long_function`. What
-//! keeps it quick, the size of the expansion, has its tests beside `#[graph]`.
+//! How quick is in `BENCHMARKS.md`, measured by `touch tests/long_function.rs` before
+//! `cargo build -p anabranch-tests --test long_function`. The size of the expansion, which keeps it quick, is tested next
+//! to `#[graph]`.
 
 /// The function, with an attribute or none.
 macro_rules! long_function {

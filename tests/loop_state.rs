@@ -1,11 +1,9 @@
 //! Loop variables: extents that change between iterations or differ between branches, and bounds of iterations, on every engine.
 #![deny(warnings)]
 
-mod support;
-
+use crate::support::{check, error_of};
 use anabranch::gradients;
 use anabranch::prelude::*;
-use support::{check, error_of};
 
 #[test]
 fn concat_in_a_loop_grows_a_dynamic_dimension() {

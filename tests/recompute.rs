@@ -2,14 +2,12 @@
 
 #![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 
-mod support;
-
+use crate::support::{check, error_of};
 use anabranch::dsl::function::{GraphFn, trace_fn};
 use anabranch::dsl::passes::Pipeline;
 use anabranch::prelude::*;
 use anabranch::random::Key;
 use anabranch::{DType, Dim, List, TensorType};
-use support::{check, error_of};
 
 type S = Tensor<f64>;
 

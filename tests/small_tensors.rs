@@ -1,12 +1,10 @@
 //! Loops over small tensors, which become loops over numbers: on every engine, and that they do.
 #![deny(warnings)]
 
-mod support;
-
+use crate::support::check;
 use anabranch::dsl::function::GraphFn;
 use anabranch::prelude::*;
 use anabranch::{DType, TensorType, gradients};
-use support::check;
 
 /// The plan of a function of arguments of these types.
 fn plan<Args, F: GraphFn<Args>>(f: F, types: &[TensorType]) -> String {
@@ -126,7 +124,7 @@ fn a_loop_with_a_large_tensor_or_what_may_fail_stays_as_it_is() {
         }
         x
     }
-    let error = support::error_of(divided, ([8, 9], [5, 1]));
+    let error = crate::support::error_of(divided, ([8, 9], [5, 1]));
     assert_eq!(error.message, "div: division of 4 by zero at [1]");
 }
 

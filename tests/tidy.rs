@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-#[path = "tidy/text.rs"]
 mod text;
 
 use text::{cargo_command, code_of, code_spans, fenced_lines, path_of, words};
@@ -69,6 +68,14 @@ fn the_commands_of_the_readme_are_those_of_ci() {
 #[test]
 fn ci_runs_every_example() {
     check(examples_in_ci(&examples(), &read(".ci/run")));
+}
+
+#[test]
+fn every_file_of_tests_is_part_of_a_test_program() {
+    for (folder, manifest) in [("tests", "tests"), ("dsl/tests", "dsl"), ("runtime/tests", "runtime")] {
+        let manifest = read(&format!("{manifest}/Cargo.toml"));
+        check(unlisted_tests(&sources(), folder, &read(&format!("{folder}/main.rs")), &manifest));
+    }
 }
 
 // What a rule returns.
@@ -205,6 +212,23 @@ fn unnamed_members(document: &str, members: &[String]) -> Report {
     report
 }
 
+/// Each file of a folder of tests, and each subfolder that is a module, is one of `main`, or a test program of its own in `manifest`: what is
+/// neither would not be compiled, and its tests would not run.
+fn unlisted_tests(sources: &[Source], folder: &str, main: &str, manifest: &str) -> Report {
+    let mut report = Report::default();
+    for source in sources {
+        let Some(file) = source.path.strip_prefix(folder).and_then(|path| path.strip_prefix('/')) else { continue };
+        let name = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs")).unwrap_or(file);
+        if name == "main" || name.contains('/') {
+            continue;
+        }
+        let (module, program) = (format!("mod {name};"), format!("name = \"{name}\""));
+        let listed = main.lines().any(|line| line == module) || manifest.lines().any(|line| line == program);
+        report.look(listed, || format!("{}: `{module}` is missing in {folder}/main.rs", source.path));
+    }
+    report
+}
+
 /// What CI runs is what a newcomer is told to run: every `cargo test` and `cargo run` of the README is a line of `.ci/run`.
 /// Both kinds must be there. Arguments after `--` belong to the program and may differ.
 fn commands(readme: &str, ci: &str) -> Report {
@@ -248,7 +272,7 @@ struct Source {
 }
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
 fn exists(path: &str) -> bool {
@@ -396,6 +420,18 @@ fn a_crate_without_a_name_in_the_map_is_found() {
     assert_eq!(members, ["dsl", "dsl-macros", "runtime"]);
     let report = unnamed_members("`dsl/` and `runtime`, not `dsl-macros/src/lib.rs`", &members);
     check_wrong(&report, &["the workspace crate `dsl-macros/` is not named"]);
+}
+
+#[test]
+fn a_test_that_no_program_has_is_found() {
+    let sources = ["main.rs", "a.rs", "b.rs", "c.rs", "d/mod.rs", "d/part.rs"];
+    let sources = sources.map(|file| source(&format!("dsl/tests/{file}"), ""));
+    let report = unlisted_tests(&sources, "dsl/tests", "#[macro_use]\nmod a;\n// mod c;\n", "[[test]]\nname = \"b\"\n");
+    let expected = [
+        "dsl/tests/c.rs: `mod c;` is missing in dsl/tests/main.rs",
+        "dsl/tests/d/mod.rs: `mod d;` is missing in dsl/tests/main.rs",
+    ];
+    check_wrong(&report, &expected);
 }
 
 #[test]

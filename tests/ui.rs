@@ -1,14 +1,14 @@
 //! Every message of the macros, as the compiler shows it: one golden file each.
 //!
-//! `TRYBUILD=overwrite cargo test --test ui` writes them anew; read each of them before committing it.
+//! `TRYBUILD=overwrite cargo test -p anabranch-tests ui` writes them anew; read each of them before committing it.
 
 #[test]
 fn messages_say_what_to_write_instead() {
     let cases = trybuild::TestCases::new();
-    cases.compile_fail("tests/ui/*/*.rs");
+    cases.compile_fail("ui/*/*.rs");
     // A pattern that matches nothing would pass.
     let mut found = 0;
-    for kind in std::fs::read_dir("tests/ui").expect("tests run in the package's folder") {
+    for kind in std::fs::read_dir("ui").expect("tests run in the package's folder") {
         let kind = kind.expect("a readable folder").path();
         found += kind
             .read_dir()

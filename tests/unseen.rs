@@ -1,9 +1,7 @@
 //! Changes that the form of the code hides: seen all the same, or refused, never made whatever the condition is.
 
-mod support;
-
+use crate::support::check;
 use anabranch::prelude::*;
-use support::check;
 
 type S = Tensor<f64>;
 
@@ -484,6 +482,6 @@ fn a_stack_of_the_host_that_a_tensor_leaves_is_an_error() {
         }
         (out, v.iter().fold(scalar(100.0), |a, b| a + *b))
     }
-    let error = support::error_of(f, 1.5);
+    let error = crate::support::error_of(f, 1.5);
     assert!(error.to_string().contains("`v`"), "{error}");
 }

@@ -1,13 +1,11 @@
 //! What holds of every graph, tried on random ones: they verify, print and parse, and passes keep what they compute.
 
-mod random;
-
+use crate::random::{Program, inputs, program, without_checkpoints};
 use anabranch_dsl::interp::{Options, run};
 use anabranch_dsl::ir::{Op, verify};
 use anabranch_dsl::passes::{Pipeline, specialize};
 use anabranch_dsl::{Buffer, Graph, HostTensor};
 use proptest::prelude::*;
-use random::{Program, inputs, program, without_checkpoints};
 
 /// Outputs and variables after a run, which no random program fails.
 fn results(graph: &Graph, vars: &[HostTensor]) -> (Vec<HostTensor>, Vec<HostTensor>) {

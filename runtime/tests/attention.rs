@@ -1,10 +1,8 @@
 //! Attention by its kernel against the interpreter, in shapes that reach every way through it.
 
-mod support;
-
+use crate::support::{check, check_f32, check_threads, traced};
 use anabranch_dsl::{Any, DType, HostTensor, autodiff};
 use anabranch_runtime::Program;
-use support::{check, check_f32, check_threads, traced};
 
 /// Numbers that are not regular, around zero.
 fn numbers(shape: &[usize], dtype: DType) -> HostTensor {

@@ -1,13 +1,11 @@
 //! Tensors whose channels lie side by side in memory, against the interpreter, which knows of no order: what convolutions give, what
 //! follows it, and where it is brought into row-major order again.
 
-mod support;
-
+use crate::support::{branch, check, check_f32, check_threads, numbers, pooled, traced, while_loop};
 use anabranch_dsl::ops::random::Key;
 use anabranch_dsl::ops::{ConvOptions, PoolOptions};
 use anabranch_dsl::{Any, DType, HostTensor, autodiff, trace};
 use anabranch_runtime::Program;
-use support::{branch, check, check_f32, check_threads, numbers, pooled, traced, while_loop};
 
 /// A loss that depends on each element in another way, and its gradients.
 fn with_gradients(y: Any, of: &[Any]) -> Vec<Any> {

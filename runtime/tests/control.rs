@@ -1,9 +1,7 @@
 //! Control flow: the plan against the interpreter.
 
-mod support;
-
+use crate::support::{branch, check, while_loop};
 use anabranch_dsl::{Any, HostTensor, trace};
-use support::{branch, check, while_loop};
 
 fn int(x: i32) -> HostTensor {
     HostTensor::scalar(x)

@@ -1,11 +1,9 @@
 //! Convolutions and pooling by their kernels against the interpreter, in shapes that reach every way through them.
 
-mod support;
-
+use crate::support::{check, check_f32, check_threads, numbers, pooled, traced};
 use anabranch_dsl::ops::{ConvOptions, PoolOptions};
 use anabranch_dsl::{Any, DType, HostTensor, autodiff};
 use anabranch_runtime::Program;
-use support::{check, check_f32, check_threads, numbers, pooled, traced};
 
 /// A convolution and its gradients, for a loss that depends on each element in another way.
 fn all<const D: usize>(x: Any, w: Any, options: ConvOptions<D>) -> Vec<Any> {

@@ -1,12 +1,10 @@
 //! The corpus of operations through plans: as they are, optimized, and inside of a loop.
 
-mod support;
-
+use crate::support::while_loop;
 use anabranch_dsl::corpus::{self, Outcome, cases, parameters};
 use anabranch_dsl::passes::Pipeline;
 use anabranch_dsl::{Graph, HostTensor, Result, TensorType, trace};
 use anabranch_runtime::Program;
-use support::while_loop;
 
 fn run(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
     let program = Program::new(graph.clone())?;

@@ -1,11 +1,9 @@
 //! Shapes that only the data decides: the plan against the interpreter.
 
-mod support;
-
+use crate::support::check_traced;
 use anabranch_dsl::trace::Traced;
 use anabranch_dsl::{Graph, HostTensor, ir};
 use anabranch_runtime::Program;
-use support::check_traced;
 
 #[track_caller]
 fn check(text: &str, inputs: &[HostTensor]) -> Vec<HostTensor> {

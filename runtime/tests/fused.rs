@@ -1,11 +1,9 @@
 //! Reductions together with what gives their operands.
 
-mod support;
-
+use crate::support::{check, check_threads, traced};
 use anabranch_dsl::trace::constant;
 use anabranch_dsl::{Any, HostTensor, autodiff};
 use anabranch_runtime::Program;
-use support::{check, check_threads, traced};
 
 fn numbers(shape: &[usize]) -> HostTensor {
     let n: usize = shape.iter().product();
@@ -187,7 +185,7 @@ fn a_loop_variable_is_normalized_in_its_place() {
             let length = centered.mul(centered).sum(-1, true).sqrt().broadcast_like(s[0]);
             vec![centered.div(length), s[1].add(constant(HostTensor::scalar(1)))]
         };
-        support::while_loop(&[x[0], constant(HostTensor::scalar(0))], |s| s[1].lt(x[1]), body)
+        crate::support::while_loop(&[x[0], constant(HostTensor::scalar(0))], |s| s[1].lt(x[1]), body)
     };
     check(&inputs, f).unwrap_or_else(|e| panic!("{e}"));
     let text = Program::new(traced(&inputs, f).graph).unwrap_or_else(|e| panic!("{e}")).explain();

@@ -1,9 +1,7 @@
 //! Gradients through control flow: stacks in the plan, against the interpreter.
 
-mod support;
-
+use crate::support::{branch, check, while_loop};
 use anabranch_dsl::{Any, DType, HostTensor, autodiff, trace};
-use support::{branch, check, while_loop};
 
 fn floats(shape: &[usize]) -> HostTensor {
     let n: usize = shape.iter().product();

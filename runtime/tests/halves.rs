@@ -1,11 +1,9 @@
 //! 16-bit floats through plans: the interpreter is right bit by bit, since each operation rounds once.
 
-mod support;
-
+use crate::support::traced;
 use anabranch_dsl::passes::Pipeline;
 use anabranch_dsl::{Any, DType, Graph, HostTensor, bf16, f16, interp, match_buffer, random, trace};
 use anabranch_runtime::Program;
-use support::traced;
 
 fn interpret(graph: &Graph, inputs: &[HostTensor]) -> Vec<HostTensor> {
     interp::run(graph, inputs, &mut vec![], interp::Options::default()).unwrap_or_else(|e| panic!("{e}"))
@@ -168,12 +166,12 @@ fn loops_carry_16_bit_floats() {
         let inputs = [numbers(dtype, &[3, 4], 7), numbers(dtype, &[], 8), HostTensor::scalar(9)];
         same_bits(&inputs, |x| {
             let one = trace::constant(HostTensor::scalar(1));
-            let r = support::while_loop(
+            let r = crate::support::while_loop(
                 &[x[0], x[1], trace::constant(HostTensor::scalar(0))],
                 |s| s[2].lt(x[2]),
                 |s| vec![s[0].mul(s[1]).add(x[0]), s[1] * 0.75 + 0.3, s[2].add(one)],
             );
-            let scalar = support::while_loop(
+            let scalar = crate::support::while_loop(
                 &[x[1], trace::constant(HostTensor::scalar(0))],
                 |s| s[1].lt(x[2]).and(s[0].gt(s[0].number(-100.0))),
                 |s| vec![s[0].gt(x[1]).select(s[0] * 1.5, s[0] + 0.1), s[1].add(one)],

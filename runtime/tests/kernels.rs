@@ -1,10 +1,8 @@
 //! Kernels on operands of every layout, against the interpreter.
 
-mod support;
-
+use crate::support::check;
 use anabranch_dsl::ops::random::Key;
 use anabranch_dsl::{Any, DType, HostTensor, Tensor, bf16, f16, trace};
-use support::check;
 
 /// Numbers that are not regular, around zero.
 fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
@@ -187,7 +185,7 @@ fn a_large_product_does_not_depend_on_how_it_is_split() {
     check(&inputs, |x| vec![x[0].matmul(x[1]), x[0].slice(0, 0, 70).matmul(x[1])]).expect("it runs");
     let inputs = [numbers(&[300, 130], DType::F32), numbers(&[130, 170], DType::F32)];
     let program = anabranch_runtime::Program::new(
-        support::traced(&inputs, |x| {
+        crate::support::traced(&inputs, |x| {
             let all = x[0].matmul(x[1]);
             vec![all.slice(0, 64, 128), x[0].slice(0, 64, 128).matmul(x[1])]
         })
@@ -297,7 +295,7 @@ fn random_numbers_are_those_of_the_interpreter() {
 #[test]
 fn elementwise_chains_are_one_instruction() {
     let inputs = [numbers(&[600], DType::F32), numbers(&[600], DType::F32)];
-    let graph = support::traced(&inputs, |x| vec![x[0].mul(x[1]).add(x[0]).tanh().mul(x[1].exp())]).graph;
+    let graph = crate::support::traced(&inputs, |x| vec![x[0].mul(x[1]).add(x[0]).tanh().mul(x[1].exp())]).graph;
     let text = anabranch_runtime::Program::new(graph).unwrap_or_else(|e| panic!("{e}")).explain();
     assert_eq!(text.lines().filter(|l| l.contains("tanh")).count(), 1, "{text}");
     assert_eq!(text.lines().filter(|l| l.contains(" = ") && l.contains("; ")).count(), 1, "{text}");

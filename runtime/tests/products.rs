@@ -1,12 +1,10 @@
 //! Products of matrices: every way in which operands are read, what runs behind them, and what is packed before loops.
 
-mod support;
-
+use crate::support::{check, check_f32, check_threads, traced, while_loop};
 use anabranch_dsl::ops::ConvOptions;
 use anabranch_dsl::trace::constant;
 use anabranch_dsl::{Any, DType, HostTensor};
 use anabranch_runtime::Program;
-use support::{check, check_f32, check_threads, traced, while_loop};
 
 fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
     let n: usize = shape.iter().product();

@@ -1,10 +1,8 @@
 //! Random programs with loops and branches to any depth: the plan against the interpreter, also for their gradients.
 
-mod support;
-
+use crate::support::{branch, check_traced, traced, while_loop};
 use anabranch_dsl::{Any, AnyVar, DType, HostTensor, Type, autodiff, trace};
 use proptest::prelude::*;
-use support::{branch, check_traced, traced, while_loop};
 
 /// Choices that steer what a program does.
 struct Choices<'a> {

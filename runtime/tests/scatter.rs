@@ -1,7 +1,5 @@
 //! Gathering and adding rows: split over threads, and into variables.
 
-mod support;
-
 use anabranch_dsl::passes::{Pass, Pipeline, Scatters};
 use anabranch_dsl::{Graph, HostTensor, interp};
 use anabranch_runtime::Program;
@@ -52,7 +50,8 @@ fn rows_are_added_in_the_order_of_the_interpreter_by_any_number_of_threads() {
     assert!(program.explain().contains("variable0: f32[700, 24] += "), "{}", program.explain());
     for n in [1, 2, 3, 7] {
         let mut vars = vec![table()];
-        let outputs = support::on_threads(n, || program.run(&inputs(), &mut vars)).unwrap_or_else(|e| panic!("{e}"));
+        let outputs =
+            crate::support::on_threads(n, || program.run(&inputs(), &mut vars)).unwrap_or_else(|e| panic!("{e}"));
         assert!(outputs == read, "{n} threads read other rows");
         assert!(vars == expected, "{n} threads give another table");
     }

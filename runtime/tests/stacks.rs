@@ -1,10 +1,8 @@
 //! Stacks, written as text as autodiff would trace them: the plan against the interpreter.
 
-mod support;
-
+use crate::support::check_traced;
 use anabranch_dsl::trace::Traced;
 use anabranch_dsl::{Graph, HostTensor, ir};
-use support::check_traced;
 
 #[track_caller]
 fn run(text: &str, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {

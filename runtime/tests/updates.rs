@@ -1,11 +1,9 @@
 //! New values of variables, in place and not.
 
-mod support;
-
+use crate::support::{check_traced, traced};
 use anabranch_dsl::trace::{self, assign_var, constant, read_var};
 use anabranch_dsl::{Any, AnyVar, HostTensor};
 use anabranch_runtime::Program;
-use support::{check_traced, traced};
 
 fn numbers(shape: &[usize], first: f32) -> HostTensor {
     let n: usize = shape.iter().product();

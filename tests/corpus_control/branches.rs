@@ -1,6 +1,6 @@
 //! One of several branches runs.
 
-use crate::engine::{Case, check_all, fails, gives};
+use super::engine::{Case, check_all, fails, gives};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;

@@ -7,10 +7,7 @@ use anabranch::{Any, DType, Diagnostic, Tensor, gradients};
 use anabranch_runtime::Program;
 
 use super::pruned;
-
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "only the conversion of numbers is used here")]
-mod support;
+use crate::support;
 
 type S = Tensor<f64>;
 

@@ -6,8 +6,8 @@
     reason = "first values given later and jumps in nests are the subject"
 )]
 
-use crate::engine::{Case, check_all, gives};
-use crate::language::Dual;
+use super::engine::{Case, check_all, gives};
+use super::language::Dual;
 
 same!(a_loop_with_a_value_in_another(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
     let mut i = int(0);

@@ -3,7 +3,7 @@
 //!
 //! The values of many more such bodies are in `tests/jumps.rs` and `tests/control_flow.rs`.
 
-use crate::engine::{Case, check_all, gives};
+use super::engine::{Case, check_all, gives};
 use std::cmp::Ordering;
 use std::ops::{Add, AddAssign, Mul, MulAssign, Sub, SubAssign};
 
@@ -277,7 +277,7 @@ fn the_language_has_its_meaning_on_every_engine() {
 }
 
 mod rows {
-    use crate::engine::{Case, check_all, gives};
+    use super::super::engine::{Case, check_all, gives};
     use anabranch::prelude::*;
 
     type S = Tensor<f64>;

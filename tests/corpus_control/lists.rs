@@ -1,6 +1,6 @@
 //! Lists in branches and loops, and the functions that are made of them: scans and maps.
 
-use crate::engine::{Case, check_all, fails, gives};
+use super::engine::{Case, check_all, fails, gives};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;

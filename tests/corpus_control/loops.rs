@@ -1,6 +1,6 @@
 //! Loops: their values, their gradients, and the number of their trips, which is zero as often as not.
 
-use crate::engine::{Case, check_all, fails, gives};
+use super::engine::{Case, check_all, fails, gives};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;

@@ -1,6 +1,6 @@
 //! Branches in loops, loops in branches, loops in loops, and gradients in all of them.
 
-use crate::engine::{Case, check_all, gives};
+use super::engine::{Case, check_all, gives};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;

@@ -1,6 +1,6 @@
 //! Variables that branches and loops read and assign.
 
-use crate::engine::{Case, check_all, fails, gives};
+use super::engine::{Case, check_all, fails, gives};
 use anabranch::dsl::autodiff::var_gradients;
 use anabranch::prelude::*;
 

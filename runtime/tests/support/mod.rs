@@ -1,5 +1,4 @@
 //! Control flow without the macro, and the comparison of the plan with the interpreter.
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 use anabranch_dsl::ops::PoolOptions;
 use anabranch_dsl::trace::{self, CondTrace, Traced, WhileTrace};

@@ -1,0 +1,26 @@
+//! The tests of the runtime, in one program: each file is a module. `allocations.rs` is a separate program, because it counts
+//! the allocations of its process.
+
+mod attention;
+mod channels_last;
+mod concurrency;
+mod control;
+mod conv;
+mod corpus;
+mod dynamic;
+mod fused;
+mod gradients;
+mod halves;
+mod in_pools;
+mod kernels;
+mod native;
+mod products;
+mod random;
+mod random_programs;
+mod results;
+mod scatter;
+mod session;
+mod stacks;
+mod support;
+mod together;
+mod updates;

@@ -1,0 +1,36 @@
+//! The tests across crates, in one program: each file is a module. A test that needs its own process, for example because it
+//! counts allocations or changes something global, is a separate `[[test]]` in `Cargo.toml`.
+
+#[macro_use]
+mod agree;
+mod control_flow;
+mod control_functions;
+mod corpus_control;
+mod custom_gradients;
+mod deadlines;
+mod deferred;
+mod devices;
+mod edges;
+mod effects;
+mod embeddings;
+mod errors;
+mod example_data;
+mod gradients;
+mod halves;
+mod host_code;
+mod jumps;
+mod layers;
+mod lists;
+mod lists_in_place;
+mod loop_state;
+mod operations;
+mod prune;
+mod recompute;
+mod sequences;
+mod sessions;
+mod several_devices;
+mod small_tensors;
+mod support;
+mod tidy;
+mod ui;
+mod unseen;
