@@ -1,5 +1,5 @@
-//! The tests of the runtime, in one program: each file is a module. `allocations.rs` is a separate program, because it counts
-//! the allocations of its process.
+//! The tests of the runtime, in one program: each file is a module. `allocations.rs` and
+//! `flat_memory.rs` are separate programs, because they count the allocations of their processes.
 
 mod attention;
 mod channels_last;

@@ -320,11 +320,12 @@ impl Run<'_> {
         let here = driver.place(part);
         let ticket = self.pending.ticket();
         let begin = self.spans.as_ref().map(|_| self.step.now());
-        let mut copy = |value: Option<Buffer>, to| {
+        let mut vector = |value: Option<Buffer>| {
             let mut values = self.spare.pop().unwrap_or_default();
             values.extend(value);
-            device.copy(values, to, &self.step, ticket)
+            values
         };
+        let mut copy = |value, to| device.copy(vector(value), to, &self.step, ticket);
         let (work, progress) = match action {
             Action::Load { task, source } => {
                 let progress = match source {
@@ -332,7 +333,7 @@ impl Run<'_> {
                         copy(Some(Buffer::of_tensor(Place::Host, self.inputs[i as usize].clone())), here)
                     }
                     Source::Var(var) => {
-                        Progress::Complete(vec![Buffer::of_tensor(here, self.vars[var.index()].clone())])
+                        Progress::Complete(vector(Some(Buffer::of_tensor(here, self.vars[var.index()].clone()))))
                     }
                 };
                 (Work::Load { part, task }, progress)
@@ -394,9 +395,8 @@ impl Run<'_> {
             }
             Work::Tell { from, to, message } => executors[to.index()].arrived(from, message),
             Work::Give { output, .. } => self.outputs[output as usize] = Some(value().into_host()),
-            Work::Load { part, task } | Work::Run { part, task, .. } => {
-                return executors[part.index()].done(task, values);
-            }
+            Work::Load { part, task } => executors[part.index()].loaded(task, value()),
+            Work::Run { part, task, .. } => return executors[part.index()].done(task, values),
         }
         self.spare.push(values);
     }

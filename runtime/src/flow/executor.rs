@@ -1,8 +1,10 @@
 //! The executor of a part: a state machine without threads, clocks or channels.
 //!
-//! It is told what happened ([`start`](Executor::start), [`arrived`](Executor::arrived), [`done`](Executor::done), [`decided`](Executor::decided))
-//! and asked what to do ([`poll`](Executor::poll)). It looks at no value, as they may be in the memory of a device; predicates are read for it. What it runs
-//! depends on what it is told, not on when; whatever order completions and messages come in, each node of a live block runs once in each
+//! It is told what happened ([`start`](Executor::start), [`arrived`](Executor::arrived),
+//! [`loaded`](Executor::loaded), [`done`](Executor::done), [`decided`](Executor::decided)) and
+//! asked what to do ([`poll`](Executor::poll)). It looks at no value, as they may be in the memory
+//! of a device; predicates are read for it. What it runs depends on what it is told, not on when;
+//! whatever order completions and messages come in, each node of a live block runs once in each
 //! iteration, with the same inputs.
 //!
 //! A frame that runs is an *instance*, with a ring of states of iterations: as many as the window of its loop. An iteration counts the nodes of its
@@ -33,7 +35,7 @@ pub(crate) struct TaskId(u32);
 /// What is to be done.
 #[derive(Debug)]
 pub(crate) enum Action<V> {
-    /// Bring what the step begins with to the device, and say when it is there: it is the one result of a [done](Executor::done) task.
+    /// Bring what the step begins with to the device, and say when it is [there](Executor::loaded).
     Load { task: TaskId, source: Source },
     /// Read a predicate, and say what it [decided](Executor::decided).
     Read { task: TaskId, predicate: V },
@@ -155,7 +157,8 @@ struct State<V> {
     free_tasks: Vec<u32>,
     /// What arrived before its iteration began, by frame and tag.
     early: Vec<HashMap<Tag, Vec<(NodeId, V)>>>,
-    /// Empty vectors to use again.
+    /// Empty vectors for the inputs of kernels. Each kernel takes one and gives one back with its
+    /// results, so there are at most as many as kernels that ever ran at once.
     spare: Vec<Vec<V>>,
     finished: bool,
 }
@@ -267,6 +270,15 @@ impl<V: Clone> Executor<V> {
         let Executor { part, state } = self;
         let ready = state.end_task(task);
         state.switch(part, ready, truth);
+        state.complete(part, ready);
+    }
+
+    /// An input or a variable is on the device.
+    pub(crate) fn loaded(&mut self, task: TaskId, value: V) {
+        let Executor { part, state } = self;
+        let ready = state.end_task(task);
+        let users = &part.nodes[ready.node.index()].users[0];
+        state.deliver_all(part, ready.instance, ready.iteration, users, value);
         state.complete(part, ready);
     }
 

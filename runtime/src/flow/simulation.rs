@@ -342,7 +342,7 @@ impl Simulation<'_> {
         }
         let i = self.rng.below(self.work[kind].len());
         match self.work[kind].swap_remove(i) {
-            Work::Load(part, task, value) => self.executors[part].done(task, vec![value]),
+            Work::Load(part, task, value) => self.executors[part].loaded(task, value),
             Work::Read(part, task, value) => self.executors[part].decided(task, value.0 != 0),
             Work::Message(from, to, message) => self.executors[to.index()].arrived(from, message),
             Work::Kernel(part, task, kernel, inputs) => {
