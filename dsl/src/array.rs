@@ -1,8 +1,9 @@
 //! Tensors in the memory of the host: constants, inputs, outputs, and what the interpreter computes with.
 
 use crate::format::{Kind, Spec};
-use crate::{DType, Element, TensorType};
+use crate::{DType, Diagnostic, Element, Loc, Result, TensorType};
 use std::fmt;
+use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 
 /// Elements of one type, in row-major order.
@@ -118,7 +119,9 @@ impl Buffer {
 }
 
 /// Where the memory of a tensor goes when its last handle is dropped, to be used again: fresh memory is slow.
-pub trait Reclaim: Send + Sync {
+///
+/// It stays whole if something panics while it is in use, as does a tensor whose memory goes there.
+pub trait Reclaim: Send + Sync + RefUnwindSafe {
     /// Takes the memory back. Its elements have no meaning any more.
     fn reclaim(&self, memory: Buffer);
 }
@@ -168,17 +171,31 @@ impl HostTensor {
     /// A tensor from its elements in row-major order.
     ///
     /// # Panics
-    /// If the number of elements is not the product of the extents.
+    /// If the number of elements is not the product of the extents; [`try_new`](Self::try_new)
+    /// returns an error instead.
+    #[track_caller]
     pub fn new<T: Element>(shape: impl Into<Vec<usize>>, data: Vec<T>) -> HostTensor {
         HostTensor::from_buffer(shape.into(), T::into_buffer(data))
+    }
+
+    /// A tensor from its elements in row-major order.
+    ///
+    /// # Errors
+    /// The number of elements is not the product of the extents.
+    #[track_caller]
+    pub fn try_new<T: Element>(shape: impl Into<Vec<usize>>, data: Vec<T>) -> Result<HostTensor> {
+        let (shape, here) = (shape.into(), Loc::caller());
+        check_count(&shape, data.len()).map_err(|message| Diagnostic::new(message).at(here, ""))?;
+        Ok(HostTensor::from_parts(shape, T::into_buffer(data), None))
     }
 
     /// A tensor from a buffer.
     ///
     /// # Panics
     /// If the number of elements is not the product of the extents.
+    #[track_caller]
     pub fn from_buffer(shape: Vec<usize>, data: Buffer) -> HostTensor {
-        assert_eq!(data.len(), shape.iter().product::<usize>(), "elements of a tensor of shape {shape:?}");
+        right(check_count(&shape, data.len()));
         HostTensor::from_parts(shape, data, None)
     }
 
@@ -186,8 +203,9 @@ impl HostTensor {
     ///
     /// # Panics
     /// If the number of elements is not the product of the extents.
+    #[track_caller]
     pub fn lent(shape: Vec<usize>, data: Buffer, home: Arc<dyn Reclaim>) -> HostTensor {
-        assert_eq!(data.len(), shape.iter().product::<usize>(), "elements of a tensor of shape {shape:?}");
+        right(check_count(&shape, data.len()));
         HostTensor::from_parts(shape, data, Some(home))
     }
 
@@ -261,14 +279,29 @@ impl HostTensor {
         self.as_slice().unwrap_or_else(|| panic!("a tensor of {} was read as {}", self.dtype(), T::DTYPE))
     }
 
-    /// The same elements under another shape of the same size.
+    /// The same elements under another shape of the same size, which share their memory.
     ///
     /// # Panics
-    /// If the sizes differ.
+    /// If the sizes differ; [`try_reshaped`](Self::try_reshaped) returns an error instead.
+    #[track_caller]
     pub fn reshaped(&self, shape: impl Into<Vec<usize>>) -> HostTensor {
-        let shape = shape.into();
-        assert_eq!(self.len(), shape.iter().product::<usize>(), "reshape of {:?} to {shape:?}", self.shape);
-        HostTensor { shape, data: self.data.clone() }
+        right(self.with_shape(shape.into()))
+    }
+
+    /// The same elements under another shape of the same size, which share their memory.
+    ///
+    /// # Errors
+    /// The sizes differ.
+    #[track_caller]
+    pub fn try_reshaped(&self, shape: impl Into<Vec<usize>>) -> Result<HostTensor> {
+        let here = Loc::caller();
+        self.with_shape(shape.into()).map_err(|message| Diagnostic::new(message).at(here, ""))
+    }
+
+    fn with_shape(&self, shape: Vec<usize>) -> Result<HostTensor, String> {
+        check_count(&shape, self.len())
+            .map_err(|why| format!("cannot reshape {:?} to {shape:?}: {why}", self.shape))?;
+        Ok(HostTensor { shape, data: self.data.clone() })
     }
 
     /// The single element as `f64`, for scalars of any type.
@@ -287,6 +320,26 @@ impl HostTensor {
             Buffer::U8(d) => d[0].into(),
             Buffer::Bool(d) => d[0].into(),
         })
+    }
+}
+
+/// The value, or a panic with the message at the caller's line.
+#[track_caller]
+fn right<T>(outcome: Result<T, String>) -> T {
+    match outcome {
+        Ok(value) => value,
+        Err(message) => panic!("{message}"),
+    }
+}
+
+/// Checks that a shape has the given number of elements.
+fn check_count(shape: &[usize], given: usize) -> Result<(), String> {
+    match shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)) {
+        Some(n) if n == given => Ok(()),
+        // A product with a zero is zero, whatever overflows before it.
+        None if given == 0 && shape.contains(&0) => Ok(()),
+        Some(n) => Err(format!("a tensor of shape {shape:?} has {n} elements, given {given}")),
+        None => Err(format!("a tensor of shape {shape:?} has more elements than memory can hold, given {given}")),
     }
 }
 
@@ -346,14 +399,39 @@ impl<T: Element> Array<T> {
     /// An array from its elements in row-major order.
     ///
     /// # Panics
-    /// If the number of elements is not the product of the extents.
+    /// If the number of elements is not the product of the extents; [`try_new`](Self::try_new)
+    /// returns an error instead.
+    #[track_caller]
     pub fn new(shape: impl Into<Vec<usize>>, data: Vec<T>) -> Array<T> {
-        Array { tensor: HostTensor::new(shape, data), element: std::marker::PhantomData }
+        Array::over(HostTensor::new(shape, data))
+    }
+
+    /// An array from its elements in row-major order.
+    ///
+    /// # Errors
+    /// The number of elements is not the product of the extents.
+    ///
+    /// ```
+    /// use anabranch_dsl::Array;
+    ///
+    /// assert_eq!(Array::try_new([2, 2], vec![1, 2, 3, 4])?[[1, 0]], 3);
+    /// let error = Array::try_new([2, 2], vec![1, 2, 3]).unwrap_err();
+    /// assert_eq!(error.message, "a tensor of shape [2, 2] has 4 elements, given 3");
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    pub fn try_new(shape: impl Into<Vec<usize>>, data: Vec<T>) -> Result<Array<T>> {
+        HostTensor::try_new(shape, data).map(Array::over)
+    }
+
+    /// An array over a host tensor whose elements are of type `T`.
+    fn over(tensor: HostTensor) -> Array<T> {
+        Array { tensor, element: std::marker::PhantomData }
     }
 
     /// An array over a host tensor, if its elements are of type `T`.
     pub fn from_host(tensor: HostTensor) -> Option<Array<T>> {
-        (tensor.dtype() == T::DTYPE).then_some(Array { tensor, element: std::marker::PhantomData })
+        (tensor.dtype() == T::DTYPE).then(|| Array::over(tensor))
     }
 
     /// Extents, outermost first.
@@ -361,9 +439,30 @@ impl<T: Element> Array<T> {
         self.tensor.shape()
     }
 
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.tensor.rank()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.tensor.len()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.tensor.is_empty()
+    }
+
     /// The elements in row-major order.
     pub fn as_slice(&self) -> &[T] {
         self.tensor.data()
+    }
+
+    /// The elements in row-major order, for writing; copies them first if another array shares
+    /// them.
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        T::from_buffer_mut(self.tensor.buffer_mut()).expect("the elements are of type `T`")
     }
 
     /// A copy of the elements in row-major order.
@@ -375,10 +474,129 @@ impl<T: Element> Array<T> {
     ///
     /// # Panics
     /// If there is not exactly one.
+    #[track_caller]
     pub fn item(&self) -> T {
         let d = self.as_slice();
         assert_eq!(d.len(), 1, "item() of an array of shape {:?}", self.shape());
         d[0]
+    }
+
+    /// The same elements under another shape of the same size, which share their memory.
+    ///
+    /// # Panics
+    /// If the sizes differ; [`try_reshape`](Self::try_reshape) returns an error instead.
+    ///
+    /// ```
+    /// use anabranch_dsl::{Array, IntoArray};
+    ///
+    /// let a = [1, 2, 3, 4, 5, 6].into_array().reshape([2, 3]);
+    /// assert_eq!(a.shape(), [2, 3]);
+    /// assert_eq!((a[[0, 1]], a[[1, 0]]), (2, 4));
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn reshape(&self, shape: impl Into<Vec<usize>>) -> Array<T> {
+        Array::over(self.tensor.reshaped(shape))
+    }
+
+    /// The same elements under another shape of the same size, which share their memory.
+    ///
+    /// # Errors
+    /// The sizes differ.
+    ///
+    /// ```
+    /// use anabranch_dsl::Array;
+    ///
+    /// let error = Array::new([4], vec![0; 4]).try_reshape([3]).unwrap_err();
+    /// assert_eq!(error.message, "cannot reshape [4] to [3]: a tensor of shape [3] has 3 elements, given 4");
+    /// ```
+    #[track_caller]
+    pub fn try_reshape(&self, shape: impl Into<Vec<usize>>) -> Result<Array<T>> {
+        self.tensor.try_reshaped(shape).map(Array::over)
+    }
+
+    /// The element at an index, a number for one axis or an array of numbers for several; none if
+    /// it is out of bounds.
+    ///
+    /// ```
+    /// use anabranch_dsl::Array;
+    ///
+    /// let a = Array::new([2, 2], vec![1, 2, 3, 4]);
+    /// assert_eq!((a.get([1, 1]), a.get([2, 0])), (Some(&4), None));
+    /// ```
+    ///
+    /// # Panics
+    /// If the index has another number of axes than the array.
+    #[track_caller]
+    pub fn get(&self, index: impl ArrayIndex) -> Option<&T> {
+        index.offset(self.shape()).map(|i| &self.as_slice()[i])
+    }
+
+    /// The element at an index, for writing; none if it is out of bounds. See [`get`](Self::get).
+    ///
+    /// # Panics
+    /// If the index has another number of axes than the array.
+    #[track_caller]
+    pub fn get_mut(&mut self, index: impl ArrayIndex) -> Option<&mut T> {
+        index.offset(self.shape()).map(|i| &mut self.as_mut_slice()[i])
+    }
+
+    /// Iterates over the elements in row-major order. `for x in &array` does the same, and `for x
+    /// in array` has them by value.
+    ///
+    /// ```
+    /// use anabranch_dsl::Array;
+    ///
+    /// let a = Array::new([2, 2], vec![1, 2, 3, 4]);
+    /// assert_eq!(a.iter().sum::<i32>(), 10);
+    /// assert_eq!(a.into_iter().rev().collect::<Vec<_>>(), [4, 3, 2, 1]);
+    /// ```
+    pub fn iter(&self) -> std::slice::Iter<'_, T> {
+        self.as_slice().iter()
+    }
+
+    /// Iterates over the elements in row-major order, for writing; copies them first if another
+    /// array shares them.
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, T> {
+        self.as_mut_slice().iter_mut()
+    }
+
+    /// Iterates over the rows: the slices along the last axis, in row-major order.
+    ///
+    /// ```
+    /// use anabranch_dsl::Array;
+    ///
+    /// let a = Array::new([2, 3], vec![1, 2, 3, 4, 5, 6]);
+    /// assert_eq!(a.rows().collect::<Vec<_>>(), [[1, 2, 3], [4, 5, 6]]);
+    /// ```
+    ///
+    /// # Panics
+    /// If the array has no axis.
+    #[track_caller]
+    pub fn rows(&self) -> impl DoubleEndedIterator<Item = &[T]> + ExactSizeIterator {
+        let Some((&extent, outer)) = self.shape().split_last() else { panic!("rows() of an array of shape []") };
+        let n = self.len().checked_div(extent).unwrap_or_else(|| outer.iter().product());
+        (0..n).map(move |i| &self.as_slice()[i * extent..(i + 1) * extent])
+    }
+
+    /// Iterates over the first axis: each item is an array with the axes behind it, and elements of
+    /// its own.
+    ///
+    /// ```
+    /// use anabranch_dsl::Array;
+    ///
+    /// let images = Array::new([2, 1, 3], vec![1, 2, 3, 4, 5, 6]);
+    /// let last = images.outer_iter().last().unwrap();
+    /// assert_eq!((last.shape(), last.as_slice()), ([1, 3].as_slice(), [4, 5, 6].as_slice()));
+    /// ```
+    ///
+    /// # Panics
+    /// If the array has no axis.
+    #[track_caller]
+    pub fn outer_iter(&self) -> impl DoubleEndedIterator<Item = Array<T>> + ExactSizeIterator {
+        let Some((&n, inner)) = self.shape().split_first() else { panic!("outer_iter() of an array of shape []") };
+        let size = self.len().checked_div(n).unwrap_or(0);
+        (0..n).map(move |i| Array::new(inner, self.as_slice()[i * size..(i + 1) * size].to_vec()))
     }
 
     /// The array as a host tensor.
@@ -394,6 +612,102 @@ impl<T: Element> Array<T> {
     /// The array as a host tensor.
     pub fn into_host(self) -> HostTensor {
         self.tensor
+    }
+}
+
+/// Indices of an element of an [`Array`]: a number for one axis, and an array or a slice of
+/// numbers, one for each axis.
+pub trait ArrayIndex: Copy + fmt::Debug {
+    /// The position among the elements in row-major order; none if the index is out of bounds.
+    ///
+    /// # Panics
+    /// If there are more or fewer indices than axes.
+    #[track_caller]
+    fn offset(self, shape: &[usize]) -> Option<usize>;
+}
+
+impl ArrayIndex for &[usize] {
+    #[track_caller]
+    fn offset(self, shape: &[usize]) -> Option<usize> {
+        let (n, rank) = (self.len(), shape.len());
+        assert_eq!(n, rank, "an index of {n} axes into an array of {rank}, of shape {shape:?}");
+        let mut axes = self.iter().zip(shape);
+        axes.try_fold(0, |offset, (&i, &extent)| (i < extent).then(|| offset * extent + i))
+    }
+}
+
+impl<const N: usize> ArrayIndex for [usize; N] {
+    #[track_caller]
+    fn offset(self, shape: &[usize]) -> Option<usize> {
+        self.as_slice().offset(shape)
+    }
+}
+
+impl ArrayIndex for usize {
+    #[track_caller]
+    fn offset(self, shape: &[usize]) -> Option<usize> {
+        [self].offset(shape)
+    }
+}
+
+#[track_caller]
+fn offset_of(index: impl ArrayIndex, shape: &[usize]) -> usize {
+    match index.offset(shape) {
+        Some(offset) => offset,
+        None => panic!("index {index:?} is out of bounds for an array of shape {shape:?}"),
+    }
+}
+
+/// The element at an index: `a[i]` of an array with one axis, `a[[i, j]]` of one with two.
+///
+/// ```
+/// use anabranch_dsl::Array;
+///
+/// let mut a = Array::new([2, 2], vec![1.0, 2.0, 3.0, 4.0]);
+/// a[[0, 1]] += 5.0;
+/// assert_eq!(a[[0, 1]], 7.0);
+/// assert_eq!(a.outer_iter().next().unwrap()[1], 7.0);
+/// ```
+///
+/// # Panics
+/// If the index is out of bounds, or has another number of axes than the array.
+impl<T: Element, I: ArrayIndex> std::ops::Index<I> for Array<T> {
+    type Output = T;
+    #[track_caller]
+    fn index(&self, index: I) -> &T {
+        &self.as_slice()[offset_of(index, self.shape())]
+    }
+}
+
+impl<T: Element, I: ArrayIndex> std::ops::IndexMut<I> for Array<T> {
+    #[track_caller]
+    fn index_mut(&mut self, index: I) -> &mut T {
+        let offset = offset_of(index, self.shape());
+        &mut self.as_mut_slice()[offset]
+    }
+}
+
+impl<T: Element> IntoIterator for Array<T> {
+    type Item = T;
+    type IntoIter = std::vec::IntoIter<T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.to_vec().into_iter()
+    }
+}
+
+impl<'a, T: Element> IntoIterator for &'a Array<T> {
+    type Item = &'a T;
+    type IntoIter = std::slice::Iter<'a, T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<'a, T: Element> IntoIterator for &'a mut Array<T> {
+    type Item = &'a mut T;
+    type IntoIter = std::slice::IterMut<'a, T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
     }
 }
 
@@ -426,6 +740,11 @@ pub trait IntoArray<T: Element> {
 impl<T: Element> IntoArray<T> for T {
     fn into_array(self) -> Array<T> {
         Array::new(vec![], vec![self])
+    }
+}
+impl<T: Element> IntoArray<T> for &T {
+    fn into_array(self) -> Array<T> {
+        Array::new(vec![], vec![*self])
     }
 }
 impl<T: Element> IntoArray<T> for Array<T> {
@@ -491,5 +810,85 @@ impl<T: Element, const N: usize> IntoArray<T> for Vec<[T; N]> {
 impl<T: Element, const N: usize, const M: usize, const L: usize> IntoArray<T> for [[[T; N]; M]; L] {
     fn into_array(self) -> Array<T> {
         Array::new(vec![L, M, N], self.as_flattened().as_flattened().to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{Location, catch_unwind};
+
+    /// The line at which a closure panics.
+    fn line_of_panic(f: impl FnOnce() + std::panic::UnwindSafe) -> u32 {
+        use std::sync::{Arc, Mutex};
+        static HOOK: Mutex<()> = Mutex::new(());
+        let _one = HOOK.lock().unwrap();
+        let seen = Arc::new(Mutex::new(0));
+        let (here, to) = (std::thread::current().id(), seen.clone());
+        let before = Arc::new(std::panic::take_hook());
+        let others = before.clone();
+        std::panic::set_hook(Box::new(move |info| {
+            if std::thread::current().id() != here {
+                return others(info);
+            }
+            let location = info.location().filter(|l| l.file().ends_with("dsl/src/array.rs"));
+            *to.lock().unwrap() = location.map_or(0, Location::line);
+        }));
+        assert!(catch_unwind(f).is_err(), "it panics");
+        std::panic::set_hook(Box::new(move |info| before(info)));
+        let line = *seen.lock().unwrap();
+        line
+    }
+
+    #[test]
+    fn wrong_counts_and_indices_panic_at_the_callers_line() {
+        let a = || Array::new([2, 3], vec![0; 6]);
+        let first = line!() + 1;
+        let lines = [
+            line_of_panic(|| drop(Array::new([2], vec![0.5]))),
+            line_of_panic(|| drop(HostTensor::new([2], vec![0.5]))),
+            line_of_panic(move || drop(a().reshape([5]))),
+            line_of_panic(move || assert_eq!(a()[[2, 0]], 0)),
+            line_of_panic(move || assert_eq!(a()[1], 0)),
+            line_of_panic(move || a()[[0, 3]] = 1),
+            line_of_panic(move || assert_eq!(a().item(), 0)),
+            line_of_panic(move || assert_eq!(a().get(0), None)),
+            line_of_panic(move || drop(Array::new([], vec![1]).rows())),
+            line_of_panic(move || drop(Array::new([], vec![1]).outer_iter())),
+            line_of_panic(move || drop(HostTensor::scalar(1).reshaped([2]))),
+        ];
+        let n = lines.len() as u32;
+        assert_eq!(lines.to_vec(), (first + 1..first + 1 + n).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn shapes_whose_size_overflows_are_errors() {
+        let huge = [usize::MAX, 2, 1];
+        assert!(Array::try_new(huge, Vec::<f32>::new()).unwrap_err().message.contains("more elements than memory"));
+        assert!(Array::<f32>::try_new([usize::MAX, 2, 0], vec![]).is_ok());
+        assert!(Array::new([0], Vec::<u8>::new()).try_reshape([usize::MAX, usize::MAX]).is_err());
+    }
+
+    #[test]
+    fn rows_and_outer_items_of_empty_arrays_are_as_many_as_the_shape_says() {
+        let of = |shape: &[usize]| {
+            let a = Array::<f32>::new(shape, vec![]);
+            (a.rows().len(), a.outer_iter().len())
+        };
+        assert_eq!(of(&[0]), (1, 0));
+        assert_eq!(of(&[3, 0]), (3, 3));
+        assert_eq!(of(&[0, 3]), (0, 0));
+        assert_eq!(of(&[2, 0, 3]), (0, 2));
+        let a = Array::<f32>::new([3, 0], vec![]);
+        assert!(a.outer_iter().all(|row| row.shape() == [0]));
+    }
+
+    #[test]
+    fn writing_to_an_array_leaves_others_as_they_are() {
+        let a = Array::new([2, 2], vec![1, 2, 3, 4]);
+        let mut b = a.reshape([4]);
+        b[2] = 7;
+        b.iter_mut().for_each(|x| *x += 1);
+        assert_eq!((a.to_vec(), b.to_vec()), (vec![1, 2, 3, 4], vec![2, 3, 8, 5]));
     }
 }
