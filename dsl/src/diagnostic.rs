@@ -28,24 +28,51 @@ pub struct Diagnostic {
     pub kind: ErrorKind,
 }
 
-/// The kinds of errors that a program may want to tell apart.
+/// The kinds of errors that a program may want to tell apart: a server, say, answers each of them
+/// in its own way.
+///
+/// | kind | whose fault it is | is a second call worth it |
+/// |---|---|---|
+/// | [`Invalid`](ErrorKind::Invalid) | the caller's, or the program's | no |
+/// | [`AssertionFailed`](ErrorKind::AssertionFailed) | the data's, by the program's own words | with other data |
+/// | [`DeadlineExceeded`](ErrorKind::DeadlineExceeded), [`Cancelled`](ErrorKind::Cancelled) | nobody's | yes |
+/// | [`ResourceExhausted`](ErrorKind::ResourceExhausted) | the machine's, or that of too large an input | with less, or later |
+/// | [`Internal`](ErrorKind::Internal) | ours: please report it | no |
+///
+/// In each of these cases the session stays usable, and no variable has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// What was given is wrong: a program, a value, a shape.
+    /// A program, an argument, a name or a setting is wrong: a shape or a type that does not fit,
+    /// found before anything runs, or a value on which an operation is not defined, found while it
+    /// runs (an index out of bounds, a division of an integer by zero).
     #[default]
     Invalid,
+    /// An assertion of the program failed, or a `panic!` of it was reached, while the graph ran; or
+    /// a value was not finite where the session checks for that.
+    AssertionFailed,
     /// A call did not end before its deadline.
     DeadlineExceeded,
     /// A call was cancelled.
     Cancelled,
+    /// The machine does not have what is needed: memory for a value, a thread.
+    ResourceExhausted,
+    /// A fault of anabranch itself: a right program cannot be compiled.
+    Internal,
+}
+
+impl ErrorKind {
+    /// Whether a call was ended from outside: by its deadline, or by a handle.
+    pub fn is_stop(self) -> bool {
+        matches!(self, ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)
+    }
 }
 
 /// The result of everything that can meet bad input.
 pub type Result<T, E = Diagnostic> = std::result::Result<T, E>;
 
 impl Diagnostic {
-    /// An error without a place.
+    /// An error without a place, of the kind [`Invalid`](ErrorKind::Invalid).
     pub fn new(message: impl Into<String>) -> Diagnostic {
         Diagnostic { message: message.into(), labels: Vec::new(), help: None, kind: ErrorKind::Invalid }
     }
@@ -62,6 +89,12 @@ impl Diagnostic {
     pub fn help(mut self, help: impl Into<String>) -> Diagnostic {
         self.help = Some(help.into());
         self
+    }
+
+    /// Says of what kind the error is.
+    #[must_use]
+    pub fn of_kind(self, kind: ErrorKind) -> Diagnostic {
+        Diagnostic { kind, ..self }
     }
 
     /// The place of the error.

@@ -9,7 +9,7 @@ use crate::format::Stream;
 use crate::ir::{Graph, ListForm, ListOp, Node, Op, Region, StackOp, Value};
 use crate::ops::{EvalCx, InferCx, prim};
 pub use crate::stop::{StopFlag, stopped};
-use crate::{Diagnostic, Dim, HostTensor, Loc, Result, Shape, TensorType, Type};
+use crate::{Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, Shape, TensorType, Type};
 use list::HostList;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -480,11 +480,14 @@ pub fn is_finite(t: &HostTensor) -> bool {
 
 /// The error of a failed assertion, the same for every engine.
 pub fn assertion_failed(message: &str, loc: Loc) -> Diagnostic {
-    Diagnostic::new(format!("assertion failed: {message}")).at(loc, "this was false")
+    Diagnostic::new(format!("assertion failed: {message}"))
+        .of_kind(ErrorKind::AssertionFailed)
+        .at(loc, "this was false")
 }
 
 /// The error of the check for finite values, the same for every engine.
 pub fn not_finite(op: &str, loc: Loc) -> Diagnostic {
     Diagnostic::new(format!("{op}: made a value that is not finite out of finite operands"))
+        .of_kind(ErrorKind::AssertionFailed)
         .at(loc, "NaN or infinity was made here")
 }

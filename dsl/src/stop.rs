@@ -35,7 +35,7 @@ impl StopFlag {
         let code = match kind {
             ErrorKind::Cancelled => CANCELLED,
             ErrorKind::DeadlineExceeded => DEADLINE_EXCEEDED,
-            ErrorKind::Invalid => panic!("{kind:?} is no reason to stop"),
+            _ => panic!("{kind:?} is no reason to stop"),
         };
         // Nothing else is handed over with the flag, so the order of other accesses does not matter. A flag that was set keeps its reason.
         let _ = self.0.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
@@ -69,7 +69,7 @@ pub fn stopped(kind: ErrorKind, graph: &str, loops: impl IntoIterator<Item = Loc
         ErrorKind::DeadlineExceeded => format!("the call of `{graph}` did not end before its deadline"),
         _ => format!("the call of `{graph}` was cancelled"),
     };
-    let mut error = Diagnostic { kind, ..Diagnostic::new(message) };
+    let mut error = Diagnostic::new(message).of_kind(kind);
     for place in loops {
         let label = if error.labels.is_empty() { "this loop was running" } else { "inside of this one" };
         error = error.at(place, label);

@@ -145,7 +145,10 @@ impl Deadline {
         let mut clock = clock();
         if !clock.runs {
             let thread = std::thread::Builder::new().name("anabranch-deadlines".to_owned()).spawn(watch_the_clock);
-            thread.map_err(|e| Diagnostic::new(format!("the thread that watches deadlines did not start: {e}")))?;
+            thread.map_err(|e| {
+                Diagnostic::new(format!("the thread that watches deadlines did not start: {e}"))
+                    .of_kind(ErrorKind::ResourceExhausted)
+            })?;
             clock.runs = true;
         }
         let id = clock.next_id;

@@ -9,7 +9,7 @@ use crate::results::Results;
 use crate::state::Guard;
 use anabranch_dsl::interp::{self, Datum, Surroundings};
 use anabranch_dsl::ir::dependence;
-use anabranch_dsl::{DType, Diagnostic, Dim, Graph, HostTensor, Result, TensorType, Type, autodiff, passes};
+use anabranch_dsl::{DType, Diagnostic, Dim, ErrorKind, Graph, HostTensor, Result, TensorType, Type, autodiff, passes};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::fmt;
@@ -395,7 +395,7 @@ fn failure(graph: &Graph, what: &str, why: &str) -> Diagnostic {
     let message = format!("`{}` cannot be compiled, which is an error of the compiler: no {what}: {why}", graph.name);
     let help =
         "please report it; `Session::builder().interpreter_fallback(true)` runs such functions by the interpreter";
-    Diagnostic::new(message).help(help)
+    Diagnostic::new(message).of_kind(ErrorKind::Internal).help(help)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::cast::converted;
 use super::{EvalCx, OpDef, OpError};
 use crate::ir::{Attr, Attrs};
-use crate::{DType, HostTensor, TensorType};
+use crate::{DType, ErrorKind, HostTensor, TensorType};
 
 /// Operations that take elements as they are, whatever their type is: they move them, or know 16-bit floats themselves.
 const DIRECT: &[&str] = &[
@@ -48,7 +48,8 @@ impl OpDef {
     pub fn evaluate(&self, cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
         let bytes = cx.ty.shape.size().map_or(0, |n| n.saturating_mul(cx.ty.dtype.size()));
         if bytes >= LARGE && Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
-            return Err(OpError::new(format!("{} needs {bytes} bytes of memory, more than there is", cx.ty)));
+            let message = format!("{} needs {bytes} bytes of memory, more than there is", cx.ty);
+            return Err(OpError { kind: ErrorKind::ResourceExhausted, ..OpError::new(message) });
         }
         let has_halves = cx.ty.dtype.is_half() || cx.operands.iter().any(|t| t.dtype().is_half());
         if !has_halves || !self.widens() {

@@ -12,7 +12,7 @@
 
 use crate::autodiff::GradNode;
 use crate::ir::{AttrKind, Attrs};
-use crate::{Any, Diagnostic, Element, HostTensor, Loc, TensorType, Type, trace};
+use crate::{Any, Diagnostic, Element, ErrorKind, HostTensor, Loc, TensorType, Type, trace};
 use prim_table::family;
 
 mod attention;
@@ -228,12 +228,14 @@ pub struct OpError {
     pub label: String,
     /// What to do.
     pub help: Option<String>,
+    /// What kind of error it is.
+    pub kind: ErrorKind,
 }
 
 impl OpError {
     /// An error without details.
     pub fn new(message: impl Into<String>) -> OpError {
-        OpError { message: message.into(), label: String::new(), help: None }
+        OpError { message: message.into(), label: String::new(), help: None, kind: ErrorKind::Invalid }
     }
 
     /// Says what is to be seen at the place.
@@ -253,7 +255,7 @@ impl OpError {
     /// The error at a place, of the operation `op`.
     pub fn at(self, op: &str, loc: Loc) -> Diagnostic {
         let error = Diagnostic::new(format!("{op}: {}", self.message)).at(loc, self.label);
-        Diagnostic { help: self.help, ..error }
+        Diagnostic { help: self.help, kind: self.kind, ..error }
     }
 }
 

@@ -8,7 +8,7 @@ use super::stack::{add_bytes, grow};
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::interp::list::HostList;
 use anabranch_dsl::ir::ListOp;
-use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType};
+use anabranch_dsl::{DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType};
 
 /// A list. Its memory stays when it is emptied.
 #[derive(Clone, Debug)]
@@ -154,7 +154,9 @@ impl List {
     fn too_large(&self, op: &ListOp, len: usize, loc: Loc) -> Diagnostic {
         let bytes = len as u128 * self.bytes.max(1) as u128;
         let message = format!("{}: {len} elements need {bytes} bytes of memory, more than there is", op.name());
-        Diagnostic::new(message).at(loc, format!("the elements: {}", self.element))
+        Diagnostic::new(message)
+            .of_kind(ErrorKind::ResourceExhausted)
+            .at(loc, format!("the elements: {}", self.element))
     }
 
     fn item(&self, i: usize) -> &[u8] {

@@ -7,7 +7,7 @@ use crate::program::{Contents, Options, Program};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{Datum, Surroundings};
 use anabranch_dsl::ir::{Op, Value};
-use anabranch_dsl::{Diagnostic, Graph, Result, TensorType, passes};
+use anabranch_dsl::{Diagnostic, ErrorKind, Graph, Result, TensorType, passes};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +59,10 @@ impl CpuDevice {
             .thread_name(move |i| format!("{name} thread {i}"))
             .start_handler(|_| IS_DEVICE.set(true))
             .build()
-            .map_err(|e| Diagnostic::new(format!("the threads of {} did not start: {e}", name_of(self))))?;
+            .map_err(|e| {
+                Diagnostic::new(format!("the threads of {} did not start: {e}", name_of(self)))
+                    .of_kind(ErrorKind::ResourceExhausted)
+            })?;
         Ok(self.threads.get_or_init(|| threads))
     }
 }

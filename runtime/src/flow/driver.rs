@@ -182,7 +182,7 @@ impl Driver {
         let node = self.last_node(part, kernel);
         let known = error.labels.iter().any(|(loc, _)| *loc != Loc::UNKNOWN);
         let error = match (error.kind, node) {
-            (ErrorKind::Invalid, _) => error,
+            (kind, _) if !kind.is_stop() => error,
             // A loop inside was running.
             (_, Some(node)) if known => {
                 self.loops_around(node).into_iter().fold(error, |e, loc| e.at(loc, "inside of this one"))
@@ -287,11 +287,11 @@ impl Run<'_> {
 
     /// The error because of which a step ends. Where it was stopped, that may be one of which nobody has heard yet.
     fn first_error(&mut self, error: Diagnostic) -> Diagnostic {
-        while error.kind != ErrorKind::Invalid
+        while error.kind.is_stop()
             && let Some(event) = self.step.event()
         {
             if let Err(earlier) = self.happened(event)
-                && earlier.kind == ErrorKind::Invalid
+                && !earlier.kind.is_stop()
             {
                 return earlier;
             }

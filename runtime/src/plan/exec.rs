@@ -124,7 +124,8 @@ impl Plan {
     /// The error of a plan for which there is not enough memory.
     fn too_large(&self, n_output_bytes: usize) -> Diagnostic {
         let bytes = self.arena_bytes.saturating_add(n_output_bytes);
-        let error = Diagnostic::new(format!("`{}` needs {bytes} bytes of memory, more than there is", self.name));
+        let error = Diagnostic::new(format!("`{}` needs {bytes} bytes of memory, more than there is", self.name))
+            .of_kind(ErrorKind::ResourceExhausted);
         let views =
             self.steps.iter().filter_map(|step| if let Out::View(v) = &step.out { Some((step, v)) } else { None });
         match views.max_by_key(|(_, view)| view.n_bytes()) {
@@ -404,6 +405,7 @@ impl Plan {
         Diagnostic::new(format!(
             "`{name}`: what a loop saves for its gradient needs {bytes} bytes of memory, more than there is"
         ))
+        .of_kind(ErrorKind::ResourceExhausted)
         .at(loc, "saved here in each iteration")
         .help("put the body into a `checkpoint`, or take fewer iterations at once")
     }
