@@ -2,14 +2,35 @@
 //!
 //! An [`Optimizer`] says what the next value of one variable is; everything else is shared. Its own state are variables, made
 //! when a parameter is first seen, so it lives where they live and is saved like them.
+//!
+//! The path of such a variable is that of the parameter in its model and the name of the slot:
+//! `hidden.weight.adam_m`. So a saved state still fits a model to which layers were added
+//! elsewhere. The model is the one that the optimizer saw first: given to
+//! [`prepare`](Optimizer::prepare) or [`minimize`](Optimizer::minimize), or to [`model_gradients`]
+//! in the function that applies them. Of a parameter that it knows only by a gradient, the name
+//! takes the place of the path. If two parameters of one optimizer have the same path, as those of
+//! two models, the one that was seen later gets a number: `hidden.weight_2.adam_m`. When a
+//! parameter is dropped, so is what the optimizer keeps for it.
+//!
+//! ```
+//! use anabranch_dsl::{nn::{Init, Linear}, optim::{Adam, Optimizer}, prelude::*};
+//!
+//! let (init, adam) = (Init::new(0), Adam::new(0.1));
+//! let model = [Linear::new(&init, 2, 3)];
+//! adam.prepare(&model);
+//! let paths: Vec<String> = adam.vars().into_iter().map(|(path, _)| path).collect();
+//! assert_eq!(paths, ["steps", "0.weight.adam_m", "0.weight.adam_v", "0.bias.adam_m", "0.bias.adam_v"]);
+//! drop(model);
+//! assert_eq!(adam.vars().len(), 1);
+//! ```
 
 use crate::autodiff::var_gradients;
 use crate::device::{self, Scope};
-use crate::trace::{assign_var, called_at, constant, fail, read_var};
-use crate::var::Path;
+use crate::trace::{assign_var, called_at, constant, fail, note_var_path, read_var, var_path};
+use crate::var::{DropWatcher, Path};
 use crate::{Any, AnyVar, Diagnostic, HostTensor, Loc, Module, Operand, Tensor};
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A rule by which variables follow their gradients.
 pub trait Optimizer {
@@ -24,8 +45,9 @@ pub trait Optimizer {
     /// The next value of `var`, now `value`, with gradient `grad`; `rate` is a scalar of its element type.
     fn update(&self, var: &AnyVar, value: Any, grad: Any, rate: Any, step: Option<Any>) -> Any;
 
-    /// Makes the state that it keeps for `var`, if there is none yet.
-    fn prepare_var(&self, _var: &AnyVar) {}
+    /// Makes the state that it keeps for `var`, if there is none yet; `path` is that of the
+    /// variable in its model.
+    fn prepare_var(&self, _path: &str, _var: &AnyVar) {}
 
     /// Makes the state that it keeps for the variables of `model`. Updating them does so as well; loading the state of an
     /// earlier run comes before that.
@@ -33,7 +55,7 @@ pub trait Optimizer {
     where
         Self: Sized,
     {
-        float_vars(model).iter().for_each(|var| self.prepare_var(var));
+        float_vars(model).iter().for_each(|(path, var)| self.prepare_var(path, var));
     }
 
     /// Differentiates `loss` with respect to the variables of `model` and updates them.
@@ -80,14 +102,17 @@ pub trait Optimizer {
 /// The gradients of a loss with respect to all float variables of a model that are [trained](AnyVar::is_trained).
 #[track_caller]
 pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyVar, Any)> {
-    let vars = float_vars(model);
+    let (paths, vars): (Vec<String>, Vec<AnyVar>) = float_vars(model).into_iter().unzip();
     let gradients = var_gradients(loss, &vars);
+    vars.iter().zip(paths).for_each(|(var, path)| note_var_path(var, path));
     vars.into_iter().zip(gradients).collect()
 }
 
-/// The variables of a model that are trained: those that have gradients, but for those that are to be left alone.
-fn float_vars<M: Module + ?Sized>(model: &M) -> Vec<AnyVar> {
-    model.vars().into_iter().map(|(_, v)| v).filter(|v| v.is_trained() && v.ty().dtype.is_float()).collect()
+/// The variables of a model that are trained, with their paths: those that have gradients, but for
+/// those that are to be left alone.
+fn float_vars<M: Module + ?Sized>(model: &M) -> Vec<(String, AnyVar)> {
+    let is_updated = |v: &AnyVar| v.is_trained() && v.ty().dtype.is_float();
+    model.vars().into_iter().filter(|(_, v)| is_updated(v)).collect()
 }
 
 /// Scales gradients down together so that the root of the sum of all their squares is at most `max` (Pascanu et al. 2013).
@@ -108,30 +133,75 @@ pub fn clip_global_norm(gradients: &mut [(AnyVar, Any)], max: f32) {
     });
 }
 
-/// Variables that belong to other variables, made on first use.
+/// Variables that belong to other variables, made on first use, and dropped with these.
 #[derive(Debug, Default)]
-struct Slots(Mutex<HashMap<u64, Vec<AnyVar>>>);
+struct Slots(Arc<SlotTable>);
+
+/// The slots of each variable, by its identity.
+#[derive(Debug, Default)]
+struct SlotTable(Mutex<BTreeMap<u64, SlotsOfVar>>);
+
+#[derive(Debug)]
+struct SlotsOfVar {
+    /// The path of the variable, unlike those of all others in the table.
+    path: String,
+    /// Whether the path is that of the variable in a model, and not its name.
+    of_model: bool,
+    vars: Vec<(&'static str, AnyVar)>,
+}
+
+impl SlotTable {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, SlotsOfVar>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DropWatcher for SlotTable {
+    fn dropped(&self, id: u64) {
+        // The slots are variables that others may watch, so they are dropped when the table is
+        // free.
+        let slots = self.lock().remove(&id);
+        drop(slots);
+    }
+}
 
 impl Slots {
-    /// The slot variables of `var`, zeros of its type at first, and where it is.
-    fn of<const N: usize>(&self, var: &AnyVar, names: [&str; N]) -> [AnyVar; N] {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let slots = slots.entry(var.id()).or_insert_with(|| {
-            let zeros = HostTensor::zeros(var.ty().dtype, var.init().shape());
-            let slot = |name: &&str| AnyVar::new(format!("{}.{name}", var.name()), zeros.clone());
-            names.iter().map(|name| slot(name).with_devices(var.devices())).collect()
-        });
-        std::array::from_fn(|i| slots[i].clone())
+    /// The slot variables of `var`, zeros of its type at first, and where it is. `path` is that of
+    /// `var` in its model, if that is known.
+    fn of<const N: usize>(&self, var: &AnyVar, path: Option<&str>, names: [&'static str; N]) -> [AnyVar; N] {
+        let mut table = self.0.lock();
+        // The path of a model that is one variable is empty.
+        let path = path.filter(|path| !path.is_empty());
+        if table.get(&var.id()).is_none_or(|slots| path.is_some() && !slots.of_model) {
+            let wanted = path.unwrap_or(var.name());
+            let taken = |path: &str| table.iter().any(|(&id, slots)| id != var.id() && slots.path == path);
+            let numbered = || (2..).map(|i| format!("{wanted}_{i}")).find(|path| !taken(path));
+            let unique = if taken(wanted) { numbered().expect("some number is free") } else { wanted.to_owned() };
+            let slots = table.entry(var.id()).or_insert_with(|| {
+                let watcher: Weak<dyn DropWatcher> = Arc::<SlotTable>::downgrade(&self.0);
+                var.watch(watcher);
+                let zeros = HostTensor::zeros(var.ty().dtype, var.init().shape());
+                let slot = |&name: &&'static str| {
+                    let slot = AnyVar::new(format!("{}.{name}", var.name()), zeros.clone());
+                    (name, slot.with_devices(var.devices()))
+                };
+                SlotsOfVar { path: String::new(), of_model: false, vars: names.iter().map(slot).collect() }
+            });
+            (slots.path, slots.of_model) = (unique, path.is_some());
+        }
+        let slots = &table[&var.id()].vars;
+        std::array::from_fn(|i| slots[i].1.clone())
     }
 
     fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
-        let slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = slots.iter().collect();
-        all.sort_by_key(|(id, _)| **id);
-        for (i, (_, vars)) in all.into_iter().enumerate() {
-            for var in vars {
-                path.with(&format!("{i}.{}", var.name()), |p| visit(p.as_str(), var));
-            }
+        // Whoever visits may make slots.
+        let all: Vec<(String, AnyVar)> = {
+            let table = self.0.lock();
+            let slots = table.values().flat_map(|of| of.vars.iter().map(|(name, var)| (&of.path, name, var)));
+            slots.map(|(path, name, var)| (format!("{path}.{name}"), var.clone())).collect()
+        };
+        for (name, var) in &all {
+            path.with(name, |p| visit(p.as_str(), var));
         }
     }
 }
@@ -165,8 +235,8 @@ impl Sgd {
         self
     }
 
-    fn velocity(&self, var: &AnyVar) -> AnyVar {
-        let [velocity] = self.slots.of(var, ["velocity"]);
+    fn velocity(&self, var: &AnyVar, path: Option<&str>) -> AnyVar {
+        let [velocity] = self.slots.of(var, path, ["velocity"]);
         velocity
     }
 }
@@ -176,9 +246,9 @@ impl Optimizer for Sgd {
         self.rate
     }
 
-    fn prepare_var(&self, var: &AnyVar) {
+    fn prepare_var(&self, path: &str, var: &AnyVar) {
         if self.momentum != 0.0 {
-            self.velocity(var);
+            self.velocity(var, Some(path));
         }
     }
 
@@ -186,7 +256,7 @@ impl Optimizer for Sgd {
         if self.momentum == 0.0 {
             return value - rate * grad;
         }
-        let velocity = self.velocity(var);
+        let velocity = self.velocity(var, var_path(var).as_deref());
         let v = read_var(&velocity) * f64::from(self.momentum) + grad;
         assign_var(&velocity, v);
         let direction = if self.nesterov { grad + v * f64::from(self.momentum) } else { v };
@@ -239,8 +309,8 @@ impl Adam {
         self
     }
 
-    fn moments(&self, var: &AnyVar) -> [AnyVar; 2] {
-        self.slots.of(var, ["adam_m", "adam_v"])
+    fn moments(&self, var: &AnyVar, path: Option<&str>) -> [AnyVar; 2] {
+        self.slots.of(var, path, ["adam_m", "adam_v"])
     }
 }
 
@@ -249,8 +319,8 @@ impl Optimizer for Adam {
         self.rate
     }
 
-    fn prepare_var(&self, var: &AnyVar) {
-        self.moments(var);
+    fn prepare_var(&self, path: &str, var: &AnyVar) {
+        self.moments(var, Some(path));
     }
 
     fn begin(&self) -> Option<Any> {
@@ -260,7 +330,7 @@ impl Optimizer for Adam {
     }
 
     fn update(&self, var: &AnyVar, value: Any, grad: Any, rate: Any, step: Option<Any>) -> Any {
-        let [first, second] = self.moments(var);
+        let [first, second] = self.moments(var, var_path(var).as_deref());
         let (b1, b2) = self.betas;
         let m = read_var(&first) * b1 + grad * (1.0 - b1);
         let v = read_var(&second) * b2 + grad * grad * (1.0 - b2);
@@ -280,5 +350,118 @@ impl Module for Adam {
     fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
         path.with("steps", |p| visit(p.as_str(), &self.steps));
         self.slots.visit(path, visit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{IntoArray, Var, gradients, trace};
+
+    fn paths(optimizer: &impl Module) -> Vec<String> {
+        optimizer.vars().into_iter().map(|(path, _)| path).collect()
+    }
+
+    /// A module with variables of these paths.
+    struct Model(Vec<(&'static str, Var<f32>)>);
+
+    impl Model {
+        fn new(paths: &[&'static str]) -> Model {
+            Model(paths.iter().map(|&path| (path, Var::new("w", 1.0))).collect())
+        }
+
+        fn loss(&self) -> Tensor {
+            self.0.iter().map(|(_, w)| w.get() * w.get()).reduce(|a, b| a + b).expect("there are variables")
+        }
+    }
+
+    impl Module for Model {
+        fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+            self.0.iter().for_each(|(name, var)| path.with(name, |p| visit(p.as_str(), var.any())));
+        }
+    }
+
+    fn step(f: impl Fn()) {
+        trace::trace("step", || {
+            f();
+            Vec::new()
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    #[test]
+    fn slots_have_the_paths_of_their_variables() {
+        let (before, after) = (Model::new(&["a.w", "b.w"]), Model::new(&["a.w", "new.w", "b.w"]));
+        for model in [&before, &after] {
+            let (sgd, applied, prepared) = [(); 3].map(|()| Sgd::new(0.1).momentum(0.9)).into();
+            step(|| sgd.minimize(model.loss(), model));
+            step(|| {
+                let mut gradients = model_gradients(model.loss(), model);
+                clip_global_norm(&mut gradients, 1.0);
+                applied.apply(0.1, &gradients);
+            });
+            prepared.prepare(model);
+            let expected: Vec<String> = model.0.iter().map(|(path, _)| format!("{path}.velocity")).collect();
+            assert_eq!([paths(&sgd), paths(&applied), paths(&prepared)], [(); 3].map(|()| expected.clone()));
+        }
+    }
+
+    #[test]
+    fn a_model_gives_its_paths_to_slots_that_had_only_names() {
+        let (model, sgd) = (Model::new(&["hidden.w"]), Sgd::new(0.1).momentum(0.9));
+        step(|| {
+            let w = &model.0[0].1;
+            let gradient = gradients(model.loss(), w.get());
+            sgd.apply(0.1, &[(w.any().clone(), gradient.untyped())]);
+        });
+        assert_eq!(paths(&sgd), ["w.velocity"]);
+        let slot = sgd.vars()[0].1.id();
+        sgd.prepare(&model);
+        assert_eq!((paths(&sgd), sgd.vars()[0].1.id()), (vec!["hidden.w.velocity".to_owned()], slot));
+        // The first model counts.
+        sgd.prepare(&[&model]);
+        assert_eq!(paths(&sgd), ["hidden.w.velocity"]);
+    }
+
+    #[test]
+    fn equal_paths_of_two_models_get_numbers() {
+        let (one, two, sgd) = (Model::new(&["w", "w_2"]), Model::new(&["w"]), Sgd::new(0.1).momentum(0.9));
+        sgd.prepare(&one);
+        sgd.prepare(&two);
+        assert_eq!(paths(&sgd), ["w.velocity", "w_2.velocity", "w_3.velocity"]);
+        sgd.prepare(&Var::<f32>::new("w", 1.0));
+        let bare = Var::<f32>::new("bare", [1.0].into_array());
+        sgd.prepare(&bare);
+        assert_eq!(paths(&sgd), ["w.velocity", "w_2.velocity", "w_3.velocity", "bare.velocity"]);
+        drop(one);
+        let three = Model::new(&["w"]);
+        sgd.prepare(&three);
+        assert_eq!(paths(&sgd), ["w_3.velocity", "bare.velocity", "w.velocity"]);
+    }
+
+    #[test]
+    fn slots_of_dropped_variables_are_dropped() {
+        struct Count(Mutex<Vec<u64>>);
+        impl DropWatcher for Count {
+            fn dropped(&self, id: u64) {
+                self.0.lock().unwrap().push(id);
+            }
+        }
+        let (model, adam) = (Model::new(&["a", "b"]), Adam::new(0.1));
+        adam.prepare(&model);
+        let count = Arc::new(Count(Mutex::default()));
+        let slots = adam.vars();
+        for (_, slot) in &slots[1..] {
+            let watcher: Weak<dyn DropWatcher> = Arc::<Count>::downgrade(&count);
+            slot.watch(watcher);
+        }
+        let mut ids: Vec<u64> = slots[1..].iter().map(|(_, slot)| slot.id()).collect();
+        drop(slots);
+        drop(model);
+        assert_eq!(paths(&adam), ["steps"]);
+        let mut dropped = count.0.lock().unwrap().clone();
+        dropped.sort_unstable();
+        ids.sort_unstable();
+        assert_eq!(dropped, ids);
     }
 }

@@ -7,8 +7,8 @@ use crate::device::{self, DevicePattern, IntoDevice, On};
 use crate::trace;
 use crate::{Array, Diagnostic, Element, HostTensor, IntoArray, Loc, Result, Tensor, TensorType};
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A variable whose element type is known at run time. Cloning gives another handle of the same variable.
 #[derive(Clone, Debug)]
@@ -22,6 +22,22 @@ struct Inner {
     init: HostTensor,
     is_trained: bool,
     on: Option<On>,
+    watchers: Mutex<Vec<Weak<dyn DropWatcher>>>,
+}
+
+/// Keeps something for variables, such as their values in a session, and frees it when they are
+/// dropped.
+pub trait DropWatcher: Send + Sync {
+    /// The last handle of the variable with this identity was dropped: nothing can name it any
+    /// more.
+    fn dropped(&self, id: u64);
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let watchers = self.watchers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        watchers.drain(..).filter_map(|watcher| watcher.upgrade()).for_each(|watcher| watcher.dropped(self.id));
+    }
 }
 
 impl AnyVar {
@@ -38,7 +54,8 @@ impl AnyVar {
     fn with(name: String, init: HostTensor, is_trained: bool) -> AnyVar {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        AnyVar(Arc::new(Inner { id, name, ty: init.ty(), init, is_trained, on: device::scope() }))
+        let (ty, on, watchers) = (init.ty(), device::scope(), Mutex::default());
+        AnyVar(Arc::new(Inner { id, name, ty, init, is_trained, on, watchers }))
     }
 
     /// The identity, unique in the process.
@@ -80,6 +97,15 @@ impl AnyVar {
     /// Whether this is the only handle of it: when it is dropped, nothing can name the variable any more.
     pub fn is_only_handle(&self) -> bool {
         Arc::strong_count(&self.0) == 1
+    }
+
+    /// Tells `watcher`, if it is still there then, when the last handle of the variable is dropped.
+    pub fn watch(&self, watcher: Weak<dyn DropWatcher>) {
+        let mut watchers = self.0.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.retain(|other| other.strong_count() > 0);
+        if !watchers.iter().any(|other| other.ptr_eq(&watcher)) {
+            watchers.push(watcher);
+        }
     }
 
     /// The value it has before anything was assigned.
@@ -272,10 +298,11 @@ module_tuples! {
     A 0, B 1, C 2, D 3, E 4, F 5;
 }
 
-/// Checks that a value fits a variable.
-pub fn check_value(var: &AnyVar, value: &HostTensor) -> Result<()> {
+/// Checks that a value fits a variable; `name` is what the variable is called in the error, its
+/// name or its path.
+pub fn check_value(name: &str, var: &AnyVar, value: &HostTensor) -> Result<()> {
     if value.ty() == *var.ty() {
         return Ok(());
     }
-    Err(crate::Diagnostic::new(format!("the variable `{}` is {}, the value {}", var.name(), var.ty(), value.ty())))
+    Err(Diagnostic::new(format!("the variable `{name}` is {}, the value {}", var.ty(), value.ty())))
 }

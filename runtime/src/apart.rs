@@ -1,38 +1,132 @@
-//! Steps that change variables, called from a thread pool of the caller's.
+//! The threads that compute a step, where these are not those of the caller.
 //!
-//! A thread of a rayon pool that waits for a part of its own work takes up other work of the pool in the meantime. If that is another call, which wants
-//! to lock a variable that the step below it holds, both wait forever. So such a step runs on threads that have nothing else to do
-//! than steps whose variables are locked already, and the caller's thread waits for it without taking up anything.
+//! Kernels are cut for the threads of the pool that they run in: rayon's own, unless a step runs on
+//! others.
+//!
+//! - A session with a [limit](crate::Builder::threads) has *teams* of so many threads. Each running step has a team for itself, so that no step waits for another
+//!   one, whose end nobody knows; an idle team is kept for the next step.
+//! - A thread of a rayon pool of the caller's that waits for a part of its own work takes up other work of the pool in the meantime. If that is another call,
+//! which wants to lock a variable that the step below it holds, both wait forever. So a step with
+//! variables runs on threads that have nothing else to do than steps whose variables are locked
+//! already, and the caller's thread waits for it without taking up anything.
 
 use crate::device;
 use crate::state::Guard;
+use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::cell::Cell;
 use std::panic::resume_unwind;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// The threads of a session with a limit.
+#[derive(Debug)]
+pub(crate) struct Teams {
+    /// Which session they are of, unique in the process.
+    id: u64,
+    /// Threads of each team.
+    n: usize,
+    idle: Mutex<Vec<ThreadPool>>,
+}
+
+/// Idle teams that a session keeps.
+const MAX_IDLE: usize = 16;
+
+thread_local! {
+    /// The id of the teams to which this thread belongs; 0 for other threads.
+    static TEAMS: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Teams {
+    /// Teams of `n` threads, of which none has started.
+    pub(crate) fn new(n: usize) -> Teams {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Teams { id: NEXT.fetch_add(1, Ordering::Relaxed), n, idle: Mutex::default() }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<ThreadPool>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A team that nobody else has.
+    fn take(&self) -> Result<ThreadPool> {
+        if let Some(team) = self.idle().pop() {
+            return Ok(team);
+        }
+        let id = self.id;
+        let team =
+            ThreadPoolBuilder::new().num_threads(self.n).thread_name(move |i| format!("session {id} thread {i}"));
+        let team = team.start_handler(move |_| TEAMS.set(id)).build();
+        team.map_err(|e| {
+            Diagnostic::new(format!("the threads of a session did not start: {e}"))
+                .of_kind(ErrorKind::ResourceExhausted)
+        })
+    }
+
+    /// Keeps a team for the next step.
+    fn give_back(&self, team: ThreadPool) {
+        let mut idle = self.idle();
+        if idle.len() < MAX_IDLE {
+            idle.push(team);
+        }
+    }
+}
 
 /// The locked variables of a step, lent to another thread.
 struct Lent<'a, 'g>(&'a mut [Guard<'g>]);
 
-// SAFETY: a guard is bound to its thread because it must be dropped there. Only the reference goes to another thread, in `run`, which returns after that one
-// has ended; a guard cannot be taken out of it, as there is no other to put in its place. What the guards give access to may be sent.
+// SAFETY: a guard is bound to its thread because it must be dropped there. Only the reference goes
+// to another thread, in `run_on`, which returns after that one has ended; a guard cannot be taken
+// out of it, as there is no other to put in its place. What the guards give access to may be sent.
 unsafe impl Send for Lent<'_, '_> {}
 
-/// Runs a step on locked variables, where nothing else can be taken up by the thread that runs it.
-pub(crate) fn run<R: Send>(guards: &mut [Guard<'_>], step: impl FnOnce(&mut [Guard<'_>]) -> R + Send) -> R {
-    let is_in_pool = rayon::current_thread_index().is_some() && !device::is_thread_of_device();
-    let Some(threads) = is_in_pool.then(threads).flatten() else { return step(guards) };
+/// Runs a step whose kernels may be cut for several threads: on a team of its session, if this has
+/// `teams`, and else where nothing can be taken up by the thread that runs it while variables are
+/// locked.
+pub(crate) fn run<R: Send>(
+    teams: Option<&Teams>,
+    guards: &mut [Guard<'_>],
+    step: impl FnOnce(&mut [Guard<'_>]) -> Result<R> + Send,
+) -> Result<R> {
+    // A kernel that calls a function waits for it. Devices have threads of their own, which are as
+    // many as they may be.
+    if device::is_thread_of_device() || teams.is_some_and(|teams| teams.id == TEAMS.get()) {
+        return step(guards);
+    }
+    if let Some(teams) = teams {
+        let team = teams.take()?;
+        let outcome = run_on(&team, guards, step);
+        teams.give_back(team);
+        return outcome;
+    }
+    let is_in_pool = rayon::current_thread_index().is_some() && !guards.is_empty();
+    match is_in_pool.then(threads).flatten() {
+        Some(threads) => run_on(threads, guards, step),
+        None => step(guards),
+    }
+}
+
+/// Runs a step on other threads. This one waits, and takes up nothing in the meantime.
+fn run_on<R: Send>(
+    threads: &ThreadPool,
+    guards: &mut [Guard<'_>],
+    step: impl FnOnce(&mut [Guard<'_>]) -> R + Send,
+) -> R {
     let lent = Lent(guards);
     let run = move || {
         // All of it is moved here: of a field alone the compiler would not know that it may be sent.
         let Lent(guards) = { lent };
         step(guards)
     };
+    if rayon::current_thread_index().is_none() {
+        return threads.install(run);
+    }
     // The new thread belongs to no pool, so it waits for one without taking up anything.
     let outcome = std::thread::scope(|scope| scope.spawn(|| threads.install(run)).join());
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// The threads of such steps; none if the system gives none.
+/// The threads of steps with variables that are called from a pool; none if the system gives none.
 fn threads() -> Option<&'static ThreadPool> {
     static THREADS: OnceLock<Option<ThreadPool>> = OnceLock::new();
     let name = |i| format!("step thread {i}");

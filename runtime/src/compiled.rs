@@ -21,6 +21,9 @@ pub(crate) struct Compiled {
     /// Of the function, for messages.
     name: String,
     cells: Vec<Arc<Cell>>,
+    /// The variables of the cells: the session keeps their values as long as something can call
+    /// this.
+    _vars: Vec<AnyVar>,
     lock_order: Vec<usize>,
     assigned: Vec<bool>,
 }
@@ -45,7 +48,7 @@ impl Compiled {
         };
         let engine = Engine::new(graph, &session.devices, &paths, options, state.results.clone())?;
         let lock_order = state::lock_order(&cells);
-        Ok(Compiled { engine, signature: signature.to_vec(), name, cells, lock_order, assigned })
+        Ok(Compiled { engine, signature: signature.to_vec(), name, cells, _vars: vars.to_vec(), lock_order, assigned })
     }
 
     /// Whether inputs are of the types it was compiled for.
@@ -75,8 +78,8 @@ impl Compiled {
         call: Option<&Call>,
         f: impl FnOnce(&mut [Guard<'_>], &StepCx<'_>) -> Result<T> + Send,
     ) -> Result<T> {
-        let run = |guards: &mut [Guard<'_>], cx: StepCx<'_>| match self.assigned.contains(&true) {
-            true => apart::run(guards, |guards| f(guards, &cx)),
+        let run = |guards: &mut [Guard<'_>], cx: StepCx<'_>| match self.engine.may_split() {
+            true => apart::run(session.teams.as_deref(), guards, |guards| f(guards, &cx)),
             false => f(guards, &cx),
         };
         let print = &session.print_to;

@@ -11,6 +11,7 @@ use crate::state::Guard;
 use crate::timeline::{Span, Timeline};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{StopFlag, Surroundings};
+use anabranch_dsl::ir::Value;
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,13 @@ pub(crate) struct Whole {
     program: Program,
     /// Where it was placed, with the name of the device, if there was something to choose.
     placed: Option<(Placement, DeviceName)>,
+    /// Whether some kernel may be cut for several threads.
+    may_split: bool,
 }
+
+/// A kernel none of whose tensors has more elements is too small for several threads, whatever it
+/// does.
+const FEW_ELEMENTS: usize = 1024;
 
 /// A graph on several devices.
 #[derive(Debug)]
@@ -68,7 +75,8 @@ impl Engine {
     ) -> Result<Engine> {
         let whole = |graph, placed| {
             let program = Program::with_results(graph, options, results.clone())?;
-            Ok(Engine::Whole(Box::new(Whole { program, placed })))
+            let may_split = has_large_values(program.graph());
+            Ok(Engine::Whole(Box::new(Whole { program, placed, may_split })))
         };
         let nothing_asked = devices.rules.is_empty() && !asks_for_devices(&graph);
         if (options.interpreted || devices.is_one()) && nothing_asked {
@@ -94,6 +102,14 @@ impl Engine {
         match self {
             Engine::Whole(whole) => whole.program.graph(),
             Engine::Parts(parts) => &parts.graph,
+        }
+    }
+
+    /// Whether a step may be computed by several threads.
+    pub(crate) fn may_split(&self) -> bool {
+        match self {
+            Engine::Whole(whole) => whole.may_split,
+            Engine::Parts(_) => true,
         }
     }
 
@@ -182,6 +198,17 @@ fn asks_for_devices(graph: &Graph) -> bool {
     let mut asks = graph.vars.iter().any(|v| v.on.is_some());
     graph.visit_nodes(graph.root(), &mut |node| asks |= graph.node(node).on.is_some());
     asks
+}
+
+/// Whether some tensor of a graph has many elements, or so many as only a run says.
+fn has_large_values(graph: &Graph) -> bool {
+    let is_large = |v: &Value| {
+        let shape = &graph.ty(*v).element().shape;
+        shape.size().is_none_or(|n| n > FEW_ELEMENTS)
+    };
+    let mut found = graph.inputs().iter().any(is_large);
+    graph.visit_nodes(graph.root(), &mut |node| found |= graph.node(node).results.iter().any(is_large));
+    found
 }
 
 impl Whole {

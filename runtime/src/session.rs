@@ -1,5 +1,6 @@
 //! Sessions: where functions are compiled and variables have their values.
 
+use crate::apart::Teams;
 use crate::device::{Devices, Modelled};
 use crate::flow;
 use crate::function::Function;
@@ -10,8 +11,10 @@ use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::function::GraphFn;
 use anabranch_dsl::var::check_value;
-use anabranch_dsl::{AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, Module, Result, Var};
+use anabranch_dsl::{AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, Loc, Module, Result, Var};
+use std::collections::HashMap;
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 /// A place where functions run: on the CPU of this machine, as one device or as several. It owns the present values of variables.
@@ -34,7 +37,17 @@ pub struct Session {
     pub(crate) devices: Arc<Devices>,
     pub(crate) run: Options,
     pub(crate) print_to: PrintTo,
+    /// The threads of its steps, if they are limited.
+    pub(crate) teams: Option<Arc<Teams>>,
 }
+
+// A panic leaves a session as it was, so a caught one harms nobody. Variables change at the very
+// end of a step, where nothing of the program or of the caller runs; whatever a lock protects is
+// whole at each place where something may panic, so locks are used on after a panic; the memory of
+// a step that panics is dropped. What prints is called through a shared reference, from several
+// threads at once: a panic in it is what other threads have to expect of it, too.
+impl UnwindSafe for Session {}
+impl RefUnwindSafe for Session {}
 
 /// Settings of a session.
 #[derive(Clone, Default)]
@@ -43,6 +56,7 @@ pub struct Builder {
     run: Options,
     print_to: Option<PrintTo>,
     cpus: Option<usize>,
+    threads: Option<usize>,
     measure: bool,
     modelled: Option<Vec<Modelled>>,
     rules: Vec<(String, String)>,
@@ -66,6 +80,9 @@ impl fmt::Debug for Session {
 
 /// CPU devices of a session, at most.
 const MAX_CPUS: usize = 1024;
+
+/// Threads of a session, at most.
+const MAX_THREADS: usize = 1024;
 
 impl Builder {
     /// Whether functions check every result for values that are not finite, unless they say otherwise themselves.
@@ -143,6 +160,31 @@ impl Builder {
         Builder { cpus: Some(n), ..self }
     }
 
+    /// Limits the threads that compute one call to `n`. Values do not depend on it, bit by bit.
+    ///
+    /// By default all sessions share one pool of threads, one for each core unless the variable
+    /// `RAYON_NUM_THREADS` of the environment says otherwise, and a call from inside of a rayon
+    /// pool uses the threads of that pool. With a limit the threads are the session's own: each
+    /// call that runs has `n` of them, so calls never wait for each other, and a server that runs
+    /// many calls at once has many times `n`; the thread that calls sleeps. Small calls, in which
+    /// no kernel is worth several threads, run on the thread that calls, with or without a limit.
+    /// Several CPU devices have equal shares of the `n` threads, at least one each. Placement does
+    /// not look at the limit.
+    ///
+    /// ```
+    /// use anabranch_dsl::prelude::*;
+    /// use anabranch_runtime::Session;
+    ///
+    /// let session = Session::builder().threads(1).build()?;
+    /// let f = session.function(|x: Tensor| x.matmul(x).sum())?;
+    /// assert_eq!(f.call([[1.0, 2.0], [3.0, 4.0]])?, 54.0);
+    /// assert!(Session::builder().threads(0).build().is_err());
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
+    pub fn threads(self, n: usize) -> Builder {
+        Builder { threads: Some(n), ..self }
+    }
+
     /// Whether it is measured what several CPU devices can do, which takes some tens of milliseconds when the session is made; else, as by
     /// default, placement takes them for cores of a usual machine. A measured session may place a function otherwise than another one
     /// on the same machine, and so round sums in another order. [`Function::explain`] shows the rates.
@@ -197,7 +239,9 @@ impl Builder {
     /// The session.
     ///
     /// # Errors
-    /// If there are no devices or more than 1,024 CPU devices, CPU devices beside modelled ones, a rule that is wrong or names a device that is not there, or no iteration may run.
+    /// If there are no devices or more than 1,024 CPU devices, no threads or more than 1,024, CPU
+    /// devices beside modelled ones, a rule that is wrong or names a device that is not there, or
+    /// no iteration may run.
     pub fn build(self) -> Result<Session> {
         if self.cpus == Some(0) {
             return Err(Diagnostic::new("a session of no CPU devices").help("give `cpus` at least 1"));
@@ -205,6 +249,10 @@ impl Builder {
         if let Some(n) = self.cpus.filter(|&n| n > MAX_CPUS) {
             let message = format!("a session of {n} CPU devices: there may be {MAX_CPUS}");
             return Err(Diagnostic::new(message).help("they share the cores of one machine"));
+        }
+        if let Some(n) = self.threads.filter(|n| !(1..=MAX_THREADS).contains(n)) {
+            let message = format!("a session of {n} threads");
+            return Err(Diagnostic::new(message).help(format!("give `threads` at least 1 and at most {MAX_THREADS}")));
         }
         if self.modelled.as_ref().is_some_and(Vec::is_empty) {
             return Err(Diagnostic::new("a session without a device: no modelled one was given"));
@@ -222,6 +270,7 @@ impl Builder {
         }
         let devices = Devices::new(
             self.cpus.unwrap_or(1),
+            self.threads,
             self.modelled.as_deref().unwrap_or_default(),
             self.measure,
             rules,
@@ -231,6 +280,7 @@ impl Builder {
             state: Arc::default(),
             devices: Arc::new(devices),
             run: self.run,
+            teams: self.threads.map(|n| Arc::new(Teams::new(n))),
             print_to: self.print_to.unwrap_or_else(|| Arc::new(|stream: Stream, text: &str| stream.write(text))),
         })
     }
@@ -249,6 +299,9 @@ impl Session {
 
     /// A function that runs in this session. It is traced and compiled when it is called first with arguments of
     /// given types, and that again for each other combination of types.
+    ///
+    /// In messages a function has its name, and a closure the line at which it is given to this
+    /// method.
     pub fn function<Args, F: GraphFn<Args>>(&self, f: F) -> Result<Function<F, Args>> {
         Ok(Function::new(self.clone(), f))
     }
@@ -281,8 +334,9 @@ impl Session {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     pub fn name_variables(&self, name: &str, module: &(impl Module + ?Sized)) {
-        let paths = module.vars().into_iter().map(|(path, var)| (var.id(), format!("{name}.{path}")));
-        self.state.paths().extend(paths);
+        let mut vars = module.vars();
+        vars.iter_mut().for_each(|(path, _)| path.insert_str(0, &format!("{name}.")));
+        self.state.name(&vars);
     }
 
     /// The present value of a variable.
@@ -312,7 +366,7 @@ impl Session {
     }
 
     fn set_any(&self, var: &AnyVar, value: HostTensor) -> Result<()> {
-        check_value(var, &value)?;
+        check_value(var.name(), var, &value)?;
         *self.state.cell(var).write() = value;
         Ok(())
     }
@@ -325,25 +379,66 @@ impl Session {
         paths.into_iter().zip(guards.iter().map(|g| g.tensor().clone())).collect()
     }
 
-    /// Gives all variables of a module values, found by their paths; other entries are an error, as is a missing
-    /// or a second one. Nothing
-    /// changes if there is an error, and no step sees some of the values only.
+    /// Gives all variables of a module values, found by their paths. Nothing changes if there is an
+    /// error, and no step sees some of the values only.
+    ///
+    /// The state of an optimizer is that of the variables that it has seen:
+    /// [`prepare`](anabranch_dsl::optim::Optimizer::prepare) it for the model before its state is
+    /// loaded.
+    ///
+    /// # Errors
+    /// A variable without a value, a value without a variable, a second value of one path, or one
+    /// of another type: the error names the paths.
+    ///
+    /// ```
+    /// use anabranch_dsl::{nn::{Init, Linear}, optim::{Adam, Optimizer}, prelude::*};
+    /// use anabranch_runtime::Session;
+    ///
+    /// let (session, init) = (Session::new()?, Init::new(0));
+    /// let (model, adam) = (Linear::new(&init, 2, 1), Adam::new(0.1));
+    /// adam.prepare(&model);
+    /// let saved = session.state(&adam);
+    ///
+    /// let adam = Adam::new(0.1);
+    /// let error = session.load_state(&adam, &saved).unwrap_err();
+    /// assert!(error.message.starts_with("the module has no variable `weight.adam_m`"), "{error}");
+    /// adam.prepare(&model);
+    /// session.load_state(&adam, &saved)?;
+    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// ```
     pub fn load_state(&self, module: &impl Module, values: &[(String, HostTensor)]) -> Result<()> {
         let vars = module.vars();
-        let mut found = Vec::new();
-        for (path, var) in &vars {
-            let Some((_, value)) = values.iter().find(|(p, _)| p == path) else {
-                return Err(Diagnostic::new(format!("there is no value for the variable `{path}`")));
-            };
-            check_value(var, value)?;
-            found.push(value);
+        let value_of = by_path(values)
+            .map_err(|path| Diagnostic::new(format!("there are two values for the variable `{path}`")))?;
+        let var_of = by_path(&vars).map_err(|path| {
+            Diagnostic::new(format!("two variables of the module have the path `{path}`"))
+                .help("a value is found by its path: give the parts of the module different names")
+        })?;
+        let missing = listed(vars.iter().map(|(path, _)| path).filter(|path| !value_of.contains_key(path.as_str())));
+        let unknown = listed(values.iter().map(|(path, _)| path).filter(|path| !var_of.contains_key(path.as_str())));
+        let missing = missing.map(|paths| format!("there is no value for the {paths}"));
+        let unknown = unknown.map(|paths| format!("the module has no {paths}"));
+        match (missing, unknown) {
+            (None, None) => {}
+            (Some(missing), None) => {
+                return Err(
+                    Diagnostic::new(missing).help("`session.state(&module)` has a value for each of its variables")
+                );
+            }
+            (missing, Some(unknown)) => {
+                let error = match missing {
+                    None => Diagnostic::new(unknown),
+                    Some(missing) => Diagnostic::new(missing).at(Loc::UNKNOWN, unknown),
+                };
+                return Err(error.help(
+                    "the state of an optimizer is that of the variables that it has seen: \
+                     call `prepare(&model)` on it before `load_state`",
+                ));
+            }
         }
-        if let Some((path, _)) = values.iter().find(|(p, _)| !vars.iter().any(|(q, _)| p == q)) {
-            return Err(Diagnostic::new(format!("the module has no variable `{path}`")));
-        }
-        let mut seen = std::collections::HashSet::new();
-        if let Some((path, _)) = values.iter().find(|(p, _)| !seen.insert(p)) {
-            return Err(Diagnostic::new(format!("there are two values for the variable `{path}`")));
+        let found: Vec<&HostTensor> = vars.iter().map(|(path, _)| value_of[path.as_str()]).collect();
+        for ((path, var), value) in vars.iter().zip(&found) {
+            check_value(path, var, value)?;
         }
         let cells = self.state.cells(vars.iter().map(|(_, v)| v));
         let mut guards = state::lock(&cells, &state::lock_order(&cells), &vec![true; cells.len()]);
@@ -351,5 +446,28 @@ impl Session {
             *guard.tensor_mut() = value.clone();
         }
         Ok(())
+    }
+}
+
+/// What has which path; the first path that two have is the error.
+fn by_path<T>(all: &[(String, T)]) -> Result<HashMap<&str, &T>, &str> {
+    let mut of_path = HashMap::new();
+    for (path, value) in all {
+        if of_path.insert(path.as_str(), value).is_some() {
+            return Err(path);
+        }
+    }
+    Ok(of_path)
+}
+
+/// Variables by their paths, in words: the first ones of many; none if there are none.
+fn listed<'a>(paths: impl Iterator<Item = &'a String>) -> Option<String> {
+    const SHOWN: usize = 4;
+    let paths: Vec<String> = paths.map(|path| format!("`{path}`")).collect();
+    match &paths[..] {
+        [] => None,
+        [one] => Some(format!("variable {one}")),
+        [all @ .., last] if all.len() < SHOWN => Some(format!("variables {} and {last}", all.join(", "))),
+        [first @ ..] => Some(format!("variables {} and {} more", first[..SHOWN].join(", "), first.len() - SHOWN)),
     }
 }

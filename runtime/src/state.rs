@@ -7,17 +7,19 @@
 
 use crate::results::Results;
 use anabranch_dsl::interp::StopFlag;
+use anabranch_dsl::var::DropWatcher;
 use anabranch_dsl::{AnyVar, HostTensor};
 use std::collections::HashMap;
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult,
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult, Weak,
 };
 use std::time::Duration;
 
 /// The value of one variable in one session.
 #[derive(Debug)]
 pub(crate) struct Cell {
-    pub(crate) var: AnyVar,
+    /// The identity of the variable.
+    id: u64,
     value: RwLock<HostTensor>,
 }
 
@@ -43,7 +45,8 @@ impl Cell {
     }
 }
 
-/// What a session keeps: all variables that it has met and that something can still name, and memory.
+/// The values of all variables that a session has met and that something can still name, and
+/// memory.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     cells: Mutex<HashMap<u64, Arc<Cell>>>,
@@ -53,25 +56,49 @@ pub(crate) struct State {
     pub(crate) results: Arc<Results>,
 }
 
+impl DropWatcher for State {
+    /// A session does not grow with every model that it ever saw.
+    fn dropped(&self, id: u64) {
+        let cell = self.lock_cells().remove(&id);
+        let path = self.paths().remove(&id);
+        drop((cell, path));
+    }
+}
+
 impl State {
-    /// The paths of variables, by identity.
+    fn lock_cells(&self) -> MutexGuard<'_, HashMap<u64, Arc<Cell>>> {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The paths of variables, by identity. No handle of a variable may be dropped while they are
+    /// locked.
     pub(crate) fn paths(&self) -> MutexGuard<'_, HashMap<u64, String>> {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cell of a variable, with its initial value when it is met first.
-    pub(crate) fn cell(&self, var: &AnyVar) -> Arc<Cell> {
-        let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(Cell { var: var.clone(), value: RwLock::new(var.init().clone()) });
-        cells.entry(var.id()).or_insert_with(new).clone()
+    /// Gives variables paths, for rules.
+    pub(crate) fn name(self: &Arc<State>, vars: &[(String, AnyVar)]) {
+        for (path, var) in vars {
+            var.watch(self.watcher());
+            self.paths().insert(var.id(), path.clone());
+        }
     }
 
-    /// The cells of variables, in their order. Before, the cells of variables that nothing can name any more are dropped: so
-    /// a session does not grow with every model that it ever saw.
-    pub(crate) fn cells<'a>(&self, vars: impl IntoIterator<Item = &'a AnyVar>) -> Vec<Arc<Cell>> {
-        // A cell that only the map holds, of a variable that only the cell holds: no other thread can come to either.
-        let is_named = |cell: &Arc<Cell>| Arc::strong_count(cell) > 1 || !cell.var.is_only_handle();
-        self.cells.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, cell| is_named(cell));
+    fn watcher(self: &Arc<State>) -> Weak<dyn DropWatcher> {
+        Arc::<State>::downgrade(self)
+    }
+
+    /// The cell of a variable, with its initial value when it is met first.
+    pub(crate) fn cell(self: &Arc<State>, var: &AnyVar) -> Arc<Cell> {
+        let new = || {
+            var.watch(self.watcher());
+            Arc::new(Cell { id: var.id(), value: RwLock::new(var.init().clone()) })
+        };
+        self.lock_cells().entry(var.id()).or_insert_with(new).clone()
+    }
+
+    /// The cells of variables, in their order.
+    pub(crate) fn cells<'a>(self: &Arc<State>, vars: impl IntoIterator<Item = &'a AnyVar>) -> Vec<Arc<Cell>> {
         vars.into_iter().map(|var| self.cell(var)).collect()
     }
 }
@@ -143,7 +170,7 @@ const BETWEEN_TRIES: Duration = Duration::from_micros(200);
 /// The order in which cells are locked.
 pub(crate) fn lock_order(cells: &[Arc<Cell>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..cells.len()).collect();
-    order.sort_by_key(|&i| cells[i].var.id());
+    order.sort_by_key(|&i| cells[i].id);
     order
 }
 
@@ -152,18 +179,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_that_nothing_names_are_forgotten() {
-        let state = State::default();
+    fn values_and_paths_of_dropped_variables_are_dropped() {
+        let state = Arc::new(State::default());
         let var = |name| AnyVar::new(name, HostTensor::scalar(1.0f32));
-        let (named, dropped, in_use) = (var("named"), var("dropped"), var("in_use"));
-        let held = state.cells([&named, &dropped, &in_use]).remove(2);
+        let (named, dropped) = (var("named"), var("dropped"));
+        state.name(&[("model.named".to_owned(), named.clone()), ("model.dropped".to_owned(), dropped.clone())]);
+        let cells = state.cells([&named, &dropped]);
         *state.cell(&named).write() = HostTensor::scalar(2.0f32);
-        drop((dropped, in_use));
-        assert_eq!(state.cells([]).len(), 0);
-        let mut names: Vec<_> = state.cells.lock().unwrap().values().map(|c| c.var.name().to_owned()).collect();
-        names.sort();
-        assert_eq!(names, ["in_use", "named"]);
+        drop(dropped);
+        assert_eq!(state.lock_cells().keys().collect::<Vec<_>>(), [&named.id()]);
+        assert_eq!(state.paths().values().collect::<Vec<_>>(), ["model.named"]);
         assert_eq!(*state.cell(&named).read(), HostTensor::scalar(2.0f32));
-        drop(held);
+        // A step that runs keeps its cells; the variable may outlive the session.
+        assert_eq!(*cells[1].read(), HostTensor::scalar(1.0f32));
+        drop(state);
+        drop(named);
     }
 }

@@ -1,7 +1,9 @@
-//! Steps leave no memory behind, however many there are: an allocator counts what is live in the whole process.
+//! Steps leave no memory behind, however many there are: an allocator counts what is live in the
+//! whole process.
 //!
-//! Each case warms up for as many steps as it is measured for. A container that grows by an element in each step so either allocates in each step or
-//! doubles its memory once in the time that is measured, and both are seen. There is one test function, as other tests would be counted, too.
+//! Each case warms up for as many steps as it is measured for. A container that grows by an element
+//! in each step so either allocates in each step or doubles its memory once in the time that is
+//! measured, and both are seen. There is one test function, as other tests would be counted, too.
 //! `ANABRANCH_SLOW=1` measures 100,000 steps of each case.
 
 use anabranch_dsl::format::Stream;
@@ -41,7 +43,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Steps of one case, by default.
-const STEPS: isize = 256;
+const STEPS: isize = 96;
 
 /// How many steps a case has: fewer if each waits for a time to pass.
 #[derive(Clone, Copy, PartialEq)]
@@ -50,8 +52,8 @@ enum Pace {
     Waits,
 }
 
-/// Fails if steps leave memory behind: in each of three times, of which each is twice as long as the one before. What happens once, as threads of a device
-/// that start, is seen in one of them.
+/// Fails if steps leave memory behind: in each of three times, of which each is twice as long as
+/// the one before. What happens once, as threads of a device that start, is seen in one of them.
 fn check(case: &str, pace: Pace, mut step: impl FnMut()) {
     let mut steps: isize = match pace {
         Pace::Full if std::env::var_os("ANABRANCH_SLOW").is_some() => 100_000,
@@ -65,7 +67,7 @@ fn check(case: &str, pace: Pace, mut step: impl FnMut()) {
         let live = LIVE.load(Ordering::Relaxed) - live;
         let bytes = LIVE_BYTES.load(Ordering::Relaxed) - bytes;
         // Queues between threads hold a block more at one time than at another.
-        if live < steps / 8 && bytes < (4 * steps).max(2048) {
+        if live < steps / 8 && bytes < (4 * steps).max(1024) {
             return;
         }
         assert!(!last, "{case}: {steps} steps leave {live} allocations, {bytes} bytes");
@@ -75,7 +77,7 @@ fn check(case: &str, pace: Pace, mut step: impl FnMut()) {
 
 /// A session of each engine, with the name of what it computes on.
 fn sessions() -> Vec<(String, Session, [&'static str; 2])> {
-    let silent = || Session::builder().print_to(|_: Stream, text: &str| drop(std::hint::black_box(text.len())));
+    let silent = || Session::builder().print_to(|_: Stream, _: &str| ());
     let gpus = || [Modelled::new("/gpu:0"), Modelled::new("/gpu:1")];
     let (cpu, cpus, modelled) = (["/cpu:0"; 2], ["/cpu:0", "/cpu:1"], ["/gpu:0", "/gpu:1"]);
     let made = [
@@ -92,7 +94,8 @@ fn sessions() -> Vec<(String, Session, [&'static str; 2])> {
     made.into_iter().map(|(name, b, on)| (name.to_owned(), b.build().unwrap_or_else(|e| panic!("{e}")), on)).collect()
 }
 
-/// A loop over two devices that computes a square root, with its gradient, what it prints and asserts, and a variable.
+/// A loop over two devices that computes a square root, with its gradient, what it prints and
+/// asserts, and a variable.
 fn program(x: Tensor, w: &Var<f32>, [first, second]: [&str; 2]) -> (Tensor, Tensor, Tensor<i32>) {
     let y = on(first, || x + 1.0);
     let (root, n) = control::while_loop(
@@ -183,6 +186,7 @@ fn steps_leave_no_memory_behind() {
     });
 
     parts();
+    models();
 }
 
 /// Programs without sessions: whole ones, and cut at random.
@@ -219,4 +223,19 @@ fn parts() {
             check(&format!("{how:?}"), Pace::Full, || drop(ok(program.run(&inputs, &mut vars))));
         }
     }
+}
+
+/// A session and an optimizer see one model after the other.
+fn models() {
+    use anabranch_dsl::nn::{Init, Linear};
+    use anabranch_dsl::optim::{Adam, Optimizer};
+    let (session, adam, init) = (ok(Session::new()), Adam::new(0.1), Init::new(0));
+    let step = || {
+        let model = Linear::new(&init, 2, 2);
+        session.name_variables("model", &model);
+        adam.prepare(&model);
+        let state = session.state(&adam);
+        ok(session.load_state(&adam, &state));
+    };
+    check("one model after the other", Pace::Waits, step);
 }

@@ -34,6 +34,7 @@ pub(crate) use call_node::CallTrace;
 pub use cond::CondTrace;
 pub use names::Named;
 pub(crate) use segments::{Segments, segment_loop};
+pub(crate) use variables::{note_var_path, var_path};
 pub use while_loop::WhileTrace;
 
 use call::Call;
@@ -154,6 +155,8 @@ pub(crate) struct Tracer {
     vars: Vec<AnyVar>,
     names: Vec<Named>,
     var_ids: HashMap<u64, VarId>,
+    /// The paths of variables in models whose gradients were asked for, by identity.
+    var_paths: HashMap<u64, String>,
     var_state: Vec<VarState>,
     /// Every value a variable has had, oldest first.
     pub(crate) var_versions: Vec<Vec<Value>>,
@@ -491,6 +494,7 @@ impl Tracer {
             vars: Vec::new(),
             names: Vec::new(),
             var_ids: HashMap::new(),
+            var_paths: HashMap::new(),
             var_state: Vec::new(),
             var_versions: Vec::new(),
             autodiff: Default::default(),

@@ -3,6 +3,18 @@
 use super::*;
 use crate::device::Scope;
 
+/// Notes the path of a variable in the model whose gradients are asked for, until the trace ends.
+#[track_caller]
+pub(crate) fn note_var_path(var: &AnyVar, path: String) {
+    with(|t| t.var_paths.insert(var.id(), path));
+}
+
+/// The path of a variable in the model whose gradients were asked for last in this trace.
+#[track_caller]
+pub(crate) fn var_path(var: &AnyVar) -> Option<String> {
+    with(|t| t.var_paths.get(&var.id()).cloned())
+}
+
 impl Tracer {
     pub(super) fn var_id(&mut self, var: &AnyVar, loc: Loc) -> VarId {
         if let Some(&id) = self.var_ids.get(&var.id()) {

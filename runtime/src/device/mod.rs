@@ -149,10 +149,13 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// `n` CPU devices that share the cores of this machine, or the modelled ones if there are some. What several CPU devices can do is measured
-    /// if `measure` says so.
+    /// `n` CPU devices that share the cores of this machine, or as many of them as `limit` says; or
+    /// the modelled ones if there are some. What several CPU devices can do is measured if
+    /// `measure` says so. The limit changes no estimate: placement, and so what is computed, does
+    /// not depend on it.
     pub(crate) fn new(
         n: usize,
+        limit: Option<usize>,
         modelled: &[Modelled],
         measure: bool,
         rules: Rules,
@@ -167,6 +170,7 @@ impl Devices {
             Modelled::devices(&topology, true)
         } else {
             topology.alone = cores as f64 / threads as f64;
+            let threads = limit.map_or(threads, |limit| limit / topology.devices.len());
             let cpu = |id: DeviceId| CpuDevice::new(id, Some(topology.device(id).name), threads);
             let cpus: Vec<_> = topology.ids().map(|id| Arc::new(cpu(id))).collect();
             if measure && cpus.len() > 1 {
