@@ -1,19 +1,17 @@
 //! Lists that are used once are changed in place: no plan here copies one, so the time of a loop is linear in its trips.
 
+use anabranch::Arguments;
 use anabranch::dsl::function::{CallArgs, GraphFn};
 use anabranch::prelude::*;
-use anabranch::{HostTensor, TensorType};
 
 type S = Tensor<f64>;
 
 /// The copies of lists and stacks in the plan of a function: in all, and in its loops.
 #[track_caller]
 fn copies<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> (usize, usize) {
-    let mut inputs = Vec::new();
-    args.feed_all(&mut inputs);
-    let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
+    let signature = Arguments::of(args).signature();
     let session = Session::new().expect("a session on the CPU");
-    let plan = session.function(f).and_then(|f| f.explain(&types)).unwrap_or_else(|e| panic!("{e}"));
+    let plan = session.function(f).and_then(|f| f.explain(&signature)).unwrap_or_else(|e| panic!("{e}"));
     assert!(plan.contains(" of s"), "there is a list in the plan\n{plan}");
     // Instructions begin with their number; a loop ends with a jump back.
     let code: Vec<(usize, &str)> = plan

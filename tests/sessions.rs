@@ -1,9 +1,9 @@
 //! Models with state: optimizers against their formulas, state that moves between sessions, training inside of control flow.
 
-use anabranch::HostTensor;
 use anabranch::nn::{Init, Linear};
 use anabranch::optim::{Adam, Optimizer, Sgd};
 use anabranch::prelude::*;
+use anabranch::{Array, Element, HostTensor, IntoArray};
 
 type Outcome = anabranch::Result<()>;
 
@@ -274,5 +274,214 @@ fn a_step_that_needs_more_memory_than_there_is_is_an_error() -> Outcome {
     // An output that nothing computes is memory, too.
     let wide = session.function(|x: Tensor| x.broadcast_to([1 << 20, 1 << 20]))?;
     assert!(wide.call(1.0).unwrap_err().message.contains("bytes of memory"));
+    Ok(())
+}
+
+// Parameters and results.
+
+/// Tensors and other structures of them.
+#[derive(InOut, Clone)]
+struct Batch {
+    images: Tensor,
+    labels: Tensor<i32>,
+    weights: Option<Tensor>,
+}
+
+#[derive(InOut)]
+struct Step<T: Element>(Tensor<T>, Vec<Tensor<T>>, (Tensor<i32>, [Tensor; 2]));
+
+#[derive(InOut)]
+struct Outer<B> {
+    inner: B,
+    more: Vec<B>,
+}
+
+#[graph]
+fn half_of(batch: Batch) -> Batch {
+    let mut images = batch.images;
+    if images.sum() > 1.0 {
+        images *= 0.5;
+    }
+    Batch { images, ..batch }
+}
+
+#[test]
+fn derived_structs_are_parameters_and_results() -> Outcome {
+    let session = Session::new()?;
+    let f = session.function(half_of)?;
+    let batch =
+        BatchArrays { images: [1.0, 3.0].into_array(), labels: [7].into_array(), weights: Some([0.5].into_array()) };
+    let half = f.call(batch.clone())?;
+    assert_eq!((half.images.to_vec(), half.labels[0]), (vec![0.5, 1.5], 7));
+    assert_eq!(half.weights.as_ref().map(|w| w[0]), Some(0.5));
+    // Results are arguments again; whether there is an optional one belongs to the signature.
+    assert_eq!(f.call(half)?.images.to_vec(), [0.25, 0.75]);
+    let none = f.call(BatchArrays { weights: None, ..batch.clone() })?;
+    assert!(none.weights.is_none());
+
+    let mut results = f.call(batch.clone())?;
+    f.call_into(BatchArrays { images: [4.0, 2.0].into_array(), ..batch.clone() }, &mut results)?;
+    assert_eq!(results.images.to_vec(), [2.0, 1.0]);
+
+    let step = session.function(|s: Step<f64>, k: Tensor<i32>| {
+        let Step(x, all, (n, pair)) = s;
+        let sum = all.iter().fold(x, |a, &b| a + b);
+        Step(sum, all, (n * k, [pair[1], pair[0]]))
+    })?;
+    let arrays = || {
+        StepArrays(
+            1.0.into_array(),
+            vec![2.0.into_array(), 3.0.into_array()],
+            (4.into_array(), [5.0, 6.0].map(IntoArray::into_array)),
+        )
+    };
+    let StepArrays(sum, all, (n, pair)) = step.call((arrays(), 2))?;
+    assert_eq!((sum.item(), all.len(), n.item(), pair.map(|p| p.item())), (6.0, 2, 8, [6.0, 5.0]));
+
+    let outer = session.function(|o: Outer<Batch>| {
+        let all = o.more.iter().fold(o.inner.images, |sum, b| sum + b.images);
+        Outer { inner: all, more: o.more.into_iter().map(|b| b.images).collect() }
+    })?;
+    let given = OuterArrays { inner: batch.clone(), more: vec![batch.clone(), BatchArrays { weights: None, ..batch }] };
+    let got = outer.call(given)?;
+    assert_eq!((got.inner.to_vec(), got.more.len()), (vec![3.0, 9.0], 2));
+    Ok(())
+}
+
+#[test]
+fn the_length_of_a_sequence_belongs_to_the_signature() -> Outcome {
+    for builder in
+        [Session::builder(), Session::builder().interpreted(true), Session::builder().cpus(2).lower_everything(true)]
+    {
+        let session = builder.build()?;
+        let f = session.function(|a: Vec<Tensor>, b: Vec<Tensor>, last: Option<Tensor>| {
+            let mut all: Vec<Tensor> = a.iter().map(|&x| x + 1.0).collect();
+            all.extend(b.iter().map(|&x| x * 10.0));
+            (all, last, scalar(a.len() as i64))
+        })?;
+        let none = None::<f32>;
+        let call = |(all, last, n): (Vec<Array<f32>>, Option<Array<f32>>, Array<i64>)| {
+            (all.iter().map(Array::item).collect::<Vec<f32>>(), last.map(|l| l.item()), n.item())
+        };
+        assert_eq!(call(f.call((vec![1.0, 2.0], vec![3.0], none))?), (vec![2.0, 3.0, 30.0], None, 2));
+        // The same tensors, dealt out otherwise.
+        assert_eq!(call(f.call(([1.0], [2.0, 3.0], none))?), (vec![2.0, 20.0, 30.0], None, 1));
+        assert_eq!(call(f.call((&[1.0, 2.0][..], Vec::<f32>::new(), Some(3.0)))?), (vec![2.0, 3.0], Some(3.0), 2));
+        let signature = {
+            type Parameters = (Vec<Tensor>, Vec<Tensor>, Option<Tensor>);
+            let of = |a| anabranch::dsl::function::Arguments::of::<Parameters>(a);
+            of((vec![1.0f32, 2.0], vec![3.0f32], none)).signature()
+        };
+        f.compile(&signature)?;
+        assert!(!f.explain(&signature)?.is_empty());
+        let part = f.prune(&signature, &["input 0", "input 1", "input 2"], &["result 2"])?;
+        let three = [1.0f32, 2.0, 3.0].map(HostTensor::scalar);
+        assert_eq!(part.call(&three)?, [HostTensor::scalar(30.0f32)]);
+        let error = f.explain(signature.types()).unwrap_err();
+        assert!(error.message.contains("how long the `Vec`s"), "{error}");
+
+        // With one sequence the number of tensors says how long it is.
+        let g = session
+            .function(|x: Tensor, layers: Vec<(Tensor, Tensor)>| layers.iter().fold(x, |x, &(w, b)| x * w + b))?;
+        assert_eq!(g.call((1.0, vec![(2.0, 3.0), (4.0, 5.0)]))?, 25.0);
+        let numbers: Vec<HostTensor> = [1.0f32, 2.0, 3.0, 4.0, 5.0].map(HostTensor::scalar).to_vec();
+        assert_eq!(g.call_host(&numbers)?, [HostTensor::scalar(25.0f32)]);
+        let types: Vec<_> = numbers.iter().map(HostTensor::ty).collect();
+        assert!(!g.explain(&types)?.is_empty());
+        let error = g.explain(&types[..4]).unwrap_err();
+        assert_eq!(error.message, "the function takes 1 tensors and 2 for each item of a sequence, given 4");
+        assert_eq!(g.call((1.0, Vec::<(f32, f32)>::new()))?, 1.0);
+    }
+    Ok(())
+}
+
+#[test]
+fn functions_have_up_to_sixteen_parameters_and_results() -> Outcome {
+    type T = Tensor;
+    let session = Session::new()?;
+    let f = session.function(
+        |a: T, b: T, c: T, d: T, e: T, f: T, g: T, h: T, i: T, j: T, k: T, l: T, m: T, n: T, o: T, p: Tensor<i32>| {
+            let sum = a + b + c + d + e + f + g + h + i + j + k + l + m + n + o;
+            (p, o, n, m, l, k, j, i, h, g, f, e, d, c, b, sum)
+        },
+    )?;
+    let x = |i: i32| i as f32;
+    let args = (x(1), x(2), x(3), x(4), x(5), x(6), x(7), x(8), x(9), x(10), x(11), x(12), x(13), x(14), x(15), 16);
+    let mut results = f.call(args)?;
+    assert_eq!((results.0.item(), results.1.item(), results.14.item(), results.15.item()), (16, 15.0, 2.0, 120.0));
+    f.call_into(args, &mut results)?;
+    type Pair = (T, Option<T>);
+    let nested = session.function(|((a, b), [c, d]): ((T, T), [Pair; 2])| ((a, [b, c.0]), d.1))?;
+    let ((a, [b, c]), d) = nested.call(((1.0, 2.0), [(3.0, Some(4.0)), (5.0, Some(6.0))]))?;
+    assert_eq!([a.item(), b.item(), c.item(), d.unwrap().item()], [1.0, 2.0, 3.0, 6.0]);
+    Ok(())
+}
+
+/// Names of functions in messages.
+mod names {
+    use super::*;
+
+    pub(super) fn add(x: Tensor, y: Tensor) -> Tensor {
+        x + y
+    }
+    pub(super) fn generic<T: anabranch::Numeric>(x: Tensor<T>, y: Tensor<T>) -> Tensor<T> {
+        x + y
+    }
+    pub(super) struct Net<T>(pub T);
+    impl<T> Net<T> {
+        pub(super) fn method(x: Tensor, y: Tensor) -> Tensor {
+            x + y
+        }
+    }
+    pub(super) trait Apply {
+        fn apply_both(x: Tensor, y: Tensor) -> Tensor;
+    }
+    impl<T> Apply for Net<Vec<T>> {
+        fn apply_both(x: Tensor, y: Tensor) -> Tensor {
+            x + y
+        }
+    }
+    pub(super) fn make() -> impl Fn(Tensor, Tensor) -> Tensor {
+        move |x, y| x + y
+    }
+}
+
+#[test]
+fn a_closure_is_named_by_its_line() -> Outcome {
+    fn name<F: anabranch::dsl::function::GraphFn<(Tensor, Tensor)>>(f: &Function<F, (Tensor, Tensor)>) -> String {
+        let types = [vec![2], vec![3]].map(|shape| HostTensor::zeros(anabranch::DType::F32, shape).ty());
+        let error = f.compile(&types).expect_err("the shapes differ").to_string();
+        let line = error.lines().find_map(|l| l.split_once("while tracing `")).expect("it says what is traced").1;
+        line.split('`').next().unwrap().to_owned()
+    }
+    let session = Session::new()?;
+    let at = |line: u32, name: String| {
+        let (place, column) = name.rsplit_once(':').expect("a column");
+        assert_eq!(place, format!("closure at {}:{line}", file!()));
+        assert!(column.parse::<u32>().is_ok());
+    };
+    at(line!(), name(&session.function(|x: Tensor, y: Tensor| x + y)?));
+    let inside = || name(&session.function(|x: Tensor, y: Tensor| x + y).unwrap());
+    at(line!() - 1, inside());
+    at(line!(), name(&session.function(names::make())?));
+    assert_eq!(name(&session.function(names::add)?), "add");
+    assert_eq!(name(&session.function(&names::add)?), "add");
+    assert_eq!(name(&session.function(names::generic::<f32>)?), "generic");
+    assert_eq!(name(&session.function(names::Net::<f32>::method)?), "method");
+    assert_eq!(name(&session.function(<names::Net<Vec<f32>> as names::Apply>::apply_both)?), "apply_both");
+    let pointer: fn(Tensor, Tensor) -> Tensor = names::add;
+    assert!(name(&session.function(pointer)?).starts_with("function at "));
+    let boxed: Box<dyn Fn(Tensor, Tensor) -> Tensor> = Box::new(names::add);
+    assert!(name(&session.function(boxed)?).starts_with("function at "));
+    // What is explained can be read again.
+    let f = session.function(|x: Tensor| x * 2.0)?;
+    let ty = [HostTensor::scalar(1.0f32).ty()];
+    let graph = f.graph(&ty)?;
+    assert!(graph.name.starts_with("closure at "), "{}", graph.name);
+    assert_eq!(anabranch::Graph::parse(&graph.to_string(), "f.ir").unwrap().name, graph.name);
+    assert!(f.explain(&ty)?.contains("closure at "));
+    assert!(f.profile(1.0)?.1.spans[0].name.starts_with("closure at "));
+    let error = anabranch::eval_with(|x: Tensor| x + tensor([1.0, 2.0]), [1.0, 2.0, 3.0]).unwrap_err();
+    assert!(!error.to_string().contains("`main`"), "{error}");
     Ok(())
 }

@@ -45,6 +45,7 @@ pub(crate) fn struct_fields<'a>(cx: &Ctxt, input: &'a DeriveInput, derive: &str)
     };
     let why = match derive {
         "Carry" => "which variant it is would have to be decided while tracing: use a struct, or `Option`",
+        "InOut" => "which variant it is would have to be known while tracing: use a struct, or `Option`",
         _ => "its variables must be the same whatever it holds: use a struct",
     };
     cx.error(quote!(#token), format!("`#[derive({derive})]` is for structs, not {kind}: {why}"));

@@ -1,4 +1,5 @@
-//! The macros of anabranch: `#[graph]`, `#[derive(Carry)]`, `#[derive(Module)]`.
+//! The macros of anabranch: `#[graph]`, `#[derive(Carry)]`, `#[derive(InOut)]`,
+//! `#[derive(Module)]`.
 //!
 //! They see tokens and know neither tensors nor types: what they emit are calls into `anabranch::__rt`, whose traits let the
 //! types decide. Every stage is a plain function from tokens to tokens, tested without a compiler. Whatever is wrong is
@@ -8,6 +9,7 @@
 mod carry;
 mod ctxt;
 mod graph;
+mod in_out;
 mod module;
 
 use proc_macro::TokenStream;
@@ -90,6 +92,17 @@ pub fn graph(arguments: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_derive(Carry, attributes(carry))]
 pub fn derive_carry(item: TokenStream) -> TokenStream {
     carry::derive(item.into()).into()
+}
+
+/// Lets functions take and return a struct of tensors: implements `Input` and `Output`, and makes
+/// the struct of arrays that is given in a call, and returned by one. That of `Batch` is called
+/// `BatchArrays`, and has the same fields, with arrays for tensors.
+///
+/// Every field must be something that functions take and return: a tensor, or a tuple, array,
+/// `Vec`, `Option` or derived struct of them.
+#[proc_macro_derive(InOut)]
+pub fn derive_in_out(item: TokenStream) -> TokenStream {
+    in_out::derive(item.into()).into()
 }
 
 /// Implements `Module` for a struct of variables and modules.

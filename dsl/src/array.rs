@@ -836,8 +836,7 @@ mod tests {
         }));
         assert!(catch_unwind(f).is_err(), "it panics");
         std::panic::set_hook(Box::new(move |info| before(info)));
-        let line = *seen.lock().unwrap();
-        line
+        *seen.lock().unwrap()
     }
 
     #[test]

@@ -2,28 +2,250 @@
 
 use crate::ir::VarId;
 use crate::trace::{self, Any, Traced};
-use crate::{Array, Diagnostic, Element, HostTensor, IntoArray, Result, Tensor, TensorType, interp};
+use crate::{Array, Diagnostic, Dim, Element, HostTensor, IntoArray, Loc, Result, Tensor, TensorType, interp};
+
+/// How many tensors a parameter takes, as far as its type says so: of a `Vec` or an `Option` the
+/// call says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Tensors outside of sequences.
+    fixed: usize,
+    /// Sequences whose length the call says.
+    sequences: usize,
+    /// Tensors of each item, if there is one sequence, which has no sequences in it.
+    per_item: usize,
+}
+
+impl Layout {
+    /// Nothing.
+    pub const NONE: Layout = Layout { fixed: 0, sequences: 0, per_item: 0 };
+    /// One tensor.
+    pub const TENSOR: Layout = Layout { fixed: 1, ..Layout::NONE };
+
+    /// This, and then another one.
+    #[must_use]
+    pub const fn and(self, next: Layout) -> Layout {
+        Layout {
+            fixed: self.fixed + next.fixed,
+            sequences: self.sequences + next.sequences,
+            per_item: self.per_item + next.per_item,
+        }
+    }
+
+    /// The same `n` times.
+    #[must_use]
+    pub const fn times(self, n: usize) -> Layout {
+        Layout { fixed: self.fixed * n, sequences: self.sequences * n, per_item: self.per_item * n }
+    }
+
+    /// A sequence of such items.
+    #[must_use]
+    pub const fn sequence(self) -> Layout {
+        // One in another counts as several: the number of tensors does not say how they are dealt
+        // out.
+        Layout { fixed: 0, sequences: 1 + 2 * self.sequences, per_item: self.fixed }
+    }
+}
+
+/// The types of the tensors that a function is called with, in the order of its parameters, and the
+/// lengths of the `Vec`s among its arguments. A slice of types is one, too: then the length of a
+/// `Vec` follows from their number, if there is no more than one.
+///
+/// ```
+/// use anabranch_dsl::{DType, TensorType, function::{Arguments, Signature, trace_fn}, prelude::*};
+///
+/// let f = |layers: Vec<Tensor>, x: Tensor| layers.into_iter().fold(x, |x, w| x * w);
+/// let x = TensorType::new(DType::F32, [2]);
+/// let (traced, _) = trace_fn("f", &f, &[x.clone(), x.clone(), x])?;
+/// assert_eq!(traced.graph.inputs().len(), 3);
+///
+/// let arguments = Arguments::of::<(Vec<Tensor>, Vec<Tensor>)>((vec![1.0, 2.0], vec![3.0]));
+/// let signature: Signature = arguments.signature();
+/// let g = |a: Vec<Tensor>, b: Vec<Tensor>| (a.len() as i64, b.len() as i64, a[0]).2;
+/// assert!(trace_fn("g", &g, signature.types()).is_err());
+/// assert!(trace_fn("g", &g, &signature).is_ok());
+/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signature {
+    types: Vec<TensorType>,
+    /// The lengths of sequences, in the order in which their first items would come; none if only
+    /// the types are known.
+    lengths: Option<Vec<usize>>,
+}
+
+impl Signature {
+    /// Whether it is that of these arguments.
+    pub fn is_of(&self, arguments: &Arguments) -> bool {
+        let types_fit = |(ty, tensor): (&TensorType, &HostTensor)| {
+            let mut dims = ty.shape.dims().iter().zip(tensor.shape());
+            ty.dtype == tensor.dtype() && ty.rank() == tensor.rank() && dims.all(|(d, &n)| *d == Dim::Known(n))
+        };
+        self.types.len() == arguments.tensors.len()
+            && self.lengths.as_ref() == Some(&arguments.lengths)
+            && self.types.iter().zip(&arguments.tensors).all(types_fit)
+    }
+
+    /// The types of the tensors.
+    pub fn types(&self) -> &[TensorType] {
+        &self.types
+    }
+
+    /// The signature with the lengths of all sequences, for a function with parameters of this
+    /// layout.
+    ///
+    /// # Errors
+    /// Only the types are known, and they do not say how the tensors are dealt out to several
+    /// sequences.
+    pub fn with_lengths(self, layout: Layout) -> Result<Signature> {
+        let n = self.types.len();
+        if self.lengths.is_some() {
+            return Ok(self);
+        }
+        let lengths = match layout.sequences {
+            0 => vec![],
+            1 => {
+                let items =
+                    n.checked_sub(layout.fixed).filter(|rest| layout.per_item > 0 && rest % layout.per_item == 0);
+                let Some(items) = items else {
+                    let Layout { fixed, per_item, .. } = layout;
+                    let message = format!(
+                        "the function takes {fixed} tensors and {per_item} for each item of a sequence, given {n}"
+                    );
+                    return Err(Diagnostic::new(message));
+                };
+                vec![items / layout.per_item]
+            }
+            _ => {
+                let message = "the types of tensors do not say how long the `Vec`s and `Option`s of the parameters are";
+                return Err(
+                    Diagnostic::new(message).help("take the signature of arguments: `Arguments::of(..).signature()`")
+                );
+            }
+        };
+        Ok(Signature { lengths: Some(lengths), ..self })
+    }
+}
+
+impl From<&Signature> for Signature {
+    fn from(signature: &Signature) -> Signature {
+        signature.clone()
+    }
+}
+
+impl From<&[TensorType]> for Signature {
+    fn from(types: &[TensorType]) -> Signature {
+        Signature { types: types.to_vec(), lengths: None }
+    }
+}
+
+impl From<&Vec<TensorType>> for Signature {
+    fn from(types: &Vec<TensorType>) -> Signature {
+        types.as_slice().into()
+    }
+}
+
+impl<const N: usize> From<&[TensorType; N]> for Signature {
+    fn from(types: &[TensorType; N]) -> Signature {
+        types.as_slice().into()
+    }
+}
+
+/// The tensors of the arguments of a call, and the lengths of the sequences among these.
+#[derive(Clone, Debug, Default)]
+pub struct Arguments {
+    tensors: Vec<HostTensor>,
+    lengths: Vec<usize>,
+}
+
+impl Arguments {
+    /// Those of a call of a function with parameters `Args`.
+    pub fn of<Args>(args: impl CallArgs<Args>) -> Arguments {
+        let mut all = Arguments::default();
+        args.feed_all(&mut all);
+        all
+    }
+
+    /// Appends a tensor.
+    pub fn push(&mut self, tensor: HostTensor) {
+        self.tensors.push(tensor);
+    }
+
+    /// Appends the items of a sequence.
+    pub fn sequence<I: Input, X: Feed<I>>(&mut self, items: impl ExactSizeIterator<Item = X>) {
+        self.lengths.push(items.len());
+        items.for_each(|item| item.feed(self));
+    }
+
+    /// The tensors, in the order of the parameters.
+    pub fn tensors(&self) -> &[HostTensor] {
+        &self.tensors
+    }
+
+    /// The lengths of the sequences, in the order of the parameters; that of a sequence before
+    /// those in its items.
+    pub fn lengths(&self) -> &[usize] {
+        &self.lengths
+    }
+
+    /// The types of the tensors and the lengths.
+    pub fn signature(&self) -> Signature {
+        let types = self.tensors.iter().map(HostTensor::ty).collect();
+        Signature { types, lengths: Some(self.lengths.clone()) }
+    }
+}
 
 /// The inputs that a trace still has to make.
 #[derive(Debug)]
 pub struct Inputs<'a> {
     types: std::slice::Iter<'a, TensorType>,
+    lengths: std::slice::Iter<'a, usize>,
     taken: usize,
 }
 
-/// What a graph function takes: tensors, and tuples and arrays of what it takes.
+impl Inputs<'_> {
+    /// The items of a sequence.
+    ///
+    /// # Errors
+    /// Those of its items.
+    pub fn sequence<I: Input>(&mut self) -> Result<Vec<I>> {
+        let n = *self.lengths.next().expect("a signature has the lengths of all sequences");
+        (0..n).map(|_| I::trace(self)).collect()
+    }
+}
+
+/// A parameter of a graph function: a tensor, or a tuple, array, `Vec`, `Option` or derived struct
+/// of parameters.
+///
+/// The length of a `Vec`, and whether there is the value of an `Option`, belong to the signature:
+/// for others the function is traced again.
+#[diagnostic::on_unimplemented(
+    message = "a graph function cannot take `{Self}`",
+    label = "no parameter of a graph function",
+    note = "it takes tensors, and tuples, arrays, `Vec`s, `Option`s and structs with `#[derive(InOut)]` of tensors, by value",
+    note = "a value of the host that stays the same is captured by a closure: `move |x: Tensor| f(x, value)`"
+)]
 pub trait Input: Sized {
+    /// How many tensors it takes.
+    const LAYOUT: Layout;
     /// Makes graph inputs for the next types of the signature.
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self>;
 }
 
 /// Host values that can be given for a parameter of type `I`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be given for a parameter of type `{I}`",
+    label = "not an argument for `{I}`",
+    note = "a tensor takes an element, a slice, a `Vec`, an `Array` or nested arrays of its element type; a tuple, array, `Vec` or `Option` \
+            of tensors takes a tuple, array, `Vec` or `Option` of these; a struct with `#[derive(InOut)]` takes its struct of arrays"
+)]
 pub trait Feed<I: Input> {
     /// Appends the tensors in the order in which [`Input::trace`] takes them.
-    fn feed(self, to: &mut Vec<HostTensor>);
+    fn feed(self, to: &mut Arguments);
 }
 
 impl<T: Element> Input for Tensor<T> {
+    const LAYOUT: Layout = Layout::TENSOR;
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
         let i = inputs.taken;
         inputs.taken += 1;
@@ -38,27 +260,85 @@ impl<T: Element> Input for Tensor<T> {
     }
 }
 impl<T: Element, X: IntoArray<T>> Feed<Tensor<T>> for X {
-    fn feed(self, to: &mut Vec<HostTensor>) {
+    fn feed(self, to: &mut Arguments) {
         to.push(self.into_array().into_host());
     }
 }
 
 impl<I: Input, const N: usize> Input for [I; N] {
+    const LAYOUT: Layout = I::LAYOUT.times(N);
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
         let items = (0..N).map(|_| I::trace(inputs)).collect::<Result<Vec<_>>>()?;
         Ok(items.try_into().unwrap_or_else(|_| unreachable!("N items were made")))
     }
 }
 impl<I: Input, X: Feed<I>, const N: usize> Feed<[I; N]> for [X; N] {
-    fn feed(self, to: &mut Vec<HostTensor>) {
+    fn feed(self, to: &mut Arguments) {
         self.into_iter().for_each(|x| x.feed(to));
+    }
+}
+
+impl<I: Input> Input for Vec<I> {
+    const LAYOUT: Layout = I::LAYOUT.sequence();
+    fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
+        inputs.sequence()
+    }
+}
+impl<I: Input, X: Feed<I>> Feed<Vec<I>> for Vec<X> {
+    fn feed(self, to: &mut Arguments) {
+        to.sequence::<I, X>(self.into_iter());
+    }
+}
+impl<'a, I: Input, X> Feed<Vec<I>> for &'a Vec<X>
+where
+    &'a X: Feed<I>,
+{
+    fn feed(self, to: &mut Arguments) {
+        to.sequence::<I, &'a X>(self.iter());
+    }
+}
+impl<'a, I: Input, X> Feed<Vec<I>> for &'a [X]
+where
+    &'a X: Feed<I>,
+{
+    fn feed(self, to: &mut Arguments) {
+        to.sequence::<I, &'a X>(self.iter());
+    }
+}
+impl<I: Input, X: Feed<I>, const N: usize> Feed<Vec<I>> for [X; N] {
+    fn feed(self, to: &mut Arguments) {
+        to.sequence::<I, X>(self.into_iter());
+    }
+}
+
+impl<I: Input> Input for Option<I> {
+    const LAYOUT: Layout = I::LAYOUT.sequence();
+    fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
+        let mut items = inputs.sequence()?;
+        match items.len() {
+            0 | 1 => Ok(items.pop()),
+            n => Err(Diagnostic::new(format!("the function takes one value or none for an `Option`, given {n}"))),
+        }
+    }
+}
+impl<I: Input, X: Feed<I>> Feed<Option<I>> for Option<X> {
+    fn feed(self, to: &mut Arguments) {
+        to.sequence::<I, X>(self.into_iter());
+    }
+}
+
+impl Input for () {
+    const LAYOUT: Layout = Layout::NONE;
+    fn trace(_: &mut Inputs<'_>) -> Result<Self> {
+        Ok(())
     }
 }
 
 /// Makes the host value of a call's outputs, in the structure that the trace had.
 pub type Rebuild<H> = Box<dyn Fn(&mut dyn Iterator<Item = HostTensor>) -> H + Send + Sync>;
 
-/// What a call returns: arrays, and tuples, arrays and vectors of what calls return.
+/// What a call returns: arrays, and tuples, arrays, vectors, options and derived structs of what
+/// calls return.
 pub trait Results {
     /// Appends all tensors, in the order of the function's outputs. Who changes one keeps its element type.
     fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>);
@@ -69,21 +349,28 @@ impl<T: Element> Results for Array<T> {
         to.push(self.host_mut());
     }
 }
-impl<R: Results, const N: usize> Results for [R; N] {
-    fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>) {
-        self.iter_mut().for_each(|r| r.tensors_mut(to));
-    }
+macro_rules! results_of_items {
+    ($([$($g:tt)*] $t:ty),*) => {$(
+        impl<$($g)*> Results for $t {
+            fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>) {
+                self.iter_mut().for_each(|r| r.tensors_mut(to));
+            }
+        }
+    )*};
 }
-impl<R: Results> Results for Vec<R> {
-    fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>) {
-        self.iter_mut().for_each(|r| r.tensors_mut(to));
-    }
-}
+results_of_items!([R: Results, const N: usize] [R; N], [R: Results] Vec<R>, [R: Results] Option<R>);
 impl Results for () {
     fn tensors_mut<'a>(&'a mut self, _: &mut Vec<&'a mut HostTensor>) {}
 }
 
-/// What a graph function gives: tensors, and tuples, arrays and vectors of what it gives.
+/// A result of a graph function: a tensor, or a tuple, array, vector, option or derived struct of
+/// results; a `Result` of one, whose error ends the trace.
+#[diagnostic::on_unimplemented(
+    message = "a graph function cannot return `{Self}`",
+    label = "no result of a graph function",
+    note = "it returns tensors, and tuples, arrays, `Vec`s, `Option`s and structs with `#[derive(InOut)]` of tensors, or a `Result` of these",
+    note = "`scalar(x)` makes a tensor of a number"
+)]
 pub trait Output {
     /// The same on the host: [`Array`]s for tensors.
     type Host: Results + 'static;
@@ -128,6 +415,18 @@ impl<O: Output> Output for Vec<O> {
     }
 }
 
+/// Whether there is a value is known when the function is traced.
+impl<O: Output> Output for Option<O> {
+    type Host = Option<O::Host>;
+    fn flatten(&self, to: &mut Vec<Any>) {
+        self.iter().for_each(|o| o.flatten(to));
+    }
+    fn rebuild(&self) -> Rebuild<Self::Host> {
+        let item = self.as_ref().map(Output::rebuild);
+        Box::new(move |tensors| item.as_ref().map(|item| item(tensors)))
+    }
+}
+
 /// A function that can fail while it is traced: its error is that of the trace.
 impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
     type Host = O::Host;
@@ -145,31 +444,48 @@ impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
     }
 }
 
-/// A function that can be traced: any `Fn` whose arguments are [`Input`]s and whose result is an [`Output`].
+/// A function that can be traced: any `Fn` of at most 16 parameters, each of which is an [`Input`],
+/// with a result that is an [`Output`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a graph function",
+    label = "not a function of tensors that can be traced",
+    note = "a graph function is an `Fn` of at most 16 parameters, whose types are written: tensors, and tuples, arrays, `Vec`s, `Option`s \
+            and structs with `#[derive(InOut)]` of tensors; and so is its result",
+    note = "more parameters are given as a tuple, an array, a `Vec` or a struct of them"
+)]
 pub trait GraphFn<Args> {
-    /// What it gives.
+    /// Its result.
     type Output: Output;
+    /// How many tensors its parameters take.
+    const PARAMETERS: Layout;
     /// Calls it with inputs made for a signature.
     fn apply(&self, inputs: &mut Inputs<'_>) -> Result<Self::Output>;
 }
 
-/// What can be given to a call: a value for a function of one parameter, a tuple for more, `()` for none.
+/// The arguments of a call: a value for a function of one parameter, a tuple for more, `()` for
+/// none.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not fit the parameters of the function, `{Args}`",
+    label = "not the arguments of this function",
+    note = "a function of one parameter is called with a value, one of several with a tuple of values, one of none with `()`"
+)]
 pub trait CallArgs<Args> {
     /// Appends the tensors of all arguments.
-    fn feed_all(self, to: &mut Vec<HostTensor>);
+    fn feed_all(self, to: &mut Arguments);
 }
 
 impl<F: Fn() -> O, O: Output> GraphFn<()> for F {
     type Output = O;
+    const PARAMETERS: Layout = Layout::NONE;
     fn apply(&self, _: &mut Inputs<'_>) -> Result<O> {
         Ok(self())
     }
 }
 impl CallArgs<()> for () {
-    fn feed_all(self, _: &mut Vec<HostTensor>) {}
+    fn feed_all(self, _: &mut Arguments) {}
 }
 impl<A: Input, X: Feed<A>> CallArgs<(A,)> for X {
-    fn feed_all(self, to: &mut Vec<HostTensor>) {
+    fn feed_all(self, to: &mut Arguments) {
         self.feed(to);
     }
 }
@@ -184,27 +500,30 @@ impl Output for () {
 macro_rules! call_args {
     ($($a:ident $x:ident $i:tt),+) => {
         impl<$($a: Input, $x: Feed<$a>),+> CallArgs<($($a,)+)> for ($($x,)+) {
-            fn feed_all(self, to: &mut Vec<HostTensor>) {
+            fn feed_all(self, to: &mut Arguments) {
                 $(self.$i.feed(to);)+
             }
         }
     };
 }
-macro_rules! tuples {
-    ($($($a:ident $x:ident $i:tt),+;)*) => {$(
+/// The traits for tuples of so many items as are given.
+macro_rules! tuple {
+    ($($a:ident $x:ident $i:tt),+) => {
         impl<Fun: Fn($($a),+) -> Out, Out: Output, $($a: Input),+> GraphFn<($($a,)+)> for Fun {
             type Output = Out;
+            const PARAMETERS: Layout = <($($a,)+) as Input>::LAYOUT;
             fn apply(&self, inputs: &mut Inputs<'_>) -> Result<Out> {
                 Ok(self($($a::trace(inputs)?),+))
             }
         }
         impl<$($a: Input),+> Input for ($($a,)+) {
+            const LAYOUT: Layout = Layout::NONE$(.and($a::LAYOUT))+;
             fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
                 Ok(($($a::trace(inputs)?,)+))
             }
         }
         impl<$($a: Input, $x: Feed<$a>),+> Feed<($($a,)+)> for ($($x,)+) {
-            fn feed(self, to: &mut Vec<HostTensor>) {
+            fn feed(self, to: &mut Arguments) {
                 $(self.$i.feed(to);)+
             }
         }
@@ -223,38 +542,72 @@ macro_rules! tuples {
                 Box::new(move |tensors| ($((items.$i)(tensors),)+))
             }
         }
-    )*};
+    };
 }
-tuples! {
-    A X 0;
-    A X 0, B Y 1;
-    A X 0, B Y 1, C Z 2;
-    A X 0, B Y 1, C Z 2, D U 3;
-    A X 0, B Y 1, C Z 2, D U 3, E V 4;
-    A X 0, B Y 1, C Z 2, D U 3, E V 4, F W 5;
-    A X 0, B Y 1, C Z 2, D U 3, E V 4, F W 5, G Q 6;
-    A X 0, B Y 1, C Z 2, D U 3, E V 4, F W 5, G Q 6, H R 7;
+/// The traits for tuples of all lengths from that of the first list on.
+macro_rules! tuples {
+    ([$($have:tt)+]) => { tuple!($($have)+); call_args!($($have)+); };
+    ([$($have:tt)+] $a:ident $x:ident $i:tt $(, $($more:tt)+)?) => {
+        tuple!($($have)+);
+        call_args!($($have)+);
+        tuples!([$($have)+, $a $x $i] $($($more)+)?);
+    };
 }
-call_args!(A X 0, B Y 1);
-call_args!(A X 0, B Y 1, C Z 2);
-call_args!(A X 0, B Y 1, C Z 2, D U 3);
-call_args!(A X 0, B Y 1, C Z 2, D U 3, E V 4);
-call_args!(A X 0, B Y 1, C Z 2, D U 3, E V 4, F W 5);
-call_args!(A X 0, B Y 1, C Z 2, D U 3, E V 4, F W 5, G Q 6);
-call_args!(A X 0, B Y 1, C Z 2, D U 3, E V 4, F W 5, G Q 6, H R 7);
+tuple!(A Xa 0);
+tuples!([A Xa 0, B Xb 1] C Xc 2, D Xd 3, E Xe 4, G Xg 5, H Xh 6, I Xi 7, J Xj 8, K Xk 9, L Xl 10, M Xm 11, N Xn 12, O Xo 13, P Xp 14, Q Xq 15);
+
+/// The name of a function in messages, graphs and timelines: the last part of its path. A closure
+/// has none, so it is named by the place where it was given to be traced, and so is a pointer to a
+/// function.
+///
+/// ```
+/// use anabranch_dsl::{Loc, function::name_of};
+///
+/// fn twice() {}
+/// assert_eq!(name_of(&twice, Loc::UNKNOWN), "twice");
+/// let here = Loc { file: "src/main.rs", line: 12, column: 5 };
+/// assert_eq!(name_of(&|| (), here), "closure at src/main.rs:12:5");
+/// ```
+pub fn name_of<F: ?Sized>(_: &F, at: Loc) -> String {
+    let path = std::any::type_name::<F>().trim_start_matches(['&', ' ']).trim_start_matches("mut ");
+    if path.ends_with("{{closure}}") {
+        return format!("closure at {at}");
+    }
+    // Generic arguments stand behind a name, and a trait and its type before one.
+    let mut depth = 0;
+    let mut name = String::new();
+    for c in path.chars() {
+        match c {
+            '<' | '(' | '[' => depth += 1,
+            '>' | ')' | ']' => depth -= 1,
+            ':' if depth == 0 => name.clear(),
+            c if depth == 0 => name.push(c),
+            _ => {}
+        }
+    }
+    let is_function = name.chars().all(|c| c == '_' || c.is_alphanumeric())
+        && name.starts_with(|c: char| c == '_' || c.is_lowercase())
+        && !path.starts_with("fn(");
+    if is_function { name } else { format!("function at {at}") }
+}
 
 /// Traces a function for inputs of the given types.
+///
+/// # Errors
+/// The types do not fit its parameters; and whatever the function meets while it is traced.
 pub fn trace_fn<Args, F: GraphFn<Args>>(
     name: &str,
     f: &F,
-    signature: &[TensorType],
+    signature: impl Into<Signature>,
 ) -> Result<(Traced, Rebuild<<F::Output as Output>::Host>)> {
+    let signature = signature.into().with_lengths(F::PARAMETERS)?;
     let mut rebuild = None;
     let traced = trace::trace(name, || {
-        let mut inputs = Inputs { types: signature.iter(), taken: 0 };
+        let lengths = signature.lengths.as_deref().unwrap_or_default();
+        let mut inputs = Inputs { types: signature.types.iter(), lengths: lengths.iter(), taken: 0 };
         let output = f.apply(&mut inputs).unwrap_or_else(|e| trace::fail(e));
         if inputs.types.len() > 0 {
-            let (takes, given) = (inputs.taken, signature.len());
+            let (takes, given) = (inputs.taken, signature.types.len());
             trace::fail(Diagnostic::new(format!("the function takes {takes} tensors, given {given}")));
         }
         let mut outputs = Vec::new();
@@ -273,18 +626,19 @@ pub fn trace_fn<Args, F: GraphFn<Args>>(
 /// assert_eq!(eval(|| scalar(2.0f32) * 3.0)?, 6.0);
 /// # Ok::<(), anabranch_dsl::Diagnostic>(())
 /// ```
+#[track_caller]
 pub fn eval<O: Output>(f: impl Fn() -> O) -> Result<O::Host> {
     eval_with(f, ())
 }
 
 /// Traces `f` for the given arguments and runs it once with the interpreter; variables have their initial values.
+#[track_caller]
 pub fn eval_with<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Result<<F::Output as Output>::Host> {
-    let mut inputs = Vec::new();
-    args.feed_all(&mut inputs);
-    let signature: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
-    let (traced, rebuild) = trace_fn("main", &f, &signature)?;
+    let name = name_of(&f, Loc::caller());
+    let arguments = Arguments::of(args);
+    let (traced, rebuild) = trace_fn(&name, &f, arguments.signature())?;
     let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
-    let outputs = interp::run(&traced.graph, &inputs, &mut vars, interp::Options::default())?;
+    let outputs = interp::run(&traced.graph, &arguments.tensors, &mut vars, interp::Options::default())?;
     Ok(rebuild(&mut outputs.into_iter()))
 }
 

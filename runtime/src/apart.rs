@@ -3,12 +3,14 @@
 //! Kernels are cut for the threads of the pool that they run in: rayon's own, unless a step runs on
 //! others.
 //!
-//! - A session with a [limit](crate::Builder::threads) has *teams* of so many threads. Each running step has a team for itself, so that no step waits for another
-//!   one, whose end nobody knows; an idle team is kept for the next step.
-//! - A thread of a rayon pool of the caller's that waits for a part of its own work takes up other work of the pool in the meantime. If that is another call,
-//! which wants to lock a variable that the step below it holds, both wait forever. So a step with
-//! variables runs on threads that have nothing else to do than steps whose variables are locked
-//! already, and the caller's thread waits for it without taking up anything.
+//! - A session with a [limit](crate::Builder::threads) has *teams* of so many threads. Each running
+//!   step has a team for itself, so that no step waits for another one, whose end nobody knows; an
+//!   idle team is kept for the next step.
+//! - A thread of a rayon pool of the caller's that waits for a part of its own work takes up other
+//!   work of the pool in the meantime. If that is another call, which wants to lock a variable that
+//!   the step below it holds, both wait forever. So a step with variables runs on threads that have
+//!   nothing else to do than steps whose variables are locked already, and the caller's thread
+//!   waits for it without taking up anything.
 
 use crate::device;
 use crate::state::Guard;

@@ -8,11 +8,12 @@ use crate::prune::{Key, Pruned};
 use crate::session::Session;
 use crate::state::Guard;
 use crate::timeline::Timeline;
-use anabranch_dsl::function::{CallArgs, GraphFn, Output, Rebuild, Results, trace_fn};
+use anabranch_dsl::function::{Arguments, CallArgs, GraphFn, Output, Rebuild, Results, Signature, name_of, trace_fn};
 use anabranch_dsl::passes::Assignments;
 use anabranch_dsl::trace::Traced;
-use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, TensorType};
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
 use std::marker::PhantomData;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,18 +41,24 @@ where
 
 /// A function compiled for one signature, with the types that its results have for Rust.
 struct Typed<H> {
+    signature: Signature,
     compiled: Compiled,
     rebuild: Rebuild<H>,
 }
+
+// As with its [`Session`], whose steps it runs; the Rust function itself is called where it is
+// traced.
+impl<F: GraphFn<Args> + UnwindSafe, Args> UnwindSafe for Function<F, Args> {}
+impl<F: GraphFn<Args> + RefUnwindSafe, Args> RefUnwindSafe for Function<F, Args> {}
 
 impl<F, Args> Function<F, Args>
 where
     F: GraphFn<Args>,
 {
-    pub(crate) fn new(session: Session, f: F) -> Self {
+    pub(crate) fn new(session: Session, f: F, at: Loc) -> Self {
         let options = session.run;
         Function {
-            name: name_of::<F>(),
+            name: name_of(&f, at),
             f,
             session,
             options,
@@ -147,10 +154,9 @@ where
 
     fn call_in(&self, options: Option<&CallOptions>, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
         let call = begin(options)?;
-        let mut inputs = Vec::new();
-        args.feed_all(&mut inputs);
-        let Typed { compiled, rebuild } = &*self.compiled(&inputs)?;
-        let outputs = compiled.step(&self.session, &inputs, call.as_ref())?;
+        let arguments = Arguments::of(args);
+        let Typed { compiled, rebuild, .. } = &*self.compiled(&arguments)?;
+        let outputs = compiled.step(&self.session, arguments.tensors(), call.as_ref())?;
         Ok(rebuild(&mut outputs.into_iter()))
     }
 
@@ -168,10 +174,10 @@ where
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     pub fn profile(&self, args: impl CallArgs<Args>) -> Result<(HostOf<F, Args>, Timeline)> {
-        let mut inputs = Vec::new();
-        args.feed_all(&mut inputs);
-        let Typed { compiled, rebuild } = &*self.compiled(&inputs)?;
-        let profile = |guards: &mut [Guard<'_>], cx: &StepCx<'_>| compiled.engine.profile(&inputs, guards, cx);
+        let arguments = Arguments::of(args);
+        let Typed { compiled, rebuild, .. } = &*self.compiled(&arguments)?;
+        let inputs = arguments.tensors();
+        let profile = |guards: &mut [Guard<'_>], cx: &StepCx<'_>| compiled.engine.profile(inputs, guards, cx);
         let (outputs, timeline) = compiled.locked(&self.session, None, profile)?;
         Ok((rebuild(&mut outputs.into_iter()), timeline))
     }
@@ -196,26 +202,26 @@ where
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     pub fn call_into(&self, args: impl CallArgs<Args>, results: &mut HostOf<F, Args>) -> Result<()> {
-        let mut inputs = Vec::new();
-        args.feed_all(&mut inputs);
-        let compiled = &self.compiled(&inputs)?.compiled;
+        let arguments = Arguments::of(args);
+        let (compiled, inputs) = (&self.compiled(&arguments)?.compiled, arguments.tensors());
         let mut tensors = Vec::new();
         results.tensors_mut(&mut tensors);
         check_results(&self.name, compiled.engine.graph(), &tensors)?;
         let step =
-            |guards: &mut [Guard<'_>], cx: &StepCx<'_>| compiled.engine.step_into(&inputs, guards, cx, &mut tensors);
+            |guards: &mut [Guard<'_>], cx: &StepCx<'_>| compiled.engine.step_into(inputs, guards, cx, &mut tensors);
         compiled.locked(&self.session, None, step)
     }
 
     /// Calls the function with tensors whose types are checked now, in the order of the parameters; gives all
     /// output tensors in order.
     pub fn call_host(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
-        self.compiled(inputs)?.compiled.step(&self.session, inputs, None)
+        let types: Vec<_> = inputs.iter().map(HostTensor::ty).collect();
+        self.compiled_for((&types).into())?.compiled.step(&self.session, inputs, None)
     }
 
     /// Traces and compiles the function for arguments of the given types, if that was not done before.
-    pub fn compile(&self, signature: &[TensorType]) -> Result<()> {
-        self.compiled_for(signature).map(|_| ())
+    pub fn compile(&self, signature: impl Into<Signature>) -> Result<()> {
+        self.compiled_for(signature.into()).map(|_| ())
     }
 
     /// The part of the function that computes the values `fetches` from the values `feeds`, for arguments of the types in `signature`. It is
@@ -258,8 +264,8 @@ where
     /// assert_eq!(from_y.call(&[HostTensor::scalar(6.0f32)])?, [HostTensor::scalar(25.0f32)]);
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
-    pub fn prune(&self, signature: &[TensorType], feeds: &[&str], fetches: &[&str]) -> Result<Pruned> {
-        self.pruned(signature, feeds, fetches, Assignments::Drop)
+    pub fn prune(&self, signature: impl Into<Signature>, feeds: &[&str], fetches: &[&str]) -> Result<Pruned> {
+        self.pruned(signature.into(), feeds, fetches, Assignments::Drop)
     }
 
     /// The part of the function that makes all its assignments, like a call of the function itself, and computes the values `fetches`, if there
@@ -282,24 +288,25 @@ where
     /// assert_eq!(session.get(&w)?, 2.5);
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
-    pub fn prune_step(&self, signature: &[TensorType], feeds: &[&str], fetches: &[&str]) -> Result<Pruned> {
-        self.pruned(signature, feeds, fetches, Assignments::Keep)
+    pub fn prune_step(&self, signature: impl Into<Signature>, feeds: &[&str], fetches: &[&str]) -> Result<Pruned> {
+        self.pruned(signature.into(), feeds, fetches, Assignments::Keep)
     }
 
     fn pruned(
         &self,
-        signature: &[TensorType],
+        signature: Signature,
         feeds: &[&str],
         fetches: &[&str],
         assignments: Assignments,
     ) -> Result<Pruned> {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        let key = Key { signature: signature.to_vec(), feeds: owned(feeds), fetches: owned(fetches), assignments };
+        let signature = signature.with_lengths(F::PARAMETERS)?;
+        let key = Key { signature, feeds: owned(feeds), fetches: owned(fetches), assignments };
         let made = self.pruned.find_or_make(
             &self.name,
             |p| *p.key() == key,
             || {
-                let (traced, _) = self.trace(signature)?;
+                let (traced, _) = self.trace(&key.signature)?;
                 Pruned::new(&self.session, &traced, key.clone(), self.options)
             },
         )?;
@@ -307,41 +314,45 @@ where
     }
 
     /// What the trace of the function gives for arguments of the given types, before it is optimized.
-    pub fn trace_for(&self, signature: &[TensorType]) -> Result<Traced> {
-        self.trace(signature).map(|(traced, _)| traced)
+    pub fn trace_for(&self, signature: impl Into<Signature>) -> Result<Traced> {
+        self.trace(&signature.into().with_lengths(F::PARAMETERS)?).map(|(traced, _)| traced)
     }
 
     /// The graph that is compiled for arguments of the given types.
-    pub fn graph(&self, signature: &[TensorType]) -> Result<Graph> {
-        Ok(self.compiled_for(signature)?.compiled.engine.graph().clone())
+    pub fn graph(&self, signature: impl Into<Signature>) -> Result<Graph> {
+        Ok(self.compiled_for(signature.into())?.compiled.engine.graph().clone())
     }
 
     /// What runs for arguments of the given types, as text: instructions and memory; for each loop whether its iterations depend on
     /// each other; and for each loop and branch what it saves for a gradient, by name, type and line, in bytes for each iteration.
-    pub fn explain(&self, signature: &[TensorType]) -> Result<String> {
-        Ok(self.compiled_for(signature)?.compiled.engine.explain(&self.session.devices))
+    pub fn explain(&self, signature: impl Into<Signature>) -> Result<String> {
+        Ok(self.compiled_for(signature.into())?.compiled.engine.explain(&self.session.devices))
     }
 
-    fn compiled(&self, inputs: &[HostTensor]) -> Result<Arc<Typed<HostOf<F, Args>>>> {
-        if let Some(found) = self.cache.find(|c| c.compiled.accepts(inputs)) {
+    fn compiled(&self, arguments: &Arguments) -> Result<Arc<Typed<HostOf<F, Args>>>> {
+        match self.cache.find(|c| c.signature.is_of(arguments)) {
+            Some(found) => Ok(found),
+            None => self.compiled_for(arguments.signature()),
+        }
+    }
+
+    fn compiled_for(&self, signature: Signature) -> Result<Arc<Typed<HostOf<F, Args>>>> {
+        let signature = signature.with_lengths(F::PARAMETERS)?;
+        let fits = |c: &Typed<_>| c.signature == signature;
+        if let Some(found) = self.cache.find(fits) {
             return Ok(found);
         }
-        let signature: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
-        self.compiled_for(&signature)
-    }
-
-    fn compiled_for(&self, signature: &[TensorType]) -> Result<Arc<Typed<HostOf<F, Args>>>> {
-        let fits = |c: &Typed<_>| c.compiled.signature == signature;
         self.cache.find_or_make(&self.name, fits, || {
-            let (traced, rebuild) = self.trace(signature)?;
-            let compiled = Compiled::new(&self.session, traced.graph, &traced.vars, signature, self.options)?;
-            Ok(Typed { compiled, rebuild })
+            let (traced, rebuild) = self.trace(&signature)?;
+            let types = signature.types();
+            let compiled = Compiled::new(&self.session, traced.graph, &traced.vars, types, self.options)?;
+            Ok(Typed { signature: signature.clone(), compiled, rebuild })
         })
     }
 
-    fn trace(&self, signature: &[TensorType]) -> Result<(Traced, Rebuild<HostOf<F, Args>>)> {
+    fn trace(&self, signature: &Signature) -> Result<(Traced, Rebuild<HostOf<F, Args>>)> {
         trace_fn(&self.name, &self.f, signature).map_err(|e| {
-            let types: Vec<String> = signature.iter().map(ToString::to_string).collect();
+            let types: Vec<String> = signature.types().iter().map(ToString::to_string).collect();
             e.at(Loc::UNKNOWN, format!("while tracing `{}` for ({})", self.name, types.join(", ")))
         })
     }
@@ -372,28 +383,5 @@ where
 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Function").field("name", &self.name).field("options", &self.options).finish_non_exhaustive()
-    }
-}
-
-/// The name of a function in messages and graphs: the last part of its path, or of the function that a closure is in.
-fn name_of<F>() -> String {
-    let path = std::any::type_name::<F>();
-    let path = path.split('<').next().unwrap_or(path);
-    path.split("::").filter(|part| !part.contains('{')).last().unwrap_or("main").to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name_of_value<F>(_: &F) -> String {
-        name_of::<F>()
-    }
-
-    #[test]
-    fn functions_are_named_by_their_path() {
-        fn inner() {}
-        assert_eq!(name_of_value(&inner), "inner");
-        assert_eq!(name_of_value(&|| ()), "functions_are_named_by_their_path");
     }
 }

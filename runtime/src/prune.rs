@@ -4,10 +4,12 @@ use crate::call::CallOptions;
 use crate::compiled::{Cache, Compiled, begin};
 use crate::program::Options;
 use crate::session::Session;
+use anabranch_dsl::function::Signature;
 use anabranch_dsl::passes::{self, Assignments};
 use anabranch_dsl::trace::Traced;
 use anabranch_dsl::{AnyVar, Diagnostic, Graph, HostTensor, Result, TensorType};
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +19,10 @@ use std::time::Duration;
 /// A clone is another handle of the same. It may be called from several threads at once.
 #[derive(Clone)]
 pub struct Pruned(Arc<Part>);
+
+// As with the session whose steps it runs; nothing of the program runs in it.
+impl UnwindSafe for Pruned {}
+impl RefUnwindSafe for Pruned {}
 
 struct Part {
     key: Key,
@@ -32,7 +38,7 @@ struct Part {
 /// What a pruned function is made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
-    pub(crate) signature: Vec<TensorType>,
+    pub(crate) signature: Signature,
     pub(crate) feeds: Vec<String>,
     pub(crate) fetches: Vec<String>,
     pub(crate) assignments: Assignments,

@@ -302,8 +302,9 @@ impl Session {
     ///
     /// In messages a function has its name, and a closure the line at which it is given to this
     /// method.
+    #[track_caller]
     pub fn function<Args, F: GraphFn<Args>>(&self, f: F) -> Result<Function<F, Args>> {
-        Ok(Function::new(self.clone(), f))
+        Ok(Function::new(self.clone(), f, Loc::caller()))
     }
 
     /// The names of its devices.
@@ -468,6 +469,6 @@ fn listed<'a>(paths: impl Iterator<Item = &'a String>) -> Option<String> {
         [] => None,
         [one] => Some(format!("variable {one}")),
         [all @ .., last] if all.len() < SHOWN => Some(format!("variables {} and {last}", all.join(", "))),
-        [first @ ..] => Some(format!("variables {} and {} more", first[..SHOWN].join(", "), first.len() - SHOWN)),
+        all => Some(format!("variables {} and {} more", all[..SHOWN].join(", "), all.len() - SHOWN)),
     }
 }

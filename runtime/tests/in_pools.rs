@@ -66,7 +66,8 @@ fn bits(results: Vec<Array<f32>>) -> Vec<Vec<u32>> {
 
 #[test]
 fn results_do_not_depend_on_the_threads_of_the_session() -> anabranch_dsl::Result<()> {
-    let cases: [(&str, &[&[usize]], fn(&[Tensor]) -> Vec<Tensor>); 6] = [
+    type Case<'a> = (&'a str, &'a [&'a [usize]], fn(&[Tensor]) -> Vec<Tensor>);
+    let cases: [Case<'_>; 6] = [
         ("products", &[&[150, 100], &[100, 150]], |x| {
             let y = x[0].matmul(x[1]).tanh();
             let [a, b] = gradients((y * y).sum(), [x[0], x[1]]);

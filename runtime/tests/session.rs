@@ -1,8 +1,10 @@
 //! Sessions, functions and variables.
 
+use anabranch_dsl::format::Stream;
 use anabranch_dsl::prelude::*;
-use anabranch_dsl::{DType, HostTensor, TensorType};
-use anabranch_runtime::Session;
+use anabranch_dsl::{Array, DType, ErrorKind, HostTensor, TensorType, control, staged};
+use anabranch_runtime::{CallOptions, CancelHandle, Modelled, Session};
+use std::panic::{RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Outcome = anabranch_dsl::Result<()>;
@@ -162,5 +164,175 @@ fn arrays_of_ndarray_go_in_and_come_out() -> Outcome {
     let z: ArrayD<f64> = f.call((&x, y.t()))?.into();
     assert_eq!(z, (&x - &y.t()).into_dyn());
     assert_eq!(f.call((x, array![1.0, 1.0, 1.0].into_dyn()))?.to_vec(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    Ok(())
+}
+
+#[test]
+fn what_a_server_holds_is_unwind_safe() {
+    fn check<T: UnwindSafe + RefUnwindSafe>(_: &T) {}
+    let session = Session::new().unwrap();
+    let w = Var::<f32>::new("w", 1.0);
+    check(&session);
+    check(&w);
+    check(w.any());
+    check(&HostTensor::scalar(1.0f32));
+    check(&Array::new([1], vec![1]));
+    check(&anabranch_dsl::optim::Adam::new(0.1));
+    check(&CallOptions::new());
+    check(&CancelHandle::new());
+    let f = session.function(move |x: Tensor| x.named("x") * w.get()).unwrap();
+    check(&f);
+    check(&f.prune(&[TensorType::new(DType::F32, [])], &["x"], &["x"]).unwrap());
+    check(&f.call(1.0).map(|_| ()));
+}
+
+#[test]
+fn a_caught_panic_leaves_a_session_as_it_was() -> Outcome {
+    let gpus = || [Modelled::new("/gpu:0"), Modelled::new("/gpu:1")];
+    for builder in [
+        Session::builder(),
+        Session::builder().threads(2),
+        Session::builder().interpreted(true),
+        Session::builder().cpus(2).lower_everything(true),
+        Session::builder().modelled(gpus()),
+    ] {
+        // The printer is the user's code that runs in a step.
+        let session = builder
+            .print_to(|_: Stream, text: &str| {
+                if text.contains("13") {
+                    std::panic::resume_unwind(Box::new("unlucky"));
+                }
+            })
+            .build()?;
+        let w = Var::<f32>::new("w", 1.0);
+        let f = session.function(|x: Tensor| {
+            w.set(w.get() + x);
+            staged::print(Stream::Stdout, format_args!("{}", w.get()), "\n");
+            w.get() * 2.0
+        })?;
+        assert_eq!(f.call(1.0)?, 4.0);
+        for _ in 0..3 {
+            assert!(catch_unwind(|| f.call(11.0)).is_err());
+            assert_eq!(session.get(&w)?, 2.0);
+        }
+        assert_eq!(f.call(1.0)?, 6.0);
+        // One that panics while it is traced, and is right the next time.
+        let first = AtomicUsize::new(0);
+        let g = session.function(|x: Tensor| {
+            assert!(first.fetch_add(1, Ordering::Relaxed) > 0, "on purpose");
+            x + w.get()
+        })?;
+        assert!(catch_unwind(|| g.call(1.0)).is_err());
+        assert_eq!(g.call(1.0)?, 4.0);
+    }
+    Ok(())
+}
+
+#[test]
+fn errors_say_of_what_kind_they_are() -> Outcome {
+    let kind = |result: anabranch_dsl::Result<Array<f32>>| result.map(|_| ()).map_err(|e| e.kind);
+    let gpus = || [Modelled::new("/gpu:0"), Modelled::new("/gpu:1")];
+    for builder in [
+        Session::builder(),
+        Session::builder().interpreted(true),
+        Session::builder().native_code(false).fusion(false),
+        Session::builder().cpus(2).lower_everything(true),
+        Session::builder().modelled(gpus()),
+    ] {
+        let session = builder.build()?;
+        let sum = session.function(|x: Tensor, y: Tensor| x + y)?;
+        assert_eq!(kind(sum.call(([1.0, 2.0], [1.0, 2.0, 3.0]))), Err(ErrorKind::Invalid), "shapes");
+        assert_eq!(sum.call_host(&[HostTensor::scalar(1)]).unwrap_err().kind, ErrorKind::Invalid, "arguments");
+        let positive = session.function(|x: Tensor| {
+            staged::Assert::new(x.sum().greater(0.0)).check(staged::message(format_args!("{}", x.sum())));
+            control::while_loop(x, |x| x.sum().less(100.0), |x| x * 2.0)
+        })?;
+        assert_eq!(kind(positive.call([-1.0])), Err(ErrorKind::AssertionFailed));
+        assert_eq!(kind(positive.call([1.0])), Ok(()));
+        let finite = session.function(|x: Tensor| 1.0 / x)?.check_finite(true);
+        assert_eq!(kind(finite.call(0.0)), Err(ErrorKind::AssertionFailed), "a value that is not finite");
+        let table = session.function(|x: Tensor, i: Tensor<i32>| x.take(i, 0))?;
+        assert_eq!(kind(table.call(([1.0, 2.0], [0, 2]))), Err(ErrorKind::Invalid), "an index");
+        let quotient = session.function(|a: Tensor<i32>, b: Tensor<i32>| (a / b).cast::<f32>())?;
+        assert_eq!(kind(quotient.call((1, 0))), Err(ErrorKind::Invalid), "a division by zero");
+        let huge = session.function(|x: Tensor| x.broadcast_to([1 << 20, 1 << 20]).tanh())?;
+        let error = huge.call(1.0).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::ResourceExhausted, "memory: {error}");
+        let late = CallOptions::new().within(std::time::Duration::ZERO);
+        let endless = session.function(|x: Tensor| control::while_loop(x, |x| x.greater(0.0), |x| x.cos() + 2.0))?;
+        assert_eq!(kind(endless.call_with(&late, 1.0)), Err(ErrorKind::DeadlineExceeded));
+        let handle = CancelHandle::new();
+        handle.cancel();
+        let cancelled = CallOptions::new().cancelled_by(&handle);
+        assert_eq!(kind(endless.call_with(&cancelled, 1.0)), Err(ErrorKind::Cancelled));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_state_that_does_not_fit_names_the_paths() -> Outcome {
+    use anabranch_dsl::nn::{Init, Linear};
+    let (session, init) = (Session::new()?, Init::new(0));
+    let model = [Linear::new(&init, 2, 3), Linear::new(&init, 3, 1)];
+    let saved = session.state(&model);
+    let message = |values: &[(String, HostTensor)]| session.load_state(&model, values).unwrap_err();
+    assert_eq!(message(&saved[1..]).message, "there is no value for the variable `0.weight`");
+    assert_eq!(message(&saved[2..]).message, "there is no value for the variables `0.weight` and `0.bias`");
+    let error = message(&[]);
+    assert_eq!(error.message, "there is no value for the variables `0.weight`, `0.bias`, `1.weight` and `1.bias`");
+    let renamed = |i: usize, path: &str| {
+        let mut values = saved.clone();
+        values[i].0 = path.to_owned();
+        values
+    };
+    let error = message(&renamed(0, "head.weight"));
+    assert_eq!(error.message, "there is no value for the variable `0.weight`");
+    assert_eq!(error.labels[0].1, "the module has no variable `head.weight`");
+    assert!(error.help.as_ref().is_some_and(|help| help.contains("`prepare(&model)`")), "{error}");
+    assert_eq!(message(&renamed(0, "0.bias")).message, "there are two values for the variable `0.bias`");
+    let mut values = saved.clone();
+    values[2].1 = HostTensor::scalar(1.0f32);
+    assert_eq!(message(&values).message, "the variable `1.weight` is f32[3, 1], the value f32[]");
+    assert_eq!(session.state(&model), saved);
+    Ok(())
+}
+
+/// The state of an optimizer that is saved before a layer is inserted fits what is left of the
+/// model.
+#[test]
+fn a_layer_that_is_inserted_shifts_no_state_of_the_optimizer() -> Outcome {
+    use anabranch_dsl::optim::{Adam, Optimizer};
+    let weight = |name: &str, x: f32| (name.to_owned(), Var::<f32>::new("w", x));
+    struct Net(Vec<(String, Var<f32>)>);
+    impl anabranch_dsl::Module for Net {
+        fn visit(&self, path: &mut anabranch_dsl::var::Path, visit: &mut dyn FnMut(&str, &anabranch_dsl::AnyVar)) {
+            self.0.iter().for_each(|(name, var)| path.with(name, |p| visit(p.as_str(), var.any())));
+        }
+    }
+    let session = Session::new()?;
+    let (net, adam) = (Net(vec![weight("first", 1.0), weight("last", 2.0)]), Adam::new(0.1));
+    let train = session.function(|| {
+        let loss = net.0.iter().map(|(_, w)| w.get() * w.get()).reduce(|a, b| a + b).unwrap();
+        adam.minimize(loss, &net);
+    })?;
+    train.call(())?;
+    let saved = session.state(&adam);
+    let larger = Net(vec![weight("first", 1.0), weight("inserted", 5.0), weight("last", 2.0)]);
+    let other = Adam::new(0.1);
+    other.prepare(&larger);
+    let paths = |values: &[(String, HostTensor)]| values.iter().map(|(p, _)| p.clone()).collect::<Vec<_>>();
+    let mut values = session.state(&other);
+    assert_eq!(paths(&saved), ["steps", "first.adam_m", "first.adam_v", "last.adam_m", "last.adam_v"]);
+    for (path, value) in &mut values {
+        if let Some((_, old)) = saved.iter().find(|(p, _)| p == path) {
+            *value = old.clone();
+        }
+    }
+    session.load_state(&other, &values)?;
+    let value = |path: &str, all: &[(String, HostTensor)]| all.iter().find(|(p, _)| p == path).unwrap().1.clone();
+    for path in ["first.adam_m", "last.adam_m", "last.adam_v", "steps"] {
+        assert_eq!(value(path, &session.state(&other)), value(path, &saved), "{path}");
+    }
+    assert_ne!(value("first.adam_m", &saved), value("last.adam_m", &saved));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! How a case is run: by every engine, with its gradients, against what the case says.
 
-use anabranch::dsl::function::{CallArgs, GraphFn, Input, Inputs, Output, Rebuild, trace_fn};
+use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, Input, Inputs, Layout, Output, Rebuild, trace_fn};
 use anabranch::dsl::passes::{Cse, Dce, Fold, Licm, MergeState, Pipeline, Simplify, specialize};
 use anabranch::dsl::{Graph, HostTensor, TensorType, interp, ir};
 use anabranch::{Any, DType, Diagnostic, Tensor, gradients};
@@ -80,9 +80,8 @@ impl Case {
         F: GraphFn<Args> + 'static,
         for<'a> Orders<'a, F>: GraphFn<Args>,
     {
-        let mut inputs = Vec::new();
-        args.feed_all(&mut inputs);
-        let signature: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
+        let arguments = Arguments::of(args);
+        let (inputs, signature) = (arguments.tensors().to_vec(), arguments.signature());
         let traced = move |order| {
             let traced = match order {
                 0 => trace_fn("case", &f, &signature)?.0,
@@ -303,6 +302,7 @@ macro_rules! orders {
             $($a: Clone),*
         {
             type Output = Tensors;
+            const PARAMETERS: Layout = <($($a,)*) as Input>::LAYOUT;
             #[allow(non_snake_case, unused_mut, unused_variables, reason = "one pattern for all numbers of arguments")]
             fn apply(&self, inputs: &mut Inputs<'_>) -> anabranch::Result<Tensors> {
                 $(let $a = $a::trace(inputs)?;)*

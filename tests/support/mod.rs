@@ -1,9 +1,9 @@
 //! Runs a function on every engine and compares.
 
 use anabranch::DType;
-use anabranch::dsl::function::{CallArgs, GraphFn, trace_fn};
+use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, trace_fn};
 use anabranch::dsl::passes::{Pipeline, specialize};
-use anabranch::dsl::{HostTensor, TensorType, interp};
+use anabranch::dsl::{HostTensor, interp};
 use anabranch::prelude::*;
 use anabranch_runtime::Program;
 
@@ -51,9 +51,8 @@ pub fn error_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> anab
 type Outcome = Result<Vec<HostTensor>, anabranch::Diagnostic>;
 
 fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'static str, Outcome)> {
-    let mut inputs = Vec::new();
-    args.feed_all(&mut inputs);
-    let signature: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
+    let arguments = Arguments::of(args);
+    let (inputs, signature) = (arguments.tensors().to_vec(), arguments.signature());
     let traced = match trace_fn("test", &f, &signature) {
         Ok((traced, _)) => traced,
         Err(e) => return vec![("trace", Err(e))],
@@ -68,7 +67,7 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
     let vars = || traced.vars.iter().map(|v| v.init().clone()).collect::<Vec<HostTensor>>();
     let run = |program: Result<Program, _>| program.and_then(|program| program.run(&inputs, &mut vars()));
     let passed = |pipeline: Pipeline| {
-        specialize(&traced.graph, &signature).map(|mut graph| {
+        specialize(&traced.graph, signature.types()).map(|mut graph| {
             pipeline.run(&mut graph);
             graph
         })
