@@ -7,12 +7,15 @@
 //! - A labelled block whose jumps leave with the first value of a variable has the variable as its value.
 //! - An assignment of a value in which a jump stands becomes a `let` and an assignment, so that nothing is assigned where the
 //!   jump is taken.
+//! - Long chains and long sequences of jumps become trees: [`depth`].
 //!
 //! Each step keeps the meaning of the function in ordinary Rust; no step looks at types.
 
+mod depth;
 mod first_values;
 
 use super::{emit, known};
+use depth::Chain;
 use proc_macro2::Span;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -39,6 +42,13 @@ impl Canonical {
         emit::helper(name, self.next_index, at)
     }
 
+    fn chain_expr(&mut self, chain: Chain) -> Expr {
+        chain.build(|at| {
+            self.next_index += 1;
+            (emit::label("chain", self.next_index, at), emit::helper("arm", self.next_index, at))
+        })
+    }
+
     fn block(&mut self, block: &mut Block) {
         let deferred = self.deferred.clone();
         self.statements(block);
@@ -46,7 +56,7 @@ impl Canonical {
     }
 
     fn statements(&mut self, block: &mut Block) {
-        let mut rest: VecDeque<Stmt> = std::mem::take(&mut block.stmts).into();
+        let mut rest: VecDeque<Stmt> = depth::in_blocks(std::mem::take(&mut block.stmts)).into();
         while let Some(mut stmt) = rest.pop_front() {
             let new_label = |at| {
                 self.next_index += 1;
@@ -66,6 +76,13 @@ impl Canonical {
                 stmts.into_iter().rev().for_each(|stmt| rest.push_front(stmt));
                 continue;
             }
+            if let Some(value) = value_of(&mut stmt)
+                && let Some(chain) = Chain::of_long(value)
+            {
+                *value = self.chain_expr(chain);
+                rest.push_front(stmt);
+                continue;
+            }
             if let Some(value) = value_of(&mut stmt) {
                 self.for_by_ref(value);
                 self.while_let(value);
@@ -82,7 +99,7 @@ impl Canonical {
             {
                 let scrutinee = self.helper("matched", value.span());
                 let (declaration, chain) = switch.build(scrutinee);
-                *value = chain;
+                *value = self.chain_expr(chain);
                 rest.push_front(stmt);
                 rest.push_front(declaration);
                 continue;
@@ -228,6 +245,9 @@ impl VisitMut for Canonical {
         self.block(block);
     }
     fn visit_expr_mut(&mut self, e: &mut Expr) {
+        if let Some(chain) = Chain::of_long(e) {
+            *e = self.chain_expr(chain);
+        }
         self.for_by_ref(e);
         self.while_let(e);
         if let Some(declaration) = self.if_let(e) {
@@ -236,6 +256,7 @@ impl VisitMut for Canonical {
         if let Some(switch) = Switch::of(e) {
             let scrutinee = self.helper("matched", e.span());
             let (declaration, chain) = switch.build(scrutinee);
+            let chain = self.chain_expr(chain);
             *e = parse_quote!({ #declaration #chain });
         } else if let Expr::Match(m) = e {
             // It stays a `match` of the host.
@@ -702,21 +723,21 @@ impl Switch {
     }
 
     /// `let matched = scrutinee;`, and the chain of `if`s.
-    fn build(mut self, matched: Ident) -> (Stmt, Expr) {
-        let attrs = std::mem::take(&mut self.m.attrs);
+    fn build(mut self, matched: Ident) -> (Stmt, Chain) {
+        let mut attrs = std::mem::take(&mut self.m.attrs);
         let scrutinee = &*self.m.expr;
         let declaration = parse_quote!(let #matched = #scrutinee;);
         let matched: Expr = parse_quote!(#matched);
+        let mut chain = Chain { arms: Vec::with_capacity(self.m.arms.len()), last: None };
         let last = self.m.arms.len() - 1;
-        let mut chain = None;
-        for (i, arm) in self.m.arms.into_iter().enumerate().rev() {
+        for (i, arm) in self.m.arms.into_iter().enumerate() {
             let (pat, guard) = unguarded(&arm.pat);
             let names = names(pat, &matched, guard.is_some());
             let mut block = block_of(under_attributes(arm.attrs, *arm.body));
             block.stmts.splice(0..0, names.clone());
             if i == last {
-                chain = Some(block_expr(block));
-                continue;
+                chain.last = Some(block_expr(block));
+                break;
             }
             let mut cond = test(pat, &matched);
             if let Some(guard) = guard {
@@ -726,18 +747,13 @@ impl Switch {
                     None => guard,
                 });
             }
-            let if_token = Token![if](pat.span());
-            chain = Some(Expr::If(ExprIf {
-                attrs: Vec::new(),
-                if_token,
+            chain.arms.push(ExprIf {
+                attrs: std::mem::take(&mut attrs),
+                if_token: Token![if](pat.span()),
                 cond: Box::new(cond.expect("all arms but the last have a condition")),
                 then_branch: block,
-                else_branch: chain.map(|e| (Token![else](if_token.span), Box::new(e))),
-            }));
-        }
-        let mut chain = chain.expect("a `match` on numbers has arms");
-        if let Expr::If(e) = &mut chain {
-            e.attrs = attrs;
+                else_branch: None,
+            });
         }
         (declaration, chain)
     }

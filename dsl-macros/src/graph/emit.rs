@@ -679,6 +679,12 @@ pub(super) fn flag(name: Option<&Ident>, declared: &[usize], kinds: &[usize], at
     quote!(#declared #flag)
 }
 
+/// Says of a kind that it is that of the flag which these kinds make.
+pub(super) fn join_kinds(joined: usize, kinds: &[usize], at: Span) -> TokenStream {
+    let (join, joined, kinds) = (rt(at, "join_kinds"), kind(joined, at), kinds_of(kinds, at));
+    quote_spanned!(at=> #join(&#joined, #kinds);)
+}
+
 /// `(&a, (&b, ()))`
 fn kinds_of(kinds: &[usize], at: Span) -> TokenStream {
     kinds.iter().rev().fold(quote!(()), |rest, &i| {

@@ -46,6 +46,10 @@ impl<R> Kinds for (&Kind<Tensor<bool>>, R) {
     type Flag = Tensor<bool>;
 }
 
+/// The first kind is that of a flag which the others make.
+#[inline]
+pub fn join_kinds<K: Kinds>(_joined: &Kind<K::Flag>, _kinds: K) {}
+
 /// Whether a jump was taken.
 pub trait Flag: Condition {
     /// It was, or was not.

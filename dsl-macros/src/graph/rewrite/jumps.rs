@@ -52,6 +52,9 @@ enum JumpKind {
     Return,
 }
 
+/// From so many kinds on, which decide the type of the flag of a statement, they become one for the flags around it.
+const MIN_JOINED: usize = 4;
+
 /// What says that a statement was left, or that a loop ends.
 ///
 /// Statements inside of one another have one variable for their flags, as long as no target stands between them: what leaves the
@@ -186,7 +189,8 @@ impl Walk<'_> {
     /// Ends what the innermost flag is for; `None` if no jump raised it.
     pub(super) fn take_flag(&mut self) -> Option<RaisedFlag> {
         let flag = self.flags.pop().expect("a flag was lowered");
-        let place = self.flags.len();
+        let (at, place) = (flag.name.span(), self.flags.len());
+        let joined = self.join_kinds(&flag);
         let mut declared = Vec::new();
         self.kinds.retain(|&(construct, by)| {
             if by == place {
@@ -194,9 +198,43 @@ impl Walk<'_> {
             }
             by != place
         });
-        let declaration = emit::flag((!flag.is_shared).then_some(&flag.name), &declared, &flag.kinds, flag.name.span());
-        let is_up = emit::is_up(&flag.name, &flag.kinds);
+        let whole = joined.iter().find(|(_, of)| of.len() == flag.kinds.len());
+        let kinds = whole.map_or(&flag.kinds[..], |(joined, _)| std::slice::from_ref(joined));
+        let declaration = emit::flag((!flag.is_shared).then_some(&flag.name), &declared, kinds, at);
+        let joins = joined.iter().map(|(joined, of)| emit::join_kinds(*joined, of, at));
+        let declaration = quote!(#declaration #(#joins)*);
+        let is_up = emit::is_up(&flag.name, kinds);
         flag.raised.then(|| RaisedFlag { name: flag.name, declaration, is_up, values_for: flag.values_for })
+    }
+
+    /// Makes one kind of those that decide the type of a flag and of flags around it, for the latter: so none has a list that is longer
+    /// than what is directly in it. Gives the new kinds, and those that they are made of.
+    fn join_kinds(&mut self, flag: &Flag) -> Vec<(usize, Vec<usize>)> {
+        let mut joined: Vec<(usize, Vec<usize>)> = Vec::new();
+        for i in 0..self.flags.len() {
+            let shared = |kind: &&usize| self.flags[i].kinds.contains(kind);
+            let common: Vec<usize> = flag.kinds.iter().filter(shared).copied().collect();
+            if common.len() < MIN_JOINED {
+                continue;
+            }
+            let known = joined.iter().find(|(_, of)| *of == common).map(|(kind, _)| *kind);
+            let kind = known.unwrap_or_else(|| {
+                let kind = self.index();
+                self.kinds.push((kind, i));
+                kind
+            });
+            let around = &mut self.flags[i].kinds;
+            around.retain(|kind| !common.contains(kind));
+            around.push(kind);
+            if known.is_none() {
+                joined.push((kind, common));
+            }
+        }
+        // What no other flag needs is declared with this one.
+        for (construct, by) in self.kinds.iter_mut().filter(|(construct, _)| flag.kinds.contains(construct)) {
+            *by = self.flags.iter().position(|f| f.kinds.contains(construct)).unwrap_or(self.flags.len());
+        }
+        joined
     }
 
     /// What follows a statement that may have been left, and whether it has a value.
@@ -297,6 +335,7 @@ impl Walk<'_> {
         };
         let first = self.targets[target].first_inside;
         if self.constructs[first..].is_empty() {
+            self.label_break(&mut e, target);
             return e;
         }
         let value = match e {
@@ -305,6 +344,21 @@ impl Walk<'_> {
             _ => None,
         };
         self.staged_jump(kind, at, target, value.map(|v| *v))
+    }
+
+    /// Gives a `break` or `continue` that leaves labelled blocks, which a chain has become, the label of its loop.
+    fn label_break(&mut self, e: &mut Expr, target: usize) {
+        if self.targets[target + 1..].iter().all(|t| t.kind != TargetKind::Block) {
+            return;
+        }
+        let (label, at) = match e {
+            Expr::Break(b) => (&mut b.label, b.break_token.span),
+            Expr::Continue(c) => (&mut c.label, c.continue_token.span),
+            _ => return,
+        };
+        if label.is_none() {
+            *label = Some(self.native(target, at));
+        }
     }
 
     fn staged_jump(&mut self, kind: JumpKind, at: Span, target: usize, value: Option<Expr>) -> Expr {
@@ -325,7 +379,7 @@ impl Walk<'_> {
                     quote_spanned!(at=> break #native #given)
                 }
             };
-            return Expr::Verbatim(quote!({ #checks let #given = #value; #leave #exit }));
+            return Expr::Verbatim(quote!({ #checks let #given = #value; #leave #exit; }));
         }
         self.targets[target].is_broken |= kind == JumpKind::Break;
         for flag in self.raise(kind, target, value.is_some()) {
@@ -356,7 +410,7 @@ impl Walk<'_> {
                 quote_spanned!(at=> break #native #taken)
             }
         };
-        Expr::Verbatim(quote!({ #checks #given #raise #leave #passed_on #exit }))
+        Expr::Verbatim(quote!({ #checks #given #raise #leave #passed_on #exit; }))
     }
 
     fn native(&mut self, target: usize, at: Span) -> Lifetime {
@@ -478,7 +532,7 @@ impl Walk<'_> {
             TargetKind::Function if self.targets[target].returns_unit => quote_spanned!(at=> return),
             _ => emit::never(at),
         };
-        Expr::Verbatim(quote!({ #leave #exit }))
+        Expr::Verbatim(quote!({ #leave #exit; }))
     }
 
     /// `panic!` and its like: under a tensor, an assertion that fails.

@@ -1,0 +1,391 @@
+//! How deep the constructs of a function nest: long chains and long sequences of jumps become trees.
+//!
+//! What follows a jump stands in the other arm of its `if`, so without this each jump of a sequence would nest one deeper than
+//! the one before, and so would each `else if` of a chain.
+//!
+//! - A chain of `else if`s becomes a labelled block that its arms leave: `'chain: { if a { break 'chain x; } .. z }`, a sequence
+//!   of jumps.
+//! - Of a sequence of jumps, a few neighbors become a block, a few of these blocks another one, and so on. What follows a block
+//!   stands under its flag, so the depth grows with the logarithm of the length. A variable that is used behind a block is
+//!   declared outside of it; where that leaves too many jumps side by side, the block has the variable as its value.
+
+use super::*;
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
+
+/// As many arms, and jumps in a row, nest in each other as they are.
+const MAX_NESTED: usize = 16;
+
+/// As many jumps, or blocks of jumps, become a block. A jump asks each construct that it leaves whether it is staged, so few nested
+/// levels count for more than few blocks.
+const PER_BLOCK: usize = 4;
+
+/// If more jumps stand side by side, the blocks of them have variables as their values, which a condition that is a tensor allows
+/// only for those that a graph can have.
+const MAX_WITHOUT_VALUES: usize = 32;
+
+/// The arms of an `if`: those with a condition, without what follows their `else`, and the last one.
+pub(super) struct Chain {
+    pub(super) arms: Vec<ExprIf>,
+    pub(super) last: Option<Expr>,
+}
+
+impl Chain {
+    /// Takes an `if` apart, if it is a long chain.
+    pub(super) fn of_long(e: &mut Expr) -> Option<Chain> {
+        let mut n = 0;
+        let mut next = Some(&*e);
+        while let Some(Expr::If(arm)) = next {
+            n += 1;
+            next = arm.else_branch.as_ref().map(|(_, e)| &**e);
+        }
+        if n <= MAX_NESTED {
+            return None;
+        }
+        let mut chain = Chain { arms: Vec::with_capacity(n), last: None };
+        let mut next = Some(std::mem::replace(e, Expr::Verbatim(TokenStream::new())));
+        while let Some(e) = next.take() {
+            match e {
+                Expr::If(mut arm) => {
+                    next = arm.else_branch.take().map(|(_, e)| *e);
+                    chain.arms.push(arm);
+                }
+                last => chain.last = Some(last),
+            }
+        }
+        Some(chain)
+    }
+
+    /// The expression: nested `if`s if there are few, else a block, which `name` gives names.
+    pub(super) fn build(self, name: impl FnMut(Span) -> (Lifetime, Ident)) -> Expr {
+        if self.arms.len() > MAX_NESTED { self.block(name) } else { self.nested() }
+    }
+
+    fn nested(self) -> Expr {
+        let chain = self.arms.into_iter().rev().fold(self.last, |rest, mut arm| {
+            let token = Token![else](arm.if_token.span);
+            arm.else_branch = rest.map(|rest| (token, Box::new(rest)));
+            Some(Expr::If(arm))
+        });
+        chain.expect("a chain has arms")
+    }
+
+    fn block(mut self, mut name: impl FnMut(Span) -> (Lifetime, Ident)) -> Expr {
+        let first = self.arms.first_mut().expect("a long chain has arms");
+        let (attrs, at) = (std::mem::take(&mut first.attrs), first.if_token.span);
+        let (label, _) = name(at);
+        let mut is_left = false;
+        let mut stmts: Vec<Stmt> = Vec::with_capacity(self.arms.len() + 1);
+        for mut arm in self.arms {
+            if !block_jumps(&arm.then_branch) {
+                let (_, value) = name(arm.if_token.span);
+                leave_at_end(&mut arm.then_branch, &label, value);
+                is_left = true;
+            }
+            stmts.push(Stmt::Expr(Expr::If(arm), None));
+        }
+        stmts.extend(self.last.map(block_of).into_iter().flat_map(|last| last.stmts));
+        let block = Block { brace_token: token::Brace(at), stmts };
+        let label = is_left.then(|| emit::label_of(&label));
+        under_attributes(attrs, Expr::Block(ExprBlock { attrs: Vec::new(), label, block }))
+    }
+}
+
+/// Ends an arm with a `break` that has its value.
+fn leave_at_end(arm: &mut Block, label: &Lifetime, name: Ident) {
+    let at = name.span();
+    let leave = |value: Option<Expr>| -> Stmt {
+        Stmt::Expr(
+            Expr::Break(ExprBreak {
+                attrs: Vec::new(),
+                break_token: Token![break](at),
+                label: Some(label.clone()),
+                expr: value.map(Box::new),
+            }),
+            Some(Token![;](at)),
+        )
+    };
+    match arm.stmts.pop() {
+        // The compiler, and the tracer, know that it does not come to its end.
+        Some(Stmt::Macro(m)) if known::macro_name(&m.mac).is_some_and(|n| is_panic(&n)) => arm.stmts.push(Stmt::Macro(m)),
+        Some(Stmt::Macro(StmtMacro { attrs, mac, semi_token: None })) => {
+            arm.stmts.push(leave(Some(Expr::Macro(ExprMacro { attrs, mac }))));
+        }
+        Some(Stmt::Expr(value, None)) if is_structured(&value) => {
+            if is_unit(&value) {
+                arm.stmts.extend([Stmt::Expr(value, None), leave(None)]);
+            } else {
+                arm.stmts.push(parse_quote!(let #name = #value;));
+                arm.stmts.push(leave(Some(parse_quote!(#name))));
+            }
+        }
+        Some(Stmt::Expr(value, None)) => arm.stmts.push(leave(Some(value))),
+        last => {
+            arm.stmts.extend(last);
+            arm.stmts.push(leave(None));
+        }
+    }
+}
+
+fn is_panic(name: &str) -> bool {
+    matches!(known::macro_kind(name), known::MacroKind::Panic)
+}
+
+/// Whether a structured expression is `()` by its form.
+fn is_unit(e: &Expr) -> bool {
+    match e {
+        Expr::While(_) | Expr::ForLoop(_) => true,
+        Expr::If(e) => e.else_branch.is_none(),
+        _ => false,
+    }
+}
+
+/// A statement of a sequence.
+struct Step {
+    stmt: Stmt,
+    /// Whether a jump leaves it that stands under a condition.
+    jumps: bool,
+    /// The names that it declares for what follows.
+    declares: Vec<Ident>,
+    /// The last statement that uses one of them.
+    last_use: usize,
+    /// Whether a block may have them as its value.
+    is_value: bool,
+}
+
+/// The statements of a block, with blocks of those that jump if they are many.
+pub(super) fn in_blocks(stmts: Vec<Stmt>) -> Vec<Stmt> {
+    let jumps: Vec<bool> = stmts.iter().map(leaves_under_construct).collect();
+    let has_macro = || stmts.iter().any(|stmt| matches!(stmt, Stmt::Item(Item::Macro(_))));
+    if jumps.iter().filter(|&&j| j).count() <= MAX_NESTED || has_macro() {
+        return stmts;
+    }
+    // Items are visible in the whole block.
+    let is_item = |(stmt, _): &(Stmt, bool)| matches!(stmt, Stmt::Item(_));
+    let (mut items, stmts): (Vec<_>, Vec<_>) = stmts.into_iter().zip(jumps).partition(is_item);
+    let mut steps: Vec<Step> = stmts.into_iter().map(|(stmt, jumps)| Step::new(stmt, jumps)).collect();
+    // It is the value of the block.
+    let value = match steps.last() {
+        Some(Step { stmt: Stmt::Expr(_, None) | Stmt::Macro(StmtMacro { semi_token: None, .. }), .. }) => steps.pop(),
+        _ => None,
+    };
+    for (most, with_values) in [(PER_BLOCK, false), (MAX_WITHOUT_VALUES, true)] {
+        loop {
+            let n = count(&steps);
+            if n <= most {
+                break;
+            }
+            steps = one_level(steps, value.as_ref(), with_values);
+            if count(&steps) == n {
+                break;
+            }
+        }
+    }
+    items.extend(steps.into_iter().chain(value).map(|step| (step.stmt, step.jumps)));
+    items.into_iter().map(|(stmt, _)| stmt).collect()
+}
+
+fn count(steps: &[Step]) -> usize {
+    steps.iter().filter(|s| s.jumps).count()
+}
+
+fn leaves_under_construct(stmt: &Stmt) -> bool {
+    match stmt {
+        Stmt::Local(Local { pat, init: Some(LocalInit { expr, diverge: Some((_, diverge)), .. }), .. }) => {
+            let pat = if let Pat::Type(p) = pat { &p.pat } else { pat };
+            Jumps::leaving_expr(expr).under_construct
+                || (has_test(pat, numbers(expr).as_ref()) == Some(true) && Jumps::leaving_expr(diverge).any)
+        }
+        Stmt::Local(Local { init: Some(init), .. }) => Jumps::leaving_expr(&init.expr).under_construct,
+        Stmt::Expr(e, _) => Jumps::leaving_expr(e).under_construct,
+        _ => false,
+    }
+}
+
+impl Step {
+    fn new(stmt: Stmt, jumps: bool) -> Step {
+        let (mut declares, mut is_value) = (Vec::new(), false);
+        if let Stmt::Local(local) = &stmt {
+            let mut find = DeclaredNames(Vec::new(), true);
+            find.visit_pat(&local.pat);
+            (declares, is_value) = (find.0, find.1);
+            is_value &= local.init.as_ref().is_some_and(|init| {
+                init.diverge.is_none() && !matches!(*init.expr, Expr::Reference(_) | Expr::Closure(_))
+            });
+        }
+        Step { stmt, jumps, declares, last_use: 0, is_value }
+    }
+
+    /// Whether what it declares is not known, or not used, so that it must be there to the end of the block.
+    fn stays(&self) -> bool {
+        match &self.stmt {
+            Stmt::Local(local) => local.init.is_none() || (!self.declares.is_empty() && self.last_use == 0),
+            Stmt::Macro(m) => known::macro_name(&m.mac)
+                .is_none_or(|name| matches!(known::macro_kind(&name), known::MacroKind::Opaque)),
+            _ => false,
+        }
+    }
+}
+
+/// The names that a pattern declares; and whether it is one of plain names that own what they are bound to.
+struct DeclaredNames(Vec<Ident>, bool);
+
+impl<'a> Visit<'a> for DeclaredNames {
+    fn visit_pat_ident(&mut self, p: &'a PatIdent) {
+        self.0.push(p.ident.clone());
+        self.1 &= p.by_ref.is_none();
+        visit::visit_pat_ident(self, p);
+    }
+    fn visit_pat_type(&mut self, p: &'a PatType) {
+        self.1 &= !matches!(*p.ty, Type::Reference(_));
+        self.visit_pat(&p.pat);
+    }
+    fn visit_expr(&mut self, _: &'a Expr) {}
+}
+
+/// Finds where the variables of each statement are used last; `value` follows the statements.
+fn find_last_uses(steps: &mut [Step], value: Option<&Step>) {
+    // The first use of each name behind the present statement is not asked for, only the last one.
+    let mut used = HashMap::new();
+    let end = steps.len();
+    if let Some(value) = value {
+        note_names(value.stmt.to_token_stream(), &mut |name| {
+            used.insert(name, end);
+        });
+    }
+    for i in (0..end).rev() {
+        let step = &mut steps[i];
+        step.last_use = 0;
+        for name in &step.declares {
+            step.last_use = step.last_use.max(used.remove(&name.to_string()).unwrap_or(0));
+        }
+        let mut note = |name| {
+            used.entry(name).or_insert(i);
+        };
+        match &step.stmt {
+            Stmt::Local(local) => {
+                let init = local.init.as_ref();
+                note_names(init.map(|init| init.expr.to_token_stream()).unwrap_or_default(), &mut note);
+                let diverge = init.and_then(|init| init.diverge.as_ref());
+                note_names(diverge.map(|(_, e)| e.to_token_stream()).unwrap_or_default(), &mut note);
+            }
+            stmt => note_names(stmt.to_token_stream(), &mut note),
+        }
+    }
+}
+
+/// The names in code, also those in format strings.
+fn note_names(code: TokenStream, note: &mut impl FnMut(String)) {
+    for token in code {
+        match token {
+            TokenTree::Ident(ident) => note(ident.to_string()),
+            TokenTree::Group(group) => note_names(group.stream(), note),
+            TokenTree::Literal(literal) => {
+                let text = literal.to_string();
+                if text.contains('{') {
+                    let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+                    words.filter(|w| !w.is_empty()).for_each(|w| note(w.to_owned()));
+                }
+            }
+            TokenTree::Punct(_) => {}
+        }
+    }
+}
+
+/// Makes blocks of neighbors, where what they declare is not used behind them, or `with_values`, may be the value of the block.
+fn one_level(mut steps: Vec<Step>, value: Option<&Step>, with_values: bool) -> Vec<Step> {
+    find_last_uses(&mut steps, value);
+    let mut out = Vec::with_capacity(steps.len());
+    let mut rest: VecDeque<Step> = steps.into();
+    let mut start = 0;
+    while !rest.is_empty() {
+        let n = block_length(&rest, start, with_values);
+        if n == 0 {
+            out.extend(rest.pop_front());
+            start += 1;
+        } else {
+            out.push(block_of_steps(rest.drain(..n).collect(), start + n));
+            start += n;
+        }
+    }
+    out
+}
+
+/// How many of the next statements, of which the first one is that at `start`, become a block.
+fn block_length(steps: &VecDeque<Step>, start: usize, with_values: bool) -> usize {
+    let (mut jumps, mut last_use, mut found) = (0, 0, 0);
+    for (i, step) in steps.iter().enumerate() {
+        if step.stays() || jumps == PER_BLOCK {
+            break;
+        }
+        jumps += usize::from(step.jumps);
+        last_use = last_use.max(step.last_use);
+        let may_end = || {
+            let used_behind = || steps.iter().take(i + 1).filter(|s| s.last_use > start + i);
+            last_use <= start + i || (with_values && step.jumps && used_behind().all(|s| s.is_value))
+        };
+        if jumps > 1 && may_end() {
+            found = i + 1;
+        }
+    }
+    found
+}
+
+/// A block of statements, which has the variables as its value that are used from `end` on.
+fn block_of_steps(steps: Vec<Step>, end: usize) -> Step {
+    let mut shown: Vec<PatIdent> = Vec::new();
+    let mut stmts: Vec<Stmt> = Vec::with_capacity(steps.len() + 1);
+    let mut last_use = 0;
+    for step in steps {
+        let mut stmt = step.stmt;
+        if step.last_use >= end
+            && let Stmt::Local(local) = &mut stmt
+        {
+            last_use = last_use.max(step.last_use);
+            let mut find = Idents(Vec::new());
+            find.visit_pat(&local.pat);
+            shown.retain(|p| find.0.iter().all(|new| new.ident != p.ident));
+            shown.extend(find.0);
+            local.attrs.push(parse_quote!(#[allow(unused_mut, reason = "it may change behind the block")]));
+        }
+        stmts.push(stmt);
+    }
+    let brace_token = Default::default();
+    if shown.is_empty() {
+        let block = block_expr(Block { brace_token, stmts });
+        return Step::new(Stmt::Expr(block, None), true);
+    }
+    let (pat, value) = in_tuples(shown.into_iter().map(|p| (Pat::Ident(p.clone()), path(p.ident))).collect());
+    stmts.push(Stmt::Expr(value, None));
+    let block = block_expr(Block { brace_token, stmts });
+    Step::new(
+        parse_quote!(#[allow(unused_mut, reason = "it may have changed in the block")] let #pat = #block;),
+        true,
+    )
+}
+
+fn path(name: Ident) -> Expr {
+    parse_quote!(#name)
+}
+
+/// A tuple of patterns, and one of their values; of tuples if they are many, as a tuple may have twelve items.
+fn in_tuples(mut items: Vec<(Pat, Expr)>) -> (Pat, Expr) {
+    while items.len() > 1 {
+        let tuples = items.chunks(12).map(|items| {
+            let (pats, values): (Vec<_>, Vec<_>) = items.iter().cloned().unzip();
+            (parse_quote!((#(#pats),*,)), parse_quote!((#(#values),*,)))
+        });
+        items = tuples.collect();
+    }
+    items.pop().expect("there are items")
+}
+
+struct Idents(Vec<PatIdent>);
+
+impl<'a> Visit<'a> for Idents {
+    fn visit_pat_ident(&mut self, p: &'a PatIdent) {
+        self.0.push(PatIdent { subpat: None, ..p.clone() });
+        visit::visit_pat_ident(self, p);
+    }
+    fn visit_expr(&mut self, _: &'a Expr) {}
+}
