@@ -223,9 +223,11 @@ impl Walk<'_> {
                 self.kinds.push((kind, i));
                 kind
             });
+            // It stands where the first of them stood: the earlier the compiler finds a tensor, the earlier it knows the flag's type.
             let around = &mut self.flags[i].kinds;
+            let first = around.iter().position(|kind| common.contains(kind)).expect("they are in common");
+            around[first] = kind;
             around.retain(|kind| !common.contains(kind));
-            around.push(kind);
             if known.is_none() {
                 joined.push((kind, common));
             }
