@@ -29,6 +29,12 @@ impl Loc {
     pub fn is_known(self) -> bool {
         self.line > 0
     }
+
+    /// Whether it is a place in the source of this crate, which says nothing to a user.
+    pub(crate) fn is_in_this_crate(self) -> bool {
+        let folder = file!().strip_suffix("loc.rs").expect("this file is in the folder of the crate");
+        self.file.starts_with(folder)
+    }
 }
 
 impl fmt::Display for Loc {

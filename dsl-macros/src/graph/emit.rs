@@ -825,6 +825,24 @@ pub(super) fn logical(construct: Ident, index: usize, op: &BinOp, sides: (Expr, 
     }})
 }
 
+/// An expression whose operands come first, one after the other. What they borrow lives as long as it does in the expression.
+pub(super) fn with_operands(e: &mut Expr, operands: Vec<(Ident, Expr)>, is_statement: bool) {
+    if operands.is_empty() {
+        return;
+    }
+    let whole = operands
+        .into_iter()
+        .rev()
+        .fold(quote!(#e), |inner, (name, operand)| quote!(match #operand { #name => #inner }));
+    let mut whole = proc_macro2::Group::new(
+        // A part of an expression must not look like a statement.
+        if is_statement { proc_macro2::Delimiter::Brace } else { proc_macro2::Delimiter::Parenthesis },
+        whole,
+    );
+    whole.set_span(Span::mixed_site());
+    *e = Expr::Verbatim(quote!(#whole));
+}
+
 /// The name of the function that a comparison calls.
 pub(super) fn comparison(op: &BinOp) -> Option<(Span, &'static str)> {
     Some(match op {

@@ -50,6 +50,7 @@ pub(super) fn rewrite(cx: &Ctxt, mut function: ItemFn) -> Rewritten {
         function_start: 0,
         next_index: 0,
         carried: Vec::new(),
+        changed: Vec::new(),
     };
     for parameter in &function.sig.inputs {
         walk.env.declare_parameter(parameter);
@@ -174,6 +175,29 @@ pub(super) struct Walk<'a> {
     function_start: usize,
     next_index: usize,
     carried: Vec<Vec<String>>,
+    /// The variables that were changed so far, with the number of constructs around the change.
+    changed: Vec<Changed>,
+}
+
+/// A change of a variable.
+#[derive(Clone, Copy)]
+struct Changed {
+    binding: BindingId,
+    /// The number of constructs around it.
+    constructs: usize,
+    /// Whether it is certain: an assignment, or a `&mut`.
+    is_exact: bool,
+}
+
+/// How an expression changes a variable, for what holds it before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Changes {
+    /// Not at all, or as the compiler lets it.
+    No,
+    /// By methods alone, so a construct borrows it mutably that plain Rust may only look at.
+    Perhaps,
+    /// By an assignment, so what stands before has a copy of it.
+    Exact,
 }
 
 impl Walk<'_> {
@@ -307,12 +331,66 @@ impl Walk<'_> {
             }
             return;
         }
+        let constructs = self.constructs.len();
+        self.changed.push(Changed { binding: id, constructs, is_exact: how == Change::Exact });
         // In what is around the construct in which it got its value, it has none.
         let first = binding.given.unwrap_or(0);
         let open = self.constructs.len() - skip.min(self.constructs.len());
         for construct in self.constructs[..open].iter_mut().skip(first).filter(|c| id < c.first_inside) {
             construct.carried[construct.arm].add(Place { written: written.clone(), binding: id, receiver });
         }
+    }
+
+    /// How the variable of a place was changed in the present constructs since `start`, a length of `changed`.
+    fn changes_since(&self, start: usize, place: &Expr) -> Changes {
+        let Some(written) = Written::of(place) else { return Changes::No };
+        let Some(id) = self.env.resolve(&written.root.to_string()) else { return Changes::No };
+        let changes = || self.changed[start..].iter().filter(|c| c.binding == id);
+        if changes().any(|c| c.is_exact) {
+            Changes::Exact
+        } else if changes().any(|c| c.constructs > self.constructs.len()) {
+            Changes::Perhaps
+        } else {
+            Changes::No
+        }
+    }
+
+    /// Walks through the operands of a call. A construct in one of them takes a mutable borrow of what it may change, so where what
+    /// stands before has borrowed that already, the operands come first. Gives them, and what they are bound to.
+    ///
+    /// Rust borrows a receiver before the arguments, and uses it after them, and lets them look at it meanwhile.
+    fn operands<'e>(
+        &mut self,
+        receiver: Option<&Expr>,
+        args: impl Iterator<Item = &'e mut Expr>,
+    ) -> Vec<(Ident, Expr)> {
+        let start = self.changed.len();
+        let mut args: Vec<&mut Expr> = args.collect();
+        let mut held: Vec<Expr> = receiver.into_iter().cloned().collect();
+        let mut first_after = 0;
+        for (i, arg) in args.iter_mut().enumerate() {
+            let borrowed = match &**arg {
+                Expr::Reference(r) if r.mutability.is_none() => Some((*r.expr).clone()),
+                _ => None,
+            };
+            self.value(arg, 0);
+            self.visit_expr_mut(arg);
+            if held.iter().any(|place| self.changes_since(start, place) == Changes::Perhaps) {
+                first_after = i + 1;
+            }
+            held.extend(borrowed);
+        }
+        let mut bound = Vec::new();
+        for arg in args.into_iter().take(first_after) {
+            // These do nothing, or need what they are an argument of to have a type.
+            if matches!(arg, Expr::Lit(_) | Expr::Closure(_) | Expr::Reference(_)) {
+                continue;
+            }
+            let name = emit::helper("operand", self.index(), arg.span());
+            let value = std::mem::replace(&mut *arg, parse_quote!(#name));
+            bound.push((name, value));
+        }
+        bound
     }
 
     /// Notes that a place is used whose variable is not known to be mutable; `receiver` if a method of a known name is called on it.
@@ -577,14 +655,36 @@ impl Walk<'_> {
             Expr::Binary(b) => {
                 if let Some((at, function)) = emit::comparison(&b.op) {
                     self.visit_expr_mut(&mut b.left);
+                    let start = self.changed.len();
                     self.visit_expr_mut(&mut b.right);
+                    let mut operands = Vec::new();
+                    match self.changes_since(start, &b.left) {
+                        Changes::No => {}
+                        Changes::Exact => {
+                            let left = &b.left;
+                            *b.left = parse_quote!({ #left });
+                        }
+                        Changes::Perhaps => {
+                            let name = emit::helper("operand", self.index(), b.right.span());
+                            operands.push((name.clone(), std::mem::replace(&mut *b.right, parse_quote!(#name))));
+                        }
+                    }
                     *e = emit::compare(at, function, &b.left, &b.right);
+                    emit::with_operands(e, operands, position.is_statement);
                 } else if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) {
                     let Expr::Binary(b) = take(e) else { unreachable!() };
                     *e = self.logical(b);
                 } else if is_assignment(&b.op) {
+                    let start = self.changed.len();
                     self.visit_expr_mut(&mut b.right);
+                    let mut operands = Vec::new();
+                    if self.changes_since(start, &b.left) != Changes::No {
+                        // Rust computes the right side first where both are numbers.
+                        let name = emit::helper("operand", self.index(), b.right.span());
+                        operands.push((name.clone(), std::mem::replace(&mut *b.right, parse_quote!(#name))));
+                    }
                     self.assigned(&mut b.left);
+                    emit::with_operands(e, operands, position.is_statement);
                 } else {
                     visit_mut::visit_expr_binary_mut(self, b);
                 }
@@ -640,16 +740,18 @@ impl Walk<'_> {
                         self.change(written, how, skip);
                     }
                 }
-                m.args.iter_mut().for_each(|arg| self.value(arg, 0));
-                visit_mut::visit_expr_method_call_mut(self, m);
+                self.visit_expr_mut(&mut m.receiver);
+                let operands = self.operands(Some(&m.receiver), m.args.iter_mut());
+                emit::with_operands(e, operands, position.is_statement);
             }
             Expr::Call(c) => {
                 emit::bounds(c);
                 if let Some(written) = Written::of(&c.func) {
                     self.change(written, Change::Perhaps, 0);
                 }
-                c.args.iter_mut().for_each(|arg| self.value(arg, 0));
-                visit_mut::visit_expr_call_mut(self, c);
+                self.visit_expr_mut(&mut c.func);
+                let operands = self.operands(None, c.args.iter_mut());
+                emit::with_operands(e, operands, position.is_statement);
             }
             Expr::Break(_) | Expr::Continue(_) | Expr::Return(_) => *e = self.jump_expr(take(e)),
             Expr::Await(a) => {

@@ -69,9 +69,11 @@ pub fn condition<C: Condition<Itself = I>, I>(condition: C) -> I {
 }
 
 /// The phases of an `if`.
-pub trait IfArms<C> {
+pub trait IfArms<C: Condition> {
     /// After the condition.
     fn begin(condition: C) -> Self;
+    /// Whether tracing goes on in it after a jump.
+    fn stays(&self) -> Option<C::Stays>;
     /// Whether to run the first arm.
     fn then_arm<P: Places>(&mut self, places: P) -> bool;
     /// Whether to run the second arm.
@@ -305,7 +307,7 @@ pub(crate) fn check_one_structure(a: &State, b: &State, site: Site, moments: [&s
         trace::fail(carry::staged_err().at(site.loc(), label));
     }
     if let Some(Difference { path, words: [was, is], is_length }) = a.difference(b) {
-        let error = format!("`{}{path}` has {was} {}, but {is} {}", site.name, moments[0], moments[1]);
+        let error = format!("`{}{path}` has {was} {}, but {is} {}", site.shown(), moments[0], moments[1]);
         let help = match is_length {
             true => {
                 "a vector has one length in the graph: a `List` of tensors grows there, with `push`, and `stack` joins it"

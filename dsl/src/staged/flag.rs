@@ -10,7 +10,7 @@
 //! is made as it is written, so there the flag is down. A [`Kind`] passes the type of a construct to the flags declared before it.
 
 use super::{Condition, If, Logical, While};
-use crate::{Tensor, scalar};
+use crate::{HostTensor, Tensor, scalar};
 use std::marker::PhantomData;
 
 /// The type of the condition of a construct that comes later.
@@ -130,7 +130,8 @@ impl RaisedIn<Tensor<bool>> for Tensor<bool> {
 /// How a loop with a condition of this type stops for a flag of type `F`.
 ///
 /// A staged loop asks the flag before its condition. A host loop is left natively by host jumps; if the flag is a tensor, each
-/// of its further passes is traced under the condition that the flag is down.
+/// of its further passes is traced under the condition that the flag is down. As long as no jump under a tensor was met, nothing has
+/// decided yet, and the pass stands under no condition.
 pub trait Stops<F>: Condition {
     /// The condition of the `if` around the body.
     type Guard: Condition;
@@ -161,7 +162,10 @@ impl Stops<Tensor<bool>> for bool {
     #[track_caller]
     fn guard(flag: &Tensor<bool>) -> Tensor<bool> {
         crate::trace::count_unrolled();
-        flag.is_down()
+        match crate::trace::is_constant(flag.untyped(), &HostTensor::scalar(false)) {
+            true => crate::trace::unconditional(),
+            false => flag.is_down(),
+        }
     }
 }
 
@@ -204,12 +208,6 @@ macro_rules! constructs {
             #[inline]
             pub fn has_kind(&self, _kind: &Kind<C>) {}
 
-            /// Whether tracing, after a jump, goes on at the end of the present arm: where the condition is a tensor.
-            #[inline]
-            pub fn staged(&self) -> Option<C::Stays> {
-                C::stays()
-            }
-
             /// Goes on. For host conditions there is no value to call it with, and the compiler knows that it does not return: so
             /// what is moved before a jump counts as moved only there.
             #[inline]
@@ -220,3 +218,19 @@ macro_rules! constructs {
     )*};
 }
 constructs!(If While Logical);
+
+impl<C: Condition> If<C> {
+    /// Whether tracing, after a jump, goes on at the end of the present arm: where the condition is a tensor.
+    #[inline]
+    pub fn staged(&self) -> Option<C::Stays> {
+        self.stays()
+    }
+}
+
+impl<C: Condition> While<C> {
+    /// Whether tracing, after a jump, goes on at the end of the body: where the condition is a tensor.
+    #[inline]
+    pub fn staged(&self) -> Option<C::Stays> {
+        C::stays()
+    }
+}

@@ -3,7 +3,7 @@
 use super::State;
 use super::condition::{self, Changes, Condition, IfArms, Place, Places, Produces, Values};
 use crate::Tensor;
-use crate::trace::{CondTrace, Site};
+use crate::trace::{self, CondTrace, Site};
 
 /// An `if` between its condition and its end.
 #[must_use]
@@ -67,6 +67,12 @@ impl<C: Condition> If<C> {
         self.0.end(places, sites, values).expect("one of the arms ran to its end")
     }
 
+    /// Whether tracing goes on in it after a jump.
+    #[inline]
+    pub(super) fn stays(&self) -> Option<C::Stays> {
+        self.0.stays()
+    }
+
     /// The same of an `if` with jumps in its arms: none if each arm that ran was left.
     #[inline]
     #[track_caller]
@@ -79,6 +85,10 @@ impl IfArms<bool> for bool {
     #[inline]
     fn begin(condition: bool) -> bool {
         condition
+    }
+    #[inline]
+    fn stays(&self) -> Option<std::convert::Infallible> {
+        None
     }
     #[inline]
     fn then_arm<P: Places>(&mut self, _places: P) -> bool {
@@ -97,8 +107,9 @@ impl IfArms<bool> for bool {
 /// The state of a staged `if`.
 #[derive(Debug)]
 pub struct StagedIf {
-    /// Until the end.
+    /// Until the end; none if the first arm stands under no condition.
     trace: Option<CondTrace>,
+    is_unconditional: bool,
     before: Vec<State>,
     /// The values after the first arm, once the second one has begun.
     then: Option<Vec<State>>,
@@ -115,16 +126,27 @@ impl StagedIf {
 impl IfArms<Tensor<bool>> for StagedIf {
     #[track_caller]
     fn begin(condition: Tensor<bool>) -> StagedIf {
-        StagedIf { trace: Some(CondTrace::begin(condition.untyped())), before: Vec::new(), then: None }
+        let is_unconditional = trace::take_unconditional(condition.untyped());
+        let trace = if is_unconditional { None } else { Some(CondTrace::begin(condition.untyped())) };
+        StagedIf { trace, is_unconditional, before: Vec::new(), then: None }
+    }
+
+    fn stays(&self) -> Option<()> {
+        (!self.is_unconditional).then_some(())
     }
 
     fn then_arm<P: Places>(&mut self, places: P) -> bool {
-        self.before = condition::save(&places);
+        if !self.is_unconditional {
+            self.before = condition::save(&places);
+        }
         true
     }
 
     #[track_caller]
     fn else_arm<P: Places>(&mut self, mut places: P, _sites: &[Site]) -> bool {
+        if self.is_unconditional {
+            return false;
+        }
         self.then = Some(condition::save(&places));
         places.load(&self.before);
         self.trace().select(1);
@@ -133,6 +155,9 @@ impl IfArms<Tensor<bool>> for StagedIf {
 
     #[track_caller]
     fn end<P: Places, T>(&mut self, mut places: P, sites: &[Site], values: Values<T>) -> Option<T> {
+        if self.is_unconditional {
+            return values.then;
+        }
         if self.then.is_none() {
             self.trace().select(1);
         }

@@ -1,6 +1,7 @@
 //! Opening and closing `cond`, and the errors of values that do not fit together.
 
 use super::*;
+use crate::{Tensor, scalar};
 
 /// An open `cond`: the tracing side of a staged `if`.
 #[must_use]
@@ -23,6 +24,7 @@ impl CondTrace {
     }
 
     /// Makes the first (0) or second (1) branch the one to which nodes are appended.
+    #[track_caller]
     pub fn select(&mut self, branch: usize) {
         with(|t| {
             assert_eq!(t.open.len(), self.construct + 1, "an inner construct was left open");
@@ -37,6 +39,29 @@ impl CondTrace {
         let loc = Loc::caller();
         try_with(|t| t.end_cond(&self, then, otherwise, sites, loc))
     }
+}
+
+/// Whether a value is this constant.
+#[track_caller]
+pub(crate) fn is_constant(any: Any, constant: &HostTensor) -> bool {
+    with(|t| match t.graph.value(any.value).def {
+        ValueDef::Result(node, _) => matches!(&t.graph.node(node).op, Op::Constant(c) if c == constant),
+        ValueDef::Param(..) => false,
+    })
+}
+
+/// The condition of an `if` that is begun next, and whose arm stands under no condition.
+#[track_caller]
+pub(crate) fn unconditional() -> Tensor<bool> {
+    let holds = scalar(true);
+    with(|t| t.unconditional = Some(holds.untyped().value));
+    holds
+}
+
+/// Whether an `if` on this condition, begun now, stands under none.
+#[track_caller]
+pub(crate) fn take_unconditional(condition: Any) -> bool {
+    with(|t| t.unconditional.take() == Some(condition.value))
 }
 
 impl Drop for CondTrace {
@@ -154,7 +179,7 @@ pub(super) fn mismatch(
     after: (&Type, Loc),
     words: [&str; 2],
 ) -> Diagnostic {
-    let name = site.map_or_else(|| "the value".to_owned(), |s| format!("`{}`", s.name));
+    let name = site.map_or_else(|| "the value".to_owned(), |s| format!("`{}`", s.shown()));
     let help = if before.0.element().dtype != after.0.element().dtype {
         "give it the same element type on both sides, with `.cast()`"
     } else if before.0.element().rank() != after.0.element().rank() {

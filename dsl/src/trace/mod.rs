@@ -32,6 +32,7 @@ pub(crate) use call::max_iterations;
 pub use call::{CallGuard, Extent, bound_loops, enter, expect_shape, name_param, overlap_loops};
 pub(crate) use call_node::CallTrace;
 pub use cond::CondTrace;
+pub(crate) use cond::{is_constant, take_unconditional, unconditional};
 pub use names::Named;
 pub(crate) use segments::{Segments, segment_loop};
 pub(crate) use variables::{note_var_path, var_path};
@@ -71,6 +72,14 @@ impl Site {
     pub fn caller(name: &'static str) -> Site {
         let Loc { file, line, column } = Loc::caller();
         Site { name, file, line, column }
+    }
+
+    /// The name in messages: a variable that `#[graph]` has made for the values of jumps is called after them.
+    pub(crate) fn shown(&self) -> &'static str {
+        [("__result", "return"), ("__broken", "break")]
+            .into_iter()
+            .find_map(|(helper, jump)| self.name.starts_with(helper).then_some(jump))
+            .unwrap_or(self.name)
     }
 
     /// The place.
@@ -170,6 +179,8 @@ pub(crate) struct Tracer {
     unrolled: HashMap<Loc, usize>,
     /// A construct that user code has left without closing it.
     abandoned: Option<Loc>,
+    /// The condition that stands for none.
+    unconditional: Option<Value>,
 }
 
 /// How many constructs may be open in each other: tracing a deeper nest, which is recursion, would overflow the stack. What is
@@ -255,12 +266,13 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
     let loc = Loc::caller();
     let abandoned = TRACER.with_borrow(|t| t.as_ref().and_then(|t| t.abandoned));
     if let Some(construct) = abandoned {
-        fail(
-            Diagnostic::new("a staged `if` or loop was left before its end, and tracing goes on")
-                .at(construct, "left by `?`")
-                .at(loc, "goes on here")
-                .help("the error of `?` under a condition that is a tensor ends the whole function: do not catch it"),
-        )
+        let mut error = Diagnostic::new("a staged `if` or loop was left before its end, and tracing goes on")
+            .at(construct, "left by `?`");
+        // The end of a function, or of an arm, has no place of its own in the program.
+        if !loc.is_in_this_crate() {
+            error = error.at(loc, "goes on here");
+        }
+        fail(error.help("the error of `?` under a condition that is a tensor ends the whole function: do not catch it"))
     }
     TRACER.with_borrow_mut(|t| t.as_mut().map(f)).unwrap_or_else(|| {
         fail(
@@ -503,6 +515,7 @@ impl Tracer {
             calls: Vec::new(),
             unrolled: HashMap::new(),
             abandoned: None,
+            unconditional: None,
         }
     }
 

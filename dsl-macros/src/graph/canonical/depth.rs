@@ -107,7 +107,9 @@ fn leave_at_end(arm: &mut Block, label: &Lifetime, name: Ident) {
     };
     match arm.stmts.pop() {
         // The compiler, and the tracer, know that it does not come to its end.
-        Some(Stmt::Macro(m)) if known::macro_name(&m.mac).is_some_and(|n| is_panic(&n)) => arm.stmts.push(Stmt::Macro(m)),
+        Some(Stmt::Macro(m)) if known::macro_name(&m.mac).is_some_and(|n| is_panic(&n)) => {
+            arm.stmts.push(Stmt::Macro(m))
+        }
         Some(Stmt::Macro(StmtMacro { attrs, mac, semi_token: None })) => {
             arm.stmts.push(leave(Some(Expr::Macro(ExprMacro { attrs, mac }))));
         }
@@ -358,10 +360,7 @@ fn block_of_steps(steps: Vec<Step>, end: usize) -> Step {
     let (pat, value) = in_tuples(shown.into_iter().map(|p| (Pat::Ident(p.clone()), path(p.ident))).collect());
     stmts.push(Stmt::Expr(value, None));
     let block = block_expr(Block { brace_token, stmts });
-    Step::new(
-        parse_quote!(#[allow(unused_mut, reason = "it may have changed in the block")] let #pat = #block;),
-        true,
-    )
+    Step::new(parse_quote!(#[allow(unused_mut, reason = "it may have changed in the block")] let #pat = #block;), true)
 }
 
 fn path(name: Ident) -> Expr {
