@@ -3,7 +3,8 @@
 //! What follows a jump stands in the other arm of its `if`, so without this each jump of a sequence would nest one deeper than
 //! the one before, and so would each `else if` of a chain.
 //!
-//! - A chain of `else if`s becomes a labelled block that its arms leave: `'chain: { if a { break 'chain x; } .. z }`, a sequence
+//! - A chain of conditions that compare one variable with numbers, as the arms of a `match` do, becomes a tree of `if`s.
+//! - Another chain of `else if`s becomes a labelled block that its arms leave: `'chain: { if a { break 'chain x; } .. z }`, a sequence
 //!   of jumps.
 //! - Of a sequence of jumps, a few neighbors become a block, a few of these blocks another one, and so on. What follows a block
 //!   stands under its flag, so the depth grows with the logarithm of the length. A variable that is used behind a block is
@@ -15,6 +16,9 @@ use quote::ToTokens;
 
 /// As many arms, and jumps in a row, nest in each other as they are.
 const MAX_NESTED: usize = 16;
+
+/// As many arms follow each other at the ends of a tree.
+const PER_LEAF: usize = 4;
 
 /// As many jumps, or blocks of jumps, become a block. A jump asks each construct that it leaves whether it is staged, so few nested
 /// levels count for more than few blocks.
@@ -56,9 +60,36 @@ impl Chain {
         Some(chain)
     }
 
-    /// The expression: nested `if`s if there are few, else a block, which `name` gives names.
+    /// The expression: nested `if`s if there are few, else a tree of them, or a block, which `name` gives names.
     pub(super) fn build(self, name: impl FnMut(Span) -> (Lifetime, Ident)) -> Expr {
-        if self.arms.len() > MAX_NESTED { self.block(name) } else { self.nested() }
+        if self.arms.len() <= MAX_NESTED {
+            self.nested()
+        } else if one_subject(&self.arms) {
+            self.tree()
+        } else {
+            self.block(name)
+        }
+    }
+
+    /// Halves until few are left. Whether an arm of the first half is the one can be asked at once, as its tests do nothing else.
+    fn tree(mut self) -> Expr {
+        if self.arms.len() <= PER_LEAF {
+            return self.nested();
+        }
+        let second = self.arms.split_off(self.arms.len() / 2);
+        let if_token = self.arms[0].if_token;
+        let attrs = std::mem::take(&mut self.arms[0].attrs);
+        let any = any_of(&self.arms);
+        let last = self.arms.pop().expect("half of many arms are some");
+        let first = Chain { arms: self.arms, last: Some(block_expr(last.then_branch)) }.tree();
+        let second = Chain { arms: second, last: self.last }.tree();
+        Expr::If(ExprIf {
+            attrs,
+            if_token,
+            cond: Box::new(any),
+            then_branch: block_of(first),
+            else_branch: Some((Token![else](if_token.span), Box::new(block_expr(block_of(second))))),
+        })
     }
 
     fn nested(self) -> Expr {
@@ -88,6 +119,65 @@ impl Chain {
         let block = Block { brace_token: token::Brace(at), stmts };
         let label = is_left.then(|| emit::label_of(&label));
         under_attributes(attrs, Expr::Block(ExprBlock { attrs: Vec::new(), label, block }))
+    }
+}
+
+/// Whether all conditions compare one variable with numbers.
+fn one_subject(arms: &[ExprIf]) -> bool {
+    fn subject<'e>(cond: &'e Expr, found: &mut Vec<&'e Ident>) -> bool {
+        match cond {
+            Expr::Paren(e) => subject(&e.expr, found),
+            Expr::Binary(b) if matches!(b.op, BinOp::BitAnd(_) | BinOp::BitOr(_)) => {
+                subject(&b.left, found) && subject(&b.right, found)
+            }
+            Expr::Binary(b) if emit::comparison(&b.op).is_some() => match (&*b.left, &*b.right) {
+                (Expr::Path(p), number) if is_number(number) => {
+                    found.extend(p.path.get_ident());
+                    p.path.get_ident().is_some()
+                }
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+    let mut found = Vec::new();
+    arms.iter().all(|arm| subject(&arm.cond, &mut found)) && found.iter().all(|name| *name == found[0])
+}
+
+/// The condition that one of these holds.
+fn any_of(arms: &[ExprIf]) -> Expr {
+    let equals: Option<Vec<i128>> = arms.iter().map(|arm| equals_number(&arm.cond)).collect();
+    // A run of numbers is a range.
+    if let Some(equals) = equals
+        && equals.windows(2).all(|w| w[1] == w[0] + 1)
+        && let (Some(first), Some(last)) = (arms.first(), arms.last())
+        && let (Expr::Binary(first), Expr::Binary(last)) = (&*first.cond, &*last.cond)
+    {
+        let (subject, low, high) = (&first.left, &first.right, &last.right);
+        return parse_quote!((#subject >= #low) & (#subject <= #high));
+    }
+    match arms {
+        [one] => (*one.cond).clone(),
+        arms => {
+            let (a, b) = arms.split_at(arms.len() / 2);
+            let (a, b) = (any_of(a), any_of(b));
+            parse_quote!((#a) | (#b))
+        }
+    }
+}
+
+/// The integer that something is equal to by a condition.
+fn equals_number(cond: &Expr) -> Option<i128> {
+    fn integer(e: &Expr) -> Option<i128> {
+        match e {
+            Expr::Lit(ExprLit { lit: Lit::Int(n), .. }) => n.base10_parse().ok(),
+            Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) => integer(expr).map(|n| -n),
+            _ => None,
+        }
+    }
+    match cond {
+        Expr::Binary(b) if matches!(b.op, BinOp::Eq(_)) => integer(&b.right),
+        _ => None,
     }
 }
 
