@@ -16,12 +16,13 @@ mod rewrite;
 mod scope;
 
 use crate::ctxt::Ctxt;
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::parse::Parser;
 use syn::punctuated::Punctuated;
-use syn::visit::Visit;
-use syn::{Attribute, Block, Item, ItemFn, MetaNameValue, Safety, Signature, Token};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Attribute, Block, Expr, Item, ItemFn, MetaNameValue, Safety, Signature, Token};
 
 /// The whole macro: tokens of its arguments and of the function to tokens.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
@@ -39,6 +40,10 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let params = params::take(&cx, &mut function.sig);
     let signature_is_wrong = cx.has_errors();
     check_body(&cx, &function.block);
+    if !check_depth(&cx, &function.block) {
+        let (ItemFn { attrs, vis, sig, .. }, errors) = (function, cx.finish().err());
+        return quote!(#errors #(#attrs)* #vis #sig { ::core::unreachable!() });
+    }
     let ItemFn { attrs, vis, sig, block, .. } = rewrite::rewrite(&cx, function).function;
     let guard = emit::guard(&sig.ident);
     let stmts = &block.stmts;
@@ -137,6 +142,52 @@ fn check_body(cx: &Ctxt, body: &Block) {
     Configured(cx).visit_block(body);
 }
 
+/// As many constructs may stand in each other: rewriting a deeper nest would end the stack of the compiler. As deep may they be open while
+/// tracing.
+const MAX_DEPTH: usize = 128;
+
+/// Refuses constructs that are nested too deep. What follows an `else if` is not deeper than its `if`.
+fn check_depth(cx: &Ctxt, body: &Block) -> bool {
+    struct Depth {
+        depth: usize,
+        too_deep: Option<Span>,
+    }
+    impl<'a> Visit<'a> for Depth {
+        fn visit_expr(&mut self, e: &'a Expr) {
+            let is_construct = matches!(
+                e,
+                Expr::If(_) | Expr::While(_) | Expr::ForLoop(_) | Expr::Loop(_) | Expr::Match(_) | Expr::Closure(_)
+            );
+            self.depth += usize::from(is_construct);
+            if self.depth > MAX_DEPTH {
+                self.too_deep.get_or_insert_with(|| e.span());
+            } else if let Expr::If(e) = e {
+                let mut next = Some(e);
+                while let Some(e) = next.take() {
+                    self.visit_expr(&e.cond);
+                    self.visit_block(&e.then_branch);
+                    match e.else_branch.as_ref().map(|(_, e)| &**e) {
+                        Some(Expr::If(e)) => next = Some(e),
+                        Some(last) => self.visit_expr(last),
+                        None => {}
+                    }
+                }
+            } else {
+                visit::visit_expr(self, e);
+            }
+            self.depth -= usize::from(is_construct);
+        }
+        fn visit_item(&mut self, _: &'a Item) {}
+    }
+    let mut find = Depth { depth: 0, too_deep: None };
+    find.visit_block(body);
+    if let Some(at) = find.too_deep {
+        let message = format!("`if`s and loops are nested too deep: more than {MAX_DEPTH} in each other");
+        cx.push(syn::Error::new(at, message));
+    }
+    find.too_deep.is_none()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +210,21 @@ mod tests {
         let out = expanded("async unsafe fn f() { unsafe { g() } }");
         assert_eq!(out.matches("compile_error").count(), 3, "{out}");
         assert!(out.ends_with("async unsafe fn f () { unsafe { g () } }"), "{out}");
+    }
+
+    /// On a stack as that of the compiler.
+    #[test]
+    fn constructs_nested_too_deep_are_an_error_and_long_chains_are_not() {
+        let check = || {
+            let nested = |n: usize| format!("fn f(x: T) -> T {{ {} x {} }}", "if x > 1 { ".repeat(n), "}".repeat(n));
+            assert!(!expanded(&nested(128)).contains("compile_error"));
+            for n in [129, 300] {
+                assert!(expanded(&nested(n)).contains("nested too deep: more than 128 in each other"));
+            }
+            let chain = format!("fn f(x: T) -> T {{ {} {{ x }} }}", "if f(x) { x + 1 } else ".repeat(1000));
+            assert!(!expanded(&chain).contains("compile_error"));
+        };
+        std::thread::Builder::new().stack_size(8 << 20).spawn(check).unwrap().join().unwrap();
     }
 
     #[test]

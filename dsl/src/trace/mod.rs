@@ -184,8 +184,9 @@ pub(crate) struct Tracer {
 }
 
 /// How many constructs may be open in each other: tracing a deeper nest, which is recursion, would overflow the stack. What is
-/// written in a program is far from it; the stack of a thread, 2 MiB, is enough for it in a build without optimization.
-const MAX_OPEN: usize = 256;
+/// written in a program is far from it; the stack of a thread, 2 MiB, is enough for it and for all that goes through the graph later
+/// in a build without optimization.
+const MAX_OPEN: usize = 128;
 
 thread_local! {
     static TRACER: RefCell<Option<Tracer>> = const { RefCell::new(None) };
