@@ -437,3 +437,51 @@ fn comparisons_of_host_values() {
     assert_eq!(conditions(None, "y", &3), 1018);
     assert_eq!(conditions(Some(101), "", &0), 0);
 }
+
+/// A receiver is borrowed before the arguments, which may look at it.
+#[test]
+fn arguments_look_at_the_receiver() {
+    struct Acc {
+        items: Vec<i32>,
+    }
+    impl Acc {
+        fn add(&mut self, a: i32, b: i32) -> &mut Acc {
+            self.items.push(a + b);
+            self
+        }
+        fn read(&self, i: usize) -> i32 {
+            self.items[i]
+        }
+        fn count(&self) -> i32 {
+            self.items.len() as i32
+        }
+    }
+    fn both(acc: &Acc, x: i32) -> i32 {
+        acc.count() * 100 + x
+    }
+    macro_rules! function {
+        ($(#[$attribute:meta])* $name:ident) => {
+            $(#[$attribute])*
+            fn $name(x: i32) -> i32 {
+                let mut acc = Acc { items: vec![] };
+                let mut list = [1, 2, 3];
+                for i in 0..4i32 {
+                    acc.add(acc.count(), if i == 0 { x } else { acc.read(0) }).add(1, 2);
+                    acc.items.push(if acc.read(0) > 3 { acc.count() } else { acc.items[0] });
+                    list[(i % 3) as usize] += if x > 2 { list[0] } else { list[1] };
+                    list[0] = if x > 2 { list[1] } else { list[2] };
+                }
+                let n = both(&acc, if x > 1 { acc.read(2) } else { 3 });
+                n + acc.items.iter().sum::<i32>() * 7 + list[0] + if acc.count() == if x > 0 { acc.read(1) } else { 12 } { 1 } else { 2 }
+            }
+        };
+    }
+    function!(
+        #[graph]
+        staged
+    );
+    function!(plain);
+    for x in -2..8 {
+        assert_eq!(staged(x), plain(x), "at {x}");
+    }
+}

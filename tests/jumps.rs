@@ -1046,3 +1046,72 @@ agree!(what_stands_behind_arms_that_all_jump(n) over -1..4; {
     }
     n * 2
 });
+
+agree!(a_right_side_that_changes_the_left(b, a) over (-3..5).flat_map(|b| (0..6).map(move |a| (b, a))); {
+    b += if b > 2 { b = b - 1; b } else { a };
+    b *= { b = b + 1; if a > 1 { b -= 1; } b };
+    if b == if a > 3 { b += 1; b } else { a } {
+        b = -b;
+    }
+    let mut items = [a, b];
+    items[1] -= if a > b { items[0] = a * 2; items[1] } else { items[1] += 3; items[0] };
+    items[0] * 100 + items[1]
+});
+
+/// Nothing has decided before the first jump under a tensor, so what the host finds out until then is a matter of the host.
+#[test]
+fn a_host_value_may_end_an_unrolled_loop_before_a_tensor_can() {
+    #[graph]
+    fn by_question_mark(x: Tensor<f32>, items: &[Option<f32>]) -> Option<Tensor<f32>> {
+        let mut t = x;
+        for &item in items {
+            let w = item?;
+            if t > w {
+                return Some(t);
+            }
+            t = t + w;
+        }
+        Some(t * 10.0)
+    }
+    #[graph]
+    fn by_let_else(x: Tensor<f32>, items: &[Option<f32>]) -> Option<Tensor<f32>> {
+        let mut t = x;
+        for &item in items {
+            let Some(w) = item else { return None };
+            if t > w {
+                return Some(t);
+            }
+            t = t + w;
+        }
+        Some(t * 10.0)
+    }
+    #[graph]
+    fn by_result(x: Tensor<f32>, items: &[Option<f32>]) -> Result<Tensor<f32>, String> {
+        let mut t = x;
+        for (i, item) in items.iter().enumerate() {
+            let w = item.ok_or_else(|| format!("nothing at {i}"))?;
+            if t > w {
+                return Ok(t);
+            }
+            t = t + w;
+        }
+        Ok(t * 10.0)
+    }
+    let functions = [by_question_mark, by_let_else, |x: Tensor<f32>, items: &[Option<f32>]| by_result(x, items).ok()];
+    for (i, f) in functions.into_iter().enumerate() {
+        let of =
+            |items: &'static [Option<f32>]| move |x: Tensor<f32>| f(x, items).unwrap_or_else(|| scalar(-1.0) + x * 0.0);
+        let called = |items, x: f32| eval_with(of(items), x).map(|y| y.item());
+        let all = &[Some(1.0), Some(2.0), Some(3.0)];
+        assert_eq!(called(all, 1.5), Ok(1.5), "function {i}");
+        assert_eq!(called(all, 0.5), Ok(1.5 + 2.0), "function {i}");
+        assert_eq!(called(all, -9.0), Ok(-30.0), "function {i}");
+        assert_eq!(called(&[None, Some(1.0)], 0.5), Ok(-1.0), "function {i}");
+        assert_eq!(called(&[], 0.5), Ok(5.0), "function {i}");
+        // On one way there is a value, and on the other there is none.
+        let error = called(&[Some(1.0), None], 0.5).expect_err("the structure depends on a tensor");
+        let text = error.to_string();
+        assert!(error.loc().is_some_and(|loc| loc.file.ends_with("jumps.rs")), "{text}");
+        assert!(!text.contains("dsl/src") && !text.contains("__result"), "{text}");
+    }
+}

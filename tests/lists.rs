@@ -470,3 +470,23 @@ fn a_list_is_not_printed() {
     }
     refused(&error_of(f, [1.0]), "a list is not printed", "a `List` is a symbol");
 }
+
+/// The receiver of a method is borrowed before its arguments, and used after them.
+#[test]
+fn an_argument_may_look_at_what_it_is_pushed_to() {
+    #[graph]
+    fn f(x: S, n: Tensor<i32>) -> (S, S) {
+        let mut list = List::new(());
+        let mut i = scalar(0);
+        while i < n {
+            list.push(if i == 0 { x } else { list.read(0) * 2.0 });
+            list.push(list.read(i) + if i > 1 { list.read(1) } else { x });
+            i += 1;
+        }
+        let sum = list.stack().sum();
+        (sum, gradients(sum, x))
+    }
+    check(f, (3.0, 0), &[0.0, 0.0]);
+    // 3, 6, and 6, 9 after them, and then 6 and 6 + 6.
+    check(f, (3.0, 3), &[3.0 + 6.0 + 6.0 + 9.0 + 6.0 + 12.0, 14.0]);
+}
