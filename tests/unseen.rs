@@ -485,3 +485,196 @@ fn a_stack_of_the_host_that_a_tensor_leaves_is_an_error() {
     let error = crate::support::error_of(f, 1.5);
     assert!(error.to_string().contains("`v`"), "{error}");
 }
+
+/// Changes itself by methods that have the names of those of `Clone`, `ToOwned` and `ToString`.
+#[derive(Carry)]
+struct Steps {
+    at: S,
+}
+
+impl Steps {
+    #[expect(clippy::should_implement_trait, reason = "a name that a trait has as well")]
+    fn clone(&mut self) -> S {
+        self.at += 1.0;
+        self.at
+    }
+    fn to_owned(&mut self) -> S {
+        self.at *= 2.0;
+        self.at
+    }
+    #[expect(clippy::inherent_to_string, clippy::wrong_self_convention, reason = "a name that a trait has as well")]
+    fn to_string(&mut self) -> S {
+        self.at -= 3.0;
+        self.at
+    }
+    #[graph]
+    fn of_self(&mut self, c: Tensor<bool>) {
+        if c {
+            self.clone();
+            self.to_owned();
+        }
+    }
+}
+
+/// Has `Clone` beside a method of the same name, which a call on a mutable reference finds first.
+#[derive(Carry)]
+struct Both {
+    at: S,
+}
+
+impl Clone for Both {
+    fn clone(&self) -> Both {
+        Both { at: self.at }
+    }
+}
+
+impl Both {
+    #[expect(clippy::should_implement_trait, reason = "a name that a trait has as well")]
+    fn clone(&mut self) {
+        self.at += 1.0;
+    }
+}
+
+#[test]
+fn inherent_methods_with_the_names_of_clone_to_owned_and_to_string_change_state() {
+    #[graph]
+    fn called(x: S) -> S {
+        let mut s = Steps { at: x };
+        if x > 0.0 {
+            s.clone();
+        }
+        s.at
+    }
+    check(called, -5.0, &[-5.0]);
+    check(called, 5.0, &[6.0]);
+
+    #[graph]
+    fn by_reference(s: &mut Steps, c: Tensor<bool>) {
+        if c {
+            s.clone();
+            s.to_string();
+        }
+    }
+    #[graph]
+    fn in_a_loop(x: S, n: Tensor<i32>) -> (S, S) {
+        let mut s = Box::new(Steps { at: x });
+        let mut last = x;
+        for _ in range(n) {
+            last = s.to_owned();
+        }
+        (s.at, last)
+    }
+    #[graph]
+    fn items(x: S, c: Tensor<bool>) -> (S, S, S) {
+        let mut all = vec![Steps { at: x }, Steps { at: x }];
+        let mut grid = [[Pairs { first: Steps { at: x } }]];
+        let mut by_name = std::collections::BTreeMap::from([("a", vec![x])]);
+        let i = 0;
+        if c {
+            for k in 0..2 {
+                all[k].clone();
+            }
+            grid[i][0].first.to_string();
+            let copy = by_name["a"].clone();
+            all[0].at += copy[0];
+        }
+        by_name.clear();
+        (all[0].at, all[1].at, grid[0][0].first.at)
+    }
+    #[graph]
+    fn both(b: &mut Both, c: Tensor<bool>) {
+        if c {
+            b.clone();
+        }
+    }
+    fn all(x: S, c: Tensor<bool>) -> Vec<S> {
+        let mut s = Steps { at: x };
+        by_reference(&mut s, c);
+        let mut of_self = Steps { at: x };
+        of_self.of_self(c);
+        let mut b = Both { at: x };
+        both(&mut b, c);
+        vec![s.at, of_self.at, b.at]
+    }
+    check(all, (5.0, true), &[3.0, 12.0, 6.0]);
+    check(all, (5.0, false), &[5.0, 5.0, 5.0]);
+    check(in_a_loop, (5.0, 2), &[20.0, 20.0]);
+    check(in_a_loop, (5.0, 0), &[5.0, 5.0]);
+    check(items, (5.0, true), &[11.0, 6.0, 2.0]);
+    check(items, (5.0, false), &[5.0, 5.0, 5.0]);
+}
+
+#[derive(Carry)]
+struct Pairs {
+    first: Steps,
+}
+
+/// A host value with the traits, whose clones change nothing.
+#[derive(Clone, Debug)]
+struct Label {
+    text: String,
+    parts: Vec<(String, u32)>,
+}
+
+impl std::fmt::Display for Label {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[test]
+fn clones_by_the_traits_borrow_nothing_and_carry_nothing() {
+    #[graph]
+    fn lent(label: &mut Label, x: S, c: Tensor<bool>) -> S {
+        let mut y = x;
+        if c {
+            let (copy, text) = (label.clone(), label.to_string());
+            let part = label.parts[0].0.to_owned() + &label.to_owned().text;
+            y += (copy.text.len() + text.len() + part.len()) as f64;
+        }
+        y
+    }
+    #[graph]
+    fn generic<M: Clone + std::fmt::Display>(mut m: M, x: S, c: Tensor<bool>) -> (S, M) {
+        let mut y = x;
+        let seen = &m;
+        if c {
+            y += m.clone().to_string().len() as f64;
+            y += (m.to_string() + &seen.to_string()).len() as f64;
+        }
+        m = m.clone();
+        (y, m)
+    }
+    #[graph]
+    fn of_carried(x: S, c: Tensor<bool>) -> S {
+        let mut pair = Pair::new(x);
+        let mut pairs = vec![pair; 2];
+        let (one, first) = (&pair, &pairs[0]);
+        let mut y = x;
+        if c {
+            y += pair.clone().next + pairs[1].clone().now + one.now + first.now;
+            y += pairs.to_owned()[0].now;
+        }
+        pair.now = y;
+        pairs.clear();
+        pair.now
+    }
+    #[graph]
+    fn in_a_guard(x: S, c: Tensor<bool>) -> S {
+        let cell = std::cell::RefCell::new(Label { text: "ab".into(), parts: vec![] });
+        let mut guard = cell.borrow_mut();
+        let mut y = x;
+        if c {
+            y += guard.clone().text.len() as f64 + guard.to_string().len() as f64;
+        }
+        guard.text.clear();
+        y
+    }
+    fn all(x: S, c: Tensor<bool>) -> Vec<S> {
+        let mut label = Label { text: "abc".into(), parts: vec![("de".into(), 1)] };
+        let by_reference = lent(&mut label, x, c);
+        vec![by_reference, generic(label, x, c).0, of_carried(x, c), in_a_guard(x, c)]
+    }
+    check(all, (1.0, true), &[12.0, 10.0, 15.0, 5.0]);
+    check(all, (1.0, false), &[1.0; 4]);
+}

@@ -3,7 +3,7 @@
 //! Helper variables have mixed-site hygiene, so they cannot be seen by the user's code; what is emitted in place of a token
 //! has that token's location, so that messages of the compiler and of the tracer point at it.
 
-use super::place::{Place, Places, Receiver, Written};
+use super::place::{Place, Places, Receiver, Written, typed};
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
@@ -86,7 +86,7 @@ impl Carried {
         let uses = uses(used, construct, at);
         // What says whether a place changes, for those that are not certain to.
         let changes = |i: usize, place: &Place| {
-            let is_certain = place.receiver.is_none() && places.around(place).next().is_none();
+            let is_certain = place.is_certain() && places.around(place).next().is_none();
             (!is_certain).then(|| helper(&format!("changes{i}_"), index, place.written.span))
         };
         // The whole call has the hygiene of helpers: so the compiler reports it at the user's assignment.
@@ -127,9 +127,12 @@ fn changing(places: &Places, at: Span, name: impl Fn(usize, &Place) -> Option<Id
     if uncertain.is_empty() {
         return None;
     }
-    let names = uncertain.iter().filter(|(place, _)| place.receiver.is_some()).map(|(_, name)| name);
+    let names = uncertain.iter().filter(|(place, _)| !place.is_certain()).map(|(_, name)| name);
     let found = uncertain.iter().filter_map(|(place, name)| {
-        let kind = receiver_kind(place.receiver?, &place.expr(), helper_span(place.written.span));
+        let (at, expr) = (helper_span(place.written.span), place.expr());
+        let either = rt(at, "either");
+        let kinds = place.receivers.iter().map(|receiver| receiver_kind(receiver, &expr, at));
+        let kind = kinds.reduce(|a, b| quote_spanned!(at=> #either(#a, #b)))?;
         Some(quote!(#name = ::core::option::Option::Some(#kind);))
     });
     // The larger ones come first: what is a part of one that changes is carried with it.
@@ -138,9 +141,9 @@ fn changing(places: &Places, at: Span, name: impl Fn(usize, &Place) -> Option<Id
     let decided = sorted.iter().map(|(place, changes)| {
         let at = helper_span(place.written.span);
         let (found, unless) = (rt(at, "found"), rt(at, "unless"));
-        let own = match place.receiver {
-            Some(_) => quote_spanned!(at=> #found(#changes)),
-            None => rt(at, "Changing"),
+        let own = match place.is_certain() {
+            false => quote_spanned!(at=> #found(#changes)),
+            true => rt(at, "Changing"),
         };
         let around = places.around(place).filter_map(|(i, p)| name(i, p));
         let kind = around.fold(own, |kind, around| quote_spanned!(at=> #unless(#around, #kind)));
@@ -150,11 +153,25 @@ fn changing(places: &Places, at: Span, name: impl Fn(usize, &Place) -> Option<Id
     Some(quote!(#(let mut #names = ::core::option::Option::None;)* #checks #(#decided)*))
 }
 
+/// The receiver of a method as an expression that can stand before the construct around it.
+pub(super) fn typed_receiver(receiver: &Expr, at: Span) -> TokenStream {
+    let (at, indexed) = (helper_span(at), rt(at, "indexed"));
+    typed(receiver, &|base| quote_spanned!(at=> #indexed(&#base).index()))
+}
+
 /// Whether methods of known names keep what they are called on as it is, by its type.
-fn receiver_kind(receiver: Receiver, expr: &TokenStream, at: Span) -> TokenStream {
+fn receiver_kind(receiver: &Receiver, expr: &TokenStream, at: Span) -> TokenStream {
     let wrapper = match receiver {
         Receiver::Itself => rt(at, "Receiver"),
         Receiver::Item => rt(at, "ItemOf"),
+        Receiver::OfTrait { method, of_trait, expr } => {
+            let (by_trait, of_trait) = (rt(at, "by_trait"), rt(at, of_trait));
+            let (decided, called) = (rt(at, "decided"), rt(at, "Called"));
+            return quote_spanned!(at=> #decided(
+                (&&&&#by_trait::<#of_trait, _>(&#expr)).kind(),
+                (&#called(#expr.#method())).kind(),
+            ));
+        }
     };
     quote_spanned!(at=> (&&&&#wrapper(&#expr)).kind())
 }
@@ -189,7 +206,7 @@ fn uses(used: &[Used], construct: &Ident, at: Span) -> Option<TokenStream> {
         construct.set_span(at);
         let used = rt(at, "Used");
         let prefixes = written.prefixes();
-        let receiver = receiver.map(|r| receiver_kind(r, &prefixes[prefixes.len() - 1], at));
+        let receiver = receiver.as_ref().map(|r| receiver_kind(r, &prefixes[prefixes.len() - 1], at));
         prefixes.into_iter().map(move |p| match &receiver {
             None => quote_spanned!(at=> #construct.uses((&#used(&#p)).kind());),
             Some(receiver) => quote_spanned!(at=> #construct.uses(((&#used(&#p)).kind(), #receiver));),

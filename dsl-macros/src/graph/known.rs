@@ -136,22 +136,25 @@ const PURE_METHODS: &[&str] = &[
     "zip",
 ];
 
-/// Those of them that are methods of traits which most types have, and take `&self`.
-const OF_ALL_TYPES: &[&str] = &["clone", "to_owned", "to_string"];
+/// The traits of the standard library that most types implement, as they are called in `dsl/src/staged/receiver.rs`, and
+/// the method of each, which takes `&self` and no arguments.
+const BY_TRAIT: &[(&str, &str)] =
+    &[("clone", "CloneMethod"), ("to_owned", "ToOwnedMethod"), ("to_string", "ToStringMethod")];
 
-/// Which types have a method of a certain name that leaves its receiver as it is.
+/// Which types have a method of a certain name that leaves its receiver unmodified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeps {
-    /// All.
-    Always,
+    /// Those that implement this trait, unless they have a method of their own that comes before it.
+    ByTrait(&'static str),
     /// Those of the standard library and of anabranch.
     OfKnownTypes,
 }
 
-/// Which types have a method of this name that leaves its receiver as it is, if some do.
+/// Returns which types have a method of this name that leaves its receiver unmodified, if any do.
 pub(super) fn keeps_receiver(name: &str) -> Option<Keeps> {
     PURE_METHODS.binary_search(&name).ok()?;
-    Some(if OF_ALL_TYPES.contains(&name) { Keeps::Always } else { Keeps::OfKnownTypes })
+    let by_trait = BY_TRAIT.iter().find(|(method, _)| *method == name);
+    Some(by_trait.map_or(Keeps::OfKnownTypes, |&(_, of_trait)| Keeps::ByTrait(of_trait)))
 }
 
 /// Whether a method of this name gives a `bool`, whatever declares it.
@@ -293,9 +296,9 @@ mod tests {
     #[test]
     fn the_table_is_sorted() {
         assert!(PURE_METHODS.is_sorted());
-        assert!(
-            OF_ALL_TYPES.is_sorted() && OF_ALL_TYPES.iter().all(|name| keeps_receiver(name) == Some(Keeps::Always))
-        );
+        for (name, of_trait) in BY_TRAIT {
+            assert_eq!(keeps_receiver(name), Some(Keeps::ByTrait(of_trait)), "{name}");
+        }
         for name in ["len", "abs", "zip"] {
             assert_eq!(keeps_receiver(name), Some(Keeps::OfKnownTypes), "{name}");
         }

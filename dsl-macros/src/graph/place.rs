@@ -92,12 +92,56 @@ impl Written {
 }
 
 /// By whose type it is decided whether a method of a known name changes a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Receiver {
     /// The place.
     Itself,
     /// What is found in it by an index; if that may change, the place may.
     Item,
+    /// The receiver as it is written, on which a method is called that a trait declares with `&self`.
+    OfTrait {
+        /// The method, at the call.
+        method: Ident,
+        /// The trait, as the expansion names it.
+        of_trait: &'static str,
+        /// The receiver; see [`typed`].
+        expr: TokenStream,
+    },
+}
+
+impl PartialEq for Receiver {
+    fn eq(&self, other: &Receiver) -> bool {
+        match (self, other) {
+            (Receiver::Itself, Receiver::Itself) | (Receiver::Item, Receiver::Item) => true,
+            (Receiver::OfTrait { method: a, expr: x, .. }, Receiver::OfTrait { method: b, expr: y, .. }) => {
+                a == b && x.to_string() == y.to_string()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The expression of a place with what `index` makes of the container in place of each index: an expression of the same type
+/// that uses no variable but that of the place.
+pub(super) fn typed(place: &Expr, index: &impl Fn(&TokenStream) -> TokenStream) -> TokenStream {
+    match place {
+        Expr::Field(e) => {
+            let (base, member) = (typed(&e.base, index), &e.member);
+            quote!(#base.#member)
+        }
+        Expr::Index(e) => {
+            let base = typed(&e.expr, index);
+            let index = index(&base);
+            quote!(#base[#index])
+        }
+        Expr::Unary(e) if matches!(e.op, UnOp::Deref(_)) => {
+            let base = typed(&e.expr, index);
+            quote!((*#base))
+        }
+        Expr::Paren(e) => typed(&e.expr, index),
+        Expr::Group(e) => typed(&e.expr, index),
+        other => other.to_token_stream(),
+    }
 }
 
 /// A place that a construct carries.
@@ -105,8 +149,9 @@ pub(super) enum Receiver {
 pub(super) struct Place {
     pub(super) written: Written,
     pub(super) binding: BindingId,
-    /// If it changes only where the compiler finds a type in it that is not known to keep still.
-    pub(super) receiver: Option<Receiver>,
+    /// If it changes only where the compiler finds a type in one of these whose method may modify it; empty if it changes
+    /// for certain.
+    pub(super) receivers: Vec<Receiver>,
 }
 
 impl Place {
@@ -145,9 +190,14 @@ impl Place {
         self.binding == other.binding && b.starts_with(&a) && (b.len() > a.len() || self.derefs() <= other.derefs())
     }
 
+    /// Whether it changes whatever the types in it are.
+    pub(super) fn is_certain(&self) -> bool {
+        self.receivers.is_empty()
+    }
+
     /// Its name; with `?` where it does not change for certain.
     pub(super) fn described(&self) -> String {
-        self.name() + if self.receiver.is_some() { "?" } else { "" }
+        self.name() + if self.is_certain() { "" } else { "?" }
     }
 
     /// `a.b.0`, for messages.
@@ -183,14 +233,16 @@ pub(super) struct Places(Vec<Place>);
 impl Places {
     /// Adds a place, unless one that covers it is there.
     pub(super) fn add(&mut self, place: Place) {
-        if self.0.iter().any(|p| p.receiver.is_none() && p.covers(&place)) {
+        if self.0.iter().any(|p| p.is_certain() && p.covers(&place)) {
             return;
         }
-        if place.receiver.is_none() {
+        if place.is_certain() {
             self.0.retain(|p| !place.covers(p));
         } else if let Some(same) = self.0.iter_mut().find(|p| p.covers(&place) && place.covers(p)) {
-            if place.receiver == Some(Receiver::Item) {
-                same.receiver = place.receiver;
+            for receiver in place.receivers {
+                if !same.receivers.contains(&receiver) {
+                    same.receivers.push(receiver);
+                }
             }
             return;
         }
@@ -199,7 +251,7 @@ impl Places {
 
     /// The places that may change in the place of a part of theirs: where they do, it is carried with them.
     pub(super) fn around<'a>(&'a self, part: &'a Place) -> impl Iterator<Item = (usize, &'a Place)> {
-        self.iter().enumerate().filter(|(_, p)| p.receiver.is_some() && p.covers(part) && !part.covers(p))
+        self.iter().enumerate().filter(|(_, p)| !p.is_certain() && p.covers(part) && !part.covers(p))
     }
 
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Place> + ExactSizeIterator {
@@ -217,7 +269,7 @@ mod tests {
     use syn::parse_str;
 
     fn place(text: &str) -> Place {
-        Place { written: Written::of(&parse_str(text).unwrap()).unwrap(), binding: 0, receiver: None }
+        Place { written: Written::of(&parse_str(text).unwrap()).unwrap(), binding: 0, receivers: Vec::new() }
     }
 
     fn after(texts: &[&str]) -> Vec<String> {
@@ -245,23 +297,28 @@ mod tests {
 
     #[test]
     fn a_place_that_perhaps_changes_leaves_its_parts_beside_it() {
-        let receivers = |places: &[(&str, Option<Receiver>)]| {
+        let receivers = |places: &[(&str, &[Receiver])]| {
             let mut all = Places::default();
-            places.iter().for_each(|&(text, receiver)| all.add(Place { receiver, ..place(text) }));
-            all.iter().map(|p| (p.name(), p.receiver, all.around(p).count())).collect::<Vec<_>>()
+            places.iter().for_each(|(text, receivers)| all.add(Place { receivers: receivers.to_vec(), ..place(text) }));
+            all.iter().map(|p| (p.name(), p.receivers.clone(), all.around(p).count())).collect::<Vec<_>>()
         };
-        let (itself, item) = (Some(Receiver::Itself), Some(Receiver::Item));
-        assert_eq!(receivers(&[("a", itself), ("a", None)]), [("a".into(), None, 0)]);
-        assert_eq!(receivers(&[("a", None), ("a.b", itself)]), [("a".into(), None, 0)]);
-        assert_eq!(receivers(&[("a", item), ("a", itself)]), [("a".into(), item, 0)]);
-        assert_eq!(receivers(&[("a.b", None), ("a", itself)]), [("a.b".into(), None, 1), ("a".into(), itself, 0)]);
+        let (itself, item) = (Receiver::Itself, Receiver::Item);
+        let both = [item.clone(), itself.clone()];
+        let (itself, item) = ([itself], [item]);
+        assert_eq!(receivers(&[("a", &itself), ("a", &[])]), [("a".into(), vec![], 0)]);
+        assert_eq!(receivers(&[("a", &[]), ("a.b", &itself)]), [("a".into(), vec![], 0)]);
+        assert_eq!(receivers(&[("a", &item), ("a", &itself), ("a", &item)]), [("a".into(), both.to_vec(), 0)]);
+        assert_eq!(
+            receivers(&[("a.b", &[]), ("a", &itself)]),
+            [("a.b".into(), vec![], 1), ("a".into(), itself.to_vec(), 0)]
+        );
     }
 
     #[test]
     fn what_is_behind_a_reference_is_carried_by_its_target() {
         let whole = |text: &str, access| {
             let written = Written::of(&parse_str(text).unwrap()).unwrap().whole(access);
-            Place { written, binding: 0, receiver: None }.borrow().to_string()
+            Place { written, binding: 0, receivers: Vec::new() }.borrow().to_string()
         };
         assert_eq!(whole("p", Access::MutRef), "& mut * p");
         assert_eq!(whole("v[i]", Access::Mut), "& mut v");

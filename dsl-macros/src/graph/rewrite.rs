@@ -154,13 +154,13 @@ impl Position {
 }
 
 /// How a place is changed.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq)]
 enum Change {
     /// Assigned, or borrowed by `&mut`.
     Exact,
     /// Perhaps: the receiver of a method, or a callee, which may take it by `&mut`.
     Perhaps,
-    /// If this has a type of which not even the methods of known names are known.
+    /// If this has a type whose method of a known name may modify it.
     Unless(Receiver),
 }
 
@@ -244,11 +244,11 @@ impl Walk<'_> {
             if let Some(slot) = &slot {
                 self.env.binding(id).given = Some(self.constructs.len());
                 let written = Written::variable(slot, var.span());
-                carried.add(Place { written, binding: BindingId::MAX - deferred.len(), receiver: None });
+                carried.add(Place { written, binding: BindingId::MAX - deferred.len(), receivers: Vec::new() });
             }
             deferred.push(emit::Deferred { var, is_mut, given_in, own, slot });
         }
-        let is_carried = |id| carried.iter().any(|p| p.binding == id && p.is_whole() && p.receiver.is_none());
+        let is_carried = |id| carried.iter().any(|p| p.binding == id && p.is_whole() && p.is_certain());
         let used: Vec<emit::Used> =
             construct.used.drain(..).filter(|&(id, _)| !is_carried(id)).map(|(_, used)| used).collect();
         self.carried.push(carried.iter().map(Place::described).collect());
@@ -288,13 +288,13 @@ impl Walk<'_> {
         };
         let binding = self.env.binding(id).clone();
         let whole_variable = written.projections.is_empty() && !written.indexed;
-        let receiver = match how {
-            Change::Unless(receiver) => Some(receiver),
+        let receiver = match &how {
+            Change::Unless(receiver) => Some(receiver.clone()),
             _ => None,
         };
         if receiver.is_some() && binding.access == Access::Mut && !binding.is_known {
             // It may hold mutable references, and hand them on.
-            self.used(id, written.clone(), receiver);
+            self.used(id, written.clone(), receiver.clone());
         }
         let written = match how {
             Change::Unless(_) if binding.is_known => return,
@@ -318,7 +318,8 @@ impl Walk<'_> {
         let first = binding.given.unwrap_or(0);
         let open = self.constructs.len() - skip.min(self.constructs.len());
         for construct in self.constructs[..open].iter_mut().skip(first).filter(|c| id < c.first_inside) {
-            construct.carried[construct.arm].add(Place { written: written.clone(), binding: id, receiver });
+            let receivers = receiver.iter().cloned().collect();
+            construct.carried[construct.arm].add(Place { written: written.clone(), binding: id, receivers });
         }
     }
 
@@ -329,7 +330,7 @@ impl Walk<'_> {
         for construct in self.constructs.iter_mut().skip(first).filter(|c| id < c.first_inside) {
             let covers = |u: &emit::Used| u.receiver.is_none() || u.receiver == receiver;
             if !construct.used.iter().any(|(_, u)| covers(u) && path(&u.written) == path(&written)) {
-                construct.used.push((id, emit::Used { written: written.clone(), receiver }));
+                construct.used.push((id, emit::Used { written: written.clone(), receiver: receiver.clone() }));
             }
         }
     }
@@ -658,16 +659,17 @@ impl Walk<'_> {
                 let name = m.method.to_string();
                 if let Some(written) = Written::of(&m.receiver) {
                     let how = match known::keeps_receiver(&name) {
-                        Some(known::Keeps::Always) => None,
-                        Some(known::Keeps::OfKnownTypes) if written.indexed => Some(Change::Unless(Receiver::Item)),
-                        Some(known::Keeps::OfKnownTypes) => Some(Change::Unless(Receiver::Itself)),
-                        None => Some(Change::Perhaps),
+                        Some(known::Keeps::ByTrait(of_trait)) if m.args.is_empty() && m.turbofish.is_none() => {
+                            let expr = emit::typed_receiver(&m.receiver, m.method.span());
+                            Change::Unless(Receiver::OfTrait { method: m.method.clone(), of_trait, expr })
+                        }
+                        Some(known::Keeps::OfKnownTypes) if written.indexed => Change::Unless(Receiver::Item),
+                        Some(known::Keeps::OfKnownTypes) => Change::Unless(Receiver::Itself),
+                        Some(known::Keeps::ByTrait(_)) | None => Change::Perhaps,
                     };
                     // A borrow that is the value of an arm lives on; carrying its owner would end it.
                     let skip = if name.ends_with("_mut") { position.value_of } else { 0 };
-                    if let Some(how) = how {
-                        self.change(written, how, skip);
-                    }
+                    self.change(written, how, skip);
                 }
                 self.visit_expr_mut(&mut m.receiver);
                 let operands = self.operands(Some(&m.receiver), m.args.iter_mut());

@@ -61,7 +61,10 @@ pub use logic::{Lazy, Logical, StagedLazy};
 pub use print::{Message, dbg, dbg_here, message, print};
 pub(crate) use print::{fail_without_value, is_making_text, show};
 pub use receiver::{
-    ChangesIf, Changing, ItemOf, Keeping, Known, KnownItems, MayChange, Receiver, Unless, found, kinds, unless,
+    ByTrait, Called, ChangesIf, Changing, CloneMethod, Decided, Either, Indexed, IndexedBy, IndexedByKey,
+    IndexedByPosition, ItemOf, Keeping, KeepingByTrait, Known, KnownItems, MayChange, NotByMutReference, NotCalled,
+    Receiver, SharedMethod, ToOwnedMethod, ToStringMethod, Unless, by_trait, decided, either, found, indexed, kinds,
+    unless,
 };
 pub use slot::Slot;
 pub use used::{

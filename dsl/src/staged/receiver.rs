@@ -5,7 +5,7 @@
 //! asked: if it is not from there ([`Known`]), the place is carried as if the method had any other name.
 
 use super::condition::{Changes, Condition, Place};
-use super::{Carry, If, Logical, While};
+use super::{Carry, If, Logical, While, never};
 use crate::random::Key;
 use crate::{Any, Array, DType, Dim, Element, HostTensor, List, Shape, Tensor, Var, bf16, f16};
 use std::borrow::Cow;
@@ -14,8 +14,9 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, LinkedList, VecDeque};
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
+use std::marker::PhantomData;
 use std::num::{NonZero, Saturating, Wrapping};
-use std::ops::{Range, RangeInclusive};
+use std::ops::{Deref, Index, Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, MutexGuard};
@@ -111,7 +112,11 @@ impl ChangesIf<Changing> for Tensor<bool> {
 /// reference less than the one before, and a method is looked for in this order.
 pub mod kinds {
     pub use super::super::used::{CellsKind as _, HoldsKind as _, UsedKind as _};
-    pub use super::{KnownReceiver as _, OtherReceiver as _, ReceivingCarry as _, ReceivingIterator as _};
+    pub use super::{
+        CalledKind as _, IndexedBy as _, IndexedByKey as _, IndexedByPosition as _, KnownReceiver as _,
+        MutReceiver as _, NotByMutReference as _, OtherReceiver as _, ReceiverByTrait as _, ReceiverInside as _,
+        ReceivingCarry as _, ReceivingIterator as _,
+    };
 }
 
 /// Of a [`Known`] type.
@@ -151,6 +156,204 @@ pub trait OtherReceiver {
 }
 impl<T: ?Sized> OtherReceiver for Receiver<'_, T> {}
 impl<T: ?Sized> OtherReceiver for ItemOf<'_, T> {}
+
+/// A method that a trait of the standard library declares with `&self`.
+///
+/// A type has the method by implementing the trait, but a method of its own may come before it: of one declared with
+/// `&mut self` that is so if the receiver is a mutable reference.
+pub trait SharedMethod<M> {}
+
+/// The method of [`Clone`].
+#[derive(Debug)]
+pub struct CloneMethod;
+impl<T: Clone> SharedMethod<CloneMethod> for T {}
+
+/// The method of [`ToOwned`].
+#[derive(Debug)]
+pub struct ToOwnedMethod;
+impl<T: ToOwned + ?Sized> SharedMethod<ToOwnedMethod> for T {}
+
+/// The method of [`ToString`].
+#[derive(Debug)]
+pub struct ToStringMethod;
+impl<T: ToString + ?Sized> SharedMethod<ToStringMethod> for T {}
+
+/// The receiver of a call that has the name of the [`SharedMethod`] `M`.
+#[derive(Debug)]
+pub struct ByTrait<'a, M, T: ?Sized>(PhantomData<(M, &'a T)>);
+
+/// Takes the type of a receiver.
+pub fn by_trait<M, T: ?Sized>(_receiver: &T) -> ByTrait<'_, M, T> {
+    ByTrait(PhantomData)
+}
+
+/// Marks a receiver that the method leaves unmodified if it is that of the trait, which the call itself shows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeepingByTrait;
+
+impl<M, T: Known + ?Sized> KnownReceiver for &&&ByTrait<'_, M, T> {}
+
+/// A mutable reference to a value that has the method.
+pub trait MutReceiver {
+    /// The method may be another one.
+    fn kind(&self) -> KeepingByTrait {
+        KeepingByTrait
+    }
+}
+impl<M, T: SharedMethod<M> + ?Sized> MutReceiver for &&ByTrait<'_, M, &mut T> {}
+
+/// A value that has the method.
+pub trait ReceiverByTrait {
+    /// The method leaves it unmodified.
+    fn kind(&self) -> Keeping {
+        Keeping
+    }
+}
+impl<M, T: SharedMethod<M> + ?Sized> ReceiverByTrait for &ByTrait<'_, M, T> {}
+
+/// A guard or box, whose own methods are functions, around a value that has the method.
+pub trait ReceiverInside {
+    /// The method leaves it unmodified.
+    fn kind(&self) -> Keeping {
+        Keeping
+    }
+}
+impl<M, T: SharedMethod<M> + ?Sized> ReceiverInside for &&ByTrait<'_, M, RefMut<'_, T>> {}
+impl<M, T: SharedMethod<M> + ?Sized> ReceiverInside for &&ByTrait<'_, M, MutexGuard<'_, T>> {}
+
+impl<M, T: ?Sized> OtherReceiver for ByTrait<'_, M, T> {}
+
+/// The result of the call, which tells whether the method takes a mutable reference: then it is found before those of
+/// [`NotByMutReference`], which return [`NotCalled`].
+#[derive(Debug)]
+pub struct Called<T>(pub T);
+
+/// The result of a call that found no method for a mutable reference.
+#[derive(Debug)]
+pub struct NotCalled;
+
+impl Called<NotCalled> {
+    /// The receiver stays unmodified.
+    pub fn kind(&self) -> Keeping {
+        Keeping
+    }
+}
+
+/// A call that found some method.
+pub trait CalledKind {
+    /// The receiver may change.
+    fn kind(&self) -> Changing {
+        Changing
+    }
+}
+impl<T> CalledKind for Called<T> {}
+
+/// Methods that a call on a mutable reference finds after all methods with `&mut self`, and before those with `&self`.
+pub trait NotByMutReference: Sized {
+    /// Found in place of that of [`Clone`].
+    fn clone(&self) -> NotCalled {
+        NotCalled
+    }
+    /// Found in place of that of [`ToOwned`].
+    fn to_owned(&self) -> NotCalled {
+        NotCalled
+    }
+    /// Found in place of that of [`ToString`], which mutable references implement.
+    fn to_string(self) -> NotCalled {
+        NotCalled
+    }
+}
+impl<T: ?Sized> NotByMutReference for &mut T {}
+
+/// Returns whether a receiver may change, by its type and by what a call on it returns.
+pub fn decided<K: Decided<C>, C: Default>(_kind: K, _call: C) -> K::Kind {
+    K::Kind::default()
+}
+
+/// See [`decided`].
+pub trait Decided<C> {
+    /// [`Keeping`] or [`Changing`].
+    type Kind: Default;
+}
+impl<C> Decided<C> for Keeping {
+    type Kind = Keeping;
+}
+impl<C> Decided<C> for Changing {
+    type Kind = Changing;
+}
+impl<C: Default> Decided<C> for KeepingByTrait {
+    type Kind = C;
+}
+
+/// Returns whether a place may change of which two methods are called.
+pub fn either<A: Either<B>, B>(_first: A, _second: B) -> A::Kind {
+    A::Kind::default()
+}
+
+/// See [`either`].
+pub trait Either<B> {
+    /// [`Keeping`] or [`Changing`].
+    type Kind: Default;
+}
+impl<B: Default> Either<B> for Keeping {
+    type Kind = B;
+}
+impl<B> Either<B> for Changing {
+    type Kind = Changing;
+}
+
+/// A container in code that is not run, or what it leads to: gives an index that finds one of its items.
+#[derive(Debug)]
+pub struct Indexed<'a, T: ?Sized>(PhantomData<&'a T>);
+
+/// Takes the type of a container.
+pub fn indexed<T: ?Sized>(_container: &T) -> Indexed<'_, T> {
+    Indexed(PhantomData)
+}
+
+impl<'a, T: Deref + ?Sized> Deref for Indexed<'a, T>
+where
+    T::Target: 'a,
+{
+    type Target = Indexed<'a, T::Target>;
+    fn deref(&self) -> &Self::Target {
+        never()
+    }
+}
+
+/// Maps, whose index is a key.
+pub trait IndexedByKey: Sized {
+    /// The type of a key.
+    type Key;
+    /// An index.
+    fn index(self) -> Self::Key {
+        never()
+    }
+}
+impl<'a, K, V, S> IndexedByKey for Indexed<'a, HashMap<K, V, S>> {
+    type Key = &'a K;
+}
+impl<'a, K, V> IndexedByKey for Indexed<'a, BTreeMap<K, V>> {
+    type Key = &'a K;
+}
+
+/// Containers that find an item by its position.
+pub trait IndexedByPosition {
+    /// An index.
+    fn index(&self) -> usize {
+        never()
+    }
+}
+impl<T: Index<usize> + ?Sized> IndexedByPosition for Indexed<'_, T> {}
+
+/// Other containers.
+pub trait IndexedBy<I> {
+    /// An index.
+    fn index(&mut self) -> I {
+        never()
+    }
+}
+impl<I, T: Index<I> + ?Sized> IndexedBy<I> for Indexed<'_, T> {}
 
 /// What was found of the type of a receiver, in code that is not run.
 #[inline]

@@ -59,7 +59,8 @@ fn fields_are_carried_by_their_path() {
 #[test]
 fn receivers_count_if_they_may_change() {
     assert_eq!(carried("fn f() { let mut v = vec![]; if c { v.push(1); } }"), ["v"]);
-    assert!(carried("fn f() { let mut v = vec![]; if c { v.clone(); } }").is_empty());
+    assert_eq!(carried("fn f() { let mut v = vec![]; if c { v[0].clone(); v.len(); } }"), ["v?"]);
+    assert_eq!(carried("fn f() { let mut v = vec![]; if c { v.clone(1); } }"), ["v"]);
     assert_eq!(carried("fn f() { let mut v = vec![]; if c { v.len(); v.iter().count(); } }"), ["v?"]);
     assert_eq!(carried("fn f() { let mut v = vec![]; if c { v.a.len(); v.a[0].abs(); v.b += 1; } }"), ["v.a? v.b"]);
     assert!(carried("fn f(mut x: Tensor<f32>) { if c { x.abs(); } }").is_empty());
