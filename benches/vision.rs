@@ -152,7 +152,7 @@ struct Lenet {
 }
 
 fn lenet(model: &Lenet, x: Tensor) -> Tensor {
-    let pool = PoolOptions::<2>::new(2);
+    let pool = PoolOptions::new(2);
     let x = model.convs[0].apply(x).relu().max_pool(pool);
     let x = model.convs[1].apply(x).relu().max_pool(pool);
     model.dense[1].apply(model.dense[0].apply(flat(x)).relu())
@@ -187,7 +187,7 @@ struct CifarQuick {
 }
 
 fn cifar_quick(model: &CifarQuick, x: Tensor) -> Tensor {
-    let pool = PoolOptions::<2>::new(3).stride(2);
+    let pool = PoolOptions::new(3).stride(2);
     let x = model.convs[0].apply(x).max_pool(pool).relu();
     let x = model.convs[1].apply(x).relu().avg_pool(pool);
     let x = model.convs[2].apply(x).relu().avg_pool(pool);

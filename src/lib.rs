@@ -3,13 +3,16 @@
 
 pub use anabranch_dsl as dsl;
 pub use anabranch_dsl::control;
+pub use anabranch_dsl::format::Stream;
 pub use anabranch_dsl::function::{Arguments, Signature};
-pub use anabranch_dsl::ops::random;
+pub use anabranch_dsl::ops::{ConvOptions, PerAxis, PoolOptions, WindowExtent, random};
+pub use anabranch_dsl::trace::Traced;
 pub use anabranch_dsl::{
     Any, AnyVar, Array, Carry, DType, DeviceKind, DeviceName, DevicePattern, Diagnostic, Dim, Element, ErrorKind,
-    Float, Graph, HostTensor, Integer, IntoArray, List, ListIndex, Loc, Module, Numeric, Operand, Range, Result, Shape,
-    Tensor, TensorType, Type, Var, Wrt, bf16, checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient,
-    eval, eval_with, f16, full, gradients, nn, on, optim, range, scalar, tensor, zeros,
+    Float, Graph, HostTensor, Integer, IntoArray, IntoAxes, IntoExtents, List, ListIndex, Loc, Module, Numeric, On,
+    Operand, Range, Result, ScalarIndex, Shape, Tensor, TensorType, Type, Var, Wrt, bf16, checkpoint, checkpoint_loop,
+    checkpoint_loop_every, concat, cond, custom_gradient, eval, eval_with, f16, fold_left, fold_right, full, function,
+    gradients, iota, map, nn, on, optim, range, scalar, scan, scan_reverse, stack, switch, tensor, while_loop, zeros,
 };
 pub use anabranch_macros::{Carry, InOut, Module, graph};
 pub use anabranch_runtime::{Builder, CallOptions, CancelHandle, Function, Modelled, Pruned, Session, Span, Timeline};
@@ -19,6 +22,6 @@ pub use anabranch_dsl::staged as __rt;
 
 /// What a program needs: `use anabranch::prelude::*`.
 pub mod prelude {
-    pub use crate::{Carry, Function, InOut, Module, Session, graph};
+    pub use crate::{Carry, ConvOptions, Function, InOut, Module, PoolOptions, Session, graph};
     pub use anabranch_dsl::prelude::*;
 }

@@ -1,6 +1,5 @@
 //! What is at the edge: tensors without elements, lists for which there is no memory, and numbers that are too large.
 
-use anabranch::dsl::ops::ConvOptions;
 use anabranch::prelude::*;
 
 #[test]

@@ -1,6 +1,5 @@
 //! Layers against values computed by hand, and trained as parts of models.
 
-use anabranch::dsl::ops::{ConvOptions, PoolOptions};
 use anabranch::nn::{
     BatchNorm, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Dropout, Init, Linear, Mode,
     MultiHeadAttention, Rnn,
@@ -323,5 +322,19 @@ fn a_convolutional_network_learns() -> Outcome {
     let found: Vec<i64> = classify.call(&x)?.as_slice().iter().map(|&c| i64::from(c)).collect();
     let right = found.iter().zip(&labels).filter(|(f, l)| **f == i64::from(**l)).count();
     assert!(right >= 15, "{found:?} is not {labels:?}");
+    Ok(())
+}
+
+#[test]
+fn options_are_in_the_prelude_and_infer_their_axes() -> anabranch::Result<()> {
+    let image = |x: Tensor<f64>| x.reshape([1, 1, 2, 4]);
+    let x = [1.0, 2.0, 5.0, 6.0, 3.0, 4.0, 7.0, 0.0];
+    let largest = eval_with(|x| image(x).max_pool(PoolOptions::new(2)), x)?;
+    assert_eq!(largest.as_slice(), [4.0, 7.0]);
+    let means = eval_with(|x| image(x).avg_pool(PoolOptions::new([2]).stride(2)), x)?;
+    assert_eq!(means.as_slice(), [1.5, 5.5, 3.5, 3.5]);
+    let filter = || full([1, 1, 1, 2], 1.0);
+    let sums = eval_with(|x| image(x).conv2d(filter(), ConvOptions::new().stride(2)), x)?;
+    assert_eq!(sums.as_slice(), [3.0, 11.0]);
     Ok(())
 }

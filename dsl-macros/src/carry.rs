@@ -2,7 +2,7 @@
 
 use crate::ctxt::Ctxt;
 use proc_macro2::TokenStream;
-use quote::{quote, quote_spanned};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Fields, parse_quote};
@@ -75,6 +75,15 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
         };
         flatten.push(quote!(__state.#enter;));
         if marked(cx, field, "carry", "host") {
+            if let Some(lifetime) = borrowed_for(ty) {
+                let ty = ty.to_token_stream().to_string().replace("& ", "&");
+                let message = format!(
+                    "a `#[carry(host)]` field cannot borrow for `{lifetime}`: its value is kept while the graph is traced, \
+                     so `{ty}` would have to own what it borrows; use a type such as `String` or `Rc<T>`, or borrow for `'static`"
+                );
+                cx.error(lifetime, message);
+                continue;
+            }
             flatten.push(quote!(__state.host(&self.#member);));
             rebuild.push(quote!(#member: __state.host()));
         } else {
@@ -103,6 +112,23 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
             }
         }
     }
+}
+
+/// The lifetime that a type is bound to, if it is bound to one other than `'static`.
+fn borrowed_for(ty: &syn::Type) -> Option<&syn::Lifetime> {
+    struct Find<'a>(Option<&'a syn::Lifetime>);
+    impl<'a> syn::visit::Visit<'a> for Find<'a> {
+        fn visit_lifetime(&mut self, lifetime: &'a syn::Lifetime) {
+            if lifetime.ident != "static" {
+                self.0.get_or_insert(lifetime);
+            }
+        }
+        // Its lifetimes are those of its arguments.
+        fn visit_type_fn_ptr(&mut self, _: &'a syn::TypeFnPtr) {}
+    }
+    let mut find = Find(None);
+    syn::visit::Visit::visit_type(&mut find, ty);
+    find.0
 }
 
 /// Whether a type depends on a type parameter.

@@ -47,7 +47,7 @@ pub use loc::Loc;
 pub use ops::{IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
 pub use shape::{Dim, Shape};
 pub use staged::{Carry, Range, range};
-pub use tensor::{Operand, Tensor, full, scalar, tensor, zeros};
+pub use tensor::{Finds, IndexedByBrackets, Operand, Tensor, full, scalar, tensor, zeros};
 pub use trace::Any;
 pub use ty::{TensorType, Type};
 pub use var::{AnyVar, Module, Var};

@@ -3,6 +3,7 @@
 use crate::format::Kind;
 use crate::trace::{self, Any};
 use crate::{Array, Element, HostTensor, IntoArray, Numeric, Shape, bf16, f16, staged};
+use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops;
@@ -136,16 +137,24 @@ pub fn zeros<T: Numeric>(shape: impl Into<Shape>) -> Tensor<T> {
     full(shape, T::default())
 }
 
-/// What stands beside a tensor in an operation: a tensor of the same element type or a host scalar of it.
+/// The other operand of an operation on a tensor: a tensor of the same element type, or a host scalar of it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be an operand beside a `Tensor<{T}>`",
+    label = "not a tensor of `{T}`, nor a number of this type",
+    note = "a literal has the element type of the tensor: `2.0` beside floats, `2` beside integers",
+    note = "`.cast()` changes the element type of a tensor, `as` that of a host number; of a reference write `*x`"
+)]
 pub trait Operand<T: Element>: Copy {
     /// The tensor.
     fn into_tensor(self) -> Tensor<T>;
 }
+#[diagnostic::do_not_recommend]
 impl<T: Element> Operand<T> for Tensor<T> {
     fn into_tensor(self) -> Tensor<T> {
         self
     }
 }
+#[diagnostic::do_not_recommend]
 impl<T: Element> Operand<T> for T {
     #[track_caller]
     fn into_tensor(self) -> Tensor<T> {
@@ -193,6 +202,52 @@ impl<T: Numeric> ops::Neg for Tensor<T> {
     }
 }
 
+/// A bound of `x[i]`, which no index satisfies: it would give a reference to an element, and a tensor has values only when
+/// the graph runs.
+///
+/// [`IndexedByBrackets`] stands for the operator, as the compiler shows the message of the bound only where it is on another
+/// type.
+#[diagnostic::on_unimplemented(
+    message = "a `Tensor<{T}>` cannot be indexed by `[..]`",
+    label = "`[..]` gives a reference, and elements have values only when the graph runs",
+    note = "write `x.row(i)` for an item along the first axis, `x.index(i, axis)` for one along any axis",
+    note = "write `x.slice(axis, start, end)` for a range, `x.take(ids, axis)` for items chosen by a tensor"
+)]
+pub trait Finds<T: Element, I> {
+    /// The part of a tensor that an index finds.
+    fn find<'a>(tensor: &'a Tensor<T>, index: I) -> &'a Tensor<T>;
+}
+
+/// The operator `[..]`.
+#[derive(Debug)]
+pub struct IndexedByBrackets;
+
+/// Types without values. There are two, so that the type of the index stays open until it is known.
+macro_rules! finds_nothing {
+    ($($index:ident: $nothing:ty, $value:expr;)*) => {$(
+        #[diagnostic::do_not_recommend]
+        impl<T: Element> Finds<T, $nothing> for IndexedByBrackets {
+            fn find<'a>(_: &'a Tensor<T>, $index: $nothing) -> &'a Tensor<T> {
+                match $value {}
+            }
+        }
+    )*};
+}
+finds_nothing! {
+    index: Infallible, index;
+    index: [Infallible; 1], index[0];
+}
+
+impl<T: Element, I> ops::Index<I> for Tensor<T>
+where
+    IndexedByBrackets: Finds<T, I>,
+{
+    type Output = Tensor<T>;
+    fn index(&self, index: I) -> &Tensor<T> {
+        IndexedByBrackets::find(self, index)
+    }
+}
+
 macro_rules! logic_operators {
     ($($op:ident $method:ident $assign:ident $assign_method:ident $any:ident;)*) => {$(
         impl<R: Operand<bool>> ops::$assign<R> for Tensor<bool> {
@@ -206,6 +261,13 @@ macro_rules! logic_operators {
             #[track_caller]
             fn $method(self, rhs: R) -> Tensor<bool> {
                 Tensor::from_any(self.any.$any(rhs.into_tensor().any))
+            }
+        }
+        impl ops::$op<Tensor<bool>> for bool {
+            type Output = Tensor<bool>;
+            #[track_caller]
+            fn $method(self, rhs: Tensor<bool>) -> Tensor<bool> {
+                Tensor::from_any(scalar(self).any.$any(rhs.any))
             }
         }
     )*};

@@ -147,7 +147,7 @@ fn convolutions_pooling_and_their_gradients_take_no_memory() {
     };
     let n = of_third_run(&[numbers(&[5, 2, 6, 6]), numbers(&[4, 2, 3, 3])], |x| {
         let y = x[0].conv(x[1], &ConvOptions::<2>::new().padding(1).stride([2, 1]));
-        let pooled = y.max_pool(&PoolOptions::<2>::new(2)).avg_pool(&PoolOptions::<1>::new(2).padding(1));
+        let pooled = y.max_pool(&PoolOptions::new(2)).avg_pool(&PoolOptions::new([2]).padding(1));
         let loss = pooled.mul(pooled).sum_all();
         [vec![loss], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
     });

@@ -36,7 +36,7 @@ fn same() -> ConvOptions<2> {
 #[test]
 fn convolutions_choose_the_order_of_their_results() {
     let inputs = [numbers(&[2, 3, 6, 5], DType::F32), numbers(&[16, 3, 3, 3], DType::F32)];
-    let graph = traced(&inputs, |x| vec![x[0].conv(x[1], &same()).relu().max_pool(&PoolOptions::<2>::new(2))]).graph;
+    let graph = traced(&inputs, |x| vec![x[0].conv(x[1], &same()).relu().max_pool(&PoolOptions::new(2))]).graph;
     let plan = Program::new(graph.clone()).unwrap_or_else(|e| panic!("{e}")).explain();
     assert!(plan.contains("f32[2, 6, 5, 16] = conv.relu") && plan.contains("f32[2, 3, 2, 16] = max_pool"), "{plan}");
     let plan = Program::without_fusion(graph).unwrap_or_else(|e| panic!("{e}")).explain();
@@ -119,17 +119,17 @@ fn small_planes() {
 fn pooling_of_every_number_of_channels() {
     for channels in [1, 3, 7, 8, 9, 16, 25, 40] {
         for (window, stride, padding) in [(1, 1, 0), (2, 2, 0), (3, 2, 1), (2, 3, 1), (4, 4, 2)] {
-            let options = PoolOptions::<2>::new(window).stride(stride).padding(padding);
+            let options = PoolOptions::new(window).stride(stride).padding(padding);
             check(&[numbers(&[2, channels, 5, 7], DType::F64)], |x| pooled(last(x[0]), &options)).expect("it runs");
         }
     }
-    let options = PoolOptions::<3>::new([2, 3, 2]).stride(1);
+    let options = PoolOptions::new([2, 3, 2]).stride(1);
     check(&[numbers(&[2, 9, 4, 5, 6], DType::F64)], |x| pooled(last(x[0]), &options)).expect("it runs");
-    let options = PoolOptions::<1>::new(3).stride(2).padding_sides([(2, 1)]);
+    let options = PoolOptions::new([3]).stride(2).padding_sides([(2, 1)]);
     check(&[numbers(&[2, 9, 30], DType::F64)], |x| pooled(last(x[0]), &options)).expect("it runs");
     // Windows over the last axes of others than images have no channels.
-    check(&[numbers(&[2, 9, 30], DType::F64)], |x| pooled(last(x[0]), &PoolOptions::<2>::new(2))).expect("it runs");
-    check(&[numbers(&[2, 9, 8, 8], DType::F64)], |x| pooled(last(x[0]), &PoolOptions::<1>::new(2))).expect("it runs");
+    check(&[numbers(&[2, 9, 30], DType::F64)], |x| pooled(last(x[0]), &PoolOptions::new(2))).expect("it runs");
+    check(&[numbers(&[2, 9, 8, 8], DType::F64)], |x| pooled(last(x[0]), &PoolOptions::new([2]))).expect("it runs");
 }
 
 /// Equal maxima and numbers that are none, in all places.
@@ -140,7 +140,7 @@ fn the_place_of_a_maximum_is_that_of_the_reference() {
         .collect();
     let shape = [2, 17, 6, 10];
     check(&[HostTensor::new(shape, x), numbers(&shape, DType::F32)], |x| {
-        let options = PoolOptions::<2>::new(3).stride(2).padding(1);
+        let options = PoolOptions::new(3).stride(2).padding(1);
         let (x, other) = (last(x[0]), last(x[1]));
         let y = x.max_pool(&options);
         let to_x = autodiff::vjp(&[(y, other.max_pool(&options))], &[x])[0];
@@ -209,7 +209,7 @@ fn blocks_of_networks() {
         let first = normal(x[0].conv(x[1], &same()).add(x[2])).relu();
         let second = normal(first.conv(x[3], &same())).add(first).relu();
         let joined = Any::concat(&[first, second], 1).conv(x[4], &ConvOptions::<2>::new()).tanh();
-        let small = joined.max_pool(&PoolOptions::<2>::new(2)).reshape([4, 8 * 30]);
+        let small = joined.max_pool(&PoolOptions::new(2)).reshape([4, 8 * 30]);
         with_gradients(small.matmul(x[5]), x)
     })
     .expect("it runs");
@@ -236,7 +236,7 @@ fn loops_and_branches_carry_any_order() {
         let r = while_loop(&[constant(0), x[0]], |s| s[0].lt(constant(3)), |s| vec![s[0].add(constant(1)), step(s[1])]);
         let y = branch(
             r[0].lt(constant(9)),
-            || vec![step(r[1]).max_pool(&PoolOptions::<2>::new(2))],
+            || vec![step(r[1]).max_pool(&PoolOptions::new(2))],
             || vec![r[1].slice(2, 0, 2).slice(3, 0, 2)],
         );
         with_gradients(y[0], x)
@@ -289,7 +289,7 @@ fn flipped_tensors_without_elements() {
         let y = x[0].flip([2]);
         vec![
             y.conv(x[1], &ConvOptions::<1>::new()),
-            y.max_pool(&PoolOptions::<1>::new(2)),
+            y.max_pool(&PoolOptions::new([2])),
             y.softmax(1),
             y.cumsum(1),
             y.exp(),
@@ -322,7 +322,7 @@ fn threads_change_nothing() {
         let inputs = [numbers(&x, DType::F32), numbers(&w, DType::F32)];
         let graph = traced(&inputs, |x| {
             let y = x[0].conv(x[1], &ConvOptions::<2>::new());
-            let pooled = y.max_pool(&PoolOptions::<2>::new(1).stride(2));
+            let pooled = y.max_pool(&PoolOptions::new(1).stride(2));
             [with_gradients(y, x), with_gradients(pooled, x)].concat()
         });
         check_threads(&Program::new(graph.graph).unwrap_or_else(|e| panic!("{e}")), &inputs);

@@ -121,7 +121,7 @@ fn threads_change_nothing() {
     let inputs = [numbers(&[9, 8, 20, 20], DType::F32), numbers(&[16, 8, 3, 3], DType::F32)];
     let graph = traced(&inputs, |x| {
         let mut results = all(x[0], x[1], ConvOptions::<2>::new().padding(1));
-        let pooled = results[0].max_pool(&PoolOptions::<2>::new(3).stride(2)).sum_all();
+        let pooled = results[0].max_pool(&PoolOptions::new(3).stride(2)).sum_all();
         results.extend(autodiff::vjp(&[(pooled, pooled.number(1.0))], &[x[0]]));
         results
     });
@@ -133,20 +133,20 @@ fn threads_change_nothing() {
 fn pooling_of_every_shape() {
     for (window, stride, padding) in [(1, 1, 0), (2, 2, 0), (3, 2, 1), (3, 1, 1), (2, 3, 1), (4, 4, 2)] {
         for (shape, dtype) in [([3, 1, 7, 9], DType::F32), ([1, 1, 5, 70], DType::F64)] {
-            let options = PoolOptions::<2>::new(window).stride(stride).padding(padding);
+            let options = PoolOptions::new(window).stride(stride).padding(padding);
             check(&[numbers(&shape, dtype)], |x| pooled(x[0], &options)).expect("it runs");
         }
     }
-    let options = PoolOptions::<3>::new([2, 3, 2]).stride(1);
+    let options = PoolOptions::new([2, 3, 2]).stride(1);
     check(&[numbers(&[2, 4, 5, 6], DType::F32)], |x| pooled(x[0], &options)).expect("it runs");
-    let options = PoolOptions::<1>::new(3).stride(2).padding_sides([(2, 1)]);
+    let options = PoolOptions::new([3]).stride(2).padding_sides([(2, 1)]);
     check(&[numbers(&[2, 30], DType::F32)], |x| pooled(x[0], &options)).expect("it runs");
 }
 
 /// Planes that several threads share.
 #[test]
 fn pooling_of_many_planes() {
-    let options = PoolOptions::<2>::new(2);
+    let options = PoolOptions::new(2);
     check(&[numbers(&[9, 8, 16, 16], DType::F32)], |x| vec![x[0].max_pool(&options), x[0].avg_pool(&options)])
         .expect("it runs");
 }
@@ -160,8 +160,7 @@ fn the_place_of_a_maximum_is_that_of_the_reference() {
     let inputs =
         [HostTensor::new([2, 300], x.clone()), HostTensor::new([3, 10, 20], x), numbers(&[3, 10, 20], DType::F32)];
     check(&inputs, |x| {
-        let (row, plane) =
-            (PoolOptions::<1>::new(4).stride(3).padding(2), PoolOptions::<2>::new(3).stride(2).padding(1));
+        let (row, plane) = (PoolOptions::new([4]).stride(3).padding(2), PoolOptions::new(3).stride(2).padding(1));
         let (a, b) = (x[0].max_pool(&row), x[1].max_pool(&plane));
         let back = autodiff::vjp(&[(a, a.number(1.0).broadcast_to(a.shape()))], &[x[0]]);
         let planes = autodiff::vjp(&[(b, x[2].max_pool(&plane))], &[x[1]]);

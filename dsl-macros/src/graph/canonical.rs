@@ -20,6 +20,7 @@ use proc_macro2::Span;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use syn::parse::Parser;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
@@ -240,6 +241,54 @@ impl Canonical {
     }
 }
 
+impl Canonical {
+    /// What `matches!(x, P)` tests, with a pattern of numbers that binds nothing, and what `(a..b).contains(&x)` does.
+    fn as_comparisons(&mut self, e: &Expr) -> Option<Expr> {
+        match e {
+            Expr::Macro(m) if known::macro_name(&m.mac).as_deref() == Some("matches") => {
+                let parser = |input: parse::ParseStream<'_>| {
+                    let scrutinee: Expr = input.parse()?;
+                    input.parse::<Token![,]>()?;
+                    let pat = Pat::parse_multi_with_leading_vert(input)?;
+                    input.parse::<Option<Token![,]>>()?;
+                    Ok((scrutinee, pat))
+                };
+                let (scrutinee, pat) = parser.parse2(m.mac.tokens.clone()).ok()?;
+                if has_test(&pat, numbers(&scrutinee).as_ref()) != Some(true) || binds(&pat) {
+                    return None;
+                }
+                let name = self.helper("matched", scrutinee.span());
+                let test = test(&pat, &parse_quote!(#name)).expect("the pattern tests something");
+                Some(parse_quote!({ let #name = #scrutinee; #test }))
+            }
+            Expr::MethodCall(m) if m.method == "contains" && m.args.len() == 1 => {
+                let Expr::Paren(receiver) = &*m.receiver else { return None };
+                let Expr::Range(range) = &*receiver.expr else { return None };
+                let at = m.method.span();
+                let item = self.helper("item", at);
+                let names = [(&range.start, "start"), (&range.end, "end")]
+                    .map(|(end, name)| end.as_ref().map(|end| (self.helper(name, end.span()), end)));
+                let declared = names.iter().flatten().map(|(name, end)| -> Stmt { parse_quote!(let #name = #end;) });
+                let (ge, lt, le) = (Token![>=](at), Token![<](at), Token![<=](at));
+                let above = names[0].as_ref().map(|(start, _)| -> Expr { parse_quote!((*#item #ge #start)) });
+                let below = names[1].as_ref().map(|(end, _)| -> Expr {
+                    match range.limits {
+                        RangeLimits::HalfOpen(_) => parse_quote!((*#item #lt #end)),
+                        RangeLimits::Closed(_) => parse_quote!((*#item #le #end)),
+                    }
+                });
+                let test = match (above, below) {
+                    (Some(a), Some(b)) => parse_quote!(#a & #b),
+                    (a, b) => a.or(b)?,
+                };
+                let argument = &m.args[0];
+                Some(parse_quote!({ #(#declared)* let #item = #argument; #test }))
+            }
+            _ => None,
+        }
+    }
+}
+
 impl VisitMut for Canonical {
     fn visit_block_mut(&mut self, block: &mut Block) {
         self.block(block);
@@ -247,6 +296,9 @@ impl VisitMut for Canonical {
     fn visit_expr_mut(&mut self, e: &mut Expr) {
         if let Some(chain) = Chain::of_long(e) {
             *e = self.chain_expr(chain);
+        }
+        if let Some(comparisons) = self.as_comparisons(e) {
+            *e = comparisons;
         }
         self.for_by_ref(e);
         self.while_let(e);
@@ -267,7 +319,7 @@ impl VisitMut for Canonical {
         } else if let Expr::Paren(p) = e {
             in_block(&mut p.expr);
         } else if let Expr::Let(l) = e
-            && has_test(&l.pat, None) == Some(true)
+            && shows_number(&l.pat)
         {
             *l.expr = emit::host_number(&l.expr);
         }
@@ -341,12 +393,12 @@ fn host_numbers(m: &mut ExprMatch) {
                     Pat::Tuple(p) if p.elems.len() == width => p.elems.get(i),
                     _ => None,
                 });
-                if parts.any(|p| has_test(p, None) == Some(true)) {
+                if parts.any(shows_number) {
                     *e = emit::host_number(e);
                 }
             }
         }
-        e if pats.iter().any(|p| has_test(p, None) == Some(true)) => *e = emit::host_number(e),
+        e if pats.iter().any(|p| shows_number(p)) => *e = emit::host_number(e),
         _ => {}
     }
 }
@@ -810,6 +862,45 @@ fn numbers(matched: &Expr) -> Option<ExprTuple> {
     }
 }
 
+/// The constant that a pattern names, by Rust's convention for names: in capitals, where variants of enums and bound names have
+/// lower-case letters. A single capital behind the name of a type is a variant.
+fn constant(pat: &Pat) -> Option<Expr> {
+    let in_capitals = |name: &Ident| {
+        let name = name.to_string();
+        name.starts_with(char::is_uppercase) && !name.contains(char::is_lowercase)
+    };
+    match pat {
+        Pat::Ident(PatIdent { by_ref: None, mutability: None, subpat: None, ident, .. }) => {
+            in_capitals(ident).then(|| parse_quote!(#ident))
+        }
+        Pat::Path(p) => {
+            let mut segments = p.path.segments.iter().rev();
+            let name = &segments.next()?.ident;
+            let of_type = p.qself.is_some()
+                || segments
+                    .next()
+                    .is_some_and(|s| s.ident != "Self" && s.ident.to_string().starts_with(char::is_uppercase));
+            let is_variant = of_type && name.to_string().chars().count() == 1;
+            (in_capitals(name) && !is_variant).then(|| Expr::Path(p.clone()))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a pattern over numbers has a literal in it, so that it fits nothing else.
+fn shows_number(pat: &Pat) -> bool {
+    struct Find(bool);
+    impl<'a> Visit<'a> for Find {
+        fn visit_pat(&mut self, pat: &'a Pat) {
+            self.0 |= matches!(pat, Pat::Lit(_) | Pat::Range(_));
+            visit::visit_pat(self, pat);
+        }
+    }
+    let mut find = Find(false);
+    find.visit_pat(pat);
+    find.0 && has_test(pat, None) == Some(true)
+}
+
 /// Whether a pattern over numbers tests anything; `None` for other patterns. `of` is the tuple that is matched, if it is one.
 fn has_test(pat: &Pat, of: Option<&ExprTuple>) -> Option<bool> {
     match pat {
@@ -820,6 +911,7 @@ fn has_test(pat: &Pat, of: Option<&ExprTuple>) -> Option<bool> {
             let mut ends = ends.map(|e| is_number(e) || matches!(**e, Expr::Path(_)));
             (of.is_none() && ends.all(|fits| fits)).then_some(true)
         }
+        _ if constant(pat).is_some() => of.is_none().then_some(true),
         Pat::Or(or) => or.cases.iter().all(|p| has_test(p, of) == Some(true) && !binds(p)).then_some(true),
         Pat::Paren(p) => has_test(&p.pat, of),
         Pat::Wild(_) => Some(false),
@@ -828,7 +920,6 @@ fn has_test(pat: &Pat, of: Option<&ExprTuple>) -> Option<bool> {
             p.elems.iter().zip(&of.elems).try_fold(false, |any, (p, e)| Some(has_test(p, numbers(e).as_ref())? || any))
         }
         Pat::Ident(PatIdent { by_ref: None, mutability: None, ident, subpat, .. }) => {
-            // A name in capitals is a constant.
             let is_variable = ident.to_string().starts_with(|c: char| c.is_lowercase() || c == '_');
             match subpat {
                 Some((_, p)) => has_test(p, of).filter(|_| is_variable && !binds(p)),
@@ -856,6 +947,7 @@ fn may_move(pat: &Pat, of: &ExprTuple, arms: &[Arm]) -> bool {
 /// The names that a pattern over numbers binds, and to what.
 fn bound<'a>(pat: &'a Pat, matched: &Expr) -> Vec<(&'a Ident, Expr)> {
     match pat {
+        _ if constant(pat).is_some() => Vec::new(),
         Pat::Ident(p) => vec![(&p.ident, matched.clone())],
         Pat::Paren(p) => bound(&p.pat, matched),
         Pat::Tuple(p) => p.elems.iter().enumerate().flat_map(|(i, p)| bound(p, &item(matched, i))).collect(),
@@ -892,6 +984,10 @@ fn test(pat: &Pat, matched: &Expr) -> Option<Expr> {
         && let Some(name) = p.path.segments.first_mut()
     {
         name.ident.set_span(name.ident.span().located_at(at));
+    }
+    if let Some(constant) = constant(pat) {
+        let eq = Token![==](at);
+        return Some(parse_quote!(#matched #eq #constant));
     }
     match pat {
         Pat::Lit(ExprLit { lit: Lit::Bool(b), .. }) if b.value => Some(matched),
@@ -1000,11 +1096,18 @@ mod tests {
             "{ let __matched1 = (n, f(m)); if (__matched1.0 == 0) & ((__matched1.1 >= 1) & (__matched1.1 < MAX)) { a } \
              else { let k = __matched1.0; b(k) } }",
         );
+        check(
+            "{ match n { A | Self::B => a, consts::C => b, i32::MAX => c, _ => d } }",
+            "{ let __matched1 = n; if (__matched1 == A) | (__matched1 == Self::B) { a } \
+             else if __matched1 == consts::C { b } else if __matched1 == i32::MAX { c } else { d } }",
+        );
         // On host values only.
-        let host = "{ match (::anabranch::__rt::host_number(n), s) { (0, MAX) => a, (1, _) => b, _ => c } }";
-        check("{ match (n, s) { (0, MAX) => a, (1, _) => b, _ => c } }", host);
-        let host = "{ match ::anabranch::__rt::host_number(n) { 0 => a, MAX => b, _ => c } }";
-        check("{ match n { 0 => a, MAX => b, _ => c } }", host);
+        let host = "{ match (::anabranch::__rt::host_number(n), s) { (0, Kind::A) => a, (1, _) => b, _ => c } }";
+        check("{ match (n, s) { (0, Kind::A) => a, (1, _) => b, _ => c } }", host);
+        let host = "{ match ::anabranch::__rt::host_number(n) { 0 => a, Max => b, _ => c } }";
+        check("{ match n { 0 => a, Max => b, _ => c } }", host);
+        let same = "{ match n { A => a, B => b } }";
+        check(same, same);
     }
 
     #[test]

@@ -8,7 +8,8 @@ use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{
-    BinOp, Block, Expr, ExprCall, ExprRange, ExprReference, Ident, Label, Lifetime, Pat, Path, RangeLimits, Token, Type,
+    BinOp, Block, Expr, ExprCall, ExprCast, ExprRange, ExprReference, Ident, Label, Lifetime, Pat, Path, RangeLimits,
+    Token, Type,
 };
 
 /// The hygiene of helper variables at the location of a token.
@@ -640,6 +641,30 @@ pub(super) fn host_ends(iterator: &mut Expr) {
             }
         }
         _ => {}
+    }
+}
+
+/// The operand of `as` with a number as its type, checked to be no tensor, unless it is a literal.
+pub(super) fn cast_operand(cast: &mut ExprCast) {
+    fn is_literal(e: &Expr) -> bool {
+        match e {
+            Expr::Lit(_) => true,
+            Expr::Unary(e) => is_literal(&e.expr),
+            Expr::Paren(e) => is_literal(&e.expr),
+            _ => false,
+        }
+    }
+    let numbers = ["f32", "f64", "i8", "i16", "i32", "i64", "isize", "u8", "u16", "u32", "u64", "usize"];
+    let is_number = |ty: &Path| numbers.iter().any(|name| ty.is_ident(name));
+    if !is_literal(&cast.expr) && matches!(&*cast.ty, Type::Path(p) if p.qself.is_none() && is_number(&p.path)) {
+        let at = cast.as_token.span;
+        let (operand, methods) = (rt(at, "CastOperand"), rt(at, "HostCast"));
+        let expr = bare(&cast.expr);
+        *cast.expr = Expr::Verbatim(quote_spanned!(at=> ({
+            #[allow(unused_imports, reason = "a tensor has the method itself")]
+            use #methods as _;
+            #operand(#expr).value()
+        })));
     }
 }
 

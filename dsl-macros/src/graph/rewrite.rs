@@ -675,6 +675,10 @@ impl Walk<'_> {
                 let operands = self.operands(Some(&m.receiver), m.args.iter_mut());
                 emit::with_operands(e, operands, position.is_statement);
             }
+            Expr::Cast(c) => {
+                visit_mut::visit_expr_cast_mut(self, c);
+                emit::cast_operand(c);
+            }
             Expr::Call(c) => {
                 emit::bounds(c);
                 if let Some(written) = Written::of(&c.func) {

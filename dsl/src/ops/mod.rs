@@ -51,7 +51,7 @@ pub use pool::PoolOptions;
 pub use prim_table::{Prim, all, by_name, register};
 pub use shape::iota;
 pub use slice::ScalarIndex;
-pub use window::PerAxis;
+pub use window::{PerAxis, WindowExtent};
 
 /// The families, in reading order.
 const FAMILIES: [&[&OpDef]; 16] = [

@@ -10,7 +10,7 @@
 
 use super::infer::Class;
 use super::number::{Number, match_float};
-use super::window::{Padding, PerAxis, Windows, check_rank, extents_for_gradient, ints, sides};
+use super::window::{Padding, PerAxis, WindowExtent, Windows, check_rank, extents_for_gradient, ints, sides};
 use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Dim, Float, Tensor};
@@ -257,7 +257,7 @@ fn mean<T: Number>(cx: &EvalCx<'_>, sum: T, n: T) -> T {
 ///
 /// ```
 /// # use anabranch_dsl::ops::PoolOptions;
-/// let options = PoolOptions::<2>::new(3).stride(2);
+/// let options = PoolOptions::new(3).stride(2);
 /// assert_eq!(options, PoolOptions::new([3, 3]).stride([2, 2]).padding(0));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,9 +269,9 @@ pub struct PoolOptions<const D: usize> {
 }
 
 impl<const D: usize> PoolOptions<D> {
-    /// Windows of this extent, side by side.
-    pub fn new(window: impl PerAxis<D>) -> Self {
-        let window = window.per_axis();
+    /// Windows of this extent, side by side: `3` is one over the last two axes, `[3]` and `[3, 3, 3]` over one and three.
+    pub fn new(window: impl WindowExtent<D>) -> Self {
+        let window = window.extents();
         PoolOptions { window, stride: window, padding: Padding::Sides([(0, 0); D]), count_padding: true }
     }
 
@@ -373,8 +373,8 @@ impl<T: Float> Tensor<T> {
     /// # use anabranch_dsl::prelude::*;
     /// # use anabranch_dsl::ops::PoolOptions;
     /// let x = || tensor([[1.0f32, 2.0, 5.0, 6.0], [3.0, 4.0, 7.0, 0.0]]);
-    /// assert_eq!(eval(|| x().max_pool(PoolOptions::<2>::new(2)))?.as_slice(), [4.0, 7.0]);
-    /// assert_eq!(eval(|| x().max_pool(PoolOptions::<1>::new(3).stride(1)))?.as_slice(), [5.0, 6.0, 7.0, 7.0]);
+    /// assert_eq!(eval(|| x().max_pool(PoolOptions::new(2)))?.as_slice(), [4.0, 7.0]);
+    /// assert_eq!(eval(|| x().max_pool(PoolOptions::new([3]).stride(1)))?.as_slice(), [5.0, 6.0, 7.0, 7.0]);
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     #[track_caller]
@@ -389,7 +389,7 @@ impl<T: Float> Tensor<T> {
     /// # use anabranch_dsl::prelude::*;
     /// # use anabranch_dsl::ops::PoolOptions;
     /// let x = || tensor([[1.0f32, 3.0, 8.0]]);
-    /// let options = PoolOptions::<1>::new(2).padding(1);
+    /// let options = PoolOptions::new([2]).padding(1);
     /// assert_eq!(eval(|| x().avg_pool(options))?.as_slice(), [0.5, 5.5]);
     /// assert_eq!(eval(|| x().avg_pool(options.count_padding(false)))?.as_slice(), [1.0, 5.5]);
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())

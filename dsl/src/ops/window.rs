@@ -25,6 +25,28 @@ impl<const D: usize> PerAxis<D> for [usize; D] {
     }
 }
 
+/// The extent of a window: `3` along the last two axes, as of images, or `[3]`, `[3, 2]`, `[3, 2, 2]` along as many axes.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no window over {D} axes",
+    label = "not an extent for each of {D} axes",
+    note = "one number is a window over two axes; over one or three write one number for each, as in `[3]` and `[3, 3, 3]`"
+)]
+pub trait WindowExtent<const D: usize> {
+    /// The extent along each axis.
+    fn extents(self) -> [usize; D];
+}
+
+impl WindowExtent<2> for usize {
+    fn extents(self) -> [usize; 2] {
+        [self; 2]
+    }
+}
+impl<const D: usize> WindowExtent<D> for [usize; D] {
+    fn extents(self) -> [usize; D] {
+        self
+    }
+}
+
 /// How a tensor is continued before its windows are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Padding<const D: usize> {

@@ -1,21 +1,36 @@
 //! `==`, `!=`, `<`, `<=`, `>`, `>=` with one meaning for host values and one for tensors.
 //!
 //! A comparison expands to `compare(&a, &b).lt()`. The compiler looks for the method in [`Compare`], then in what that
-//! dereferences to, so the meanings are tried in this order: two scalars of one type, a tensor and what it can be compared
-//! with, any other types by `PartialEq` and `PartialOrd`. The first that may fit is taken, by the kinds of the types alone:
-//! so the result is known to be a `Tensor<bool>` although the element type is still open, as in `(zeros(4) < 1.0).any()`,
-//! and a scalar beside a value of unknown type makes it a scalar, as in `n == text.parse()?`.
+//! dereferences to, so the meanings are tried in this order: two scalars of one type, a scalar behind a reference and one, a
+//! tensor on the right, a tensor on the left, any other types by `PartialEq` and `PartialOrd`. The first that may fit is taken,
+//! by the kinds of the types alone: so the result is known to be a `Tensor<bool>` although the element type is still open, as
+//! in `(zeros(4) < 1.0).any()`, a scalar beside a value of unknown type makes it a scalar, as in `n == text.parse()?`, and the
+//! parameter of a closure may be open beside a tensor, as in `|y| if y > x { y } else { x }`.
 
 use crate::{Element, Tensor, scalar};
+use std::cmp::Ordering;
+use std::convert::Infallible;
 use std::ops::Deref;
 
-/// The sides of a comparison: of two scalars of one type, or else [`CompareTensors`].
+/// The sides of a comparison: of two scalars of one type, or else [`CompareReference`].
 #[derive(Debug)]
-pub struct Compare<'a, A: ?Sized, B: ?Sized>(CompareTensors<'a, A, B>);
+pub struct Compare<'a, A: ?Sized, B: ?Sized>(CompareReference<'a, A, B>);
 
-/// The sides of a comparison: with a tensor on one of them, element by element, or else [`CompareHost`].
+/// The sides of a comparison: of a scalar behind a reference and a scalar, or else [`CompareRight`].
 #[derive(Debug)]
-pub struct CompareTensors<'a, A: ?Sized, B: ?Sized>(CompareHost<'a, A, B>);
+pub struct CompareReference<'a, A: ?Sized, B: ?Sized>(CompareRight<'a, A, B>);
+
+/// The sides of a comparison: with a tensor on the right, element by element, or else [`CompareLeft`].
+#[derive(Debug)]
+pub struct CompareRight<'a, A: ?Sized, B: ?Sized>(CompareLeft<'a, A, B>);
+
+/// The sides of a comparison: with a tensor on the left, element by element, or else [`CompareNumber`].
+#[derive(Debug)]
+pub struct CompareLeft<'a, A: ?Sized, B: ?Sized>(CompareNumber<'a, A, B>);
+
+/// The sides of a comparison: of a host number with a tensor of other elements, which is an error, or else [`CompareHost`].
+#[derive(Debug)]
+pub struct CompareNumber<'a, A: ?Sized, B: ?Sized>(CompareHost<'a, A, B>);
 
 /// The sides of a comparison of host values.
 #[derive(Debug)]
@@ -24,276 +39,233 @@ pub struct CompareHost<'a, A: ?Sized, B: ?Sized>(&'a A, &'a B);
 /// The sides of a comparison.
 #[inline]
 pub fn compare<'a, A: ?Sized, B: ?Sized>(a: &'a A, b: &'a B) -> Compare<'a, A, B> {
-    Compare(CompareTensors(CompareHost(a, b)))
+    Compare(CompareReference(CompareRight(CompareLeft(CompareNumber(CompareHost(a, b))))))
 }
 
-impl<'a, A: ?Sized, B: ?Sized> Deref for Compare<'a, A, B> {
-    type Target = CompareTensors<'a, A, B>;
-    #[inline]
-    fn deref(&self) -> &Self::Target {
-        &self.0
+macro_rules! or_else {
+    ($($first:ident $then:ident;)*) => {$(
+        impl<'a, A: ?Sized, B: ?Sized> Deref for $first<'a, A, B> {
+            type Target = $then<'a, A, B>;
+            #[inline]
+            fn deref(&self) -> &Self::Target {
+                &self.0
+            }
+        }
+    )*};
+}
+or_else! {
+    Compare CompareReference;
+    CompareReference CompareRight;
+    CompareRight CompareLeft;
+    CompareLeft CompareNumber;
+    CompareNumber CompareHost;
+}
+
+/// A bound of the host's comparisons, [`PartialEq`] and [`PartialOrd`], that no two values satisfy: those return a `bool`, and a
+/// comparison of tensors is part of the graph. So the compiler says why wherever the operators appear outside of `#[graph]`.
+///
+/// [`OutsideOfGraph`] stands for the place, as the compiler shows the message of the bound only where it is on another type.
+#[diagnostic::on_unimplemented(
+    message = "`{A}` and `{B}` cannot be compared here: tensors have values only when the graph runs",
+    label = "a comparison of a tensor outside of `#[graph]`, or of a value that has a tensor in it",
+    note = "add `#[graph]` to the function: in it, comparisons of tensors, and `if` and `while` on them, are part of the graph",
+    note = "elsewhere use methods: `x.greater(y)`, `x.equal(y)`, and `c.select(a, b)` in place of `if`",
+    note = "a vector, option or struct of tensors has no comparison: compare the tensors in it"
+)]
+pub trait Compares<A: ?Sized, B: ?Sized> {
+    /// Whether they are equal.
+    fn is_equal(a: &A, b: &B) -> bool;
+    /// Their order.
+    fn order(a: &A, b: &B) -> Option<Ordering>;
+}
+
+/// Code that the compiler sees as it is written.
+#[derive(Debug)]
+pub struct OutsideOfGraph;
+
+/// Types without values. There are two, so that the type of the right side stays open until it is known: the compiler then
+/// names it.
+macro_rules! compares_nothing {
+    ($($other:ident: $nothing:ty, $value:expr;)*) => {$(
+        #[diagnostic::do_not_recommend]
+        impl<T: Element> Compares<Tensor<T>, $nothing> for OutsideOfGraph {
+            fn is_equal(_: &Tensor<T>, $other: &$nothing) -> bool {
+                match $value {}
+            }
+            fn order(_: &Tensor<T>, $other: &$nothing) -> Option<Ordering> {
+                match $value {}
+            }
+        }
+    )*};
+}
+compares_nothing! {
+    other: Infallible, *other;
+    other: &Infallible, **other;
+}
+
+impl<T: Element, R: ?Sized> PartialEq<R> for Tensor<T>
+where
+    OutsideOfGraph: Compares<Tensor<T>, R>,
+{
+    fn eq(&self, other: &R) -> bool {
+        OutsideOfGraph::is_equal(self, other)
     }
 }
 
-impl<'a, A: ?Sized, B: ?Sized> Deref for CompareTensors<'a, A, B> {
-    type Target = CompareHost<'a, A, B>;
-    #[inline]
-    fn deref(&self) -> &Self::Target {
-        &self.0
+impl<T: Element, R: ?Sized> PartialOrd<R> for Tensor<T>
+where
+    OutsideOfGraph: Compares<Tensor<T>, R>,
+{
+    fn partial_cmp(&self, other: &R) -> Option<Ordering> {
+        OutsideOfGraph::order(self, other)
     }
 }
 
-/// What a tensor of elements `T` can be compared with: a tensor of the same elements, or a host scalar.
+/// A tensor, or a reference to one.
+pub trait TensorRef {
+    /// The type of its elements.
+    type Element: Element;
+    /// The tensor.
+    fn tensor(&self) -> Tensor<Self::Element>;
+}
+impl<T: Element> TensorRef for Tensor<T> {
+    type Element = T;
+    fn tensor(&self) -> Tensor<T> {
+        *self
+    }
+}
+impl<R: TensorRef> TensorRef for &R {
+    type Element = R::Element;
+    fn tensor(&self) -> Tensor<R::Element> {
+        (**self).tensor()
+    }
+}
+
+/// A value that a tensor of elements `T` can be compared with: a tensor of the same elements, or a host scalar.
 #[diagnostic::on_unimplemented(
     message = "a `Tensor<{T}>` cannot be compared with `{Self}`",
     label = "a `Tensor<{T}>` beside `{Self}`",
-    note = "a tensor is compared with a tensor of the same element type, or with a host scalar of it; `.cast()` changes it"
+    note = "a tensor is compared with a tensor of the same element type, or with a host scalar of it; `.cast()` changes it",
+    note = "a literal has the element type of the tensor: `2.0` beside floats, `2` beside integers"
 )]
 pub trait Comparand<T: Element>: Copy {
     /// The tensor.
     fn comparand(self) -> Tensor<T>;
 }
 
-#[diagnostic::do_not_recommend]
-impl<T: Element> Comparand<T> for Tensor<T> {
-    fn comparand(self) -> Tensor<T> {
-        self
-    }
+macro_rules! comparands {
+    ($($value:ident: $tensor:ty, $tensor_value:expr; $scalar:ty, $scalar_value:expr;)*) => {$(
+        #[diagnostic::do_not_recommend]
+        impl<T: Element> Comparand<T> for $tensor {
+            fn comparand(self) -> Tensor<T> {
+                let $value = self;
+                $tensor_value
+            }
+        }
+
+        #[diagnostic::do_not_recommend]
+        impl<T: Element> Comparand<T> for $scalar {
+            #[track_caller]
+            fn comparand(self) -> Tensor<T> {
+                let $value = self;
+                scalar($scalar_value)
+            }
+        }
+    )*};
+}
+// References as deep as those that the closures of `iter().filter(..)` on an iterator of references get.
+comparands! {
+    value: Tensor<T>, value; T, value;
+    value: &Tensor<T>, *value; &T, *value;
+    value: &&Tensor<T>, **value; &&T, **value;
+    value: &&&Tensor<T>, ***value; &&&T, ***value;
 }
 
-#[diagnostic::do_not_recommend]
-impl<T: Element> Comparand<T> for T {
-    #[track_caller]
-    fn comparand(self) -> Tensor<T> {
-        scalar(self)
-    }
+macro_rules! comparisons {
+    ($($name:ident $operator:tt;)*) => {
+        impl<T: Element> Compare<'_, T, T> {$(
+            #[doc = concat!("`a ", stringify!($operator), " b` for two scalars.")]
+            #[inline]
+            pub fn $name(&self) -> bool {
+                let CompareHost(a, b) = &self.0.0.0.0.0;
+                **a $operator **b
+            }
+        )*}
+
+        /// A comparison of the value of a `match` on a reference with a number in a pattern.
+        impl<T: Scalar> CompareReference<'_, &T, T> {$(
+            #[doc = concat!("`a ", stringify!($operator), " b` for a scalar behind a reference and a scalar.")]
+            #[inline]
+            pub fn $name(&self) -> bool {
+                let CompareHost(a, b) = &self.0.0.0.0;
+                ***a $operator **b
+            }
+        )*}
+
+        impl<L: Comparand<R::Element>, R: TensorRef> CompareRight<'_, L, R> {$(
+            #[doc = concat!("`a ", stringify!($operator), " b` for a value and a tensor.")]
+            #[track_caller]
+            pub fn $name(&self) -> Tensor<bool> {
+                let CompareHost(a, b) = &self.0.0.0;
+                Tensor::from_any(a.comparand().untyped().$name(b.tensor().untyped()))
+            }
+        )*}
+
+        impl<L: TensorRef, R> CompareLeft<'_, L, R> {$(
+            #[doc = concat!("`a ", stringify!($operator), " b` for a tensor and a value.")]
+            #[track_caller]
+            pub fn $name(&self) -> Tensor<bool>
+            where
+                R: Comparand<L::Element>,
+            {
+                let CompareHost(a, b) = &self.0.0;
+                Tensor::from_any(a.tensor().untyped().$name(b.comparand().untyped()))
+            }
+        )*}
+
+        impl<L: HostNumber, R: TensorRef> CompareNumber<'_, L, R> {$(
+            #[doc = concat!("`a ", stringify!($operator), " b` for a number that is no element of the tensor.")]
+            #[track_caller]
+            pub fn $name(&self) -> Tensor<bool>
+            where
+                L: Comparand<R::Element>,
+            {
+                let CompareHost(a, b) = &self.0;
+                Tensor::from_any(a.comparand().untyped().$name(b.tensor().untyped()))
+            }
+        )*}
+    };
+}
+comparisons! {
+    eq ==;
+    ne !=;
+    lt <;
+    le <=;
+    gt >;
+    ge >=;
 }
 
-impl<T: Element> Compare<'_, T, T> {
-    /// `a == b` for two scalars.
-    #[inline]
-    pub fn eq(&self) -> bool {
-        self.0.0.0 == self.0.0.1
-    }
-
-    /// `a != b` for two scalars.
-    #[inline]
-    pub fn ne(&self) -> bool {
-        self.0.0.0 != self.0.0.1
-    }
-
-    /// `a < b` for two scalars.
-    #[inline]
-    pub fn lt(&self) -> bool {
-        self.0.0.0 < self.0.0.1
-    }
-
-    /// `a <= b` for two scalars.
-    #[inline]
-    pub fn le(&self) -> bool {
-        self.0.0.0 <= self.0.0.1
-    }
-
-    /// `a > b` for two scalars.
-    #[inline]
-    pub fn gt(&self) -> bool {
-        self.0.0.0 > self.0.0.1
-    }
-
-    /// `a >= b` for two scalars.
-    #[inline]
-    pub fn ge(&self) -> bool {
-        self.0.0.0 >= self.0.0.1
-    }
+macro_rules! host_comparisons {
+    ($($name:ident $operator:tt $bound:ident;)*) => {
+        impl<A: ?Sized, B: ?Sized> CompareHost<'_, A, B> {$(
+            #[doc = concat!("`a ", stringify!($operator), " b` for host values.")]
+            #[inline]
+            pub fn $name(&self) -> bool
+            where
+                A: $bound<B>,
+            {
+                self.0 $operator self.1
+            }
+        )*}
+    };
 }
-
-impl<T: Element, R> CompareTensors<'_, Tensor<T>, R> {
-    /// `a == b` for a tensor and what it can be compared with.
-    #[track_caller]
-    pub fn eq(&self) -> Tensor<bool>
-    where
-        R: Comparand<T>,
-    {
-        Tensor::from_any(self.0.0.untyped().eq(self.0.1.comparand().untyped()))
-    }
-
-    /// `a != b` for a tensor and what it can be compared with.
-    #[track_caller]
-    pub fn ne(&self) -> Tensor<bool>
-    where
-        R: Comparand<T>,
-    {
-        Tensor::from_any(self.0.0.untyped().ne(self.0.1.comparand().untyped()))
-    }
-
-    /// `a < b` for a tensor and what it can be compared with.
-    #[track_caller]
-    pub fn lt(&self) -> Tensor<bool>
-    where
-        R: Comparand<T>,
-    {
-        Tensor::from_any(self.0.0.untyped().lt(self.0.1.comparand().untyped()))
-    }
-
-    /// `a <= b` for a tensor and what it can be compared with.
-    #[track_caller]
-    pub fn le(&self) -> Tensor<bool>
-    where
-        R: Comparand<T>,
-    {
-        Tensor::from_any(self.0.0.untyped().le(self.0.1.comparand().untyped()))
-    }
-
-    /// `a > b` for a tensor and what it can be compared with.
-    #[track_caller]
-    pub fn gt(&self) -> Tensor<bool>
-    where
-        R: Comparand<T>,
-    {
-        Tensor::from_any(self.0.0.untyped().gt(self.0.1.comparand().untyped()))
-    }
-
-    /// `a >= b` for a tensor and what it can be compared with.
-    #[track_caller]
-    pub fn ge(&self) -> Tensor<bool>
-    where
-        R: Comparand<T>,
-    {
-        Tensor::from_any(self.0.0.untyped().ge(self.0.1.comparand().untyped()))
-    }
-}
-
-impl<T: Element> CompareTensors<'_, T, Tensor<T>> {
-    /// `a == b` for a scalar and a tensor.
-    #[track_caller]
-    pub fn eq(&self) -> Tensor<bool> {
-        Tensor::from_any(scalar(*self.0.0).untyped().eq(self.0.1.untyped()))
-    }
-
-    /// `a != b` for a scalar and a tensor.
-    #[track_caller]
-    pub fn ne(&self) -> Tensor<bool> {
-        Tensor::from_any(scalar(*self.0.0).untyped().ne(self.0.1.untyped()))
-    }
-
-    /// `a < b` for a scalar and a tensor.
-    #[track_caller]
-    pub fn lt(&self) -> Tensor<bool> {
-        Tensor::from_any(scalar(*self.0.0).untyped().lt(self.0.1.untyped()))
-    }
-
-    /// `a <= b` for a scalar and a tensor.
-    #[track_caller]
-    pub fn le(&self) -> Tensor<bool> {
-        Tensor::from_any(scalar(*self.0.0).untyped().le(self.0.1.untyped()))
-    }
-
-    /// `a > b` for a scalar and a tensor.
-    #[track_caller]
-    pub fn gt(&self) -> Tensor<bool> {
-        Tensor::from_any(scalar(*self.0.0).untyped().gt(self.0.1.untyped()))
-    }
-
-    /// `a >= b` for a scalar and a tensor.
-    #[track_caller]
-    pub fn ge(&self) -> Tensor<bool> {
-        Tensor::from_any(scalar(*self.0.0).untyped().ge(self.0.1.untyped()))
-    }
-}
-
-/// What a pattern of numbers compares, as in `match` on a reference.
-impl<T: Scalar> CompareTensors<'_, &T, T> {
-    /// `a == b` for a scalar behind a reference and a scalar.
-    #[inline]
-    pub fn eq(&self) -> bool {
-        *self.0.0 == self.0.1
-    }
-
-    /// `a != b` for a scalar behind a reference and a scalar.
-    #[inline]
-    pub fn ne(&self) -> bool {
-        *self.0.0 != self.0.1
-    }
-
-    /// `a < b` for a scalar behind a reference and a scalar.
-    #[inline]
-    pub fn lt(&self) -> bool {
-        *self.0.0 < self.0.1
-    }
-
-    /// `a <= b` for a scalar behind a reference and a scalar.
-    #[inline]
-    pub fn le(&self) -> bool {
-        *self.0.0 <= self.0.1
-    }
-
-    /// `a > b` for a scalar behind a reference and a scalar.
-    #[inline]
-    pub fn gt(&self) -> bool {
-        *self.0.0 > self.0.1
-    }
-
-    /// `a >= b` for a scalar behind a reference and a scalar.
-    #[inline]
-    pub fn ge(&self) -> bool {
-        *self.0.0 >= self.0.1
-    }
-}
-
-impl<A: ?Sized, B: ?Sized> CompareHost<'_, A, B> {
-    /// `a == b` for host values.
-    #[inline]
-    pub fn eq(&self) -> bool
-    where
-        A: PartialEq<B>,
-    {
-        self.0 == self.1
-    }
-
-    /// `a != b` for host values.
-    #[inline]
-    pub fn ne(&self) -> bool
-    where
-        A: PartialEq<B>,
-    {
-        self.0 != self.1
-    }
-
-    /// `a < b` for host values.
-    #[inline]
-    pub fn lt(&self) -> bool
-    where
-        A: PartialOrd<B>,
-    {
-        self.0 < self.1
-    }
-
-    /// `a <= b` for host values.
-    #[inline]
-    pub fn le(&self) -> bool
-    where
-        A: PartialOrd<B>,
-    {
-        self.0 <= self.1
-    }
-
-    /// `a > b` for host values.
-    #[inline]
-    pub fn gt(&self) -> bool
-    where
-        A: PartialOrd<B>,
-    {
-        self.0 > self.1
-    }
-
-    /// `a >= b` for host values.
-    #[inline]
-    pub fn ge(&self) -> bool
-    where
-        A: PartialOrd<B>,
-    {
-        self.0 >= self.1
-    }
+host_comparisons! {
+    eq == PartialEq;
+    ne != PartialEq;
+    lt < PartialOrd;
+    le <= PartialOrd;
+    gt > PartialOrd;
+    ge >= PartialOrd;
 }
 
 /// What a `match` that is not staged may compare with numbers.
@@ -322,6 +294,46 @@ impl<T: HostNumber> HostNumber for &T {}
 #[inline]
 pub fn host_number<T: HostNumber>(value: T) -> T {
     value
+}
+
+/// The operand of `as` with a number as its type.
+#[derive(Debug)]
+pub struct CastOperand<V>(pub V);
+
+/// A conversion by `as`, which no tensor has.
+#[diagnostic::on_unimplemented(
+    message = "a tensor cannot be converted by `as`",
+    label = "`as` converts numbers of the host",
+    note = "write `x.cast::<f64>()` for a tensor with elements of type `f64`"
+)]
+pub trait ConvertedByAs<N> {
+    /// The number.
+    fn number(self) -> N;
+}
+
+impl<T: Element> CastOperand<Tensor<T>> {
+    /// An error of the compiler.
+    pub fn value<N>(self) -> N
+    where
+        Tensor<T>: ConvertedByAs<N>,
+    {
+        self.0.number()
+    }
+}
+
+/// The operand of `as` if it is no tensor.
+pub trait HostCast {
+    /// Its type.
+    type Value;
+    /// The same value.
+    fn value(self) -> Self::Value;
+}
+impl<V> HostCast for CastOperand<V> {
+    type Value = V;
+    #[inline]
+    fn value(self) -> V {
+        self.0
+    }
 }
 
 /// What decides on the host: the guard of a `match`, and what stands beside a `let` in a condition.
