@@ -1,9 +1,7 @@
 //! Comparisons in all the forms that Rust has for them: operators, patterns, `matches!` and ranges.
 
-mod support;
-
+use crate::support::{check, error_of};
 use anabranch::prelude::*;
-use support::{check, error_of};
 
 type S = Tensor<f64>;
 

@@ -3,6 +3,8 @@
 
 #[macro_use]
 mod agree;
+mod bits;
+mod comparisons;
 mod control_flow;
 mod control_functions;
 mod corpus_control;

@@ -2,7 +2,7 @@
 
 use crate::format::Kind;
 use crate::trace::{self, Any};
-use crate::{Array, Element, HostTensor, IntoArray, Numeric, Shape, bf16, f16, staged};
+use crate::{Array, Element, HostTensor, Integer, IntoArray, Numeric, Shape, bf16, f16, staged};
 use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
@@ -282,5 +282,45 @@ impl ops::Not for Tensor<bool> {
     #[track_caller]
     fn not(self) -> Tensor<bool> {
         Tensor::from_any(self.any.not())
+    }
+}
+
+/// `<<` and `>>` take the count modulo the number of bits, as `wrapping_shl` does: no shift fails.
+macro_rules! bit_operators {
+    ($($op:ident $method:ident $assign:ident $assign_method:ident $any:ident: $($host:ty)*;)*) => {$(
+        impl<T: Integer, R: Operand<T>> ops::$op<R> for Tensor<T> {
+            type Output = Tensor<T>;
+            #[track_caller]
+            fn $method(self, rhs: R) -> Tensor<T> {
+                Tensor::from_any(self.any.$any(rhs.into_tensor().any))
+            }
+        }
+        impl<T: Integer, R: Operand<T>> ops::$assign<R> for Tensor<T> {
+            #[track_caller]
+            fn $assign_method(&mut self, rhs: R) {
+                *self = Tensor::from_any(self.any.$any(rhs.into_tensor().any));
+            }
+        }
+        $(impl ops::$op<Tensor<$host>> for $host {
+            type Output = Tensor<$host>;
+            #[track_caller]
+            fn $method(self, rhs: Tensor<$host>) -> Tensor<$host> {
+                Tensor::from_any(scalar(self).any.$any(rhs.any))
+            }
+        })*
+    )*};
+}
+bit_operators! {
+    BitAnd bitand BitAndAssign bitand_assign bit_and: i32 i64 u32 u8;
+    BitOr bitor BitOrAssign bitor_assign bit_or: i32 i64 u32 u8;
+    BitXor bitxor BitXorAssign bitxor_assign bit_xor: i32 i64 u32 u8;
+    Shl shl ShlAssign shl_assign shift_left: i32 i64 u32 u8;
+    Shr shr ShrAssign shr_assign shift_right: i32 i64 u32 u8;
+}
+impl<T: Integer> ops::Not for Tensor<T> {
+    type Output = Tensor<T>;
+    #[track_caller]
+    fn not(self) -> Tensor<T> {
+        Tensor::from_any(self.any.bit_not())
     }
 }

@@ -17,6 +17,7 @@ use prim_table::family;
 
 mod attention;
 mod axes;
+mod bits;
 mod cast;
 mod compare;
 mod conv;
@@ -54,10 +55,11 @@ pub use slice::ScalarIndex;
 pub use window::{PerAxis, WindowExtent};
 
 /// The families, in reading order.
-const FAMILIES: [&[&OpDef]; 16] = [
+const FAMILIES: [&[&OpDef]; 17] = [
     elementwise_unary::OPS,
     elementwise_binary::OPS,
     compare::OPS,
+    bits::OPS,
     cast::OPS,
     shape::OPS,
     join::OPS,
@@ -76,6 +78,7 @@ const FAMILIES: [&[&OpDef]; 16] = [
 /// A handle for each operation of the table.
 pub mod prim {
     pub use super::attention::prim::*;
+    pub use super::bits::prim::*;
     pub use super::cast::prim::*;
     pub use super::compare::prim::*;
     pub use super::conv::prim::*;
@@ -175,7 +178,7 @@ impl std::fmt::Debug for OpDef {
 impl OpDef {
     /// Whether each element of the result is made of the elements at its place in the operands, which have all the shape of the result.
     pub fn is_elementwise(&self) -> bool {
-        let families = [elementwise_unary::OPS, elementwise_binary::OPS, compare::OPS, cast::OPS];
+        let families = [elementwise_unary::OPS, elementwise_binary::OPS, compare::OPS, bits::OPS, cast::OPS];
         families.into_iter().flatten().any(|def| std::ptr::eq(*def, self))
     }
 }

@@ -108,6 +108,9 @@ fn cost(op: Prim) -> Cost {
         | prim::NOT
         | prim::IS_NAN
         | prim::IS_FINITE => Cost::Light,
+        prim::BIT_AND | prim::BIT_OR | prim::BIT_XOR | prim::BIT_NOT | prim::SHIFT_LEFT | prim::SHIFT_RIGHT => {
+            Cost::Light
+        }
         prim::MATMUL | prim::CONV | prim::ATTENTION | prim::SOFTMAX | prim::LOG_SOFTMAX => Cost::Heavy,
         prim::RANDOM_BITS | prim::RANDOM_UNIFORM | prim::RANDOM_FOLD_IN => Cost::Heavy,
         _ => Cost::Medium,

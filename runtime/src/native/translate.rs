@@ -606,6 +606,7 @@ impl Translation<'_> {
             }
             (prim::IS_NAN, true) => b.ins().fcmp(FloatCC::Unordered, x, x),
             (prim::NOT, false) => b.ins().bxor_imm_u(x, 1),
+            (prim::BIT_NOT, false) => b.ins().bnot(x),
             (prim::CAST, _) => return self.cast(op, x),
             (name, true) => return functions::emit(&mut self.b, name, ty, x),
             _ => return None,
@@ -731,9 +732,13 @@ impl Translation<'_> {
                     b.ins().srem(x, divisor)
                 }
             }
-            (prim::AND, false) => b.ins().band(x, y),
-            (prim::OR, false) => b.ins().bor(x, y),
-            (prim::XOR, false) => b.ins().bxor(x, y),
+            (prim::AND | prim::BIT_AND, false) => b.ins().band(x, y),
+            (prim::OR | prim::BIT_OR, false) => b.ins().bor(x, y),
+            (prim::XOR | prim::BIT_XOR, false) => b.ins().bxor(x, y),
+            // The machine takes the count modulo the number of bits as well.
+            (prim::SHIFT_LEFT, false) => b.ins().ishl(x, y),
+            (prim::SHIFT_RIGHT, false) if signed => b.ins().sshr(x, y),
+            (prim::SHIFT_RIGHT, false) => b.ins().ushr(x, y),
             _ => return None,
         })
     }

@@ -211,6 +211,13 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Functi
         prim::OR => bool2!(d, |x, y| x | y),
         prim::XOR => bool2!(d, |x, y| x ^ y),
         prim::NOT => dispatch!(d, T in [Bool bool] => unary!(T => T, |x| !x)),
+        prim::BIT_AND => int2!(d, |x, y| x & y),
+        prim::BIT_OR => int2!(d, |x, y| x | y),
+        prim::BIT_XOR => int2!(d, |x, y| x ^ y),
+        prim::BIT_NOT => int1!(d, |x| !x),
+        // The count is taken modulo the number of bits.
+        prim::SHIFT_LEFT => int2!(d, |x, y| x.wrapping_shl(y as u32)),
+        prim::SHIFT_RIGHT => int2!(d, |x, y| x.wrapping_shr(y as u32)),
         prim::STOP_GRADIENT => {
             dispatch!(d, T in [F32 f32, F64 f64, F16 f16, BF16 bf16, I32 i32, I64 i64, U32 u32, U8 u8, Bool bool] =>
             unary!(T => T, |x| x))

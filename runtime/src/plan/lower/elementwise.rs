@@ -166,6 +166,12 @@ const CHEAP: &[Prim] = &[
     prim::MINIMUM,
     prim::NOT,
     prim::SELECT,
+    prim::BIT_AND,
+    prim::BIT_OR,
+    prim::BIT_XOR,
+    prim::BIT_NOT,
+    prim::SHIFT_LEFT,
+    prim::SHIFT_RIGHT,
 ];
 
 impl Lower<'_> {

@@ -1,0 +1,117 @@
+//! The bits of integers: `&`, `|`, `^`, `!`, `<<`, `>>`, elementwise.
+//!
+//! As all arithmetic of integers, shifts wrap: the count is taken modulo the number of bits, as by `wrapping_shl`, so a shift
+//! never fails, and a negative count means the same as the positive one that it is equal to. `>>` keeps the sign of a signed
+//! integer.
+
+use super::elementwise_binary::broadcast_pair;
+use super::infer::{Class, common};
+use super::number::match_types;
+use super::*;
+use crate::ir::Attrs;
+use crate::{HostTensor, Integer};
+
+family!(BIT_AND, BIT_OR, BIT_XOR, BIT_NOT, SHIFT_LEFT, SHIFT_RIGHT);
+
+macro_rules! match_int {
+    ($buffer:expr, $data:ident => $body:expr) => {
+        match_types!($buffer, $data: I32 I64 U32 U8 => $body)
+    };
+}
+
+/// An integer as a row of bits.
+trait Bits: Integer {
+    fn and(self, other: Self) -> Self;
+    fn or(self, other: Self) -> Self;
+    fn xor(self, other: Self) -> Self;
+    fn inverted(self) -> Self;
+    fn shifted_left(self, count: Self) -> Self;
+    fn shifted_right(self, count: Self) -> Self;
+}
+
+macro_rules! bits {
+    ($($t:ident)*) => {$(
+        impl Bits for $t {
+            fn and(self, other: Self) -> Self { self & other }
+            fn or(self, other: Self) -> Self { self | other }
+            fn xor(self, other: Self) -> Self { self ^ other }
+            fn inverted(self) -> Self { !self }
+            fn shifted_left(self, count: Self) -> Self { self.wrapping_shl(count as u32) }
+            fn shifted_right(self, count: Self) -> Self { self.wrapping_shr(count as u32) }
+        }
+    )*};
+}
+bits!(i32 i64 u32 u8);
+
+fn zip<T: Bits>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(T, T) -> T) -> HostTensor {
+    cx.result(a.iter().zip(cx.operands[1].data::<T>()).map(|(&a, &b)| f(a, b)).collect())
+}
+
+/// A row for two tensors of integers.
+const fn row(name: &'static str, eval: Eval) -> OpDef {
+    OpDef {
+        name,
+        arity: Arity::Exactly(2),
+        attrs: &[],
+        infer: |cx| Ok(common(cx, Class::Int)?.into()),
+        eval,
+        grad: Grad::Zero("the bits of integers have no derivative"),
+        exactness: Exactness::Exact,
+        effects: Effects::Pure,
+    }
+}
+
+/// The bits that both have.
+static BIT_AND: OpDef = row("bit_and", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::and))));
+/// The bits that one has, or both.
+static BIT_OR: OpDef = row("bit_or", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::or))));
+/// The bits that exactly one has.
+static BIT_XOR: OpDef = row("bit_xor", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::xor))));
+/// The bits that it does not have.
+static BIT_NOT: OpDef = OpDef {
+    arity: Arity::Exactly(1),
+    ..row("bit_not", |cx| {
+        Ok(match_int!(cx.operands[0].buffer(), a => cx.result(a.iter().map(|x| x.inverted()).collect())))
+    })
+};
+/// The bits, moved towards the higher ones.
+static SHIFT_LEFT: OpDef =
+    row("shift_left", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::shifted_left))));
+/// The bits, moved towards the lower ones.
+static SHIFT_RIGHT: OpDef =
+    row("shift_right", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::shifted_right))));
+
+macro_rules! any_methods {
+    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {
+        impl Any {
+            $(
+                $(#[$doc])*
+                #[track_caller]
+                pub fn $name(self, other: Any) -> Any {
+                    let (a, b) = broadcast_pair(stringify!($name), self, other);
+                    trace::emit(prim::$op, &[a, b], Attrs::none())
+                }
+            )*
+        }
+    };
+}
+any_methods! {
+    /// `a & b` of integers, broadcast to their common shape.
+    bit_and BIT_AND;
+    /// `a | b` of integers, broadcast to their common shape.
+    bit_or BIT_OR;
+    /// `a ^ b` of integers, broadcast to their common shape.
+    bit_xor BIT_XOR;
+    /// `a << b` of integers, broadcast to their common shape; the count is taken modulo the number of bits.
+    shift_left SHIFT_LEFT;
+    /// `a >> b` of integers, broadcast to their common shape; the count is taken modulo the number of bits.
+    shift_right SHIFT_RIGHT;
+}
+
+impl Any {
+    /// `!a` of integers.
+    #[track_caller]
+    pub fn bit_not(self) -> Any {
+        trace::emit(prim::BIT_NOT, &[self], Attrs::none())
+    }
+}
