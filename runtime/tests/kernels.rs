@@ -76,12 +76,27 @@ fn functions_of_one_number_agree_for_tensors_and_scalars() {
             let mut results = Vec::new();
             for def in anabranch_dsl::ops::all() {
                 let unary = def.arity == anabranch_dsl::ops::Arity::Exactly(1) && def.attrs.is_empty();
-                if unary && def.name != "not" {
+                if unary && !["not", "bit_not"].contains(&def.name) {
                     results.extend(x.iter().map(|&x| trace::emit(def, &[x], Default::default())));
                 }
             }
             assert!(results.len() > 50, "{} results of functions of one number", results.len());
             results
+        })
+        .expect("it runs");
+    }
+}
+
+#[test]
+fn operations_on_bits_agree_for_tensors_and_scalars() {
+    for dtype in [DType::I32, DType::I64, DType::U32, DType::U8] {
+        let inputs = [numbers(&[700], dtype), numbers(&[700], dtype), numbers(&[], dtype), numbers(&[], dtype)];
+        check(&inputs, |x| {
+            let pairs = [(x[0], x[1]), (x[2], x[3]), (x[0], x[3])];
+            let of_pair = |(a, b): (Any, Any)| {
+                [a.bit_and(b), a.bit_or(b), a.bit_xor(b), a.shift_left(b), a.shift_right(b), b.bit_not()]
+            };
+            pairs.into_iter().flat_map(of_pair).collect()
         })
         .expect("it runs");
     }
