@@ -215,7 +215,7 @@ impl<T: Numeric> ops::Neg for Tensor<T> {
 )]
 pub trait Finds<T: Element, I> {
     /// The part of a tensor that an index finds.
-    fn find<'a>(tensor: &'a Tensor<T>, index: I) -> &'a Tensor<T>;
+    fn find(tensor: &Tensor<T>, index: I) -> &Tensor<T>;
 }
 
 /// The operator `[..]`.
@@ -227,7 +227,7 @@ macro_rules! finds_nothing {
     ($($index:ident: $nothing:ty, $value:expr;)*) => {$(
         #[diagnostic::do_not_recommend]
         impl<T: Element> Finds<T, $nothing> for IndexedByBrackets {
-            fn find<'a>(_: &'a Tensor<T>, $index: $nothing) -> &'a Tensor<T> {
+            fn find(_: &Tensor<T>, $index: $nothing) -> &Tensor<T> {
                 match $value {}
             }
         }
