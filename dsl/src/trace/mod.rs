@@ -16,6 +16,7 @@
 mod call;
 mod call_node;
 mod cond;
+mod endless;
 mod for_autodiff;
 mod names;
 mod segments;
@@ -32,11 +33,14 @@ pub(crate) use call::max_iterations;
 pub use call::{CallGuard, Extent, bound_loops, enter, expect_shape, name_param, overlap_loops};
 pub(crate) use call_node::CallTrace;
 pub use cond::CondTrace;
+pub use endless::count_endless;
+pub(crate) use endless::count_unrolled;
 pub use names::Named;
 pub(crate) use segments::{Segments, segment_loop};
 pub use while_loop::WhileTrace;
 
 use call::Call;
+use endless::Repetitions;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -163,8 +167,8 @@ pub(crate) struct Tracer {
     loc_override: Option<Loc>,
     scalars: HashMap<(Region, Option<On>, HostTensor), Value>,
     calls: Vec<Call>,
-    /// How often the body of a host loop was traced that a tensor may end.
-    unrolled: HashMap<Loc, usize>,
+    /// How often loops and assertions were traced.
+    repetitions: Repetitions,
     /// A construct that user code has left without closing it.
     abandoned: Option<Loc>,
 }
@@ -322,25 +326,6 @@ pub(crate) fn placeholder(ty: Type) -> Any {
     }
 }
 
-/// How often the body of one host loop may be traced if a tensor decides when it ends.
-const MAX_UNROLLED: usize = 10_000;
-
-/// Counts a pass of a host loop that a tensor may end: one that is endless otherwise would be traced for ever.
-#[track_caller]
-pub(crate) fn count_unrolled() {
-    let loc = Loc::caller();
-    try_with(|t| {
-        let count = t.unrolled.entry(loc).or_insert(0);
-        *count += 1;
-        if *count <= MAX_UNROLLED {
-            return Ok(());
-        }
-        Err(Diagnostic::new(format!("the body of a host loop was traced {MAX_UNROLLED} times"))
-            .at(loc, "only a tensor ends this loop")
-            .help("let it run in the graph: `loop`, `while` on a tensor, or `for i in range(..)`"))
-    });
-}
-
 /// Appends an assertion on a `bool[]` (any other shape must hold for all elements).
 #[track_caller]
 pub fn assert(cond: Any, message: String) {
@@ -358,6 +343,7 @@ pub fn assert_showing(cond: Any, message: Template, values: &[Any]) {
             return Err(Diagnostic::new(format!("assert!: the condition is {}, not bool", t.graph.ty(v))).at(loc, ""));
         }
         let shown = values.iter().map(|&v| t.resolve(v, loc)).collect::<Result<Vec<_>>>()?;
+        t.count_assertion(t.loc_override.unwrap_or(loc))?;
         t.append(Op::Assert { message }, [vec![v], shown].concat(), [], loc);
         Ok(())
     });
@@ -497,7 +483,7 @@ impl Tracer {
             loc_override: None,
             scalars: HashMap::new(),
             calls: Vec::new(),
-            unrolled: HashMap::new(),
+            repetitions: Repetitions::default(),
             abandoned: None,
         }
     }
