@@ -19,6 +19,7 @@ pub mod interp;
 pub mod ir;
 mod list;
 mod loc;
+pub mod memory;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 pub mod nn;

@@ -34,13 +34,22 @@ pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: 
     }
 }
 
+/// The errors of a call: of the trace, or of each engine at run time.
+#[track_caller]
+pub fn errors_of<Args, F: GraphFn<Args>>(
+    f: F,
+    args: impl CallArgs<Args>,
+) -> Vec<(&'static str, anabranch::Diagnostic)> {
+    run_all(f, args)
+        .into_iter()
+        .map(|(engine, r)| (engine, r.err().unwrap_or_else(|| panic!("{engine}: an error was expected"))))
+        .collect()
+}
+
 /// The error of a call: of the trace, or the same one of all engines at run time.
 #[track_caller]
 pub fn error_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> anabranch::Diagnostic {
-    let mut errors: Vec<(&str, anabranch::Diagnostic)> = run_all(f, args)
-        .into_iter()
-        .map(|(engine, r)| (engine, r.err().unwrap_or_else(|| panic!("{engine}: an error was expected"))))
-        .collect();
+    let mut errors = errors_of(f, args);
     let (_, first) = errors.remove(0);
     for (engine, other) in errors {
         assert_eq!(first, other, "{engine} has another error");

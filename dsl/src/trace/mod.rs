@@ -25,7 +25,7 @@ mod while_loop;
 
 use crate::device::{self, On, Scope};
 use crate::format::{Piece, Stream, Template};
-use crate::ir::{Graph, ListOp, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId};
+use crate::ir::{Graph, ListOp, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId, is_countable};
 use crate::ops::{InferCx, Prim};
 use crate::var::AnyVar;
 use crate::{DType, Diagnostic, HostTensor, Loc, Result, Shape, TensorType, Type, ir::Attrs};
@@ -300,6 +300,18 @@ pub fn emit(def: Prim, operands: &[Any], attrs: Attrs) -> Any {
 pub(crate) fn emit_list(op: ListOp, operands: &[Any]) -> Vec<Any> {
     let loc = Loc::caller();
     try_with(|t| t.emit_list(op, operands, loc))
+}
+
+/// Checks that some memory might hold a tensor of the type that an operation gives.
+fn check_size(op: &str, ty: &Type, loc: Loc) -> Result<()> {
+    if is_countable(&ty.element().shape) {
+        return Ok(());
+    }
+    let extents = ty.element().shape.dims().iter().filter_map(crate::Dim::known);
+    let bytes = extents.fold(ty.element().dtype.size() as u128, |bytes, n| bytes.saturating_mul(n as u128));
+    let what = if matches!(ty, Type::Tensor(_)) { "the result has" } else { "an element has" };
+    let message = format!("{op}: {what} at least {bytes} bytes, which is larger than any memory");
+    Err(Diagnostic::new(message).at(loc, ty.to_string()))
 }
 
 /// Appends a constant.
@@ -601,14 +613,7 @@ impl Tracer {
             }
             diagnostic
         })?;
-        let extents = || ty.element().shape.dims().iter().filter_map(crate::Dim::known);
-        let size = ty.element().dtype.size() as u128;
-        let bytes = extents().fold(size, |bytes, n| bytes.saturating_mul(n as u128));
-        if bytes > isize::MAX as u128 {
-            let what = format!("the result has at least {bytes} bytes, which is larger than any memory");
-            let error = Diagnostic::new(format!("{}: {what}", def.name));
-            return Err(error.at(loc, ty.to_string()));
-        }
+        check_size(def.name, &ty, loc)?;
         let node = self.append(Op::Prim(def, attrs), values, [ty], loc);
         Ok(self.any(self.graph.node(node).results[0]))
     }
@@ -619,6 +624,7 @@ impl Tracer {
         let values = operands.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
         let types: Vec<&Type> = values.iter().map(|&v| self.graph.ty(v)).collect();
         let types = op.result_types(&types).map_err(|broken| broken.error.at(op.name(), loc))?;
+        types.iter().try_for_each(|ty| check_size(op.name(), ty, loc))?;
         let node = self.append(Op::List(op), values, types, loc);
         Ok(self.graph.node(node).results.iter().map(|&v| self.any(v)).collect())
     }
