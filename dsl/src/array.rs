@@ -159,7 +159,7 @@ fn n_elements(extents: &[usize]) -> usize {
 /// A dense tensor in host memory whose element type is known at run time. Cloning shares the elements.
 ///
 /// Equality is equality of bits, so that graphs with constants can be compared: `NaN` equals itself, `0.0` and `-0.0`
-/// differ.
+/// differ. Results are compared by [`equality`](crate::equality), where all NaNs are equal.
 #[derive(Clone, Debug)]
 pub struct HostTensor {
     shape: Vec<usize>,

@@ -12,6 +12,7 @@ pub mod device;
 mod diagnostic;
 mod dtype;
 mod edit_distance;
+pub mod equality;
 pub mod format;
 pub mod function;
 pub mod halves;

@@ -1,6 +1,7 @@
 //! Runs a function on every engine and compares.
 
 use anabranch::DType;
+use anabranch::dsl::equality::same_number;
 use anabranch::dsl::function::{CallArgs, GraphFn, trace_fn};
 use anabranch::dsl::passes::{Pipeline, specialize};
 use anabranch::dsl::{HostTensor, TensorType, interp};
@@ -28,7 +29,7 @@ pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: 
         }
         assert_eq!(got.len(), expected.len(), "{engine}: {got:?} is not {expected:?}");
         for (g, e) in got.iter().zip(expected) {
-            let same = g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= tolerance * e.abs().max(1.0);
+            let same = same_number(*g, *e) || (g - e).abs() <= tolerance * e.abs().max(1.0);
             assert!(same, "{engine}: {got:?} is not {expected:?}");
         }
     }
