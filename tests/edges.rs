@@ -1,13 +1,11 @@
 //! What is at the edge: tensors without elements, lists for which there is no memory, and numbers that are too large.
 
-mod support;
-
+use crate::support::{check, error_of, errors_of};
 use anabranch::dsl::function::{CallArgs, GraphFn};
 use anabranch::dsl::ops::ConvOptions;
 use anabranch::dsl::{f16, iota};
 use anabranch::prelude::*;
 use anabranch::{DType, HostTensor, List};
-use support::{check, error_of, errors_of};
 
 #[test]
 fn attention_over_no_matrices_has_gradients() -> anabranch::Result<()> {

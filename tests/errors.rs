@@ -386,7 +386,7 @@ fn a_loop_that_the_host_ends_is_unrolled_whatever_it_asserts() {
             return x;
         }
     }
-    support::check(|x: S| sums(x, 12), 1.0, &[16.0]);
+    crate::support::check(|x: S| sums(x, 12), 1.0, &[16.0]);
 }
 
 #[test]

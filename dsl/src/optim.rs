@@ -3,7 +3,7 @@
 //! An [`Optimizer`] says what the next value of one variable is; everything else is shared. Its own state are variables, made
 //! when a parameter is first seen, so it lives where they live and is saved like them.
 
-use crate::autodiff::var_gradients;
+use crate::autodiff::trained_gradients;
 use crate::device::{self, Scope};
 use crate::trace::{assign_var, called_at, constant, fail, read_var};
 use crate::var::Path;
@@ -36,7 +36,16 @@ pub trait Optimizer {
         float_vars(model).iter().for_each(|var| self.prepare_var(var));
     }
 
-    /// Differentiates `loss` with respect to the variables of `model` and updates them.
+    /// Differentiates `loss` with respect to the variables of `model` and updates them, as [`model_gradients`] says.
+    ///
+    /// ```
+    /// use anabranch_dsl::{optim::Sgd, prelude::*};
+    ///
+    /// let w = Var::<f32>::new("w", [1.0, 2.0]);
+    /// // The index of the largest element has no gradient.
+    /// let error = eval(|| Sgd::new(0.1).minimize(w.get().argmax(0).cast::<f32>(), &w)).unwrap_err();
+    /// assert!(error.message.contains("`argmax` has no gradient"));
+    /// ```
     #[track_caller]
     fn minimize<M: Module + ?Sized>(&self, loss: Tensor, model: &M)
     where
@@ -77,11 +86,16 @@ pub trait Optimizer {
     }
 }
 
-/// The gradients of a loss with respect to all float variables of a model that are [trained](AnyVar::is_trained).
+/// The gradients of a loss with respect to all float variables of a model that are [trained](AnyVar::is_trained). Those of
+/// variables on which the loss does not depend are zero, as long as there are others.
+///
+/// # Errors
+/// End the trace: those of [`gradients`](crate::gradients), and if no gradient reaches any of the variables, which would train
+/// nothing: the model has none that are trained, the loss does not read them, or what it is computed from has no gradient.
 #[track_caller]
 pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyVar, Any)> {
     let vars = float_vars(model);
-    let gradients = var_gradients(loss, &vars);
+    let gradients = trained_gradients(loss, &vars);
     vars.into_iter().zip(gradients).collect()
 }
 
