@@ -1,6 +1,6 @@
 //! What bad input gets: an error that says what was wrong, shows the user's line, and loses nothing.
 
-use crate::support::error_of;
+use crate::support::{check, error_of, errors_of};
 use anabranch::dsl::{HostTensor, function::trace_fn};
 use anabranch::prelude::*;
 
@@ -30,6 +30,66 @@ fn shapes_that_do_not_fit_show_both_and_the_line() {
     }
     let error = error_of(g, ([1.0; 3], [1.0; 4]));
     shows(&error, &["add", "f32[3]", "f32[4]", "x + y"]);
+}
+
+#[test]
+fn an_extent_that_is_found_to_be_1_broadcasts_to_a_known_one() {
+    check(|x: S| tensor([2.0]).with_dynamic(0) * x, [3.0, 4.0], &[6.0, 8.0]);
+    check(|x: S| x - tensor([2.0]).with_dynamic(0), [3.0, 4.0], &[1.0, 2.0]);
+    check(|x: S| tensor([2.0, 3.0]).with_dynamic(0) * x, [3.0, 4.0], &[6.0, 12.0]);
+    check(|x: S, y: S| x.with_dynamic(0) + y, ([[1.0, 2.0]], [[1.0, 1.0], [3.0, 3.0]]), &[2.0, 3.0, 4.0, 5.0]);
+    #[graph]
+    fn chosen(x: S, y: S) -> S {
+        let z = y.with_dynamic(0);
+        (x > z).select(z, x)
+    }
+    check(chosen, ([3.0, 1.0], [2.0]), &[2.0, 1.0]);
+    #[graph]
+    fn looped(x: S, y: S) -> (S, S, S) {
+        let mut z = x.with_dynamic(0);
+        let mut i = scalar(0);
+        while i < 3 {
+            if i != 1 {
+                z = (z * y).sum_axis(0).reshape([1]).with_dynamic(0);
+            }
+            i += 1;
+        }
+        let (dx, dy) = gradients(z.sum(), (x, y));
+        (z.sum(), dx, dy)
+    }
+    // x (y0 + y1)^2
+    check(looped, ([2.0], [3.0, 4.0]), &[98.0, 49.0, 28.0, 28.0]);
+    let gradient = |x: S, y: S| {
+        let (dx, dy) = gradients((x.with_dynamic(0) * y * y).sum(), (x, y));
+        let second = gradients(dx.sum(), y);
+        (dx, dy, second)
+    };
+    check(gradient, ([2.0], [3.0, 4.0]), &[25.0, 12.0, 16.0, 6.0, 8.0]);
+    check(gradient, ([2.0, 1.0], [3.0, 4.0]), &[9.0, 16.0, 12.0, 8.0, 6.0, 8.0]);
+}
+
+#[test]
+fn extents_that_are_unknown_while_tracing_do_not_broadcast_to_each_other_and_the_help_says_so() {
+    let f = |x: S, y: S| x.with_dynamic(0) * y.with_dynamic(0);
+    check(f, ([2.0, 3.0], [3.0, 4.0]), &[6.0, 12.0]);
+    for args in [(vec![2.0], vec![3.0, 4.0]), (vec![3.0, 4.0], vec![2.0])] {
+        let help = "not known while tracing are taken to be equal and do not broadcast";
+        for (_, error) in errors_of(f, args) {
+            shows(&error, &["mul", help, "`.broadcast_to(..)`", "`.broadcast_like(..)`", "with_dynamic(0) *"]);
+        }
+    }
+    let differ = |x: S, y: S| x.with_dynamic(0) * y;
+    for (_, error) in errors_of(differ, ([2.0, 3.0, 4.0], [3.0, 4.0])) {
+        shows(&error, &["[3]", "[2]", "with_dynamic(0) *"]);
+    }
+    let stretched = |x: S, y: S| {
+        let (x, y) = (x.with_dynamic(0), y.with_dynamic(0));
+        let z = (x.broadcast_like(y) * y.broadcast_like(x)).sum();
+        let (dx, dy) = gradients(z, (x, y));
+        (z, dx, dy)
+    };
+    check(stretched, ([2.0], [3.0, 4.0]), &[14.0, 7.0, 2.0, 2.0]);
+    check(stretched, ([2.0, 1.0], [3.0, 4.0]), &[10.0, 3.0, 4.0, 2.0, 1.0]);
 }
 
 #[test]
@@ -386,7 +446,7 @@ fn a_loop_that_the_host_ends_is_unrolled_whatever_it_asserts() {
             return x;
         }
     }
-    crate::support::check(|x: S| sums(x, 12), 1.0, &[16.0]);
+    check(|x: S| sums(x, 12), 1.0, &[16.0]);
 }
 
 #[test]

@@ -39,7 +39,8 @@ pub trait Optimizer {
     /// Differentiates `loss` with respect to the variables of `model` and updates them, as [`model_gradients`] says.
     ///
     /// ```
-    /// use anabranch_dsl::{optim::Sgd, prelude::*};
+    /// use anabranch_dsl::optim::{Optimizer, Sgd};
+    /// use anabranch_dsl::prelude::*;
     ///
     /// let w = Var::<f32>::new("w", [1.0, 2.0]);
     /// // The index of the largest element has no gradient.
