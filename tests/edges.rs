@@ -1,6 +1,11 @@
 //! What is at the edge: tensors without elements, lists for which there is no memory, and numbers that are too large.
 
+use crate::support::{check, error_of, errors_of};
+use anabranch::dsl::function::{CallArgs, GraphFn};
+use anabranch::dsl::ops::ConvOptions;
+use anabranch::dsl::{f16, iota};
 use anabranch::prelude::*;
+use anabranch::{DType, HostTensor, List};
 
 #[test]
 fn attention_over_no_matrices_has_gradients() -> anabranch::Result<()> {
@@ -33,6 +38,80 @@ fn a_list_that_outgrows_memory_is_an_error_with_its_bytes() -> anabranch::Result
     assert!(error.to_string().contains("edges.rs"), "{error}");
     assert_eq!(f.call(0)?.item(), 0, "the session stays usable");
     Ok(())
+}
+
+#[test]
+fn a_list_too_large_for_memory_is_the_same_error_on_every_engine() {
+    #[graph]
+    fn rows(n: Tensor<i32>) -> Tensor<i32> {
+        List::<f64>::with_len(n, [1000]).len()
+    }
+    let error = error_of(rows, i32::MAX);
+    check(rows, 3, &[3.0]);
+    assert_eq!(error.message, "list_new: 2147483647 elements need 17179869176000 bytes of memory, more than there is");
+    assert!(error.to_string().contains("List::<f64>::with_len(n, [1000])"), "{error}");
+
+    #[graph]
+    fn in_a_loop(n: Tensor<i32>) -> Tensor<f64> {
+        let (mut sum, mut i) = (scalar(0.0f64), scalar(0));
+        while i < 3 {
+            if i == 2 {
+                sum += List::<f64>::with_len(n, [1 << 20]).read(0).sum();
+            }
+            i += 1;
+        }
+        sum
+    }
+    assert!(error_of(in_a_loop, 1 << 30).message.starts_with("list_new: 1073741824 elements need "));
+
+    // The number of elements of one is larger than any number here.
+    #[graph]
+    fn without_bounds(n: Tensor<i32>) -> Tensor<i32> {
+        List::<f32>::with_len(n, [1 << 40, 1 << 40]).len()
+    }
+    let error = error_of(without_bounds, 3);
+    assert!(error.message.starts_with("list_new: an element has at least "), "{error}");
+    assert!(error.to_string().contains("List::<f32>::with_len"), "{error}");
+}
+
+#[test]
+fn a_list_whose_stack_is_too_large_is_an_error_of_every_engine() {
+    #[graph]
+    fn gathers(indices: Tensor<i32>) -> Tensor<u8> {
+        List::<u8>::with_len(1, [1 << 22]).gather(indices)
+    }
+    let indices = || Array::new([1 << 20], vec![0i32; 1 << 20]);
+    all_need_memory(gathers, indices());
+    all_need_memory(|i: Tensor<i32>| gathers(i.with_dynamic(0)), indices());
+}
+
+/// Every engine must say that there is not enough memory.
+#[track_caller]
+fn all_need_memory<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) {
+    for (engine, error) in errors_of(f, args) {
+        let says = |part: &str| error.message.contains(part);
+        assert!(says("bytes of memory, more than there is") || says("larger than any memory"), "{engine}: {error}");
+    }
+}
+
+#[test]
+fn results_too_large_for_memory_are_errors_of_every_engine() {
+    const HUGE: usize = 1 << 38;
+    all_need_memory(|| iota::<f32>(HUGE), ());
+    all_need_memory(|x: Tensor| x.broadcast_to([HUGE]), 1.0);
+    all_need_memory(|x: Tensor| x.broadcast_to([HUGE]).with_dynamic(0), 1.0);
+    all_need_memory(|x: Tensor<f16>| x.broadcast_to([HUGE]).exp(), f16::from_f32(1.0));
+    all_need_memory(|| full([HUGE], 1.5f64), ());
+    let one = || Array::<f32>::new([1, 1, 1, 1], vec![1.0]);
+    let padded = ConvOptions::<2>::default().padding(1 << 20);
+    all_need_memory(move |x: Tensor, w: Tensor| x.conv2d(w, padded), (one(), one()));
+    all_need_memory(|x: Tensor| x.matmul(x.transpose(0, 1)), vec![[1.0f32]; 1 << 22]);
+}
+
+#[test]
+#[should_panic(expected = "f32[1099511627776, 1099511627776] needs")]
+fn zeros_of_more_elements_than_can_be_counted_are_refused() {
+    let _ = HostTensor::zeros(DType::F32, [1 << 40, 1 << 40]);
 }
 
 #[test]

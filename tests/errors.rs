@@ -1,6 +1,6 @@
 //! What bad input gets: an error that says what was wrong, shows the user's line, and loses nothing.
 
-use crate::support::error_of;
+use crate::support::{check, error_of, errors_of};
 use anabranch::dsl::{HostTensor, function::trace_fn};
 use anabranch::prelude::*;
 
@@ -30,6 +30,66 @@ fn shapes_that_do_not_fit_show_both_and_the_line() {
     }
     let error = error_of(g, ([1.0; 3], [1.0; 4]));
     shows(&error, &["add", "f32[3]", "f32[4]", "x + y"]);
+}
+
+#[test]
+fn an_extent_that_is_found_to_be_1_broadcasts_to_a_known_one() {
+    check(|x: S| tensor([2.0]).with_dynamic(0) * x, [3.0, 4.0], &[6.0, 8.0]);
+    check(|x: S| x - tensor([2.0]).with_dynamic(0), [3.0, 4.0], &[1.0, 2.0]);
+    check(|x: S| tensor([2.0, 3.0]).with_dynamic(0) * x, [3.0, 4.0], &[6.0, 12.0]);
+    check(|x: S, y: S| x.with_dynamic(0) + y, ([[1.0, 2.0]], [[1.0, 1.0], [3.0, 3.0]]), &[2.0, 3.0, 4.0, 5.0]);
+    #[graph]
+    fn chosen(x: S, y: S) -> S {
+        let z = y.with_dynamic(0);
+        (x > z).select(z, x)
+    }
+    check(chosen, ([3.0, 1.0], [2.0]), &[2.0, 1.0]);
+    #[graph]
+    fn looped(x: S, y: S) -> (S, S, S) {
+        let mut z = x.with_dynamic(0);
+        let mut i = scalar(0);
+        while i < 3 {
+            if i != 1 {
+                z = (z * y).sum_axis(0).reshape([1]).with_dynamic(0);
+            }
+            i += 1;
+        }
+        let (dx, dy) = gradients(z.sum(), (x, y));
+        (z.sum(), dx, dy)
+    }
+    // x (y0 + y1)^2
+    check(looped, ([2.0], [3.0, 4.0]), &[98.0, 49.0, 28.0, 28.0]);
+    let gradient = |x: S, y: S| {
+        let (dx, dy) = gradients((x.with_dynamic(0) * y * y).sum(), (x, y));
+        let second = gradients(dx.sum(), y);
+        (dx, dy, second)
+    };
+    check(gradient, ([2.0], [3.0, 4.0]), &[25.0, 12.0, 16.0, 6.0, 8.0]);
+    check(gradient, ([2.0, 1.0], [3.0, 4.0]), &[9.0, 16.0, 12.0, 8.0, 6.0, 8.0]);
+}
+
+#[test]
+fn extents_that_are_unknown_while_tracing_do_not_broadcast_to_each_other_and_the_help_says_so() {
+    let f = |x: S, y: S| x.with_dynamic(0) * y.with_dynamic(0);
+    check(f, ([2.0, 3.0], [3.0, 4.0]), &[6.0, 12.0]);
+    for args in [(vec![2.0], vec![3.0, 4.0]), (vec![3.0, 4.0], vec![2.0])] {
+        let help = "not known while tracing are taken to be equal and do not broadcast";
+        for (_, error) in errors_of(f, args) {
+            shows(&error, &["mul", help, "`.broadcast_to(..)`", "`.broadcast_like(..)`", "with_dynamic(0) *"]);
+        }
+    }
+    let differ = |x: S, y: S| x.with_dynamic(0) * y;
+    for (_, error) in errors_of(differ, ([2.0, 3.0, 4.0], [3.0, 4.0])) {
+        shows(&error, &["[3]", "[2]", "with_dynamic(0) *"]);
+    }
+    let stretched = |x: S, y: S| {
+        let (x, y) = (x.with_dynamic(0), y.with_dynamic(0));
+        let z = (x.broadcast_like(y) * y.broadcast_like(x)).sum();
+        let (dx, dy) = gradients(z, (x, y));
+        (z, dx, dy)
+    };
+    check(stretched, ([2.0], [3.0, 4.0]), &[14.0, 7.0, 2.0, 2.0]);
+    check(stretched, ([2.0, 1.0], [3.0, 4.0]), &[10.0, 3.0, 4.0, 2.0, 1.0]);
 }
 
 #[test]
@@ -243,6 +303,169 @@ fn recursion_is_an_error_that_shows_the_chain() {
     }
     let error = error_of(down, 1.0);
     shows(&error, &["`down`", "`up`", "no recursion"]);
+}
+
+/// What a host loop gets that nothing ends but what the graph does: the line of the loop, and that tracing repeats it.
+#[track_caller]
+fn is_endless<F: anabranch::dsl::function::GraphFn<(S,)>>(f: F, line: &str) {
+    let error = trace_fn("test", &f, &[HostTensor::scalar(1.0f64).ty()]).map(|_| ()).unwrap_err();
+    shows(&error, &["was traced 10000 times", line, "no `break` or `return` ends this loop", "`break` or `return`"]);
+}
+
+#[test]
+fn a_loop_that_only_a_panic_or_an_assertion_on_a_tensor_ends_is_not_traced_forever() {
+    #[graph]
+    fn panics(mut x: S) -> S {
+        loop {
+            x = x * 2.0;
+            if x > 100.0 {
+                panic!("too large: {x}");
+            }
+        }
+    }
+    #[graph]
+    fn unreachable(mut x: S) -> S {
+        'outer: loop {
+            x = x * 2.0;
+            if x > 100.0 {
+                unreachable!();
+            } else {
+                continue 'outer;
+            }
+        }
+    }
+    #[graph]
+    fn asserts(mut x: S) {
+        loop {
+            x += 1.0;
+            assert!(x < 100.0, "too large");
+        }
+    }
+    #[graph]
+    fn compares(mut x: S) {
+        loop {
+            x += 1.0;
+            assert_ne!(x, 100.0);
+        }
+    }
+    #[expect(while_true, reason = "it is a loop without an end, too")]
+    #[graph]
+    fn on_a_constant(mut x: S) {
+        while true {
+            x += 1.0;
+            debug_assert!(x < 100.0);
+            assert!(x < 100.0);
+        }
+    }
+    #[graph]
+    fn nested(mut x: S) -> S {
+        for i in 0..3 {
+            if x > 3.0 {
+                loop {
+                    for _ in 0..2 {
+                        x = x.sin();
+                    }
+                    while x < 1.0 {
+                        x += 1.0;
+                    }
+                    assert!(x < 100.0, "{i}");
+                }
+            }
+        }
+        x
+    }
+    #[graph]
+    fn without_an_end(mut x: S) -> S {
+        loop {
+            x = x + 1.0;
+        }
+    }
+    #[graph]
+    fn calls(x: S) -> S {
+        if x > 0.0 { panics(x) } else { x }
+    }
+    is_endless(panics, "loop {");
+    is_endless(unreachable, "'outer: loop {");
+    is_endless(asserts, "loop {");
+    is_endless(compares, "loop {");
+    is_endless(on_a_constant, "while true {");
+    is_endless(nested, "loop {");
+    is_endless(without_an_end, "loop {");
+    is_endless(calls, "loop {");
+    is_endless(|x: S| panics(x), "loop {");
+}
+
+#[test]
+fn an_assertion_in_a_host_loop_without_end_is_not_traced_forever() {
+    #[graph]
+    fn small(x: S) {
+        assert!(x < 100.0, "too large");
+    }
+    #[graph]
+    fn counts(mut x: S) {
+        for _ in 0.. {
+            x += 1.0;
+            small(x);
+        }
+    }
+    #[graph]
+    fn waits(mut x: S, n: usize) {
+        while n < 1 {
+            x += 1.0;
+            small(x);
+        }
+    }
+    let error = error_of(counts, 1.0);
+    shows(&error, &["an assertion on a tensor was traced 100000 times", "assert!(x < 100.0, \"too large\");"]);
+    assert_eq!(error_of(|x: S| waits(x, 0), 1.0).message, error.message);
+}
+
+#[test]
+fn a_loop_that_the_host_ends_is_unrolled_whatever_it_asserts() {
+    #[graph]
+    fn sums(mut x: S, times: usize) -> S {
+        let mut i = 0;
+        loop {
+            if i == times {
+                break;
+            }
+            x += 1.0;
+            assert!(x < 100.0);
+            i += 1;
+        }
+        let mut items = [1.0, 2.0].into_iter();
+        let mut all = || -> Option<()> {
+            loop {
+                x += items.next()?;
+                assert!(x < 100.0);
+            }
+        };
+        let _ = all();
+        loop {
+            assert!(x < 100.0);
+            return x;
+        }
+    }
+    check(|x: S| sums(x, 12), 1.0, &[16.0]);
+}
+
+#[test]
+fn host_work_in_a_loop_without_break_may_take_as_long_as_it_likes() {
+    #[graph]
+    fn searches(x: S) -> S {
+        let mut n = 0u32;
+        loop {
+            n += 1;
+            if n == 50_000 {
+                panic!("the host ends it");
+            }
+            let _ = x;
+        }
+    }
+    let outcome =
+        std::panic::catch_unwind(|| trace_fn("test", &searches, &[HostTensor::scalar(1.0f64).ty()]).map(|_| ()));
+    let panic = outcome.unwrap_err();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"the host ends it"));
 }
 
 #[test]

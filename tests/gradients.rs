@@ -4,7 +4,9 @@
 #![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 
 use crate::support::{check, error_of};
+use anabranch::optim::{Adam, Optimizer, Sgd};
 use anabranch::prelude::*;
+use anabranch::{DType, IntoArray, List};
 
 type S = Tensor<f64>;
 
@@ -393,4 +395,154 @@ fn a_match_with_many_arms_has_the_gradient_of_the_taken_one() {
     check(f, (30, 2.0), &[200.0, 100.0]);
     check(f, (43, 2.0), &[400.0, 200.0]);
     check(f, (42, 2.0), &[0.0, 0.0]);
+}
+
+// Losses from which no gradient reaches a model.
+
+/// The error of a step that trains `model`; it must hold all of `parts`.
+#[track_caller]
+fn trains_nothing(step: impl Fn(Tensor), parts: &[&str]) {
+    let traced = anabranch::dsl::function::trace_fn("step", &step, &[anabranch::TensorType::new(DType::F32, [2])]);
+    let error = traced.map(|_| ()).expect_err("a step that trains nothing").to_string();
+    for part in parts.iter().chain(&["tests/gradients.rs:"]) {
+        assert!(error.contains(part), "no `{part}` in:\n{error}");
+    }
+}
+
+#[test]
+fn a_loss_without_a_gradient_names_the_operation_the_reason_and_the_path() {
+    let w = Var::<f32>::new("w", [1.0, 2.0]);
+    let sgd = Sgd::new(0.1);
+    let net = (w.clone(), Var::<f32>::new("b", 0.0));
+    trains_nothing(
+        |x| sgd.minimize(((x * w.get()).argmax(0).cast::<f32>() - 1.0).square().named("loss"), &net),
+        &[
+            "the loss `loss` reaches no trained variable of the model",
+            "`argmax` has no gradient: an index is no number with a gradient",
+            "the path is loss <- mul <- sub <- cast <- argmax <- mul <- `w`",
+            "sgd.minimize(",
+        ],
+    );
+    let adam = Adam::new(0.1);
+    #[graph]
+    fn above(w: Tensor, x: Tensor) -> Tensor<bool> {
+        w > x
+    }
+    trains_nothing(
+        |x| adam.minimize_at(0.5, above(w.get(), x).cast::<f32>().mean(), &w),
+        &["`gt` has no gradient: the result is not a number", "<- cast <- gt <- `w`", "adam.minimize_at("],
+    );
+    trains_nothing(
+        |x| drop(anabranch::optim::model_gradients((x * w.get().stop_gradient()).sum(), &w)),
+        &["`stop_gradient` has no gradient: it was asked for", "model_gradients("],
+    );
+    trains_nothing(
+        |x| sgd.minimize((x * w.get()).round().cast::<i32>().cast::<f32>().sum(), &w),
+        &["`round` has no gradient: piecewise constant"],
+    );
+    trains_nothing(
+        |x| sgd.minimize((x * w.get()).cast::<i32>().cast::<f32>().sum(), &w),
+        &["`cast` has no gradient: its result is i32[2]"],
+    );
+}
+
+#[test]
+fn a_loss_without_a_gradient_is_found_in_branches_loops_and_lists() {
+    let w = Var::<f32>::new("w", [1.0, 2.0]);
+    let sgd = Sgd::new(0.1);
+    #[graph]
+    fn looped(w: Tensor, x: Tensor) -> Tensor {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < 3 {
+            if y.sum() > 0.0 {
+                y = y + w.sign();
+            } else {
+                y = y * 2.0;
+            }
+            i += 1;
+        }
+        y.sum()
+    }
+    trains_nothing(|x| sgd.minimize(looped(w.get(), x), &w), &["`sign` has no gradient: piecewise constant", "<- `w`"]);
+    #[graph]
+    fn decides(w: Tensor, x: Tensor) -> Tensor {
+        let mut y = x.sum();
+        while y < w.sum() {
+            y += 1.0;
+        }
+        y
+    }
+    trains_nothing(|x| sgd.minimize(decides(w.get(), x), &w), &["`lt` has no gradient"]);
+    #[graph]
+    fn listed(w: Tensor, x: Tensor) -> Tensor {
+        let mut list = List::<i32>::new(());
+        list.push(w.argmin(0));
+        list.read(0).cast::<f32>() * x.sum()
+    }
+    trains_nothing(|x| sgd.minimize(listed(w.get(), x), &w), &["`argmin` has no gradient"]);
+    #[graph]
+    fn in_a_branch(w: &Var, sgd: &Sgd, x: Tensor) {
+        if x.sum() > 0.0 {
+            sgd.minimize((w.get().floor() * x).sum(), w);
+        }
+    }
+    trains_nothing(|x| in_a_branch(&w, &sgd, x), &["`floor` has no gradient", "sgd.minimize("]);
+    #[graph]
+    fn in_a_loop(w: &Var, sgd: &Sgd, x: Tensor) {
+        for _ in range(scalar(3)) {
+            sgd.minimize((w.get().floor() * x).sum(), w);
+        }
+    }
+    trains_nothing(|x| in_a_loop(&w, &sgd, x), &["`floor` has no gradient", "sgd.minimize("]);
+    trains_nothing(
+        |x| sgd.minimize(anabranch::checkpoint(|| (w.get().floor() * x).sum()), &w),
+        &["`floor` has no gradient"],
+    );
+}
+
+#[test]
+fn a_loss_of_another_model_and_a_model_without_trained_variables_are_errors() {
+    let (w, other) = (Var::<f32>::new("w", [1.0, 2.0]), Var::<f32>::new("other", [1.0, 2.0]));
+    let sgd = Sgd::new(0.1);
+    trains_nothing(
+        |x| sgd.minimize((x * other.get()).sum().named("loss"), &w),
+        &["the loss `loss` reads no trained variable of the model", "it reads `other`", "sgd.minimize("],
+    );
+    trains_nothing(
+        |x| sgd.minimize(x.sum(), &w),
+        &["reads no trained variable of the model", "it reads no variables at all"],
+    );
+    let mean = Var::<f32>::untrained("mean", [1.0, 2.0]);
+    trains_nothing(|x| sgd.minimize((x * mean.get()).sum(), &mean), &["the model has no trained variables"]);
+    let counts = Var::<i32>::new("counts", [1, 2]);
+    trains_nothing(
+        |x| sgd.minimize((x * counts.get().cast::<f32>()).sum(), &counts),
+        &["the model has no trained variables"],
+    );
+}
+
+#[test]
+fn a_model_of_which_some_variables_reach_the_loss_is_trained() -> anabranch::Result<()> {
+    let (w, unused) = (Var::<f32>::new("w", [1.0, 2.0]), Var::<f32>::new("unused", [3.0, 4.0]));
+    let sgd = Sgd::new(0.5);
+    #[graph]
+    fn step(model: &(Var, Var), sgd: &Sgd, x: Tensor) {
+        for _ in range(scalar(2)) {
+            sgd.minimize((x * model.0.get()).sum() + model.1.get().floor().sum(), model);
+        }
+    }
+    let model = (w, unused);
+    for interpreted in [false, true] {
+        let session = Session::builder().interpreted(interpreted).build()?;
+        session.function(|x: Tensor| step(&model, &sgd, x))?.call([1.0, -1.0])?;
+        assert_eq!(session.get(&model.0)?, [0.0, 3.0].into_array());
+        assert_eq!(session.get(&model.1)?, [3.0, 4.0].into_array());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_gradient_with_respect_to_what_the_loss_does_not_read_is_zero() {
+    check(|x: S, y: S| gradients(x * x, (x, y)), (3.0, 5.0), &[6.0, 0.0]);
+    check(|x: S| gradients(x.floor(), x), 3.5, &[0.0]);
 }

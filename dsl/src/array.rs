@@ -1,6 +1,7 @@
 //! Tensors in the memory of the host: constants, inputs, outputs, and what the interpreter computes with.
 
 use crate::format::{Kind, Spec};
+use crate::memory::{self, OutOfMemory};
 use crate::{DType, Diagnostic, Element, Loc, Result, TensorType};
 use std::fmt;
 use std::panic::RefUnwindSafe;
@@ -153,10 +154,15 @@ impl fmt::Debug for Elements {
     }
 }
 
+/// The number of elements of a tensor with these extents; the largest `usize` if it is larger than that.
+fn n_elements(extents: &[usize]) -> usize {
+    extents.iter().fold(1, |n, &extent| n.saturating_mul(extent))
+}
+
 /// A dense tensor in host memory whose element type is known at run time. Cloning shares the elements.
 ///
 /// Equality is equality of bits, so that graphs with constants can be compared: `NaN` equals itself, `0.0` and `-0.0`
-/// differ.
+/// differ. Results are compared by [`equality`](crate::equality), where all NaNs are equal.
 #[derive(Clone, Debug)]
 pub struct HostTensor {
     shape: Vec<usize>,
@@ -215,10 +221,29 @@ impl HostTensor {
     }
 
     /// A tensor of zeros (`false` for `bool`).
+    ///
+    /// # Panics
+    /// If there is no memory for it.
+    #[track_caller]
     pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> HostTensor {
         let shape = shape.into();
-        let n = shape.iter().product();
-        HostTensor::from_parts(shape, Buffer::zeros(dtype, n), None)
+        HostTensor::try_zeros(dtype, shape.clone()).unwrap_or_else(|missing| panic!("{dtype}{shape:?} needs {missing}"))
+    }
+
+    /// A tensor of zeros, if there is memory for it.
+    ///
+    /// ```
+    /// use anabranch_dsl::{DType, HostTensor};
+    ///
+    /// assert_eq!(HostTensor::try_zeros(DType::F32, [2, 3]).map(|t| t.len()), Ok(6));
+    /// assert!(HostTensor::try_zeros(DType::F32, [1 << 40, 1 << 40]).is_err());
+    /// ```
+    pub fn try_zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> Result<HostTensor, OutOfMemory> {
+        let ty = TensorType::new(dtype, shape.into());
+        memory::check(ty.n_bytes().expect("the extents are given"))?;
+        let shape = ty.shape.known().expect("the extents are given");
+        let elements = Buffer::zeros(dtype, n_elements(&shape));
+        Ok(HostTensor::from_parts(shape, elements, None))
     }
 
     /// Extents, outermost first.

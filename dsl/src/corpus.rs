@@ -15,11 +15,14 @@
 //! An engine is a function from a graph and its inputs to outputs: [`check`] runs all cases through it. A file with an unknown key,
 //! a case without an outcome, and a folder without files are errors, so that nothing passes because it was not read.
 
+use crate::equality::same_number;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::ops::{self, Exactness, Prim};
 use crate::{Any, Buffer, DType, Graph, HostTensor, Result, TensorType, bf16, f16, trace};
 use std::fmt::Write as _;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// One node on given inputs, and what comes of it.
 #[derive(Clone, Debug)]
@@ -45,6 +48,24 @@ pub enum Outcome {
     Output(HostTensor),
     /// An error whose message contains this, while tracing or while running.
     Error(String),
+}
+
+/// The seed of random tests: 0, so that every run tries the same cases. `ANABRANCH_SEED=n` sets another one, and
+/// `ANABRANCH_SEED=random` draws one and prints the command that repeats it.
+///
+/// # Panics
+/// If `ANABRANCH_SEED` is neither a number nor `random`.
+pub fn seed() -> u64 {
+    static SEED: LazyLock<u64> = LazyLock::new(|| match std::env::var("ANABRANCH_SEED") {
+        Err(_) => 0,
+        Ok(word) if word == "random" => RandomState::new().build_hasher().finish() >> 32,
+        Ok(number) => number.parse().expect("`ANABRANCH_SEED` is a number, or `random`"),
+    });
+    if *SEED != 0 {
+        // A failing test shows it.
+        println!("ANABRANCH_SEED={} repeats these random cases", *SEED);
+    }
+    *SEED
 }
 
 /// The folder of the cases.
@@ -240,8 +261,7 @@ fn difference(case: &Case, expected: &HostTensor, given: &HostTensor) -> Option<
         return Some(format!("the result is {}, not {}", given.ty(), expected.ty()));
     }
     let pairs = floats(expected).zip(floats(given));
-    let far =
-        |&(e, g): &(f64, f64)| !(e == g || e.is_nan() && g.is_nan() || (e - g).abs() <= tolerance(case, expected, e));
+    let far = |&(e, g): &(f64, f64)| !(same_number(e, g) || (e - g).abs() <= tolerance(case, expected, e));
     let what = format!("the result is {given}, not {expected}");
     let same = match expected.buffer() {
         buffer if buffer.dtype().is_float() => !pairs.into_iter().any(|pair| far(&pair)),

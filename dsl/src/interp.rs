@@ -7,6 +7,7 @@ pub mod list;
 
 use crate::format::Stream;
 use crate::ir::{Graph, ListForm, ListOp, Node, Op, Region, StackOp, Value};
+use crate::memory::OutOfMemory;
 use crate::ops::{EvalCx, InferCx, prim};
 pub use crate::stop::{StopFlag, stopped};
 use crate::{Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, Shape, TensorType, Type};
@@ -395,15 +396,19 @@ impl Interp<'_> {
                 let Some((below, top)) = stack.pop() else {
                     let shape = stack.element.shape.known().filter(|_| stack.zeros_below);
                     let Some(shape) = shape else { return Err(Diagnostic::new("pop of an empty stack").at(loc, "")) };
-                    let zeros = HostTensor::zeros(stack.element.dtype, shape);
+                    let zeros = HostTensor::try_zeros(stack.element.dtype, shape);
+                    let zeros = zeros.map_err(|missing| no_memory("pop", &stack.element, missing, loc))?;
                     return Ok(vec![Datum::Stack(stack.clone()), Datum::Tensor(zeros)]);
                 };
                 return Ok(vec![Datum::Stack(below), Datum::Tensor(top)]);
             }
             StackOp::ZerosLike => {
                 let stack = self.stack(operands[0]);
-                let zeros = |t: HostTensor| HostTensor::zeros(t.dtype(), t.shape());
-                stack.with(stack.items().into_iter().rev().map(zeros))
+                let zeros = |t: HostTensor| {
+                    let zeros = HostTensor::try_zeros(t.dtype(), t.shape());
+                    zeros.map_err(|missing| no_memory("stack_zeros_like", &t.ty(), missing, loc))
+                };
+                stack.with(stack.items().into_iter().rev().map(zeros).collect::<Result<Vec<_>>>()?)
             }
             StackOp::Add => {
                 let (a, b) = (self.stack(operands[0]), self.stack(operands[1]));
@@ -417,10 +422,10 @@ impl Interp<'_> {
                 let add = prim::ADD;
                 let sum = |(x, y): (&HostTensor, &HostTensor)| {
                     let cx = EvalCx { operands: &[x, y], attrs: &Default::default(), ty: &x.ty() };
-                    add.evaluate(&cx).expect("addition of equal types does not fail")
+                    add.evaluate(&cx).map_err(|e| e.at("stack_add", loc))
                 };
                 let n = x.len().min(y.len());
-                let mut items: Vec<HostTensor> = x.iter().zip(&y).map(sum).collect();
+                let mut items = x.iter().zip(&y).map(sum).collect::<Result<Vec<HostTensor>>>()?;
                 items.extend_from_slice(&longer.items()[n..]);
                 let zeros_below = a.zeros_below && b.zeros_below;
                 Stack { zeros_below, ..a.with(items.into_iter().rev()) }
@@ -465,6 +470,11 @@ impl Interp<'_> {
         };
         Shape(shape.dims().iter().map(dim).collect())
     }
+}
+
+/// The error of an operation for whose result there is no memory.
+fn no_memory(op: &str, ty: &TensorType, missing: OutOfMemory, loc: Loc) -> Diagnostic {
+    Diagnostic::new(format!("{op}: {ty} needs {missing}")).of_kind(ErrorKind::ResourceExhausted).at(loc, "")
 }
 
 /// Whether all elements are finite; always true of integers.

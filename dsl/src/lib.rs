@@ -12,6 +12,7 @@ pub mod device;
 mod diagnostic;
 mod dtype;
 mod edit_distance;
+pub mod equality;
 pub mod format;
 pub mod function;
 pub mod halves;
@@ -19,6 +20,7 @@ pub mod interp;
 pub mod ir;
 mod list;
 mod loc;
+pub mod memory;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 pub mod nn;

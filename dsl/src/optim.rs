@@ -24,7 +24,7 @@
 //! assert_eq!(adam.vars().len(), 1);
 //! ```
 
-use crate::autodiff::var_gradients;
+use crate::autodiff::trained_gradients;
 use crate::device::{self, Scope};
 use crate::trace::{assign_var, called_at, constant, fail, note_var_path, read_var, var_path};
 use crate::var::{DropWatcher, Path};
@@ -58,7 +58,17 @@ pub trait Optimizer {
         float_vars(model).iter().for_each(|(path, var)| self.prepare_var(path, var));
     }
 
-    /// Differentiates `loss` with respect to the variables of `model` and updates them.
+    /// Differentiates `loss` with respect to the variables of `model` and updates them, as [`model_gradients`] says.
+    ///
+    /// ```
+    /// use anabranch_dsl::optim::{Optimizer, Sgd};
+    /// use anabranch_dsl::prelude::*;
+    ///
+    /// let w = Var::<f32>::new("w", [1.0, 2.0]);
+    /// // The index of the largest element has no gradient.
+    /// let error = eval(|| Sgd::new(0.1).minimize(w.get().argmax(0).cast::<f32>(), &w)).unwrap_err();
+    /// assert!(error.message.contains("`argmax` has no gradient"));
+    /// ```
     #[track_caller]
     fn minimize<M: Module + ?Sized>(&self, loss: Tensor, model: &M)
     where
@@ -99,11 +109,16 @@ pub trait Optimizer {
     }
 }
 
-/// The gradients of a loss with respect to all float variables of a model that are [trained](AnyVar::is_trained).
+/// The gradients of a loss with respect to all float variables of a model that are [trained](AnyVar::is_trained). Those of
+/// variables on which the loss does not depend are zero, as long as there are others.
+///
+/// # Errors
+/// End the trace: those of [`gradients`](crate::gradients), and if no gradient reaches any of the variables, which would train
+/// nothing: the model has none that are trained, the loss does not read them, or what it is computed from has no gradient.
 #[track_caller]
 pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyVar, Any)> {
     let (paths, vars): (Vec<String>, Vec<AnyVar>) = float_vars(model).into_iter().unzip();
-    let gradients = var_gradients(loss, &vars);
+    let gradients = trained_gradients(loss, &vars);
     vars.iter().zip(paths).for_each(|(var, path)| note_var_path(var, path));
     vars.into_iter().zip(gradients).collect()
 }

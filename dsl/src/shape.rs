@@ -128,7 +128,8 @@ impl Shape {
     }
 
     /// The common shape that both broadcast to by NumPy's rule: shapes are aligned at their last dimension, and an
-    /// extent of 1 stretches. `None` if they do not fit.
+    /// extent of 1 stretches. Of two different extents that are not known either may be 1, so the common one is not known.
+    /// `None` if they do not fit.
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
         let rank = self.rank().max(other.rank());
         let at = |s: &Shape, i: usize| {
@@ -138,8 +139,9 @@ impl Shape {
         (0..rank)
             .map(|i| match (at(self, i), at(other, i)) {
                 (Dim::Known(1), d) | (d, Dim::Known(1)) => Some(d),
-                (a, b) if a.compatible(&b) => Some(a.meet(&b)),
-                _ => None,
+                (Dim::Known(n), Dim::Known(m)) => (n == m).then_some(Dim::Known(n)),
+                (Dim::Known(n), _) | (_, Dim::Known(n)) => Some(Dim::Known(n)),
+                (a, b) => Some(a.join(&b)),
             })
             .collect::<Option<Vec<_>>>()
             .map(Shape)

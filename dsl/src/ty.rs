@@ -23,6 +23,11 @@ impl TensorType {
         self.shape.rank()
     }
 
+    /// The bytes of the elements, if all extents are known; of more than `usize` counts, a number that no memory has.
+    pub fn n_bytes(&self) -> Option<u128> {
+        Some(self.shape.size()? as u128 * self.dtype.size() as u128)
+    }
+
     /// Whether a value of the one type may be a value of the other.
     pub fn compatible(&self, other: &TensorType) -> bool {
         self.dtype == other.dtype && self.shape.compatible(&other.shape)

@@ -4,5 +4,7 @@ mod golden;
 mod ops;
 mod ops_composite;
 mod random;
+#[path = "random/config.rs"]
+mod random_config;
 mod random_graphs;
 mod scale;

@@ -10,7 +10,7 @@
 //! - At most [`MAX_BUFFERS`] buffers and [`MAX_BYTES`] bytes are kept; those that came first leave first. Small ones are left to the
 //!   allocator, which keeps them itself.
 
-use anabranch_dsl::{Buffer, DType, Reclaim};
+use anabranch_dsl::{Buffer, DType, Reclaim, memory};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
@@ -49,7 +49,7 @@ impl Results {
         // Zeros come without being touched where the system has memory; whether it has is found out first, since zeros do not fail. What
         // is small, the allocator has.
         if bytes >= LARGE {
-            Vec::<u8>::new().try_reserve_exact(bytes).ok()?;
+            memory::check(bytes as u128).ok()?;
         }
         Some(Buffer::zeros(dtype, n))
     }

@@ -16,6 +16,8 @@ mod kernels;
 mod native;
 mod products;
 mod random;
+#[path = "../../dsl/tests/random/config.rs"]
+mod random_config;
 mod random_programs;
 mod results;
 mod scatter;

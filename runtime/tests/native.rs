@@ -1,5 +1,6 @@
 //! Native code against the instructions that it stands for, bit by bit, and against the interpreter.
 
+use anabranch_dsl::equality::one_nan;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::{self, Arity, InferCx};
 use anabranch_dsl::{Buffer, DType, Graph, HostTensor, Type, bf16, f16, interp, ir};
@@ -34,11 +35,11 @@ fn numbers(dtype: DType) -> Vec<HostTensor> {
     }
 }
 
-/// The bits of a number; those of one NaN for all, as Rust leaves open which one an operation gives.
+/// The bits of a number; those of one NaN for all.
 fn bits(t: &HostTensor) -> u64 {
-    match t.buffer() {
-        Buffer::F32(d) => u64::from(if d[0].is_nan() { f32::NAN } else { d[0] }.to_bits()),
-        Buffer::F64(d) => if d[0].is_nan() { f64::NAN } else { d[0] }.to_bits(),
+    match one_nan(t).buffer() {
+        Buffer::F32(d) => u64::from(d[0].to_bits()),
+        Buffer::F64(d) => d[0].to_bits(),
         Buffer::F16(d) => u64::from(d[0].to_bits()),
         Buffer::BF16(d) => u64::from(d[0].to_bits()),
         Buffer::I32(d) => u64::from(d[0].cast_unsigned()),

@@ -1,5 +1,6 @@
 //! Random programs with loops and branches to any depth: the plan against the interpreter, also for their gradients.
 
+use crate::random_config::config;
 use crate::support::{branch, check_traced, traced, while_loop};
 use anabranch_dsl::{Any, AnyVar, DType, HostTensor, Type, autodiff, trace};
 use proptest::prelude::*;
@@ -140,7 +141,7 @@ fn run(bytes: &[u8], with_gradient: bool) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(cases()))]
 
     #[test]
     fn plans_do_what_the_interpreter_does(bytes in prop::collection::vec(any::<u8>(), 10..300)) {

@@ -1,5 +1,6 @@
 //! How a case is run: by every engine, with its gradients, against what the case says.
 
+use anabranch::dsl::equality::same_number;
 use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, Input, Inputs, Layout, Output, Rebuild, trace_fn};
 use anabranch::dsl::passes::{Cse, Dce, Fold, Licm, MergeState, Pipeline, Simplify, specialize};
 use anabranch::dsl::{Graph, HostTensor, TensorType, interp, ir};
@@ -219,8 +220,7 @@ impl Run {
         for (engine, outcome) in run_all(&traced, &self.inputs) {
             let outputs = outcome.map_err(|e| format!("{engine}: {e}"))?;
             let got: Vec<f64> = outputs.iter().flat_map(support::numbers).collect();
-            let near =
-                |(g, e): (&f64, &f64)| g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= 1e-9 * e.abs().max(1.0);
+            let near = |(g, e): (&f64, &f64)| same_number(*g, *e) || (g - e).abs() <= 1e-9 * e.abs().max(1.0);
             if got.len() != expected.len() || !got.iter().zip(expected).all(near) {
                 return Err(format!("{engine}: {got:?} is not {expected:?}\n{}", traced.graph));
             }

@@ -1,6 +1,7 @@
 //! Runs a function on every engine and compares.
 
 use anabranch::DType;
+use anabranch::dsl::equality::same_number;
 use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, trace_fn};
 use anabranch::dsl::passes::{Pipeline, specialize};
 use anabranch::dsl::{HostTensor, interp};
@@ -28,19 +29,28 @@ pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: 
         }
         assert_eq!(got.len(), expected.len(), "{engine}: {got:?} is not {expected:?}");
         for (g, e) in got.iter().zip(expected) {
-            let same = g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= tolerance * e.abs().max(1.0);
+            let same = same_number(*g, *e) || (g - e).abs() <= tolerance * e.abs().max(1.0);
             assert!(same, "{engine}: {got:?} is not {expected:?}");
         }
     }
 }
 
+/// The errors of a call: of the trace, or of each engine at run time.
+#[track_caller]
+pub fn errors_of<Args, F: GraphFn<Args>>(
+    f: F,
+    args: impl CallArgs<Args>,
+) -> Vec<(&'static str, anabranch::Diagnostic)> {
+    run_all(f, args)
+        .into_iter()
+        .map(|(engine, r)| (engine, r.err().unwrap_or_else(|| panic!("{engine}: an error was expected"))))
+        .collect()
+}
+
 /// The error of a call: of the trace, or the same one of all engines at run time.
 #[track_caller]
 pub fn error_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> anabranch::Diagnostic {
-    let mut errors: Vec<(&str, anabranch::Diagnostic)> = run_all(f, args)
-        .into_iter()
-        .map(|(engine, r)| (engine, r.err().unwrap_or_else(|| panic!("{engine}: an error was expected"))))
-        .collect();
+    let mut errors = errors_of(f, args);
     let (_, first) = errors.remove(0);
     for (engine, other) in errors {
         assert_eq!(first, other, "{engine} has another error");

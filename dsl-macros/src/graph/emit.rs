@@ -754,6 +754,12 @@ pub(super) fn is_down(name: &Ident) -> Expr {
     Expr::Verbatim(quote_spanned!(name.span()=> #is_down(&#name)))
 }
 
+/// Counts an iteration of a host loop that nothing ends but a panic.
+pub(super) fn count_endless(at: Span) -> syn::Stmt {
+    let count = rt(at, "count_endless");
+    syn::Stmt::Expr(Expr::Verbatim(quote_spanned!(at=> #count())), Some(Token![;](at)))
+}
+
 /// Whether to run the body of a loop of this kind.
 pub(super) fn unless_stopped(kind: TokenStream, stop: &Ident, at: Span) -> Expr {
     let guard = rt(at, "guard");

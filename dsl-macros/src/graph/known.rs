@@ -289,6 +289,12 @@ pub(super) fn macro_kind(name: &str) -> MacroKind {
     }
 }
 
+/// Whether a macro of this name may expand to a jump.
+pub(super) fn may_jump(name: &str) -> bool {
+    let is_assertion = matches!(name.strip_prefix("debug_").unwrap_or(name), "assert_eq" | "assert_ne");
+    !is_assertion && macro_kind(name) == MacroKind::Opaque
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -39,6 +39,7 @@ mod missing;
 mod saved;
 mod siblings;
 mod sweep;
+mod unreached;
 
 use crate::ir::{Attrs, ListOp, Node, NodeData, Op, Region, StackOp, Value, ValueDef};
 use crate::ops::Grad;
@@ -157,6 +158,23 @@ pub fn gradients<T: Float, W: Wrt>(loss: Tensor<T>, wrt: W) -> W {
 #[track_caller]
 pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
     let loc = Loc::caller();
+    let wrt = values_it_depends_on(loss.untyped(), vars);
+    scalar_gradients(loss.untyped(), &wrt, loc)
+}
+
+/// [`var_gradients`] with respect to the trained variables of a model, of which at least one must get a gradient.
+#[track_caller]
+pub(crate) fn trained_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
+    let loc = Loc::caller();
+    check_scalar(loss.untyped(), loc);
+    let wrt = values_it_depends_on(loss.untyped(), vars);
+    unreached::check(loss.untyped(), vars, &wrt, loc);
+    scalar_gradients(loss.untyped(), &wrt, loc)
+}
+
+/// For each variable the latest of its values on which `loss` depends, or its present value if there is none.
+#[track_caller]
+fn values_it_depends_on(loss: Any, vars: &[AnyVar]) -> Vec<Any> {
     let latest: Vec<Any> = vars.iter().map(trace::read_var).collect();
     let versions: Vec<Vec<Any>> = vars
         .iter()
@@ -168,13 +186,9 @@ pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
         })
         .collect();
     // A later value may have been assigned since the loss was computed: look back for the one it was computed from.
-    let depends = dependencies(loss.untyped());
-    let wrt: Vec<Any> = latest
-        .iter()
-        .zip(&versions)
-        .map(|(&now, versions)| versions.iter().copied().find(|v| depends.contains(&v.value())).unwrap_or(now))
-        .collect();
-    scalar_gradients(loss.untyped(), &wrt, loc)
+    let depends = dependencies(loss);
+    let used = |versions: &[Any]| versions.iter().copied().find(|v| depends.contains(&v.value()));
+    latest.iter().zip(&versions).map(|(&now, versions)| used(versions).unwrap_or(now)).collect()
 }
 
 /// Sums of products: for every tensor of `wrt` the gradient of `sum(dy * y)` over all pairs, without asking that `y` be scalar.
@@ -236,7 +250,7 @@ wrt_tuples! {
     A 0, B 1, C 2, D 3, E 4, F 5;
 }
 
-fn scalar_gradients(loss: Any, wrt: &[Any], loc: Loc) -> Vec<Any> {
+fn check_scalar(loss: Any, loc: Loc) {
     let ty = loss.tensor_type();
     if ty.rank() != 0 || !ty.dtype.is_float() {
         trace::fail(
@@ -245,7 +259,11 @@ fn scalar_gradients(loss: Any, wrt: &[Any], loc: Loc) -> Vec<Any> {
                 .help("reduce it first, with `.sum()` or `.mean()`"),
         );
     }
-    let one = trace::at_loc(loc, || trace::constant(HostTensor::scalar(1.0f64)).cast(ty.dtype));
+}
+
+fn scalar_gradients(loss: Any, wrt: &[Any], loc: Loc) -> Vec<Any> {
+    check_scalar(loss, loc);
+    let one = trace::at_loc(loc, || trace::constant(HostTensor::scalar(1.0f64)).cast(loss.dtype()));
     differentiate(&[(loss, one)], wrt, loc)
 }
 

@@ -4,8 +4,9 @@
 //! Keeps true: an element that is there has the element type of the list and a shape that its type allows.
 
 use crate::ir::ListOp;
+use crate::memory::{self, OutOfMemory};
 use crate::ops::{EvalCx, prim};
-use crate::{Buffer, DType, Diagnostic, Dim, HostTensor, Loc, Result, TensorType, match_buffer};
+use crate::{Buffer, DType, Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, TensorType, match_buffer};
 
 /// A list of tensors.
 #[derive(Clone, Debug)]
@@ -18,6 +19,11 @@ pub struct HostList {
 /// The error of an operation on a list, at a place.
 fn error(op: &ListOp, message: impl std::fmt::Display, loc: Loc) -> Diagnostic {
     Diagnostic::new(format!("{}: {message}", op.name())).at(loc, "")
+}
+
+/// The error of an operation on a list for which there is not enough memory.
+fn exhausted(op: &ListOp, message: impl std::fmt::Display, loc: Loc) -> Diagnostic {
+    error(op, message, loc).of_kind(ErrorKind::ResourceExhausted)
 }
 
 /// The error of an index that is negative, or not less than the length.
@@ -73,6 +79,19 @@ pub fn negative_part(op: &ListOp, part: i32, index: usize, loc: Loc) -> Diagnost
     error(op, format_args!("part {index} is of extent {part}"), loc)
 }
 
+/// The error of a list of so many elements, for which there is no memory.
+pub fn too_many(op: &ListOp, len: usize, element: &TensorType, missing: OutOfMemory, loc: Loc) -> Diagnostic {
+    let mut error = exhausted(op, format_args!("{len} elements need {missing}"), loc);
+    error.labels[0].1 = format!("the elements: {element}");
+    error
+}
+
+/// Checks that there is memory for a tensor that an operation makes of elements.
+pub fn check_memory(op: &ListOp, result: &TensorType, loc: Loc) -> Result<()> {
+    let bytes = result.n_bytes().expect("the shape of a result is known");
+    memory::check(bytes).map_err(|missing| exhausted(op, format_args!("{result} needs {missing}"), loc))
+}
+
 /// The index if it is one of a list of that length.
 pub fn check_index(op: &ListOp, index: i32, len: usize, loc: Loc) -> Result<usize> {
     usize::try_from(index).ok().filter(|&i| i < len).ok_or_else(|| out_of_range(op, index, len, loc))
@@ -103,30 +122,52 @@ fn rows(tensor: &HostTensor, start: usize, n: usize, shape: Vec<usize>) -> HostT
     match_buffer!(tensor.buffer(), d => HostTensor::new(shape, d[range].to_vec()))
 }
 
-/// Tensors of one element type, one behind the other, under a shape.
-fn joined(dtype: DType, parts: &[HostTensor], shape: Vec<usize>) -> HostTensor {
-    let mut all = Buffer::zeros(dtype, 0);
-    for part in parts {
-        match (&mut all, part.buffer()) {
-            (Buffer::F32(a), Buffer::F32(b)) => a.extend_from_slice(b),
-            (Buffer::F64(a), Buffer::F64(b)) => a.extend_from_slice(b),
-            (Buffer::F16(a), Buffer::F16(b)) => a.extend_from_slice(b),
-            (Buffer::BF16(a), Buffer::BF16(b)) => a.extend_from_slice(b),
-            (Buffer::I32(a), Buffer::I32(b)) => a.extend_from_slice(b),
-            (Buffer::I64(a), Buffer::I64(b)) => a.extend_from_slice(b),
-            (Buffer::U32(a), Buffer::U32(b)) => a.extend_from_slice(b),
-            (Buffer::U8(a), Buffer::U8(b)) => a.extend_from_slice(b),
-            (Buffer::Bool(a), Buffer::Bool(b)) => a.extend_from_slice(b),
-            (a, b) => panic!("elements of {} and {} in one list", a.dtype(), b.dtype()),
-        }
-    }
-    HostTensor::from_buffer(shape, all)
+/// An element that is read: its shape, and its tensor unless it is zeros because it is not written.
+#[derive(Clone, Copy)]
+struct Element<'a> {
+    shape: &'a [usize],
+    tensor: Option<&'a HostTensor>,
 }
 
-fn sum(a: &HostTensor, b: &HostTensor) -> HostTensor {
+/// Elements of one element type, one behind the other, under a shape.
+fn joined(op: &ListOp, dtype: DType, parts: &[Element<'_>], shape: Vec<usize>, loc: Loc) -> Result<HostTensor> {
+    check_memory(op, &TensorType::new(dtype, shape.clone()), loc)?;
+    let mut all = Buffer::zeros(dtype, shape.iter().product());
+    let mut start = 0;
+    for part in parts {
+        let range = start..start + part.shape.iter().product::<usize>();
+        start = range.end;
+        match (&mut all, part.tensor.map(HostTensor::buffer)) {
+            (_, None) => {}
+            (Buffer::F32(a), Some(Buffer::F32(b))) => a[range].copy_from_slice(b),
+            (Buffer::F64(a), Some(Buffer::F64(b))) => a[range].copy_from_slice(b),
+            (Buffer::F16(a), Some(Buffer::F16(b))) => a[range].copy_from_slice(b),
+            (Buffer::BF16(a), Some(Buffer::BF16(b))) => a[range].copy_from_slice(b),
+            (Buffer::I32(a), Some(Buffer::I32(b))) => a[range].copy_from_slice(b),
+            (Buffer::I64(a), Some(Buffer::I64(b))) => a[range].copy_from_slice(b),
+            (Buffer::U32(a), Some(Buffer::U32(b))) => a[range].copy_from_slice(b),
+            (Buffer::U8(a), Some(Buffer::U8(b))) => a[range].copy_from_slice(b),
+            (Buffer::Bool(a), Some(Buffer::Bool(b))) => a[range].copy_from_slice(b),
+            (a, Some(b)) => panic!("elements of {} and {} in one list", a.dtype(), b.dtype()),
+        }
+    }
+    Ok(HostTensor::from_buffer(shape, all))
+}
+
+fn sum(op: &ListOp, a: &HostTensor, b: &HostTensor, loc: Loc) -> Result<HostTensor> {
     let add = prim::ADD;
     let cx = EvalCx { operands: &[a, b], attrs: &Default::default(), ty: &a.ty() };
-    add.evaluate(&cx).expect("addition of equal types does not fail")
+    add.evaluate(&cx).map_err(|e| e.at(op.name(), loc))
+}
+
+/// Elements that are not written. They are refused where the elements themselves, once written, would not fit into memory.
+fn unwritten(n: usize, element: &TensorType) -> Result<Vec<Option<HostTensor>>, OutOfMemory> {
+    memory::check(n as u128 * element.n_bytes().unwrap_or(0))?;
+    let mut items = Vec::new();
+    let bytes = n as u128 * size_of::<Option<HostTensor>>() as u128;
+    items.try_reserve_exact(n).map_err(|_| OutOfMemory { bytes })?;
+    items.resize(n, None);
+    Ok(items)
 }
 
 impl HostList {
@@ -170,7 +211,8 @@ impl HostList {
         let items = match op {
             ListOp::New(_) => {
                 let n = operands[0].data::<i32>()[0];
-                vec![None; usize::try_from(n).map_err(|_| negative_length(op, n, loc))?]
+                let n = usize::try_from(n).map_err(|_| negative_length(op, n, loc))?;
+                unwritten(n, &element).map_err(|missing| too_many(op, n, &element, missing, loc))?
             }
             ListOp::Unstack => {
                 let x = &operands[0];
@@ -215,28 +257,32 @@ impl HostList {
             ListOp::Read => self.item(op, check_index(op, operands[0].data::<i32>()[0], self.len(), loc)?, loc),
             ListOp::Gather => {
                 let indices = operands[0].data::<i32>();
-                let chosen = |&i: &i32| self.item(op, check_index(op, i, self.len(), loc)?, loc);
+                let known = self.element.shape.known();
+                let chosen =
+                    |&i: &i32| self.element_at(op, check_index(op, i, self.len(), loc)?, known.as_deref(), loc);
                 let items = indices.iter().map(chosen).collect::<Result<Vec<_>>>()?;
                 self.stacked(op, &items, loc)
             }
             ListOp::Stack(extent) => {
                 check_extent(op, self.len(), extent, loc)?;
-                self.stacked(op, &self.all(op, loc)?, loc)
+                let known = self.element.shape.known();
+                self.stacked(op, &self.all(op, known.as_deref(), loc)?, loc)
             }
             ListOp::Concat(extent) => {
-                let items = self.all(op, loc)?;
+                let known = self.element.shape.known();
+                let items = self.all(op, known.as_deref(), loc)?;
                 let rest = match items.first() {
-                    Some(first) => first.shape()[1..].to_vec(),
+                    Some(first) => first.shape[1..].to_vec(),
                     None => self.shape_of_none(op, 1, loc)?,
                 };
                 for (i, item) in items.iter().enumerate() {
-                    if item.shape()[1..] != rest {
+                    if item.shape[1..] != rest {
                         return Err(self.shapes_differ(op, &items, i, loc));
                     }
                 }
-                let n = items.iter().map(|x| x.shape()[0]).sum();
+                let n = items.iter().map(|x| x.shape[0]).sum();
                 check_extent(op, n, extent, loc)?;
-                Ok(joined(self.element.dtype, &items, [&[n], &rest[..]].concat()))
+                joined(op, self.element.dtype, &items, [&[n], &rest[..]].concat(), loc)
             }
             ListOp::Len => Ok(HostTensor::scalar(self.len() as i32)),
             ListOp::Written => {
@@ -244,7 +290,9 @@ impl HostList {
                 Ok(HostTensor::new([written.len()], written))
             }
             ListOp::Extents => {
-                let extents: Vec<i32> = self.all(op, loc)?.iter().map(|x| x.shape()[0] as i32).collect();
+                let known = self.element.shape.known();
+                let items = self.all(op, known.as_deref(), loc)?;
+                let extents: Vec<i32> = items.iter().map(|x| x.shape[0] as i32).collect();
                 Ok(HostTensor::new([extents.len()], extents))
             }
             op => panic!("{} reads no list", op.name()),
@@ -303,7 +351,7 @@ impl HostList {
 
     fn add_to(&mut self, op: &ListOp, i: usize, value: &HostTensor, loc: Loc) -> Result<()> {
         let all = match &self.items[i] {
-            Some(old) if old.shape() == value.shape() => sum(old, value),
+            Some(old) if old.shape() == value.shape() => sum(op, old, value, loc)?,
             Some(old) => return Err(wrong_shape(op, &value.ty(), &old.ty(), i, loc)),
             None => value.clone(),
         };
@@ -340,9 +388,19 @@ impl HostList {
     }
 
     fn item(&self, op: &ListOp, i: usize, loc: Loc) -> Result<HostTensor> {
-        match (&self.items[i], self.element.shape.known()) {
-            (Some(item), _) => Ok(item.clone()),
-            (None, Some(shape)) => Ok(HostTensor::zeros(self.element.dtype, shape)),
+        let known = self.element.shape.known();
+        let element = self.element_at(op, i, known.as_deref(), loc)?;
+        match element.tensor {
+            Some(tensor) => Ok(tensor.clone()),
+            None => joined(op, self.element.dtype, &[], element.shape.to_vec(), loc),
+        }
+    }
+
+    /// An element for reading; `known` is the shape of the elements, if the type of the list says it.
+    fn element_at<'a>(&'a self, op: &ListOp, i: usize, known: Option<&'a [usize]>, loc: Loc) -> Result<Element<'a>> {
+        match (&self.items[i], known) {
+            (Some(item), _) => Ok(Element { shape: item.shape(), tensor: Some(item) }),
+            (None, Some(shape)) => Ok(Element { shape, tensor: None }),
             (None, None) => {
                 let n = self.len();
                 let message = format_args!("element {i} of a list of {n} is not written, and its shape is not known");
@@ -351,23 +409,24 @@ impl HostList {
         }
     }
 
-    fn all(&self, op: &ListOp, loc: Loc) -> Result<Vec<HostTensor>> {
-        (0..self.len()).map(|i| self.item(op, i, loc)).collect()
+    fn all<'a>(&'a self, op: &ListOp, known: Option<&'a [usize]>, loc: Loc) -> Result<Vec<Element<'a>>> {
+        (0..self.len()).map(|i| self.element_at(op, i, known, loc)).collect()
     }
 
-    fn stacked(&self, op: &ListOp, items: &[HostTensor], loc: Loc) -> Result<HostTensor> {
+    fn stacked(&self, op: &ListOp, items: &[Element<'_>], loc: Loc) -> Result<HostTensor> {
         let shape = match items.first() {
-            Some(first) => first.shape().to_vec(),
+            Some(first) => first.shape.to_vec(),
             None => self.shape_of_none(op, 0, loc)?,
         };
-        if let Some(i) = items.iter().position(|x| x.shape() != shape) {
+        if let Some(i) = items.iter().position(|x| x.shape != shape) {
             return Err(self.shapes_differ(op, items, i, loc));
         }
-        Ok(joined(self.element.dtype, items, [&[items.len()], &shape[..]].concat()))
+        joined(op, self.element.dtype, items, [&[items.len()], &shape[..]].concat(), loc)
     }
 
-    fn shapes_differ(&self, op: &ListOp, items: &[HostTensor], i: usize, loc: Loc) -> Diagnostic {
-        error(op, format_args!("element {i} is {}, element 0 is {}", items[i].ty(), items[0].ty()), loc)
+    fn shapes_differ(&self, op: &ListOp, items: &[Element<'_>], i: usize, loc: Loc) -> Diagnostic {
+        let ty = |item: &Element<'_>| TensorType::new(self.element.dtype, item.shape);
+        error(op, format_args!("element {i} is {}, element 0 is {}", ty(&items[i]), ty(&items[0])), loc)
     }
 
     /// The extents of an element from an axis on, where there is no element to look at.

@@ -198,9 +198,11 @@ pub(super) fn stretch(x: Any, from: &Shape, shape: &Shape, other: Any) -> Any {
     }
 }
 
-/// Whether an extent is taken to be that of the common shape already.
+/// Whether an extent `a` is taken to be the extent `b` of the common shape already. One that is not known while tracing may turn
+/// out to be 1, and broadcasts then to an extent that is known. Of two that are not known neither broadcasts: most are equal,
+/// and to make sure of that would cost each operation on tensors of such shapes two more.
 fn stays(a: &crate::Dim, b: &crate::Dim) -> bool {
-    a == b || a.known() != Some(1)
+    a == b || (a.known() != Some(1) && (a.known().is_some() || b.known().is_none()))
 }
 
 macro_rules! any_methods {

@@ -3,7 +3,7 @@
 use super::cast::converted;
 use super::{EvalCx, OpDef, OpError};
 use crate::ir::{Attr, Attrs};
-use crate::{DType, ErrorKind, HostTensor, TensorType};
+use crate::{DType, ErrorKind, HostTensor, TensorType, memory};
 
 /// Operations that take elements as they are, whatever their type is: they move them, or know 16-bit floats themselves.
 const DIRECT: &[&str] = &[
@@ -31,9 +31,6 @@ const DIRECT: &[&str] = &[
     "zeros_of",
 ];
 
-/// Bytes of a result from which on it is asked first whether there is so much memory.
-const LARGE: usize = 1 << 26;
-
 impl OpDef {
     /// Whether the operation computes with its elements, so that it takes 16-bit floats as `f32` and rounds its result.
     pub fn widens(&self) -> bool {
@@ -44,21 +41,26 @@ impl OpDef {
     /// (see [`halves`](crate::halves)).
     ///
     /// # Errors
-    /// Those of the operation, and one for a large result if there is not so much memory.
+    /// Those of the operation, and one for a large result if there is not enough memory.
     pub fn evaluate(&self, cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
-        let bytes = cx.ty.shape.size().map_or(0, |n| n.saturating_mul(cx.ty.dtype.size()));
-        if bytes >= LARGE && Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
-            let message = format!("{} needs {bytes} bytes of memory, more than there is", cx.ty);
-            return Err(OpError { kind: ErrorKind::ResourceExhausted, ..OpError::new(message) });
-        }
+        let has_memory = |ty: &TensorType| {
+            memory::check(ty.n_bytes().unwrap_or(0)).map_err(|missing| OpError {
+                kind: ErrorKind::ResourceExhausted,
+                ..OpError::new(format!("{ty} needs {missing}"))
+            })
+        };
+        has_memory(cx.ty)?;
         let has_halves = cx.ty.dtype.is_half() || cx.operands.iter().any(|t| t.dtype().is_half());
         if !has_halves || !self.widens() {
             return (self.eval)(cx);
         }
+        let wide_type = |ty: TensorType| TensorType { dtype: widened(ty.dtype), ..ty };
+        let wide_types = cx.operands.iter().map(|t| t.ty()).chain([cx.ty.clone()]).map(wide_type);
+        wide_types.into_iter().try_for_each(|ty| has_memory(&ty))?;
         let wide: Vec<HostTensor> = cx.operands.iter().map(|t| converted(t, widened(t.dtype()))).collect();
         let operands: Vec<&HostTensor> = wide.iter().collect();
         let attrs = widened_attrs(cx.attrs);
-        let ty = TensorType { dtype: widened(cx.ty.dtype), shape: cx.ty.shape.clone() };
+        let ty = wide_type(cx.ty.clone());
         let result = (self.eval)(&EvalCx { operands: &operands, attrs: &attrs, ty: &ty })?;
         Ok(converted(&result, cx.ty.dtype))
     }

@@ -49,7 +49,7 @@ pub(super) fn common(cx: &InferCx<'_>, class: Class) -> Result<TensorType, OpErr
             return Err(error.label(format!("{common} with {ty}")).help("convert one of them with `.cast()`"));
         }
         if !ty.shape.compatible(&common.shape) {
-            return Err(shapes_differ(&common, ty));
+            return Err(shapes_not_broadcast(&common, ty));
         }
         common.shape = common.shape.meet(&ty.shape);
     }
@@ -60,6 +60,19 @@ pub(super) fn common(cx: &InferCx<'_>, class: Class) -> Result<TensorType, OpErr
 pub(super) fn shapes_differ(a: &TensorType, b: &TensorType) -> OpError {
     let error = OpError::new(format!("shapes {} and {} do not fit", a.shape, b.shape)).label(format!("{a} with {b}"));
     error.help("shapes are aligned at their last axis, where extents are equal or one of them is 1")
+}
+
+/// The error of operands that were to be broadcast before. Only extents that were not known while tracing differ here.
+fn shapes_not_broadcast(a: &TensorType, b: &TensorType) -> OpError {
+    let mut error = shapes_differ(a, b);
+    if a.shape.broadcast(&b.shape).is_some() {
+        error.help = Some(
+            "two extents that are not known while tracing are taken to be equal and do not broadcast: \
+             stretch one operand with `.broadcast_to(..)` or `.broadcast_like(..)`"
+                .to_owned(),
+        );
+    }
+    error
 }
 
 /// A scalar operand of a class.

@@ -124,7 +124,7 @@ pub enum Effects {
 /// How exactly devices and plans reproduce the reference meaning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Exactness {
-    /// The same bits.
+    /// The same bits, but for the sign and the payload of a NaN (see [`equality`](crate::equality)).
     Exact,
     /// Within so many units in the last place of every element.
     Ulps(u32),

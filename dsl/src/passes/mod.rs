@@ -5,6 +5,9 @@
 //!
 //! Two laws that all keep: an effect happens as often and in the same order as before; and nothing runs that did
 //! not run before, since it might fail (a loop body may run zero times).
+//!
+//! The same meaning is equality as in [`equality`](crate::equality): a pass may change the sign and the payload of a NaN, and
+//! nothing else of a number.
 
 use crate::ir::{Node, Op, Region, Value, verify};
 use crate::ops::{Prim, prim};

@@ -39,7 +39,9 @@ mod while_loop;
 
 pub use crate::format::Stream;
 pub use crate::function;
-pub use crate::trace::{CallGuard, Extent, Site, bound_loops, enter, expect_shape, name_param, overlap_loops};
+pub use crate::trace::{
+    CallGuard, Extent, Site, bound_loops, count_endless, enter, expect_shape, name_param, overlap_loops,
+};
 pub use crate::var::{AnyVar, Module, Path};
 pub use assert::{Assert, Assertable, Sides, fails};
 pub(crate) use carry::Difference;

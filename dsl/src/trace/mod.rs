@@ -16,6 +16,7 @@
 mod call;
 mod call_node;
 mod cond;
+mod endless;
 mod for_autodiff;
 mod names;
 mod segments;
@@ -24,7 +25,7 @@ mod while_loop;
 
 use crate::device::{self, On, Scope};
 use crate::format::{Piece, Stream, Template};
-use crate::ir::{Graph, ListOp, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId};
+use crate::ir::{Graph, ListOp, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId, is_countable};
 use crate::ops::{InferCx, Prim};
 use crate::var::AnyVar;
 use crate::{DType, Diagnostic, HostTensor, Loc, Result, Shape, TensorType, Type, ir::Attrs};
@@ -33,12 +34,15 @@ pub use call::{CallGuard, Extent, bound_loops, enter, expect_shape, name_param, 
 pub(crate) use call_node::CallTrace;
 pub use cond::CondTrace;
 pub(crate) use cond::{is_constant, take_unconditional, unconditional};
+pub use endless::count_endless;
+pub(crate) use endless::count_unrolled;
 pub use names::Named;
 pub(crate) use segments::{Segments, segment_loop};
 pub(crate) use variables::{note_var_path, var_path};
 pub use while_loop::WhileTrace;
 
 use call::Call;
+use endless::Repetitions;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -175,8 +179,8 @@ pub(crate) struct Tracer {
     loc_override: Option<Loc>,
     scalars: HashMap<(Region, Option<On>, HostTensor), Value>,
     calls: Vec<Call>,
-    /// How often the body of a host loop was traced that a tensor may end.
-    unrolled: HashMap<Loc, usize>,
+    /// How often loops and assertions were traced.
+    repetitions: Repetitions,
     /// A construct that user code has left without closing it.
     abandoned: Option<Loc>,
     /// The condition that stands for none.
@@ -314,6 +318,18 @@ pub(crate) fn emit_list(op: ListOp, operands: &[Any]) -> Vec<Any> {
     try_with(|t| t.emit_list(op, operands, loc))
 }
 
+/// Checks that some memory might hold a tensor of the type that an operation gives.
+fn check_size(op: &str, ty: &Type, loc: Loc) -> Result<()> {
+    if is_countable(&ty.element().shape) {
+        return Ok(());
+    }
+    let extents = ty.element().shape.dims().iter().filter_map(crate::Dim::known);
+    let bytes = extents.fold(ty.element().dtype.size() as u128, |bytes, n| bytes.saturating_mul(n as u128));
+    let what = if matches!(ty, Type::Tensor(_)) { "the result has" } else { "an element has" };
+    let message = format!("{op}: {what} at least {bytes} bytes, which is larger than any memory");
+    Err(Diagnostic::new(message).at(loc, ty.to_string()))
+}
+
 /// Appends a constant.
 #[track_caller]
 pub fn constant(tensor: HostTensor) -> Any {
@@ -338,25 +354,6 @@ pub(crate) fn placeholder(ty: Type) -> Any {
     }
 }
 
-/// How often the body of one host loop may be traced if a tensor decides when it ends.
-const MAX_UNROLLED: usize = 10_000;
-
-/// Counts a pass of a host loop that a tensor may end: one that is endless otherwise would be traced for ever.
-#[track_caller]
-pub(crate) fn count_unrolled() {
-    let loc = Loc::caller();
-    try_with(|t| {
-        let count = t.unrolled.entry(loc).or_insert(0);
-        *count += 1;
-        if *count <= MAX_UNROLLED {
-            return Ok(());
-        }
-        Err(Diagnostic::new(format!("the body of a host loop was traced {MAX_UNROLLED} times"))
-            .at(loc, "only a tensor ends this loop")
-            .help("let it run in the graph: `loop`, `while` on a tensor, or `for i in range(..)`"))
-    });
-}
-
 /// Appends an assertion on a `bool[]` (any other shape must hold for all elements).
 #[track_caller]
 pub fn assert(cond: Any, message: String) {
@@ -374,6 +371,7 @@ pub fn assert_showing(cond: Any, message: Template, values: &[Any]) {
             return Err(Diagnostic::new(format!("assert!: the condition is {}, not bool", t.graph.ty(v))).at(loc, ""));
         }
         let shown = values.iter().map(|&v| t.resolve(v, loc)).collect::<Result<Vec<_>>>()?;
+        t.count_assertion(t.loc_override.unwrap_or(loc))?;
         t.append(Op::Assert { message }, [vec![v], shown].concat(), [], loc);
         Ok(())
     });
@@ -514,7 +512,7 @@ impl Tracer {
             loc_override: None,
             scalars: HashMap::new(),
             calls: Vec::new(),
-            unrolled: HashMap::new(),
+            repetitions: Repetitions::default(),
             abandoned: None,
             unconditional: None,
         }
@@ -633,14 +631,7 @@ impl Tracer {
             }
             diagnostic
         })?;
-        let extents = || ty.element().shape.dims().iter().filter_map(crate::Dim::known);
-        let size = ty.element().dtype.size() as u128;
-        let bytes = extents().fold(size, |bytes, n| bytes.saturating_mul(n as u128));
-        if bytes > isize::MAX as u128 {
-            let what = format!("the result has at least {bytes} bytes, which is larger than any memory");
-            let error = Diagnostic::new(format!("{}: {what}", def.name));
-            return Err(error.at(loc, ty.to_string()));
-        }
+        check_size(def.name, &ty, loc)?;
         let node = self.append(Op::Prim(def, attrs), values, [ty], loc);
         Ok(self.any(self.graph.node(node).results[0]))
     }
@@ -651,6 +642,7 @@ impl Tracer {
         let values = operands.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
         let types: Vec<&Type> = values.iter().map(|&v| self.graph.ty(v)).collect();
         let types = op.result_types(&types).map_err(|broken| broken.error.at(op.name(), loc))?;
+        types.iter().try_for_each(|ty| check_size(op.name(), ty, loc))?;
         let node = self.append(Op::List(op), values, types, loc);
         Ok(self.graph.node(node).results.iter().map(|&v| self.any(v)).collect())
     }

@@ -8,7 +8,8 @@ use super::stack::{add_bytes, grow};
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::interp::list::HostList;
 use anabranch_dsl::ir::ListOp;
-use anabranch_dsl::{DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType};
+use anabranch_dsl::memory::{self, OutOfMemory};
+use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType};
 
 /// A list. Its memory stays when it is emptied.
 #[derive(Clone, Debug)]
@@ -29,22 +30,23 @@ impl List {
     /// An empty list.
     pub(crate) fn new(element: &TensorType) -> List {
         let shape = element.shape.known();
-        let bytes = shape.iter().flatten().product::<usize>() * element.dtype.size();
+        let bytes = element.n_bytes().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         let host = HostList::new(element.clone());
         List { element: element.clone(), shape, bytes, words: Vec::new(), written: Vec::new(), host }
     }
 
     /// Becomes a list that came from elsewhere, with the elements that it has. Its type may say more or less of their shapes; they are of the type of this one.
-    pub(crate) fn set(&mut self, other: List) {
+    pub(crate) fn set(&mut self, other: List) -> std::result::Result<(), OutOfMemory> {
         if self.shape == other.shape {
             let element = std::mem::replace(&mut self.element, other.element.clone());
             *self = List { element, ..other };
             self.host.set_element(self.element.clone());
         } else if self.is_dynamic() {
-            self.copy_from(&other);
+            self.copy_from(&other)?;
         } else {
             self.set_host(&other.host);
         }
+        Ok(())
     }
 
     /// Becomes what a list of the interpreter is.
@@ -152,11 +154,8 @@ impl List {
     }
 
     fn too_large(&self, op: &ListOp, len: usize, loc: Loc) -> Diagnostic {
-        let bytes = len as u128 * self.bytes.max(1) as u128;
-        let message = format!("{}: {len} elements need {bytes} bytes of memory, more than there is", op.name());
-        Diagnostic::new(message)
-            .of_kind(ErrorKind::ResourceExhausted)
-            .at(loc, format!("the elements: {}", self.element))
+        let missing = OutOfMemory { bytes: len as u128 * self.bytes.max(1) as u128 };
+        meaning::too_many(op, len, &self.element, missing, loc)
     }
 
     fn item(&self, i: usize) -> &[u8] {
@@ -309,17 +308,22 @@ impl List {
     }
 
     /// Becomes a copy of a list of the same type, or of one whose shapes are known where those of this one are not.
-    pub(crate) fn copy_from(&mut self, other: &List) {
+    pub(crate) fn copy_from(&mut self, other: &List) -> std::result::Result<(), OutOfMemory> {
+        let bytes = other.len() * other.bytes;
         if self.is_dynamic() {
+            memory::check(bytes as u128)?;
             self.host = other.to_host();
             self.host.set_element(self.element.clone());
-            return;
+            return Ok(());
         }
-        self.written.clone_from(&other.written);
-        let words = (other.len() * other.bytes).div_ceil(8);
-        if self.words.len() < words {
+        let words = bytes.div_ceil(8);
+        let missing = words.saturating_sub(self.words.len());
+        if missing > 0 {
+            memory::check(8 * missing as u128)?;
             self.words.resize(words, 0);
         }
         self.words[..words].copy_from_slice(&other.words[..words]);
+        self.written.clone_from(&other.written);
+        Ok(())
     }
 }

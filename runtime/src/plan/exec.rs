@@ -13,8 +13,9 @@ use crate::cpu::memory::{Arena, Foreign, MAX_WRITTEN, Memory, Region, Sources, V
 use crate::cpu::stack::{NoMemory, Stack};
 use crate::results::Results;
 use anabranch_dsl::interp::{self, Surroundings};
+use anabranch_dsl::memory::OutOfMemory;
 use anabranch_dsl::passes::Limit;
-use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type};
+use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type, memory};
 use std::borrow::BorrowMut;
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ impl Context {
     pub(crate) fn new(plan: &Plan) -> Result<Context> {
         let n_output_bytes = plan.n_output_bytes();
         let arena = Arena::new(plan.arena_bytes);
-        let (Some(arena), Ok(())) = (arena, Vec::<u8>::new().try_reserve_exact(n_output_bytes)) else {
+        let (Some(arena), Ok(())) = (arena, memory::check(n_output_bytes as u128)) else {
             return Err(plan.too_large(n_output_bytes));
         };
         Ok(Context {
@@ -169,7 +170,7 @@ impl Plan {
                 Instr::Assert { step, .. } => {
                     let step = &self.steps[step.index()];
                     let Kernel::Assert(message) = &step.kernel else { panic!("an assertion without a message") };
-                    let message = message.render(&self.operands(cx, step, foreign));
+                    let message = message.render(&self.operands(cx, step, foreign)?);
                     return Err(interp::assertion_failed(&message, step.loc));
                 }
                 Instr::CheckFinite(step) => self.check_finite(cx, &self.steps[step.index()], foreign)?,
@@ -179,7 +180,9 @@ impl Plan {
                     let i = stack.index();
                     match (cx.stack_inputs[*input as usize].take().expect("a stack was given"), &mut cx.lists[i]) {
                         (Held::Stack(given), _) => cx.stacks[i].set(given),
-                        (Held::List(given), Some(list)) => list.set(given),
+                        (Held::List(given), Some(list)) => {
+                            list.set(given).map_err(|missing| self.no_memory_for_list(missing))?
+                        }
                         (Held::List(_), None) => panic!("{stack:?} is no list"),
                     }
                 }
@@ -192,7 +195,7 @@ impl Plan {
                     cx.stack_outputs[*output as usize] = Some(given);
                 }
                 Instr::StackMove { dst, src, take } if matches!(self.stacks[dst.index()], Type::List(_)) => {
-                    move_list(&mut cx.lists, *dst, *src, *take);
+                    move_list(&mut cx.lists, *dst, *src, *take).map_err(|missing| self.no_memory_for_list(missing))?;
                 }
                 Instr::StackMove { dst, src, take } => {
                     move_stack(&mut cx.stacks, *dst, *src, *take).map_err(|e| self.no_memory(e, Loc::UNKNOWN))?;
@@ -250,11 +253,11 @@ impl Plan {
     fn step(&self, cx: &mut Context, step: &Step, foreign: Foreign<'_>, surroundings: Surroundings<'_>) -> Result<()> {
         match &step.kernel {
             Kernel::Print(stream, template) => {
-                (surroundings.print)(*stream, &template.render(&self.operands(cx, step, foreign)));
+                (surroundings.print)(*stream, &template.render(&self.operands(cx, step, foreign)?));
                 Ok(())
             }
             Kernel::Reference => {
-                let operands = self.operands(cx, step, foreign);
+                let operands = self.operands(cx, step, foreign)?;
                 let result = reference::eval(step, &operands)?;
                 self.store(cx, step, result)
             }
@@ -263,7 +266,7 @@ impl Plan {
                 outcome.map_err(|kernels::Failed| self.failure(cx, step, foreign))
             }
             Kernel::ToSlot | Kernel::FromSlot => {
-                let tensor = self.host(cx, &step.operands[0], foreign);
+                let tensor = self.try_host(cx, step, &step.operands[0], foreign)?;
                 self.store(cx, step, tensor)
             }
             _ => {
@@ -345,13 +348,24 @@ impl Plan {
         }
     }
 
-    pub(super) fn operands(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Vec<HostTensor> {
-        step.operands.iter().map(|o| self.host(cx, o, foreign)).collect()
+    /// An operand of a step as a tensor of its own, if there is memory for it: a view may have far more elements than what it is a
+    /// view of.
+    fn try_host(&self, cx: &Context, step: &Step, operand: &Operand, foreign: Foreign<'_>) -> Result<HostTensor> {
+        if let Operand::View(v) = operand {
+            let ty = TensorType::new(v.dtype, &v.shape[..]);
+            let no_memory = |m| Diagnostic::new(format!("{}: {ty} needs {m}", step.name)).at(step.loc, "");
+            memory::check(v.n_bytes() as u128).map_err(no_memory)?;
+        }
+        Ok(self.host(cx, operand, foreign))
+    }
+
+    pub(super) fn operands(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Result<Vec<HostTensor>> {
+        step.operands.iter().map(|o| self.try_host(cx, step, o, foreign)).collect()
     }
 
     /// The error of a step whose kernel failed, in the words of the reference.
     fn failure(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Diagnostic {
-        match reference::eval(step, &self.operands(cx, step, foreign)) {
+        match self.operands(cx, step, foreign).and_then(|operands| reference::eval(step, &operands)) {
             Err(error) => error,
             Ok(_) => panic!("the kernel of `{}` failed where its reference does not", step.name),
         }
@@ -396,7 +410,14 @@ impl Plan {
         if interp::is_finite(&result) {
             return Ok(());
         }
-        reference::check_finite(step, &self.operands(cx, step, foreign), &result)
+        reference::check_finite(step, &self.operands(cx, step, foreign)?, &result)
+    }
+
+    /// The error of a list whose copy does not fit into memory.
+    fn no_memory_for_list(&self, missing: OutOfMemory) -> Diagnostic {
+        Diagnostic::new(format!("`{}`: the copy of a list needs {missing}", self.name))
+            .of_kind(ErrorKind::ResourceExhausted)
+            .help("a list that is used after it was changed is copied first")
     }
 
     /// What a loop saves outgrew memory.
@@ -416,8 +437,7 @@ impl Plan {
             Operand::View(v) if !to.is_dynamic() => {
                 to.push(v, &cx.sources(self, foreign)).map_err(|e| self.no_memory(e, step.loc))
             }
-            operand => {
-                let tensor = self.host(cx, operand, foreign);
+            operand => self.try_host(cx, step, operand, foreign).and_then(|tensor| {
                 let element = self.stacks[stack.index()].element();
                 if element.compatible(&tensor.ty()) {
                     to.push_host(tensor).map_err(|e| self.no_memory(e, step.loc))
@@ -425,7 +445,7 @@ impl Plan {
                     let message = format!("push of {} to a stack of {element}", tensor.ty());
                     Err(Diagnostic::new(message).at(step.loc, ""))
                 }
-            }
+            }),
         };
         cx.stacks[stack.index()] = to;
         outcome
@@ -596,15 +616,16 @@ fn list_of(ty: &Type) -> Option<List> {
     if let Type::List(element) = ty { Some(List::new(element)) } else { None }
 }
 
-fn move_list(lists: &mut [Option<List>], dst: StackId, src: StackId, take: bool) {
+fn move_list(lists: &mut [Option<List>], dst: StackId, src: StackId, take: bool) -> Result<(), OutOfMemory> {
     let Ok([dst, src]) = lists.get_disjoint_mut([dst.index(), src.index()]) else {
-        return;
+        return Ok(());
     };
     if take {
         std::mem::swap(dst, src);
     } else if let (Some(dst), Some(src)) = (dst, src) {
-        dst.copy_from(src);
+        dst.copy_from(src)?;
     }
+    Ok(())
 }
 
 fn move_stack(stacks: &mut [Stack], dst: StackId, src: StackId, take: bool) -> Result<(), NoMemory> {

@@ -49,8 +49,9 @@ impl Plan {
                 target.with_other(op, other, step.loc)
             }
             None if target.is_dynamic() => {
-                let operands = self.operands(cx, step, foreign);
-                target.on_host(op, &operands, step.loc).and_then(|found| match found {
+                let found = self.operands(cx, step, foreign);
+                let found = found.and_then(|operands| target.on_host(op, &operands, step.loc));
+                found.and_then(|found| match found {
                     Some(tensor) => self.store(cx, step, tensor),
                     None => Ok(()),
                 })
@@ -185,6 +186,7 @@ impl Plan {
             }
             Out::Slot(s) => {
                 let (shape, dtype) = (list.query_shape(op, indices, step.loc)?, list.query_dtype(op));
+                meaning::check_memory(op, &TensorType::new(dtype, shape.clone()), step.loc)?;
                 let n: usize = shape.iter().product();
                 let mut words = vec![0u64; (n * dtype.size()).div_ceil(8)];
                 let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..n * dtype.size()];

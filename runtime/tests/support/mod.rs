@@ -1,5 +1,6 @@
 //! Control flow without the macro, and the comparison of the plan with the interpreter.
 
+use anabranch_dsl::equality::{one_nan_each, same_number};
 use anabranch_dsl::ops::PoolOptions;
 use anabranch_dsl::trace::{self, CondTrace, Traced, WhileTrace};
 use anabranch_dsl::{Any, Buffer, DType, HostTensor, TensorType, autodiff, interp};
@@ -75,7 +76,7 @@ pub fn check_traced(traced: &Traced, inputs: &[HostTensor]) -> Result<Vec<HostTe
 /// Whether two tensors are of one type and, within rounding, equal.
 pub fn close(a: &HostTensor, b: &HostTensor) -> bool {
     fn near(x: f64, y: f64, eps: f64) -> bool {
-        x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= eps * x.abs().max(y.abs()).max(1.0)
+        same_number(x, y) || (x - y).abs() <= eps * x.abs().max(y.abs()).max(1.0)
     }
     a.ty() == b.ty()
         && match (a.buffer(), b.buffer()) {
@@ -96,7 +97,10 @@ pub fn on_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
 /// Runs a program on one thread and on several: outputs must be the same, bit by bit.
 #[track_caller]
 pub fn check_threads(program: &Program, inputs: &[HostTensor]) {
-    let run = |n| on_threads(n, || program.run(inputs, &mut vec![])).unwrap_or_else(|e| panic!("{e}"));
+    let run = |n| {
+        let outputs = on_threads(n, || program.run(inputs, &mut vec![])).unwrap_or_else(|e| panic!("{e}"));
+        one_nan_each(&outputs)
+    };
     let one = run(1);
     for n in [2, 3, 5, 7] {
         let shapes: Vec<_> = inputs.iter().map(HostTensor::shape).collect();

@@ -5,6 +5,7 @@
 
 use crate::dual::Dual;
 use crate::rng::Rng;
+use anabranch::dsl::equality::{one_nan_each, same_number};
 use anabranch::dsl::passes::{Pipeline, specialize};
 use anabranch::dsl::{Buffer, function::trace_fn, interp, ir};
 use anabranch::{DType, Graph, HostTensor, Tensor, TensorType, gradients};
@@ -174,7 +175,7 @@ fn compare(case: &Case) -> Result<Found, String> {
             }
             let got = catch(|| scattered.run(&inputs, &mut [])).and_then(|r| r.map_err(|e| e.to_string()));
             match got {
-                Ok(got) if format!("{got:?}") == format!("{exact:?}") => {}
+                Ok(got) if one_nan_each(&got) == one_nan_each(&exact) => {}
                 other => return Err(format!("{how:?} at {at:?}: {other:?} is not {exact:?}")),
             }
         }
@@ -253,7 +254,7 @@ fn same(got: &Outcome, expected: &Outcome, found: &mut Found) -> Result<(), &'st
     if got.int != expected.int {
         return Err("another integer");
     }
-    let exact = got.float == expected.float || (got.float.is_nan() && expected.float.is_nan());
+    let exact = same_number(got.float, expected.float);
     match (got.by, expected.by) {
         (Some(got_by), Some(by)) => {
             let close = (got.float - expected.float).abs() <= 1e-9;

@@ -1,13 +1,14 @@
 //! Random programs mean the same as plain Rust, on every engine, with optimization and without, and have its derivatives.
 //!
-//! `ANABRANCH_SLOW=1` runs 1,000 programs of each kind, otherwise there are fewer. `ANABRANCH_SEED` is the first seed, 0 if it is not set. What
-//! is found is made smaller and shown with the command that repeats it. `ANABRANCH_FEATURES` names the constructs that programs may have
-//! instead of all, with commas between.
+//! `ANABRANCH_SLOW=1` runs 1,000 programs of each kind, otherwise there are fewer. The first seed is that of [all random
+//! tests](corpus::seed). What is found is made smaller and shown with the command that repeats it. `ANABRANCH_FEATURES` names the
+//! constructs that programs may have instead of all, with commas between.
 //!
 //! ```sh
 //! ANABRANCH_PROGRAM=values:17 cargo test -p anabranch-programs --test random -- --nocapture
 //! ```
 
+use anabranch_dsl::corpus;
 use anabranch_programs::ast::{Kind, Program};
 use anabranch_programs::crates::{Library, Verdict, library};
 use anabranch_programs::generate::{Features, program};
@@ -40,13 +41,6 @@ fn name(kind: Kind) -> &'static str {
     }
 }
 
-fn first_seed() -> u64 {
-    match std::env::var("ANABRANCH_SEED") {
-        Ok(seed) => seed.parse().expect("`ANABRANCH_SEED` is a number"),
-        Err(_) => 0,
-    }
-}
-
 /// The seed in `ANABRANCH_PROGRAM`, if that names a program of this kind.
 fn only(kind: Kind) -> Option<Result<u64, ()>> {
     let wanted = std::env::var("ANABRANCH_PROGRAM").ok()?;
@@ -59,7 +53,7 @@ fn check(kind: Kind) {
     let seeds: Vec<u64> = match only(kind) {
         Some(Ok(seed)) => vec![seed],
         Some(Err(())) => return,
-        None => (first_seed()..).take(count).collect(),
+        None => (corpus::seed()..).take(count).collect(),
     };
     println!("{}: seeds {} to {}", name(kind), seeds[0], seeds[seeds.len() - 1]);
     let programs: Vec<Program> = seeds.iter().map(|&seed| program(seed, kind, &features())).collect();

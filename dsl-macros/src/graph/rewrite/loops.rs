@@ -7,15 +7,20 @@
 use super::*;
 use crate::graph::emit::WhileParts;
 use quote::quote_spanned;
+use syn::visit::Visit;
 
 impl Walk<'_> {
     pub(super) fn while_expr(&mut self, mut w: ExprWhile) -> Expr {
         let at = w.while_token.span;
         if has_let(&w.cond) || self.is_host(&w.cond) {
+            let is_endless = is_true(&w.cond) && only_panics_end(&w.body, w.label.as_ref());
             let scope = self.env.enter();
             self.host_condition(&mut w.cond);
             let (declaration, label) = self.host_body(&mut w.body, w.label.take(), at);
             self.env.leave(scope);
+            if is_endless {
+                w.body.stmts.insert(0, emit::count_endless(at));
+            }
             w.label = label;
             return after(declaration, Expr::While(w));
         }
@@ -167,9 +172,13 @@ impl Walk<'_> {
         let at = l.loop_token.span;
         let ends = Jumps::ending_loop(&l.body, l.label.as_ref());
         if !ends.under_construct {
+            let is_endless = only_panics_end(&l.body, l.label.as_ref());
             self.add_target(TargetKind::Loop, l.label.as_ref(), at);
             let target = self.targets.len() - 1;
             self.block(&mut l.body, Position::tail_of(target));
+            if is_endless {
+                l.body.stmts.insert(0, emit::count_endless(at));
+            }
             l.label = self.remove_target(l.label.take()).1;
             return Expr::Loop(l);
         }
@@ -195,6 +204,33 @@ impl Walk<'_> {
             (false, false) => Some(self.never_value(at, &position)),
         };
         with_attributes(&l.attrs, Expr::Verbatim(quote!({ #slot_declaration #declaration #expansion #value })))
+    }
+}
+
+/// Whether nothing ends a loop with this body but a panic, as far as its form tells: `?` and macros of unknown meaning may.
+fn only_panics_end(body: &Block, label: Option<&Label>) -> bool {
+    struct FindExit(bool);
+    impl<'a> Visit<'a> for FindExit {
+        fn visit_expr_try(&mut self, _: &'a ExprTry) {
+            self.0 = true;
+        }
+        fn visit_macro(&mut self, mac: &'a Macro) {
+            self.0 |= known::macro_name(mac).is_none_or(|name| known::may_jump(&name));
+        }
+        fn visit_expr_closure(&mut self, _: &'a ExprClosure) {}
+        fn visit_item(&mut self, _: &'a Item) {}
+    }
+    let mut find = FindExit(Jumps::ending_loop(body, label).any);
+    find.visit_block(body);
+    !find.0
+}
+
+/// Whether a condition is `true`, as it is written.
+fn is_true(condition: &Expr) -> bool {
+    match condition {
+        Expr::Lit(ExprLit { lit: Lit::Bool(literal), .. }) => literal.value,
+        Expr::Paren(e) => is_true(&e.expr),
+        _ => false,
     }
 }
 

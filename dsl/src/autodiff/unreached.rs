@@ -1,0 +1,185 @@
+//! The errors of a loss from which no gradient reaches a model: training it would change nothing, silently.
+
+use super::activity::active_in;
+use super::*;
+use crate::trace::Tracer;
+use std::collections::VecDeque;
+
+/// Fails if no gradient of `loss` reaches any of `vars`, the trained variables of a model; `wrt` are their values.
+pub(super) fn check(loss: Any, vars: &[AnyVar], wrt: &[Any], loc: Loc) {
+    let error = trace::try_with(|t| {
+        let see = |t: &mut Tracer, a: Any| t.resolve_for_gradient(a, loc);
+        let loss = see(t, loss)?;
+        let wrt = wrt.iter().map(|&w| see(t, w)).collect::<crate::Result<Vec<Value>>>()?;
+        let active = active_in(t, &wrt);
+        Ok((!active.contains(&loss)).then(|| Unreached { t, loss, wrt, active }.error(vars, loc)))
+    });
+    if let Some(error) = error {
+        trace::fail(error);
+    }
+}
+
+/// A loss from which no gradient reaches the variables.
+struct Unreached<'t> {
+    t: &'t Tracer,
+    loss: Value,
+    wrt: Vec<Value>,
+    /// The values to which the variables lead through operations with gradients.
+    active: HashSet<Value>,
+}
+
+impl Unreached<'_> {
+    fn error(&self, vars: &[AnyVar], loc: Loc) -> Diagnostic {
+        let loss = self.name(self.loss);
+        let at_loss = self.t.graph.loc(self.loss);
+        if vars.is_empty() {
+            return Diagnostic::new("gradients: the model has no trained variables")
+                .at(loc, "differentiated here")
+                .help("variables of integers or truth values, and those made by `Var::untrained`, are not trained");
+        }
+        let Some(to_node) = self.path(self.loss, |v| self.is_blocked(v), |_| true) else {
+            let error = Diagnostic::new(format!("gradients: the loss {loss} reads no trained variable of the model"))
+                .at(at_loss, "the loss")
+                .at(loc, "differentiated here");
+            let read = self.vars_read();
+            return error.help(match read.is_empty() {
+                true => "it reads no variables at all: compute it from `Var::get` of the model's variables".to_owned(),
+                false => format!("it reads {}: give the model that it is computed from", read.join(", ")),
+            });
+        };
+        let blocked = *to_node.last().expect("a path has an end");
+        let node = self.t.graph.producer(blocked).expect("an operation has blocked it");
+        let data = self.t.graph.node(node);
+        let operand = data.operands.iter().copied().find(|v| self.active.contains(v));
+        let operand = operand.expect("it depends on a variable");
+        let to_var = self.path(operand, |v| self.wrt.contains(&v), |v| self.active.contains(&v)).unwrap_or_default();
+        let var = to_var.last().and_then(|v| self.wrt.iter().position(|w| w == v)).map(|i| vars[i].name());
+        let name = data.op.name();
+        let why = match &data.op {
+            Op::Prim(def, _) => match def.grad {
+                Grad::Zero(why) | Grad::Missing(why) => why.to_owned(),
+                Grad::Rule(_) => format!("its result is {}", self.t.graph.ty(blocked)),
+            },
+            _ => format!("its result is {}", self.t.graph.ty(blocked)),
+        };
+        let through = to_node.iter().chain(&to_var).filter_map(|&v| self.operation(v));
+        let steps: Vec<String> = std::iter::once("loss".to_owned())
+            .chain(through.map(str::to_owned))
+            .chain(var.map(|name| format!("`{name}`")))
+            .collect();
+        let message = format!(
+            "gradients: the loss {loss} reaches no trained variable of the model, because `{name}` has no gradient: {why}"
+        );
+        Diagnostic::new(message)
+            .at(data.loc, "no gradient passes here")
+            .at(at_loss, "the loss")
+            .at(loc, "differentiated here")
+            .help(format!("the path is {}", steps.join(" <- ")))
+    }
+
+    /// The name of a value, or of what computes it.
+    fn name(&self, v: Value) -> String {
+        match (self.t.graph.value(v).name, self.operation(v)) {
+            (Some(name), _) => format!("`{name}`"),
+            (None, Some(operation)) => format!("(a result of `{operation}`)"),
+            (None, None) => "(a parameter)".to_owned(),
+        }
+    }
+
+    /// The operation that gives a value; none of a variable, which is named itself.
+    fn operation(&self, v: Value) -> Option<&'static str> {
+        let op = &self.t.graph.node(self.t.graph.producer(v)?).op;
+        (!matches!(op, Op::Read(_))).then(|| op.name())
+    }
+
+    /// Whether the variables lead to the operation that gives `v`, but no gradient leads back through it.
+    fn is_blocked(&self, v: Value) -> bool {
+        let Some(node) = self.t.graph.producer(v).filter(|_| !self.active.contains(&v)) else { return false };
+        let data = self.t.graph.node(node);
+        let computes = matches!(data.op, Op::Prim(..) | Op::List(_) | Op::Stack(_));
+        computes && data.operands.iter().any(|v| self.active.contains(v))
+    }
+
+    /// The names of the variables that the loss reads.
+    fn vars_read(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        self.path(
+            self.loss,
+            |v| {
+                let op = self.t.graph.producer(v).map(|node| &self.t.graph.node(node).op);
+                if let Some(Op::Read(var)) = op {
+                    names.push(format!("`{}`", self.t.graph.vars[var.index()].name));
+                }
+                false
+            },
+            |_| true,
+        );
+        names.sort_unstable();
+        names
+    }
+
+    /// A shortest path from a value back through what it is computed from, to the first for which `ends`.
+    fn path(
+        &self,
+        from: Value,
+        mut ends: impl FnMut(Value) -> bool,
+        goes: impl Fn(Value) -> bool,
+    ) -> Option<Vec<Value>> {
+        let mut came_from = HashMap::from([(from, None)]);
+        let mut todo = VecDeque::from([from]);
+        while let Some(v) = todo.pop_front() {
+            if ends(v) {
+                let mut path: Vec<Value> = std::iter::successors(Some(v), |v| came_from[v]).collect();
+                path.reverse();
+                return Some(path);
+            }
+            for next in self.sources(v) {
+                if goes(next) && !came_from.contains_key(&next) {
+                    came_from.insert(next, Some(v));
+                    todo.push_back(next);
+                }
+            }
+        }
+        None
+    }
+
+    /// The values that a value is computed from, or that it stands for inside of a construct.
+    fn sources(&self, v: Value) -> Vec<Value> {
+        let graph = &self.t.graph;
+        match graph.value(v).def {
+            ValueDef::Result(node, i) => {
+                let (data, i) = (graph.node(node), i as usize);
+                let yields = |region: Region| graph.region(region).yields.get(i).copied();
+                match &data.op {
+                    Op::Cond => data.operands[..1]
+                        .iter()
+                        .copied()
+                        .chain(data.regions.iter().filter_map(|&r| yields(r)))
+                        .collect(),
+                    Op::While { .. } => {
+                        let predicate = graph.region(data.regions[0]).yields.iter().copied();
+                        predicate.chain(yields(data.regions[1])).chain([data.operands[i]]).collect()
+                    }
+                    Op::Call(_) => yields(data.regions[0]).into_iter().chain(data.operands.iter().copied()).collect(),
+                    _ => data.operands.clone(),
+                }
+            }
+            ValueDef::Param(region, i) => {
+                let i = i as usize;
+                if let Some(outer) = self.t.open_outer(region, i) {
+                    return vec![outer];
+                }
+                let Some(owner) = graph.region(region).owner else { return vec![] };
+                let owner = graph.node(owner);
+                match &owner.op {
+                    Op::Cond => vec![owner.operands[i + 1]],
+                    Op::While { .. } => {
+                        let again = graph.region(owner.regions[1]).yields.get(i).copied();
+                        again.into_iter().chain([owner.operands[i]]).collect()
+                    }
+                    _ => owner.operands.get(i).copied().into_iter().collect(),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Whether the system has the memory for something large, asked before it is allocated: Rust's collections abort the process
+//! where there is none.
+//!
+//! What can be asked is whether the system would reserve so much. Like the allocator of a plan it does not count what other
+//! processes may come to use, so a system that promises more memory than it has may still end the process later.
+
+use std::fmt;
+
+/// Bytes below which nothing is asked: the allocator has them, and asking takes time.
+const LARGE: u128 = 1 << 26;
+
+/// There is no memory for so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// The number of bytes.
+    pub bytes: u128,
+}
+
+impl fmt::Display for OutOfMemory {
+    /// What needs them comes before: `f64[1000]` or `3 elements need`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of memory, more than there is", self.bytes)
+    }
+}
+
+/// Checks that the system has memory for so many bytes.
+///
+/// ```
+/// use anabranch_dsl::memory;
+///
+/// assert!(memory::check(1 << 10).is_ok());
+/// let error = memory::check(1 << 80).unwrap_err();
+/// assert_eq!(error.to_string(), "1208925819614629174706176 bytes of memory, more than there is");
+/// ```
+pub fn check(bytes: u128) -> Result<(), OutOfMemory> {
+    let reserve = |n: usize| Vec::<u8>::new().try_reserve_exact(n).is_ok();
+    match usize::try_from(bytes) {
+        _ if bytes < LARGE => Ok(()),
+        Ok(n) if reserve(n) => Ok(()),
+        _ => Err(OutOfMemory { bytes }),
+    }
+}
