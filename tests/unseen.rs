@@ -493,16 +493,16 @@ struct Steps {
 }
 
 impl Steps {
-    #[expect(clippy::should_implement_trait, reason = "a name that a trait has as well")]
     fn clone(&mut self) -> S {
         self.at += 1.0;
         self.at
     }
+    #[expect(clippy::wrong_self_convention, reason = "the name of a method of a trait")]
     fn to_owned(&mut self) -> S {
         self.at *= 2.0;
         self.at
     }
-    #[expect(clippy::inherent_to_string, clippy::wrong_self_convention, reason = "a name that a trait has as well")]
+    #[expect(clippy::wrong_self_convention, reason = "the name of a method of a trait")]
     fn to_string(&mut self) -> S {
         self.at -= 3.0;
         self.at
@@ -529,7 +529,6 @@ impl Clone for Both {
 }
 
 impl Both {
-    #[expect(clippy::should_implement_trait, reason = "a name that a trait has as well")]
     fn clone(&mut self) {
         self.at += 1.0;
     }
@@ -647,17 +646,17 @@ fn clones_by_the_traits_borrow_nothing_and_carry_nothing() {
     }
     #[graph]
     fn of_carried(x: S, c: Tensor<bool>) -> S {
-        let mut pair = Pair::new(x);
-        let mut pairs = vec![pair; 2];
-        let (one, first) = (&pair, &pairs[0]);
+        let mut gene = Gene { a: x, b: x * 10.0 };
+        let mut genes = vec![gene.clone(), gene.clone()];
+        let (one, first) = (&gene, &genes[0]);
         let mut y = x;
         if c {
-            y += pair.clone().next + pairs[1].clone().now + one.now + first.now;
-            y += pairs.to_owned()[0].now;
+            y += gene.clone().b + genes[1].clone().a + one.a + first.a;
+            y += genes.to_owned()[0].a;
         }
-        pair.now = y;
-        pairs.clear();
-        pair.now
+        gene.a = y;
+        genes.clear();
+        gene.a
     }
     #[graph]
     fn in_a_guard(x: S, c: Tensor<bool>) -> S {
