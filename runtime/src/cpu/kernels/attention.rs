@@ -3,24 +3,25 @@
 //! Scores are of a block of queries and a block of keys at a time. Where there are several blocks of keys, the largest score of a
 //! query and the sum of the exponentials grow with them, and what was summed before is scaled to a new largest score (Milakov and
 //! Gimelshein 2018, "Online normalizer calculation for softmax"; Dao et al. 2022, "FlashAttention"). For the gradients the scores are
-//! computed again; with several blocks of keys twice, first for the sums. Memory beside operands and result is two blocks for each thread.
+//! computed again; with several blocks of keys twice, first for the sums. Memory beside operands and result is two blocks for each
+//! thread, and, with several blocks of queries, the keys and values of a matrix as products read them.
 //!
 //! Threads share the matrices and, forward, the blocks of queries. Sizes of blocks depend on the shapes only, and each sum is of
 //! one thread, in order.
 
-use super::matmul::{Layout, layout, matrix};
+use super::dense::{Matrix, Right, product, with_memory};
+use super::gemm::{Strides, packed_len};
+use super::matmul::{Layout, layout};
 use super::reduce::fold;
 use super::walk::{Axis, merged};
 use crate::cpu::element::Cell;
-use crate::cpu::math::{Real, wide};
+use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
+use crate::cpu::vector::{Lane, Level};
 use crate::plan::{Operand, View};
 use anabranch_dsl::DType;
-use faer::linalg::matmul::matmul;
-use faer::{Accum, MatMut, MatRef, Par};
 use rayon::prelude::*;
-use std::cell::RefCell;
-use std::ops::{Add, Div, Mul, Range, Sub};
+use std::ops::{AddAssign, DivAssign, MulAssign, Range};
 
 /// Attention, or its gradients.
 #[derive(Clone, Debug)]
@@ -36,30 +37,22 @@ pub(crate) struct Attention {
     /// The axes before the matrices, with strides of queries, keys, values and, for gradients, the gradient of the result.
     batch: Vec<Axis<4>>,
     layouts: [Layout; 4],
+    level: Level,
 }
 
-/// Most keys in a block.
-const KEYS: usize = 1024;
+/// Most keys in a block: a multiple of the columns of the tiles of all instruction sets.
+const KEYS: usize = 21 * GRAIN;
+const GRAIN: usize = 48;
 /// About so many scores are in a block, of at most so many queries.
 const SCORES: usize = 1 << 16;
 const QUERIES: usize = 64;
+/// Elements of a line of the cache, at most.
+const LINE: usize = 16;
 /// Multiplications from which on work is split over threads.
 const PARALLEL: usize = 1 << 19;
 
 /// What is computed with.
-trait Scalar:
-    Real
-    + Cell<Mem = Self>
-    + faer::traits::ComplexField
-    + faer::traits::RealField
-    + bytemuck::Pod
-    + From<f32>
-    + PartialOrd
-    + Add<Output = Self>
-    + Sub<Output = Self>
-    + Mul<Output = Self>
-    + Div<Output = Self>
-{
+trait Scalar: Lane + Cell<Mem = Self> + From<f32> + AddAssign + MulAssign + DivAssign {
     /// `1 / sqrt(n)`
     fn inverse_root(n: usize) -> Self;
     /// Whether it is neither infinite nor `NaN`.
@@ -87,11 +80,14 @@ impl Scalar for f64 {
 /// The matrices of one index of the leading axes.
 #[derive(Clone, Copy)]
 struct Matrices<'a, T> {
-    q: MatRef<'a, T>,
-    k: MatRef<'a, T>,
-    v: MatRef<'a, T>,
+    q: Matrix<'a, T>,
+    k: Matrix<'a, T>,
+    v: Matrix<'a, T>,
+    /// The transposes of keys and values, as scores and slopes read them.
+    k_columns: Right<'a, T>,
+    v_columns: Right<'a, T>,
     /// The gradient of the result; without rows where it is not asked for.
-    g: MatRef<'a, T>,
+    g: Matrix<'a, T>,
 }
 
 impl Attention {
@@ -116,6 +112,7 @@ impl Attention {
             gradients,
             batch: merged(&q.shape[..batch], [strides(0), strides(1), strides(2), strides(3)]),
             layouts: std::array::from_fn(|i| layout(view(i)).expect("checked before")),
+            level: Level::best(),
         }
     }
 
@@ -145,11 +142,28 @@ impl Attention {
         let data = views.map(|view| sources.elements::<T>(view.base));
         let one = |i: usize, out: &mut [T]| {
             let at = self.start(i, views.map(|view| view.offset));
-            let of = |i: usize, rows: usize, columns: usize| matrix(&data[i][at[i]..], rows, columns, self.layouts[i]);
+            let of = |i: usize, rows: usize, columns: usize| {
+                Matrix::new(&data[i][at[i]..], rows, columns, self.layouts[i].strides())
+            };
             let g = if self.gradients { of(3, self.n, self.width) } else { of(3, 0, self.width) };
-            let x =
-                Matrices { q: of(0, self.n, self.size), k: of(1, self.m, self.size), v: of(2, self.m, self.width), g };
-            if self.gradients { self.backward(x, out) } else { self.forward(x, out) }
+            let (q, k, v) = (of(0, self.n, self.size), of(1, self.m, self.size), of(2, self.m, self.width));
+            let run = |k_columns: Right<'_, T>, v_columns: Right<'_, T>, out: &mut [T]| {
+                let x = Matrices { q, k, v, k_columns, v_columns, g };
+                if self.gradients { self.backward(x, out) } else { self.forward(x, out) }
+            };
+            let (k, v) = (k.transposed(), v.transposed());
+            if self.n <= self.queries() {
+                // They are read for one block of queries.
+                return run(Right::Unpacked(k), Right::Unpacked(v), out);
+            }
+            let n_k = packed_len::<T>(self.level, self.size, self.m);
+            let n_v = if self.gradients { packed_len::<T>(self.level, self.width, self.m) } else { 0 };
+            with_memory(n_k + n_v, |memory| {
+                let (k_panels, v_panels) = memory.split_at_mut(n_k);
+                let k = Right::pack(self.level, k, k_panels);
+                let v = if self.gradients { Right::pack(self.level, v, v_panels) } else { Right::Unpacked(v) };
+                run(k, v, out);
+            });
         };
         let work = out.len() / of_one * self.n * self.m * (self.size + self.width);
         if work < PARALLEL {
@@ -177,7 +191,7 @@ impl Attention {
 
     /// The blocks of the keys that some query of a block sees.
     fn blocks(&self, queries: &Range<usize>) -> impl ExactSizeIterator<Item = Range<usize>> + use<> {
-        let seen = if self.causal { queries.end } else { self.m };
+        let seen = if self.causal { queries.end.next_multiple_of(GRAIN).min(self.m) } else { self.m };
         (0..seen.div_ceil(KEYS)).map(move |i| i * KEYS..seen.min((i + 1) * KEYS))
     }
 
@@ -190,7 +204,7 @@ impl Attention {
         let rows = self.queries();
         let block = |(i, y): (usize, &mut [T])| {
             let queries = i * rows..i * rows + y.len() / self.width;
-            with_scratch(queries.len() * self.m.min(KEYS), 2 * queries.len(), |scores, sums: &mut [T]| {
+            with_scratch(queries.len() * stride(self.m.min(KEYS)), 2 * queries.len(), |scores, sums: &mut [T]| {
                 self.forward_block(x, queries, y, scores, sums);
             });
         };
@@ -214,13 +228,13 @@ impl Attention {
         sums.fill(T::default());
         y.fill(T::default());
         for keys in self.blocks(&queries) {
-            let scores = &mut scores[..queries.len() * keys.len()];
+            let scores = &mut scores[..queries.len() * stride(keys.len())];
             self.scores(x, &queries, &keys, scores);
             wide(
                 #[inline(always)]
                 || {
-                    for (i, row) in scores.chunks_exact_mut(keys.len()).enumerate() {
-                        let (seen, unseen) = row.split_at_mut(self.visible(queries.start + i, &keys));
+                    for (i, row) in scores.chunks_exact_mut(stride(keys.len())).enumerate() {
+                        let (seen, unseen) = row[..keys.len()].split_at_mut(self.visible(queries.start + i, &keys));
                         let scale = exponentials(seen, &mut largest[i], &mut sums[i]);
                         unseen.fill(T::default());
                         if keys.start > 0 {
@@ -229,8 +243,8 @@ impl Attention {
                     }
                 },
             );
-            let weights = MatRef::from_row_major_slice(scores, queries.len(), keys.len());
-            add_product(y, weights, rows_of(x.v, &keys));
+            let weights = block(scores, queries.len(), keys.len());
+            product(self.level, (y, self.width), weights, Right::Unpacked(x.v.rows(&keys)), true);
         }
         // Without keys the mean is zero.
         if self.m > 0 {
@@ -249,7 +263,7 @@ impl Attention {
         for start in (0..self.n).step_by(rows) {
             let queries = start..self.n.min(start + rows);
             let to_q = &mut to_q[queries.start * self.size..queries.end * self.size];
-            with_scratch(2 * queries.len() * self.m.min(KEYS), 3 * queries.len(), |blocks, sums: &mut [T]| {
+            with_scratch(2 * queries.len() * stride(self.m.min(KEYS)), 3 * queries.len(), |blocks, sums: &mut [T]| {
                 self.backward_block(x, queries, [to_q, to_k, to_v], blocks, sums);
             });
         }
@@ -273,17 +287,17 @@ impl Attention {
         means.fill(T::default());
         // The largest scores, the sums of exponentials, and of these times the gradients of the weights.
         for keys in self.blocks(&queries) {
-            let scores = &mut scores[..n * keys.len()];
-            let slopes = &mut slopes[..n * keys.len()];
+            let scores = &mut scores[..n * stride(keys.len())];
+            let slopes = &mut slopes[..n * stride(keys.len())];
             self.scores(x, &queries, &keys, scores);
             self.slopes(x, &queries, &keys, slopes);
             wide(
                 #[inline(always)]
                 || {
-                    for (i, row) in scores.chunks_exact_mut(keys.len()).enumerate() {
+                    for (i, row) in scores.chunks_exact_mut(stride(keys.len())).enumerate() {
                         let (seen, _) = row.split_at_mut(self.visible(queries.start + i, &keys));
                         let scale = exponentials(seen, &mut largest[i], &mut sums[i]);
-                        means[i] = means[i] * scale + dot(seen, &slopes[i * keys.len()..]);
+                        means[i] = means[i] * scale + dot(seen, &slopes[i * stride(keys.len())..]);
                     }
                 },
             );
@@ -291,8 +305,8 @@ impl Attention {
         let is_one = self.m <= KEYS;
         let root = T::inverse_root(self.size);
         for keys in self.blocks(&queries) {
-            let scores = &mut scores[..n * keys.len()];
-            let slopes = &mut slopes[..n * keys.len()];
+            let scores = &mut scores[..n * stride(keys.len())];
+            let slopes = &mut slopes[..n * stride(keys.len())];
             if !is_one {
                 self.scores(x, &queries, &keys, scores);
                 self.slopes(x, &queries, &keys, slopes);
@@ -300,11 +314,12 @@ impl Attention {
             wide(
                 #[inline(always)]
                 || {
-                    let rows = scores.chunks_exact_mut(keys.len()).zip(slopes.chunks_exact_mut(keys.len()));
+                    let rows =
+                        scores.chunks_exact_mut(stride(keys.len())).zip(slopes.chunks_exact_mut(stride(keys.len())));
                     for (i, (p, d)) in rows.enumerate() {
                         let visible = self.visible(queries.start + i, &keys);
-                        p[visible..].fill(T::default());
-                        d[visible..].fill(T::default());
+                        p[visible..keys.len()].fill(T::default());
+                        d[visible..keys.len()].fill(T::default());
                         let (p, d) = (&mut p[..visible], &mut d[..visible]);
                         if !is_one {
                             let shift = shift(largest[i]);
@@ -318,38 +333,40 @@ impl Attention {
                     }
                 },
             );
-            let (p, r) = (MatRef::from_row_major_slice(scores, n, keys.len()), &*slopes);
-            let r = MatRef::from_row_major_slice(r, n, keys.len());
-            let (q, g) = (rows_of(x.q, &queries), rows_of(x.g, &queries));
+            let (p, r) = (block(scores, n, keys.len()), block(slopes, n, keys.len()));
+            let (q, g) = (x.q.rows(&queries), x.g.rows(&queries));
             let own = |width: usize| keys.start * width..keys.end * width;
-            add_product(to_q, r, rows_of(x.k, &keys));
-            add_product(&mut to_k[own(self.size)], r.transpose(), q);
-            add_product(&mut to_v[own(self.width)], p.transpose(), g);
+            product(self.level, (to_q, self.size), r, Right::Unpacked(x.k.rows(&keys)), true);
+            product(self.level, (&mut to_k[own(self.size)], self.size), r.transposed(), Right::Unpacked(q), true);
+            product(self.level, (&mut to_v[own(self.width)], self.width), p.transposed(), Right::Unpacked(g), true);
         }
     }
 
     /// `Q Kᵀ / sqrt(size)` of a block.
     fn scores<T: Scalar>(&self, x: Matrices<'_, T>, queries: &Range<usize>, keys: &Range<usize>, out: &mut [T]) {
-        let out = MatMut::from_row_major_slice_mut(out, queries.len(), keys.len());
-        let (q, k) = (rows_of(x.q, queries), rows_of(x.k, keys));
-        matmul(out, Accum::Replace, q, k.transpose(), T::inverse_root(self.size), Par::Seq);
+        product(self.level, (out, stride(keys.len())), x.q.rows(queries), x.k_columns.columns(self.level, keys), false);
+        let root = T::inverse_root(self.size);
+        wide(
+            #[inline(always)]
+            || out.iter_mut().for_each(|score| *score *= root),
+        );
     }
 
     /// The gradients of the weights of a block, `G Vᵀ`.
     fn slopes<T: Scalar>(&self, x: Matrices<'_, T>, queries: &Range<usize>, keys: &Range<usize>, out: &mut [T]) {
-        let out = MatMut::from_row_major_slice_mut(out, queries.len(), keys.len());
-        let (g, v) = (rows_of(x.g, queries), rows_of(x.v, keys));
-        matmul(out, Accum::Replace, g, v.transpose(), T::one_impl(), Par::Seq);
+        product(self.level, (out, stride(keys.len())), x.g.rows(queries), x.v_columns.columns(self.level, keys), false);
     }
 }
 
-fn rows_of<'a, T>(x: MatRef<'a, T>, rows: &Range<usize>) -> MatRef<'a, T> {
-    x.subrows(rows.start, rows.len())
+/// How far apart the rows of a block of scores are: an odd number of cache lines, as lines that are a multiple of 4096 bytes apart
+/// displace each other.
+fn stride(keys: usize) -> usize {
+    LINE * (keys.div_ceil(LINE) | 1)
 }
 
-fn add_product<T: Scalar>(to: &mut [T], a: MatRef<'_, T>, b: MatRef<'_, T>) {
-    let to = MatMut::from_row_major_slice_mut(to, a.nrows(), b.ncols());
-    matmul(to, Accum::Add, a, b, T::one_impl(), Par::Seq);
+/// A block of scores, or of what has the form of one.
+fn block<T>(data: &[T], queries: usize, keys: usize) -> Matrix<'_, T> {
+    Matrix::new(data, queries, keys, Strides { down: stride(keys), right: 1 })
 }
 
 /// What is subtracted from scores, as in softmax.
@@ -390,19 +407,10 @@ fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
     rest_a.iter().zip(rest_b).fold(total, |sum, (&a, &b)| sum + a * b)
 }
 
-/// Memory for a block and for sums, kept by each thread for later ones.
+/// Memory for a block and for sums.
 fn with_scratch<T: Scalar>(n_block: usize, n_sums: usize, f: impl FnOnce(&mut [T], &mut [T])) {
-    thread_local! {
-        static SCRATCH: RefCell<Vec<f64>> = const { RefCell::new(Vec::new()) };
-    }
-    // Taken while it is used: a thread that waits for others may work on another block.
-    let mut scratch = SCRATCH.take();
-    let words = (n_block + n_sums) * size_of::<T>() / size_of::<f64>() + 1;
-    if scratch.len() < words {
-        scratch.resize(words, 0.0);
-    }
-    let all: &mut [T] = bytemuck::cast_slice_mut(&mut scratch);
-    let (block, rest) = all.split_at_mut(n_block);
-    f(block, &mut rest[..n_sums]);
-    SCRATCH.set(scratch);
+    with_memory(n_block + n_sums, |memory| {
+        let (block, sums) = memory.split_at_mut(n_block);
+        f(block, sums);
+    });
 }

@@ -21,7 +21,6 @@ use crate::cpu::memory::Sources;
 use crate::cpu::vector::{Lane, Level};
 use crate::plan::{Operand, View, row_major};
 use anabranch_dsl::DType;
-use faer::MatRef;
 use rayon::prelude::*;
 use std::cell::RefCell;
 
@@ -100,7 +99,7 @@ pub(super) fn layout(view: &View) -> Option<Layout> {
 }
 
 impl Layout {
-    fn strides(self) -> Strides {
+    pub(super) fn strides(self) -> Strides {
         match self {
             Layout::RowMajor { stride } => Strides { down: stride, right: 1 },
             Layout::ColumnMajor { stride } => Strides { down: 1, right: stride },
@@ -551,17 +550,3 @@ impl Pack {
 
 /// Elements that one part of the work packs.
 const PACKED: usize = 1 << 16;
-
-/// A matrix at the start of some data.
-pub(super) fn matrix<T>(data: &[T], rows: usize, columns: usize, layout: Layout) -> MatRef<'_, T> {
-    match layout {
-        Layout::RowMajor { stride } => {
-            let n = if rows == 0 { 0 } else { (rows - 1) * stride + columns };
-            MatRef::from_row_major_slice_with_stride(&data[..n], rows, columns, stride)
-        }
-        Layout::ColumnMajor { stride } => {
-            let n = if columns == 0 { 0 } else { (columns - 1) * stride + rows };
-            MatRef::from_column_major_slice_with_stride(&data[..n], rows, columns, stride)
-        }
-    }
-}

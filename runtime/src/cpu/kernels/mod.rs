@@ -8,6 +8,7 @@ pub(crate) mod attention;
 mod chain;
 pub(crate) mod conv;
 pub(crate) mod copy;
+mod dense;
 pub(crate) mod elementwise;
 pub(crate) mod epilogue;
 pub(crate) mod functions;
