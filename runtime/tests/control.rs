@@ -1,7 +1,8 @@
 //! Control flow: the plan against the interpreter.
 
-use crate::support::{branch, check, while_loop};
+use crate::support::{branch, check, traced, while_loop};
 use anabranch_dsl::{Any, HostTensor, trace};
+use anabranch_runtime::Program;
 
 fn int(x: i32) -> HostTensor {
     HostTensor::scalar(x)
@@ -43,6 +44,26 @@ fn collatz_takes_111_steps_from_27() {
         vec![r[1]]
     });
     assert_eq!(outputs, Ok(vec![int(111)]));
+}
+
+#[test]
+fn the_explanation_says_why_a_loop_is_not_native_code() {
+    let numbers = |x: &[Any]| while_loop(&[x[0]], |s| s[0].lt(constant(100)), |s| vec![s[0].add(constant(1))]);
+    let graph = traced(&[int(1)], numbers).graph;
+    let off = Program::without_native_code(graph.clone()).expect("it compiles").explain();
+    assert!(off.contains("no native code of instructions") && off.contains("native code is turned off"), "{off}");
+    let on = Program::new(graph).expect("it compiles").explain();
+    if cfg!(feature = "jit") {
+        assert!(on.contains("natively") && !on.contains("no native code"), "{on}");
+    } else {
+        assert!(on.contains("built without its feature `jit`"), "{on}");
+    }
+    // Too many elements for registers.
+    let tensors = |x: &[Any]| while_loop(&[x[0]], |s| s[0].sum_all().lt(x[1]), |s| vec![s[0].add(s[0])]);
+    let graph = traced(&[floats(&[1.0; 1000]), HostTensor::scalar(1e6f32)], tensors).graph;
+    let text = Program::new(graph).expect("it compiles").explain();
+    let reason = text.lines().find(|line| line.contains("no native code of instructions")).unwrap_or(&text);
+    assert!(reason.contains("control.rs") && reason.ends_with("is not one on numbers"), "{text}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod gradients;
 mod halves;
 mod in_pools;
 mod kernels;
+#[cfg(feature = "jit")]
 mod native;
 mod products;
 mod random;

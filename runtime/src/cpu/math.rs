@@ -40,6 +40,7 @@ pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
 /// What the functions compute with, for code that is made at run time: numbers of the type are given as `f64`, which holds them
 /// exactly.
 #[derive(Clone, Copy, Debug)]
+#[cfg(feature = "jit")]
 pub(crate) struct Constants {
     /// Bits of the mantissa.
     pub(crate) mantissa: u32,
@@ -60,6 +61,7 @@ pub(crate) struct Constants {
 
 /// Functions of floats.
 pub(crate) trait Real: Copy {
+    #[cfg(feature = "jit")]
     const CONSTANTS: Constants;
     /// The larger number; `NaN` if one of them is.
     fn larger(self, other: Self) -> Self;
@@ -112,6 +114,7 @@ macro_rules! real {
         $erf:path, $erfc:path
     ) => {
         impl Real for $t {
+            #[cfg(feature = "jit")]
             const CONSTANTS: Constants = Constants {
                 mantissa: $mantissa,
                 bias: $bias,

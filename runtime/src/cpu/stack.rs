@@ -61,8 +61,11 @@ pub(super) fn grow(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> 
 
 impl Stack {
     /// Where native code finds the fields of a stack.
+    #[cfg(feature = "jit")]
     pub(crate) const ADDRESS: usize = std::mem::offset_of!(Stack, address);
+    #[cfg(feature = "jit")]
     pub(crate) const CAPACITY: usize = std::mem::offset_of!(Stack, capacity);
+    #[cfg(feature = "jit")]
     pub(crate) const LEN: usize = std::mem::offset_of!(Stack, len);
 
     /// An empty stack.
@@ -229,6 +232,7 @@ impl Stack {
 
     /// Pushes a number, given as the register that holds it. The elements are numbers.
     #[inline]
+    #[cfg(any(feature = "jit", test))]
     pub(crate) fn push_number(&mut self, value: u64) -> Result<(), NoMemory> {
         let to = self.grow()?;
         to.copy_from_slice(&value.to_ne_bytes()[..to.len()]);
@@ -237,6 +241,7 @@ impl Stack {
 
     /// Pops a number, as the register that holds it. The elements are numbers.
     #[inline]
+    #[cfg(any(feature = "jit", test))]
     pub(crate) fn pop_number(&mut self) -> Option<u64> {
         if !self.is_poppable() {
             return None;

@@ -1,11 +1,13 @@
 //! Which loops of a plan become native.
 
+use super::WhyNot;
 use crate::plan::{Base, Instr, Operand, Out, Plan, Reg, StackId, StepId};
 use anabranch_dsl::{DType, Type};
 use std::ops::Range;
 
 /// A loop that becomes native, with all loops inside.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "jit"), expect(dead_code, reason = "nothing is compiled"))]
 pub(super) struct Region {
     /// Its instructions.
     pub(super) code: Range<u32>,
@@ -15,22 +17,47 @@ pub(super) struct Region {
     pub(super) entry: u32,
 }
 
-/// The loops of a plan that can be native; of nested ones the outermost.
-pub(super) fn find(plan: &Plan) -> Vec<Region> {
-    let mut loops: Vec<&Range<u32>> = plan.loops.iter().map(|l| &l.code).collect();
-    loops.sort_by_key(|code| (code.start, std::cmp::Reverse(code.end)));
+/// The loops of a plan that can be native; of nested ones the outermost. The others get the reason why they cannot.
+pub(super) fn find(plan: &mut Plan) -> Vec<Region> {
+    let mut loops: Vec<usize> = (0..plan.loops.len()).collect();
+    loops.sort_by_key(|&l| (plan.loops[l].code.start, std::cmp::Reverse(plan.loops[l].code.end)));
     let mut regions: Vec<Region> = Vec::new();
-    for code in loops {
-        if regions.last().is_some_and(|around| code.start < around.code.end) {
-            continue;
-        }
-        let Some(enter) = code.start.checked_sub(1) else { continue };
-        let Instr::Jump { to: entry } = plan.code[enter as usize] else { continue };
-        if code.contains(&entry) && code.clone().all(|i| is_native(plan, &plan.code[i as usize], code)) {
-            regions.push(Region { code: code.clone(), enter, entry });
-        }
+    for l in loops {
+        let code = &plan.loops[l].code;
+        plan.loops[l].not_native = if regions.last().is_some_and(|around| code.start < around.code.end) {
+            None
+        } else {
+            match region(plan, code) {
+                Ok(region) => {
+                    regions.push(region);
+                    None
+                }
+                Err(why) => Some(why),
+            }
+        };
     }
     regions
+}
+
+/// A loop that can be native.
+fn region(plan: &Plan, code: &Range<u32>) -> Result<Region, WhyNot> {
+    if let Some(i) = code.clone().find(|&i| !is_native(plan, &plan.code[i as usize], code)) {
+        return Err(WhyNot::Instruction(i));
+    }
+    let enter = code.start.checked_sub(1).ok_or(WhyNot::Entry)?;
+    match plan.code[enter as usize] {
+        Instr::Jump { to: entry } if code.contains(&entry) => Ok(Region { code: code.clone(), enter, entry }),
+        _ => Err(WhyNot::Entry),
+    }
+}
+
+/// Gives the loops of regions the reason why they are not native.
+pub(super) fn refuse(plan: &mut Plan, regions: &[Region], why: WhyNot) {
+    for place in &mut plan.loops {
+        if regions.iter().any(|region| region.code.contains(&place.code.start)) {
+            place.not_native = Some(why);
+        }
+    }
 }
 
 fn is_native(plan: &Plan, instr: &Instr, code: &Range<u32>) -> bool {

@@ -10,7 +10,8 @@
 //! and written where they are used.
 
 use super::region::{Region, popped, pushed};
-use super::{Stack, functions, host};
+use super::{functions, host};
+use crate::cpu::stack::Stack;
 use crate::plan::{Instr, Plan, Reg, ScalarOp, StackId};
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::prim;

@@ -1,6 +1,6 @@
 //! A plan as text: what it needs and what it does, one line for each instruction.
 
-use super::{Base, Instr, Operand, Out, Plan, Step, StepId, Update, View};
+use super::{Base, Instr, LoopPlace, Operand, Out, Plan, Step, StepId, Update, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::memory::Region;
 use anabranch_dsl::Loc;
@@ -33,6 +33,16 @@ impl fmt::Display for Plan {
             write!(f, "{i:>5}  ")?;
             self.instr(f, instr, self.ops[i].map_or("", |op| op.op.def().name))?;
             writeln!(f)?;
+        }
+        for LoopPlace { code, loc, not_native } in &self.loops {
+            if let Some(why) = not_native {
+                writeln!(
+                    f,
+                    "  no native code of instructions {} to {}, the loop at {loc}: {why}",
+                    code.start,
+                    code.end - 1
+                )?;
+            }
         }
         for (i, (operand, ty)) in self.outputs.iter().enumerate() {
             let place = if self.results.contains(&i) { ", computed where the caller gets it" } else { "" };

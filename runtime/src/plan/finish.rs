@@ -13,6 +13,7 @@ use super::{
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
 use crate::cpu::memory::{MAX_WRITTEN, Region};
+use crate::native::WhyNot;
 use anabranch_dsl::{DType, Loc, Result, TensorType, Type};
 use std::collections::HashMap;
 
@@ -123,7 +124,11 @@ pub(super) fn finish(
     }
 
     let in_code = |l: &super::draft::Loop| starts[l.start as usize]..starts[l.end as usize + 1];
-    let loops = draft.loops.iter().map(|l| LoopPlace { code: in_code(l), loc: l.loc }).collect();
+    let loops = draft
+        .loops
+        .iter()
+        .map(|l| LoopPlace { code: in_code(l), loc: l.loc, not_native: Some(WhyNot::TurnedOff) })
+        .collect();
     let outputs: Vec<_> = outputs.into_iter().map(|(o, ty)| (finish.operand(o), ty)).collect();
     let assigns = assigns.into_iter().map(|a| Assign { value: finish.operand(a.value), ..a }).collect();
     let place = |o: Vec<Operand>, finish: &mut Finish<'_>| o.into_iter().map(|o| finish.operand(o)).collect();

@@ -49,7 +49,7 @@ use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::Map;
 use crate::cpu::memory::Region;
 use crate::id::id;
-use crate::native::Native;
+use crate::native::{Native, WhyNot};
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::Prim;
 use anabranch_dsl::passes::Count;
@@ -160,6 +160,7 @@ pub(crate) enum Instr {
     /// Goes on at another instruction.
     Jump { to: u32 },
     /// Goes on at `entry`, in a loop of which there is native code.
+    #[cfg_attr(not(feature = "jit"), expect(dead_code, reason = "no plan has native code"))]
     Native { function: u32, entry: u32 },
     /// Goes on at another instruction if the register holds true.
     JumpIf { cond: Reg, to: u32 },
@@ -240,6 +241,8 @@ pub(crate) struct LoopPlace {
     pub(crate) code: Range<u32>,
     /// The loop in the user's source.
     pub(crate) loc: Loc,
+    /// Why it has no native code, unless it has, by itself or as a part of the loop around it.
+    pub(crate) not_native: Option<WhyNot>,
 }
 
 /// A plan: see the [module](self).
@@ -282,6 +285,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// What a register holds if it is one of the constants.
+    #[cfg(feature = "jit")]
     pub(crate) fn constant(&self, r: Reg) -> Option<u64> {
         (r.index() < self.n_constant_registers).then(|| self.registers[r.index()])
     }
