@@ -1,7 +1,8 @@
-//! The nodes of the parts, once it is known what each part needs where: the last step of the [cut](super::partition).
+//! Construction of the nodes of each subgraph, the last phase of the
+//! [partitioner](super::partition).
 //!
-//! First all nodes are made, with the values that they use; then those that send and receive; then is looked up who gives each value in each
-//! place; and then frames, blocks and nodes get their numbers.
+//! First creates all nodes with the values that they use, then the sends and receives. Then looks
+//! up which node provides each value in each place, and finally numbers frames, blocks and nodes.
 
 use super::partition::{Cut, Home, Place};
 use super::{
@@ -13,13 +14,13 @@ use anabranch_dsl::ops::Effects;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// A node of a part before it has a number.
+/// A node of a subgraph before it has an index.
 struct Proto {
     make: Make,
     place: Place,
-    /// The values it uses, each as it is known in a place. All of a merge go to one slot.
+    /// The values used, each with the place of the use. All inputs of a merge share one slot.
     inputs: Vec<(Value, Place)>,
-    /// What it needs besides its inputs and its block.
+    /// Number of dependencies besides the inputs and the block.
     more_needs: u32,
     users: Vec<Vec<(usize, u32)>>,
     before: Vec<usize>,
@@ -28,7 +29,7 @@ struct Proto {
 }
 
 impl Proto {
-    /// Number of slots for its inputs.
+    /// Returns the number of input slots.
     fn n_slots(&self) -> u32 {
         match self.make {
             Make::Merge | Make::Recv(_) => 1,
@@ -37,7 +38,7 @@ impl Proto {
     }
 }
 
-/// What a node is to be.
+/// The operation of a node to be created.
 #[derive(Clone, Copy)]
 enum Make {
     Source(Source),
@@ -58,11 +59,11 @@ enum Make {
     Order,
 }
 
-/// The nodes of a part.
+/// The nodes of a subgraph.
 #[derive(Default)]
 struct Protos {
     nodes: Vec<Proto>,
-    /// The node and result that gives a value in a place, and in the places inside of it.
+    /// The node and result index that provide a value in a place and all places nested in it.
     ports: HashMap<(Value, Place), (usize, usize)>,
 }
 
@@ -81,7 +82,7 @@ impl Protos {
         self.nodes.len() - 1
     }
 
-    /// A node of a lowered construct that passes on a value.
+    /// Adds a node of a lowered construct that forwards the value at `position`.
     fn add_for(&mut self, node: Node, make: Make, place: Place, inputs: Vec<(Value, Place)>, position: usize) -> usize {
         let n_results = usize::from(!matches!(make, Make::Switch | Make::LoopSwitch | Make::Loop | Make::Order));
         let id = self.add(make, place, inputs, n_results);
@@ -89,7 +90,7 @@ impl Protos {
         id
     }
 
-    /// One node stands after another one.
+    /// Orders a node after another.
     fn order(&mut self, before: Option<usize>, after: usize) {
         if let Some(before) = before {
             self.nodes[before].before.push(after);
@@ -122,7 +123,7 @@ struct Build<'g> {
 }
 
 impl Build<'_> {
-    /// What is everywhere: inputs and constants.
+    /// Creates nodes for values available everywhere: inputs and constants.
     fn sources(&mut self) {
         let graph = self.cut.graph;
         for &(value, part) in self.cut.uses.keys() {
@@ -152,7 +153,8 @@ impl Build<'_> {
         }
     }
 
-    /// The nodes for a region. `last` is the effect after which the next one stands; gives the last one.
+    /// Creates the nodes of a region. `last` is the previous ordered effect; returns the new last
+    /// one.
     fn region(&mut self, region: Region, last: Option<usize>) -> Option<usize> {
         let graph = self.cut.graph;
         let (place, mut last) = (self.cut.place(region), last);
@@ -200,7 +202,7 @@ impl Build<'_> {
         last
     }
 
-    /// What a cluster uses and does not make.
+    /// Returns the values that a cluster uses and does not compute.
     fn cluster_inputs(&self, cluster: usize) -> Vec<Value> {
         let (graph, mut inputs) = (self.cut.graph, Vec::new());
         let mut seen = BTreeSet::new();
@@ -209,7 +211,8 @@ impl Build<'_> {
                 let made = graph.producer(v);
                 let own =
                     made.is_some_and(|m| self.cut.cluster_of[m.index()] == Some(cluster) || self.cut.is_copied(m));
-                // What is a constant only through a parameter is given to the kernel.
+                // A constant reached only through a region parameter is passed to the kernel as an
+                // input.
                 if !own && seen.insert(v) {
                     inputs.push(v);
                 }
@@ -238,7 +241,8 @@ impl Build<'_> {
             protos.ports.insert((result, place), (merge, 0));
             for &branch in &data.regions {
                 let (value, place) = (self.cut.resolve(graph.region(branch).yields[i]), Place::Region(branch));
-                // What comes from around the construct comes only if the branch is taken.
+                // A `Yield` makes a value from outside the construct arrive only if the branch is
+                // taken.
                 let yielded = protos.add_for(node, Make::Yield, place, vec![(value, place)], i);
                 protos.nodes[yielded].users[0].push((merge, 0));
             }
@@ -249,7 +253,7 @@ impl Build<'_> {
         }
         let protos = &mut self.parts[effects.expect("effects are in a part").index()];
         let order = protos.add_for(node, Make::Order, place, vec![], 0);
-        // It stands after the branch that is taken.
+        // It runs after the branch that is taken.
         protos.nodes[order].more_needs = 1;
         for (branch, tail) in tails {
             let tail = tail.unwrap_or_else(|| protos.add_for(node, Make::Order, Place::Region(branch), vec![], 0));
@@ -306,7 +310,7 @@ impl Build<'_> {
         if ordered { begun } else { last }
     }
 
-    /// The part in which effects are in order, if there are some in a node.
+    /// Returns the subgraph of the ordered effects inside a node, if there are any.
     fn effects_part(&self, node: Node) -> Option<PartId> {
         let mut found = None;
         for &region in &self.cut.graph.node(node).regions {
@@ -359,7 +363,7 @@ impl Build<'_> {
         Partition { parts, edges: self.edges, loops }
     }
 
-    /// The part that lets the iterations of a loop begin.
+    /// Returns the subgraph that controls when iterations of a loop begin.
     fn leader(&self, node: Node) -> PartId {
         let predicate = self.cut.graph.region(self.cut.graph.node(node).regions[0]).yields[0];
         match self.cut.home_of(self.cut.resolve(predicate)) {
@@ -370,7 +374,7 @@ impl Build<'_> {
 
     fn part(&self, id: PartId, mut protos: Protos, loops: &[Node], leaders: &[PartId]) -> Part {
         let cut = &self.cut;
-        // What a cluster gives is what others use of it.
+        // The outputs of a cluster are the values that other nodes use.
         let used: BTreeSet<Value> = protos.nodes.iter().flat_map(|p| p.inputs.iter().map(|i| i.0)).collect();
         let mut kernels: Vec<KernelGraph> = Vec::new();
         let mut kernel_of: Vec<Option<KernelId>> = vec![None; protos.nodes.len()];
@@ -395,7 +399,7 @@ impl Build<'_> {
             *kernel = Some(KernelId(kernels.len() as u32));
             kernels.push(self.kernel(&members, &inputs, &outputs));
         }
-        // Who gives what to whom.
+        // Connect each input to the node that provides it.
         for i in 0..protos.nodes.len() {
             for (slot, (value, place)) in protos.nodes[i].inputs.clone().into_iter().enumerate() {
                 let (node, result) = self.port(&protos, value, place);
@@ -406,7 +410,7 @@ impl Build<'_> {
         Numbering::new(self, id, loops).part(protos, kernel_of, kernels, leaders)
     }
 
-    /// The node and result that gives a value in a place.
+    /// Returns the node and result index that provide a value in a place.
     fn port(&self, protos: &Protos, value: Value, place: Place) -> (usize, usize) {
         let mut at = place;
         loop {
@@ -432,12 +436,12 @@ impl Build<'_> {
     }
 }
 
-/// Frames, blocks and nodes of a part in the order of their numbers.
+/// The frames, blocks and nodes of a subgraph in the order of their indices.
 struct Numbering<'a> {
     build: &'a Build<'a>,
     part: PartId,
     loops: &'a [Node],
-    /// The places inside of each place that the part takes part in.
+    /// The places nested directly in each place, where the subgraph participates.
     inside: BTreeMap<Place, Vec<Place>>,
     frames: Vec<Frame>,
     blocks: Vec<Block>,
@@ -470,7 +474,7 @@ impl<'a> Numbering<'a> {
         numbering
     }
 
-    /// Numbers a frame, its blocks and then the frames inside.
+    /// Numbers a frame, its blocks and then its nested frames.
     fn frame(&mut self, root: Place, parent: Option<FrameId>, position: u32) {
         let id = FrameId(self.frames.len() as u32);
         let cut = &self.build.cut;

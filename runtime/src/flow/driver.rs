@@ -1,9 +1,10 @@
-//! Running a partition on its devices.
+//! The driver: runs a partition on its devices.
 //!
-//! The caller's thread drives all executors in turn: it takes what they want done to their devices, tells them what is complete, and waits only if
-//! nothing else is to be done. So a loop of small operations over several devices never waits for a thread to wake up, and long
-//! kernels of different devices, and what is copied between them, run side by side. Of a device it knows the interface alone; whether
-//! time is that of the machine or modelled is the step's business.
+//! The caller's thread drives all executors in turn. It submits their actions to the devices,
+//! reports completions to them, and blocks only if nothing else is left to do. A loop of small
+//! operations over several devices therefore never waits for a thread to wake up. Long kernels of
+//! different devices, and copies between them, overlap. The driver knows only the [`Device`]
+//! interface. The step decides whether time is real or simulated.
 
 use super::executor::{Action, Executor, Message, Tag, TaskId};
 use super::{EdgeId, KernelId, PartId, Partition, Sink, Source};
@@ -17,54 +18,54 @@ use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A partition with the kernels of its parts, and executors for steps.
+/// A partition with its compiled kernels, and executors for steps.
 #[derive(Debug)]
 pub(crate) struct Driver {
     graph: Graph,
     partition: Partition,
     kernels: Vec<Vec<Box<dyn Kernel>>>,
-    /// The device of each part.
+    /// The device of each subgraph.
     devices: Vec<Arc<dyn Device>>,
-    /// Executors of steps that have ended.
+    /// Idle executors of finished steps.
     free: Mutex<Vec<Vec<Executor<Buffer>>>>,
 }
 
-/// What a step gives.
+/// The results of a step.
 #[derive(Debug)]
 pub(crate) struct Given {
     pub(crate) outputs: Vec<HostTensor>,
-    /// New values of variables.
+    /// The new values of variables.
     pub(crate) assigned: Vec<(VarId, HostTensor)>,
 }
 
-/// Work that is not complete, and what it is for.
+/// A pending operation and its purpose.
 #[derive(Debug)]
 enum Work {
-    /// Something that the step begins with is on its way to the device of a part.
+    /// A copy of a step input to the device of a subgraph.
     Load { part: PartId, task: TaskId },
-    /// A device runs a kernel.
+    /// A kernel running on a device.
     Run { part: PartId, task: TaskId, kernel: KernelId },
-    /// A predicate is on its way to the host.
+    /// A copy of a predicate to the host.
     Read { part: PartId, task: TaskId },
-    /// A value is on its way to another part.
+    /// A transfer of a value to another subgraph.
     Send { from: PartId, to: PartId, edge: EdgeId, tag: Tag },
-    /// Something else is on its way to another part.
+    /// A transfer of any other message to another subgraph.
     Tell { from: PartId, to: PartId, message: Message<Buffer> },
-    /// An output of the step is on its way to the host.
+    /// A copy of a step output to the host.
     Give { part: PartId, output: u32 },
 }
 
-/// How many things an executor does before it is the next one's turn.
+/// Maximum number of actions of one executor before the next one's turn.
 const TURN: usize = 64;
 
-/// How long to wait for a device before looking whether the call is to stop.
+/// Maximum wait for a device before checking the stop flag again.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// Executors that are kept.
+/// Maximum number of idle executor sets kept for reuse.
 const MAX_FREE: usize = 16;
 
 impl Driver {
-    /// Loads the kernels of a partition of a graph into its devices.
+    /// Compiles the kernels of a partition for its devices.
     pub(crate) fn new(
         graph: Graph,
         partition: Partition,
@@ -84,7 +85,7 @@ impl Driver {
         &self.partition
     }
 
-    /// The operations of a kernel, for people.
+    /// Returns a readable list of the operations in a kernel.
     fn kernel_name(&self, part: PartId, kernel: KernelId) -> String {
         let members = &self.partition.parts[part.index()].kernels[kernel.index()].members;
         let mut names: Vec<&str> = members.iter().map(|&n| self.graph.node(n).op.name()).collect();
@@ -94,7 +95,7 @@ impl Driver {
         if more > 0 { format!("{text} and {more} more") } else { text }
     }
 
-    /// The last node of a kernel.
+    /// Returns the last node of a kernel.
     fn last_node(&self, part: PartId, kernel: KernelId) -> Option<Node> {
         self.partition.parts[part.index()].kernels[kernel.index()].members.last().copied()
     }
@@ -107,7 +108,8 @@ impl Driver {
         name_of(&*self.devices[part.index()])
     }
 
-    /// Runs a step. Nothing outside changes; `stop` ends it, and is set if it fails. A timeline is made if `timeline` is one.
+    /// Runs a step without changing any outside state. `stop` cancels the step and is also set if
+    /// it fails. If `timeline` is given, it receives the spans of the step.
     pub(crate) fn step(
         &self,
         inputs: &[HostTensor],
@@ -157,7 +159,7 @@ impl Driver {
         Ok(run.given())
     }
 
-    /// The loops around a node, innermost first.
+    /// Returns the locations of the loops around a node, innermost first.
     fn loops_around(&self, node: Node) -> Vec<Loc> {
         let mut loops = Vec::new();
         let mut region = self.graph.node(node).region;
@@ -171,13 +173,13 @@ impl Driver {
         loops
     }
 
-    /// The error of a call that was stopped where it ran `node`.
+    /// Returns the error of a call that was stopped while running `node`.
     fn stopped(&self, kind: ErrorKind, node: Option<Node>) -> Diagnostic {
         let loops = node.map(|n| self.loops_around(n)).unwrap_or_default();
         stopped(kind, &self.graph.name, loops, node.map_or(Loc::UNKNOWN, |n| self.graph.node(n).loc))
     }
 
-    /// The error of a kernel, with what is known of it outside.
+    /// Adds the enclosing loops and the device to an error of a kernel.
     fn kernel_error(&self, part: PartId, kernel: KernelId, error: Diagnostic) -> Diagnostic {
         let node = self.last_node(part, kernel);
         let known = error.labels.iter().any(|(loc, _)| *loc != Loc::UNKNOWN);
@@ -201,17 +203,17 @@ struct Run<'a> {
     step: Arc<Step>,
     executors: Vec<Executor<Buffer>>,
     pending: Pending,
-    /// Empty vectors to use again.
+    /// Empty vectors for reuse.
     spare: Vec<Vec<Buffer>>,
     outputs: Vec<Option<HostTensor>>,
     assigned: Vec<(VarId, HostTensor)>,
-    /// The node that was run last.
+    /// The node that ran last.
     last: Option<Node>,
-    /// What was done when, if somebody wants to know.
+    /// The recorded spans, if a timeline was requested.
     spans: Option<Vec<Span>>,
 }
 
-/// The work that is not complete, by ticket.
+/// The pending operations by ticket.
 #[derive(Debug, Default)]
 struct Pending {
     work: Vec<Option<Work>>,
@@ -219,12 +221,12 @@ struct Pending {
 }
 
 impl Pending {
-    /// A ticket that no pending work has.
+    /// Returns a ticket that no pending operation has.
     fn ticket(&self) -> Ticket {
         Ticket(self.free.last().copied().unwrap_or(self.work.len() as u32))
     }
 
-    /// Work will have an event.
+    /// Registers a pending operation, whose completion is an event with `ticket`.
     fn add(&mut self, ticket: Ticket, work: Work) {
         self.free.pop();
         if ticket.index() == self.work.len() {
@@ -266,7 +268,7 @@ impl Run<'_> {
                 assert!(self.executors.iter().all(Executor::is_finished), "a step is stuck\n{}", self.driver.graph);
                 return Ok(());
             }
-            // What runs is what the step waits for, and so where it is if it is stopped.
+            // The step waits for the running kernel, so a stop is reported there.
             let running = self.pending.work.iter().flatten().find_map(|work| match *work {
                 Work::Run { part, kernel, .. } => self.driver.last_node(part, kernel),
                 _ => None,
@@ -279,13 +281,13 @@ impl Run<'_> {
         }
     }
 
-    /// Fails if the call is to end.
+    /// Fails if the call is to stop.
     fn check_stop(&self) -> Result<()> {
         let Some(kind) = self.step.stop.get() else { return Ok(()) };
         Err(self.driver.stopped(kind, self.last))
     }
 
-    /// The error because of which a step ends. Where it was stopped, that may be one of which nobody has heard yet.
+    /// Returns the error to report. If the step was stopped, an unhandled event may hold its cause.
     fn first_error(&mut self, error: Diagnostic) -> Diagnostic {
         while error.kind.is_stop()
             && let Some(event) = self.step.event()
@@ -299,7 +301,7 @@ impl Run<'_> {
         error
     }
 
-    /// Leaves no work behind: it is told to stop, and its memory is free when it has.
+    /// Stops all pending operations and waits until their memory is released.
     fn end(&mut self) {
         if self.pending.len() > 0 {
             self.step.stop.stop(ErrorKind::Cancelled);
@@ -314,7 +316,7 @@ impl Run<'_> {
         }
     }
 
-    /// Gives what an executor wants done to its device.
+    /// Submits an action of an executor to its device.
     fn act(&mut self, part: PartId, action: Action<Buffer>) -> Result<()> {
         let (driver, device) = (self.driver, &self.driver.devices[part.index()]);
         let here = driver.place(part);
@@ -360,7 +362,8 @@ impl Run<'_> {
         };
         match progress {
             Progress::Complete(values) => {
-                // What was run at once was timed here; what was moved at once took no time.
+                // A kernel that completed synchronously is timed here. A synchronous copy takes no
+                // time.
                 if let (Some(begin), Work::Run { .. }) = (begin, &work) {
                     self.span(&work, begin, self.step.now());
                 }
@@ -371,7 +374,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// An event came.
+    /// Handles an event of a device.
     fn happened(&mut self, event: Event) -> Result<()> {
         let work = self.pending.take(event.ticket);
         let outcome = event.outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -384,7 +387,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Work is complete.
+    /// Reports the completion of an operation to its executor.
     fn completed(&mut self, work: Work, mut values: Vec<Buffer>) {
         let executors = &mut self.executors;
         let mut value = || values.pop().expect("a value was copied");
@@ -401,7 +404,7 @@ impl Run<'_> {
         self.spare.push(values);
     }
 
-    /// Notes when something was done, if somebody wants to know.
+    /// Records a span if a timeline was requested.
     fn span(&mut self, work: &Work, begin: Duration, end: Duration) {
         let driver = self.driver;
         let Some(spans) = &mut self.spans else { return };
@@ -441,7 +444,7 @@ impl Run<'_> {
 }
 
 impl Drop for Run<'_> {
-    /// No work is left behind, however the step ends: it is told to stop, and its memory is free when it has.
+    /// Stops and awaits pending operations, however the step ends.
     fn drop(&mut self) {
         self.end();
     }

@@ -1,7 +1,8 @@
-//! Taking a partition back: without devices, `Send` and `Recv` it is the graph that it was made of.
+//! Reconstruction of a graph from its partition: without devices, `Send` and `Recv` they are equal.
 //!
-//! Both are written as *facts*, one for each node: where it is, what it does, and what made each of its operands. A capture is what it stands for.
-//! The facts of a partition come from its parts alone: from who gives what to whom.
+//! Both are represented as *facts*, one per node: its location, its operation, and the origin of
+//! each operand. A capture is replaced by the captured value. The facts of a partition are derived
+//! only from the connections in its subgraphs.
 
 use super::simulation::{Rng, random_graph};
 use super::{BlockId, EdgeId, FlowOp, NodeId, Options, Partition, Sink, Source, partition};
@@ -10,7 +11,7 @@ use anabranch_dsl::Graph;
 use anabranch_dsl::ir::{Node, Op, Region, Value, ValueDef};
 use std::collections::{BTreeMap, HashMap};
 
-/// Where a value was made.
+/// The origin of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Made {
     Source(Source),
@@ -18,21 +19,21 @@ enum Made {
     LoopVariable(Node, usize),
 }
 
-/// Where a node is: in a region of a node, or in the root.
+/// The region that contains a node, given as owner and region index, or `None` for the root.
 type Place = Option<(Node, usize)>;
 
 #[derive(PartialEq, Debug)]
 enum Fact {
-    /// A node with what it does, as a graph of its own.
+    /// A node with its operation, printed as a graph of its own, and its operands.
     Does(Place, String, Vec<Made>),
-    /// A predicate, and what the two branches yield.
+    /// A conditional: its predicate and the pairs of values that its branches yield.
     Cond(Place, Made, Vec<[Made; 2]>),
-    /// What loop variables are at first and next, and the predicate.
+    /// A loop: the initial and next value of each loop variable, and the predicate.
     While(Place, Vec<[Made; 2]>, Made),
     Assign(Made),
 }
 
-/// Where a construct is, its predicate, and the pairs of its merges.
+/// The location of a construct, its predicate, and the inputs of each of its merges.
 type Construct = (Place, Option<Made>, BTreeMap<usize, [Made; 2]>);
 
 #[derive(PartialEq, Debug, Default)]
@@ -41,18 +42,18 @@ struct Facts {
     outputs: Vec<Made>,
 }
 
-/// The text of one node, with what is inside of it.
+/// Returns the text of one node and its regions.
 fn text_of(graph: &Graph, node: Node) -> String {
     let data = graph.node(node);
     let mut inputs = data.operands.clone();
     inputs.sort();
     inputs.dedup();
-    // Inputs in the order of the operands, so that numbers of values do not matter.
+    // Inputs in order of first use, so that value indices do not matter.
     inputs.sort_by_key(|v| data.operands.iter().position(|o| o == v));
     graph.extract("node", &[node], &inputs, &data.results).to_string()
 }
 
-// Of a graph.
+// Facts of a graph.
 
 fn made(graph: &Graph, split: &dyn Fn(Node) -> bool, value: Value) -> Made {
     match graph.value(value).def {
@@ -100,11 +101,11 @@ fn facts_of_graph(graph: &Graph, split: &dyn Fn(Node) -> bool, region: Region, f
     }
 }
 
-// Of a partition.
+// Facts of a partition.
 
 struct Erase<'a> {
     partition: &'a Partition,
-    /// Who gives an input of a node: by part and slot of a frame.
+    /// The nodes and results that provide each input, by subgraph, user and slot.
     givers: HashMap<(usize, NodeId, u32), Vec<(NodeId, usize)>>,
     senders: HashMap<EdgeId, (usize, NodeId)>,
 }
@@ -128,14 +129,14 @@ impl<'a> Erase<'a> {
         Erase { partition, givers, senders }
     }
 
-    /// What makes an input of a node.
+    /// Returns the origin of an input of a node.
     fn input(&self, p: usize, node: NodeId, i: u32) -> Made {
         let slot = self.partition.parts[p].nodes[node.index()].inputs.start + i;
         let [(giver, result)] = self.givers[&(p, node, slot)][..] else { panic!("an input has one giver") };
         self.made(p, giver, result)
     }
 
-    /// What makes a result of a node.
+    /// Returns the origin of a result of a node.
     fn made(&self, p: usize, node: NodeId, result: usize) -> Made {
         let part = &self.partition.parts[p];
         let data = &part.nodes[node.index()];
@@ -161,7 +162,7 @@ impl<'a> Erase<'a> {
         }
     }
 
-    /// The node of the whole graph that a node of a kernel is.
+    /// Returns the node of the whole graph that a node of a kernel stands for.
     fn member(&self, p: usize, op: FlowOp, inner: Node) -> Node {
         let FlowOp::Compute(kernel) = op else { panic!("only kernels have members") };
         let kernel = &self.partition.parts[p].kernels[kernel.index()];
@@ -176,12 +177,13 @@ impl<'a> Erase<'a> {
         givers.iter().any(|(g, _)| matches!(part.nodes[g.index()].op, FlowOp::Enter(_)))
     }
 
-    /// The position of a loop variable or a result: what is told with the node, for the order of the parts says nothing of it.
+    /// Returns the recorded position of a loop variable or result. The structure of the subgraphs
+    /// does not determine it.
     fn position(&self, p: usize, node: NodeId) -> usize {
         self.partition.parts[p].nodes[node.index()].position as usize
     }
 
-    /// The region that a block is; the exits of a loop count as one more.
+    /// Returns the region of a block. The exits of a loop count as an additional region.
     fn place(&self, p: usize, block: BlockId) -> Place {
         let part = &self.partition.parts[p];
         for node in &part.nodes {
@@ -226,7 +228,8 @@ impl<'a> Erase<'a> {
                                 ValueDef::Result(n, i) => Made::Result(self.member(p, data.op, n), i as usize),
                             };
                             let made = graph.node(inner).operands.iter().map(made).collect();
-                            // Constants are copied from where they were to where they are used.
+                            // Constants are copied to the kernels that use them, so their region is
+                            // ignored.
                             let is_constant = matches!(graph.node(inner).op, Op::Constant(_));
                             let place = if is_constant { None } else { place };
                             add(member, Fact::Does(place, text_of(graph, inner), made));
@@ -252,7 +255,8 @@ impl<'a> Erase<'a> {
                         entry.or_insert((place, None, BTreeMap::new())).1 = Some(self.input(p, id, 0));
                     }
                     FlowOp::Merge => {
-                        // The outside and the next one of a loop; the two branches of a cond, in the order of their blocks.
+                        // For a loop: the initial and the next value. For a conditional: the two
+                        // branches, in block order.
                         let mut givers = self.givers[&(p, id, data.inputs.start)].clone();
                         givers.sort_by_key(|(g, _)| (part.nodes[g.index()].block, *g));
                         let both = [0, 1].map(|k| self.input(p, givers[k].0, 0));
@@ -296,7 +300,7 @@ fn without_devices_a_partition_is_the_graph() {
             if let (Fact::Does(place, ..), Op::Constant(_)) = (fact, &graph.node(*node).op) {
                 *place = None;
             }
-            // Nobody computes a constant that nobody uses.
+            // A constant without users is not computed anywhere.
             if matches!(graph.node(*node).op, Op::Constant(_)) && !erased.nodes.contains_key(node) {
                 erased.nodes.insert(*node, Fact::Does(None, text_of(&graph, *node), vec![]));
             }

@@ -1,4 +1,4 @@
-//! The executor of a part: a state machine without threads, clocks or channels.
+//! The executor of one subgraph: a state machine without threads, clocks or channels.
 //!
 //! It is told what happened ([`start`](Executor::start), [`arrived`](Executor::arrived),
 //! [`loaded`](Executor::loaded), [`done`](Executor::done), [`decided`](Executor::decided)) and
@@ -7,24 +7,27 @@
 //! whatever order completions and messages come in, each node of a live block runs once in each
 //! iteration, with the same inputs.
 //!
-//! A frame that runs is an *instance*, with a ring of states of iterations: as many as the window of its loop. An iteration counts the nodes of its
-//! live blocks that have not finished; it is over when none is left and all iterations before it are over. Instances and their rings
-//! are used again by later runs of the same loop, so a step that has warmed up takes no memory for them.
+//! A running frame is an *instance* with a ring of iteration states, at most as many as the window
+//! of its loop. An iteration counts the unfinished nodes of its live blocks. It ends when none is
+//! left and all earlier iterations have ended. Later runs of the same loop reuse instances and
+//! their rings, so a step allocates nothing for them after warm-up.
 
 use super::{BlockId, EdgeId, FlowOp, Frame, FrameId, KernelId, LoopId, NodeId, Part, PartId, Sink, Source, Target};
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// The numbers of the iterations of all loops around something, outermost first. With an edge it is the key of a rendezvous.
+/// The iteration numbers of all enclosing loops, outermost first. With an edge, it is the
+/// rendezvous key.
 pub(crate) type Tag = SmallVec<[u64; 4]>;
 
-/// What one part tells another.
+/// A message from one device's executor to another's.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Message<V> {
     /// A value.
     Value { edge: EdgeId, tag: Tag, value: V },
-    /// The sender has finished so many iterations of a loop. The tag is that of what is around the loop.
+    /// The number of iterations of a loop that the sender has finished. `tag` identifies the
+    /// iterations around the loop.
     Credit { of: LoopId, tag: Tag, finished: u64 },
 }
 
@@ -32,24 +35,24 @@ pub(crate) enum Message<V> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TaskId(u32);
 
-/// What is to be done.
+/// An action requested of the driver.
 #[derive(Debug)]
 pub(crate) enum Action<V> {
     /// Bring what the step begins with to the device, and say when it is [there](Executor::loaded).
     Load { task: TaskId, source: Source },
-    /// Read a predicate, and say what it [decided](Executor::decided).
+    /// Read a predicate and report its value to [`decided`](Executor::decided).
     Read { task: TaskId, predicate: V },
-    /// Run a kernel, and say when it is [done](Executor::done).
+    /// Run a kernel and report its results to [`done`](Executor::done).
     Run { task: TaskId, kernel: KernelId, inputs: Vec<V> },
-    /// Hand a message to another part.
+    /// Send a message to another subgraph.
     Send { to: PartId, message: Message<V> },
-    /// Keep a result of the step.
+    /// Store a result of the step.
     Give { sink: Sink, value: V },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    /// Nobody knows yet whether it runs.
+    /// Not known yet.
     Waiting,
     Live,
     Dead,
@@ -58,19 +61,19 @@ enum Life {
 /// The state of one iteration.
 #[derive(Debug)]
 struct Iteration<V> {
-    /// For each node of the frame how much it still needs.
+    /// The number of unsatisfied dependencies of each node of the frame.
     needs: Vec<u32>,
-    /// Inputs that have come and are not used yet.
+    /// Inputs that have arrived and are not consumed yet.
     inputs: Vec<Option<V>>,
-    /// For each block of the frame.
+    /// The state of each block of the frame.
     life: Vec<Life>,
-    /// The instances of the frames inside that are running.
+    /// The running instances of nested frames.
     inner: Vec<Option<Instance>>,
-    /// Nodes of live blocks that have not finished.
+    /// Number of unfinished nodes in live blocks.
     remaining: u32,
 }
 
-/// An index into the instances.
+/// Index of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Instance(u32);
 
@@ -84,24 +87,24 @@ impl Instance {
 #[derive(Debug)]
 struct Running<V> {
     frame: FrameId,
-    /// The instance and the iteration in which it was begun.
+    /// The parent instance and the iteration in which this one began.
     parent: Option<(Instance, u64)>,
-    /// The iterations around it.
+    /// The iterations around this instance.
     tag: Tag,
     ring: Vec<Iteration<V>>,
-    /// The oldest iteration that is not over, and the one after the last that has begun.
+    /// The oldest unfinished iteration. `next` is one past the last iteration begun.
     first: u64,
     next: u64,
-    /// Whether the next iteration is to begin when it may.
+    /// Whether an iteration is waiting for the window.
     wants_next: bool,
     /// Whether the predicate has been false.
     ended: bool,
-    /// What goes into the next iteration, while that may not begin.
+    /// Inputs of the next iteration, held until it begins.
     for_next: Vec<(Target, V)>,
     constants: Vec<Option<V>>,
-    /// How many iterations each follower has finished.
+    /// Number of iterations that each follower has finished.
     finished: Vec<u64>,
-    /// How many were reported to the leader.
+    /// Number of finished iterations reported to the leader.
     reported: u64,
 }
 
@@ -118,7 +121,7 @@ impl<V> Iteration<V> {
 }
 
 impl<V> Running<V> {
-    /// Makes the ring one of `n` states; those of running iterations stay.
+    /// Resizes the ring to `n` states and keeps the states of running iterations.
     fn grow(&mut self, frame: &Frame, n: usize) {
         let old = self.ring.len() as u64;
         let mut ring: Vec<Iteration<V>> = (0..n).map(|_| Iteration::new(frame)).collect();
@@ -130,7 +133,7 @@ impl<V> Running<V> {
     }
 }
 
-/// A node that has all it needs.
+/// A node whose dependencies are all satisfied.
 #[derive(Clone, Copy, Debug)]
 struct Ready {
     instance: Instance,
@@ -138,24 +141,24 @@ struct Ready {
     node: NodeId,
 }
 
-/// The executor of one part, for one step after another.
+/// The executor of one subgraph. It runs one step at a time and is reusable.
 #[derive(Debug)]
 pub(crate) struct Executor<V> {
     part: Arc<Part>,
     state: State<V>,
 }
 
-/// What changes.
+/// The mutable state of an executor. The subgraph itself is shared and immutable.
 #[derive(Debug)]
 struct State<V> {
     instances: Vec<Running<V>>,
-    /// Of each frame the instances that nothing uses.
+    /// The unused instances of each frame.
     free: Vec<Vec<Instance>>,
     ready: VecDeque<Ready>,
     actions: VecDeque<Action<V>>,
     tasks: Vec<Option<Ready>>,
     free_tasks: Vec<u32>,
-    /// What arrived before its iteration began, by frame and tag.
+    /// Values that arrived before their iteration began, by frame and tag.
     early: Vec<HashMap<Tag, Vec<(NodeId, V)>>>,
     /// Empty vectors for the inputs of kernels. Each kernel takes one and gives one back with its
     /// results, so there are at most as many as kernels that ever ran at once.
@@ -163,11 +166,11 @@ struct State<V> {
     finished: bool,
 }
 
-/// The instance of the step: it is the first one.
+/// The instance of the step, which is always the first.
 const ROOT: Instance = Instance(0);
 
 impl<V: Clone> Executor<V> {
-    /// An executor that has nothing to do before it is started.
+    /// Returns an idle executor.
     pub(crate) fn new(part: Arc<Part>) -> Executor<V> {
         let state = State {
             instances: Vec::new(),
@@ -183,13 +186,17 @@ impl<V: Clone> Executor<V> {
         Executor { part, state }
     }
 
-    /// The part that it runs.
+    /// Returns the subgraph.
     #[cfg(test)]
     pub(crate) fn part(&self) -> &Part {
         &self.part
     }
 
-    /// Begins a step. Nothing of an earlier step may be left.
+    /// Begins a step.
+    ///
+    /// # Panics
+    ///
+    /// Panics if an earlier step is still running.
     pub(crate) fn start(&mut self) {
         let Executor { part, state } = self;
         assert_eq!(state.n_held(), 0, "an earlier step is still running");
@@ -202,23 +209,23 @@ impl<V: Clone> Executor<V> {
         }
     }
 
-    /// Whether the step has ended and everything that it made is given away.
+    /// Returns whether the step has ended and all of its actions were polled.
     pub(crate) fn is_finished(&self) -> bool {
         self.state.finished && self.state.actions.is_empty()
     }
 
-    /// How many values, running kernels and running frames there are: none when a step has ended.
+    /// Returns the number of values, running kernels and running frames. It is zero after a step.
     pub(crate) fn n_held(&self) -> usize {
         self.state.n_held()
     }
 
-    /// The largest number of iterations of one loop for whose states there is memory: what windows bound.
+    /// Returns the largest number of iteration states allocated for one loop, which windows bound.
     #[cfg(test)]
     pub(crate) fn largest_ring(&self) -> usize {
         self.state.instances.iter().map(|i| i.ring.len()).max().unwrap_or(0)
     }
 
-    /// What is to be done next; nothing until something happens if there is none.
+    /// Returns the next action, or `None` if there is none until another event arrives.
     pub(crate) fn poll(&mut self) -> Option<Action<V>> {
         let Executor { part, state } = self;
         loop {
@@ -230,7 +237,7 @@ impl<V: Clone> Executor<V> {
         }
     }
 
-    /// A message came from another part.
+    /// Handles a message from another subgraph.
     pub(crate) fn arrived(&mut self, from: PartId, message: Message<V>) {
         let Executor { part, state } = self;
         match message {
@@ -247,11 +254,11 @@ impl<V: Clone> Executor<V> {
             }
             Message::Credit { of, tag, finished } => {
                 let frame = part.frame_of[of.index()].expect("a leader takes part in its loop");
-                // The loop may have ended here meanwhile.
+                // The loop may have ended here in the meantime.
                 let Some(instance) = state.find_instance(part, frame, &tag) else { return };
                 let follower = part.frames[frame.index()].followers.iter().position(|&p| p == from);
                 let follower = follower.expect("only followers give credit");
-                // Credits may overtake each other on their way.
+                // Credits may arrive out of order.
                 let known = &mut state.instances[instance.index()].finished[follower];
                 *known = finished.max(*known);
                 state.begin_next(part, instance);
@@ -259,13 +266,13 @@ impl<V: Clone> Executor<V> {
         }
     }
 
-    /// The iterations in which a kernel runs.
+    /// Returns the iterations in which a task runs.
     pub(crate) fn tag_of(&self, task: TaskId) -> Tag {
         let ready = self.state.tasks[task.0 as usize].expect("the kernel runs");
         self.state.tag(ready.instance, ready.iteration)
     }
 
-    /// A predicate was read.
+    /// Handles the value of a predicate.
     pub(crate) fn decided(&mut self, task: TaskId, truth: bool) {
         let Executor { part, state } = self;
         let ready = state.end_task(task);
@@ -295,7 +302,7 @@ impl<V: Clone> Executor<V> {
         state.complete(part, ready);
     }
 
-    /// Forgets the step, in whatever state it is. Kernels that still run must not be reported any more.
+    /// Discards the step in any state. Running kernels must not be reported afterwards.
     pub(crate) fn abandon(&mut self) {
         *self = Executor::new(self.part.clone());
         self.state.finished = true;
@@ -370,7 +377,7 @@ impl<V: Clone> State<V> {
             FlowOp::EnterConstant { frame, constant } => {
                 let value = self.take(part, ready);
                 let frame = &part.frames[frame.index()];
-                // The loop has ended already if nothing that ran needed the value.
+                // The loop may have ended already, if no node that ran needed the value.
                 if let Some(inner) = self.state(instance, iteration).inner[frame.position as usize] {
                     let running = &mut self.instances[inner.index()];
                     running.constants[constant as usize] = Some(value.clone());
@@ -400,7 +407,7 @@ impl<V: Clone> State<V> {
         self.complete(part, ready);
     }
 
-    /// A node begins to run elsewhere.
+    /// Registers a node that the driver runs.
     fn begin_task(&mut self, ready: Ready) -> TaskId {
         let task = self.free_tasks.pop().unwrap_or_else(|| {
             self.tasks.push(None);
@@ -415,7 +422,7 @@ impl<V: Clone> State<V> {
         self.tasks[task.0 as usize].take().expect("a task is done once")
     }
 
-    /// Does what a switch does when its predicate is known.
+    /// Executes a switch whose predicate is known.
     fn switch(&mut self, part: &Part, Ready { instance, iteration, node }: Ready, truth: bool) {
         let (then, otherwise, is_loop) = match part.nodes[node.index()].op {
             FlowOp::Switch { then, otherwise } => (then, otherwise, false),
@@ -437,7 +444,7 @@ impl<V: Clone> State<V> {
         }
     }
 
-    /// A node has finished.
+    /// Handles the completion of a node.
     fn complete(&mut self, part: &Part, Ready { instance, iteration, node }: Ready) {
         for &later in &part.nodes[node.index()].before {
             self.lessen(part, instance, iteration, later);
@@ -449,7 +456,7 @@ impl<V: Clone> State<V> {
         }
     }
 
-    /// The only input of a node.
+    /// Returns the only input of a node.
     fn take(&mut self, part: &Part, Ready { instance, iteration, node }: Ready) -> V {
         let slot = part.nodes[node.index()].inputs.start as usize;
         self.state(instance, iteration).inputs[slot].take().expect("a node runs when its inputs have come")
@@ -476,7 +483,7 @@ impl<V: Clone> State<V> {
         self.lessen(part, instance, iteration, to.node);
     }
 
-    /// One thing less that a node needs.
+    /// Marks one dependency of a node as satisfied, and queues the node when none is left.
     fn lessen(&mut self, part: &Part, instance: Instance, iteration: u64, node: NodeId) {
         let first = part.frames[self.instances[instance.index()].frame.index()].nodes.start;
         let needs = &mut self.state(instance, iteration).needs[(node.0 - first) as usize];
@@ -527,7 +534,7 @@ impl<V: Clone> State<V> {
         tag
     }
 
-    /// A new run of a frame.
+    /// Returns a new or reused instance of a frame.
     fn instance(&mut self, part: &Part, frame: FrameId, parent: Option<(Instance, u64)>, tag: Tag) -> Instance {
         let data = &part.frames[frame.index()];
         if let Some(instance) = self.free[frame.index()].pop() {
@@ -565,12 +572,12 @@ impl<V: Clone> State<V> {
         }
     }
 
-    /// Begins the next iteration of a running frame.
+    /// Begins the next iteration of an instance.
     fn begin_iteration(&mut self, part: &Part, instance: Instance) {
         let running = &mut self.instances[instance.index()];
         let (id, frame) = (running.frame, &part.frames[running.frame.index()]);
         let iteration = running.next;
-        // The ring grows to the number of iterations that ever ran at once, which the window bounds.
+        // The ring grows to the maximum number of concurrent iterations, which the window bounds.
         let alive = (iteration + 1 - running.first) as usize;
         if alive > running.ring.len() {
             running.grow(frame, (2 * alive).min(frame.window as usize));
@@ -602,7 +609,7 @@ impl<V: Clone> State<V> {
         }
     }
 
-    /// Ends the iterations that are over, and the frame if they were the last.
+    /// Ends finished iterations, and the frame if the last one has ended.
     fn retire(&mut self, part: &Part, instance: Instance) {
         let running = &mut self.instances[instance.index()];
         let frame = &part.frames[running.frame.index()];
@@ -637,7 +644,7 @@ impl<V: Clone> State<V> {
         self.begin_next(part, instance);
     }
 
-    /// The running instance of a frame in the iterations that a tag names.
+    /// Returns the running instance of a frame in the iterations given by `tag`.
     fn find_instance(&self, part: &Part, frame: FrameId, tag: &[u64]) -> Option<Instance> {
         let data = &part.frames[frame.index()];
         let Some(parent) = data.parent else {
@@ -648,7 +655,7 @@ impl<V: Clone> State<V> {
         running.ring[iteration as usize % running.ring.len()].inner[data.position as usize]
     }
 
-    /// The running iteration of a frame that a tag names.
+    /// Returns the running iteration of a frame given by `tag`.
     fn find(&self, part: &Part, frame: FrameId, tag: &[u64]) -> Option<(Instance, u64)> {
         if part.frames[frame.index()].parent.is_none() {
             return self.find_instance(part, frame, tag).map(|root| (root, 0));

@@ -1,4 +1,4 @@
-//! A partition as text.
+//! Textual representation of a partition.
 
 use super::{FlowOp, Frame, Part, PartId, Partition};
 use crate::place::Crossing;
@@ -6,7 +6,7 @@ use anabranch_dsl::Graph;
 use std::fmt::Write;
 
 impl Partition {
-    /// What is sent between devices.
+    /// Returns the transfers between devices.
     pub(crate) fn crossings(&self) -> impl Iterator<Item = Crossing> {
         let device = |part: PartId| self.parts[part.index()].device;
         self.edges.iter().map(move |edge| Crossing {
@@ -17,7 +17,7 @@ impl Partition {
         })
     }
 
-    /// The parts: for each device its kernels with what they compute, what it sends, and the loops that it takes part in.
+    /// Lists the kernels, transfers and loops of each subgraph.
     pub(crate) fn explain(&self, graph: &Graph, devices: &[String]) -> String {
         let mut text = String::new();
         for (p, part) in self.parts.iter().enumerate() {

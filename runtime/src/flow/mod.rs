@@ -1,36 +1,45 @@
-//! One graph over several devices: lowered, cut into a part for each device, and run by one executor for each.
+//! Partitioning of one graph over several devices, and the executors that run the subgraphs.
 //!
 //! ```text
 //! Graph + device of each node --partition--> Partition: a Part for each device, edges between them
 //!                                                │
-//!                     driver: threads, clock  ◀──┴──▶  Executor of each part: a pure state machine
+//!              driver: threads, clock  ◀─────────┴──▶  Executor of each part: a pure state machine
 //! ```
 //!
-//! A part is a flat list of [`PartNode`]s in *blocks* and *frames*. What lies on one device and hangs together is one node,
-//! [`FlowOp::Compute`], and is compiled as a whole; control flow that spans devices is lowered to `Switch`, `Merge`, `Enter`, `Exit` and
-//! `NextIteration` (EuroSys'18, section 4). Because the graph was structured, these say less than they do in TensorFlow, and do it sooner:
+//! A subgraph ([`Part`]) is a flat list of [`PartNode`]s, grouped into *blocks* and *frames*.
+//! Connected nodes of one device form one node, [`FlowOp::Compute`], which is compiled as a unit.
+//! Control flow that spans devices is lowered to `Switch`, `Merge`, `Enter`, `Exit` and
+//! `NextIteration` (EuroSys'18, section 4). Because the source graph is structured, these
+//! operations are simpler than in TensorFlow:
 //!
-//! - A **block** is what runs or does not run together: a branch, a condition of a loop, a body. Each device that takes part in a construct
-//!   has its blocks, and one `Switch` for the whole of it that learns the predicate. A value that is used in a branch goes to its users in the branch directly,
-//!   and is dropped where the branch is dead. So deadness is a bit for each block, not a token for each edge; it costs nothing to
-//!   pass over a dead branch, and nothing crosses between devices for it but the predicate, once for each device.
-//! - A **frame** is the step or a running loop. Each device that takes part in a loop has the control loop of the paper's Figure 6: its
-//!   `Switch` learns the predicate of iteration `k` and begins iteration `k + 1`, or lets the values go to the exits. There is no coordinator and
-//!   no barrier: a device runs ahead as far as the window allows.
-//! - The **window** of a loop, its `parallel_iterations`, holds over all devices: the one that computes the predicate begins an iteration only
-//!   when all others have finished the one that lies so many before it. They report this from time to time (a *credit*). So the memory of a loop
-//!   is bounded on each device by what the window's iterations need, however unequal the devices are.
-//! - A loop in a dead branch is never begun, so there are no dead exits.
+//! - A **block** is a set of nodes that run or are skipped together: a branch, a loop condition or
+//!   a loop body. Each device that participates in a construct has its own blocks and one `Switch`
+//!   for the whole construct, which reads the predicate. A value used in a branch is delivered
+//!   directly to its users there and is dropped if the branch is dead. Deadness is therefore one
+//!   bit per block rather than a token per edge. Skipping a dead branch costs nothing, and only the
+//!   predicate crosses devices for it, once per device.
+//! - A **frame** is the step or a running loop. Each device that participates in a loop has the
+//!   control loop of Figure 6 of the paper: its `Switch` reads the predicate of iteration `k`, then
+//!   either starts iteration `k + 1` or releases the values to the exits. There is no coordinator
+//!   and no barrier: a device runs ahead as far as the window allows.
+//! - The **window** of a loop is its `parallel_iterations` and holds across all devices. The device
+//!   that computes the predicate starts iteration `k` only when every other device has finished
+//!   iteration `k - window`. The others report their progress periodically (a *credit*). The memory
+//!   of a loop is thus bounded on each device by the iterations in the window, however unequal the
+//!   devices are.
+//! - A loop in a dead branch is never started, so there are no dead exits.
 //!
 //! Invariants:
 //!
-//! - F1. A device that takes part in a construct takes part in all that contain it.
-//! - F2. A value goes to another device at most once for each time that it is computed, and only if a branch that is taken there uses it.
-//! - F3. What a loop captures enters it once, not in each iteration.
-//! - F4. Clusters do not wait for each other in a circle: each has a level, and depends on lower levels only.
-//! - F5. Effects that the user sees (prints, assertions beside prints) are on one device, in the order of the program.
+//! - F1. A device that participates in a construct participates in every construct around it.
+//! - F2. A value is sent to another device at most once per computation, and only if a taken branch
+//!   there uses it.
+//! - F3. A capture of a loop enters the loop once, not in each iteration.
+//! - F4. Clusters have no cyclic dependencies: each has a level and depends only on lower levels.
+//! - F5. Observable effects (prints, and assertions in graphs that print) are on one device, in
+//!   program order.
 //!
-//! Nothing here knows threads, clocks or sockets but `driver`.
+//! Only `driver` deals with threads, clocks or sockets.
 
 mod build;
 pub(crate) mod driver;
@@ -53,80 +62,82 @@ use std::sync::Arc;
 pub(crate) use partition::{Options, partition};
 
 id! {
-    /// A part of a partition: what one device runs.
+    /// Index of a subgraph in a partition: the part that one device runs.
     PartId, "part"
 }
 id! {
-    /// A node of a part.
+    /// Index of a node in a subgraph.
     NodeId, "n"
 }
 id! {
-    /// A block of a part.
+    /// Index of a block in a subgraph.
     BlockId, "block"
 }
 id! {
-    /// A frame of a part; the first is the step.
+    /// Index of a frame in a subgraph. Index 0 is the step.
     FrameId, "frame"
 }
 id! {
-    /// A value that goes from one part to another.
+    /// Index of a cross-device transfer of one value.
     EdgeId, "edge"
 }
 id! {
-    /// A loop that several parts run together.
+    /// Index of a loop that several subgraphs run together.
     LoopId, "loop"
 }
 id! {
-    /// A graph that a part computes as a whole.
+    /// Index of a kernel in a subgraph.
     KernelId, "kernel"
 }
 
-/// What a node of a part does.
+/// The operation of a [`PartNode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlowOp {
-    /// `() -> value`: what the step begins with.
+    /// `() -> value`: an input or variable that the step reads.
     Source(Source),
-    /// `(value)`: what the step ends with.
+    /// `(value)`: an output or variable that the step writes.
     Sink(Sink),
     /// `(values) -> values`: runs a kernel.
     Compute(KernelId),
-    /// `(value)`: sends it to another part.
+    /// `(value)`: sends a value to another subgraph.
     Send { edge: EdgeId, to: PartId },
-    /// `() -> value`: what another part sent. Its input comes by a message.
+    /// `() -> value`: receives a value from another subgraph. A message delivers its input.
     Recv(EdgeId),
     /// `(predicate)`: makes one of two blocks live and the other dead.
     Switch { then: BlockId, otherwise: BlockId },
-    /// `(predicate)`: the same for the body and the exits of a loop. If it is true, the next iteration begins, too.
+    /// `(predicate)`: chooses between the body and the exits of a loop. If the predicate is true,
+    /// the next iteration also begins.
     LoopSwitch { body: BlockId, exits: BlockId },
-    /// `(value) -> value`: passes on the one input that comes: from the branch that was taken, or from outside of the loop in its first
-    /// iteration and from the iteration before in all others.
+    /// `(value) -> value`: forwards the one input that arrives. In a conditional it comes from the
+    /// taken branch. In a loop it comes from outside in the first iteration and from the previous
+    /// iteration afterwards.
     Merge,
-    /// `(value) -> value`: gives what a branch yields to the merge.
+    /// `(value) -> value`: passes a value that a branch yields to the merge.
     Yield,
-    /// `()`: begins the inner frame, and is done when that is.
+    /// `()`: begins the inner frame, and completes when that frame ends.
     Loop(FrameId),
-    /// `(value) -> value`: brings a value into the first iteration of the frame.
+    /// `(value) -> value`: passes a value into the first iteration of the frame.
     Enter(FrameId),
-    /// `(value) -> value`: brings a value into all iterations of the frame.
+    /// `(value) -> value`: passes a value into every iteration of the frame.
     EnterConstant { frame: FrameId, constant: u32 },
-    /// `(value) -> value`: brings a value out of the frame.
+    /// `(value) -> value`: passes a value out of the frame.
     Exit,
-    /// `(value) -> value`: brings a value into the next iteration.
+    /// `(value) -> value`: passes a value to the next iteration.
     NextIteration,
-    /// `()`: computes nothing. Effects are put into order by it: it stands after some and before others.
+    /// `()`: computes nothing. It orders effects: it runs after some nodes and before others.
     Order,
 }
 
-/// What a step is given.
+/// A value that a step reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Source {
     /// An input of the graph.
     Input(u32),
-    /// The present value of a variable.
+    /// The current value of a variable.
     Var(VarId),
 }
 
-/// What a step gives.
+/// A value that a step writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Sink {
     /// An output of the graph.
@@ -139,111 +150,113 @@ pub(crate) enum Sink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) node: NodeId,
-    /// Index in the inputs of an iteration of the node's frame.
+    /// Index of the input slot within an iteration of the node's frame.
     pub(crate) slot: u32,
 }
 
-/// A node of a part.
+/// A node of a subgraph.
 #[derive(Clone, Debug)]
 pub(crate) struct PartNode {
     pub(crate) op: FlowOp,
     pub(crate) block: BlockId,
-    /// Its inputs, as slots of an iteration of its frame.
+    /// The input slots of this node within an iteration of its frame.
     pub(crate) inputs: Range<u32>,
-    /// What must have come before it runs: its inputs (one, of a merge), the nodes that it stands after, and its block.
+    /// Number of dependencies: the inputs (one for a merge), the nodes ordered before this one, and
+    /// the activation of its block.
     pub(crate) needs: u32,
-    /// The users of each of its results. Of an exit they are in the outer frame, of what enters in the inner one.
+    /// The users of each result. Users of an exit are in the outer frame, users of an enter in the
+    /// inner one.
     pub(crate) users: Vec<Vec<Target>>,
-    /// The nodes of its frame that stand after it without using a result.
+    /// Nodes of the same frame that run after this one without using a result.
     pub(crate) before: Vec<NodeId>,
-    /// The node of the graph that it was made for.
+    /// The graph node that this node was created for.
     pub(crate) origin: Option<Node>,
-    /// Which of the node's loop variables or results it passes on.
+    /// Index of the loop variable or result of `origin` that this node forwards.
     #[cfg_attr(not(test), expect(dead_code, reason = "only what takes partitions back has to know"))]
     pub(crate) position: u32,
 }
 
-/// Nodes that run together.
+/// Nodes that run or are skipped together.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) frame: FrameId,
     pub(crate) nodes: Range<u32>,
-    /// The slots of its nodes.
+    /// The input slots of the nodes.
     pub(crate) slots: Range<u32>,
-    /// All blocks inside of it that are of the same frame.
+    /// All nested blocks of the same frame.
     pub(crate) inner: Vec<BlockId>,
 }
 
 /// The step, or a loop.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
-    /// The loop; none for the step.
+    /// The loop, or `None` for the step.
     pub(crate) of: Option<LoopId>,
     pub(crate) parent: Option<FrameId>,
-    /// Position among the frames that its parent contains.
+    /// Index among the frames nested directly in the parent.
     pub(crate) position: u32,
-    /// Number of frames that are directly in it.
+    /// Number of frames nested directly in this one.
     pub(crate) n_inner: u32,
     pub(crate) nodes: Range<u32>,
     pub(crate) blocks: Range<u32>,
     pub(crate) n_slots: u32,
-    /// The node of the outer frame that begins it.
+    /// The node of the outer frame that begins this frame.
     pub(crate) begun_by: Option<NodeId>,
-    /// The nodes of the outer frame that bring values into it.
+    /// Nodes of the outer frame that pass values into this frame.
     pub(crate) enters: Vec<NodeId>,
-    /// The users of each value that enters all iterations.
+    /// The users of each loop-invariant value.
     pub(crate) constants: Vec<Vec<Target>>,
-    /// How many iterations may run at once.
+    /// Maximum number of concurrent iterations.
     pub(crate) window: u32,
-    /// The other parts that run the loop, on the part that computes its predicate.
+    /// The other subgraphs that run the loop. Set only in the one that computes the predicate.
     pub(crate) followers: Vec<PartId>,
-    /// The part that computes the predicate, on the others.
+    /// The subgraph that computes the predicate. Set only in the others.
     pub(crate) leader: Option<PartId>,
 }
 
-/// What one device runs.
+/// The subgraph of one device.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) device: DeviceId,
     pub(crate) nodes: Vec<PartNode>,
     pub(crate) blocks: Vec<Block>,
-    /// The first is the step.
+    /// All frames. The first is the step.
     pub(crate) frames: Vec<Frame>,
-    /// For each loop of the partition its frame here, if it has one.
+    /// The frame of each loop of the partition, or `None` if this device does not participate.
     pub(crate) frame_of: Vec<Option<FrameId>>,
     pub(crate) kernels: Vec<KernelGraph>,
-    /// The node that receives each value which comes from another part.
+    /// The `Recv` node of each incoming edge.
     pub(crate) receivers: HashMap<EdgeId, NodeId>,
 }
 
-/// What a part computes as a whole.
+/// A graph that a device compiles and runs as a unit.
 #[derive(Clone, Debug)]
 pub(crate) struct KernelGraph {
-    /// Its inputs and outputs may be stacks and lists.
+    /// The graph to compile. Its inputs and outputs may be stacks and lists.
     pub(crate) graph: Graph,
-    /// The nodes of the whole graph that it is made of, and those constants that it has copies of.
+    /// The nodes of the whole graph in this kernel, including the constants copied into it.
     pub(crate) members: Vec<Node>,
 }
 
-/// A value that goes from part to part.
+/// A value sent from one subgraph to another.
 #[derive(Clone, Debug)]
 pub(crate) struct Edge {
     pub(crate) value: Value,
     pub(crate) ty: Type,
     pub(crate) from: PartId,
     pub(crate) to: PartId,
-    /// The region that it is sent in, each time that runs.
+    /// The region whose execution sends the value.
     pub(crate) sent_in: Region,
 }
 
-/// A loop over several parts.
+/// A loop that spans several subgraphs.
 #[derive(Clone, Debug)]
 pub(crate) struct LoopInfo {
     pub(crate) node: Node,
     pub(crate) leader: PartId,
 }
 
-/// A graph cut into parts.
+/// A graph divided into subgraphs, one per device.
 #[derive(Clone, Debug)]
 pub(crate) struct Partition {
     pub(crate) parts: Vec<Arc<Part>>,

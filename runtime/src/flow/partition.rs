@@ -1,16 +1,22 @@
-//! Cutting a graph into parts: the graph and the device of each node in, a [`Partition`] out.
+//! Partitioning: turns a graph and the device of each node into a [`Partition`].
 //!
-//! 1. *Homes*: each value is made in one part. A loop variable lives where its next value is made, a result of a branch where one of its
-//!    arms makes it; stacks and lists, which share a part with all that works on them, stay there; inputs of the graph are everywhere.
-//! 2. *Uses*: which part needs which value in which block. A part that sends a value in a branch takes part in that branch, and so
-//!    needs its predicate: this is repeated until nothing is added.
-//! 3. *Clusters*: nodes of one block and part with one level are one kernel if they hang together. The level of a node counts, on
-//!    the longest way to it, how often a value changes the part, goes through a lowered construct, or is used after it was also sent to another part;
-//!    an effect that has a place in the order lies above the one before it. So clusters do not wait for each other in a circle, and a send does not
-//!    wait for what its own part makes of the value. What is needed for a value that another part waits for is not held up by what is not.
-//! 4. *Nodes*: the parts, block by block; then what sends and receives; then who gives what to whom.
+//! 1. *Homes*: each value is computed in one subgraph. A loop variable belongs to the subgraph that
+//!    computes its next value, a result of a conditional to one whose branch computes it. Stacks
+//!    and lists share a subgraph with all operations on them. Inputs of the graph are available
+//!    everywhere.
+//! 2. *Uses*: which subgraph needs which value in which block. A subgraph that sends a value in a
+//!    branch participates in that branch and so needs its predicate. This step repeats until
+//!    nothing is added.
+//! 3. *Clusters*: connected nodes of one block, subgraph and level form one kernel. The level of a
+//!    node is the maximum over all paths to it of the number of times that a value changes
+//!    subgraph, passes through a lowered construct, or is used after it was also sent to another
+//!    subgraph. An ordered effect has a higher level than the previous one. Clusters therefore have
+//!    no cyclic dependencies, and a send does not wait for local users of the value. Nodes that
+//!    compute a value another subgraph waits for are separated from nodes that do not.
+//! 4. *Nodes*: creates the nodes block by block, then sends and receives, then connects them.
 //!
-//! A use of a value in a branch sends it in this branch. If two constructs that may both run need it, it is sent once, before them.
+//! A value used in a branch is sent within that branch. If two constructs that may both run need
+//! it, it is sent once, before them.
 
 use super::{PartId, Partition};
 use crate::disjoint_sets::DisjointSets;
@@ -19,14 +25,15 @@ use anabranch_dsl::Graph;
 use anabranch_dsl::ir::{CallKind, Node, Op, Region, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// How to cut.
+/// Options of the partitioner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// Every node by itself, and all control flow lowered, even where one device has it all.
+    /// Makes each node its own kernel and lowers all control flow, even within one device.
     pub(crate) lower_everything: bool,
-    /// All control flow lowered, even where one device has it all: what a kernel takes then follows from its graph.
+    /// Lowers all control flow, even within one device, so that the cost of a kernel follows from
+    /// its graph.
     pub(crate) lower_control: bool,
-    /// How many iterations of a loop may run at once.
+    /// Maximum number of concurrent iterations of a loop.
     pub(crate) parallel_iterations: u32,
 }
 
@@ -36,21 +43,21 @@ impl Default for Options {
     }
 }
 
-/// A block before it has a number: a region that runs or does not, or the exits of a loop.
+/// A block before it has an index: a region, or the exits of a loop.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) enum Place {
     Region(Region),
     Exits(Node),
 }
 
-/// Where a value is made.
+/// The subgraph that computes a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Home {
     Everywhere,
     In(PartId),
 }
 
-/// Cuts a graph that was placed.
+/// Partitions a graph according to its placement.
 pub(crate) fn partition(graph: &Graph, placement: &Placement, options: Options) -> Partition {
     let mut cut = Cut::new(graph, placement, options);
     cut.homes(graph.root());
@@ -62,27 +69,28 @@ pub(crate) fn partition(graph: &Graph, placement: &Placement, options: Options) 
 pub(super) struct Cut<'g> {
     pub(super) graph: &'g Graph,
     pub(super) options: Options,
-    /// The device of each part.
+    /// The device of each subgraph.
     pub(super) devices: Vec<DeviceId>,
-    /// The part that was chosen for a node.
+    /// The subgraph chosen for each node.
     pub(super) part: Vec<PartId>,
     /// Nodes whose regions are lowered.
     pub(super) split: Vec<bool>,
-    /// Whether prints are in order, and with them assertions; if so, for each node whether it or something inside is one.
+    /// Whether each node is, or contains, an ordered effect. Effects are ordered if there are
+    /// prints; assertions are then ordered with them.
     pub(super) ordered: Vec<bool>,
-    /// The value that a parameter of a branch, a body or a call stands for, and the one that a result of a call is.
+    /// The value that each region parameter or call result stands for.
     pub(super) alias: Vec<Option<Value>>,
     pub(super) home: Vec<Option<Home>>,
-    /// For each place that is lowered, the place around it, and the node between them.
+    /// The enclosing place of each lowered place, and the construct between them.
     pub(super) around: HashMap<Place, (Place, Node)>,
-    /// For a value that is made in a lowered place, that place.
+    /// The lowered place in which each value is computed.
     pub(super) made_in: Vec<Option<Place>>,
-    /// The parts that take part in a construct.
+    /// The subgraphs that participate in each construct.
     pub(super) members: BTreeMap<Node, BTreeSet<PartId>>,
     pub(super) uses: BTreeMap<(Value, PartId), BTreeSet<Place>>,
-    /// Values that enter all iterations of a loop, by loop and part.
+    /// Captures of each loop, by loop and subgraph.
     pub(super) constants: BTreeMap<(Node, PartId), BTreeSet<Value>>,
-    /// The nodes of each cluster, in program order, and the cluster of each node.
+    /// The nodes of each cluster in program order. `cluster_of` is the cluster of each node.
     pub(super) clusters: Vec<Vec<Node>>,
     pub(super) cluster_of: Vec<Option<usize>>,
 }
@@ -112,7 +120,7 @@ impl<'g> Cut<'g> {
             clusters: Vec::new(),
             cluster_of: vec![None; graph.n_nodes()],
         };
-        // F5: they are on one device already.
+        // F5: placement put all of these on one device.
         for effect in ordered_effects(graph) {
             cut.ordered[effect.index()] = true;
         }
@@ -120,7 +128,8 @@ impl<'g> Cut<'g> {
         cut
     }
 
-    /// Finds what is lowered; gives the parts of all nodes in a region, and whether effects are in it.
+    /// Determines which constructs are lowered. Returns the subgraphs of all nodes in a region, and
+    /// whether the region contains ordered effects.
     fn split(&mut self, region: Region) -> (BTreeSet<PartId>, bool) {
         let (mut parts, mut ordered) = (BTreeSet::new(), false);
         for &node in &self.graph.region(region).nodes {
@@ -129,7 +138,7 @@ impl<'g> Cut<'g> {
             }
             let data = self.graph.node(node);
             let mut inside = BTreeSet::from([self.part[node.index()]]);
-            // The gradient of a call does not run.
+            // The gradient region of a call does not run.
             let n_run = if matches!(data.op, Op::Call(_)) { 1 } else { data.regions.len() };
             for &inner in &data.regions[..n_run] {
                 let (parts, effects) = self.split(inner);
@@ -141,7 +150,8 @@ impl<'g> Cut<'g> {
             let split = !data.regions.is_empty() && !whole && lowered;
             self.split[node.index()] = split;
             if !split {
-                // What is not lowered is in one part, whatever was chosen for what is inside.
+                // A construct that is not lowered is in one subgraph, whatever was chosen for the
+                // nodes inside.
                 inside = BTreeSet::from([self.part[node.index()]]);
             }
             ordered |= self.ordered[node.index()];
@@ -150,7 +160,7 @@ impl<'g> Cut<'g> {
         (parts, ordered)
     }
 
-    /// The value that a value is, in the lowered graph.
+    /// Returns the value that defines `value` in the lowered graph.
     pub(super) fn resolve(&self, value: Value) -> Value {
         let mut value = value;
         while let Some(other) = self.alias[value.index()] {
@@ -159,7 +169,8 @@ impl<'g> Cut<'g> {
         value
     }
 
-    /// The place of a region. A call is no place of its own: what it runs, it always runs.
+    /// Returns the place of a region. A call has no place of its own because its region always
+    /// runs.
     pub(super) fn place(&self, region: Region) -> Place {
         let mut region = region;
         while let Some(owner) = self.graph.region(region).owner
@@ -170,7 +181,7 @@ impl<'g> Cut<'g> {
         Place::Region(region)
     }
 
-    /// Whether a node is copied into each kernel that uses it.
+    /// Returns whether a node is copied into each kernel that uses it.
     pub(super) fn is_copied(&self, node: Node) -> bool {
         matches!(self.graph.node(node).op, Op::Constant(_)) && !self.options.lower_everything
     }
@@ -185,7 +196,7 @@ impl<'g> Cut<'g> {
 
     // Homes.
 
-    /// Homes of what is made in a region whose parameters have theirs, or stand for others.
+    /// Sets the homes of the values in a region. The homes or aliases of its parameters are known.
     fn homes(&mut self, region: Region) {
         let (graph, place) = (self.graph, self.place(region));
         if region == graph.root() {
@@ -229,7 +240,7 @@ impl<'g> Cut<'g> {
                     for (i, &p) in graph.region(cond).params.iter().enumerate() {
                         self.alias[graph.region(body).params[i].index()] = Some(p);
                         if i < n {
-                            // Until the body has been seen.
+                            // Provisional: the home may change once the body has been processed.
                             let home = self.kept_in(data.operands[i]).unwrap_or(own);
                             self.here(p, Home::In(home), Place::Region(cond));
                         } else {
@@ -260,7 +271,7 @@ impl<'g> Cut<'g> {
         }
     }
 
-    /// The part in which a stack or list stays; none for tensors.
+    /// Returns the subgraph that owns a stack or list, or `None` for a tensor.
     fn kept_in(&self, value: Value) -> Option<PartId> {
         match self.home_of(self.resolve(value)) {
             Home::In(part) if self.graph.ty(value).as_tensor().is_none() => Some(part),
@@ -268,7 +279,7 @@ impl<'g> Cut<'g> {
         }
     }
 
-    /// The part that makes a value which is made inside of a region, and not in what is around it.
+    /// Returns the subgraph that computes `value`, or `None` if it is computed outside of `region`.
     fn made_inside(&self, region: Region, value: Value) -> Option<PartId> {
         let value = self.resolve(value);
         self.graph.producer(value)?;
@@ -282,7 +293,7 @@ impl<'g> Cut<'g> {
 
     // Uses.
 
-    /// The place at the root of the frame that a place is in.
+    /// Returns the root place of the frame that contains a place.
     fn frame_root(&self, place: Place) -> Place {
         let mut place = place;
         loop {
@@ -294,12 +305,12 @@ impl<'g> Cut<'g> {
         }
     }
 
-    /// Whether a place is the condition of a loop.
+    /// Returns whether a place is the condition of a loop.
     pub(super) fn begins_frame(&self, place: Place, node: Node) -> bool {
         place == Place::Region(self.graph.node(node).regions[0]) && matches!(self.graph.node(node).op, Op::While { .. })
     }
 
-    /// Notes that a part needs a value in a place; gives whether that is new.
+    /// Records that a subgraph needs a value in a place. Returns whether that is new.
     fn need(&mut self, value: Value, part: PartId, place: Place) -> bool {
         let value = self.resolve(value);
         let made_in = self.made_in[value.index()].expect("a value is made somewhere");
@@ -313,7 +324,7 @@ impl<'g> Cut<'g> {
         self.uses.entry((value, part)).or_default().insert(place) | new
     }
 
-    /// Makes a part take part in all constructs around a place; gives whether it did not in one of them.
+    /// Adds a subgraph to all constructs around a place. Returns whether it was new to one of them.
     fn join(&mut self, part: PartId, place: Place) -> bool {
         let (mut place, mut new) = (place, false);
         while let Some(&(outer, node)) = self.around.get(&place) {
@@ -323,7 +334,7 @@ impl<'g> Cut<'g> {
         new
     }
 
-    /// All uses, until there are no new ones.
+    /// Collects all uses, up to the fixed point.
     fn uses(&mut self) {
         let graph = self.graph;
         let mut regions = vec![graph.root()];
@@ -336,7 +347,7 @@ impl<'g> Cut<'g> {
                         self.join(own, place);
                     }
                     for &v in &data.operands {
-                        // An assignment is no kernel: it has no copies of constants.
+                        // An assignment is not a kernel, so it has no copies of constants.
                         match data.op {
                             Op::Assign(_) => _ = self.need(v, own, place),
                             _ => self.need_operand(v, own, place),
@@ -383,14 +394,14 @@ impl<'g> Cut<'g> {
         while self.uses_of_predicates() | self.uses_of_senders() {}
     }
 
-    /// A use as an operand of a kernel, which has copies of constants.
+    /// Records a use as an operand of a kernel, which contains copies of its constants.
     fn need_operand(&mut self, v: Value, part: PartId, place: Place) {
         if self.graph.producer(v).is_none_or(|n| !self.is_copied(n)) {
             self.need(v, part, place);
         }
     }
 
-    /// Each part that takes part in a construct needs its predicate.
+    /// Records that each subgraph of a construct needs its predicate.
     fn uses_of_predicates(&mut self) -> bool {
         let mut new = false;
         for (node, members) in self.members.clone() {
@@ -405,7 +416,7 @@ impl<'g> Cut<'g> {
         new
     }
 
-    /// What decides in a construct, and where it is used.
+    /// Returns the predicate of a construct and the place where it is used.
     fn predicate(&self, node: Node) -> Option<(Value, Place)> {
         let data = self.graph.node(node);
         match data.op {
@@ -415,7 +426,7 @@ impl<'g> Cut<'g> {
         }
     }
 
-    /// A part that sends a value in a place takes part there.
+    /// Records that a subgraph that sends a value in a place participates there.
     fn uses_of_senders(&mut self) -> bool {
         let mut new = false;
         for (value, part) in self.uses.keys().copied().collect::<Vec<_>>() {
@@ -430,10 +441,10 @@ impl<'g> Cut<'g> {
         new
     }
 
-    /// The places in which a value is sent to a part that uses it. One of them is live at most.
+    /// Returns the places in which a value is sent to a subgraph. At most one of them is live.
     pub(super) fn sent_in(&self, value: Value, part: PartId) -> Vec<Place> {
         let made_in = self.made_in[value.index()].expect("a value is made somewhere");
-        // From the place of each use up to where the value is made.
+        // The chain of places from each use up to the place that computes the value.
         let ways: Vec<Vec<Place>> = self.uses[&(value, part)]
             .iter()
             .map(|&place| {
@@ -455,7 +466,7 @@ impl<'g> Cut<'g> {
         if ways.iter().any(|way| way[0] == place) {
             return found.push(place);
         }
-        // The next place inside, on each way.
+        // The next inner place of each chain.
         let next = |way: &Vec<Place>| way[way.iter().position(|&p| p == place).expect("the way leads here") - 1];
         let inside: BTreeSet<Place> = ways.iter().map(next).collect();
         let constructs: BTreeSet<Node> = inside.iter().map(|p| self.around[p].1).collect();
@@ -472,17 +483,17 @@ impl<'g> Cut<'g> {
 
     fn clusters(&mut self) {
         let graph = self.graph;
-        // Values that another part waits for.
+        // Values that another subgraph waits for.
         let awaited: BTreeSet<Value> =
             self.uses.keys().filter(|&&(v, p)| self.home_of(v) != Home::In(p)).map(|&(v, _)| v).collect();
-        // Only nodes of one region are joined.
+        // Only nodes of the same region are joined.
         let mut sets = DisjointSets::new(graph.n_nodes());
         let mut regions = vec![graph.root()];
         while let Some(region) = regions.pop() {
             let nodes = &graph.region(region).nodes;
             regions.extend(nodes.iter().filter(|n| self.split[n.index()]).flat_map(|&n| self.lowered_regions(n)));
             let levels = self.levels(region, &awaited);
-            // What an awaited value is made of, as far as it is of the same level and part.
+            // Nodes that an awaited value depends on, within the same level and subgraph.
             let mut urgent: HashMap<Node, bool> = HashMap::new();
             let mut mark: BTreeSet<Value> = BTreeSet::new();
             for &node in nodes.iter().rev() {
@@ -536,15 +547,17 @@ impl<'g> Cut<'g> {
         if matches!(data.op, Op::Call(_)) { &data.regions[..1] } else { &data.regions }
     }
 
-    /// How often a value has changed the part, gone through a lowered construct or an effect, or been sent off, before each node of a region: what is sent is
-    /// not held up by what is made of it.
+    /// Returns the level of each node of a region: how often a value on a path to it has changed
+    /// subgraph, passed through a lowered construct or an effect, or been sent. A send is thus not
+    /// delayed by local users of the value.
     fn levels(&self, region: Region, awaited: &BTreeSet<Value>) -> HashMap<Node, u32> {
         let graph = self.graph;
         let mut levels: HashMap<Node, u32> = HashMap::new();
-        // Effects come one after the other.
+        // Effects run one after another.
         let mut last_effect = 0;
         for &node in &graph.region(region).nodes {
-            // What waits for other things than its operands, and what they wait for, is no part of a cluster.
+            // These nodes have dependencies besides their operands and are never part of a larger
+            // cluster.
             let apart = |n: Node| self.split[n.index()] || self.ordered[n.index()];
             let own = self.part[node.index()];
             let mut level = 0;

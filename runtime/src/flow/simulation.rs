@@ -1,17 +1,20 @@
-//! Partitions and executors under many schedules: random graphs, cut at random, whose work is complete in any order.
+//! Simulation of partitions and executors under many schedules.
 //!
-//! A number makes a graph with branches and loops in one another, with prints and assertions, chooses devices and windows, and for each of [`STEPS`]
-//! schedules what happens next each time: an executor does something, an input is there, a predicate was read, a message arrives (those of one
-//! sender may overtake each other), a kernel runs or is known to have run. At the end
+//! Each seed determines a random graph with nested branches and loops, prints and assertions, its
+//! devices and its windows. For each of [`STEPS`] schedules the simulation picks the next event at
+//! random: an executor acts, an input is loaded, a predicate is read, a message arrives (messages
+//! of one sender may overtake each other), a kernel runs, or its completion is reported. At the end
 //!
-//! - the outputs and what was printed are the interpreter's; or an assertion failed, as it did there: the same one, if there are prints, and else some one,
-//!   as assertions alone have no order,
-//! - no value was sent twice, none is on its way, and nothing is held by any executor,
-//! - no part has more states of an iteration than windows allow;
+//! - the outputs and the printed text are the interpreter's, or an assertion failed as it did in
+//!   the interpreter. With prints it must be the same assertion; without prints any one, because
+//!   assertions alone are unordered;
+//! - no value was sent twice, no message is in flight, and no executor holds anything;
+//! - no subgraph has more iteration states than its windows allow.
 //!
-//! and if the step ends in the middle, by an assertion, by the failure of a kernel, or by the caller, then nothing is held either, the error
-//! is that of the kernel, and the executors run the next step as if nothing had been. A wrong one is repeated by
-//! `ANABRANCH_SCHEDULE=n cargo test -p anabranch-runtime --lib schedules`. `ANABRANCH_SLOW=1` runs 120,000 schedules.
+//! If an assertion, a failing kernel or the caller ends the step early, then nothing is held
+//! either, the error is that of the kernel, and the executors run the next step normally. To repeat
+//! a failing seed, run `ANABRANCH_SCHEDULE=n cargo test -p anabranch-runtime --lib schedules`.
+//! `ANABRANCH_SLOW=1` runs 120,000 schedules.
 
 use super::executor::{Action, Executor, Message, TaskId};
 use super::{KernelGraph, KernelId, Options, PartId, Partition, Sink, Source, partition};
@@ -25,10 +28,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 
-/// The schedules of one graph.
+/// Number of schedules per graph.
 const STEPS: usize = 20;
 
-/// Random numbers (SplitMix64).
+/// Random number generator (SplitMix64).
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
@@ -44,17 +47,17 @@ impl Rng {
     }
 }
 
-/// An integer, or a truth value.
+/// An integer or boolean value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Number(i64);
 
-/// Writes random graphs.
+/// Writer of random graphs in text form.
 struct Writer<'a> {
     rng: &'a mut Rng,
     text: String,
     n: usize,
     budget: usize,
-    /// Whether there are prints and assertions.
+    /// Whether the graph contains prints and assertions.
     effects: bool,
 }
 
@@ -64,7 +67,7 @@ impl Writer<'_> {
         format!("%v{}", self.n)
     }
 
-    /// A few statements on values that are known; gives those known then.
+    /// Writes a few statements over known values. Returns all values known afterwards.
     fn block(&mut self, known: &[String], depth: usize) -> Vec<String> {
         let mut known = known.to_vec();
         for _ in 0..1 + self.rng.below(4) {
@@ -105,7 +108,7 @@ impl Writer<'_> {
     }
 
     fn pick(&mut self, known: &[String]) -> String {
-        // What was made last is used more often.
+        // Recent values are picked more often.
         let n = known.len();
         let i = n - 1 - self.rng.below(n).min(self.rng.below(n));
         known[i].clone()
@@ -187,7 +190,8 @@ pub(super) fn random_graph(rng: &mut Rng) -> Graph {
     graph
 }
 
-/// Runs a graph of numbers; adds to `printed`. The error is the message of an assertion.
+/// Runs a kernel on integers and appends its output to `printed`. The error is the message of a
+/// failed assertion.
 fn run_kernel(kernel: &KernelGraph, inputs: &[Number], printed: &mut String) -> Result<Vec<Number>, String> {
     let graph = &kernel.graph;
     let mut values: HashMap<Value, i64> = HashMap::new();
@@ -249,21 +253,21 @@ fn run_region(
     Ok(())
 }
 
-/// What a schedule does besides.
+/// A disturbance of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Plan {
-    /// The step ends by itself.
+    /// The step runs to its end.
     Nothing,
-    /// The caller ends it after so many events.
+    /// The caller cancels the step at this event.
     Cancel(usize),
-    /// The device that is to run the kernel of that number fails.
+    /// The device fails when it runs the kernel with this number.
     Fail(usize),
 }
 
-/// What a device says when it fails.
+/// The error of a failing device.
 const DEVICE_FAILED: &str = "the device failed";
 
-/// How a step ended.
+/// The way in which a step ended.
 #[derive(Clone, Debug, PartialEq)]
 enum End {
     ByItself,
@@ -271,14 +275,14 @@ enum End {
     Failed(String),
 }
 
-/// Work that was begun.
+/// A pending operation.
 enum Work {
     Load(usize, TaskId, Number),
     Read(usize, TaskId, Number),
     Message(PartId, PartId, Message<Number>),
-    /// A kernel that will run.
+    /// A kernel that has not run yet.
     Kernel(usize, TaskId, KernelId, Vec<Number>),
-    /// One that has run, which the executor does not know yet.
+    /// A kernel that has run without being reported to the executor.
     Ran(usize, TaskId, Vec<Number>),
 }
 
@@ -287,7 +291,7 @@ struct Simulation<'a> {
     partition: &'a Partition,
     inputs: [i64; 2],
     executors: Vec<Executor<Number>>,
-    /// Loads and reads, messages, kernels.
+    /// Pending loads and reads, messages, and kernels.
     work: [Vec<Work>; 3],
     n_kernels: usize,
     printed: String,
@@ -303,7 +307,7 @@ impl Simulation<'_> {
             if plan == Plan::Cancel(events) {
                 return Ok(End::Cancelled);
             }
-            // Each kind of event is tried first now and then, so that one kind can starve the others for a while.
+            // Try a random kind of event first, so that one kind can starve the others for a while.
             let first = self.rng.below(4);
             let mut happened = false;
             for kind in (0..4).map(|k| (first + k) % 4) {
@@ -335,7 +339,7 @@ impl Simulation<'_> {
         Ok(End::ByItself)
     }
 
-    /// Something happens to work of a kind.
+    /// Completes a random pending operation of a kind, if there is one.
     fn happen(&mut self, kind: usize, plan: Plan) -> Result<bool, String> {
         if self.work[kind].is_empty() {
             return Ok(false);
@@ -359,7 +363,7 @@ impl Simulation<'_> {
         Ok(true)
     }
 
-    /// One of the executors does something.
+    /// Polls the executors for one action.
     fn act(&mut self) -> bool {
         let n = self.executors.len();
         let first = self.rng.below(n);
@@ -388,7 +392,8 @@ impl Simulation<'_> {
     }
 }
 
-/// What the interpreter makes of a graph: its outputs, or the error of an assertion; and what it prints.
+/// Returns the result of the interpreter, outputs or the error of an assertion, and the printed
+/// text.
 fn expected(graph: &Graph, inputs: [i64; 2]) -> (Result<Vec<i64>, String>, String) {
     let printed = RefCell::new(String::new());
     let print = |_: Stream, text: &str| printed.borrow_mut().push_str(text);
@@ -399,7 +404,7 @@ fn expected(graph: &Graph, inputs: [i64; 2]) -> (Result<Vec<i64>, String>, Strin
     (outputs.map_err(|e| e.message), printed.into_inner())
 }
 
-/// What the schedules of a graph were, to see that they say something.
+/// Counts of events, to check that the schedules cover enough.
 #[derive(Debug, Default)]
 struct Seen {
     graphs: usize,
@@ -425,7 +430,7 @@ impl std::ops::Add for Seen {
     }
 }
 
-/// Runs the schedules of one number.
+/// Runs the schedules of one seed.
 fn schedules(seed: u64) -> Result<Seen, String> {
     let mut rng = Rng(seed);
     let graph = random_graph(&mut rng);
@@ -439,7 +444,7 @@ fn schedules(seed: u64) -> Result<Seen, String> {
     let prints_anything = !ordered_effects(&graph).is_empty();
     let mut seen = Seen { graphs: 1, ..Seen::default() };
     let mut executors: Vec<Executor<Number>> = cut.parts.iter().cloned().map(Executor::new).collect();
-    // The executors are used again, after a step that ended in the middle, too.
+    // The executors are reused, also after a step that ended early.
     for step in 0..STEPS {
         let plan = match rng.below(8) {
             0 => Plan::Cancel(1 + rng.below(200)),
@@ -474,7 +479,7 @@ fn schedules(seed: u64) -> Result<Seen, String> {
                 assert_eq!(executor.n_held(), 0, "what is abandoned holds nothing");
             }
         }
-        // Prints are in the order of the program, whatever else happens.
+        // Prints follow program order, whatever else happens.
         if !prints.starts_with(&printed) {
             return Err(wrong(format!("printed was {printed:?}, the interpreter prints {prints:?}")));
         }
