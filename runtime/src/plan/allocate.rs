@@ -1,18 +1,18 @@
-//! Where buffers lie in the arena: best fit over the times at which they are live.
+//! Assignment of arena memory to buffers: best fit over their live ranges.
 
 use crate::cpu::memory::ALIGN;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::Range;
 
-/// A buffer that needs memory: its bytes and the first and last point at which it is live.
+/// A buffer to be placed: its bytes and the first and last point at which it is live.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) bytes: usize,
     pub(crate) live: (u32, u32),
 }
 
-/// Free memory below the present end of the arena.
+/// Free memory below the current end of the arena.
 #[derive(Default)]
 struct Free {
     by_start: BTreeMap<usize, usize>,
@@ -29,7 +29,7 @@ impl Free {
             }
             return start;
         }
-        // Grow, from the last free piece if it reaches the end.
+        // Extend the arena. If the last free block reaches its end, start there.
         let mut start = self.end;
         if let Some((&s, &n)) = self.by_start.last_key_value()
             && s + n == self.end
@@ -66,7 +66,9 @@ impl Free {
     }
 }
 
-/// Gives every request a region; those that are live at the same time do not overlap. Also the bytes needed in all.
+/// Assigns a region to every request. Requests that are live at the same time do not overlap.
+///
+/// Also returns the total number of bytes.
 pub(crate) fn allocate(requests: &[Request]) -> (Vec<Range<usize>>, usize) {
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|&i| (requests[i].live.0, Reverse(requests[i].bytes), i));

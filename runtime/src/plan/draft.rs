@@ -1,14 +1,14 @@
-//! The draft of a plan: what lowering makes, before anything has its final place.
+//! The draft of a plan: the result of lowering, before storage is allocated.
 //!
-//! A draft has as many registers, buffers and stacks as there are values. Moves that happen at one point, such as the
-//! loop variables getting their next values, stand together as one item and happen at once. Jumps go to labels.
+//! A draft has separate registers, buffers and stacks for each value. Simultaneous moves, such as
+//! the update of all loop variables, form one item. Jumps refer to labels.
 
 use super::{BufferId, Instr, Reg, ScalarOp, SlotId, StackId, Step, StepId, View};
 use crate::cpu::kernels::Kernel;
 use anabranch_dsl::ir::ListForm;
 use anabranch_dsl::{HostTensor, Loc, Type};
 
-/// One piece of storage.
+/// A register, buffer, stack or slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Storage {
     Reg(Reg),
@@ -17,14 +17,14 @@ pub(crate) enum Storage {
     Slot(SlotId),
 }
 
-/// One of several moves that happen at once.
+/// One of several simultaneous moves.
 #[derive(Clone, Debug)]
 pub(crate) enum Move {
     Reg {
         dst: Reg,
         src: Reg,
     },
-    /// The destination is a whole buffer.
+    /// A copy of a tensor. The destination is a whole buffer.
     Tensor {
         dst: View,
         src: View,
@@ -39,40 +39,40 @@ pub(crate) enum Move {
     },
 }
 
-/// One item of code.
+/// An item of code.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
-    /// An instruction; its jump target is a label.
+    /// An instruction. Its jump target is a label.
     Instr(Instr),
-    /// Moves that happen at once: all sources are read before any destination is written.
+    /// Simultaneous moves: all sources are read before any destination is written.
     Moves(Vec<Move>),
-    /// Steps of which none reads what another one writes: those before a loop, or [heavy ones](super::together).
+    /// Independent tensor operations: those before a loop, or [heavy ones](super::together).
     Steps(Vec<StepId>),
 }
 
-/// A loop: the items from the first of its body to the jump back.
+/// The items of a loop, from the first of its body to the jump back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loop {
     pub(crate) start: u32,
     pub(crate) end: u32,
     pub(crate) parent: Option<u32>,
-    /// The item before it, [`Item::Steps`], and how many buffers there were then.
+    /// The preceding [`Item::Steps`]. `n_buffers` is the number of buffers at that point.
     pub(crate) before: u32,
     pub(crate) n_buffers: u32,
-    /// The item that gives the loop variables their next values.
+    /// The item that updates the loop variables.
     pub(crate) back_edge: u32,
-    /// The loop in the user's source.
+    /// The location in the source.
     pub(crate) loc: Loc,
 }
 
-/// One of the two branches of a `cond`: its items, the jump behind the first one included.
+/// The items of one branch of a conditional. The first branch includes the jump after it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arm {
     pub(crate) start: u32,
     pub(crate) end: u32,
-    /// The branch around it.
+    /// The enclosing branch.
     pub(crate) parent: Option<u32>,
-    /// 0 or 1. The arms of a `cond` follow each other in the list of arms.
+    /// 0 or 1. The branches of a conditional are adjacent in the list.
     pub(crate) side: usize,
 }
 
@@ -80,33 +80,33 @@ pub(crate) struct Arm {
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     pub(crate) items: Vec<Item>,
-    /// For each item the operation, if it is one on registers.
+    /// The register operation of each item, or `None` for other items.
     pub(crate) ops: Vec<Option<ScalarOp>>,
-    /// For each item the innermost loop around it.
+    /// The innermost loop around each item.
     pub(crate) item_loops: Vec<Option<u32>>,
     pub(crate) loops: Vec<Loop>,
-    /// For each item the innermost branch around it.
+    /// The innermost branch around each item.
     pub(crate) item_arms: Vec<Option<u32>>,
-    /// The branches, outer ones before inner ones.
+    /// All branches, outer before inner.
     pub(crate) arms: Vec<Arm>,
-    /// For each label the item it stands before.
+    /// The item after each label.
     pub(crate) labels: Vec<u32>,
     pub(crate) steps: Vec<Step>,
     pub(crate) n_regs: u32,
     /// Registers that hold constants.
     pub(crate) constant_regs: Vec<(Reg, u64)>,
-    /// Bytes of each buffer.
+    /// The size of each buffer in bytes.
     pub(crate) buffers: Vec<usize>,
     pub(crate) stacks: Vec<Type>,
     pub(crate) n_slots: u32,
     pub(crate) constants: Vec<HostTensor>,
-    /// The steps whose rows are added to variables at the end.
+    /// The operations whose rows are added to variables at the end.
     pub(crate) additions: Vec<StepId>,
-    /// Storage of loop variables, with their loop.
+    /// The storage of each loop variable, with its loop.
     pub(crate) carried: Vec<(Storage, u32)>,
 }
 
-/// How an item touches storage.
+/// A kind of access to storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
     Read,
@@ -118,7 +118,7 @@ impl Draft {
         &self.steps[id.index()]
     }
 
-    /// Calls `f` for all storage that an item reads, then for what it writes.
+    /// Calls `f` for all storage that an item reads, then for all that it writes.
     pub(crate) fn touches(&self, item: &Item, f: &mut dyn FnMut(Storage, Touch)) {
         match item {
             Item::Moves(moves) => {
@@ -238,7 +238,7 @@ impl Move {
 }
 
 impl View {
-    /// The storage it lies in, if the plan writes it.
+    /// Returns the storage of the view if the plan writes it.
     pub(crate) fn storage(&self) -> Option<Storage> {
         match self.base {
             super::Base::Buffer(b) => Some(Storage::Buffer(b)),

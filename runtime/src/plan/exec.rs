@@ -1,4 +1,4 @@
-//! The executor: one loop over the instructions of a plan.
+//! The executor: a loop over the instructions of a plan.
 
 use super::lists::Scratch;
 use super::{
@@ -19,34 +19,34 @@ use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Loc, Resul
 use std::borrow::BorrowMut;
 use std::sync::Arc;
 
-/// The memory of one running step; used again by later steps of the same plan.
+/// The memory of a running step, reused by later steps of the same plan.
 pub(crate) struct Context {
     arena: Arena,
-    /// Memory of the results; empty where the caller has it.
+    /// Memory of the results. An entry is empty while the caller owns its memory.
     results: Vec<Buffer>,
     pub(super) regs: Vec<u64>,
-    /// The stacks; empty ones where a list has the number.
+    /// The stacks. Entries of lists are empty.
     pub(crate) stacks: Vec<Stack>,
-    /// The lists, by the numbers of stacks.
+    /// The lists, indexed as the stacks.
     pub(super) lists: Vec<Option<List>>,
     pub(super) slots: Vec<Option<HostTensor>>,
     pub(super) scratch: Scratch,
-    /// What stands in for variables while they are written.
+    /// Placeholders for variables while they are written.
     spare: Vec<HostTensor>,
-    /// The inputs and outputs that are stacks and lists, by their positions.
+    /// The inputs and outputs that are stacks and lists, by position.
     pub(crate) stack_inputs: Vec<Option<Held>>,
     pub(crate) stack_outputs: Vec<Option<Held>>,
 }
 
-/// A stack or a list that a part of a graph is given, or gives.
+/// A stack or list that is an input or output of a subgraph.
 pub(crate) enum Held {
     Stack(interp::Stack),
     List(List),
 }
 
 impl Context {
-    /// Memory for a plan; an error at its largest value if the system has not so much, or not as much again as the outputs
-    /// are copied to.
+    /// Allocates memory for a plan. The error refers to the largest value if the system lacks
+    /// memory for the arena, or for copies of the outputs besides it.
     pub(crate) fn new(plan: &Plan) -> Result<Context> {
         let n_output_bytes = plan.n_output_bytes();
         let arena = Arena::new(plan.arena_bytes);
@@ -84,7 +84,7 @@ impl Context {
         Sources::new(self.arena.bytes(), &self.results, &self.regs, &plan.regions, foreign)
     }
 
-    /// Makes sure that there is memory for the results.
+    /// Allocates memory for the results where it is missing.
     fn prepare(&mut self, plan: &Plan, pool: &Results) -> Result<()> {
         for (i, buffer) in self.results.iter_mut().enumerate() {
             let (view, _) = plan.result(i);
@@ -98,7 +98,7 @@ impl Context {
 }
 
 impl Pushed {
-    /// How many elements the loop will push.
+    /// Returns the number of elements that the loop will push.
     fn elements(&self, regs: &[u64]) -> usize {
         let number = |r: Reg| match self.dtype {
             DType::I32 => i64::from(i32::from_reg(regs[r.index()])),
@@ -113,7 +113,7 @@ impl Pushed {
     }
 }
 
-/// What stands where memory was taken away.
+/// The placeholder for memory that was moved out.
 const NO_MEMORY: Buffer = Buffer::U8(Vec::new());
 
 impl Plan {
@@ -122,7 +122,7 @@ impl Plan {
         outputs.fold(0, usize::saturating_add)
     }
 
-    /// The error of a plan for which there is not enough memory.
+    /// Returns the error of a plan that does not fit in memory.
     fn too_large(&self, n_output_bytes: usize) -> Diagnostic {
         let bytes = self.arena_bytes.saturating_add(n_output_bytes);
         let error = Diagnostic::new(format!("`{}` needs {bytes} bytes of memory, more than there is", self.name))
@@ -135,7 +135,8 @@ impl Plan {
         }
     }
 
-    /// Runs the instructions. The outputs and the new values of variables are in the context afterwards.
+    /// Runs the instructions. Afterwards the context holds the outputs and the new values of
+    /// variables.
     pub(crate) fn run(
         &self,
         cx: &mut Context,
@@ -238,7 +239,7 @@ impl Plan {
         }
     }
 
-    /// The error of a run that was stopped before an instruction.
+    /// Returns the error of a run that was stopped before instruction `pc`.
     fn stopped(&self, kind: ErrorKind, pc: usize) -> Diagnostic {
         let mut around: Vec<&LoopPlace> = self.loops.iter().filter(|l| l.code.contains(&(pc as u32))).collect();
         around.sort_by_key(|l| l.code.len());
@@ -304,7 +305,7 @@ impl Plan {
         }
     }
 
-    /// Runs steps at once, on the threads that there are.
+    /// Runs tensor operations in parallel.
     fn together(&self, cx: &mut Context, ids: &[StepId], foreign: Foreign<'_>) -> Result<()> {
         let mut buffers = [BufferId(0); MAX_WRITTEN];
         for (buffer, id) in buffers.iter_mut().zip(ids) {
@@ -319,7 +320,7 @@ impl Plan {
         outcome.map_err(|id| self.failure(cx, &self.steps[id.index()], foreign))
     }
 
-    /// Runs steps at once; of those that fail, names the first.
+    /// Runs tensor operations in parallel. Returns the first one that fails.
     fn run_all(&self, ids: &[StepId], outs: &mut [&mut [u8]], sources: &Sources<'_>) -> Result<(), StepId> {
         if let ([id], [out]) = (ids, &mut *outs) {
             return kernels::run(&self.steps[id.index()], out, sources).map_err(|kernels::Failed| *id);
@@ -331,13 +332,13 @@ impl Plan {
         a.and(b)
     }
 
-    /// A tensor of its own with the value of an operand.
+    /// Returns the value of an operand as a separate tensor.
     fn host(&self, cx: &Context, operand: &Operand, foreign: Foreign<'_>) -> HostTensor {
         match operand {
             Operand::View(View { base: Base::Reg(r), dtype, shape, .. }) if shape.is_empty() => {
                 reg_to_scalar(cx.regs[r.index()], *dtype)
             }
-            // Handles of one tensor share it.
+            // Handles to the same tensor share its memory.
             Operand::View(v @ View { base: Base::Input(i), .. })
                 if v.is_contiguous() && v.size() == foreign.inputs[*i as usize].len() =>
             {
@@ -363,7 +364,7 @@ impl Plan {
         step.operands.iter().map(|o| self.try_host(cx, step, o, foreign)).collect()
     }
 
-    /// The error of a step whose kernel failed, in the words of the reference.
+    /// Returns the reference implementation's error for an operation whose kernel failed.
     fn failure(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Diagnostic {
         match self.operands(cx, step, foreign).and_then(|operands| reference::eval(step, &operands)) {
             Err(error) => error,
@@ -371,7 +372,7 @@ impl Plan {
         }
     }
 
-    /// Writes a host tensor where a step's result goes.
+    /// Writes a host tensor to the destination of an operation.
     pub(super) fn store(&self, cx: &mut Context, step: &Step, tensor: HostTensor) -> Result<()> {
         match &step.out {
             Out::Slot(s) => cx.slots[s.index()] = Some(tensor),
@@ -420,7 +421,7 @@ impl Plan {
             .help("a list that is used after it was changed is copied first")
     }
 
-    /// What a loop saves outgrew memory.
+    /// Returns the error of a loop whose saved values do not fit in memory.
     fn no_memory(&self, NoMemory { bytes }: NoMemory, loc: Loc) -> Diagnostic {
         let name = &self.name;
         Diagnostic::new(format!(
@@ -478,8 +479,8 @@ impl Plan {
         Ok(())
     }
 
-    /// The outputs after a run, as tensors of their own, and the new values of variables. Results go to the caller with their
-    /// memory, which comes back to the pool.
+    /// Returns the outputs of a run as separate tensors and commits the new values of variables.
+    /// The caller receives the memory of results, which later returns to the pool.
     pub(crate) fn finish(
         &self,
         cx: &mut Context,
@@ -506,8 +507,10 @@ impl Plan {
         outputs.into_iter().map(|o| o.expect("an output is copied or a result")).collect()
     }
 
-    /// The outputs and the new values of variables after a run. The outputs go to tensors that an earlier call returned: results change
-    /// places with them, so that their memory is that of the next run; others are copied there. Tensors of other types are replaced.
+    /// Writes the outputs of a run into tensors returned by an earlier call, and commits variables.
+    ///
+    /// Results are swapped with these tensors, so that the next run reuses their memory. Other
+    /// outputs are copied. Tensors of another type are replaced.
     pub(crate) fn finish_into(
         &self,
         cx: &mut Context,
@@ -545,7 +548,8 @@ impl Plan {
         }
     }
 
-    /// The index of the result that an output is, if it is computed where the caller gets it.
+    /// Returns the index of the result that an output is, if it was computed in the caller's
+    /// memory.
     fn is_result(&self, output: usize, operand: &Operand) -> Option<usize> {
         let Operand::View(View { base: Base::Buffer(b), .. }) = operand else { return None };
         match self.regions[b.index()] {
@@ -554,10 +558,10 @@ impl Plan {
         }
     }
 
-    /// Gives variables their new values.
+    /// Commits the new values of variables.
     fn commit(&self, cx: &mut Context, inputs: &[HostTensor], mut vars: VarsMut<'_, '_>) {
         for update in &self.updates {
-            // The tensors that are written are taken away from the variables until they are.
+            // Variables that are being written are swapped with placeholders.
             for (spare, &var) in cx.spare.iter_mut().zip(&update.vars) {
                 std::mem::swap(spare, vars.tensor_mut(var));
             }
@@ -602,7 +606,7 @@ pub(super) fn slot(cx: &Context, s: SlotId) -> &HostTensor {
     cx.slots[s.index()].as_ref().unwrap_or_else(|| panic!("{s:?} is read before it is written"))
 }
 
-/// The error of a result whose shape is not the one that was inferred.
+/// Fails if a result does not have the inferred shape.
 fn fits(step: &Step, tensor: &HostTensor, shape: &[usize]) -> Result<()> {
     if tensor.shape() == shape {
         return Ok(());
@@ -611,7 +615,7 @@ fn fits(step: &Step, tensor: &HostTensor, shape: &[usize]) -> Result<()> {
     Err(Diagnostic::new(format!("{}: the result is {}, not {expected}", step.name, tensor.ty())).at(step.loc, ""))
 }
 
-/// The list for a type, if it is one of lists.
+/// Returns an empty list for a list type, or `None` for a stack.
 fn list_of(ty: &Type) -> Option<List> {
     if let Type::List(element) = ty { Some(List::new(element)) } else { None }
 }

@@ -1,4 +1,4 @@
-//! A plan as text: what it needs and what it does, one line for each instruction.
+//! Textual representation of a plan, one line per instruction.
 
 use super::{Base, Instr, LoopPlace, Operand, Out, Plan, Step, StepId, Update, View};
 use crate::cpu::kernels::Kernel;
@@ -143,12 +143,12 @@ impl Plan {
     }
 }
 
-/// Operations that are done together.
+/// Writes the names of fused operations.
 fn names(f: &mut fmt::Formatter<'_>, names: impl Iterator<Item = &'static str>) -> fmt::Result {
     names.enumerate().try_for_each(|(i, name)| write!(f, "{}{name}", if i > 0 { "." } else { "" }))
 }
 
-/// Operands, and the line of an operation.
+/// Writes operands and the location of an operation.
 fn shown(f: &mut fmt::Formatter<'_>, operands: &[Operand], loc: &Loc) -> fmt::Result {
     for (i, operand) in operands.iter().enumerate() {
         write!(f, "{} {}", if i > 0 { "," } else { "" }, Shown(operand))?;

@@ -1,4 +1,4 @@
-//! From the draft to the plan: storage gets its final place, moves an order, labels their instructions.
+//! Conversion of a draft to a plan: allocates storage, orders moves and resolves labels.
 
 use super::allocate::{Request, allocate};
 use super::draft::{Draft, Item, Move, Storage};
@@ -17,7 +17,7 @@ use crate::native::WhyNot;
 use anabranch_dsl::{DType, Loc, Result, TensorType, Type};
 use std::collections::HashMap;
 
-/// Numbers for the classes of one kind of storage, in the order in which they are met.
+/// Consecutive indices for storage classes of one kind, in order of first use.
 #[derive(Default)]
 struct Numbers {
     of: HashMap<Storage, u32>,
@@ -38,19 +38,19 @@ struct Finish<'a> {
     stacks: Numbers,
     slots: Numbers,
     requests: Vec<Request>,
-    /// Of each buffer the bytes of its elements: 0 where views of it do not agree.
+    /// The element size of each buffer in bytes, or 0 if its views disagree.
     element_sizes: Vec<usize>,
     stack_types: Vec<Type>,
     steps: Vec<Step>,
     code: Vec<Instr>,
     ops: Vec<Option<ScalarOp>>,
-    /// A comparison that was joined with the jump behind it.
+    /// The comparison fused with the following jump.
     compared: Option<ScalarOp>,
-    /// Whether a label stands before an item.
+    /// Whether a label precedes each item.
     labelled: Vec<bool>,
 }
 
-/// What is read when all items are done.
+/// Returns the operands read after all items.
 fn last<'a>(
     draft: &'a Draft,
     outputs: &'a [(Operand, TensorType)],
@@ -62,13 +62,13 @@ fn last<'a>(
     last.chain(updates.iter().flat_map(|u| &u.operands)).chain(at_end)
 }
 
-/// Joins instructions over the same rows.
+/// Fuses operations over the same rows.
 pub(super) fn join(draft: &mut Draft, outputs: &[(Operand, TensorType)], assigns: &[Assign], updates: &[Update]) {
     let last: Vec<Operand> = last(draft, outputs, assigns, updates).cloned().collect();
     join_rows(draft, last.iter());
 }
 
-/// Makes the plan of a draft.
+/// Converts a draft to a plan.
 pub(super) fn finish(
     mut draft: Draft,
     name: String,
@@ -99,13 +99,13 @@ pub(super) fn finish(
         labelled: vec![false; draft.items.len() + 1],
     };
     draft.labels.iter().for_each(|&l| finish.labelled[l as usize] = true);
-    // The registers of constants come first.
+    // Registers of constants come first.
     for &(r, _) in &draft.constant_regs {
         finish.reg(r);
     }
     finish.steps = steps.into_iter().map(|s| finish.step(s)).collect();
 
-    // Where each item's instructions begin.
+    // The index of the first instruction of each item.
     let mut starts = Vec::with_capacity(draft.items.len() + 1);
     for p in 0..draft.items.len() {
         starts.push(finish.code.len() as u32);
@@ -216,7 +216,8 @@ impl Finish<'_> {
         View { base, ..view }
     }
 
-    /// The buffer of an output that is all of it, as numbers: not truth values, for which not all bytes stand.
+    /// Returns the buffer of an output that covers it and has one element size. Booleans are
+    /// excluded because not all bytes are valid.
     fn is_result(&self, output: &Operand) -> Option<BufferId> {
         let Operand::View(view) = output else { return None };
         let Base::Buffer(b) = view.base else { return None };
@@ -306,7 +307,7 @@ impl Finish<'_> {
         }
     }
 
-    /// Steps that may run together do so if each of them is heavy.
+    /// Emits operations that may run in parallel. They do so if all are heavy.
     fn steps_of_item(&mut self, steps: &[StepId]) {
         if steps.len() > 1 && steps.iter().all(|step| is_heavy(&self.steps[step.index()])) {
             self.code.extend(steps.chunks(MAX_WRITTEN).map(|steps| Instr::Together(steps.into())));
@@ -315,7 +316,7 @@ impl Finish<'_> {
         }
     }
 
-    /// A jump on a register; joined with the comparison before it if nothing else needs that.
+    /// Returns a conditional jump, fused with the preceding comparison if that has no other use.
     fn jump(&mut self, p: usize, cond: Reg, to: u32, when: bool) -> Instr {
         let compared = self.reg(cond);
         let joins = p > 0
@@ -333,7 +334,7 @@ impl Finish<'_> {
         if when { Instr::JumpIf { cond: compared, to } } else { Instr::JumpUnless { cond: compared, to } }
     }
 
-    /// Moves that are left after coalescing, in an order in which each reads what it should.
+    /// Emits the moves left after coalescing, sequentialized.
     fn moves(&mut self, p: usize, moves: &[Move]) {
         let left: Vec<&Move> = moves.iter().filter(|m| !self.is_nothing(m)).collect();
         let pairs: Vec<(Storage, Option<Storage>)> = left
@@ -364,7 +365,7 @@ impl Finish<'_> {
         }
     }
 
-    /// Whether a move copies something to itself.
+    /// Returns whether a move copies storage to itself.
     fn is_nothing(&self, m: &Move) -> bool {
         match m {
             Move::Reg { dst, src } => self.live.same(Storage::Reg(*dst), Storage::Reg(*src)),
@@ -449,7 +450,8 @@ impl Finish<'_> {
         self.code.push(Instr::Run(StepId(self.steps.len() as u32 - 1)));
     }
 
-    /// A number that stands for no class of the draft: the key is storage beyond the draft's.
+    /// Returns an index that belongs to no class of the draft. Its key is beyond the draft's
+    /// storage.
     fn new_number(&mut self, of: NumberOf) -> u32 {
         let fresh = |numbers: &Numbers| u32::MAX - numbers.of.len() as u32;
         match of {

@@ -1,7 +1,7 @@
-//! Operations on lists, run.
+//! Execution of list operations.
 //!
-//! Where shapes are known, elements are copied between the list and the memory of the plan, and nothing is taken from the allocator
-//! but what lists grow by.
+//! If shapes are known, elements are copied between the list and the memory of the plan, and only
+//! growing lists allocate.
 
 use super::{Base, Operand, Out, Plan, StackId, Step, View};
 use crate::cpu::element::{bytes_of, to_buffer};
@@ -13,14 +13,14 @@ use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::ir::{ListForm, ListOp};
 use anabranch_dsl::{Buffer, DType, Diagnostic, HostTensor, Result, TensorType};
 
-/// Memory for operands on their way.
+/// Temporary memory for operands.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     indices: Vec<i32>,
     words: Vec<u64>,
 }
 
-/// The operands that are indices or marks, and those that are elements.
+/// Returns the index of the operand with indices or flags, and of the operand with elements.
 fn roles(op: &ListOp) -> (Option<usize>, Option<usize>) {
     match op {
         ListOp::New(_) | ListOp::Read | ListOp::Gather => (Some(0), None),
@@ -32,7 +32,7 @@ fn roles(op: &ListOp) -> (Option<usize>, Option<usize>) {
 }
 
 impl Plan {
-    /// Runs an operation on a list; `other` is the second list of an operation on two.
+    /// Runs an operation on a list. `other` is the second list of a binary operation.
     pub(super) fn list_op(
         &self,
         cx: &mut Context,
@@ -67,7 +67,7 @@ impl Plan {
         outcome
     }
 
-    /// An operation on a list of known shapes.
+    /// Runs an operation on a list whose elements have a known shape.
     fn on_bytes(
         &self,
         cx: &mut Context,
@@ -132,7 +132,7 @@ impl Plan {
         }
     }
 
-    /// Checks the shape of what goes into a list, in the order in which the interpreter does.
+    /// Checks the shape of elements passed to a list, in the same order as the interpreter.
     fn check_rows(&self, list: &List, op: &ListOp, indices: &[i32], step: &Step, shape: &[usize]) -> Result<()> {
         let element = list.element();
         let expected = list.shape();
@@ -165,7 +165,7 @@ impl Plan {
         Err(meaning::wrong_shape(op, &given, element, at, step.loc))
     }
 
-    /// Checks the extents of a tensor that is cut along its first axis.
+    /// Checks the other extents of a tensor that is split along its first axis.
     fn check_rest(&self, list: &List, step: &Step, shape: &[usize]) -> Result<()> {
         let expected = list.shape();
         if shape[1..] == expected[1..] {
@@ -199,14 +199,14 @@ impl Plan {
     }
 }
 
-/// An element of at most 8 bytes as a register.
+/// Returns an element of at most 8 bytes as a register value.
 fn to_word(from: &[u8]) -> u64 {
     let mut word = [0u64];
     bytemuck::cast_slice_mut(&mut word)[..from.len()].copy_from_slice(from);
     word[0]
 }
 
-/// The bytes of a view in row-major order, copied if they do not lie so.
+/// Returns the bytes of a view in row-major order, copied if it is not contiguous.
 fn contiguous<'a>(view: &View, sources: &Sources<'a>, words: &'a mut Vec<u64>) -> &'a [u8] {
     let size = view.dtype.size();
     let bytes = sources.bytes(view.base);

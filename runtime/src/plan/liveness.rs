@@ -1,40 +1,44 @@
-//! When storage is live, and which storage may be one.
+//! Liveness analysis and coalescing of storage.
 //!
-//! Points in time are twice the index of an item: an item reads at `2 p`. It writes registers, stacks and slots at
-//! `2 p + 1`, for a scalar instruction has read everything before it writes; it writes buffers at `2 p`, for a kernel reads
-//! while it writes. Storage is live in a sorted list of closed ranges of points.
+//! Points in time are twice the index of an item. An item reads at `2 p`. It writes registers,
+//! stacks and slots at `2 p + 1`, because a scalar instruction reads all operands before it writes.
+//! It writes buffers at `2 p`, because a kernel reads while it writes. The live range of storage is
+//! a sorted list of closed intervals.
 //!
-//! Ranges follow the order of the items with two additions. What is written before a loop and read inside it is live to the
-//! loop's end, because the loop reads it again. And three kinds of storage have holes: a loop variable between its
-//! last use in the body and the back edge, the result of a `cond` while the other branch runs, and what dies in both branches
-//! between its last use in the first one and the second one. Without the last, a branch could not change in place what the other one
-//! leaves as it is.
+//! Live ranges follow the order of the items with two additions. Storage that is written before a
+//! loop and read inside it is live to the end of the loop, because the next iteration reads it
+//! again. Three kinds of live ranges have holes: a loop variable between its last use in the body
+//! and the back edge; the result of a conditional while the other branch runs; and storage whose
+//! last uses are in both branches, between the last use in the first branch and the start of the
+//! second. Without the last hole, a branch could not modify in place a value that the other branch
+//! only reads.
 //!
-//! **Coalescing** makes two pieces of storage one if they are never live together; they may touch where a move copies the
-//! one to the other, or where an elementwise map, or a kernel over rows, computes the one from the very places of the other. So loop variables are
-//! updated in place, branches write their results directly, and maps overwrite operands that die.
+//! **Coalescing** merges two pieces of storage that are never live together. Their ranges may meet
+//! at a move from one to the other, or at an elementwise map or row kernel that computes one from
+//! the same elements of the other. Loop variables are thus updated in place, branches write their
+//! results directly, and maps overwrite operands at their last use.
 
 use super::draft::{Draft, Item, Move, Storage, Touch};
 use super::{Base, BufferId, Instr, Operand, Out, Reg, SlotId, StackId, Step, StepId, View};
 use crate::cpu::kernels::Kernel;
 use std::collections::{BTreeSet, HashMap};
 
-/// The index of a piece of storage, or of the class it belongs to.
+/// Index of a piece of storage, or of its class.
 type Id = usize;
 
-/// What liveness knows.
+/// The live ranges and coalescing classes of all storage.
 pub(crate) struct Liveness {
     n_regs: usize,
     n_buffers: usize,
     n_stacks: usize,
     class: Vec<u32>,
-    /// Of each class: where it is live, as closed ranges in order.
+    /// The live range of each class, as sorted closed intervals.
     ranges: Vec<Vec<(u32, u32)>>,
-    /// Storage that is live always and takes no part in coalescing.
+    /// Storage that is always live and is never coalesced.
     pinned: Vec<bool>,
 }
 
-/// The two places where the result of a `cond` is written.
+/// The two items that write the result of a conditional.
 #[derive(Clone, Copy, Debug)]
 struct Branches {
     then: u32,
@@ -42,7 +46,7 @@ struct Branches {
 }
 
 impl Liveness {
-    /// Finds out when everything is live; `last` is read after all items.
+    /// Computes all live ranges. `last` is read after all items.
     pub(crate) fn new<'a>(draft: &Draft, last: impl Iterator<Item = &'a Operand>) -> Liveness {
         let n = draft.n_regs as usize + draft.buffers.len() + draft.stacks.len() + draft.n_slots as usize;
         let mut live = Liveness {
@@ -58,12 +62,14 @@ impl Liveness {
         }
         let carried: HashMap<Id, u32> = draft.carried.iter().map(|&(s, l)| (live.id(s), l)).collect();
 
-        // First write and all moves into each piece; then every read, extended to the ends of the loops around it.
+        // The first write of each piece and all moves into it, then its last read, extended to the
+        // ends of the enclosing loops.
         let mut first = vec![u32::MAX; n];
         let mut end = vec![0u32; n];
         let mut written = vec![Vec::new(); n];
         let mut last_in_body = vec![None::<u32>; n];
-        // What was written before a `cond`: its last read in the first branch, and whether the second one reads it.
+        // Storage written before a conditional: its last read in the first branch, and whether the
+        // second branch reads it.
         let mut last_in_first: HashMap<(u32, Id), u32> = HashMap::new();
         let mut in_second: BTreeSet<(u32, Id)> = BTreeSet::new();
         for (p, item) in draft.items.iter().enumerate() {
@@ -129,13 +135,13 @@ impl Liveness {
                 }
                 (None, &[then, otherwise]) => {
                     let b = Branches { then, otherwise };
-                    // The jump behind the first branch is the last point before the second one.
+                    // The jump after the first branch is the last point before the second one.
                     vec![(start, 2 * b.then + 2), (2 * b.otherwise + offset, end[id])]
                 }
                 _ => vec![(start, end[id])],
             };
         }
-        // Outer branches come first, so that an inner one finds the range that ends in it.
+        // Outer branches come first, so that an inner one finds the interval that ends in it.
         for (second, id) in in_second {
             let (first, second_arm) = (draft.arms[second as usize - 1], draft.arms[second as usize]);
             let dies_here =
@@ -175,24 +181,24 @@ impl Liveness {
         self.find(self.id(storage))
     }
 
-    /// Whether the two are the same storage now.
+    /// Returns whether two pieces of storage are coalesced.
     pub(crate) fn same(&self, a: Storage, b: Storage) -> bool {
         self.class_of(a) == self.class_of(b)
     }
 
-    /// Whether storage is needed after item `p`.
+    /// Returns whether storage is live after item `p`.
     pub(crate) fn is_live_after(&self, storage: Storage, p: usize) -> bool {
         let (id, point) = (self.class_of(storage), 2 * p as u32 + 1);
         self.pinned[id] || self.ranges[id].iter().any(|&(a, b)| a <= point && point <= b)
     }
 
-    /// The first and last point at which a class is live, for classes that are live at all.
+    /// Returns the first and last point at which a class is live, or `None` if it never is.
     pub(crate) fn hull(&self, storage: Storage) -> Option<(u32, u32)> {
         let ranges = &self.ranges[self.class_of(storage)];
         Some((ranges.first()?.0, ranges.last()?.1))
     }
 
-    /// The representative of a class, as storage.
+    /// Returns the representative of a class as storage.
     pub(crate) fn representative(&self, storage: Storage) -> Storage {
         let id = self.class_of(storage);
         match storage {
@@ -203,7 +209,8 @@ impl Liveness {
         }
     }
 
-    /// Makes storage one where that saves a move or memory: loop variables first, then other moves, then maps and rows in place.
+    /// Coalesces storage where that saves a move or memory: first loop variables, then other moves,
+    /// then in-place maps and row kernels.
     pub(crate) fn coalesce(&mut self, draft: &Draft) {
         let back_edges: Vec<usize> = draft.loops.iter().map(|l| l.back_edge as usize).collect();
         for &p in &back_edges {
@@ -251,7 +258,8 @@ impl Liveness {
         }
     }
 
-    /// Makes two classes one if they are never live together; says whether they are one now.
+    /// Merges two classes if they are never live together. Returns whether they are now the same
+    /// class.
     fn union(&mut self, draft: &Draft, a: Storage, b: Storage) -> bool {
         let (x, y) = (self.class_of(a), self.class_of(b));
         if x == y {
@@ -260,7 +268,8 @@ impl Liveness {
         if self.pinned[x] || self.pinned[y] || !self.alike(draft, a, b) {
             return false;
         }
-        // Overlaps are points where the one ends, the other begins, and the item there allows it.
+        // They may overlap only in a point where one ends, the other begins, and the item permits
+        // it.
         let (mut i, mut j) = (0, 0);
         let (rx, ry) = (&self.ranges[x], &self.ranges[y]);
         while i < rx.len() && j < ry.len() {
@@ -301,7 +310,7 @@ impl Liveness {
         true
     }
 
-    /// Whether the item at a point may read `ends` and write `begins` in one place.
+    /// Returns whether the item at a point may read `ends` and write `begins` in the same storage.
     fn may_touch(&self, draft: &Draft, point: u32, ends: Id, begins: Id) -> bool {
         if point % 2 == 1 {
             return false;
@@ -328,7 +337,7 @@ impl Liveness {
         }
     }
 
-    /// Whether a step may read `ends` and write `begins` in one place.
+    /// Returns whether an operation may read `ends` and write `begins` in the same storage.
     fn may_write_over(&self, step: &Step, ends: Id, begins: Id) -> bool {
         let class = |v: &View| v.storage().map(|s| self.class_of(s));
         if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
@@ -349,7 +358,7 @@ impl Liveness {
             })
     }
 
-    /// Whether two pieces of storage are of one kind and size.
+    /// Returns whether two pieces of storage have the same kind and size.
     fn alike(&self, draft: &Draft, a: Storage, b: Storage) -> bool {
         match (a, b) {
             (Storage::Buffer(a), Storage::Buffer(b)) => draft.buffers[a.index()] == draft.buffers[b.index()],
@@ -360,7 +369,7 @@ impl Liveness {
     }
 }
 
-/// The steps that an item runs.
+/// Returns the tensor operations of an item.
 fn steps_of(item: &Item) -> &[StepId] {
     match item {
         Item::Instr(Instr::Run(step)) => std::slice::from_ref(step),
@@ -369,7 +378,7 @@ fn steps_of(item: &Item) -> &[StepId] {
     }
 }
 
-/// The operands of a step in whose place it may write, if they have the elements of its result at their places.
+/// Returns the operands that an operation may overwrite if they are laid out like its result.
 fn overwritten(step: &Step) -> impl Iterator<Item = &View> {
     let (all, addend) = match &step.kernel {
         Kernel::Map(_) => (&step.operands[..], None),
@@ -380,7 +389,8 @@ fn overwritten(step: &Step) -> impl Iterator<Item = &View> {
     views.chain(addend)
 }
 
-/// The item until which a read at `p` of what was written before item `start` lasts: loops from there on read it again.
+/// Returns the last item of the outermost loop that starts after item `start` and contains the read
+/// at `p`. Such loops read the value again.
 fn until_in(draft: &Draft, start: u32, p: u32) -> u32 {
     let mut until = p;
     let mut at = draft.item_loops[p as usize];
@@ -395,7 +405,7 @@ fn until_in(draft: &Draft, start: u32, p: u32) -> u32 {
     until
 }
 
-/// Whether a view shows all of a buffer's elements in the order in which `dst`, a whole buffer, has them.
+/// Returns whether a view covers its buffer in the same element order as `dst`, a whole buffer.
 fn is_all_of(view: &View, dst: &View) -> bool {
     matches!(view.base, Base::Buffer(_))
         && view.offset == 0

@@ -1,26 +1,26 @@
-//! Moves that happen at once, put into an order.
+//! Sequentialization of parallel moves.
 //!
-//! A move may come when no other one still has to read what it overwrites. Where all that are left wait for each other, as in
-//! `(a, b) = (b, a)`, one source is saved first.
+//! A move may execute when no pending move still has to read its destination. If all remaining
+//! moves form cycles, as in `(a, b) = (b, a)`, one source is saved first.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// One step of the order, by index of the move.
+/// An action of the sequence, by index of the move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ordered {
-    /// Saves the source of the move; the move itself reads what was saved.
+    /// Saves the source of the move, which later reads the saved value.
     Save(usize),
-    /// The move.
+    /// Executes the move.
     Do(usize),
 }
 
-/// An order for moves given as pairs of destination and source; `None` is a source that nothing here overwrites.
-/// Destinations are different from each other; a source equal to its destination is read while it is overwritten, and is
-/// saved.
+/// Returns a sequence for moves given as pairs of destination and source. `None` is a source that
+/// no move overwrites. Destinations are distinct. A source equal to its destination is read while
+/// it is overwritten, so it is saved.
 pub(crate) fn in_order<S: Copy + Eq + Hash>(moves: &[(S, Option<S>)]) -> Vec<Ordered> {
     let by_destination: HashMap<S, usize> = moves.iter().enumerate().map(|(i, m)| (m.0, i)).collect();
-    // Of each move that is not done and whose source is not saved: the move that overwrites what it reads.
+    // For each pending move with an unsaved source: the move that overwrites its source.
     let mut waits: Vec<Option<usize>> =
         moves.iter().map(|m| m.1.and_then(|src| by_destination.get(&src).copied())).collect();
     let mut readers = vec![0; moves.len()];
@@ -40,7 +40,8 @@ pub(crate) fn in_order<S: Copy + Eq + Hash>(moves: &[(S, Option<S>)]) -> Vec<Ord
                 next += 1;
                 None
             }
-            // Everything left is in a cycle: after saving what this move reads, the move that overwrites it may come.
+            // All remaining moves are in cycles. Saving this source unblocks the move that
+            // overwrites it.
             None => {
                 order.push(Ordered::Save(next));
                 waits[next].take()
@@ -60,7 +61,7 @@ pub(crate) fn in_order<S: Copy + Eq + Hash>(moves: &[(S, Option<S>)]) -> Vec<Ord
 mod tests {
     use super::*;
 
-    /// Runs the moves in the order found, and all at once; both must agree.
+    /// Compares sequential with parallel execution.
     fn check(moves: &[(usize, usize)]) {
         let start: Vec<usize> = (0..8).collect();
         let mut expected = start.clone();

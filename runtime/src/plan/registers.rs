@@ -1,16 +1,16 @@
-//! The inner loop of the executor: instructions that touch registers only.
+//! The inner loop of the executor, for instructions that access only registers.
 
 use super::Instr;
 use crate::cpu::element::Cell;
 use anabranch_dsl::interp::StopFlag;
 
-/// Runs from instruction `pc` on as long as instructions need nothing but registers, and cannot fail or do not; gives the index of
-/// the first one that is left to others, or the end. That is a jump if the run is to stop: every iteration of a loop ends
-/// with one on a condition.
+/// Runs from instruction `pc` as long as instructions access only registers and do not fail.
+/// Returns the index of the first instruction that it cannot execute, or the end. If the run is to
+/// stop, that is a taken conditional jump: every loop iteration ends with one.
 #[inline(never)]
 pub(super) fn run(code: &[Instr], regs: &mut [u64], mut pc: usize, stop: &StopFlag) -> usize {
-    // A jump that is taken continues the loop by itself: were the next index selected instead, the processor could not go on before
-    // the condition is known.
+    // A taken jump continues the loop directly. Selecting the next index instead would make the CPU
+    // wait for the condition.
     while let Some(instr) = code.get(pc) {
         match *instr {
             Instr::Unary { f, dst, a } => regs[dst.index()] = f(regs[a.index()]),

@@ -1,21 +1,24 @@
-//! Groups of instructions over the same rows become one.
+//! Fusion of tensor operations over the same rows.
 //!
-//! Lowering gives an instruction for each reduction and for each chain between them. Here those of straight code that go over the
-//! same rows are joined, to run row by row (see `cpu::kernels::rows`): a layer norm, for example, is two reductions, two chains of
-//! what was reduced, and a chain over all elements; its gradient has sums of columns as well. So each tensor is read once, and what
-//! only the group reads is written nowhere.
+//! Lowering emits one operation per reduction and per elementwise chain between reductions. This
+//! pass fuses operations of straight-line code over the same rows, which then run row by row (see
+//! `cpu::kernels::rows`). A layer norm, for example, consists of two reductions, two chains over
+//! reduced values, and a chain over all elements; its gradient also has column sums. Fused, each
+//! tensor is read once, and values used only inside the group are never written to memory.
 //!
-//! A group has a number of rows `r` and a width `w`. An instruction may belong to it if it cannot fail and is
+//! A group has `r` rows of width `w`. An operation may belong to it if it cannot fail and is
 //!
-//! - an elementwise chain over `r * w` elements, or over `r`;
-//! - a reduction of each row, or a softmax of each row;
-//! - a reduction over the rows, which gives columns;
+//! - an elementwise chain over `r * w` or `r` elements;
+//! - a reduction or softmax of each row;
+//! - a reduction over the rows, which yields columns;
 //!
-//! and if it reads, of what the group writes, the same rows: all of their elements in order, or what was reduced for each. Columns
-//! are not complete before the end of the group. The group stands where its last instruction stood: nothing in between
-//! reads what it writes or writes what it reads.
+//! and if it reads values written by the group only row by row: all elements of each row in order,
+//! or the value reduced from the row. Columns are complete only at the end of the group. The group
+//! is placed where its last operation was. No item in between reads what it writes or writes what
+//! it reads.
 //!
-//! A group is worth it if a tensor that one of its instructions reads in full is read or made by another one.
+//! A group pays off if a tensor that one of its operations reads in full is read or written by
+//! another one.
 
 use super::draft::{Draft, Item, Storage, Touch};
 use super::{Base, BufferId, Instr, Operand, Out, Step, StepId, View};
@@ -25,10 +28,10 @@ use crate::cpu::kernels::rows::{Input, MAX_STAGES, MAX_WIDTH, Rows, Stage, To, W
 use crate::cpu::memory::MAX_WRITTEN;
 use std::collections::{HashMap, HashSet};
 
-/// The largest number of operands of a group.
+/// Maximum number of operands of a group.
 const MAX_OPERANDS: usize = 48;
 
-/// Joins what can be joined. `last` is read after all items.
+/// Fuses operations into groups. `last` is read after all items.
 pub(super) fn join_rows<'a>(draft: &mut Draft, last: impl Iterator<Item = &'a Operand>) {
     let mut reads: HashMap<BufferId, usize> = HashMap::new();
     let mut writes: HashMap<BufferId, usize> = HashMap::new();
@@ -72,25 +75,25 @@ pub(super) fn join_rows<'a>(draft: &mut Draft, last: impl Iterator<Item = &'a Op
     group.close(draft, &reads);
 }
 
-/// What an instruction of a group does with rows.
+/// The way in which an operation of a group accesses rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Something for each element of so many.
+    /// Computes `n` elements independently.
     Elements { n: usize },
-    /// Something for each row; with so many elements.
+    /// Computes `result` elements per row.
     PerRow { rows: usize, width: usize, result: usize },
-    /// A reduction over rows.
+    /// Reduces over the rows.
     Columns { rows: usize, width: usize },
 }
 
-/// An instruction that may belong to a group.
+/// A tensor operation that may belong to a group.
 #[derive(Clone, Debug)]
 struct Member {
     item: usize,
     step: StepId,
     role: Role,
     out: View,
-    /// The operands that it reads.
+    /// The operands it reads.
     views: Vec<View>,
 }
 
@@ -122,7 +125,7 @@ impl Member {
         let Base::Buffer(b) = out.base else { return None };
         let is_whole = out.is_contiguous() && out.offset == 0 && out.n_bytes() == draft.buffers[b.index()];
         let views: Vec<View> = step.operands[..n_read].iter().map(|o| o.view().clone()).collect();
-        // What a loop changes has several writers.
+        // Values modified in a loop have several writers.
         (fits && is_whole && writes.get(&b) == Some(&1)).then(|| Member {
             item,
             step: id,
@@ -132,7 +135,8 @@ impl Member {
         })
     }
 
-    /// Whether it is one of a group with so many rows of such a width; the number of elements of its result in a row.
+    /// Returns the number of result elements per row, or `None` if the operation does not fit a
+    /// group of this size.
     fn fits(&self, rows: usize, width: usize) -> Option<usize> {
         match self.role {
             Role::Elements { n } if n == rows * width => Some(width),
@@ -147,25 +151,25 @@ impl Member {
         !matches!(self.role, Role::Elements { .. })
     }
 
-    /// Whether it sees all rows of `width` elements.
+    /// Returns whether the operation accesses all rows at full width.
     fn is_wide(&self, rows: usize, width: usize) -> bool {
         !matches!(self.role, Role::Elements { n } if n != rows * width)
     }
 }
 
-/// Instructions that become one.
+/// A group of operations to be fused.
 #[derive(Default)]
 struct Group {
     members: Vec<Member>,
-    /// The number of rows and their width, once a reduction says.
+    /// The number and width of the rows, once a reduction determines them.
     key: Option<(usize, usize)>,
-    /// What members write, by the number of the member.
+    /// The storage that members write, with the index of the member.
     written: HashMap<Storage, usize>,
     read: HashSet<Storage>,
-    /// The full tensors that members read.
+    /// The full-size tensors that members read.
     full: HashSet<(Base, usize)>,
     n_operands: usize,
-    /// Whether it saves something.
+    /// Whether members share a full-size tensor.
     shares: bool,
 }
 
@@ -174,7 +178,8 @@ impl Group {
         self.key.is_some()
     }
 
-    /// Whether an item that does not belong to the group touches what it writes, or writes what it reads.
+    /// Returns whether an item outside the group accesses what the group writes, or writes what it
+    /// reads.
     fn conflicts(&self, draft: &Draft, p: usize) -> bool {
         let mut conflicts = false;
         draft.touches(&draft.items[p], &mut |storage, touch| {
@@ -183,7 +188,7 @@ impl Group {
         conflicts
     }
 
-    /// The key that the group has with another member, if all fit.
+    /// Returns the key of the group with another member, or `None` if they do not fit together.
     fn key_with(&self, member: &Member) -> Option<Option<(usize, usize)>> {
         let all = || self.members.iter().chain([member]);
         if let Some((rows, width)) = self.key {
@@ -191,7 +196,7 @@ impl Group {
         }
         match member.role {
             Role::PerRow { rows, width, .. } | Role::Columns { rows, width } => {
-                // Only chains over all elements stand before the first reduction.
+                // Only chains over all elements may precede the first reduction.
                 let fits = all().all(|m| m.is_reduction() || m.role == Role::Elements { n: rows * width });
                 fits.then_some(Some((rows, width)))
             }
@@ -199,7 +204,8 @@ impl Group {
         }
     }
 
-    /// Whether a member may read a view, and whether it is a full tensor that others have read or made.
+    /// Returns whether a member may read a view, and whether that is a full-size tensor that other
+    /// members read or write.
     fn may_read(&self, member: &Member, view: &View, key: Option<(usize, usize)>) -> (bool, bool) {
         let is_all = view.is_contiguous() && view.offset == 0;
         let Some(writer) = view.storage().and_then(|s| self.written.get(&s)) else {
@@ -219,7 +225,7 @@ impl Group {
         }
     }
 
-    /// Adds an instruction; gives it back if it does not belong to the group.
+    /// Adds an operation. Returns it if it does not belong to the group.
     fn add(&mut self, draft: &Draft, member: Member) -> Option<Member> {
         let Some(key) = self.key_with(&member) else { return Some(member) };
         let reads: Vec<(bool, bool)> = member.views.iter().map(|v| self.may_read(&member, v, key)).collect();
@@ -251,7 +257,7 @@ impl Group {
         None
     }
 
-    /// Ends the group: its instructions become one if that is worth it.
+    /// Ends the group and fuses its operations if that pays off.
     fn close(&mut self, draft: &mut Draft, reads: &HashMap<BufferId, usize>) {
         let group = std::mem::take(self);
         if let (Some((rows, width)), true) = (group.key, group.shares && group.members.len() > 1) {
@@ -259,11 +265,11 @@ impl Group {
         }
     }
 
-    /// Of each member whether only the group reads what it writes.
+    /// Returns for each member whether only the group reads its result.
     fn inside(&self, draft: &Draft, reads: &HashMap<BufferId, usize>) -> Vec<bool> {
         let mut reads_inside: HashMap<BufferId, usize> = HashMap::new();
         for member in &self.members {
-            // All operands of the step count, as everywhere.
+            // Unused operands count too, as in `reads`.
             for operand in &draft.step(member.step).operands {
                 if let Some(Storage::Buffer(b)) = operand.storage() {
                     *reads_inside.entry(b).or_default() += 1;
@@ -287,7 +293,7 @@ impl Group {
             if outs.sum::<usize>() <= MAX_WRITTEN {
                 break;
             }
-            // What stands at the end may stay what it is.
+            // Operations at the end may stay separate.
             self.members.pop();
             inside = self.inside(draft, reads);
         }
@@ -348,7 +354,7 @@ impl Group {
     }
 }
 
-/// Whether each row of a view of all elements shows one element, that of the row.
+/// Returns whether a view of all elements shows one element per row, that of the row.
 fn is_per_row(view: &View, rows: usize, width: usize) -> bool {
     use crate::cpu::kernels::walk::{Axis, merged};
     let axes = merged(&view.shape, [&view.strides]);

@@ -1,12 +1,14 @@
-//! Heavy steps that do not depend on each other run at once.
+//! Parallel execution of heavy, independent tensor operations.
 //!
-//! A product of medium size is too small to be cut into parts for all threads, and the parts of a large one do not all end at the same time. So steps
-//! of straight code whose work is at least [`HEAVY`], such as the products with the matrices of queries, keys and values, or the
-//! two products of a gradient, become one item, and its steps are given to the threads together.
+//! A matmul of medium size is too small to be divided among all threads, and the tiles of a large
+//! one do not finish at the same time. Operations of straight-line code with at least [`HEAVY`]
+//! multiplications, such as the query, key and value projections or the two matmuls of a gradient,
+//! are therefore merged into one item whose operations run in parallel.
 //!
-//! Such an item stands where its first step stood. What a later one of its steps needs, as its packed matrix, moves before it; all else stays
-//! behind it, in its order. Only steps that cannot fail move, and only [`REACH`] items far, so that little memory is used earlier than without.
-//! What a step computes does not depend on what runs beside it.
+//! The item is placed where its first operation was. Items that a later one of its operations
+//! depends on, such as packing, move before it. All others stay after it in order. Only operations
+//! that cannot fail move, and only by [`REACH`] items, so live ranges grow little. Results do not
+//! depend on what runs in parallel.
 
 use super::draft::{Draft, Item, Storage, Touch};
 use super::{Instr, Step, StepId};
@@ -14,12 +16,13 @@ use crate::cpu::kernels::Kernel;
 use crate::cpu::memory::MAX_WRITTEN;
 use std::collections::{HashMap, HashSet};
 
-/// Multiplications from which on a step is heavy: some ten microseconds, which is more than waking a thread takes.
+/// Minimum multiplications of a heavy operation, about 10 µs, which exceeds the wake-up of a
+/// thread.
 const HEAVY: usize = 1 << 20;
-/// How many items behind a heavy step others are looked for.
+/// Maximum distance in items from a heavy operation to others that may join it.
 const REACH: usize = 24;
 
-/// Makes items of steps that may run at once.
+/// Merges operations that may run in parallel into items.
 pub(super) fn join_steps(draft: &mut Draft) {
     let mut writes: HashMap<Storage, usize> = HashMap::new();
     for item in &draft.items {
@@ -29,7 +32,8 @@ pub(super) fn join_steps(draft: &mut Draft) {
             }
         });
     }
-    // Straight code ends at labels and jumps, and before loops: so the items that loops and branches know by their places stay where they are.
+    // Straight-line code ends at labels, at jumps and before loops. Items to which loops and
+    // branches refer by position therefore do not move.
     let mut ends = vec![false; draft.items.len() + 1];
     draft.labels.iter().for_each(|&l| ends[l as usize] = true);
     for (p, item) in draft.items.iter().enumerate() {
@@ -49,12 +53,12 @@ pub(super) fn join_steps(draft: &mut Draft) {
     }
 }
 
-/// Whether a step is worth a thread of its own.
+/// Returns whether an operation is worth its own thread.
 pub(super) fn is_heavy(step: &Step) -> bool {
     step.kernel.multiplications() >= HEAVY
 }
 
-/// The heavy step that an item is.
+/// Returns the heavy operation of an item, or `None` for any other item.
 fn heavy(draft: &Draft, p: usize) -> Option<StepId> {
     match draft.items[p] {
         Item::Instr(Instr::Run(step)) if is_heavy(draft.step(step)) => Some(step),
@@ -62,7 +66,7 @@ fn heavy(draft: &Draft, p: usize) -> Option<StepId> {
     }
 }
 
-/// What an item touches.
+/// The storage that an item accesses.
 struct Touched {
     reads: Vec<Storage>,
     writes: Vec<Storage>,
@@ -79,11 +83,13 @@ impl Touched {
     }
 }
 
-/// Joins a heavy step with those before item `until` that may run beside it. Returns by how many items it moved.
+/// Joins a heavy operation with independent ones before item `until`. Returns by how many items it
+/// moved.
 fn join_at(draft: &mut Draft, first: usize, until: usize, writes: &HashMap<Storage, usize>) -> usize {
-    // What the steps or an item that stays behind them writes: what reads it stays behind, too.
+    // Storage written by these operations, or by an item that stays after them. Its readers stay,
+    // too.
     let mut behind: HashSet<Storage> = Touched::by(draft, first).writes.into_iter().collect();
-    // Items that may move before the steps, by what they write.
+    // Items that may move before these operations, by the storage they write.
     let mut movable: HashMap<Storage, usize> = HashMap::new();
     let mut steps = vec![first];
     let mut before: Vec<usize> = Vec::new();
@@ -125,7 +131,8 @@ fn join_at(draft: &mut Draft, first: usize, until: usize, writes: &HashMap<Stora
     before.len()
 }
 
-/// Whether an item may run earlier than it stands, as far as its operands allow: it does nothing but compute, and cannot fail.
+/// Returns whether an item may run earlier, if its operands permit. It only computes and cannot
+/// fail.
 fn moves_freely(draft: &Draft, p: usize) -> bool {
     let Item::Instr(Instr::Run(step)) = draft.items[p] else { return false };
     match &draft.step(step).kernel {

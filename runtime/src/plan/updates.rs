@@ -1,18 +1,22 @@
-//! Updates: new values of variables that are computed in the place of the old ones.
+//! In-place updates of variables.
 //!
-//! A step of an optimizer ends in elementwise maps whose results are assigned to variables, such as `w - rate * g`. Those that
-//! nothing else needs are taken out of the code and run at its end, when no instruction can fail any more: they write
-//! the variables themselves. So nothing is copied, and a step that fails still changes nothing.
+//! An optimizer step ends in elementwise maps whose results are assigned to variables, such as
+//! `w - rate * g`. Maps without other users are moved to the end of the plan, when no instruction
+//! can fail any more, and write the variables directly. This saves a copy, and a failing step still
+//! leaves all variables unmodified.
 //!
 //! A map becomes an update if
 //!
-//! - it is outside of loops and branches, cannot fail, and alone writes its buffer, which is all of the variable's new value;
+//! - it is outside of loops and branches, cannot fail, and is the only writer of its buffer, which
+//!   is the whole new value of the variable;
 //! - its operands keep their values to the end;
-//! - the new value is an output of no step, and only later updates read it;
-//! - no later update reads the old value, and it itself reads that only at the places it writes.
+//! - the new value is not an output, and only later updates read it;
+//! - no later update reads the old value, and the map itself reads the old value only at the
+//!   elements it writes.
 //!
-//! Updates that follow each other and share operands are done in one pass: the two moments and the value of Adam, for
-//! example. They are computed block by block then, so none of them may read what another one writes but at the same places.
+//! Consecutive updates that share operands are fused: for example, the two moments and the value of
+//! Adam. They are then computed block by block, so each may read what another one writes only at
+//! the same elements.
 
 use super::draft::{Draft, Item, Storage, Touch};
 use super::{Assign, Base, BufferId, Instr, Operand, Out, StepId, Update, View};
@@ -30,7 +34,7 @@ struct Candidate {
     var: usize,
 }
 
-/// Takes what can be done in place out of the code of a draft and out of the assignments.
+/// Moves in-place updates out of the code of a draft and out of the assignments.
 pub(super) fn updates(draft: &mut Draft, outputs: &[(Operand, TensorType)], assigns: &mut Vec<Assign>) -> Vec<Update> {
     let mut uses = Uses::new(draft, outputs, assigns);
     let mut candidates: Vec<Candidate> = assigns.iter().filter_map(|assign| uses.candidate(draft, assign)).collect();
@@ -55,11 +59,11 @@ pub(super) fn updates(draft: &mut Draft, outputs: &[(Operand, TensorType)], assi
     passes.into_iter().map(Pass::update).collect()
 }
 
-/// Who writes and reads what.
+/// The readers and writers of storage.
 struct Uses {
-    /// Of all storage the last item that writes it, and how many do.
+    /// The last item that writes each piece of storage, and the number of writers.
     written: HashMap<Storage, (usize, usize)>,
-    /// Items that read a buffer; `usize::MAX` is what comes after all of them.
+    /// The items that read each buffer. `usize::MAX` stands for reads after all items.
     readers: HashMap<BufferId, Vec<usize>>,
 }
 
@@ -89,7 +93,7 @@ impl Uses {
         uses
     }
 
-    /// The map that gives a variable its new value, if there is such a one, seen by itself.
+    /// Returns the map that computes the new value of a variable, if it qualifies on its own.
     fn candidate(&mut self, draft: &Draft, assign: &Assign) -> Option<Candidate> {
         let Operand::View(value) = &assign.value else { return None };
         let Base::Buffer(buffer) = value.base else { return None };
@@ -110,7 +114,7 @@ impl Uses {
         })
     }
 
-    /// Whether a candidate can be an update beside the others, which are in order.
+    /// Returns whether a candidate can be an update together with the others, which are in order.
     fn may_update(&self, draft: &Draft, candidates: &[Candidate], i: usize) -> bool {
         let this = candidates[i];
         let is_later = |p: &usize| candidates[i + 1..].binary_search_by_key(p, |c| c.item).is_ok();
@@ -124,11 +128,11 @@ impl Uses {
     }
 }
 
-/// Updates that are done in one pass.
+/// Updates fused into one pass.
 struct Pass {
     ops: Vec<MapOp>,
     operands: Vec<View>,
-    /// The operations that give new values, and the variables in whose place these go.
+    /// The operations that compute new values, and the variables they overwrite.
     results: Vec<(usize, View)>,
     loc: Loc,
 }
@@ -137,7 +141,7 @@ impl Pass {
     fn new(draft: &Draft, c: &Candidate, new_values: &HashMap<BufferId, usize>) -> Pass {
         let step = draft.step(c.step);
         let (Kernel::Map(map), Out::View(out)) = (&step.kernel, &step.out) else { panic!("only maps are updates") };
-        // Earlier updates have written the variables whose new values are read.
+        // Earlier updates have already written the variables whose new values this one reads.
         let present = |operand: &Operand| {
             let view = operand.view().clone();
             let var = if let Base::Buffer(b) = view.base { new_values.get(&b) } else { None };
@@ -152,7 +156,7 @@ impl Pass {
         }
     }
 
-    /// Adds a later update of one result if that can be done in the same pass, and saves some reading; gives it back if not.
+    /// Fuses a later update of one result if that saves reads. Returns it if it cannot be fused.
     fn join(&mut self, later: Pass) -> Option<Pass> {
         let (_, place) = &later.results[0];
         let elsewhere = |read: &View, place: &View| read.base == place.base && !read.same_places(place);

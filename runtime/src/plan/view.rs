@@ -3,7 +3,7 @@
 use super::{BufferId, Reg};
 use anabranch_dsl::DType;
 
-/// What a view lies in.
+/// The storage that a view refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Base {
     /// A buffer of the arena.
@@ -14,13 +14,14 @@ pub(crate) enum Base {
     Input(u32),
     /// A constant of the plan.
     Constant(u32),
-    /// The value that a variable had when the step began.
+    /// The value of a variable at the beginning of the step.
     Var(u32),
 }
 
-/// A strided window. Element `[i, j, ..]` is element `offset + i * strides[0] + j * strides[1] + ..` of its base.
+/// A strided window. Element `[i, j, ..]` is element
+/// `offset + i * strides[0] + j * strides[1] + ..` of its base.
 ///
-/// Invariant: every element lies inside of the base. Strides may be 0 (broadcast) and negative (flip).
+/// Invariant: every element is inside the base. Strides may be 0 (broadcast) and negative (flip).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) base: Base,
@@ -30,17 +31,17 @@ pub(crate) struct View {
     pub(crate) strides: Vec<isize>,
 }
 
-/// The order in which the axes of a tensor lie in memory.
+/// The memory layout of a tensor: the order of its axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// As they are counted: `[batch, channels, ..]`.
+    /// Row-major: `[batch, channels, ..]`.
     RowMajor,
-    /// The second one behind all others: `[batch, .., channels]`.
+    /// The second axis after all others: `[batch, .., channels]`.
     ChannelsLast,
 }
 
 impl Order {
-    /// The axes of a tensor in this order.
+    /// Returns the axes of a tensor, outermost first.
     pub(crate) fn axes(self, rank: usize) -> Vec<usize> {
         match self {
             Order::RowMajor => (0..rank).collect(),
@@ -49,7 +50,7 @@ impl Order {
     }
 }
 
-/// Strides of a row-major tensor.
+/// Returns the strides of a row-major tensor.
 pub(crate) fn row_major(shape: &[usize]) -> Vec<isize> {
     let mut strides = vec![1; shape.len()];
     for i in (1..shape.len()).rev() {
@@ -59,22 +60,22 @@ pub(crate) fn row_major(shape: &[usize]) -> Vec<isize> {
 }
 
 impl View {
-    /// All of a base, row-major.
+    /// Returns a row-major view of a whole base.
     pub(crate) fn whole(base: Base, dtype: DType, shape: Vec<usize>) -> View {
         View { base, dtype, offset: 0, strides: row_major(&shape), shape }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub(crate) fn size(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Bytes of its elements.
+    /// Returns the size of the elements in bytes.
     pub(crate) fn n_bytes(&self) -> usize {
         self.size() * self.dtype.size()
     }
 
-    /// Whether the elements lie one behind the other in row-major order.
+    /// Returns whether the elements are contiguous in row-major order.
     pub(crate) fn is_contiguous(&self) -> bool {
         if self.shape.contains(&0) {
             return true;
@@ -91,7 +92,7 @@ impl View {
         true
     }
 
-    /// The same elements broadcast to `shape`.
+    /// Returns a view of the same elements, broadcast to `shape`.
     pub(crate) fn broadcast_to(&self, shape: &[usize]) -> View {
         let missing = shape.len() - self.shape.len();
         let strides = (0..shape.len())
@@ -103,7 +104,7 @@ impl View {
         View { shape: shape.to_vec(), strides, ..self.clone() }
     }
 
-    /// The axes in another order.
+    /// Returns the view with its axes permuted.
     pub(crate) fn permute(&self, axes: &[usize]) -> View {
         View {
             shape: axes.iter().map(|&a| self.shape[a]).collect(),
@@ -112,18 +113,19 @@ impl View {
         }
     }
 
-    /// Channels last, if the elements lie one behind the other in that order and not in row-major order, too.
+    /// Returns `ChannelsLast` if the elements are contiguous only in that layout, otherwise
+    /// `RowMajor`.
     pub(crate) fn order(&self) -> Order {
         let is_last = || self.arranged(Order::ChannelsLast).is_contiguous();
         if self.shape.len() > 2 && !self.is_contiguous() && is_last() { Order::ChannelsLast } else { Order::RowMajor }
     }
 
-    /// The view with its axes in an order.
+    /// Returns the view with its axes permuted into a memory layout.
     pub(crate) fn arranged(&self, order: Order) -> View {
         self.permute(&order.axes(self.shape.len()))
     }
 
-    /// The view whose axes were put into an order.
+    /// Returns the inverse permutation of [`arranged`](View::arranged).
     pub(crate) fn restored(&self, order: Order) -> View {
         let axes = order.axes(self.shape.len());
         let mut back = vec![0; axes.len()];
@@ -131,7 +133,7 @@ impl View {
         self.permute(&back)
     }
 
-    /// Elements `start`, `start + step`, .. of one axis, `n` of them.
+    /// Returns `n` elements of one axis: `start`, `start + step` and so on.
     pub(crate) fn slice(&self, axis: usize, start: usize, n: usize, step: isize) -> View {
         let mut view = self.clone();
         if n > 0 && self.size() > 0 {
@@ -142,7 +144,7 @@ impl View {
         view
     }
 
-    /// One axis backwards.
+    /// Returns the view with one axis reversed.
     pub(crate) fn flip(&self, axis: usize) -> View {
         match self.shape[axis] {
             0 => self.clone(),
@@ -150,12 +152,13 @@ impl View {
         }
     }
 
-    /// The same elements in row-major order under another shape, if strides can say it.
+    /// Reshapes the view without copying. Returns `None` if strides cannot express the result.
     pub(crate) fn reshape(&self, shape: &[usize]) -> Option<View> {
         if self.size() == 0 || self.is_contiguous() {
             return Some(View { shape: shape.to_vec(), strides: row_major(shape), ..self.clone() });
         }
-        // Axes of extent 1 have no say; then each group of old axes must be one run for a group of new ones.
+        // Ignore axes of extent 1. Each group of old axes must then be uniformly strided to be
+        // split into a group of new axes.
         let old: Vec<(usize, isize)> =
             self.shape.iter().copied().zip(self.strides.iter().copied()).filter(|&(n, _)| n != 1).collect();
         let mut strides = vec![0; shape.len()];
@@ -186,12 +189,12 @@ impl View {
         Some(View { shape: shape.to_vec(), strides, ..self.clone() })
     }
 
-    /// The index in the base of every element, in row-major order.
+    /// Iterates over the index in the base of every element, in row-major order.
     pub(crate) fn offsets(&self) -> Offsets<'_> {
         Offsets { view: self, index: vec![0; self.shape.len()], next: self.offset as isize, left: self.size() }
     }
 
-    /// Whether the other view shows the same elements at the same places.
+    /// Returns whether another view refers to the same elements in the same order.
     pub(crate) fn same_places(&self, other: &View) -> bool {
         let steps = |v: &View| {
             v.shape.iter().zip(&v.strides).filter(|&(&n, _)| n != 1).map(|(&n, &s)| (n, s)).collect::<Vec<_>>()

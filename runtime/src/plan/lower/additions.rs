@@ -1,9 +1,10 @@
-//! Rows that are added to a variable when the step ends.
+//! Rows added to a variable at the end of a step.
 //!
-//! `assign @v, scatter_add(read @v, ids, rows)` would copy the variable twice: once to change the copy, once to make it the new value.
-//! Where nothing else sees the new value, the rows are kept instead until no instruction can fail any more, and then added to
-//! the variable itself. The step costs what its rows cost, and one that fails has changed nothing. The numbers of the rows are checked where the
-//! operation stands.
+//! `assign @v, scatter_add(read @v, ids, rows)` would copy the variable twice: to modify a copy,
+//! and to assign the result. If the new value has no other users, the rows are kept until no
+//! instruction can fail any more, and are then added to the variable in place. The cost is
+//! proportional to the number of rows, and a failing step leaves the variable unmodified. Indices
+//! are checked where the operation is in the program.
 
 use super::{Kernel, Lower, Users};
 use crate::cpu::kernels::index::Places;
@@ -13,8 +14,8 @@ use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{Loc, Result};
 use std::collections::HashMap;
 
-/// The nodes that become additions at the end of the step, with the index of their variable: operations that add at places, and the
-/// assignment of the last one's result.
+/// Returns the nodes that become additions at the end of the step, with the index of their
+/// variable: the scatter operations and the assignment of the result.
 pub(super) fn additions(graph: &Graph, only_user: &[Users]) -> HashMap<Node, usize> {
     let mut touched = vec![[0; 2]; graph.vars.len()];
     graph.visit_nodes(graph.root(), &mut |node| match graph.node(node).op {
@@ -36,8 +37,8 @@ pub(super) fn additions(graph: &Graph, only_user: &[Users]) -> HashMap<Node, usi
     found
 }
 
-/// The operations that add at places, each to the result of the next one, the first of which gives a value that nothing but `user` uses;
-/// and what the last one adds to.
+/// Returns a chain of scatter operations, each applied to the result of the next, and the operand
+/// of the last. `value` is the result of the first, and `user` its only user.
 fn chain(graph: &Graph, only_user: &[Users], mut user: Node, mut value: Value) -> Option<(Vec<Node>, Value)> {
     let mut chain = Vec::new();
     while let Some(node) = graph.producer(value)
@@ -55,7 +56,7 @@ fn chain(graph: &Graph, only_user: &[Users], mut user: Node, mut value: Value) -
 }
 
 impl Lower<'_> {
-    /// Lowers an operation that adds at places of a variable at the end of the step.
+    /// Lowers a scatter operation to an addition to a variable at the end of the step.
     pub(super) fn addition(&mut self, var: usize, node: Node, def: Prim, attrs: &Attrs) -> Result<()> {
         let data = self.graph.node(node);
         let ty = &self.graph.vars[var].ty;
@@ -75,7 +76,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// A value as a contiguous view that is the same at the end of the step, when variables change.
+    /// Returns a value as a contiguous view that keeps its value until variables are updated.
     fn kept(&mut self, value: Value, name: &'static str, loc: Loc) -> Result<View> {
         let view = match self.operand(value)? {
             Operand::View(view) => view,

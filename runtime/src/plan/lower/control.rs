@@ -17,7 +17,7 @@ impl Lower<'_> {
     pub(super) fn cond(&mut self, node: Node) -> Result<()> {
         let graph = self.graph;
         let data = graph.node(node);
-        // Expressions are computed before the branches: both may use them.
+        // Compute expressions before the branches, since both may use them.
         let captures = data.operands[1..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         let cond = self.reg(data.operands[0])?;
         let results: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
@@ -46,7 +46,7 @@ impl Lower<'_> {
     }
 
     /// ```text
-    ///     what does not change is packed; carried = initial values; jump L2
+    ///     pack loop-invariant operands; carried = initial values; jump L2
     /// L1: body; carried = yields
     /// L2: cond; jump if pred, L1
     /// ```
@@ -56,7 +56,7 @@ impl Lower<'_> {
         let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
         let n = data.results.len();
         let captures = data.operands[n..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
-        // What lies in these buffers does not change in the loop.
+        // Buffers allocated so far are loop-invariant.
         let (before, n_buffers) = (self.here(), self.draft.buffers.len() as u32);
         self.emit_item(Item::Steps(Vec::new()));
         let carried: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
@@ -84,7 +84,7 @@ impl Lower<'_> {
         self.set_label(again);
         self.region(body)?;
         self.move_all(&carried, &graph.region(body).yields, data.loc)?;
-        // Without loop variables that move, the edge is the point before the condition.
+        // If no loop variable moves, the back edge is the point before the condition.
         self.draft.loops[id as usize].back_edge =
             self.here().saturating_sub(1).max(self.draft.loops[id as usize].start);
         self.set_label(test);
@@ -97,8 +97,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Makes room in the stacks on which a loop pushes, if it says how often it runs. Only outside of loops: in them, stacks have the memory of
-    /// former iterations.
+    /// Reserves capacity in the stacks that a counted loop pushes to. Only for outermost loops:
+    /// inside a loop, stacks reuse the memory of earlier iterations.
     fn reserve(&mut self, node: Node, carried: &[Place]) -> Result<()> {
         let graph = self.graph;
         let Some(count) = passes::count(graph, node).filter(|_| self.current_loop.is_none()) else { return Ok(()) };
@@ -117,7 +117,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The region stands in the place of the call: its parameters are where the operands are, the results where it leaves them.
+    /// Inlines the region of a call: its parameters use the storage of the operands, the results
+    /// that of the yields.
     pub(super) fn call(&mut self, node: Node) -> Result<()> {
         let graph = self.graph;
         let data = graph.node(node);
@@ -128,7 +129,7 @@ impl Lower<'_> {
         let mut results = Vec::with_capacity(data.results.len());
         for (&r, &y) in data.results.iter().zip(&body.yields) {
             let mut place = self.place(y)?;
-            // A result of unknown extents may be one whose extents are known inside.
+            // The extents of a result may be unknown although they are known inside the region.
             if let (Place::View(_), Type::Tensor(ty)) = (&place, graph.ty(r))
                 && ty.shape.known().is_none()
             {
@@ -150,7 +151,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Gives places the values of others, all at once.
+    /// Emits simultaneous moves of values to places.
     fn move_all(&mut self, to: &[Place], from: &[Value], loc: Loc) -> Result<()> {
         let sources = from.iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         let mut moves = Vec::new();
@@ -179,7 +180,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Writes the tensor of a slot where its shape is known; another shape is an error when it runs.
+    /// Copies the tensor of a slot to a place of known shape. Another shape is a run-time error.
     fn unpack(&mut self, operand: Operand, out: Out, loc: Loc) {
         let step = self.add_step(Kernel::FromSlot, vec![operand], out, None, "copy", loc);
         self.emit(Instr::Run(step));
@@ -195,7 +196,8 @@ impl Lower<'_> {
             self.places[data.results[0].index()] = Some(Place::Stack(stack));
             return Ok(());
         }
-        // A stack is a value: the operation works on a copy, which liveness turns into the stack itself at its last use.
+        // Stacks have value semantics: the operation modifies a copy, which coalescing eliminates
+        // at the last use.
         let others = data.operands[1..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         let Place::Stack(src) = self.place(data.operands[0])? else {
             panic!("the operand of {} is no stack", op_name(op))
@@ -207,7 +209,8 @@ impl Lower<'_> {
             StackOp::New(_) | StackOp::Zeros(_) => unreachable!("handled above"),
             StackOp::Push => {
                 let operand = self.operand_in_rows(data.operands[1])?;
-                // Of what a gradient saves the place is that of the value, or else of the loop.
+                // For a value saved for a gradient, use the location of the value, or else of the
+                // loop.
                 let around = graph.region(data.region).owner.map_or(Loc::UNKNOWN, |owner| graph.node(owner).loc);
                 let places = [data.loc, graph.loc(data.operands[1]), around];
                 let loc = places.into_iter().find(|loc| loc.is_known()).unwrap_or(Loc::UNKNOWN);
@@ -231,7 +234,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// A new place for a tensor that a step writes.
+    /// Allocates storage for a tensor that an operation writes.
     fn new_out(&mut self, value: Value) -> (Place, Out) {
         let ty = self.graph.ty(value);
         let place = self.new_place(ty);
@@ -266,7 +269,7 @@ impl Lower<'_> {
             ListForm::Query => lists[0],
             ListForm::Make => self.new_stack(graph.ty(data.results[0]).clone()),
             ListForm::Update => {
-                // A list is a value, as a stack is.
+                // Lists have value semantics, like stacks.
                 let list = self.new_stack(graph.ty(data.results[0]).clone());
                 self.emit_item(Item::Moves(vec![Move::Stack { dst: list, src: lists.remove(0) }]));
                 list
@@ -285,7 +288,8 @@ impl Lower<'_> {
     }
 }
 
-/// How many elements each iteration of a loop pushes on a stack, if it does nothing else with it.
+/// Returns the number of elements that each iteration pushes to a stack, if it does nothing else
+/// with it.
 fn pushes(graph: &Graph, node: Node, variable: usize) -> Option<usize> {
     let body = graph.region(graph.node(node).regions[1]);
     let (mut at, mut n) = (body.yields[variable], 0);

@@ -13,15 +13,17 @@ use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{DType, Loc, Result};
 
-/// An elementwise expression over views of one shape. The last operation gives its result; without one it is a product.
+/// An elementwise expression over views of one shape.
+///
+/// The last operation yields its result. Without operations, it is a deferred product.
 #[derive(Clone, Debug)]
 pub(super) struct Expr {
-    /// The product whose result is the first operand, if it is not computed yet.
+    /// The deferred product whose result is the first operand.
     pub(super) product: Option<Box<Product>>,
     pub(super) shape: Vec<usize>,
     pub(super) operands: Vec<View>,
     pub(super) ops: Vec<MapOp>,
-    /// The last operation, for messages.
+    /// The last operation, for error messages.
     pub(super) def: Prim,
     pub(super) attrs: Attrs,
     pub(super) loc: Loc,
@@ -32,7 +34,7 @@ impl Expr {
         self.ops[self.ops.len() - 1].dtype
     }
 
-    /// Whether it draws random numbers, each by its place in row-major order.
+    /// Returns whether the expression draws random numbers, which are indexed in row-major order.
     pub(super) fn draws(&self) -> bool {
         self.ops.iter().any(|op| matches!(op.work, Work::Random(_)))
     }
@@ -45,7 +47,7 @@ impl Expr {
         Arg::Operand(i as u8)
     }
 
-    /// Puts an operand first.
+    /// Moves an operand to the front.
     pub(super) fn put_first(&mut self, view: &View) {
         let at = self.operands.iter().position(|v| v == view).expect("it is an operand");
         let view = self.operands.remove(at);
@@ -61,7 +63,7 @@ impl Expr {
         }
     }
 
-    /// Adds all of another expression; gives the argument that is its result.
+    /// Appends another expression. Returns the argument that is its result.
     fn add_expr(&mut self, other: Expr) -> Arg {
         let operands: Vec<Arg> = other.operands.into_iter().map(|v| self.add_operand(v)).collect();
         self.product = self.product.take().or(other.product);
@@ -79,25 +81,25 @@ impl Expr {
         Arg::Result(self.ops.len() as u8 - 1)
     }
 
-    /// Whether another expression can be added, and so many operands and one operation besides.
+    /// Returns whether another expression fits, plus `operands` operands and one operation.
     fn has_room(&self, other: &Expr, operands: usize) -> bool {
         self.operands.len() + other.operands.len() + operands <= MAX_OPERANDS
             && self.ops.len() + other.ops.len() < MAX_OPS
     }
 }
 
-/// The elementwise function of a node, if it is one.
+/// Returns the elementwise function of a node, or `None` for any other node.
 pub(super) fn function_of(graph: &Graph, node: &NodeData) -> Option<Function> {
     let Op::Prim(def, _) = &node.op else {
         return None;
     };
     let dtype = graph.ty(*node.operands.first()?).element().dtype;
-    // The elements that `select` chooses from are its second and third operand.
+    // `select` chooses from its second and third operand.
     let dtype = if def == prim::SELECT { graph.ty(node.operands[1]).element().dtype } else { dtype };
     function(*def, dtype, graph.ty(node.results[0]).element().dtype)
 }
 
-/// The reduction that a node is, and the axes of its first operand that it reduces, if that has a known shape.
+/// Returns the reduction of a node and the axes that it reduces, if its operand has a known shape.
 pub(super) fn reduced(graph: &Graph, node: &NodeData) -> Option<(Reduction, Vec<usize>)> {
     let Op::Prim(def, attrs) = &node.op else { return None };
     let reduction = Reduction::of(*def)?;
@@ -110,7 +112,7 @@ pub(super) fn reduced(graph: &Graph, node: &NodeData) -> Option<(Reduction, Vec<
     Some((reduction, (0..from.len()).filter(|&a| a < missing || to[a - missing] != from[a]).collect()))
 }
 
-/// Whether a node can compute an elementwise operand of a shape while it reads it.
+/// Returns whether a node can compute an elementwise operand of a shape while reading it.
 fn takes_expression(graph: &Graph, node: &NodeData, value: Value, shape: &[usize]) -> bool {
     let known = |v: &Value| graph.ty(*v).element().shape.known();
     if function_of(graph, node).is_some() {
@@ -122,7 +124,8 @@ fn takes_expression(graph: &Graph, node: &NodeData, value: Value, shape: &[usize
         && known(&node.results[0]).is_some()
 }
 
-/// Of each value whether it has several users, and all of them stand beside it and can compute it while they read it.
+/// Returns for each value whether it has several users, all of which are in its region and can
+/// compute it while reading it.
 pub(super) fn repeatable(graph: &Graph, users: &[Users]) -> Vec<bool> {
     let mut repeatable: Vec<bool> = users.iter().map(|u| *u == Users::Several).collect();
     graph.visit_nodes(graph.root(), &mut |node| {
@@ -145,15 +148,15 @@ pub(super) fn repeatable(graph: &Graph, users: &[Users]) -> Vec<bool> {
     repeatable
 }
 
-/// How a reduction goes through its operand.
+/// The traversal of a reduction.
 struct Reading {
     order: Order,
     layout: Layout,
-    /// The axes of the result, in the order in which they lie.
+    /// The axes of the result in memory order.
     kept: Vec<usize>,
 }
 
-/// Operations that cost less than a read of memory.
+/// Operations that cost less than a memory read.
 const CHEAP: &[Prim] = &[
     prim::ADD,
     prim::SUB,
@@ -175,7 +178,7 @@ const CHEAP: &[Prim] = &[
 ];
 
 impl Lower<'_> {
-    /// The expression of a value, for one of its users that computes it.
+    /// Returns the expression of a value for one of its users.
     fn take_expression(&mut self, v: Value) -> Option<Expr> {
         let place = &mut self.places[v.index()];
         match place {
@@ -188,8 +191,9 @@ impl Lower<'_> {
         }
     }
 
-    /// Whether computing an expression again costs no more than reading its result: a few cheap operations on one tensor of its
-    /// size, and on others that are small.
+    /// Returns whether recomputing an expression costs no more than reading its result.
+    ///
+    /// It has a few cheap operations on one tensor of its size and on small ones.
     fn is_cheap(&self, expr: &Expr) -> bool {
         let size: usize = expr.shape.iter().product();
         let is_large = |v: &&View| {
@@ -201,7 +205,8 @@ impl Lower<'_> {
             && expr.operands.iter().filter(is_large).count() <= 1
     }
 
-    /// Lowers a reduction over leading or trailing axes, together with the elementwise operations that give its operand.
+    /// Lowers a reduction over leading or trailing axes, fused with the elementwise operations that
+    /// compute its operand.
     pub(super) fn reduction(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
         let Some((reduction, axes)) = reduced(self.graph, data).filter(|_| self.options.fuse) else {
             return Ok(None);
@@ -223,10 +228,10 @@ impl Lower<'_> {
                 self.compute_product(&mut expr);
                 (expr.ops, expr.operands)
             }
-            // All operands are there for messages.
+            // The other operands are only for error messages.
             None => (Vec::new(), (0..data.operands.len()).map(|i| self.view_of(data, i)).collect::<Result<Vec<_>>>()?),
         };
-        // What is there for messages alone may have any rank.
+        // Operands that are only for error messages may have any rank.
         let arranged = |v: &View| if v.shape.len() == shape.len() { v.arranged(order) } else { v.clone() };
         let operands: Vec<Operand> = operands.iter().map(|v| Operand::View(arranged(v))).collect();
         let read = if ops.is_empty() { &operands[..1] } else { &operands[..] };
@@ -243,7 +248,8 @@ impl Lower<'_> {
         Ok(Some(Place::View(out.permute(&axes))))
     }
 
-    /// The order in which a view was laid out by the plan; what a graph permutes counts as row-major.
+    /// Returns the layout that the plan chose for a view. Permutations of the graph count as
+    /// row-major.
     fn order_of(&self, view: &View) -> Order {
         match view.base {
             Base::Buffer(b) if self.channels_last.contains(&b) => view.order(),
@@ -251,13 +257,14 @@ impl Lower<'_> {
         }
     }
 
-    /// The order in which the elements of an expression are gone through: that of its operands.
+    /// Returns the traversal order of an expression, which is the layout of its operands.
     fn order(&self, expr: &Expr) -> Order {
         let is_last = |v: &View| self.order_of(v) == Order::ChannelsLast;
         if !expr.draws() && expr.operands.iter().any(is_last) { Order::ChannelsLast } else { Order::RowMajor }
     }
 
-    /// How a reduction goes through its operand: in the order of memory or in row-major order, if one of them suits it.
+    /// Returns the traversal of a reduction: in memory order if that is possible, else in row-major
+    /// order.
     fn reading(&mut self, value: Value, shape: &[usize], axes: &[usize], keeps_rank: bool) -> Result<Option<Reading>> {
         let order = match &self.places[value.index()] {
             Some(Place::Expr(expr)) => self.order(expr),
@@ -304,7 +311,7 @@ impl Lower<'_> {
             let operand = if fuses { self.take_expression(v) } else { None };
             args.push(match operand {
                 Some(e) => {
-                    // Of two products the first is computed now.
+                    // Only one product can be deferred, so compute the first one now.
                     if e.product.is_some() {
                         self.compute_product(&mut expr);
                     }
@@ -319,7 +326,8 @@ impl Lower<'_> {
         let args: [Arg; 3] = std::array::from_fn(|i| args.get(i).copied().unwrap_or(args[0]));
         expr.ops.push(MapOp { work: Work::Function(function), args, dtype: ty.dtype, op: def });
 
-        // A second user computes it again, where that is no more work than reading it; a failure must name this node.
+        // A second user recomputes the expression if that costs no more than reading it. A failure
+        // must name this node.
         let value = data.results[0];
         let waits = match self.only_user[value.index()] {
             Users::Only(user) => takes_expression(graph, graph.node(user), value, &expr.shape),
@@ -332,7 +340,8 @@ impl Lower<'_> {
         Ok(Some(Place::View(self.materialize(expr))))
     }
 
-    /// Lowers random numbers to a part of the elementwise operation or reduction that alone reads them: it draws them block by block.
+    /// Fuses random numbers with the elementwise operation or reduction that is their only user,
+    /// which draws them block by block.
     pub(super) fn drawn(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
         let random = match def {
             prim::RANDOM_BITS => Random::Bits,
@@ -352,7 +361,7 @@ impl Lower<'_> {
         if !key.offset.is_multiple_of(2) {
             return Ok(None);
         }
-        // Its two words are one element for all.
+        // The two words of the key are one broadcast element.
         let key = View {
             dtype: DType::I64,
             offset: key.offset / 2,
@@ -377,7 +386,7 @@ impl Lower<'_> {
                 return out;
             }
         }
-        // Elements are gone through in the order of memory, whatever it is.
+        // Elements are traversed in memory order.
         let order = self.order(&expr);
         let result = self.new_buffer_in(order, expr.dtype(), &expr.shape);
         let out = result.arranged(order);

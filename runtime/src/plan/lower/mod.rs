@@ -1,9 +1,9 @@
-//! Lowering: from a graph to the draft of a plan, in one walk in program order.
+//! Lowering of a graph to the draft of a plan, in one traversal in program order.
 //!
-//! Structural operations (broadcast, reshape, permute, slice, ..) become views and cost nothing. Elementwise operations
-//! whose only user is another elementwise operation of the same region and shape, or a reduction, are fused with it; cheap ones with
-//! each of several such users. Captures of
-//! regions are the outer places themselves.
+//! Structural operations (broadcast, reshape, permute, slice and others) become views at no cost.
+//! An elementwise operation whose only user is a reduction, or an elementwise operation of the same
+//! region and shape, is fused with it. Cheap ones are fused with each of several such users.
+//! Captures of regions use the storage of the captured values.
 
 mod additions;
 mod control;
@@ -25,16 +25,16 @@ use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType, Type
 use elementwise::Expr;
 use std::collections::{HashMap, HashSet};
 
-/// How to make a plan.
+/// Options of lowering.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// Fail at the first operation that makes a value which is not finite out of finite operands.
+    /// Fail at the first operation that computes a non-finite value from finite operands.
     pub(crate) check_finite: bool,
-    /// Compute several operations in one pass over memory, and new values of variables in their place.
+    /// Fuse operations, and update variables in place.
     pub(crate) fuse: bool,
 }
 
-/// Where a value is.
+/// The storage of a value.
 #[derive(Clone, Debug)]
 enum Place {
     /// An element in a register.
@@ -45,7 +45,7 @@ enum Place {
     Slot(SlotId),
     /// A stack or list.
     Stack(StackId),
-    /// An elementwise expression that its only user will compute.
+    /// An elementwise expression, computed by its users.
     Expr(Box<Expr>),
 }
 
@@ -54,21 +54,22 @@ struct Lower<'g> {
     options: Options,
     draft: Draft,
     places: Vec<Option<Place>>,
-    /// The node that is the only user of a value, if there is one. Yielding a value is using it by no node.
+    /// The users of each value. A yield counts as a use by no node.
     only_user: Vec<Users>,
-    /// Whether the users of a value can all compute it while they read it.
+    /// Whether all users of a value can compute it while reading it.
     repeatable: Vec<bool>,
-    /// Of each value whether a variable becomes it, or elementwise operations on it.
+    /// Whether a variable is assigned the value, or the result of elementwise operations on it.
     assigned_later: Vec<bool>,
-    /// What is packed before a loop, with that loop.
+    /// Matrices packed before a loop, with that loop.
     packed: Vec<(u32, products::Packed)>,
-    /// Buffers that were laid out with channels last.
+    /// Buffers in channels-last layout.
     channels_last: HashSet<BufferId>,
-    /// The nodes that become additions to variables at the end of the step, with the index of the variable.
+    /// Nodes that become additions to variables at the end of the step, with the index of the
+    /// variable.
     additions: HashMap<Node, usize>,
-    /// Registers of constants by their content.
+    /// Registers of constants by value.
     constant_regs: HashMap<u64, Reg>,
-    /// The present value of each variable, where it was assigned.
+    /// The current value of each assigned variable.
     assigned: Vec<Option<Value>>,
     current_loop: Option<u32>,
     current_arm: Option<u32>,
@@ -81,10 +82,10 @@ enum Users {
     Several,
 }
 
-/// Makes the plan of a graph. Shapes that are not known become slots.
+/// Lowers a graph to a plan. Values of unknown shape are stored in slots.
 pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
     let only_user = users(graph);
-    // What is checked for infinities is computed where it stands.
+    // With `check_finite`, every value is computed at its node.
     let additions =
         if options.check_finite || !options.fuse { HashMap::new() } else { additions::additions(graph, &only_user) };
     let mut lower = Lower {
@@ -119,7 +120,7 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
     Ok(Plan { n_stack_outputs, ..plan })
 }
 
-/// Who uses each value.
+/// Returns the users of each value.
 fn users(graph: &Graph) -> Vec<Users> {
     let mut users = vec![Users::None; graph.n_values()];
     let mut regions = vec![graph.root()];
@@ -163,7 +164,7 @@ impl Lower<'_> {
         types
     }
 
-    /// Gives the outputs that are stacks and lists; gives how many there are.
+    /// Emits the outputs that are stacks and lists. Returns their number.
     fn stack_outputs(&mut self) -> usize {
         let graph = self.graph;
         let mut outputs: Vec<StackId> = Vec::new();
@@ -171,7 +172,7 @@ impl Lower<'_> {
             let Some(Place::Stack(stack)) = self.places[v.index()] else { panic!("{v} is no stack") };
             outputs.push(stack);
         }
-        // A list goes away with its output, so a second one is a copy.
+        // Returning a list moves it, so a second output of the same list is a copy.
         for i in 1..outputs.len() {
             if outputs[..i].contains(&outputs[i]) {
                 let copy = self.new_stack(self.draft.stacks[outputs[i].index()].clone());
@@ -185,7 +186,8 @@ impl Lower<'_> {
         outputs.len()
     }
 
-    /// What becomes of the variables. A value that lies in a variable is copied: it may be assigned itself.
+    /// Returns the assignments. A value stored in a variable is copied, since that variable may be
+    /// assigned, too.
     fn assigns(&mut self) -> Result<Vec<Assign>> {
         let mut assigns = Vec::new();
         for (var, value) in self.assigned.clone().into_iter().enumerate() {
@@ -213,7 +215,7 @@ impl Lower<'_> {
             Op::Prim(def, attrs) if self.additions.contains_key(&node) => {
                 self.addition(self.additions[&node], node, *def, attrs)?;
             }
-            // Made by its operand.
+            // Lowered with its operand.
             Op::Assign(_) if self.additions.contains_key(&node) => {}
             Op::Prim(def, attrs) => {
                 let place = self.prim(node, *def, attrs)?;
@@ -271,7 +273,7 @@ impl Lower<'_> {
 
     // Places.
 
-    /// Where a value is; an expression is computed first.
+    /// Returns the storage of a value. Computes it if it is an expression.
     fn place(&mut self, value: Value) -> Result<Place> {
         let place = self.places[value.index()].clone();
         let place = place.unwrap_or_else(|| panic!("{value} of `{}` is used before it is defined", self.graph.name));
@@ -283,7 +285,7 @@ impl Lower<'_> {
         Ok(place)
     }
 
-    /// The value as an operand of a step.
+    /// Returns a value as an operand of a tensor operation.
     fn operand(&mut self, value: Value) -> Result<Operand> {
         Ok(match self.place(value)? {
             Place::Reg(r) => Operand::View(reg_view(r, self.graph.ty(value).element().dtype)),
@@ -295,7 +297,7 @@ impl Lower<'_> {
         })
     }
 
-    /// The register of a value of rank 0.
+    /// Returns the register of a value of rank 0.
     fn reg(&mut self, value: Value) -> Result<Reg> {
         match self.place(value)? {
             Place::Reg(r) => Ok(r),
@@ -303,7 +305,7 @@ impl Lower<'_> {
         }
     }
 
-    /// A view as a place: an element goes to a register.
+    /// Returns the storage of a view. A single element is loaded into a register.
     fn tensor_place(&mut self, view: View, name: &'static str, loc: Loc) -> Place {
         if !view.shape.is_empty() {
             return Place::View(view);
@@ -336,7 +338,7 @@ impl Lower<'_> {
         r
     }
 
-    /// A new place for a value of a type.
+    /// Allocates storage for a value of a type.
     fn new_place(&mut self, ty: &Type) -> Place {
         match ty {
             Type::Stack(_) | Type::List(_) => Place::Stack(self.new_stack(ty.clone())),
@@ -370,7 +372,7 @@ impl Lower<'_> {
         view
     }
 
-    /// A buffer whose elements lie in an order.
+    /// Allocates a buffer with a memory layout.
     fn new_buffer_in(&mut self, order: Order, dtype: DType, shape: &[usize]) -> View {
         let shape = order.axes(shape.len()).into_iter().map(|a| shape[a]).collect();
         let buffer = self.new_buffer(dtype, shape);
@@ -386,7 +388,7 @@ impl Lower<'_> {
         self.emit_item(Item::Instr(instr));
     }
 
-    /// Emits an operation on registers.
+    /// Emits a register operation.
     fn emit_op(&mut self, instr: Instr, op: ScalarOp) {
         self.emit(instr);
         *self.draft.ops.last_mut().expect("an item was added") = Some(op);
@@ -405,7 +407,7 @@ impl Lower<'_> {
         }
     }
 
-    /// The index of the next item.
+    /// Returns the index of the next item.
     fn here(&self) -> u32 {
         self.draft.items.len() as u32
     }
@@ -427,7 +429,7 @@ impl Lower<'_> {
         id
     }
 
-    /// Opens the two branches of a `cond`; gives the first.
+    /// Adds the two branches of a conditional. Returns the index of the first.
     fn open_arms(&mut self) -> u32 {
         let id = self.draft.arms.len() as u32;
         let (start, parent) = (self.here(), self.current_arm);
@@ -463,7 +465,8 @@ impl Lower<'_> {
         self.emit(Instr::Run(step));
     }
 
-    /// The value as an operand of a step that is to have it in row-major order. What the graph permutes is left to the step.
+    /// Returns a value as an operand of an operation that requires row-major layout. Only
+    /// channels-last buffers are copied: the operation handles views permuted by the graph.
     fn operand_in_rows(&mut self, value: Value) -> Result<Operand> {
         Ok(match self.operand(value)? {
             Operand::View(v) if matches!(v.base, Base::Buffer(b) if self.channels_last.contains(&b)) => {
@@ -473,12 +476,12 @@ impl Lower<'_> {
         })
     }
 
-    /// The view with its axes in an order, contiguous: a copy if it is not.
+    /// Returns the view permuted into a memory layout, copied if it is not contiguous.
     fn arranged(&mut self, view: &View, order: Order, name: &'static str, loc: Loc) -> View {
         self.contiguous(view.arranged(order), name, loc)
     }
 
-    /// The view itself if it is contiguous, a copy if not.
+    /// Returns the view if it is contiguous, otherwise a copy.
     fn contiguous(&mut self, view: View, name: &'static str, loc: Loc) -> View {
         if view.is_contiguous() { view } else { self.copied(&view, name, loc) }
     }

@@ -1,4 +1,4 @@
-//! Operations of the table: which become views, which get a kernel, which run by their reference meaning.
+//! Lowering of primitive operations to views, kernels or the reference implementation.
 
 use super::elementwise::reduced;
 use super::products::Kind;
@@ -18,13 +18,13 @@ use anabranch_dsl::ops::{EvalCx, Prim, prim};
 use anabranch_dsl::{HostTensor, Loc, Result, Type};
 
 impl Lower<'_> {
-    /// Lowers an operation of the table.
+    /// Lowers a primitive operation.
     pub(super) fn prim(&mut self, node: Node, def: Prim, attrs: &Attrs) -> Result<Place> {
         let graph = self.graph;
         let data = graph.node(node);
         let is_known = |ty: &Type| ty.element().shape.known().is_some();
         let mut known = data.operands.iter().chain(&data.results).all(|&v| is_known(graph.ty(v)));
-        // A value of a known type may have come through a slot.
+        // A value of known shape may be stored in a slot.
         for &v in &data.operands {
             known &= !matches!(self.places[v.index()], Some(Place::Slot(_)));
         }
@@ -56,19 +56,19 @@ impl Lower<'_> {
         self.reference(data, def, attrs)
     }
 
-    /// An operation without operands has one value: it is computed now.
+    /// Evaluates an operation without operands, whose result is constant.
     fn constant_op(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Place> {
         let ty = self.graph.ty(data.results[0]).element();
         let tensor = def.evaluate(&EvalCx { operands: &[], attrs, ty }).map_err(|e| e.at(def.name, data.loc))?;
         Ok(self.constant(&tensor))
     }
 
-    /// The extents of an operand or a result.
+    /// Returns the known extents of an operand or result.
     fn shape_of(&self, v: Value) -> Vec<usize> {
         self.graph.ty(v).element().shape.known().expect("the shape is known")
     }
 
-    /// Operations that only say where elements are, and those that are copies.
+    /// Lowers operations that only rearrange elements, as views or copies.
     fn structural(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
         let shape = self.shape_of(data.results[0]);
         let view = match def {
@@ -125,7 +125,7 @@ impl Lower<'_> {
         Ok(Some(self.tensor_place(view, def.name, data.loc)))
     }
 
-    /// A buffer with the elements of the first operand, to be changed: the operand itself at its last use.
+    /// Returns a mutable buffer with the first operand: at its last use, the operand itself.
     fn changeable(&mut self, data: &NodeData) -> Result<View> {
         let src = self.view_of(data, 0)?;
         let dst = self.new_buffer(src.dtype, src.shape.clone());
@@ -133,7 +133,7 @@ impl Lower<'_> {
         Ok(dst)
     }
 
-    /// Operations with a kernel.
+    /// Lowers operations that have a kernel.
     fn kernel(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
         let mut operands = (0..data.operands.len()).map(|i| self.view_of(data, i)).collect::<Result<Vec<_>>>()?;
         let shape = self.shape_of(data.results[0]);
@@ -195,7 +195,8 @@ impl Lower<'_> {
                     return Ok(None);
                 }
                 let has_channels = x.len() == attrs.indices("window").len() + 2;
-                // What becomes larger is brought into the order of most convolutions before it does.
+                // If the result is larger than the operand, convert to channels last before it
+                // grows, as most convolutions use that layout.
                 let grows = pooling == Pooling::MeanGrad && x.get(1).is_some_and(|&channels| channels >= LANES);
                 let order = match has_channels && self.options.fuse {
                     true if grows => Order::ChannelsLast,
@@ -262,7 +263,7 @@ impl Lower<'_> {
         self.run_kernel_on(kernel, operands, data, def, attrs).map(Some)
     }
 
-    /// The way of a convolution, with its source brought into the order that it reads.
+    /// Selects the kernel of a convolution, and converts its source to the layout that it reads.
     fn convolution(
         &mut self,
         last: Option<ChannelsLast>,
@@ -282,7 +283,8 @@ impl Lower<'_> {
         }
     }
 
-    /// Filters `[groups * filters, channels, ..]` as `[groups, channels, filters, window]`.
+    /// Permutes filters `[groups * filters, channels, ..]` to
+    /// `[groups, channels, filters, window]`.
     fn channels_first(&mut self, w: &View, g: &Geometry, name: &'static str, loc: Loc) -> View {
         let w = self.contiguous(w.clone(), name, loc);
         let parts =
@@ -290,7 +292,8 @@ impl Lower<'_> {
         self.contiguous(parts.permute(&[0, 2, 1, 3]), name, loc)
     }
 
-    /// The gradient with respect to filters: of each part of the images, and then their sum.
+    /// Lowers the filter gradient of a convolution: partial sums over parts of the batch, then
+    /// their sum.
     fn conv_weights(
         &mut self,
         mut operands: Vec<View>,
@@ -330,7 +333,7 @@ impl Lower<'_> {
         self.run_kernel_on(sum, vec![Operand::View(parts)], data, def, attrs)
     }
 
-    /// The same where channels lie side by side.
+    /// Lowers the filter gradient for channels-last operands.
     fn conv_weights_of_last(
         &mut self,
         kernel: ChannelsLastWeights,
@@ -343,7 +346,7 @@ impl Lower<'_> {
         let dy = self.arranged(dy, Order::ChannelsLast, def.name, data.loc);
         let dtype = x.dtype;
         let size: usize = shape[1..].iter().product();
-        // Filters come last in it, as in the tiles.
+        // Filters are its last axis, as in the tiles.
         let out = self.new_buffer(dtype, vec![size, shape[0]]);
         let splits = kernel.splits();
         let parts = if splits == 1 { out.clone() } else { self.new_buffer(dtype, vec![splits, size, shape[0]]) };
@@ -371,7 +374,7 @@ impl Lower<'_> {
         Place::View(rows.reshape(shape).expect("a contiguous tensor has all shapes"))
     }
 
-    /// Runs a kernel that changes its first operand, a buffer of its own.
+    /// Runs a kernel that modifies its first operand in place.
     fn change(&mut self, kernel: Kernel, operands: Vec<View>, data: &NodeData, def: Prim, attrs: &Attrs) -> Place {
         let out = operands[0].clone();
         let operands = operands.into_iter().map(Operand::View).collect();
@@ -388,13 +391,13 @@ impl Lower<'_> {
         }
     }
 
-    /// Runs an operation by its reference meaning.
+    /// Runs an operation by its reference implementation.
     fn reference(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Place> {
         let operands = data.operands.iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
         self.run_kernel_on(Kernel::Reference, operands, data, def, attrs)
     }
 
-    /// Runs a kernel on operands.
+    /// Runs a kernel and writes its result to `out`.
     pub(super) fn run_kernel_to(
         &mut self,
         kernel: Kernel,
@@ -412,7 +415,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Runs a kernel on operands, with the result in a new place.
+    /// Runs a kernel and writes its result to new storage.
     pub(super) fn run_kernel_on(
         &mut self,
         kernel: Kernel,
@@ -434,7 +437,7 @@ impl Lower<'_> {
     }
 }
 
-/// The places that indices name in a tensor.
+/// Returns the pattern of elements that indices select in a tensor.
 fn places(def: Prim, x: &View, ids: &View, attrs: &Attrs) -> Places {
     let axis = attrs.index("axis");
     match def {

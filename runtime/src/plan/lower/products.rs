@@ -1,15 +1,18 @@
-//! Products of matrices and convolutions, with what stands behind them.
+//! Matmuls and convolutions with their epilogues.
 //!
-//! A product whose only user is elementwise waits: it is an expression without operations whose first operand is the buffer of its result.
-//! Operations join the expression as they join any other. When its value is needed, the product is computed with the operations as its
-//! *epilogue*, into that buffer, or before them, where an epilogue does not fit: if a reduction takes the operations, or if the result is
-//! of another type. Products that the new value of a variable is made of do not wait: it is computed in the variable's place.
+//! A matmul whose only user is elementwise is deferred: it becomes an expression without operations
+//! whose first operand is the result buffer. Elementwise operations join it as they join any other
+//! expression. When its value is needed, the matmul is computed with these operations as its
+//! *epilogue*. If an epilogue does not fit, because a reduction absorbs the operations or the
+//! result has another type, the matmul runs before them. Matmuls that contribute to the new value
+//! of a variable are not deferred, because that value is computed in place.
 //!
-//! There is no arithmetic in front of a product. What an operand is computed by is a pass of its own: it costs little beside the `2 n` operations that the product
-//! does for each element of the operand, which it reads once for each panel, and gradients mostly read the operand again. Transposed and sliced operands
-//! are read where they lie, and convolutions gather their windows while they pack.
+//! Operands are never computed inside a matmul. A separate pass over an operand is cheap relative
+//! to the `2 n` operations per element of the matmul, which reads each element once per panel, and
+//! gradients usually read the operand again. Transposed and sliced operands are read in place, and
+//! convolutions gather their windows while packing.
 //!
-//! A matrix that does not change in a loop is packed before the outermost such loop.
+//! A loop-invariant matrix is packed before the outermost loop in which it is invariant.
 
 use super::elementwise::{Expr, function_of};
 use super::{Instr, Item, Kernel, Lower, Place, Users};
@@ -21,15 +24,15 @@ use anabranch_dsl::ir::{Attrs, Graph, NodeData, Op};
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{DType, Loc, Result};
 
-/// Bytes of a result that stays in the first level of the cache.
+/// Maximum size in bytes of a result that stays in the L1 cache.
 const SMALL: usize = 1 << 15;
 
-/// What computes a product.
+/// The kernel of a product.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
     Matmul,
     Conv(Box<Gather>),
-    /// To a result in channels-last order. The second operand is to be packed.
+    /// A convolution to a channels-last result. The second operand must be packed.
     ChannelsLast(Box<ChannelsLast>, Pack),
 }
 
@@ -39,7 +42,7 @@ impl Kind {
     }
 }
 
-/// A product that waits for what stands behind it.
+/// A deferred matmul or convolution.
 #[derive(Clone, Debug)]
 pub(super) struct Product {
     kind: Kind,
@@ -50,16 +53,17 @@ pub(super) struct Product {
     loc: Loc,
 }
 
-/// A matrix that was packed before a loop.
+/// A matrix packed before a loop.
 #[derive(Debug)]
 pub(super) struct Packed {
     view: View,
-    /// How it is packed: the same elements may be a matrix of a product and the filters of a convolution.
+    /// The packing format: one view may be packed both as a matrix and as filters of a convolution.
     pack: Pack,
     to: View,
 }
 
-/// Of each value whether a variable becomes it, or elementwise operations on it.
+/// Returns for each value whether a variable is assigned it, or the result of elementwise
+/// operations on it.
 pub(super) fn assigned_later(graph: &Graph) -> Vec<bool> {
     let mut assigned = vec![false; graph.n_values()];
     for &node in graph.region(graph.root()).nodes.iter().rev() {
@@ -73,11 +77,12 @@ pub(super) fn assigned_later(graph: &Graph) -> Vec<bool> {
 }
 
 impl Product {
-    /// Whether the operations of an expression can be its epilogue, and should. A small result stays in the first level of the cache anyway,
-    /// and an operation of its own can give a loop variable its next value in place.
+    /// Returns whether the operations of an expression can and should be the epilogue. In a loop, a
+    /// small result stays in the L1 cache anyway, and a separate operation can update a loop
+    /// variable in place.
     pub(super) fn ends_in(&self, expr: &Expr, in_loop: bool) -> bool {
         let is_sum = matches!(&expr.ops[..], [op] if op.op == prim::ADD);
-        // Random numbers are counted in row-major order.
+        // Random numbers are indexed in row-major order.
         if expr.draws() && self.kind.order() != Order::RowMajor {
             return false;
         }
@@ -87,7 +92,7 @@ impl Product {
 }
 
 impl Lower<'_> {
-    /// Lowers a product of two operands that its kernel takes.
+    /// Lowers a matmul or convolution of two operands that its kernel accepts.
     pub(super) fn product(
         &mut self,
         kind: Kind,
@@ -125,7 +130,7 @@ impl Lower<'_> {
         Place::View(out)
     }
 
-    /// Computes the product that an expression waits for.
+    /// Computes the deferred product of an expression.
     pub(super) fn compute_product(&mut self, expr: &mut Expr) {
         if let Some(product) = expr.product.take() {
             self.emit_product(*product, None);
@@ -139,7 +144,7 @@ impl Lower<'_> {
         out
     }
 
-    /// Emits a product, packing operands before it or before loops.
+    /// Emits a product. Packs operands before it or before loops.
     pub(super) fn emit_product(&mut self, product: Product, epilogue: Option<Expr>) {
         let Product { kind, mut operands, out, def, attrs, loc } = product;
         let mut others = Vec::new();
@@ -187,7 +192,7 @@ impl Lower<'_> {
         }
     }
 
-    /// The outermost loop around this place in which a view shows the same all the time.
+    /// Returns the outermost enclosing loop in which a view is loop-invariant.
     fn kept_in(&self, view: &View) -> Option<u32> {
         let mut kept = None;
         let mut at = self.current_loop.filter(|_| self.options.fuse);
@@ -201,7 +206,7 @@ impl Lower<'_> {
         kept
     }
 
-    /// A packed matrix: here, or before the outermost loop in which it does not change.
+    /// Returns a packed matrix, packed here or before the outermost loop in which it is invariant.
     fn pack(&mut self, view: &View, pack: Pack, name: &'static str, loc: Loc) -> View {
         let l = self.kept_in(view);
         let found = self.packed.iter().find(|(at, p)| Some(*at) == l && p.pack == pack && p.view == *view);
@@ -224,7 +229,7 @@ impl Lower<'_> {
         to
     }
 
-    /// The sum of the matrices of a product, if that is one product with a longer inner extent.
+    /// Lowers the sum of a batched matmul over its batch to one matmul with a longer inner extent.
     pub(super) fn sum_of_products(
         &mut self,
         expr: &mut Expr,
