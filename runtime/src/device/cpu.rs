@@ -1,4 +1,4 @@
-//! CPU devices: threads of their own, in the memory of the host.
+//! CPU devices: thread pools that compute in host memory.
 
 use super::{Buffer, Device, Event, Kernel, Place, Progress, Step, Ticket, name_of};
 use crate::optimize::optimize;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-/// A CPU device: some threads of this machine. They start when they are first given something.
+/// A CPU device, which owns some threads of this machine. They start on first use.
 #[derive(Debug)]
 pub(crate) struct CpuDevice {
     id: DeviceId,
@@ -24,23 +24,25 @@ pub(crate) struct CpuDevice {
 }
 
 thread_local! {
-    /// Whether this thread is one of a device.
+    /// Whether this thread belongs to a device.
     static IS_DEVICE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is one of a device.
+/// Returns whether this thread belongs to a device.
 pub(crate) fn is_thread_of_device() -> bool {
     IS_DEVICE.get()
 }
 
-/// Does other work of the device if this is a thread of one; gives whether there was some. A kernel's print may call a function, which then waits on such a
-/// thread, and perhaps for that very thread.
+/// If this thread belongs to a device, tries to run one queued task. Returns whether a task ran.
+///
+/// The print callback of a kernel may call a function. That call then waits on a thread of the
+/// device, possibly for work queued for the same thread.
 pub(super) fn lend_this_thread() -> bool {
     IS_DEVICE.get() && rayon::yield_now() == Some(rayon::Yield::Executed)
 }
 
 impl CpuDevice {
-    /// A device with so many threads; without a name, errors do not speak of it.
+    /// Creates a device with `n_threads` threads. Without a name, errors do not mention it.
     pub(crate) fn new(id: DeviceId, name: Option<DeviceName>, n_threads: usize) -> CpuDevice {
         CpuDevice { id, name, n_threads: n_threads.max(1), threads: OnceLock::new() }
     }
@@ -80,14 +82,14 @@ impl Device for CpuDevice {
         Ok(Box::new(Loaded::new(CpuKernel::new(graph, options)?, self)))
     }
 
-    /// CPU devices share the memory of the host: what never changes is handed over, and nothing is moved.
+    /// Completes immediately: CPU devices share host memory, and buffers are immutable.
     fn copy(&self, mut values: Vec<Buffer>, to: Place, _: &Arc<Step>, _: Ticket) -> Progress {
         values.iter_mut().for_each(|value| value.place = to);
         Progress::Complete(values)
     }
 }
 
-/// A kernel that a CPU device has loaded.
+/// A kernel loaded on a CPU device.
 #[derive(Debug)]
 pub(super) struct Loaded {
     kernel: Arc<CpuKernel>,
@@ -99,7 +101,7 @@ impl Loaded {
         Loaded { kernel: Arc::new(kernel), device }
     }
 
-    /// Runs it on a thread of its device.
+    /// Runs the kernel on a thread of its device.
     pub(super) fn enqueue_on_thread(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<()> {
         let threads = self.device.threads()?;
         let (kernel, step, place) = (self.kernel.clone(), step.clone(), self.device.place());
@@ -116,7 +118,7 @@ impl Loaded {
 }
 
 impl Kernel for Loaded {
-    /// A short kernel is run at once, by the thread that asks.
+    /// Runs a short kernel synchronously on the calling thread.
     fn enqueue(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
         if self.kernel.is_short() {
             return self.kernel.run(inputs, self.device.place(), step.surroundings()).map(Progress::Complete);
@@ -125,39 +127,42 @@ impl Kernel for Loaded {
     }
 }
 
-/// How a kernel runs.
+/// The program of a kernel.
 #[derive(Debug)]
 enum How {
-    /// By a plan, or by the interpreter if the session asks for it.
+    /// A plan, or the interpreter if the session requests it.
     Known(Box<Program>),
-    /// By a plan for each combination of types of its inputs: some extent is not known before.
+    /// A plan for each combination of input types, since some extent is not known in advance.
     BySignature(Mutex<Plans>),
 }
 
 type Plans = HashMap<Vec<TensorType>, Arc<Program>>;
 
-/// Plans that are kept for one kernel: those of a loop variable that grows for so many iterations.
+/// Maximum number of plans kept for one kernel, for example for the iterations of a growing loop
+/// variable.
 const MAX_PLANS: usize = 256;
 
-/// A graph that is computed as a whole. Its inputs and outputs may be stacks and lists.
+/// A graph that is computed as a unit. Its inputs and outputs may be stacks and lists.
 #[derive(Debug)]
 pub(crate) struct CpuKernel {
     graph: Graph,
     options: Options,
     how: How,
-    /// About how many nanoseconds a run takes; 0 before the first.
+    /// Approximate nanoseconds of a run, or 0 before the first.
     nanos: AtomicU64,
     runs: AtomicU64,
-    /// Whether it may take long, as far as one can see before it runs.
+    /// Whether a run may take long, as far as that is known before it runs.
     may_be_long: bool,
-    /// Whether nobody can say how often a loop in it runs. What earlier runs took says nothing then, and whoever runs it may never come back.
+    /// Whether the trip count of a loop in it is unknown. Then earlier runs predict nothing, and a
+    /// run may not terminate.
     may_not_end: bool,
 }
 
-/// What takes less than this is run where it is needed: to hand it over costs about as much.
+/// Maximum time of a kernel that runs synchronously, about the cost of passing it to another
+/// thread.
 const SHORT_NANOS: u64 = 20_000;
 
-/// A kernel on so few elements is short.
+/// Maximum number of elements of a short kernel.
 const FEW_ELEMENTS: usize = 4096;
 
 impl CpuKernel {
@@ -190,7 +195,7 @@ impl CpuKernel {
         })
     }
 
-    /// Whether it is better run at once than handed to a thread. That changes when it runs, not what it gives.
+    /// Returns whether the kernel should run synchronously. This affects timing, not results.
     pub(crate) fn is_short(&self) -> bool {
         match self.nanos.load(Ordering::Relaxed) {
             0 => !self.may_be_long,
@@ -198,14 +203,14 @@ impl CpuKernel {
         }
     }
 
-    /// Runs it on values of a place. It ends early when the stop flag of its surroundings says so.
+    /// Runs the kernel on values of a place. It ends early if the stop flag is set.
     pub(crate) fn run(
         &self,
         mut values: Vec<Buffer>,
         place: Place,
         surroundings: Surroundings<'_>,
     ) -> Result<Vec<Buffer>> {
-        // After the first runs, one in 16 is timed.
+        // After the first four, every 16th run is timed.
         let runs = self.runs.fetch_add(1, Ordering::Relaxed);
         let timed = (runs < 4 || runs.is_multiple_of(16)).then(Instant::now);
         let (open, close) = (|buffer: Buffer| buffer.at(place), |contents| Buffer::new(place, contents));
@@ -237,17 +242,19 @@ impl CpuKernel {
         let mut border = self.graph.inputs().iter().chain(self.graph.outputs());
         let graph = match border.all(|&v| self.graph.ty(v).as_tensor().is_some()) {
             true => optimize(self.graph.clone(), &signature, self.options),
-            // Passes are for whole graphs, which have tensors alone at their borders.
+            // Passes require whole graphs, whose inputs and outputs are tensors.
             false => passes::specialize(&self.graph, &signature),
         };
         let program = match graph {
             Ok(graph) => Program::with_options(graph, self.options)?,
-            // Something does not fit if it is run. The interpreter says what, or that it is not run.
+            // The graph does not fit the signature. The interpreter reports the error if that part
+            // runs.
             Err(_) => Program::with_options(self.graph.clone(), Options { interpreted: true, ..self.options })?,
         };
         let program = Arc::new(program);
         let mut plans = lock();
-        // Any one goes: of shapes that come in turn the one used last comes last again.
+        // Any entry may go: for recurring shapes, evicting the oldest would always evict the next
+        // one needed.
         if plans.len() >= MAX_PLANS
             && let Some(other) = plans.keys().next().cloned()
         {
@@ -268,7 +275,8 @@ mod tests {
 
     const HERE: Place = Place::Host;
 
-    /// The kernel of the one node of a graph that does an operation. It is cut out, as whole graphs have no stacks and lists at their borders.
+    /// Extracts the kernel of the node with the given operation. Whole graphs cannot have stacks
+    /// and lists as inputs and outputs.
     fn kernel(text: &str, op: &str) -> CpuKernel {
         let graph = Graph::parse(text, "kernel.ir").unwrap_or_else(|e| panic!("{e:?}"));
         let options = flow::Options { lower_everything: true, ..flow::Options::default() };
@@ -306,12 +314,13 @@ mod tests {
         assert!([&new, &write, &push].iter().all(|k| matches!(k.how, How::Known(_))));
         let made = run(&write, vec![run(&new, vec![index(3)]), index(1), tensor(&[1.0, 2.0])]);
         assert_eq!(rows(&made), [None, Some(vec![1.0, 2.0]), None]);
-        // Whoever else has the list does not see what is pushed; one of the interpreter is as good as one of a plan.
+        // Other owners of the list do not see the push. A list of the interpreter behaves like one
+        // of a plan.
         let one = run(&push, vec![made.clone(), tensor(&[3.0, 4.0])]);
         let other = run(&push, vec![Contents::Datum(made.clone().into_datum()), tensor(&[5.0, 6.0])]);
         let last = |list: &Contents| rows(list).swap_remove(3);
         assert_eq!((rows(&made).len(), last(&one), last(&other)), (3, Some(vec![3.0, 4.0]), Some(vec![5.0, 6.0])));
-        // A list that nobody else has is handed over from kernel to kernel.
+        // A uniquely owned list is passed between kernels without a copy.
         let mut list = one;
         for i in 0..2_000 {
             list = run(&push, vec![list, tensor(&[i as f32, 0.0])]);

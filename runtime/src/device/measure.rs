@@ -1,9 +1,10 @@
-//! Rates of the CPU devices of a session, measured: how fast they multiply, how fast they read and write, what an operation takes
-//! whatever its size, and how long a message is under way.
+//! Measurement of the rates of CPU devices: matmul throughput, memory bandwidth, overhead of an
+//! operation, and latency of a message.
 //!
-//! Each figure is the best of some runs: what else the machine does meanwhile only makes them slower. The devices share the machine in
-//! equal parts, so one of them is measured, alone. Placement looks at nothing but these figures; two sessions that measure
-//! may place one graph differently, which is why sessions measure only if they are asked to.
+//! Each rate is the best of several runs, because other load on the machine can only lower it. The
+//! devices share the machine equally, so one of them is measured alone. Placement depends on
+//! nothing but these rates. Two sessions that measure may therefore place a graph differently, so
+//! measurement is optional.
 
 use super::cpu::{CpuKernel, Loaded};
 use super::{Buffer, CpuDevice, Step, Ticket};
@@ -13,22 +14,22 @@ use anabranch_dsl::{Graph, HostTensor, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Rows and columns of the matrices that are multiplied.
+/// Rows and columns of the multiplied matrices.
 const SIDE: usize = 384;
 
-/// Elements of the tensors that are added: more than caches hold.
+/// Elements of the added tensors, which exceed all caches.
 const LARGE: usize = 4 << 20;
 
-/// Operations in the chain of small ones.
+/// Number of operations in the chain of small ones.
 const CHAIN: usize = 64;
 
-/// Runs, of which the best counts.
+/// Maximum number of runs, of which the best counts.
 const RUNS: usize = 8;
 
-/// After so long no further run is begun.
+/// Time after which no further run begins.
 const ENOUGH: Duration = Duration::from_millis(20);
 
-/// The same devices with the rates that they turn out to have.
+/// Returns the topology with measured rates.
 pub(super) fn measured(topology: &Topology, device: &Arc<CpuDevice>) -> Result<Topology> {
     let product = format!("%y = matmul %x, %x : f32[{SIDE}, {SIDE}]");
     let product = Probe::new(device, &[SIDE, SIDE], &product, "y")?.seconds()?;
@@ -40,7 +41,7 @@ pub(super) fn measured(topology: &Topology, device: &Arc<CpuDevice>) -> Result<T
     let small = short.seconds()?;
     let rates = Rates {
         flops: 2.0 * (SIDE * SIDE * SIDE) as f64 / product,
-        // One operand, as both are the same, and the result.
+        // One operand, since both are the same, and the result.
         bandwidth: (2 * LARGE * size_of::<f32>()) as f64 / sum,
         launch: ((long.seconds()? - small) / CHAIN as f64).max(1e-9),
         // There and back.
@@ -54,7 +55,7 @@ pub(super) fn measured(topology: &Topology, device: &Arc<CpuDevice>) -> Result<T
     Ok(measured)
 }
 
-/// What is measured, as [`DeviceInfo`] and [`Link`] have it.
+/// The measured rates, as in [`DeviceInfo`] and [`Link`].
 struct Rates {
     flops: f64,
     bandwidth: f64,
@@ -62,19 +63,20 @@ struct Rates {
     latency: f64,
 }
 
-/// A kernel that is timed.
+/// A kernel to be timed.
 struct Probe {
     kernel: Loaded,
     input: Buffer,
 }
 
 impl Probe {
-    /// A kernel on one tensor `%x`, of ones.
+    /// Compiles a kernel of one tensor `%x` of ones.
     fn new(device: &Arc<CpuDevice>, shape: &[usize], body: &str, result: &str) -> Result<Probe> {
         let ty = format!("f32{shape:?}");
         let text = format!("graph @probe(%x: {ty}) -> ({ty}) {{ {body} return %{result} }}");
         let graph = Graph::parse(&text, "probe").unwrap_or_else(|e| panic!("a probe is a graph: {}\n{text}", e[0]));
-        // Each operation by itself: what they cost together depends on the program.
+        // Operations are measured individually, because the cost of fused ones depends on the
+        // program.
         let options = Options { fuse: false, native: false, ..Options::default() };
         let input = HostTensor::new(shape.to_vec(), vec![1.0f32; shape.iter().product()]);
         let kernel = Loaded::new(CpuKernel::new(graph, options)?, device.clone());
@@ -82,7 +84,8 @@ impl Probe {
         Ok(Probe { kernel, input })
     }
 
-    /// Runs it on the device; gives the seconds that it ran, and those until that was known here.
+    /// Runs the kernel on the device. Returns the seconds of the run, and those until its
+    /// completion was known.
     fn run(&self) -> Result<[f64; 2]> {
         let step = Step::new(Arc::new(|_, _| ()), Arc::default(), false);
         self.kernel.enqueue_on_thread(vec![self.input.clone()], &step, Ticket(0))?;
@@ -97,7 +100,7 @@ impl Probe {
     }
 
     fn best(&self, seconds: impl Fn([f64; 2]) -> f64) -> Result<f64> {
-        // The first run takes memory that later ones have.
+        // The first run allocates memory that later ones reuse.
         self.run()?;
         let (begin, mut best) = (Instant::now(), f64::INFINITY);
         for _ in 0..RUNS {
@@ -109,12 +112,12 @@ impl Probe {
         Ok(best.max(1e-9))
     }
 
-    /// Seconds of a run.
+    /// Returns the seconds of a run.
     fn seconds(&self) -> Result<f64> {
         self.best(|[run, _]| run)
     }
 
-    /// Seconds from giving it to the device until it is known that it is done, without those that it runs.
+    /// Returns the seconds from enqueueing until completion is known, without those of the run.
     fn round_trip(&self) -> Result<f64> {
         self.best(|[run, all]| all - run)
     }
@@ -134,7 +137,7 @@ mod tests {
         assert_eq!(ids.len(), 3);
         for (&id, before) in ids.iter().zip(&devices.devices) {
             let DeviceInfo { name, flops, bandwidth, launch } = *topology.device(id);
-            // Debug builds and machines that do other things are slow; nothing is faster than this.
+            // Only upper bounds are strict: debug builds and loaded machines are slow.
             assert_eq!(name, before.name);
             assert!((1e6..1e14).contains(&flops), "{flops} operations a second");
             assert!((1e6..1e13).contains(&bandwidth), "{bandwidth} bytes a second");

@@ -1,19 +1,24 @@
-//! Devices: what runs kernels, and holds what they give.
+//! Devices: run kernels and own their results.
 //!
-//! The interface is asynchronous, as a GPU or a device of another process needs it. A device is asked to *load* graphs once; in a step, work is
-//! *enqueued*: to run a loaded [`Kernel`], or to [copy](Device::copy) a value to where it is used. Work that is over at once says so
-//! ([`Progress::Complete`]); of other work the [`Step`] hears later, by an [`Event`] with the [`Ticket`] that the work was given. So
-//! what computes and what is under way overlap, and nobody waits for one piece of work while another could go on.
+//! The interface is asynchronous, as GPUs and devices of other processes require. A device *loads*
+//! a graph once. During a step, work is *enqueued*: runs of a loaded [`Kernel`], or a
+//! [copy](Device::copy) of a value to the place of its use. Work that completes synchronously
+//! returns [`Progress::Complete`]. Otherwise the [`Step`] later receives an [`Event`] with the
+//! [`Ticket`] of the work. Computation and transfers thus overlap.
 //!
 //! Invariants:
 //!
-//! - D1. A [`Buffer`] belongs to a [`Place`], a device or the host, and is used there alone. It comes to another place by a copy. It never changes.
-//! - D2. Work is complete when what it gives may be used by other work of that place. Only a copy to the host makes it readable by the host.
-//! - D3. Each ticket has one event, or none if its work was complete at once or is withdrawn; an error is the outcome of an event as well.
-//! - D4. Work ends soon after the step's flag is set, and is withdrawn if it waits for a thread that is busy. A step is left only when none of its work runs, so
-//!   no device holds anything of it then.
+//! - D1. A [`Buffer`] belongs to a [`Place`], a device or the host, and is used only there. A copy
+//!   brings it to another place. It is immutable.
+//! - D2. Work is complete when its results may be used by other work of that place. Only a copy to
+//!   the host makes a value readable by the host.
+//! - D3. Each ticket has one event, or none if its work completed synchronously or is withdrawn. An
+//!   error is also an outcome of an event.
+//! - D4. Work ends soon after the step's stop flag is set, and is withdrawn if it still waits for a
+//!   thread. A step ends only when none of its work runs, so no device then holds any of its
+//!   values.
 //!
-//! Devices must never know graphs over several devices, frames or iterations: these are the executors' business.
+//! Devices must not depend on partitions, frames or iterations, which belong to the executors.
 
 mod cpu;
 mod measure;
@@ -34,17 +39,17 @@ use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Where a value is.
+/// The memory in which a value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
-    /// The memory of this process, where callers have their tensors.
+    /// The memory of this process, which holds the tensors of callers.
     Host,
     Device(DeviceId),
 }
 
-/// A value at a place. A clone is the same memory.
+/// A value at a place. Clones share its memory.
 ///
-/// The devices that there are compute in the memory of the host, so that is what a buffer has.
+/// All current devices compute in host memory, which is thus the memory of every buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer {
     place: Place,
@@ -52,36 +57,41 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// A tensor that is at a place already.
+    /// Returns a buffer for a tensor that is already at a place.
     pub(crate) fn of_tensor(place: Place, tensor: HostTensor) -> Buffer {
         Buffer::new(place, Contents::Datum(Datum::Tensor(tensor)))
     }
 
-    /// A value that is at a place already.
+    /// Returns a buffer for a value that is already at a place.
     fn new(place: Place, contents: Contents) -> Buffer {
         Buffer { place, contents }
     }
 
-    /// Its contents, for who works at that place.
+    /// Returns the contents, for use at `place`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the buffer is at another place.
     fn at(self, place: Place) -> Contents {
         assert_eq!(self.place, place, "a value is used where it is");
         self.contents
     }
 
-    /// The new value of a variable, which stays where it is. (The devices that there are keep their variables in the memory of the host.)
+    /// Returns the new value of a variable, which stays on its device. All current devices keep
+    /// variables in host memory.
     pub(crate) fn resident(self) -> HostTensor {
         let Contents::Datum(Datum::Tensor(tensor)) = self.contents else { panic!("a variable is a tensor") };
         tensor
     }
 
-    /// The tensor of a buffer of the host.
+    /// Returns the tensor of a host buffer.
     pub(crate) fn into_host(self) -> HostTensor {
         let contents = self.at(Place::Host);
         let Contents::Datum(Datum::Tensor(tensor)) = contents else { panic!("only tensors are read by the host") };
         tensor
     }
 
-    /// Its length in bytes, as far as that is known: stacks and lists never leave their device.
+    /// Returns the length in bytes, or 0 for stacks and lists, which never leave their device.
     fn n_bytes(&self) -> usize {
         match &self.contents {
             Contents::Datum(Datum::Tensor(t)) => t.shape().iter().product::<usize>() * t.dtype().size(),
@@ -90,43 +100,46 @@ impl Buffer {
     }
 }
 
-/// What became of work that was enqueued.
+/// The state of enqueued work.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// It is over, and this is what it gave.
+    /// The work is complete and has these results.
     Complete(Vec<Buffer>),
-    /// An event will tell.
+    /// An event will report the completion.
     Later,
 }
 
-/// A device. It may be used by several steps at once.
+/// A device. Several steps may use it concurrently.
 pub(crate) trait Device: Debug + Send + Sync {
-    /// Its name; none of devices of which errors do not speak.
+    /// Returns the name, or `None` for devices that errors do not mention.
     fn name(&self) -> Option<DeviceName>;
 
-    /// Whether its events are at times of a [modelled](step::Clock) clock.
+    /// Returns whether its events follow a [simulated clock](modelled::Clock).
     fn is_modelled(&self) -> bool;
 
-    /// Compiles a graph without variables, whose inputs and outputs may be stacks and lists, to be run here.
+    /// Compiles a graph without variables. Its inputs and outputs may be stacks and lists.
     fn load(self: Arc<Self>, graph: Graph, options: program::Options) -> Result<Box<dyn Kernel>>;
 
-    /// Begins to bring values to another place, which are given there in the same order; without any, what comes is the event itself. A device is asked for
-    /// what is there, and for what comes to it from the host.
+    /// Starts copying values to another place. They arrive in the same order.
+    ///
+    /// Without values, only the event is sent. Copies are requested from the device that has the
+    /// values, or from the destination if they come from the host.
     fn copy(&self, values: Vec<Buffer>, to: Place, step: &Arc<Step>, ticket: Ticket) -> Progress;
 }
 
-/// A graph that a device has loaded.
+/// A graph loaded on a device.
 pub(crate) trait Kernel: Debug + Send + Sync {
-    /// Begins to run it on values of its device. An error that is known at once may be given at once.
+    /// Starts a run on values of the device. Errors that occur synchronously may be returned
+    /// immediately.
     fn enqueue(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress>;
 }
 
-/// The name of a device in messages.
+/// Returns the name of a device for messages.
 pub(crate) fn name_of(device: &dyn Device) -> String {
     device.name().map_or_else(|| "a device".to_owned(), |name| name.to_string())
 }
 
-/// An error of a device.
+/// Adds the name of a device to an error.
 pub(crate) fn error_on(device: &dyn Device, error: Diagnostic) -> Diagnostic {
     match device.name() {
         Some(name) => error.at(Loc::UNKNOWN, format!("on {name}")),
@@ -134,17 +147,17 @@ pub(crate) fn error_on(device: &dyn Device, error: Diagnostic) -> Diagnostic {
     }
 }
 
-/// The devices of a session, and how graphs come to them.
+/// The devices of a session, with its placement rules and partitioning options.
 #[derive(Debug)]
 pub(crate) struct Devices {
     pub(crate) topology: Topology,
-    /// The devices of the topology, in its order.
+    /// The devices of the topology, in the same order.
     pub(crate) all: Vec<Arc<dyn Device>>,
-    /// Whether their time is modelled.
+    /// Whether the devices are simulated.
     pub(crate) is_modelled: bool,
-    /// Which variables are where.
+    /// The placement rules for variables.
     pub(crate) rules: Rules,
-    /// How graphs are cut.
+    /// The options of the partitioner.
     pub(crate) flow: flow::Options,
 }
 
@@ -178,12 +191,12 @@ impl Devices {
             }
             cpus.into_iter().map(|cpu| cpu as Arc<dyn Device>).collect()
         };
-        // A loop takes as long as its iterations on modelled devices, however many these turn out to be.
+        // Simulated time of a loop must include all of its iterations, however many there are.
         let flow = flow::Options { lower_control: is_modelled, ..flow };
         Ok(Devices { topology, all, is_modelled, rules, flow })
     }
 
-    /// Whether there is nothing to choose.
+    /// Returns whether there is a single real device and nothing to place.
     pub(crate) fn is_one(&self) -> bool {
         self.topology.devices.len() == 1 && !self.is_modelled && !self.flow.lower_everything
     }

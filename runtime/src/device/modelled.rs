@@ -1,7 +1,9 @@
-//! Devices of modelled time: they compute the right values, by the CPU's kernels, and say when they would have been done.
+//! Simulated devices: compute correct values by CPU kernels, and report completion in simulated
+//! time.
 //!
-//! A kernel is run when it is enqueued, by the thread that asks; its event comes at the modelled time, on a [`Clock`] that the devices of a step share.
-//! Events are taken in the order of time, those of one time in the order in which they were made: so a run is the same each time.
+//! A kernel runs when it is enqueued, on the calling thread. Its event occurs at the simulated
+//! time, on a [`Clock`] shared by the devices of a step. Events are handled in order of time, then
+//! of creation, so every run is the same.
 
 use super::cpu::CpuKernel;
 use super::{Buffer, Device, Event, Kernel, Place, Progress, Step, Ticket};
@@ -15,11 +17,14 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A device that is modelled: what it computes is right, and takes a time that follows from these figures, on a clock that is not the machine's.
-/// It is for asking how a program would run on devices that one does not have, and for tests of what overlaps. Each device runs
-/// one kernel after the other, in the order in which they are given to it; copies run beside them, one after the other on each link. What
-/// comes from the host and goes there, inputs, predicates and results, takes the device's link, too; variables are on their devices. A kernel takes as long as its operations
-/// one by one; of branches and loops the kernels are timed that run.
+/// A simulated device, which computes correct results and simulates their time.
+///
+/// Times follow from the given rates, on a clock independent of the machine. Use it to estimate how
+/// a program would run on devices that you do not have, and to test what overlaps. Each device runs
+/// one kernel at a time in the order of submission. Copies overlap with kernels and run one at a
+/// time on each link. Transfers to and from the host (inputs, predicates and results) also use the
+/// link of the device. Variables are on their devices. The time of a kernel is the sum over its
+/// operations. Of branches and loops, only the kernels that run take time.
 ///
 /// ```
 /// use anabranch_runtime::{Modelled, Session};
@@ -42,7 +47,8 @@ pub struct Modelled {
 }
 
 impl Modelled {
-    /// A device of this name: 10 TFLOP/s, 500 GB/s, 5 µs for each operation, and 10 GB/s and 10 µs on the links from it.
+    /// Creates a device with 10 TFLOP/s, 500 GB/s, 5 µs per operation, and outgoing links of 10
+    /// GB/s and 10 µs.
     pub fn new(name: &str) -> Modelled {
         Modelled {
             name: name.to_owned(),
@@ -54,22 +60,22 @@ impl Modelled {
         }
     }
 
-    /// Operations on numbers in a second, in matrix products.
+    /// Sets the floating-point operations per second in matmuls.
     pub fn flops(self, flops: f64) -> Modelled {
         Modelled { flops, ..self }
     }
 
-    /// Bytes that it reads and writes in a second.
+    /// Sets the memory bandwidth in bytes per second.
     pub fn bandwidth(self, bandwidth: f64) -> Modelled {
         Modelled { bandwidth, ..self }
     }
 
-    /// What each operation takes besides.
+    /// Sets the fixed overhead of each operation.
     pub fn launch(self, launch: Duration) -> Modelled {
         Modelled { launch, ..self }
     }
 
-    /// What it sends takes `latency`, and a second for each `bandwidth` bytes.
+    /// Sets the bandwidth in bytes per second and the latency of outgoing links.
     pub fn link(self, bandwidth: f64, latency: Duration) -> Modelled {
         Modelled { link_bandwidth: bandwidth, link_latency: latency, ..self }
     }
@@ -92,7 +98,7 @@ impl Modelled {
         Ok(DeviceInfo { name, flops: self.flops, bandwidth: self.bandwidth, launch: self.launch.as_secs_f64() })
     }
 
-    /// What placement knows of such devices.
+    /// Returns the topology of simulated devices.
     pub(crate) fn topology(devices: &[Modelled]) -> Result<Topology> {
         let infos = devices.iter().map(Modelled::info).collect::<Result<Vec<_>>>()?;
         for (i, info) in infos.iter().enumerate() {
@@ -107,7 +113,7 @@ impl Modelled {
         Ok(Topology::new(infos, |from, _| link(from)).with_host_links(link))
     }
 
-    /// The devices of a topology. Errors speak of them if they are `named`.
+    /// Creates the devices of a topology. Errors mention them only if they are `named`.
     pub(crate) fn devices(topology: &Topology, named: bool) -> Vec<Arc<dyn Device>> {
         let topology = Arc::new(topology.clone());
         let name = |id| named.then(|| topology.device(id).name);
@@ -116,7 +122,7 @@ impl Modelled {
     }
 }
 
-/// A device of modelled time.
+/// A simulated device of a topology.
 #[derive(Debug)]
 struct ModelledDevice {
     id: DeviceId,
@@ -125,7 +131,7 @@ struct ModelledDevice {
 }
 
 impl ModelledDevice {
-    /// Takes a link for some bytes; gives from when to when.
+    /// Reserves a link for a transfer. Returns the times of its start and end.
     fn transfer(&self, n_bytes: usize, to: Place, clock: &mut Clock) -> (f64, f64) {
         let here = Place::Device(self.id);
         let (way, link) = match to {
@@ -138,7 +144,7 @@ impl ModelledDevice {
     }
 }
 
-/// The clock of a step that runs on these devices.
+/// Calls `f` with the clock of a step on simulated devices.
 fn with_clock<T>(step: &Step, f: impl FnOnce(&mut Clock) -> T) -> T {
     f(&mut step.clock().expect("a step on modelled devices has their clock"))
 }
@@ -186,21 +192,22 @@ impl Kernel for ModelledKernel {
     }
 }
 
-/// The clock of modelled devices in one step: it goes from event to event. Times are in seconds.
+/// The clock of simulated devices in one step, which advances from event to event. Times are in
+/// seconds.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     now: f64,
     coming: BinaryHeap<Reverse<Coming>>,
     n_events: u64,
-    /// When each device, and each link, is free.
+    /// The time at which each device and each link becomes free.
     free: BTreeMap<(Place, Place), f64>,
 }
 
-/// An event that comes.
+/// A future event.
 #[derive(Debug)]
 struct Coming {
     at: f64,
-    /// How many were made before it.
+    /// Number of events created before it.
     number: u64,
     event: Event,
 }
@@ -230,14 +237,14 @@ impl Clock {
         duration(self.now)
     }
 
-    /// Work that began at a time is over at another one.
+    /// Schedules the completion of work.
     fn at(&mut self, end: f64, begin: f64, ticket: Ticket, outcome: Result<Vec<Buffer>>) {
         let event = Event { ticket, outcome: Ok(outcome), begin: duration(begin), end: duration(end) };
         self.coming.push(Reverse(Coming { at: end, number: self.n_events, event }));
         self.n_events += 1;
     }
 
-    /// Takes a device or a link for some seconds as soon as it is free; gives from when to when.
+    /// Reserves a device or link for a duration as soon as it is free. Returns the start and end.
     fn take(&mut self, what: (Place, Place), seconds: f64) -> (f64, f64) {
         let free = self.free.entry(what).or_insert(0.0);
         let begin = free.max(self.now);
@@ -245,7 +252,7 @@ impl Clock {
         (begin, begin + seconds)
     }
 
-    /// Goes on to the next event.
+    /// Advances to the next event.
     pub(super) fn next(&mut self) -> Option<Event> {
         let Reverse(next) = self.coming.pop()?;
         self.now = next.at;
@@ -253,7 +260,7 @@ impl Clock {
     }
 }
 
-/// The longest there is for what a clock cannot tell: devices may be modelled as slow as one likes.
+/// Converts seconds to a duration. Saturates, because simulated devices may be arbitrarily slow.
 fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }

@@ -1,4 +1,4 @@
-//! A running step, as devices see it: what kernels meet outside of their graphs, and where events go.
+//! A running step as seen by devices: the context of kernels, and the queue of events.
 
 use super::modelled::Clock;
 use super::{Buffer, cpu};
@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 use crate::id::id;
 
 id! {
-    /// What tells one piece of work of a step from the others.
+    /// Identifies a piece of work within a step.
     Ticket, "ticket"
 }
 
-/// How work ended: by a panic at worst, which goes on where the event is looked at.
+/// The outcome of work. A panic resumes where the event is handled.
 pub(crate) type Outcome = std::thread::Result<Result<Vec<Buffer>>>;
 
-/// Work is complete.
+/// The completion of a piece of work.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) ticket: Ticket,
     pub(crate) outcome: Outcome,
-    /// When the work was begun and when it was over, from the start of the step.
+    /// The time at which the work began, since the start of the step. `end` is its completion.
     pub(crate) begin: Duration,
     pub(crate) end: Duration,
 }
@@ -33,15 +33,15 @@ pub(crate) struct Event {
 /// A running step.
 pub(crate) struct Step {
     print: PrintTo,
-    /// Ends the step.
+    /// The flag that cancels the step.
     pub(crate) stop: Arc<StopFlag>,
     begin: Instant,
     /// The inputs of work that waits for a thread.
     waiting: Mutex<BTreeMap<Ticket, Vec<Buffer>>>,
-    /// Events at which nobody has looked yet.
+    /// Events not handled yet.
     events: Mutex<VecDeque<Event>>,
     more: Condvar,
-    /// The clock of devices whose time is modelled, and the events that come then.
+    /// The clock of simulated devices, with their future events.
     clock: Option<Mutex<Clock>>,
 }
 
@@ -59,17 +59,17 @@ impl Step {
         })
     }
 
-    /// What kernels of the step meet.
+    /// Returns the host side of a run for kernels of this step.
     pub(crate) fn surroundings(&self) -> Surroundings<'_> {
         Surroundings { print: &*self.print, stop: &self.stop }
     }
 
-    /// The time since the step began.
+    /// Returns the time since the step began.
     pub(crate) fn now(&self) -> Duration {
         self.clock().map_or_else(|| self.begin.elapsed(), |clock| clock.now())
     }
 
-    /// The clock of a step on modelled devices.
+    /// Returns the clock of a step on simulated devices.
     pub(super) fn clock(&self) -> Option<MutexGuard<'_, Clock>> {
         self.clock.as_ref().map(|clock| clock.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -82,38 +82,41 @@ impl Step {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Work waits for a thread, with these inputs.
+    /// Registers work that waits for a thread, with its inputs.
     pub(super) fn wait_for_thread(&self, ticket: Ticket, inputs: Vec<Buffer>) {
         self.waiting().insert(ticket, inputs);
     }
 
-    /// The inputs of work that has a thread now; none if it is not to be done any more.
+    /// Returns the inputs of work that now has a thread, or `None` if it was withdrawn.
     pub(super) fn begin(&self, ticket: Ticket) -> Option<Vec<Buffer>> {
         self.waiting().remove(&ticket)
     }
 
-    /// Takes back the work that has no thread yet, and frees what it was given: it has no event. The thread may be busy with another step for as long as it likes.
+    /// Withdraws all work that has no thread yet and frees its inputs. It has no event, because the
+    /// thread may be busy with another step for arbitrarily long.
     pub(crate) fn withdraw(&self) -> impl Iterator<Item = Ticket> + use<> {
         std::mem::take(&mut *self.waiting()).into_keys()
     }
 
-    /// Work is complete. If it failed, the rest of the step ends soon.
+    /// Records the completion of work. If it failed, stops the rest of the step.
     pub(super) fn complete(&self, event: Event) {
         let failed = !matches!(event.outcome, Ok(Ok(_)));
         self.events().push_back(event);
         self.more.notify_one();
         if failed {
-            // Its event is there already: who sees the flag finds the reason.
+            // The event is already queued, so whoever sees the flag finds the cause.
             self.stop.stop(anabranch_dsl::ErrorKind::Cancelled);
         }
     }
 
-    /// The next event, if there is one. Events of a modelled clock are not there before somebody waits for them.
+    /// Returns the next event, if there is one. Events of a simulated clock occur only in
+    /// [`wait`](Self::wait).
     pub(crate) fn event(&self) -> Option<Event> {
         self.events().pop_front()
     }
 
-    /// The next event, if there is one within the time. A modelled clock goes on to its next event at once.
+    /// Waits for the next event for at most the given time. A simulated clock advances to its next
+    /// event immediately.
     pub(crate) fn wait(&self, at_most: Duration) -> Option<Event> {
         if let Some(mut clock) = self.clock() {
             return clock.next();

@@ -1,16 +1,19 @@
-//! Which of its feasible devices each group gets.
+//! Search for the device of each group among its feasible ones.
 //!
-//! Placing for the least time is NP-hard already for two equal devices and no messages, so this is a heuristic, in the manner of
-//! list scheduling on clusters (Sarkar, "Partitioning and scheduling parallel programs for multiprocessors", 1989, for the clusters;
-//! Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for heterogeneous computing", 2002, for the
-//! order): what would cost more to separate than to do one after the other becomes a *cluster*; the clusters are dealt out, heaviest
-//! first; then single clusters move as long as the estimate of a step falls.
+//! Minimizing the time is NP-hard already for two equal devices without messages. This is a
+//! heuristic in the manner of list scheduling on clusters (Sarkar, "Partitioning and scheduling
+//! parallel programs for multiprocessors", 1989, for the clusters; Topcuoglu, Hariri and Wu,
+//! "Performance-effective and low-complexity task scheduling for heterogeneous computing", 2002,
+//! for the order). Groups that cost more to separate than to run sequentially are merged into
+//! *clusters*. The clusters are list-scheduled, heaviest first. Then single clusters move while the
+//! estimated time of a step decreases.
 //!
-//! Loops stay whole: they are clusters unless constraints inside of them contradict each other. Only if breaking them up saves at
-//! least a fifth, it is done, since a loop over several devices pays for each iteration. In the end the outcome is compared with the
-//! best single device, which wins unless the gain is at least a tenth.
+//! A loop is one cluster unless constraints inside it conflict. It is split only if that saves at
+//! least a fifth, because a loop over several devices has a cost per iteration. Finally, the result
+//! is compared with the best single device, which wins unless the gain is at least a tenth.
 //!
-//! All of it is deterministic: ties go to what comes first. The work is bounded: estimates stop when so many nodes were walked.
+//! The search is deterministic: ties go to the first candidate. Its work is bounded by the number
+//! of nodes that estimates visit.
 
 use super::cost::Costs;
 use super::estimate::{Estimate, Estimator};
@@ -23,45 +26,45 @@ use std::cmp::Ordering;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
-/// A placement over several devices is taken if its estimate is at most this part of that of the best single device.
+/// Maximum ratio of the time on several devices to the time on the best single one.
 const WORTH_SPLITTING: f64 = 0.9;
 
-/// Breaking up loops has to bring the estimate to this part of what it is with whole loops.
+/// Maximum ratio of the time with split loops to the time with whole loops.
 const WORTH_BREAKING_LOOPS: f64 = 0.8;
 
-/// More clusters are merged further.
+/// Maximum number of clusters on the finest level.
 const MAX_CLUSTERS: usize = 96;
 
-/// No cluster is made heavier than this part of what each device would have to do if all had the same.
+/// Maximum weight of a cluster, relative to an equal share of the work per device.
 const FAIR_SHARE: f64 = 1.1;
 
-/// Nodes that may be walked by estimates, besides one estimate for each start.
+/// Maximum number of nodes that estimates visit, besides one estimate per start.
 const MAX_WALKED: usize = 500_000;
 
-/// Why a group is where it is.
+/// The reason for the device of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// By what was asked for, or by what is left of it.
+    /// A constraint on the group.
     Asked,
-    /// It belongs to one that was asked for: to separate them costs more.
+    /// A constraint on a group in the same cluster: separating them would cost more.
     With(GroupId),
-    /// The graph is on the best single device.
+    /// The graph runs on the best single device.
     Single,
-    /// The estimate is least so.
+    /// The lowest estimated time.
     Spread,
 }
 
-/// The devices of all groups.
+/// The chosen devices of all groups.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) devices: Vec<DeviceId>,
     pub(super) why: Vec<Why>,
     pub(super) estimate: Estimate,
-    /// That of the best single device, if everything may be on one.
+    /// The estimate for the best single device, if constraints permit one.
     pub(super) single: Option<(DeviceId, Estimate)>,
 }
 
-/// Decides what constraints leave open.
+/// Chooses the devices that constraints leave open.
 pub(super) fn choose(
     graph: &Graph,
     groups: &Groups,
@@ -80,26 +83,26 @@ struct Chooser<'a> {
     estimator: Estimator<'a>,
 }
 
-/// A value that one group makes and another one uses, with the seconds that it takes to send it.
+/// A value computed by one group and used by another, with the seconds of its transfer.
 struct Edge {
     from: GroupId,
     to: GroupId,
     seconds: f64,
-    /// Whether one of the two runs more than once in a step.
+    /// Whether either group runs more than once per step.
     repeated: bool,
 }
 
-/// Groups that are placed together.
+/// Groups placed together.
 struct Cluster {
     groups: Vec<GroupId>,
     devices: Vec<DeviceId>,
     /// Seconds on each device.
     seconds: Vec<f64>,
-    /// Neighbors with the seconds of what is sent.
+    /// Neighboring clusters, with the seconds of the transfers.
     near: Vec<(usize, f64)>,
 }
 
-/// What a search gives: the devices of all groups, and the finest clusters.
+/// The result of a search: the devices of all groups, and the finest clusters.
 struct Found {
     devices: Vec<DeviceId>,
     estimate: Estimate,
@@ -116,7 +119,7 @@ impl Chooser<'_> {
     fn choose(&mut self, graph: &Graph, costs: &Costs) -> Choice {
         let free = |g: GroupId| self.feasible.of(g).len() == self.topology.devices.len();
         let ids: Vec<GroupId> = self.groups.ids().collect();
-        // Where everything may be: the devices that every group may be on.
+        // The best of the devices on which every group may run.
         let mut best: Option<(DeviceId, Estimate)> = None;
         for d in self.topology.ids() {
             if ids.iter().all(|&g| free(g) || self.feasible.of(g).contains(&d)) {
@@ -134,7 +137,7 @@ impl Chooser<'_> {
             estimate,
             single: best,
         });
-        // What takes no longer than a few messages is not split.
+        // A graph that takes no longer than a few messages is not split.
         let latency = self.fastest().1;
         match single {
             Some(single) if single.estimate.seconds < 4.0 * latency || self.topology.devices.len() == 1 => single,
@@ -170,7 +173,7 @@ impl Chooser<'_> {
         why
     }
 
-    /// The largest bandwidth and the least latency between two devices.
+    /// Returns the largest bandwidth and the lowest latency between two devices.
     fn fastest(&self) -> (f64, f64) {
         let ids = || self.topology.ids();
         let pairs = ids().flat_map(|a| ids().map(move |b| (a, b))).filter(|(a, b)| a != b);
@@ -200,12 +203,13 @@ impl Chooser<'_> {
                 }
             }
         }
-        // The sort is stable, so that ties stay in program order.
+        // The sort is stable, so ties stay in program order.
         edges.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         edges
     }
 
-    /// The groups of each branch and loop of the root joined, but for those in which constraints contradict each other.
+    /// Returns the groups of each branch, loop and call of the root, unless constraints inside
+    /// conflict.
     fn whole_loops(&self, graph: &Graph) -> Vec<Vec<GroupId>> {
         let mut all = Vec::new();
         for &node in &graph.region(graph.root()).nodes {
@@ -225,7 +229,7 @@ impl Chooser<'_> {
         all
     }
 
-    /// Clusters from coarse to fine: each level divides those of the one before.
+    /// Returns clusterings from coarse to fine. Each level refines the previous one.
     fn levels(&mut self, edges: &[Edge], joined: &[Vec<GroupId>]) -> Vec<Vec<Cluster>> {
         let patterns = self.groups.ids().map(|g| self.feasible.pattern(g)).collect();
         let seconds = self.seconds();
@@ -235,8 +239,8 @@ impl Chooser<'_> {
                 merging.join(pair[0].index(), pair[1].index());
             }
         }
-        // Outside of loops a chain of nodes has nothing in it that could run at once: each is the only user of the one before. In
-        // a loop its parts could work on different iterations.
+        // Outside of loops, a chain in which each node is the only user of the previous one has no
+        // parallelism. In a loop, parts of a chain may work on different iterations.
         let (mut after, mut before): (HashMap<GroupId, Option<GroupId>>, HashMap<GroupId, Option<GroupId>>) =
             Default::default();
         for e in edges {
@@ -250,15 +254,16 @@ impl Chooser<'_> {
                 merging.join(e.from.index(), e.to.index());
             }
         }
-        // What is lighter than the message does not leave its heaviest neighbor.
+        // A cluster that takes less time than the transfer joins its heaviest neighbor.
         for e in edges {
             let (a, b) = (merging.sets.root(e.from.index()), merging.sets.root(e.to.index()));
             if a != b && merging.weight[a].min(merging.weight[b]) <= e.seconds {
                 merging.join(a, b);
             }
         }
-        // From here on the pair goes together that gains least by being apart, down to one cluster for each device. A cluster goes
-        // by one of its groups; the one with fewer neighbors takes the name of the other.
+        // Now repeatedly merge the pair that gains least by separation, down to one cluster per
+        // device. A cluster is identified by one of its groups. The one with fewer neighbors adopts
+        // the identifier of the other.
         let mut near = merging.near(edges);
         let mut queue = BinaryHeap::new();
         for (&a, of_a) in &near {
@@ -306,7 +311,7 @@ impl Chooser<'_> {
         levels
     }
 
-    /// By group: seconds of a step on each device.
+    /// Returns the seconds per step of each group on each device.
     fn seconds(&self) -> Vec<Vec<f64>> {
         let mut seconds = vec![vec![0.0; self.topology.devices.len()]; self.groups.len()];
         for node in self.estimator.nodes() {
@@ -318,8 +323,10 @@ impl Chooser<'_> {
         seconds
     }
 
-    /// The best placement that is found with some groups joined: the clusters of the coarsest level are dealt out, and on each
-    /// level single clusters move.
+    /// Returns the best placement found if the groups in `joined` stay together.
+    ///
+    /// The clusters of each level are list-scheduled. Starting from the best result, single
+    /// clusters move on each level.
     fn search(&mut self, edges: &[Edge], joined: &[Vec<GroupId>], single: Option<DeviceId>) -> Found {
         let levels = self.levels(edges, joined);
         let order = |clusters: &[Cluster]| {
@@ -331,7 +338,7 @@ impl Chooser<'_> {
         for clusters in &levels {
             starts.push(self.spread(clusters, &self.dealt(clusters, &order(clusters))));
         }
-        // All that is open on one device, as far as it may be there.
+        // All unconstrained clusters on one device.
         let finest = levels.last().expect("there is a level");
         for d in single.into_iter().chain(self.topology.ids().take(if single.is_some() { 0 } else { 16 })) {
             let at: Vec<DeviceId> =
@@ -354,7 +361,7 @@ impl Chooser<'_> {
                 for &c in &order {
                     let cluster = &clusters[c];
                     let at = devices[cluster.groups[0].index()];
-                    // A start may come from a finer level.
+                    // The start may be from a finer level.
                     if cluster.groups.iter().any(|g| devices[g.index()] != at) && i + 1 < levels.len() {
                         continue;
                     }
@@ -365,7 +372,7 @@ impl Chooser<'_> {
                         }
                         cluster.groups.iter().for_each(|g| devices[g.index()] = d);
                         let moved = self.estimator.of(&devices);
-                        // A gain that only rounding makes would be none in the end.
+                        // Ignore gains due to rounding.
                         if moved.score() < estimate.score() * (1.0 - 1e-9) {
                             estimate = moved;
                             improved = true;
@@ -379,7 +386,8 @@ impl Chooser<'_> {
         Found { devices, estimate, clusters: levels.into_iter().next_back().expect("there is a level") }
     }
 
-    /// The clusters dealt out, heaviest first, each to the device that is done with it and its messages soonest.
+    /// Assigns clusters, heaviest first, each to the device that finishes it and its transfers
+    /// soonest.
     fn dealt(&self, clusters: &[Cluster], order: &[usize]) -> Vec<DeviceId> {
         let mut load = vec![0.0; self.topology.devices.len()];
         let mut at: Vec<Option<DeviceId>> = vec![None; clusters.len()];
@@ -406,24 +414,24 @@ impl Chooser<'_> {
     }
 }
 
-/// Groups on their way to clusters.
+/// The state of clustering.
 struct Merging<'a> {
     topology: &'a Topology,
     sets: DisjointSets,
-    /// By the root of a set: what is asked of all in it.
+    /// The merged constraint of each set, indexed by its root.
     patterns: Vec<DevicePattern>,
-    /// By the root of a set: seconds on the device that is best for it.
+    /// The seconds of each set on its best device, indexed by its root.
     weight: Vec<f64>,
     count: usize,
     matching: HashMap<DevicePattern, Vec<DeviceId>>,
 }
 
-/// Two clusters that may go together, each by one of its groups.
+/// A pair of clusters that may be merged, each identified by one of its groups.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pair {
-    /// The square of the seconds of what is sent between them, in proportion to the product of their own: what is light goes together
-    /// first, and none swallows all others (the rating of Holtgrewe, Sanders and Schulz, "Engineering a scalable high quality graph
-    /// partitioner", 2010).
+    /// The squared transfer time between the clusters, divided by the product of their weights.
+    /// Light clusters are merged first, and none absorbs all others (the rating of Holtgrewe,
+    /// Sanders and Schulz, "Engineering a scalable high quality graph partitioner", 2010).
     urgency: f64,
     a: usize,
     b: usize,
@@ -450,7 +458,7 @@ impl<'a> Merging<'a> {
         Merging { topology, sets: DisjointSets::new(count), patterns, weight, count, matching: HashMap::new() }
     }
 
-    /// Joins two sets if a device is left to them; gives whether they were two and are one now.
+    /// Merges two sets if a device remains feasible. Returns whether it merged them.
     fn join(&mut self, a: usize, b: usize) -> bool {
         let (a, b) = (self.sets.root(a), self.sets.root(b));
         let Some(merged) = self.patterns[a].merge(&self.patterns[b]).filter(|_| a != b) else { return false };
@@ -478,7 +486,7 @@ impl<'a> Merging<'a> {
         self.weight[self.sets.root(group)]
     }
 
-    /// For each cluster, by its root, its neighbors with the seconds of what is sent between them.
+    /// Returns the neighbors of each cluster with the transfer seconds, indexed by roots.
     fn near(&mut self, edges: &[Edge]) -> BTreeMap<usize, BTreeMap<usize, f64>> {
         let mut near: BTreeMap<usize, BTreeMap<usize, f64>> = BTreeMap::new();
         for e in edges {
@@ -491,7 +499,7 @@ impl<'a> Merging<'a> {
         near
     }
 
-    /// The sets as they are now, in the order of their first groups.
+    /// Returns the current sets in the order of their first groups.
     fn clusters(&mut self, seconds: &[Vec<f64>], edges: &[Edge]) -> Vec<Cluster> {
         let mut index: HashMap<usize, usize> = HashMap::new();
         let mut clusters: Vec<Cluster> = Vec::new();

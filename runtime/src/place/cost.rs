@@ -1,41 +1,42 @@
-//! What the nodes of a graph cost: operations on numbers, bytes, and how often each runs in a step.
+//! The cost model: operations, bytes and execution counts of the nodes of a graph.
 //!
-//! Everything follows from types, so it is an estimate: an extent that is not known counts as [`EXTENT`], a loop whose trips the graph
-//! does not say runs [`TRIPS`] times, and each branch of a condition half of the times. Elementwise operations count as if each went
-//! through memory by itself, though a device computes several at once.
+//! All costs are estimates derived from types. An unknown extent counts as [`EXTENT`], a loop of
+//! unknown trip count as [`TRIPS`] iterations, and each branch of a conditional as half an
+//! execution. Elementwise operations count as separate passes over memory, although devices fuse
+//! them.
 
 use super::topology::DeviceInfo;
 use anabranch_dsl::ir::{CallKind, Graph, Node, Op, Region, Value, ValueDef};
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{Dim, Shape, Type, passes};
 
-/// What an extent that is not known counts as.
+/// The extent assumed for an unknown dimension.
 const EXTENT: f64 = 32.0;
 
-/// How often a loop runs if the graph does not say it.
+/// The trip count assumed for a loop of unknown trip count.
 const TRIPS: f64 = 16.0;
 
-/// Operations that take so many seconds are shared by threads.
+/// Minimum time in seconds of an operation that runs on several threads.
 const SHARED: f64 = 50e-6;
 
-/// What one run of a node takes.
+/// The cost of one execution of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Work {
-    /// Operations on numbers, in products.
+    /// Floating-point operations of matmuls, convolutions and attention.
     pub(super) flops: f64,
-    /// Bytes read and written, elementwise functions that take long counted as more.
+    /// Bytes read and written. Expensive elementwise functions count as more.
     pub(super) bytes: f64,
-    /// Whether it is run at all: what only names or views values is not.
+    /// Whether the node executes at all. Nodes that only name or view values do not.
     pub(super) runs: bool,
 }
 
 impl Work {
-    /// Seconds on a device.
+    /// Returns the seconds on a device.
     pub(super) fn seconds(&self, device: &DeviceInfo) -> f64 {
         self.seconds_alone(device, 1.0)
     }
 
-    /// The same if what threads share is so many times as fast.
+    /// Returns the seconds on a device if parallel operations are faster by the factor `alone`.
     pub(super) fn seconds_alone(&self, device: &DeviceInfo, alone: f64) -> f64 {
         let launch = if self.runs { device.launch } else { 0.0 };
         let work = (self.flops / device.flops).max(self.bytes / device.bandwidth);
@@ -43,23 +44,25 @@ impl Work {
     }
 }
 
-/// Estimates for a whole graph.
+/// Cost estimates for a whole graph.
 #[derive(Debug)]
 pub(super) struct Costs {
-    /// By node.
+    /// The cost of each node.
     pub(super) work: Vec<Work>,
-    /// By node: how often its body runs each time that it does; 1 if it is no loop.
+    /// The trip count of each loop, and 1 for other nodes.
     pub(super) trips: Vec<f64>,
-    /// By region: how often it runs in a step.
+    /// The number of executions of each region per step.
     pub(super) runs: Vec<f64>,
-    /// By value: bytes of it.
+    /// The size of each value in bytes.
     pub(super) bytes: Vec<f64>,
-    /// By value: the node that makes it, looking through parameters and results of control flow; none for inputs. For a loop
-    /// variable it is the one in the body.
+    /// The node that computes each value, traced through parameters and results of control flow, or
+    /// `None` for inputs. For a loop variable, the node in the body.
     pub(super) makers: Vec<Option<Node>>,
 }
 
-/// Seconds that a device takes for a graph that it computes as a whole, each operation by itself: the same that a placement is chosen by.
+/// Returns the seconds that a device needs for a kernel, as the sum over its operations.
+///
+/// Placement is based on the same costs.
 pub(crate) fn kernel_seconds(graph: &Graph, device: &DeviceInfo) -> f64 {
     let costs = Costs::new(graph);
     let mut seconds = 0.0;
@@ -69,11 +72,11 @@ pub(crate) fn kernel_seconds(graph: &Graph, device: &DeviceInfo) -> f64 {
     seconds
 }
 
-/// How many constructs are looked through for the maker of a value.
+/// Maximum number of constructs traversed to find the node that computes a value.
 const MAX_HOPS: usize = 64;
 
 impl Costs {
-    /// The costs of a graph.
+    /// Estimates the costs of a graph.
     pub(super) fn new(graph: &Graph) -> Costs {
         let mut costs = Costs {
             work: vec![Work::default(); graph.n_nodes()],
@@ -100,7 +103,8 @@ impl Costs {
                     self.region(graph, data.regions[1], runs * trips);
                 }
                 Op::Cond => data.regions.iter().for_each(|&r| self.region(graph, r, runs * 0.5)),
-                // The second region of a call is its gradient, which was asked for already or never is.
+                // The second region of a call is its gradient. Differentiation is already done, so
+                // it never runs.
                 Op::Call(CallKind::Checkpoint | CallKind::Recompute | CallKind::CustomGradient { .. }) => {
                     self.region(graph, data.regions[0], runs);
                 }
@@ -137,7 +141,7 @@ impl Costs {
                         let products = if def == prim::ATTENTION { 2.0 } else { 5.0 };
                         (2.0 * products * elements(q) * last(k, 1), all())
                     }
-                    // These look at their operand in another way, or are part of what reads them.
+                    // These only view their operand, or are fused into their users.
                     prim::RESHAPE
                     | prim::RESHAPE_LIKE
                     | prim::STOP_GRADIENT
@@ -158,7 +162,7 @@ impl Costs {
             Op::Constant(_) | Op::Read(_) | Op::Cond | Op::While { .. } | Op::Call(_) => return Work::default(),
             Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => (0.0, 0.0),
             Op::Stack(_) | Op::List(_) => {
-                // What changes a list or a stack touches one element.
+                // An update of a list or stack accesses one element.
                 let tensors = data.operands.iter().chain(&data.results);
                 (0.0, tensors.filter(|&&v| matches!(graph.ty(v), Type::Tensor(_))).map(size).sum::<f64>())
             }
@@ -167,8 +171,8 @@ impl Costs {
     }
 }
 
-/// How many more times a function goes through its result than a sum of two tensors does: the time of functions that are no
-/// single instruction.
+/// Returns the additional passes over the result that account for a function of several
+/// instructions.
 fn passes_for(def: Prim) -> f64 {
     match def {
         prim::EXP | prim::LOG | prim::SQRT | prim::RSQRT | prim::DIV => 2.0,
@@ -196,7 +200,7 @@ fn elements(shape: &Shape) -> f64 {
     shape.dims().iter().map(extent).product()
 }
 
-/// Bytes of a value; of a stack or a list those of some elements.
+/// Returns the size of a value in bytes. Stacks and lists count as an assumed number of elements.
 fn bytes(ty: &Type) -> f64 {
     let element = ty.element();
     let one = elements(&element.shape) * element.dtype.size() as f64;

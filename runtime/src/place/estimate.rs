@@ -1,10 +1,11 @@
-//! How long a step takes on a placement: a walk through the graph in program order, in which each device does one node after the
-//! other, and each link one message.
+//! Estimate of the time of a step for a placement: a simulation in program order, in which each
+//! device runs one node at a time and each link carries one message at a time.
 //!
-//! A region whose nodes are on one device is one piece of work. Of a loop over several devices three iterations are walked, with
-//! the loop variables handed from one to the next; how much later the third one ends than the second is what each further one takes.
-//! So iterations overlap as far as their dependences let them, a value that does not change is sent once, and every device
-//! waits for the predicate of each iteration.
+//! A construct whose nodes are on one device is a single task. Of a loop over several devices,
+//! three iterations are simulated, with loop variables passed from one to the next. The time
+//! between the ends of the second and the third is assumed for every further iteration. Iterations
+//! thus overlap as far as their dependencies permit, a loop-invariant value is sent once, and every
+//! device waits for the predicate of each iteration.
 
 use super::cost::{Costs, Work};
 use super::groups::{GroupId, Groups};
@@ -12,69 +13,71 @@ use super::topology::{DeviceId, Topology};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
 use std::collections::HashMap;
 
-/// Seconds that a node takes besides its own in a region over several devices, where it is scheduled by itself; and that each end
-/// of a message takes.
+/// Scheduling overhead in seconds of a node inside a construct over several devices, and of each
+/// end of a message.
 const SCHEDULED: f64 = 0.5e-6;
 
-/// Iterations that are walked: the first fills the devices, the others show how long one takes from then on.
+/// Number of simulated iterations. The first fills the devices; the others show the steady state.
 const WALKED: usize = 3;
 
-/// What a placement costs.
+/// The estimated cost of a placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Estimate {
     /// Seconds from the start of a step to its end.
     pub(super) seconds: f64,
-    /// Seconds of all messages together, which mostly overlap with work.
+    /// Total seconds of all messages, which mostly overlap with work.
     pub(super) transfers: f64,
 }
 
 impl Estimate {
-    /// What is to be small. Of placements that take equally long the one that sends less is better.
+    /// Returns the objective to minimize. Among equally fast placements, fewer transfers are
+    /// better.
     pub(super) fn score(&self) -> f64 {
         self.seconds + 0.1 * self.transfers
     }
 }
 
-/// Where a value is known to be.
+/// The location and time of a value.
 #[derive(Clone, Copy, Debug)]
 struct Whereabouts {
-    /// None: everywhere.
+    /// The device, or `None` if the value is available everywhere.
     home: Option<DeviceId>,
-    /// When it is there.
+    /// The time at which the value is available there.
     ready: f64,
-    /// The value that it is another name of.
+    /// The value of which this is an alias.
     origin: Value,
 }
 
-/// Walks one graph for any number of placements.
+/// An estimator of any number of placements of one graph.
 pub(super) struct Estimator<'a> {
     graph: &'a Graph,
     topology: &'a Topology,
     groups: &'a Groups,
     costs: &'a Costs,
-    /// For each device the index of its rates in the next two.
+    /// The rate class of each device: an index into `whole` and `alone`.
     class: Vec<usize>,
-    /// By class and node: seconds of one run, with its regions if all are on the device.
+    /// Seconds of one execution of a node, by class, with its regions if all are on the device.
     whole: Vec<Vec<f64>>,
-    /// By class: seconds of a step if one device has it all.
+    /// Seconds of a step if one device runs the whole graph, by class.
     alone: Vec<f64>,
-    /// All nodes that may run, owners before what they own; each with its owner.
+    /// All nodes that may run, with their owners. Owners come first.
     order: Vec<(Node, Option<Node>)>,
-    /// By node: whether it and all in it are on one device.
+    /// Whether each node is on one device together with all nodes inside it.
     uniform: Vec<bool>,
     values: Vec<Whereabouts>,
     free: Vec<f64>,
     link_free: Vec<f64>,
-    /// When a value that was ready at some time is on another device.
+    /// For each value sent to a device: the time at which it was ready, and the time of its
+    /// arrival.
     sent: HashMap<(Value, DeviceId), (f64, f64)>,
-    /// The groups in each region that was asked about.
+    /// The groups in each region, computed on demand.
     inside: HashMap<Region, Vec<GroupId>>,
     transfers: f64,
-    /// How often what is walked now happens.
+    /// The number of times that the current iteration represents.
     times: f64,
-    /// How many regions over several devices are around.
+    /// The number of enclosing constructs that span several devices.
     lowered: usize,
-    /// Nodes walked so far, of all placements.
+    /// Number of nodes visited so far for all placements.
     pub(super) walked: usize,
 }
 
@@ -134,7 +137,7 @@ impl<'a> Estimator<'a> {
         }
     }
 
-    /// The regions of a node that may run, with how often they do.
+    /// Returns the regions of a node that may run, with their execution counts.
     fn running(&self, node: Node) -> impl Iterator<Item = (Region, f64)> + use<'a> {
         let data = self.graph.node(node);
         let trips = self.costs.trips[node.index()];
@@ -147,7 +150,8 @@ impl<'a> Estimator<'a> {
         data.regions[..n].iter().copied().zip(times)
     }
 
-    /// By node: seconds of one run with its regions, out of those of one operation.
+    /// Returns the seconds of one execution of each node with its regions, given those of one
+    /// operation.
     fn with_regions(&self, seconds: impl Fn(&Work) -> f64) -> Vec<f64> {
         let mut whole = vec![0.0; self.graph.n_nodes()];
         for &(node, _) in self.order.iter().rev() {
@@ -162,28 +166,29 @@ impl<'a> Estimator<'a> {
         self.graph.region(region).nodes.iter().map(|n| whole[n.index()]).sum()
     }
 
-    /// Nodes that are walked for a placement, at least.
+    /// Returns the minimum number of nodes visited per placement.
     pub(super) fn size(&self) -> usize {
         self.order.len()
     }
 
-    /// Seconds of all runs of a node in a step on a device, without its regions.
+    /// Returns the seconds per step of a node on a device, without its regions.
     pub(super) fn seconds(&self, node: Node, device: DeviceId) -> f64 {
         let data = self.graph.node(node);
         self.costs.work[node.index()].seconds(self.topology.device(device)) * self.costs.runs[data.region.index()]
     }
 
-    /// Nodes that may run.
+    /// Returns the nodes that may run.
     pub(super) fn nodes(&self) -> impl Iterator<Item = Node> + '_ {
         self.order.iter().map(|&(node, _)| node)
     }
 
-    /// The cost of a step with all on one device, which then has what the devices share: else it is what [`of`](Self::of) gives.
+    /// Returns the cost of a step on one device, which then has all shared cores. Otherwise the
+    /// result equals that of [`of`](Self::of).
     pub(super) fn single(&self, device: DeviceId) -> Estimate {
         Estimate { seconds: self.alone[self.class[device.index()]], transfers: 0.0 }
     }
 
-    /// The cost of a step with each group on its device.
+    /// Returns the cost of a step with each group on its device.
     pub(super) fn of(&mut self, devices: &[DeviceId]) -> Estimate {
         self.uniform.fill(true);
         let groups = self.groups;
@@ -242,7 +247,8 @@ impl<'a> Estimator<'a> {
                         yielded.push(graph.region(inner).yields.iter().map(|y| self.values[y.index()]).collect());
                     }
                     for (i, &r) in data.results.iter().enumerate() {
-                        // It is where one of the branches makes it; what the other one yields is sent there.
+                        // A result is on the device of a branch that computes it. The other branch
+                        // sends its value there.
                         let made = |(&inner, y): (&Region, &Vec<Whereabouts>)| {
                             graph.producer(graph.region(inner).yields[i]).and(y[i].home)
                         };
@@ -286,7 +292,7 @@ impl<'a> Estimator<'a> {
             self.region(body, devices, scale);
             let next: Vec<Whereabouts> = graph.region(body).yields.iter().map(|v| self.values[v.index()]).collect();
             if i == 0 {
-                // A loop variable is where its next value is made.
+                // A loop variable is on the device that computes its next value.
                 for (init, next) in state.iter().zip(&next) {
                     next.home.map(|home| self.moved(*init, home));
                 }
@@ -309,7 +315,7 @@ impl<'a> Estimator<'a> {
         }
     }
 
-    /// The devices of the nodes in regions, in order.
+    /// Returns the devices of the nodes in regions, in order.
     fn taking_part(&mut self, regions: &[Region], devices: &[DeviceId]) -> Vec<DeviceId> {
         let mut all = Vec::new();
         for &region in regions {
@@ -327,7 +333,7 @@ impl<'a> Estimator<'a> {
         all
     }
 
-    /// All devices of a branch wait for the predicate.
+    /// Makes all devices of a branch wait for the predicate.
     fn wait_for(&mut self, pred: Value, region: Region, devices: &[DeviceId]) {
         let taking_part = self.taking_part(&[region], devices);
         self.announce(self.values[pred.index()], &taking_part);
@@ -350,12 +356,12 @@ impl<'a> Estimator<'a> {
         }
     }
 
-    /// When a value is on a device.
+    /// Returns the time at which a value is available on a device.
     fn arrival(&mut self, v: Value, device: DeviceId) -> f64 {
         self.moved(self.values[v.index()], device)
     }
 
-    /// When what is known to be somewhere is on a device; it is sent there once.
+    /// Returns the time at which a value is available on a device. It is sent there at most once.
     fn moved(&mut self, value: Whereabouts, device: DeviceId) -> f64 {
         let Whereabouts { home, ready, origin } = value;
         let Some(home) = home.filter(|&home| home != device) else { return ready };
@@ -366,7 +372,7 @@ impl<'a> Estimator<'a> {
         }
         let link = self.topology.link(home, device);
         let seconds = self.costs.bytes[origin.index()] / link.bandwidth;
-        // Both ends have work with it.
+        // Both ends have overhead.
         self.free[home.index()] += SCHEDULED;
         self.free[device.index()] += SCHEDULED;
         let free = &mut self.link_free[home.index() * self.free.len() + device.index()];

@@ -1,4 +1,5 @@
-//! A placement as text: where each node is and why, what it is estimated to cost, and what crosses between devices.
+//! Textual representation of a placement: the device of each node and the reason, estimates, and
+//! transfers.
 
 use super::Placement;
 use super::choose::{Choice, Why};
@@ -9,12 +10,12 @@ use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The reasons of a placement, and the figures it was chosen by.
+/// The reasons for a placement, and the estimates it is based on.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Reasons {
-    /// By group.
+    /// The reason of each group.
     why: Vec<String>,
-    /// Group of each node of the tables.
+    /// The group of each node.
     groups: Vec<Option<usize>>,
     pub(super) seconds: f64,
     pub(super) single: Option<(DeviceId, f64)>,
@@ -38,7 +39,7 @@ impl Reasons {
     }
 }
 
-/// A value that is sent from one device to another each time a region runs.
+/// A transfer of a value between devices, on each execution of a region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crossing {
     pub(crate) from: DeviceId,
@@ -48,8 +49,11 @@ pub(crate) struct Crossing {
 }
 
 impl Placement {
-    /// The placement of a graph as a table: node, device, estimated seconds of a step, and why it is there; then for each pair of
-    /// devices the values and bytes that a step sends from one to the other, as the cut into parts says. Of a node with regions the cost is without them.
+    /// Returns a table of nodes with device, estimated seconds per step and reason, followed by the
+    /// values and bytes that a step transfers between each pair of devices, according to the
+    /// partition.
+    ///
+    /// Costs of constructs exclude their regions.
     pub(crate) fn explain(
         &self,
         graph: &Graph,
@@ -81,7 +85,7 @@ impl Placement {
             text.push_str(line.trim_end());
             text.push('\n');
         }
-        // Of a value that is sent in one of several places all count.
+        // Sum over all regions in which a value is sent.
         let mut sent: BTreeMap<(DeviceId, DeviceId), BTreeMap<Value, f64>> = BTreeMap::new();
         for Crossing { from, to, value, sent_in } in crossings {
             *sent.entry((from, to)).or_default().entry(value).or_default() += costs.runs[sent_in.index()];
@@ -144,7 +148,7 @@ impl Placement {
     }
 }
 
-/// `%loss = sum at model.rs:12:5`, as far as names and places are known.
+/// Returns `%loss = sum at model.rs:12:5`, as far as the name and location are known.
 fn label(graph: &Graph, node: Node) -> String {
     let data = graph.node(node);
     let name = data.results.first().and_then(|&r| graph.value(r).name);
@@ -163,7 +167,7 @@ fn count(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// Seconds with three digits.
+/// Formats seconds with three digits.
 fn time(seconds: f64) -> String {
     let (x, unit) = match seconds {
         s if s < 1e-6 => (s * 1e9, "ns"),
@@ -174,7 +178,7 @@ fn time(seconds: f64) -> String {
     format!("{} {unit}", digits(x))
 }
 
-/// Bytes with three digits.
+/// Formats bytes with three digits.
 fn size(bytes: f64) -> String {
     let (x, unit) = match bytes {
         b if b < 1e3 => (b, "B"),
@@ -185,7 +189,7 @@ fn size(bytes: f64) -> String {
     format!("{} {unit}", digits(x))
 }
 
-/// A rate with three digits.
+/// Formats a rate with three digits.
 fn rate(x: f64, unit: &str) -> String {
     let (x, prefix) = match x {
         x if x < 1e9 => (x / 1e6, "M"),

@@ -1,14 +1,17 @@
-//! Colocation: which nodes share a device, and which devices are left to them by what the program and the session ask for.
+//! Colocation: the groups of nodes that share a device, and the devices that constraints leave to
+//! each group.
 //!
-//! Nodes share a device, whatever is asked for, if
-//! - they read or assign one variable: they are where the variable is;
-//! - one is a branch or loop and the other computes its predicate: that device decides;
-//! - they work on one stack or list, through all branches and loops that carry it: these are changed in place.
+//! Nodes always share a device if
+//! - they read or assign the same variable, because the variable has one device;
+//! - one is a branch or loop and the other computes its predicate;
+//! - they access the same stack or list, through all branches and loops that carry it, because
+//!   these are modified in place.
 //!
-//! Constraints come from variables (`Var::on`, a rule) and from nodes
-//! (`on`). Those of variables and of ordinary nodes hold, or are an error that shows all that was merged. Those of branches, loops and
-//! what works on stacks and lists are wishes that give way to them: the scope that a loop stands in does not say where its condition
-//! is computed, nor that a list is to move when an element is read elsewhere.
+//! Device constraints come from variables (`Var::on`, a rule) and from nodes (`on`). Those of
+//! variables and ordinary nodes are mandatory. If they conflict, the error shows all merged
+//! constraints. Those of branches, loops and operations on stacks and lists are preferences, which
+//! yield to mandatory ones: the scope around a loop does not determine where its condition is
+//! computed, and a list does not move because an element is read elsewhere.
 
 use super::rules::Rules;
 use super::topology::{DeviceId, Topology};
@@ -20,22 +23,22 @@ use anabranch_dsl::{Diagnostic, Loc, Result, Type};
 use std::collections::HashMap;
 
 id! {
-    /// Index into the groups of a graph.
+    /// Index of a group of a graph.
     GroupId, "group"
 }
 
-/// All groups of a graph, in the order of their first nodes; a variable that no node uses has one after these.
+/// All groups of a graph, in the order of their first nodes. Groups of unused variables come last.
 #[derive(Debug)]
 pub(super) struct Groups {
-    /// For each node of the tables its group; none for nodes that are in no region.
+    /// The group of each node, or `None` for nodes in no region.
     of: Vec<Option<GroupId>>,
     of_vars: Vec<GroupId>,
-    /// For each group its nodes in program order.
+    /// The nodes of each group in program order.
     pub(super) members: Vec<Vec<Node>>,
 }
 
 impl Groups {
-    /// The groups of a graph.
+    /// Computes the groups of a graph.
     pub(super) fn new(graph: &Graph) -> Groups {
         let (n_nodes, n_values) = (graph.n_nodes(), graph.n_values());
         let mut sets = DisjointSets::new(n_nodes + n_values + graph.vars.len());
@@ -111,7 +114,7 @@ impl Groups {
         })
     }
 
-    /// All groups, in order.
+    /// Returns all groups, in order.
     pub(super) fn ids(&self) -> impl Iterator<Item = GroupId> + use<> {
         (0..self.members.len() as u32).map(GroupId)
     }
@@ -120,7 +123,7 @@ impl Groups {
         self.members.len()
     }
 
-    /// The group of a node that is in the graph.
+    /// Returns the group of a node, or `None` if the node is in no region.
     pub(super) fn of(&self, node: Node) -> Option<GroupId> {
         self.of[node.index()]
     }
@@ -129,7 +132,8 @@ impl Groups {
         self.of_vars[var.index()]
     }
 
-    /// The device of each node of the tables and of each variable, from that of each group. What is in no region is on the first.
+    /// Returns the device of each node and each variable, given that of each group. Nodes in no
+    /// region get the first device.
     pub(super) fn spread(&self, devices: &[DeviceId]) -> (Vec<DeviceId>, Vec<DeviceId>) {
         let first = DeviceId::from_index(0);
         let nodes = self.of.iter().map(|g| g.map_or(first, |g| devices[g.index()])).collect();
@@ -137,14 +141,14 @@ impl Groups {
     }
 }
 
-/// Who asks that a group be on certain devices.
+/// The origin of a device constraint.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cause {
-    /// An `on` around a node.
+    /// An `on` scope around a node.
     Scope(Node, On),
-    /// `Var::on`, or the scope in which the variable was made.
+    /// `Var::on`, or the scope in which the variable was created.
     Var(VarId, On),
-    /// A rule of the session, in words.
+    /// A rule of the session, with its text.
     Rule(VarId, String, DevicePattern),
 }
 
@@ -156,7 +160,7 @@ impl Cause {
         }
     }
 
-    /// The place that says so, and the words for it.
+    /// Returns the location of the constraint and a label for it.
     fn shown(&self, graph: &Graph) -> (Loc, String) {
         let devices = self.devices();
         let name = |var: &VarId| &graph.vars[var.index()].name;
@@ -177,7 +181,7 @@ impl Cause {
         }
     }
 
-    /// Why the group is where it is, in a few words.
+    /// Returns a short description of the constraint.
     pub(super) fn brief(&self, graph: &Graph) -> String {
         let name = |var: &VarId| &graph.vars[var.index()].name;
         match self {
@@ -188,13 +192,13 @@ impl Cause {
     }
 }
 
-/// What is asked of each group, and the devices that are left.
+/// The merged constraints of all groups, and the devices that satisfy them.
 #[derive(Debug)]
 pub(super) struct Feasible {
-    /// For each group what was merged, in order.
+    /// The merged constraints of each group, in order.
     pub(super) causes: Vec<Vec<Cause>>,
     patterns: Vec<DevicePattern>,
-    /// The devices of each pattern that a group has.
+    /// The devices that match each pattern in use.
     devices: HashMap<DevicePattern, Vec<DeviceId>>,
 }
 
@@ -202,7 +206,8 @@ impl Feasible {
     /// Merges all constraints.
     ///
     /// # Errors
-    /// If one stands for no device, or those of one group for none in common.
+    /// Fails if a constraint matches no device, or if the mandatory constraints of a group have no
+    /// device in common.
     pub(super) fn new(
         graph: &Graph,
         groups: &Groups,
@@ -243,12 +248,12 @@ impl Feasible {
         Ok(all)
     }
 
-    /// What is left of all that is asked of a group.
+    /// Returns the merged constraint of a group.
     pub(super) fn pattern(&self, group: GroupId) -> DevicePattern {
         self.patterns[group.index()]
     }
 
-    /// The devices that a group may be on, in order; never empty.
+    /// Returns the devices that a group may be on, in order. There is at least one.
     pub(super) fn of(&self, group: GroupId) -> &[DeviceId] {
         &self.devices[&self.patterns[group.index()]]
     }
@@ -294,16 +299,17 @@ impl Feasible {
     }
 }
 
-/// What happens if a constraint contradicts others.
+/// The treatment of a constraint that conflicts with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Strength {
-    /// It is an error.
+    /// Report an error.
     Holds,
-    /// It is left out.
+    /// Ignore the constraint.
     Wish,
 }
 
-/// The order among wishes; none for what holds. What makes a stack or a list comes before what uses it.
+/// Returns the priority class of a preference, or `None` for a mandatory constraint. Creation of a
+/// stack or list has priority over its use.
 fn rank(op: &Op) -> Option<usize> {
     match op {
         Op::Stack(StackOp::New(_) | StackOp::Zeros(_)) => Some(0),

@@ -1,12 +1,14 @@
-//! Placement: which device runs each node of a graph.
+//! Placement: assigns a device to each node of a graph.
 //!
-//! The graph that is placed has gone through the passes and still has its structure; every node gets a device, also those in regions.
-//! A node with regions is on the device that decides: of a branch or loop the one that computes its predicate. Its inner nodes may
-//! be on others. Inputs of the graph are available everywhere. What is placed here is cut into programs elsewhere; this module knows
-//! names, rates and sizes, and never a device, a thread or a clock.
+//! The input is an optimized graph that still has its structure. Every node gets a device,
+//! including those in regions. A branch or loop is on the device that computes its predicate, but
+//! its inner nodes may be on others. Inputs of the graph are available everywhere. The partitioner
+//! divides the placed graph into programs. This module knows only names, rates and sizes, never
+//! devices, threads or clocks.
 //!
-//! [`place`] works in three steps, each a function of the graph and of nothing else, so the same graph is placed the same way every
-//! time: what must share a device (`groups`), which devices each such group may be on (`Feasible`), and which of them it gets.
+//! [`place`] has three steps, each a pure function of the graph, so placement is deterministic:
+//! find the nodes that must share a device (`groups`), the devices each group may be on
+//! (`Feasible`), and choose one of them.
 
 mod choose;
 mod cost;
@@ -37,14 +39,15 @@ use groups::{Feasible, Groups};
 pub(crate) struct Placement {
     nodes: Vec<DeviceId>,
     vars: Vec<DeviceId>,
-    /// By node: whether it is an effect that was brought to where the first one is.
+    /// Whether each node is an ordered effect that was moved to the device of the first one.
     moved: Vec<bool>,
-    /// Why, if it was chosen.
+    /// The reasons, if the placement was computed.
     reasons: Option<Reasons>,
 }
 
 impl Placement {
-    /// Brings prints, and the assertions beside them, to the device of the first: what the user sees comes in the order of the program.
+    /// Moves prints, and assertions in graphs with prints, to the device of the first one. Users
+    /// thus see them in program order.
     fn new(graph: &Graph, nodes: Vec<DeviceId>, vars: Vec<DeviceId>, reasons: Option<Reasons>) -> Placement {
         let mut placement = Placement { moved: vec![false; nodes.len()], nodes, vars, reasons };
         let effects = ordered_effects(graph);
@@ -58,18 +61,19 @@ impl Placement {
         placement
     }
 
-    /// The device of a node.
+    /// Returns the device of a node.
     pub(crate) fn of(&self, node: Node) -> DeviceId {
         self.nodes[node.index()]
     }
 
-    /// The device of a variable, and of all that reads and assigns it.
+    /// Returns the device of a variable and of all nodes that read or assign it.
     #[cfg(test)]
     pub(crate) fn of_var(&self, var: VarId) -> DeviceId {
         self.vars[var.index()]
     }
 
-    /// The devices that have nodes or variables, in order; the first one if none has, as of a graph that gives back its inputs.
+    /// Returns the devices that have nodes or variables, in order. It is the first device if there
+    /// are none, for example in a graph that returns its inputs.
     pub(crate) fn devices(&self, graph: &Graph) -> Vec<DeviceId> {
         let mut all = self.vars.clone();
         graph.visit_nodes(graph.root(), &mut |node| all.push(self.of(node)));
@@ -82,13 +86,18 @@ impl Placement {
     }
 }
 
-/// Places a graph: what the graph, the rules and the variables ask for is kept, what they leave
-/// open is where a step is estimated to take least time: on the best single device, unless several are faster by a tenth.
+/// Places a graph.
 ///
-/// `paths` are the names that rules are about, of the graph's variables in their order; there may be fewer. One without is named as it was declared.
+/// Constraints of the graph, the rules and the variables hold. Everything else is placed to
+/// minimize the estimated time of a step: on the best single device, unless several are faster by
+/// at least a tenth.
+///
+/// `paths` are the names to which rules apply, one per variable in order. A variable beyond the end
+/// of `paths`, or whose path is `None`, has its declared name.
 ///
 /// # Errors
-/// If a constraint stands for no device, or those of nodes that share a device have none in common; all that was merged is shown.
+/// Fails if a constraint matches no device, or if the constraints of nodes that share a device have
+/// no device in common. The error shows all merged constraints.
 pub(crate) fn place(graph: &Graph, topology: &Topology, rules: &Rules, paths: &[Option<String>]) -> Result<Placement> {
     let groups = Groups::new(graph);
     let feasible = Feasible::new(graph, &groups, topology, rules, paths)?;
@@ -99,7 +108,8 @@ pub(crate) fn place(graph: &Graph, topology: &Topology, rules: &Rules, paths: &[
     Ok(Placement::new(graph, nodes, vars, reasons))
 }
 
-/// The effects that the user sees, in the order of the program; none if nothing is printed, as assertions alone have no order.
+/// Returns the observable effects in program order, or none if nothing is printed. Assertions alone
+/// are unordered.
 pub(crate) fn ordered_effects(graph: &Graph) -> Vec<Node> {
     let (mut prints, mut effects) = (false, Vec::new());
     graph.visit_nodes(graph.root(), &mut |node| {
@@ -112,13 +122,14 @@ pub(crate) fn ordered_effects(graph: &Graph) -> Vec<Node> {
     if prints { effects } else { Vec::new() }
 }
 
-/// Everything on one device, whatever the graph asks for.
+/// Places everything on one device and ignores constraints.
 #[cfg(test)]
 pub(crate) fn place_all_on(graph: &Graph, device: DeviceId) -> Placement {
     Placement::new(graph, vec![device; graph.n_nodes()], vec![device; graph.vars.len()], None)
 }
 
-/// Each group of nodes that must share a device on one of the first `n_devices`, as the seed decides, whatever the graph asks for.
+/// Places each colocation group on a pseudorandom one of `n_devices` devices and ignores
+/// constraints.
 pub(crate) fn place_at_random(graph: &Graph, n_devices: usize, seed: u64) -> Placement {
     assert!(n_devices > 0, "a session has a device");
     let groups = Groups::new(graph);

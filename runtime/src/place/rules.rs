@@ -1,14 +1,18 @@
-//! Rules of a session: which variables are on which devices, by patterns on their names, apart from the model.
+//! Placement rules of a session, which assign variables to devices by name patterns, outside of the
+//! model.
 
 use super::topology::Topology;
 use anabranch_dsl::device::DevicePattern;
 use anabranch_dsl::{Diagnostic, Result};
 use std::collections::HashSet;
 
-/// Rules in the order in which they were given. **The last rule whose pattern fits a name decides**, so a general rule is given
-/// first and its exceptions after it.
+/// Placement rules in the order in which they were added.
 ///
-/// A pattern on names is text in which `*` stands for any characters, and `{i}` for a number, which the device may use:
+/// **If several rules match a name, the last one applies**, so add general rules first and their
+/// exceptions later.
+///
+/// In a name pattern, `*` matches any characters, and `{i}` matches a number that the device may
+/// refer to:
 ///
 /// ```text
 /// "model.embed.*"          "/cpu"
@@ -27,14 +31,14 @@ struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
-    /// `*`
+    /// `*`.
     Any,
-    /// `{i}`: the word in braces.
+    /// `{i}`, with the word in braces.
     Number(String),
 }
 
 impl Rules {
-    /// No rules.
+    /// Returns an empty list of rules.
     pub(crate) fn new() -> Rules {
         Rules::default()
     }
@@ -43,11 +47,11 @@ impl Rules {
         self.0.is_empty()
     }
 
-    /// Adds a rule, which goes before those that are there.
+    /// Adds a rule, which takes precedence over earlier ones.
     ///
     /// # Errors
-    /// The pattern has a brace that does not close, or a word twice; the device is not the name of one, or uses a word that the pattern
-    /// does not have.
+    /// Fails if the pattern has an unclosed brace or a repeated word, if the device is not a valid
+    /// name, or if it uses a word that the pattern does not have.
     pub(crate) fn with(mut self, names: &str, device: &str) -> Result<Rules> {
         let wrong = |why: String| Diagnostic::new(format!("the rule {names:?} -> {device:?}: {why}"));
         let pieces = pieces(names).map_err(wrong)?;
@@ -69,10 +73,10 @@ impl Rules {
         Ok(self)
     }
 
-    /// What is asked of a variable of this name, with the rule in words.
+    /// Returns the device constraint for a variable of this name, with the text of the rule.
     ///
     /// # Errors
-    /// A number in the name is too large for that of a device.
+    /// Fails if a number in the name is too large for a device index.
     pub(crate) fn of(&self, name: &str) -> Result<Option<(DevicePattern, String)>> {
         for rule in self.0.iter().rev() {
             let mut numbers = Vec::new();
@@ -91,10 +95,11 @@ impl Rules {
         Ok(None)
     }
 
-    /// Fails if a rule without a word in its device stands for no device.
+    /// Fails if a rule whose device contains no word matches no device.
     pub(crate) fn check(&self, topology: &Topology) -> Result<()> {
         for rule in &self.0 {
-            // What is in braces stands for some number, and a name of a peer with it for some peer.
+            // A word in braces stands for any number, and a peer name that contains one for any
+            // peer.
             let open = |part: &str| match part.split_once(':') {
                 Some((what, name)) if name.contains('{') => format!("{what}:*"),
                 _ => part.to_owned(),
@@ -138,8 +143,10 @@ fn pieces(names: &str) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-/// Whether a name fits; `numbers` gets what the words in braces stand for. Of the shortest texts for `*` the first that fits counts;
-/// a number takes all digits that are there. `failed` are the lengths of pieces and of ends of the name that do not fit: no pair is tried twice.
+/// Returns whether a name matches. Appends the matches of the words in braces to `numbers`.
+///
+/// `*` matches as little as possible, and a number all digits present. `failed` contains the
+/// lengths of remaining pieces and names that do not match, so that no pair is tried twice.
 fn fits(
     pieces: &[Piece],
     name: &str,

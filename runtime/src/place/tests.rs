@@ -19,7 +19,7 @@ fn placed(graph: &Graph, topology: &Topology) -> Placement {
     place(graph, topology, &Rules::new(), &[]).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The device of the node that makes a named value.
+/// Returns the device of the node that computes a named value.
 fn device_of(graph: &Graph, placement: &Placement, name: &str) -> usize {
     let mut found = None;
     graph.visit_nodes(graph.root(), &mut |node| {
@@ -30,7 +30,8 @@ fn device_of(graph: &Graph, placement: &Placement, name: &str) -> usize {
     found.unwrap_or_else(|| panic!("no `%{name}` in\n{graph}"))
 }
 
-/// Laws of every placement: one device for a variable and for a predicate with what it decides; all constraints of plain nodes hold.
+/// Checks properties of every placement: a variable has one device, a predicate is on the device of
+/// its construct, and all constraints of ordinary nodes hold.
 fn check_laws(graph: &Graph, topology: &Topology, placement: &Placement, constrained: bool) {
     let mut checked = 0;
     graph.visit_nodes(graph.root(), &mut |node| {
@@ -57,7 +58,8 @@ fn check_laws(graph: &Graph, topology: &Topology, placement: &Placement, constra
     assert!(checked > 0);
 }
 
-/// Chains of `n` products of `extent` x `extent` matrices each, that meet in the end.
+/// Returns a graph of `chains` chains of `n` matmuls of `extent` x `extent` matrices, joined at the
+/// end.
 fn chains(chains: usize, n: usize, extent: usize) -> Graph {
     let ty = format!("f32[{extent}, {extent}]");
     let mut text = format!("graph @chains(%x: {ty}) -> {ty} {{\n");
@@ -75,7 +77,7 @@ fn chains(chains: usize, n: usize, extent: usize) -> Graph {
     parse(&format!("{text}    return %{sum}\n}}\n"))
 }
 
-/// A placement as text, with what crosses if it is cut.
+/// Returns a placement as text, with the transfers of its partition.
 fn explained(placement: &Placement, graph: &Graph, topology: &Topology) -> String {
     let cut = crate::flow::partition(graph, placement, crate::flow::Options::default());
     placement.explain(graph, topology, cut.crossings())
@@ -93,7 +95,7 @@ fn two_chains_of_heavy_products_share_two_devices() {
         explained(&placement, &graph, &topology)
     );
     check_laws(&graph, &topology, &placement, true);
-    // Eight on three devices: three of them, three, and two.
+    // Eight chains on three devices: three, three and two.
     let (graph, topology) = (chains(8, 2, 512), Topology::cpus(3));
     let placement = placed(&graph, &topology);
     let mut loads = [0; 3];
@@ -130,14 +132,14 @@ fn the_best_single_device_is_the_fastest() {
     let topology = Topology::new(devices, |_, _| Link::LOCAL);
     let graph = chains(1, 4, 512);
     assert_eq!(placed(&graph, &topology).devices(&graph), [DeviceId::from_index(1)]);
-    // A slow link: what would be split is not.
+    // With a slow link, nothing is split.
     let slow = Link { bandwidth: 1e6, latency: 1e-3 };
     let graph = chains(2, 1, 256);
     let topology = Topology::new(Topology::cpus(2).devices, |_, _| slow);
     assert_eq!(placed(&graph, &topology).devices(&graph).len(), 1);
 }
 
-/// An LSTM of layers in one loop over time, whose weights may be on devices.
+/// Returns an LSTM of several layers in one loop over time, with optional devices for the weights.
 fn lstm(layers: usize, units: usize, batch: usize, device: impl Fn(usize) -> Option<String>) -> Graph {
     use anabranch_dsl::prelude::*;
     let vars: Vec<[Var<f32>; 2]> = (0..layers)
@@ -192,7 +194,7 @@ fn lstm(layers: usize, units: usize, batch: usize, device: impl Fn(usize) -> Opt
     graph
 }
 
-/// For each layer the devices of the products in loops with one of its weights or what they are multiplied with.
+/// Returns for each layer the devices of the matmuls in loops that use its weights.
 fn devices_of_products(graph: &Graph, placement: &Placement) -> Vec<usize> {
     let costs = Costs::new(graph);
     let mut all = Vec::new();
@@ -213,7 +215,8 @@ fn the_layers_of_a_heavy_lstm_follow_their_variables() {
     let graph = lstm(4, 512, 64, |i| Some(format!("/cpu:{i}")));
     let topology = Topology::cpus(4);
     let placement = placed(&graph, &topology);
-    // In each layer the products of input and state, forwards; that of the input of the first one is taken out of the loop.
+    // In each layer the forward matmuls of input and state. That of the first input is hoisted out
+    // of the loop.
     let expected = [0, 1, 1, 2, 2, 3, 3];
     assert_eq!(devices_of_products(&graph, &placement), expected, "{}", explained(&placement, &graph, &topology));
     check_laws(&graph, &topology, &placement, true);
@@ -245,7 +248,7 @@ fn the_same_graph_is_placed_the_same_way() {
     );
 }
 
-/// Variables, branches, loops in loops, lists and stacks; two variables have devices.
+/// Variables, branches, nested loops, lists and stacks. Two variables have device constraints.
 const CONTROL: &str = "graph @f(%x: f32[4], %n: i32[]) -> (f32[4], f32[]) {
     var @w: f32[4] on \"/cpu:1\"
     var @b: f32[4]
@@ -291,7 +294,7 @@ fn what_belongs_together_is_together_also_at_random() {
         let topology = Topology::cpus(1 + seed as usize % 4);
         let placement = place_at_random(&graph, topology.devices.len(), seed);
         check_laws(&graph, &topology, &placement, false);
-        // A stack and a list are where they were made, in all regions.
+        // A stack or list stays on its device in all regions.
         for (made, used) in [("stack", "pushed"), ("stack", "rest"), ("list", "written"), ("list", "total")] {
             assert_eq!(device_of(&graph, &placement, made), device_of(&graph, &placement, used), "{made}, {used}");
         }
@@ -312,9 +315,10 @@ fn constraints_hold_and_wishes_give_way() {
     check_laws(&graph, &topology, &placement, true);
     let of = |name: &str| device_of(&graph, &placement, name);
     assert_eq!([of("w"), of("more"), of("z"), of("s"), of("less")], [1, 2, 0, 1, 1]);
-    // The loop asks for nothing, and is where its predicate is.
+    // The loop has no constraint and follows its predicate.
     assert_eq!(of("i"), 2);
-    // The stack was asked for first by the push, then by the pop; the list by `list_stack` alone.
+    // The first constraint on the stack is that of the push, then that of the pop. The list has
+    // only that of `list_stack`.
     assert_eq!([of("stack"), of("pushed"), of("rest"), of("list"), of("written"), of("total")], [0, 0, 0, 2, 2, 2]);
     let one = place(&graph, &Topology::cpus(1), &Rules::new(), &[]).unwrap_err();
     assert_eq!(one.message, "there is no device /cpu:1");
@@ -341,7 +345,7 @@ fn rules_place_variables_by_name_and_by_path() {
     check_laws(&graph, &topology, &placement, true);
 }
 
-/// The text of an error, without the lines of source.
+/// Returns the text of an error without source lines.
 #[track_caller]
 fn error_of(text: &str, topology: &Topology, rules: &Rules, paths: &[Option<String>]) -> String {
     let error = place(&parse(text), topology, rules, paths).expect_err("it cannot be placed");
@@ -402,7 +406,7 @@ fn an_explanation_is_a_table_of_nodes_and_of_what_crosses() {
     assert_eq!(text, std::fs::read_to_string(path).unwrap());
 }
 
-/// A graph of many nodes in many chains of products, with a link between neighbors now and then.
+/// Returns a graph of many chains of matmuls, with occasional links between neighbors.
 fn large(chains: usize, n: usize) -> Graph {
     let mut graph = Graph::new("large");
     let ty = anabranch_dsl::Type::tensor(anabranch_dsl::DType::F32, [64usize, 64]);
@@ -430,7 +434,7 @@ fn time_grows_with_the_nodes_alone() {
     let graph = large(100, if slow { 1000 } else { 40 });
     let start = std::time::Instant::now();
     let placement = placed(&graph, &topology);
-    // For a look at the figure: no test depends on the clock.
+    // Printed for information: no test depends on the clock.
     println!("{} nodes placed in {:?}", graph.n_nodes(), start.elapsed());
     check_laws(&graph, &topology, &placement, true);
     assert_eq!(placement.devices(&graph).len(), 4);
@@ -486,12 +490,13 @@ fn devices_that_share_cores_are_not_split_over_for_what_threads_share_anyway() {
     assert_eq!(placed(&graph, &topology).devices(&graph).len(), 2, "two devices of their own share the work");
     topology.alone = 2.0;
     assert_eq!(placed(&graph, &topology).devices(&graph).len(), 1, "one device has the cores of both");
-    // Small operations stay on one thread, so the other device helps.
+    // Small operations run on one thread, so a second device helps.
     let small = chains(4, 200, 64);
     assert_eq!(placed(&small, &topology).devices(&small).len(), 2);
 }
 
-/// A loop whose body is a chain of heavy products on several devices: its iterations are independent but for the counter.
+/// Returns a loop whose body is a chain of heavy matmuls on several devices. Only the counter is
+/// carried.
 fn pipeline(stages: usize, trips: usize) -> Graph {
     let mut text = format!(
         "graph @pipeline(%x: f32[256, 256]) -> f32[256, 256] {{
@@ -520,9 +525,9 @@ fn iterations_of_a_pipeline_overlap_in_the_estimate() {
         placed(&graph, &topology).reasons.expect("it was chosen").seconds
     };
     let (one, eight) = (of(1, 100), of(8, 100));
-    // As long as one stage, and the seven that fill it, but for messages.
+    // About the time of one stage plus the seven that fill the pipeline, apart from messages.
     assert!(eight > one && eight < 1.5 * one, "{one} {eight}");
-    // Each iteration more takes what it takes.
+    // Each further iteration takes as long as one stage.
     let more = of(8, 1100) / 1000.0 - eight / 1000.0;
     assert!((more / (one / 100.0) - 1.0).abs() < 0.3, "{more} {one}");
 }

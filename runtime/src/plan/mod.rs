@@ -35,7 +35,6 @@
 //! - P8. No instruction of a plan without slots allocates, except that stacks and lists may grow
 //!   beyond the size that earlier steps needed.
 
-
 mod allocate;
 mod draft;
 mod exec;
