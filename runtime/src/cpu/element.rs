@@ -1,29 +1,30 @@
-//! How elements lie in memory and in registers.
+//! Representation of elements in memory and registers.
 //!
-//! In the arena an element lies as its plain bytes; a truth value is a byte 0 or 1. In a register an element is a
-//! `u64` whose first bytes in memory are those of the element, so that a register can be read as a tensor of one element.
+//! Elements are stored in the arena as their plain bytes, a boolean as a byte 0 or 1. A register is
+//! a `u64` whose first bytes in memory are those of the element, so it can be read as a tensor of
+//! one element.
 
 use anabranch_dsl::{Buffer, DType, Element, HostTensor, bf16, f16, match_buffer, match_dtype};
 use bytemuck::Pod;
 use rayon::prelude::*;
 
-/// An element type with its form in memory.
+/// An element type with its representation in memory.
 pub(crate) trait Cell: Element {
-    /// The form in memory.
+    /// The representation in memory.
     type Mem: Pod + Send + Sync + PartialEq;
-    /// The element of what lies in memory.
+    /// Converts from the representation in memory.
     fn load(mem: Self::Mem) -> Self;
-    /// What lies in memory for an element.
+    /// Converts to the representation in memory.
     fn store(self) -> Self::Mem;
 
-    /// The element in a register.
+    /// Converts from a register.
     #[inline(always)]
     fn from_reg(reg: u64) -> Self {
         let n = size_of::<Self::Mem>();
         Self::load(bytemuck::pod_read_unaligned(&reg.to_ne_bytes()[..n]))
     }
 
-    /// The element as a register.
+    /// Converts to a register.
     #[inline(always)]
     fn to_reg(self) -> u64 {
         let mut bytes = [0; 8];
@@ -57,15 +58,15 @@ impl Cell for bool {
     }
 }
 
-/// The bytes of a host buffer.
+/// Returns the bytes of a host buffer.
 pub(crate) fn bytes_of(buffer: &Buffer) -> &[u8] {
     match_buffer!(buffer, d => bytemuck::cast_slice(d.as_slice()))
 }
 
-/// The bytes of a host buffer of numbers, to be changed.
+/// Returns the mutable bytes of a host buffer.
 ///
 /// # Panics
-/// If they are truth values, for which not all bytes stand.
+/// Panics if the elements are booleans, because not all bytes are valid.
 pub(crate) fn bytes_of_mut(buffer: &mut Buffer) -> &mut [u8] {
     match buffer {
         Buffer::F32(d) => bytemuck::cast_slice_mut(d),
@@ -80,14 +81,14 @@ pub(crate) fn bytes_of_mut(buffer: &mut Buffer) -> &mut [u8] {
     }
 }
 
-/// Elements of the type `dtype` that lie in `bytes`, as a host buffer.
+/// Creates a host buffer of type `dtype` from the bytes of its elements.
 pub(crate) fn to_buffer(dtype: DType, bytes: &[u8]) -> Buffer {
     let mut buffer = Buffer::zeros(dtype, bytes.len() / dtype.size());
     write_buffer(&mut buffer, bytes);
     buffer
 }
 
-/// Overwrites a host buffer with as many elements that lie in `bytes`.
+/// Overwrites a host buffer with the bytes of equally many elements.
 pub(crate) fn write_buffer(buffer: &mut Buffer, bytes: &[u8]) {
     match buffer {
         Buffer::Bool(d) => d.iter_mut().zip(bytes).for_each(|(d, &b)| *d = b != 0),
@@ -95,7 +96,7 @@ pub(crate) fn write_buffer(buffer: &mut Buffer, bytes: &[u8]) {
     }
 }
 
-/// Copies many bytes, side by side where that is worth it: one core alone does not use all of the memory's bandwidth.
+/// Copies bytes, in parallel if there are many: one core cannot use the whole memory bandwidth.
 fn copy(to: &mut [u8], from: &[u8]) {
     const PART: usize = 1 << 18;
     assert_eq!(to.len(), from.len(), "bytes of a buffer");
@@ -105,7 +106,7 @@ fn copy(to: &mut [u8], from: &[u8]) {
     to.par_chunks_mut(PART).zip(from.par_chunks(PART)).for_each(|(to, from)| to.copy_from_slice(from));
 }
 
-/// A scalar host tensor as a register.
+/// Converts a scalar host tensor to a register.
 pub(crate) fn scalar_to_reg(tensor: &HostTensor) -> u64 {
     match tensor.buffer() {
         Buffer::F32(d) => d[0].to_reg(),
@@ -120,7 +121,7 @@ pub(crate) fn scalar_to_reg(tensor: &HostTensor) -> u64 {
     }
 }
 
-/// A register as a scalar host tensor.
+/// Converts a register to a scalar host tensor.
 pub(crate) fn reg_to_scalar(reg: u64, dtype: DType) -> HostTensor {
     match_dtype!(dtype, T => HostTensor::scalar(T::from_reg(reg)))
 }

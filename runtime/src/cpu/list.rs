@@ -1,7 +1,8 @@
-//! Lists: tensors of one shape in one growing block of memory, or host tensors where shapes are not known.
+//! Lists of tensors of one shape in one growing block of memory, or of host tensors if the shape is
+//! unknown.
 //!
-//! Keeps true: `words` holds the bytes of every element, zeros where nothing is written; `written` has one entry for each. Checks
-//! and the words of errors are those of the interpreter.
+//! Invariants: `words` holds the bytes of every element, zeros for unwritten ones, and `written`
+//! has one entry per element. Checks and error messages are those of the interpreter.
 
 use super::element::{bytes_of, to_buffer};
 use super::stack::{add_bytes, grow};
@@ -11,23 +12,23 @@ use anabranch_dsl::ir::ListOp;
 use anabranch_dsl::memory::{self, OutOfMemory};
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType};
 
-/// A list. Its memory stays when it is emptied.
+/// A list. Clearing it keeps its memory.
 #[derive(Clone, Debug)]
 pub(crate) struct List {
-    /// The type of the elements.
+    /// The element type.
     element: TensorType,
-    /// Their extents, if they are known.
+    /// The extents of an element, if they are known.
     shape: Option<Vec<usize>>,
-    /// Bytes of one element.
+    /// Size of an element in bytes.
     bytes: usize,
     words: Vec<u64>,
     written: Vec<bool>,
-    /// The elements, if their shapes are not known.
+    /// The elements, if their shapes are unknown.
     host: HostList,
 }
 
 impl List {
-    /// An empty list.
+    /// Creates an empty list.
     pub(crate) fn new(element: &TensorType) -> List {
         let shape = element.shape.known();
         let bytes = element.n_bytes().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -49,7 +50,7 @@ impl List {
         Ok(())
     }
 
-    /// Becomes what a list of the interpreter is.
+    /// Replaces the content by that of a list of the interpreter.
     pub(crate) fn set_host(&mut self, other: &HostList) {
         if self.is_dynamic() {
             self.host = other.clone();
@@ -68,7 +69,7 @@ impl List {
         }
     }
 
-    /// The same as a list of the interpreter.
+    /// Converts the list to one of the interpreter.
     pub(crate) fn to_host(&self) -> HostList {
         let Some(shape) = &self.shape else { return self.host.clone() };
         let item = |i: usize| {
@@ -78,27 +79,31 @@ impl List {
         HostList::from_items(self.element.clone(), (0..self.len()).map(item).collect())
     }
 
-    /// Whether the elements are host tensors of any shape.
+    /// Returns whether the elements are host tensors of any shape.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.shape.is_none()
     }
 
-    /// Number of elements of known shape.
+    /// Returns the number of elements of a list of known shape.
     pub(crate) fn len(&self) -> usize {
         self.written.len()
     }
 
-    /// The extents of the elements, which are known.
+    /// Returns the extents of an element.
+    ///
+    /// # Panics
+    ///
+    /// Panics if they are unknown.
     pub(crate) fn shape(&self) -> &[usize] {
         self.shape.as_ref().expect("the shape is known")
     }
 
-    /// The type of the elements.
+    /// Returns the element type.
     pub(crate) fn element(&self) -> &TensorType {
         &self.element
     }
 
-    /// An operation where shapes are not known; gives what it finds, or takes out.
+    /// Runs an operation on a list of unknown shapes. Returns the tensor that it reads or removes.
     pub(crate) fn on_host(&mut self, op: &ListOp, operands: &[HostTensor], loc: Loc) -> Result<Option<HostTensor>> {
         use anabranch_dsl::ir::ListForm::{Make, Query, Update};
         match op.form() {
@@ -111,7 +116,7 @@ impl List {
         }
     }
 
-    /// An operation with another list of the same type.
+    /// Runs an operation with a second list of the same type.
     pub(crate) fn with_other(&mut self, op: &ListOp, other: &List, loc: Loc) -> Result<()> {
         match op {
             ListOp::ZerosLike if self.is_dynamic() => self.host = other.host.zeros_like(),
@@ -135,7 +140,8 @@ impl List {
         Ok(())
     }
 
-    /// Changes the number of elements; those that come are zeros. An error of `op` if there is no memory for so many.
+    /// Resizes the list. New elements are zeros. Fails with an error of `op` if memory is
+    /// insufficient.
     fn resize(&mut self, op: &ListOp, len: usize, loc: Loc) -> Result<()> {
         let before = self.len() * self.bytes;
         let after = len.checked_mul(self.bytes).ok_or_else(|| self.too_large(op, len, loc))?;
@@ -166,7 +172,7 @@ impl List {
         &mut bytemuck::cast_slice_mut(&mut self.words)[i * self.bytes..][..self.bytes]
     }
 
-    /// Adds to an element; one that is not written becomes what is added.
+    /// Adds to an element. An unwritten element is set instead.
     fn add_item(&mut self, i: usize, from: &[u8]) {
         let dtype = self.element.dtype;
         match std::mem::replace(&mut self.written[i], true) {
@@ -175,8 +181,11 @@ impl List {
         }
     }
 
-    /// Changes the list; `data` are the bytes of elements, one behind the other, one for each index. Of an unstacked tensor the index
-    /// is the number of elements; the parts of a split one are checked. Of a list that is restored they say which elements are written.
+    /// Modifies the list.
+    ///
+    /// `data` contains the contiguous bytes of one element per index. For `Unstack`, the only index
+    /// is the number of elements. For `Split`, the caller has checked the parts. For `Restore`, the
+    /// indices are flags of the written elements.
     pub(crate) fn update(&mut self, op: &ListOp, indices: &[i32], data: &[u8], loc: Loc) -> Result<()> {
         match op {
             ListOp::New(_) => {
@@ -236,7 +245,7 @@ impl List {
         Ok(())
     }
 
-    /// Takes the last element out.
+    /// Removes the last element and passes its bytes to `to`.
     pub(crate) fn pop(&mut self, op: &ListOp, loc: Loc, to: impl FnOnce(&[u8])) -> Result<()> {
         let last = self.len().checked_sub(1).ok_or_else(|| meaning::empty(op, loc))?;
         to(self.item(last));
@@ -244,7 +253,7 @@ impl List {
         Ok(())
     }
 
-    /// The shape of what is found.
+    /// Returns the shape of the result of a query.
     pub(crate) fn query_shape(&self, op: &ListOp, indices: &[i32], loc: Loc) -> Result<Vec<usize>> {
         let shape = self.shape();
         let len = self.len();
@@ -265,7 +274,7 @@ impl List {
         })
     }
 
-    /// Writes what is found.
+    /// Writes the result of a query.
     pub(crate) fn query(&self, op: &ListOp, indices: &[i32], loc: Loc, to: &mut [u8]) -> Result<()> {
         match op {
             ListOp::Read | ListOp::Gather => {
@@ -298,7 +307,7 @@ impl List {
         to.copy_from_slice(&bytemuck::cast_slice(&self.words)[..self.len() * self.bytes]);
     }
 
-    /// The element type of what is found.
+    /// Returns the element type of the result of a query.
     pub(crate) fn query_dtype(&self, op: &ListOp) -> DType {
         match op {
             ListOp::Len | ListOp::Extents => DType::I32,

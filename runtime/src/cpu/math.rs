@@ -1,14 +1,16 @@
-//! Functions of floats that compile to vector code, and the choice of the instruction set.
+//! Vectorizable math functions of floats, and the selection of the instruction set.
 //!
-//! The standard library's exponential and logarithm are calls into the system's library: one element after the other, and other
-//! bits on other systems. These here are additions, multiplications, and selections, in the same order for every
-//! processor, so loops over them become vector instructions, and results are the same bits wherever they run. Errors are below
-//! 3 units in the last place of an `f32` and 4 of an `f64`; the tests measure them.
+//! The exponential and logarithm of the standard library call the system library for each element,
+//! with results that depend on the system. The functions here consist of additions, multiplications
+//! and selections in a fixed order. Loops over them vectorize, and results are bitwise identical on
+//! all processors. Errors are below
 
 use std::f64::consts::LN_2;
 
-/// Runs `f` with the widest vectors of this processor. It is the same code and gives the same bits. A closure is to be marked
-/// `#[inline(always)]`: one that becomes a function of its own has the vectors that every processor has.
+/// Runs `f` with the widest vectors of this processor. Results are bitwise identical.
+///
+/// Mark a closure `#[inline(always)]`: one compiled as a separate function uses only the baseline
+/// vectors.
 #[inline(always)]
 pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
@@ -26,19 +28,18 @@ pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
             && std::is_x86_feature_detected!("avx512dq")
             && std::is_x86_feature_detected!("avx512vl")
         {
-            // SAFETY: the processor has all that `with_avx512` asks for.
+            // SAFETY: the processor supports all features of `with_avx512`.
             return unsafe { with_avx512(f) };
         }
         if std::is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has AVX2, all that `with_avx2` asks for.
+            // SAFETY: the processor supports AVX2, the only feature of `with_avx2`.
             return unsafe { with_avx2(f) };
         }
     }
     f()
 }
 
-/// What the functions compute with, for code that is made at run time: numbers of the type are given as `f64`, which holds them
-/// exactly.
+/// The constants of the functions, for code generated at run time. `f64` represents them exactly.
 #[derive(Clone, Copy, Debug)]
 #[cfg(feature = "jit")]
 pub(crate) struct Constants {
@@ -47,41 +48,41 @@ pub(crate) struct Constants {
     /// What is added to an exponent.
     pub(crate) bias: i64,
     pub(crate) log2_e: f64,
-    /// The logarithm of 2, in two parts.
+    /// The natural logarithm of 2, split into two terms.
     pub(crate) ln2: [f64; 2],
-    /// Adding it rounds to an integer, which is then in the last bits.
+    /// The constant whose addition rounds to an integer, which is then in the low bits.
     pub(crate) round: f64,
-    /// Terms of the series of the exponential, which are the first ones of [`FACTORIALS`].
+    /// Number of terms in the series of the exponential, taken from [`FACTORIALS`].
     pub(crate) exp_terms: usize,
-    /// Between these ends the exponential is neither zero nor infinite.
+    /// The range in which the exponential is neither zero nor infinite.
     pub(crate) exp_range: [f64; 2],
-    /// Twice the number from which on the hyperbolic tangent is 1.
+    /// Twice the number above which the hyperbolic tangent is 1.
     pub(crate) saturation: f64,
 }
 
-/// Functions of floats.
+/// Math functions of floats.
 pub(crate) trait Real: Copy {
     #[cfg(feature = "jit")]
     const CONSTANTS: Constants;
-    /// The larger number; `NaN` if one of them is.
+    /// Returns the larger number, or NaN if either is NaN.
     fn larger(self, other: Self) -> Self;
-    /// The smaller number; `NaN` if one of them is.
+    /// Returns the smaller number, or NaN if either is NaN.
     fn smaller(self, other: Self) -> Self;
-    /// `e^x`.
+    /// Returns `e^x`.
     fn fast_exp(self) -> Self;
-    /// The natural logarithm.
+    /// Returns the natural logarithm.
     fn fast_ln(self) -> Self;
-    /// The hyperbolic tangent.
+    /// Returns the hyperbolic tangent.
     fn fast_tanh(self) -> Self;
-    /// `1 / (1 + e^-x)`.
+    /// Returns `1 / (1 + e^-x)`.
     fn sigmoid(self) -> Self;
-    /// The error function.
+    /// Returns the error function.
     fn erf(self) -> Self;
-    /// `x` times the probability that a standard normal number is below `x`.
+    /// Returns `x` times the probability that a standard normal variable is below `x`.
     fn gelu(self) -> Self;
 }
 
-/// `1 / k!` for `k` from 2 on: the series of the exponential without its first two terms.
+/// `1 / k!` for `k >= 2`: the series of the exponential without its first two terms.
 pub(crate) const FACTORIALS: [f64; 12] = {
     let mut c = [0.0; 12];
     let (mut k, mut factorial) = (0, 1.0);
@@ -93,7 +94,7 @@ pub(crate) const FACTORIALS: [f64; 12] = {
     c
 };
 
-/// `2 / k` for odd `k` from 3 on: the series of `2 atanh(s) / s` without its first term, in `s^2`.
+/// `2 / k` for odd `k >= 3`: the series of `2 atanh(s) / s` in `s^2` without its first term.
 const ODD: [f64; 10] = {
     let mut c = [0.0; 10];
     let mut k = 0;
@@ -138,11 +139,12 @@ macro_rules! real {
 
             #[inline(always)]
             fn fast_exp(self) -> $t {
-                // Beyond these ends the result is infinite, or zero. Comparisons let NaN pass.
+                // Beyond these limits the result is infinite or zero. The comparisons pass NaN
+                // through.
                 let x = if self > $high { $high } else { self };
                 let x = if x < $low { $low } else { x };
                 let (n, rest) = $t::split(x);
-                // Two factors, since 2^n itself may not be a normal number.
+                // Two factors, because 2^n itself may be out of the normal range.
                 let half = n >> 1;
                 let power = |n: $int| $t::from_bits((n.wrapping_add($bias) as $bits) << $mantissa);
                 (1.0 + $t::series(rest)) * power(half) * power(n.wrapping_sub(half))
@@ -152,15 +154,15 @@ macro_rules! real {
             fn fast_ln(self) -> $t {
                 const LN2_HIGH: $t = $ln2_high;
                 const LN2_LOW: $t = $ln2_low;
-                // Subnormal numbers are scaled up.
+                // Scale subnormal numbers up.
                 let small = self < $t::MIN_POSITIVE;
                 let x = if small { self * ((1 as $bits) << $scale) as $t } else { self };
-                // x = 2^n m with m between the roots of 1/2 and of 2.
+                // x = 2^n m with m between sqrt(1/2) and sqrt(2).
                 let bits = x.to_bits();
                 let n = (bits.wrapping_sub($root) as $int) >> $mantissa;
                 let m = $t::from_bits(bits.wrapping_sub((n << $mantissa) as $bits));
                 let n = (n - if small { $scale } else { 0 }) as $t;
-                // ln m = 2 atanh(s) with s = f / (2 + f), around f itself, which is exact.
+                // ln m = 2 atanh(s) with s = f / (2 + f), expanded around f, which is exact.
                 let f = m - 1.0;
                 let s = f / (2.0 + f);
                 let z = s * s;
@@ -177,7 +179,8 @@ macro_rules! real {
 
             #[inline(always)]
             fn fast_tanh(self) -> $t {
-                // (e^2x - 1) / (e^2x + 1), with e^2x - 1 from the series, so that small numbers keep their digits.
+                // (e^2x - 1) / (e^2x + 1), with e^2x - 1 from the series, to preserve the precision
+                // of small numbers.
                 let y = 2.0 * self.abs();
                 let y = if y > $saturation { $saturation } else { y };
                 let (n, rest) = $t::split(y);
@@ -188,7 +191,7 @@ macro_rules! real {
 
             #[inline(always)]
             fn sigmoid(self) -> $t {
-                // The exponential of a negative number does not overflow.
+                // The exponential of a non-positive number does not overflow.
                 let e = (-self.abs()).fast_exp();
                 if self >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }
             }
@@ -198,7 +201,7 @@ macro_rules! real {
             }
 
             fn gelu(self) -> $t {
-                // The complement keeps the digits that 1 + erf loses for negative numbers.
+                // The complement preserves the digits that 1 + erf loses for negative numbers.
                 0.5 * self * $erfc(-self * std::f64::consts::FRAC_1_SQRT_2 as $t)
             }
         }
@@ -210,7 +213,7 @@ macro_rules! real {
             fn split(self) -> ($int, $t) {
                 const LN2_HIGH: $t = $ln2_high;
                 const LN2_LOW: $t = $ln2_low;
-                // Adding 1.5 * 2^mantissa rounds to an integer, which is then in the last bits.
+                // Adding 1.5 * 2^mantissa rounds to an integer, which is then in the low bits.
                 const ROUND: $t = 1.5 * ((1 as $bits) << $mantissa) as $t;
                 let t = self * std::$t::consts::LOG2_E + ROUND;
                 let n = t - ROUND;
@@ -220,7 +223,8 @@ macro_rules! real {
 
             #[inline(always)]
             fn series(self) -> $t {
-                // In pairs, which do not wait for each other: numbers in a loop take as long as what waits.
+                // Independent pairs shorten the dependency chain, which determines the time of
+                // scalar loops.
                 let square = self * self;
                 let pair = |k: usize| FACTORIALS[k] as $t + FACTORIALS[k + 1] as $t * self;
                 let mut sum = pair($exp_terms - 2);
@@ -236,13 +240,14 @@ macro_rules! real {
 /// The parts of an exponential.
 trait Split: Sized {
     type Int;
-    /// `n` and `r` with `x = n ln 2 + r` and `r` at most half of `ln 2` in magnitude.
+    /// Returns `n` and `r` with `x = n ln 2 + r` and `|r| <= ln 2 / 2`.
     fn split(self) -> (Self::Int, Self);
-    /// `e^x - 1` for a number of at most half of `ln 2` in magnitude, by its series.
+    /// Returns `e^x - 1` for `|x| <= ln 2 / 2`, by its series.
     fn series(self) -> Self;
 }
 
-// The logarithm of 2 is split into a part with few digits, whose product with an exponent is exact, and the rest.
+// The logarithm of 2 is split into a term with few digits, whose product with an exponent is exact,
+// and the remainder.
 real!(f32 u32 i32, mantissa 23, bias 127, root 0x3f35_04f3, ln2 0.693_359_4, (LN_2 - 0.693_359_375) as f32,
     terms 6 5, range -104.0 89.0, saturation 20.0, scale 25, libm::erff, libm::erfcf);
 real!(f64 u64 i64, mantissa 52, bias 1023, root 0x3fe6_a09e_667f_3bcd,
@@ -253,7 +258,7 @@ real!(f64 u64 i64, mantissa 52, bias 1023, root 0x3fe6_a09e_667f_3bcd,
 mod tests {
     use super::*;
 
-    /// Numbers of all magnitudes and both signs, between the ends.
+    /// Returns numbers of all magnitudes and both signs within a range.
     fn samples(low: f64, high: f64) -> impl Iterator<Item = f64> {
         let near = (0..40_000).map(move |i| low + (high - low) * f64::from(i) / 40_000.0);
         let small = (0..2_000).flat_map(|i| {
@@ -263,7 +268,7 @@ mod tests {
         near.chain(small).filter(move |x| (low..=high).contains(x))
     }
 
-    /// The distance of `x` from `exact` in units of the last place of `f32`.
+    /// Returns the distance of `x` from `exact` in units in the last place of `f32`.
     fn ulps32(x: f32, exact: f64) -> f64 {
         let y = exact as f32;
         if x == y || (x.is_nan() && exact.is_nan()) {
@@ -279,7 +284,7 @@ mod tests {
         (x - exact).abs() / (f64::from_bits(exact.abs().to_bits() + 1) - exact.abs())
     }
 
-    /// Checks a function for both types against the standard library's for `f64`.
+    /// Compares a function of both types with a reference function in `f64`.
     fn check(name: &str, low: f64, high: f64, f32s: fn(f32) -> f32, f64s: fn(f64) -> f64, exact: fn(f64) -> f64) {
         let (mut worst32, mut worst64) = ((0.0, 0.0), (0.0, 0.0));
         for x in samples(low, high) {
@@ -290,7 +295,7 @@ mod tests {
             worst64 = if b > worst64.0 { (b, x) } else { worst64 };
         }
         assert!(worst32.0 < 3.0, "{name}: {} units off for f32 at {}", worst32.0, worst32.1);
-        // The standard library may be one unit off itself.
+        // The standard library itself may be off by one unit.
         assert!(worst64.0 < 4.0, "{name}: {} units off for f64 at {}", worst64.0, worst64.1);
     }
 

@@ -1,8 +1,10 @@
-//! The memory of a running plan: an arena of bytes, the results of the call, and what kernels see of them.
+//! The memory of a running plan: an arena of bytes, the results of the call, and the views of
+//! kernels on them.
 //!
-//! A kernel writes some regions and reads others. [`Memory::split`] gives it both by cutting the arena and the results
-//! around what is written, so that the borrow checker proves that reading and writing never overlap; asking
-//! for a source inside a written region panics, because the plan that asks for it is wrong.
+//! A kernel writes some regions and reads others. [`Memory::split`] divides the arena and the
+//! results around the written regions, so that the borrow checker proves that reads and writes
+//! never overlap. Requesting a source inside a written region panics, because the plan is then
+//! invalid.
 
 use super::element::{Cell, bytes_of, bytes_of_mut, to_buffer};
 use crate::plan::{Base, BufferId, View};
@@ -10,22 +12,22 @@ use crate::state::Guard;
 use anabranch_dsl::{Buffer, HostTensor, match_dtype};
 use std::ops::Range;
 
-/// Where every buffer starts: a cache line, also the widest vector.
+/// The alignment of every buffer: a cache line, which is also the widest vector.
 pub(crate) const ALIGN: usize = 64;
 
-/// A block of zeroed memory that starts at a multiple of [`ALIGN`].
+/// A block of zeroed memory whose address is a multiple of [`ALIGN`].
 pub(crate) struct Arena {
     words: Vec<u64>,
-    /// Index of the first word.
+    /// Index of the first aligned word.
     start: usize,
     bytes: usize,
 }
 
 impl Arena {
-    /// An arena, if the system has so much memory.
+    /// Allocates an arena. Returns `None` if the system lacks memory.
     pub(crate) fn new(bytes: usize) -> Option<Arena> {
         let words: Vec<u64> = bytemuck::allocation::try_zeroed_vec(bytes.div_ceil(8) + ALIGN / 8).ok()?;
-        // The vector is never grown, so its elements stay where they are.
+        // The vector never grows, so its elements do not move.
         let start = words.as_ptr().align_offset(ALIGN);
         Some(Arena { start, words, bytes })
     }
@@ -39,26 +41,26 @@ impl Arena {
     }
 }
 
-/// Where a buffer of the plan lies.
+/// The location of a buffer of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Region {
-    /// In the arena.
+    /// A range of the arena.
     Arena(Range<usize>),
-    /// It is one of the results, which the caller gets as it is.
+    /// A result, which the caller receives without a copy.
     Result(u32),
 }
 
-/// The largest number of buffers that one step writes.
+/// Maximum number of buffers that one kernel, or a set of parallel operations, writes.
 pub(crate) const MAX_WRITTEN: usize = 8;
 
-/// What is left of a slice for reading while parts of it are written.
+/// The readable remainder of a slice while parts of it are written.
 struct Pieces<'a, T> {
-    /// What lies before the first part.
+    /// The elements before the first part.
     before: &'a [T],
-    /// What lies behind the last part, and where it begins.
+    /// The elements after the last part. They begin at `after_start`.
     after: &'a [T],
     after_start: usize,
-    /// What lies between, with the places at which the pieces begin.
+    /// The pieces between parts, each with its start.
     between: &'a [(usize, &'a [T])],
 }
 
@@ -74,7 +76,7 @@ impl<'a, T> Pieces<'a, T> {
         Pieces { before: slice, after: &[], after_start: slice.len(), between: &[] }
     }
 
-    /// Cuts a slice around one part, which is written.
+    /// Splits a slice around one part, which is written.
     fn around(slice: &'a mut [T], part: Range<usize>) -> (&'a mut [T], Pieces<'a, T>) {
         let (before, rest) = slice.split_at_mut(part.start);
         let (taken, after) = rest.split_at_mut(part.len());
@@ -94,14 +96,14 @@ impl<'a, T> Pieces<'a, T> {
     }
 }
 
-/// A slice from which parts are taken, in the order of their places.
+/// A slice split around several parts, in order.
 struct Cuts<'a, T> {
     pieces: [(usize, &'a [T]); MAX_WRITTEN + 1],
     n: usize,
 }
 
 impl<'a, T> Cuts<'a, T> {
-    /// Takes parts, each to the place in `taken` that is given with it.
+    /// Takes out parts. Each part is stored in `taken` at the index given with it.
     fn new(slice: &'a mut [T], parts: &[(Range<usize>, usize)], taken: &mut [Option<&'a mut [T]>]) -> Cuts<'a, T> {
         let mut pieces: [(usize, &[T]); MAX_WRITTEN + 1] = [(0, &[]); MAX_WRITTEN + 1];
         let (mut rest, mut at) = (slice, 0);
@@ -125,7 +127,7 @@ impl<'a, T> Cuts<'a, T> {
     }
 }
 
-/// What a step reads that is not its own: inputs, constants, variables.
+/// Tensors that a step reads but does not own: inputs, constants and variables.
 #[derive(Clone, Copy)]
 pub(crate) struct Foreign<'a> {
     pub(crate) inputs: &'a [HostTensor],
@@ -133,12 +135,12 @@ pub(crate) struct Foreign<'a> {
     pub(crate) vars: Vars<'a>,
 }
 
-/// The variables of a step, in the order of the graph.
+/// Shared access to the variables of a step, in the order of the graph.
 #[derive(Clone, Copy)]
 pub(crate) enum Vars<'a> {
-    /// Their values.
+    /// The values.
     Tensors(&'a [HostTensor]),
-    /// Their values in a session, locked.
+    /// The values in a session, locked.
     Locked(&'a [Guard<'a>]),
 }
 
@@ -151,11 +153,11 @@ impl<'a> Vars<'a> {
     }
 }
 
-/// The variables of a step, when they are given their new values.
+/// Mutable access to the variables of a step, for the commit.
 pub(crate) enum VarsMut<'a, 'g> {
-    /// Their values.
+    /// The values.
     Tensors(&'a mut [HostTensor]),
-    /// Their values in a session, locked.
+    /// The values in a session, locked.
     Locked(&'a mut [Guard<'g>]),
 }
 
@@ -175,7 +177,7 @@ impl VarsMut<'_, '_> {
     }
 }
 
-/// Everything that a kernel may read.
+/// All memory that a kernel may read.
 #[derive(Clone, Copy)]
 pub(crate) struct Sources<'a> {
     arena: Pieces<'a, u8>,
@@ -186,7 +188,7 @@ pub(crate) struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// Everything, when nothing is written.
+    /// Returns access to all memory while nothing is written.
     pub(crate) fn new(
         arena: &'a [u8],
         results: &'a [Buffer],
@@ -197,7 +199,7 @@ impl<'a> Sources<'a> {
         Sources { arena: Pieces::whole(arena), results: Pieces::whole(results), regions, regs, foreign }
     }
 
-    /// All bytes of what a view lies in.
+    /// Returns all bytes of a base.
     pub(crate) fn bytes(&self, base: Base) -> &'a [u8] {
         match base {
             Base::Buffer(b) => {
@@ -214,7 +216,7 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// All elements of what a view lies in.
+    /// Returns all elements of a base.
     pub(crate) fn elements<T: Cell>(&self, base: Base) -> &'a [T::Mem] {
         let bytes = self.bytes(base);
         if let Base::Reg(_) = base {
@@ -223,21 +225,21 @@ impl<'a> Sources<'a> {
         bytemuck::cast_slice(bytes)
     }
 
-    /// The elements of a contiguous view.
+    /// Returns the elements of a contiguous view.
     pub(crate) fn contiguous<T: Cell>(&self, view: &View) -> &'a [T::Mem] {
         debug_assert!(view.is_contiguous(), "{view:?} is not contiguous");
         &self.elements::<T>(view.base)[view.offset..view.offset + view.size()]
     }
 
-    /// The present value of a register.
+    /// Returns the value of a register.
     pub(crate) fn reg(&self, r: crate::plan::Reg) -> u64 {
         self.regs[r.index()]
     }
 
-    /// A view as a tensor of its own, in new memory.
+    /// Copies a view to a new tensor.
     pub(crate) fn host(&self, view: &View) -> HostTensor {
         if view.size() == 0 {
-            // Its offset may lie behind a buffer that is empty, too.
+            // The offset may be beyond the end of an empty buffer.
             return HostTensor::zeros(view.dtype, view.shape.clone());
         }
         if view.is_contiguous() {
@@ -257,10 +259,10 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// The state that a plan's instructions work on.
+/// The state on which the instructions of a plan operate.
 pub(crate) struct Memory<'a> {
     pub(crate) arena: &'a mut [u8],
-    /// Of numbers, never of truth values, for which not all bytes stand.
+    /// The results. Boolean buffers are excluded, because not all bytes are valid.
     pub(crate) results: &'a mut [Buffer],
     pub(crate) regs: &'a mut [u64],
     pub(crate) regions: &'a [Region],
@@ -268,7 +270,7 @@ pub(crate) struct Memory<'a> {
 }
 
 impl Memory<'_> {
-    /// The bytes of a buffer for writing, and everything else for reading.
+    /// Returns the bytes of a buffer for writing, and all other memory for reading.
     pub(crate) fn split(&mut self, out: BufferId) -> (&mut [u8], Sources<'_>) {
         let Memory { arena, results, regs, regions, foreign } = self;
         let (out, arena, results) = match &regions[out.index()] {
@@ -284,7 +286,7 @@ impl Memory<'_> {
         (out, Sources { arena, results, regions, regs, foreign: *foreign })
     }
 
-    /// Calls `f` with the bytes of several buffers for writing, and everything else for reading.
+    /// Calls `f` with the bytes of several buffers for writing, and all other memory for reading.
     pub(crate) fn with_split<R>(
         &mut self,
         outs: &[BufferId],

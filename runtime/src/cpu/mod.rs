@@ -1,4 +1,4 @@
-//! The CPU: typed access to the memory of a plan, and kernels.
+//! The CPU backend: typed access to the memory of a plan, and kernels.
 
 pub(crate) mod element;
 pub(crate) mod kernels;

@@ -1,7 +1,7 @@
-//! Stacks: what a loop saves, one growing block of memory each.
+//! Stacks of values that loops save, each in one growing block of memory.
 //!
-//! Keeps true: `address` and `capacity` are those of `words`, for native code, which pushes and pops numbers by itself where there is
-//! room for them, or one of them.
+//! Invariant: `address` and `capacity` describe `words`. Native code uses them to push numbers
+//! directly if capacity suffices, and to pop them.
 
 use super::element::Cell;
 use super::memory::Sources;
@@ -10,23 +10,24 @@ use anabranch_dsl::ops::prim;
 use anabranch_dsl::{DType, HostTensor, TensorType, bf16, f16, interp, match_dtype};
 use std::cmp::Ordering;
 
-/// A stack of tensors. Its memory stays when it is emptied.
+/// A stack of tensors. Clearing it keeps its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Stack {
-    /// Bytes of one element, of which `words` holds `len` one behind the other; `None` if shapes are not known.
+    /// Type and size of an element, or `None` if shapes are unknown. `words` holds `len` contiguous
+    /// elements.
     element: Option<Element>,
     /// The extents of an element, if they are known.
     shape: Vec<usize>,
     words: Vec<u64>,
-    /// Where the memory is, and for how many elements it is.
+    /// The address of `words`. `capacity` is the number of elements that fit.
     address: usize,
     capacity: usize,
     len: usize,
-    /// Whether there are zeros of the known extents without end below.
+    /// Whether an infinite number of zeros is below the elements.
     zeros_below: bool,
-    /// The elements, if their shapes are not known.
+    /// The elements, if their shapes are unknown.
     tensors: Vec<HostTensor>,
-    /// What lies below these elements, shared with who gave it. To push on it and to pop from it takes no time for the rest.
+    /// Elements below, shared with their previous owner. Pushing and popping do not copy them.
     below: Option<interp::Stack>,
 }
 
@@ -36,17 +37,19 @@ struct Element {
     bytes: usize,
 }
 
-/// More is not made ready before it is needed.
+/// Maximum number of bytes reserved in advance.
 const MAX_PREPARED: usize = 1 << 28;
 
-/// There is no memory for so many bytes.
+/// The error of an allocation of this many bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoMemory {
     pub(crate) bytes: usize,
 }
 
-/// Makes memory one of at least so many words: twice what it was, so that pushing takes constant time on average, or else less, but never so little that
-/// each push would move everything.
+/// Grows memory to at least `words` words.
+///
+/// Doubles the memory for amortized constant time of a push. If that fails, tries smaller factors,
+/// which are still large enough that not every push moves all elements.
 pub(super) fn grow(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> {
     let present = memory.len();
     for part in [1, 4, 16, 64] {
@@ -68,7 +71,7 @@ impl Stack {
     #[cfg(feature = "jit")]
     pub(crate) const LEN: usize = std::mem::offset_of!(Stack, len);
 
-    /// An empty stack.
+    /// Creates an empty stack.
     pub(crate) fn new(ty: &TensorType) -> Stack {
         let Some(shape) = ty.shape.known() else {
             return Stack::default();
@@ -77,17 +80,17 @@ impl Stack {
         Stack { element: Some(Element { dtype: ty.dtype, bytes }), shape, ..Stack::default() }
     }
 
-    /// Whether the elements are host tensors of any shape.
+    /// Returns whether the elements are host tensors of any shape.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.element.is_none()
     }
 
-    /// Number of elements, but for those that are shared.
+    /// Returns the number of elements, without shared ones.
     pub(crate) fn len(&self) -> usize {
         if self.is_dynamic() { self.tensors.len() } else { self.len }
     }
 
-    /// Removes all elements, and the zeros below.
+    /// Removes all elements, including shared ones and the zeros below.
     pub(crate) fn clear(&mut self) {
         self.len = 0;
         self.tensors.clear();
@@ -95,27 +98,27 @@ impl Stack {
         self.below = None;
     }
 
-    /// Becomes zeros without end. The shapes are known.
+    /// Sets the stack to infinitely many zeros. The shape must be known.
     pub(crate) fn set_zeros(&mut self) {
         self.clear();
         self.zeros_below = true;
     }
 
-    /// Becomes what a stack of the interpreter is, and shares its elements.
+    /// Replaces the content by a stack of the interpreter, whose elements are shared.
     pub(crate) fn set(&mut self, other: interp::Stack) {
         self.clear();
         self.zeros_below = other.has_zeros_below();
         self.below = Some(other);
     }
 
-    /// The same as a stack of the interpreter, of a type.
+    /// Converts the stack to one of the interpreter.
     pub(crate) fn to_host(&self, element: &TensorType) -> interp::Stack {
         let below = self.below.clone();
         let below = below.unwrap_or_else(|| interp::Stack::new(element.clone(), self.zeros_below, []));
         self.own().fold(below, |stack, tensor| stack.push(tensor))
     }
 
-    /// The elements that are not shared, from the bottom.
+    /// Iterates over the elements that are not shared, from the bottom.
     fn own(&self) -> impl Iterator<Item = HostTensor> {
         let all: &[u8] = bytemuck::cast_slice(&self.words);
         let known = self.element.into_iter().flat_map(move |Element { dtype, bytes }| {
@@ -127,7 +130,7 @@ impl Stack {
         known.chain(self.tensors.iter().cloned())
     }
 
-    /// Gets elements of its own in the place of those that it shares.
+    /// Replaces shared elements by copies.
     pub(crate) fn own_all(&mut self) -> Result<(), NoMemory> {
         let Some(below) = self.below.take() else { return Ok(()) };
         let (own, zeros_below): (Vec<_>, _) = (self.own().collect(), self.zeros_below);
@@ -136,7 +139,7 @@ impl Stack {
         below.items().into_iter().rev().chain(own).try_for_each(|tensor| self.push_host(tensor))
     }
 
-    /// Lets go what it shares.
+    /// Releases the shared elements.
     pub(crate) fn release(&mut self) {
         self.below = None;
     }
@@ -147,12 +150,12 @@ impl Stack {
         Some(tensor)
     }
 
-    /// Whether there is an element to pop.
+    /// Returns whether there is an element to pop.
     pub(crate) fn is_poppable(&self) -> bool {
         self.len() > 0 || self.zeros_below || self.below.as_ref().is_some_and(|below| below.pop().is_some())
     }
 
-    /// Whether another stack can be added: none has elements where the other has nothing.
+    /// Returns whether the stacks can be added: neither lacks elements that the other has.
     pub(crate) fn is_addable(&self, other: &Stack) -> bool {
         match self.len().cmp(&other.len()) {
             Ordering::Less => self.zeros_below,
@@ -169,7 +172,7 @@ impl Stack {
         self.len * self.element_bytes()
     }
 
-    /// Makes the memory one of at least so many words.
+    /// Grows the memory to at least `words` words.
     fn reserve(&mut self, words: usize) -> Result<(), NoMemory> {
         let present = self.words.len();
         if words <= present {
@@ -177,23 +180,23 @@ impl Stack {
         }
         grow(&mut self.words, words)?;
         self.address = self.words.as_mut_ptr().expose_provenance();
-        // Elements without content need no room, and are pushed by calls.
+        // Elements of size zero need no memory. Native code pushes them by calls.
         self.capacity = (8 * self.words.len()).checked_div(self.element_bytes()).unwrap_or(0);
         Ok(())
     }
 
-    /// Makes room for so many elements more, as far as there is memory for them at once: a loop may end before it pushes them all, so
-    /// that is no error.
+    /// Reserves capacity for `elements` more elements, if memory is available. Failure is not an
+    /// error, because a loop may end before it pushes them all.
     pub(crate) fn prepare(&mut self, elements: usize) {
         let Some(Element { bytes, .. }) = self.element else { return };
         let bytes = elements.saturating_add(self.len).saturating_mul(bytes);
         if bytes <= MAX_PREPARED {
-            // What there is no memory for is missed when it is pushed.
+            // If memory is insufficient, the push fails later.
             _ = self.reserve(bytes.div_ceil(8));
         }
     }
 
-    /// Makes room for one more element and gives its bytes.
+    /// Adds an uninitialized element and returns its bytes.
     fn grow(&mut self) -> Result<&mut [u8], NoMemory> {
         let (start, n) = (self.used(), self.element_bytes());
         self.reserve((start + n).div_ceil(8))?;
@@ -216,7 +219,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Pops into memory for one element. There is one.
+    /// Pops into the memory of one element. The stack must not be empty.
     pub(crate) fn pop(&mut self, to: &mut [u8]) {
         if self.len == 0 {
             if let Some(tensor) = self.pop_shared() {
@@ -230,7 +233,7 @@ impl Stack {
         to.copy_from_slice(&bytemuck::cast_slice(&self.words)[start..start + n]);
     }
 
-    /// Pushes a number, given as the register that holds it. The elements are numbers.
+    /// Pushes a number, given as a register. The elements must be scalars.
     #[inline]
     #[cfg(any(feature = "jit", test))]
     pub(crate) fn push_number(&mut self, value: u64) -> Result<(), NoMemory> {
@@ -239,7 +242,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Pops a number, as the register that holds it. The elements are numbers.
+    /// Pops a number as a register. The elements must be scalars.
     #[inline]
     #[cfg(any(feature = "jit", test))]
     pub(crate) fn pop_number(&mut self) -> Option<u64> {
@@ -252,7 +255,7 @@ impl Stack {
         Some(u64::from_ne_bytes(value))
     }
 
-    /// Pushes a tensor.
+    /// Pushes a host tensor.
     pub(crate) fn push_host(&mut self, tensor: HostTensor) -> Result<(), NoMemory> {
         if self.is_dynamic() {
             self.tensors.push(tensor);
@@ -262,7 +265,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Pops a tensor of a stack whose shapes are not known. The stack is not empty.
+    /// Pops a tensor of unknown shape. The stack must not be empty.
     pub(crate) fn pop_host(&mut self) -> HostTensor {
         self.tensors.pop().or_else(|| self.pop_shared()).expect("the stack is not empty")
     }
@@ -279,7 +282,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Adds the elements of a stack that can be added, from the top.
+    /// Adds the elements of another stack, aligned at the top. See
+    /// [`is_addable`](Self::is_addable).
     pub(crate) fn add(&mut self, other: &Stack) -> Result<(), NoMemory> {
         let Some(Element { dtype, .. }) = self.element else {
             for (a, b) in self.tensors.iter_mut().zip(&other.tensors) {
@@ -308,7 +312,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Becomes a copy of a stack of the same type, or of one whose shapes are known where those of this one are not.
+    /// Replaces the content by a copy of a stack of the same type, or of known shapes if those of
+    /// this stack are unknown.
     pub(crate) fn copy_from(&mut self, other: &Stack) -> Result<(), NoMemory> {
         self.clear();
         self.zeros_below = other.zeros_below;
@@ -332,7 +337,7 @@ impl Stack {
     }
 }
 
-/// Adds elements that lie in bytes, in any alignment.
+/// Adds elements stored as bytes of any alignment.
 pub(super) fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
     use super::kernels::functions::{Scalar, function};
     let wide = |f: fn(u64) -> f32| move |a, b| f(a) + f(b);

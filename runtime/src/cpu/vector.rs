@@ -1,13 +1,14 @@
-//! Vectors of floats, and running code with the widest ones that the processor has.
+//! SIMD vectors of floats, and dispatch to the widest ones that the processor supports.
 //!
-//! A [`Task`] is written once for any [`Vector`]; [`Level::run`] compiles it for each instruction set and runs it with one. Sums over
-//! lanes are in an order that depends on the width of vectors, so other processors may give other bits.
+//! A [`Task`] is generic over the [`Vector`]. [`Level::run`] compiles it for each instruction set
+//! and runs it with one. The order of sums over lanes depends on the vector width, so results may
+//! differ between processors.
 
 use super::math::Real;
 use bytemuck::Pod;
 use std::ops::{Add, Div, Mul, Sub};
 
-/// An element of vectors.
+/// An element type of vectors.
 pub(crate) trait Lane:
     Pod
     + Default
@@ -22,66 +23,68 @@ pub(crate) trait Lane:
 {
     /// The number 1.
     const ONE: Self;
-    /// The square root.
+    /// Returns the square root.
     fn root(self) -> Self;
-    /// 512 bits.
+    /// The vector of 512 bits.
     #[cfg(target_arch = "x86_64")]
     type V512: Vector<T = Self>;
-    /// 256 bits.
+    /// The vector of 256 bits.
     #[cfg(target_arch = "x86_64")]
     type V256: Vector<T = Self>;
-    /// 128 bits, in plain Rust.
+    /// The vector of 128 bits, in portable Rust.
     type V128: Vector<T = Self>;
 }
 
 /// A vector in registers.
 ///
 /// # Safety
-/// All functions may be called where the processor has the instructions of the vector, which [`Level::run`] sees to.
+/// All functions require that the processor supports the instructions of the vector, which
+/// [`Level::run`] ensures.
 pub(crate) trait Vector: Copy {
-    /// The type of elements.
+    /// The element type.
     type T: Lane;
-    /// Number of elements.
+    /// The number of lanes.
     const N: usize;
-    /// One number in all lanes.
+    /// Returns a vector with the same number in all lanes.
     unsafe fn splat(x: Self::T) -> Self;
-    /// Reads `N` elements from `p` on, which is valid for that.
+    /// Reads `N` elements from `p`, which must be valid for that.
     unsafe fn load(p: *const Self::T) -> Self;
-    /// Writes `N` elements from `p` on, which is valid for that.
+    /// Writes `N` elements to `p`, which must be valid for that.
     unsafe fn store(self, p: *mut Self::T);
-    /// `self * b + c`
+    /// Returns `self * b + c`.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
-    /// `self + b`
+    /// Returns `self + b`.
     unsafe fn add(self, b: Self) -> Self;
-    /// `self - b`
+    /// Returns `self - b`.
     unsafe fn sub(self, b: Self) -> Self;
-    /// `self * b`
+    /// Returns `self * b`.
     unsafe fn mul(self, b: Self) -> Self;
-    /// `self / b`
+    /// Returns `self / b`.
     unsafe fn div(self, b: Self) -> Self;
-    /// The square root.
+    /// Returns the square root.
     unsafe fn root(self) -> Self;
-    /// As [`Real::larger`].
+    /// Returns the result of [`Real::larger`] for each lane.
     unsafe fn larger(self, b: Self) -> Self;
-    /// As [`Real::smaller`].
+    /// Returns the result of [`Real::smaller`] for each lane.
     unsafe fn smaller(self, b: Self) -> Self;
-    /// The sum of all lanes.
+    /// Returns the sum of all lanes.
     unsafe fn sum(self) -> Self::T;
-    /// Asks for a line of memory to be brought to the cache, if the processor takes such requests. `p` may be any address.
+    /// Prefetches a cache line, if the processor supports it. `p` may be any address.
     #[inline(always)]
     unsafe fn prefetch(_p: *const Self::T) {}
 }
 
-/// Code for any vector. `ROWS * VECTORS` sums, one number for each row and `VECTORS` more vectors fit into the registers.
+/// Code for any vector. `ROWS * VECTORS` sums, `VECTORS` more vectors and a broadcast number fit in
+/// registers.
 pub(crate) trait Task<T: Lane> {
-    /// The code, to be marked `#[inline(always)]`.
+    /// Runs the code. Mark implementations `#[inline(always)]`.
     ///
     /// # Safety
-    /// The processor has the instructions of `V`.
+    /// The processor must support the instructions of `V`.
     unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self);
 }
 
-/// A set of instructions.
+/// An instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     /// AVX-512 F.
@@ -90,15 +93,15 @@ pub(crate) enum Level {
     /// AVX2 and FMA.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// What every processor has.
+    /// Instructions available on every processor.
     Portable,
-    /// As many and as wide vectors as AVX-512 has, in plain Rust: for tests on other processors.
+    /// As many and as wide vectors as AVX-512, in portable Rust, for tests on other processors.
     #[cfg(test)]
     Wide,
 }
 
 impl Level {
-    /// All that this processor has, best first.
+    /// Returns all instruction sets that this processor supports, best first.
     pub(crate) fn all() -> impl Iterator<Item = Level> {
         let levels = [
             #[cfg(target_arch = "x86_64")]
@@ -112,7 +115,7 @@ impl Level {
         levels.into_iter().filter(|level| level.is_here())
     }
 
-    /// Whether this processor has all that the level needs.
+    /// Returns whether this processor supports the instruction set.
     #[inline(always)]
     fn is_here(self) -> bool {
         match self {
@@ -126,12 +129,12 @@ impl Level {
         }
     }
 
-    /// The best.
+    /// Returns the best supported instruction set.
     pub(crate) fn best() -> Level {
         Level::all().next().expect("there is always one")
     }
 
-    /// Rows and columns of the tiles of a [`Task`], and columns of a vector.
+    /// Returns the rows and columns of the tiles of a [`Task`], and the lanes of a vector.
     pub(crate) fn tile<T: Lane>(self) -> [usize; 3] {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -144,12 +147,13 @@ impl Level {
         }
     }
 
-    /// Runs a task with the vectors of this level, which the processor has to have: tiles are as [`tile`](Self::tile) says.
+    /// Runs a task with this instruction set, which must be supported. Tiles are as in
+    /// [`tile`](Self::tile).
     pub(crate) fn run<T: Lane>(self, task: impl Task<T>) {
         assert!(self.is_here(), "the processor has no {self:?}");
         #[cfg(test)]
         if self == Level::Wide {
-            // SAFETY: plain Rust needs no special instructions.
+            // SAFETY: portable Rust needs no special instructions.
             return unsafe { task.run::<Plain<T, 16>, 8, 3>() };
         }
         #[cfg(target_arch = "x86_64")]
@@ -165,20 +169,21 @@ impl Level {
                 unsafe { task.run::<T::V256, 6, 2>() }
             }
             if self == Level::Avx512 {
-                // SAFETY: all that `avx512` asks for was detected, as was asserted.
+                // SAFETY: all features of `avx512` are supported, as asserted above.
                 return unsafe { avx512(task) };
             }
             if self == Level::Avx2 {
-                // SAFETY: all that `avx2` asks for was detected, as was asserted.
+                // SAFETY: all features of `avx2` are supported, as asserted above.
                 return unsafe { avx2(task) };
             }
         }
-        // SAFETY: plain Rust needs no special instructions.
+        // SAFETY: portable Rust needs no special instructions.
         unsafe { task.run::<T::V128, 4, 2>() }
     }
 }
 
-/// Whether this processor has AVX-512 F and what the compiler takes that to imply: virtual machines may hide single features.
+/// Returns whether this processor supports AVX-512 F and the features that the compiler implies
+/// from it. Virtual machines may hide single features.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn has_avx512f() -> bool {
@@ -188,7 +193,7 @@ pub(super) fn has_avx512f() -> bool {
         && std::is_x86_feature_detected!("f16c")
 }
 
-/// A vector in plain Rust.
+/// A vector in portable Rust.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain<T, const N: usize>([T; N]);
 
@@ -202,12 +207,14 @@ impl<T: Lane, const N: usize> Vector for Plain<T, N> {
     }
     #[inline(always)]
     unsafe fn load(p: *const T) -> Self {
-        // SAFETY: the caller says that `N` elements can be read; an array of them has no stricter alignment.
+        // SAFETY: the caller guarantees that `N` elements are readable. Their array has the same
+        // alignment.
         Plain(unsafe { *p.cast::<[T; N]>() })
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut T) {
-        // SAFETY: the caller says that `N` elements can be written; an array of them has no stricter alignment.
+        // SAFETY: the caller guarantees that `N` elements are writable. Their array has the same
+        // alignment.
         unsafe { *p.cast::<[T; N]>() = self.0 }
     }
     #[inline(always)]
@@ -265,22 +272,22 @@ mod x86 {
 
                 #[inline(always)]
                 unsafe fn splat(x: $t) -> Self {
-                    // SAFETY: the caller says that the processor has the instruction.
+                    // SAFETY: the caller guarantees that the processor supports the instruction.
                     unsafe { $splat(x) }
                 }
                 #[inline(always)]
                 unsafe fn load(p: *const $t) -> Self {
-                    // SAFETY: as above; and the caller says that so many elements can be read.
+                    // SAFETY: as above, and the caller guarantees that `N` elements are readable.
                     unsafe { $load(p) }
                 }
                 #[inline(always)]
                 unsafe fn store(self, p: *mut $t) {
-                    // SAFETY: as above; and the caller says that so many elements can be written.
+                    // SAFETY: as above, and the caller guarantees that `N` elements are writable.
                     unsafe { $store(p, self) }
                 }
                 #[inline(always)]
                 unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-                    // SAFETY: the caller says that the processor has the instruction.
+                    // SAFETY: the caller guarantees that the processor supports the instruction.
                     unsafe { $fma(self, b, c) }
                 }
                 #[inline(always)]
@@ -320,7 +327,7 @@ mod x86 {
                 }
                 #[inline(always)]
                 unsafe fn prefetch(p: *const $t) {
-                    // SAFETY: a request for any address has no effect that a program can see.
+                    // SAFETY: a prefetch of any address has no observable effect.
                     unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
                 }
                 #[inline(always)]
@@ -331,7 +338,8 @@ mod x86 {
             }
         };
     }
-    // The instructions for extremes give the second operand if one is `NaN`; so a first one that is `NaN` is put back.
+    // The min and max instructions return the second operand if one is NaN, so restore a first
+    // operand that is NaN.
     vector!(__m512 f32 16: _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_fmadd_ps
         _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_div_ps _mm512_sqrt_ps,
         sum |v| _mm512_reduce_add_ps(v),
@@ -391,7 +399,7 @@ impl Lane for f64 {
 mod tests {
     use super::*;
 
-    /// Notes the tiles with which it is run.
+    /// Records the tile sizes with which it runs.
     struct Note<'a>(&'a mut [usize; 3]);
     impl<T: Lane> Task<T> for Note<'_> {
         #[inline(always)]
