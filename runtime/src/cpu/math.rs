@@ -3,7 +3,8 @@
 //! The exponential and logarithm of the standard library call the system library for each element,
 //! with results that depend on the system. The functions here consist of additions, multiplications
 //! and selections in a fixed order. Loops over them vectorize, and results are bitwise identical on
-//! all processors. Errors are below
+//! all processors. Errors are below 3 units in the last place for `f32` and 4 for `f64`, as the
+//! tests check.
 
 use std::f64::consts::LN_2;
 
@@ -43,9 +44,9 @@ pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
 #[derive(Clone, Copy, Debug)]
 #[cfg(feature = "jit")]
 pub(crate) struct Constants {
-    /// Bits of the mantissa.
+    /// Number of mantissa bits.
     pub(crate) mantissa: u32,
-    /// What is added to an exponent.
+    /// The exponent bias.
     pub(crate) bias: i64,
     pub(crate) log2_e: f64,
     /// The natural logarithm of 2, split into two terms.

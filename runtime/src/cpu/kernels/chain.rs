@@ -1,15 +1,17 @@
-//! Consecutive elementwise operations of one float type in one pass: values stay in registers from one operation to the next.
+//! Chains of elementwise operations of one float type: intermediate values stay in registers.
 //!
-//! A [`Chain`] is a list of instructions for a machine with one accumulator of a few vectors. The machine goes through all instructions for
-//! some elements, then for the next ones. An instruction combines the accumulator with as many elements that lie in memory, or with
-//! one element that belongs to all; or it writes the accumulator to memory. So an operation on the value of the one before costs one read, no
-//! write, and one jump for several vectors.
+//! A [`Chain`] is a list of instructions for a machine with an accumulator of a few vectors. The
+//! machine executes all instructions for some elements, then for the next ones. An instruction
+//! combines the accumulator with elements in memory or with one broadcast element, or stores the
+//! accumulator. An operation on the previous value thus costs one read, no write, and one jump for
+//! several vectors.
 //!
-//! Operations that take long for each element gain nothing here, so there are but those that are one or two machine instructions. Each gives
-//! the bits that its loop in `functions` gives, on every level of instructions: nothing is contracted.
+//! Expensive operations gain nothing here, so chains contain only operations of one or two machine
+//! instructions. Each is bitwise identical to its loop in `functions` on every instruction set:
+//! nothing is contracted to a fused multiply-add.
 //!
-//! A chain touches, of all memory, the elements at the same places only, in the order of its operations. So an operation may
-//! write where an earlier one, or it itself, reads.
+//! A chain accesses the same elements of all memory, in the order of its operations. An operation
+//! may therefore write memory that an earlier one, or it itself, reads.
 
 use super::elementwise::{Arg, MapOp};
 use crate::cpu::vector::{Lane, Level, Plain, Task, Vector};
@@ -17,14 +19,15 @@ use anabranch_dsl::DType;
 use anabranch_dsl::ops::{Prim, prim};
 use std::mem::MaybeUninit;
 
-/// The largest number of instructions.
+/// Maximum number of instructions.
 const MAX_STEPS: usize = 40;
-/// Instructions of one operation, at most: one to load, two that compute, one to store.
+/// Maximum number of instructions of one operation: one load, two computations, one store.
 const STEPS_OF_OP: usize = 4;
-/// Vectors of the accumulator.
+/// Number of vectors of the accumulator.
 const VECTORS: usize = 8;
 
-/// What an instruction does: with elements in memory, or with one (`One`) that belongs to all.
+/// The opcode of an instruction. `One` variants use a broadcast element instead of elements in
+/// memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Load,
@@ -39,7 +42,8 @@ enum Kind {
     MulOne,
     Sub,
     SubOne,
-    /// The accumulator is the second operand.
+    /// Subtracts the accumulator from the operand. All `From` variants have the accumulator as
+    /// second operand.
     SubFrom,
     SubFromOne,
     Div,
@@ -56,7 +60,7 @@ enum Kind {
     SmallerFromOne,
 }
 
-/// A number that an operation brings with it.
+/// A constant that an operation provides.
 #[derive(Clone, Copy, Debug)]
 enum Number {
     Zero,
@@ -64,7 +68,7 @@ enum Number {
     MinusOne,
 }
 
-/// What an instruction reads or writes besides the accumulator.
+/// The operand of an instruction besides the accumulator.
 #[derive(Clone, Copy, Debug)]
 enum With {
     Nothing,
@@ -72,19 +76,19 @@ enum With {
     Number(Number),
 }
 
-/// An instruction: what it does with elements in memory, and with one element.
+/// An instruction, with the opcodes for elements in memory and for one element.
 #[derive(Clone, Copy, Debug)]
 struct Instr {
     kinds: [Kind; 2],
     with: With,
 }
 
-/// Where the elements of an operand of a chain are, or where those of a result go.
+/// The location of an operand or result of a chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
-    /// One behind the other, from here on.
+    /// Contiguous elements.
     Elements(*mut u8),
-    /// There is only one.
+    /// A single element.
     One(*const u8),
 }
 
@@ -96,11 +100,13 @@ pub(super) struct Chain {
     level: Level,
 }
 
-/// An operation: with a number, or with its second operand as such and as the one that is in the accumulator.
+/// The opcodes of a binary operation.
+///
+/// `straight` and `reversed` apply if the accumulator is the first or the second operand.
 struct Op {
     straight: [Kind; 2],
     reversed: [Kind; 2],
-    /// With the accumulator as both operands.
+    /// The opcode for the accumulator as both operands.
     twice: Option<Kind>,
 }
 
@@ -118,7 +124,7 @@ fn binary(op: Prim) -> Option<Op> {
     Some(Op { straight, reversed, twice })
 }
 
-/// The instructions of an operation on the accumulator alone.
+/// Returns the instructions of an operation on the accumulator alone.
 fn unary(op: Prim) -> Option<&'static [Instr]> {
     const fn of(kind: Kind, with: With) -> Instr {
         Instr { kinds: [kind, kind], with }
@@ -135,21 +141,23 @@ fn unary(op: Prim) -> Option<&'static [Instr]> {
     })
 }
 
-/// Whether an operation may be one of a chain.
+/// Returns whether an operation may be part of a chain.
 fn is_simple(op: &MapOp) -> bool {
     matches!(op.dtype, DType::F32 | DType::F64) && (binary(op.op).is_some() || unary(op.op).is_some())
 }
 
 impl Chain {
-    /// The longest chain of operations from `first` on, and how many these are. `is_kept` says of an operation whether its value is
-    /// read by more than other operations.
+    /// Returns the longest chain of operations from `first` on, and their number.
+    ///
+    /// `is_kept` returns whether the value of an operation is also needed outside of the map's
+    /// operations.
     pub(super) fn of(ops: &[MapOp], first: usize, is_kept: impl Fn(usize) -> bool) -> (Chain, usize) {
         let dtype = ops[first].dtype;
         let like = ops[first..].iter().take_while(|op| is_simple(op) && op.dtype == dtype).count();
         let n = like.min(MAX_STEPS / STEPS_OF_OP);
         let end = first + n;
         let twice = |op: &MapOp| binary(op.op).is_some_and(|b| b.twice.is_some());
-        // Whether the `k`-th operation finds all that it reads of the `j`-th one's value in the accumulator.
+        // Whether operation `k` reads the value of operation `j` only from the accumulator.
         let finds = |k: usize, j: usize| {
             let uses = ops[k].args[..2].iter().filter(|a| **a == Arg::Result(j as u8)).count();
             k == j + 1 && k < end && (uses < 2 || unary(ops[k].op).is_some() || twice(&ops[k]))
@@ -182,19 +190,20 @@ impl Chain {
     /// Computes `n` elements.
     ///
     /// # Safety
-    /// What `place_of` says can be read, and of results written, for so many elements of the type, and nothing else uses it meanwhile.
+    /// The places that `place_of` returns must be readable, and writable for results, for `n`
+    /// elements of the type. Nothing else may access them at the same time.
     pub(super) unsafe fn run(&self, n: usize, place_of: impl Fn(Arg) -> Place) {
         match self.dtype {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             DType::F32 => unsafe { self.run_as::<f32>(n, place_of) },
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             DType::F64 => unsafe { self.run_as::<f64>(n, place_of) },
             other => panic!("a chain of {other}"),
         }
     }
 
     /// # Safety
-    /// As for [`Chain::run`].
+    /// See [`Chain::run`].
     unsafe fn run_as<T: Lane>(&self, n: usize, place_of: impl Fn(Arg) -> Place) {
         let mut steps = [const { MaybeUninit::uninit() }; MAX_STEPS];
         for (step, instr) in steps.iter_mut().zip(&self.instrs) {
@@ -209,18 +218,18 @@ impl Chain {
                         debug_assert!(at.cast::<T>().is_aligned());
                         Step { kind: many, at: at.cast(), one: T::default() }
                     }
-                    // SAFETY: the caller says that it can be read.
+                    // SAFETY: the caller guarantees that it is readable.
                     Place::One(at) => of(unsafe { *at.cast() }),
                 },
             });
         }
-        // SAFETY: so many were written.
+        // SAFETY: the first `instrs.len()` elements were written.
         let steps = unsafe { steps[..self.instrs.len()].assume_init_ref() };
         self.level.run(Tiles { steps, n });
     }
 }
 
-/// An instruction whose operand was found.
+/// An instruction with a resolved operand.
 #[derive(Clone, Copy)]
 struct Step<T> {
     kind: Kind,
@@ -228,7 +237,7 @@ struct Step<T> {
     one: T,
 }
 
-/// Instructions for `n` elements.
+/// Instructions to run for `n` elements.
 struct Tiles<'a, T> {
     steps: &'a [Step<T>],
     n: usize,
@@ -238,7 +247,8 @@ impl<T: Lane> Task<T> for Tiles<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T = T>, const ROWS: usize, const COLUMNS: usize>(self) {
         let mut at = 0;
-        // SAFETY: the caller says that the processor has the instructions; places are valid for `n` elements.
+        // SAFETY: the caller guarantees that the processor supports the instructions. Places are
+        // valid for `n` elements.
         unsafe {
             while at + VECTORS * V::N <= self.n {
                 tile::<V, VECTORS>(self.steps, at);
@@ -256,13 +266,14 @@ impl<T: Lane> Task<T> for Tiles<'_, T> {
     }
 }
 
-/// All instructions for `W` vectors of elements, from `at` on.
+/// Executes all instructions for `W` vectors of elements from `at` on.
 ///
 /// # Safety
-/// The processor has the instructions of `V`. The places of the steps are valid for the elements.
+/// The processor must support the instructions of `V`. The places of the steps must be valid for
+/// these elements.
 #[inline(always)]
 unsafe fn tile<V: Vector, const W: usize>(steps: &[Step<V::T>], at: usize) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut acc = [V::splat(V::T::default()); W];
         for step in steps {
@@ -348,7 +359,7 @@ mod tests {
         prim::RSQRT,
     ];
 
-    /// Numbers below a bound, one after the other.
+    /// A generator of numbers below a bound.
     struct Random(u64);
     impl Random {
         fn below(&mut self, n: usize) -> usize {
@@ -357,7 +368,8 @@ mod tests {
         }
     }
 
-    /// Operations that read values before them, most of them the last one, and otherwise one of two operands.
+    /// Returns operations whose arguments are earlier values, mostly the last one, or one of two
+    /// operands.
     fn operations(random: &mut Random, n: usize) -> Vec<MapOp> {
         let op = |k: usize| {
             let op = OPS[random.below(OPS.len())];
@@ -374,7 +386,7 @@ mod tests {
         (0..n).map(op).collect()
     }
 
-    /// Values of all operations, each in a pass of its own.
+    /// Returns the values of all operations, each computed in a separate pass.
     fn values_of(ops: &[MapOp], operands: &[Vec<f32>; 2]) -> Vec<Vec<f32>> {
         let mut values: Vec<Vec<f32>> = Vec::new();
         for op in ops {
@@ -390,7 +402,7 @@ mod tests {
         values
     }
 
-    /// Numbers of which some are zeros of both signs, infinite, or `NaN`.
+    /// Returns numbers, some of which are zeros of both signs, infinite or NaN.
     fn numbers(random: &mut Random, n: usize) -> Vec<f32> {
         let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40];
         let number = |_| match random.below(16) {
@@ -407,13 +419,13 @@ mod tests {
             let n_ops = 1 + random.below(12);
             let ops = operations(&mut random, n_ops);
             let n = if round < 20 { 512 } else { 1 + random.below(200) };
-            // The second operand is one element in every other round.
+            // In every other round the second operand is a single element.
             let is_one = round % 2 == 0;
             let operands = [numbers(&mut random, n), numbers(&mut random, n)];
             let operands = if is_one { [operands[0].clone(), vec![operands[1][0]; n]] } else { operands };
             let expected = values_of(&ops, &operands);
             for level in Level::all() {
-                // Values that are not written stay what no operation gives.
+                // Values that are not stored keep a pattern that no operation yields.
                 let mut values = vec![vec![f32::from_bits(0x7fc0_1234); n]; n_ops];
                 let starts: Vec<*mut f32> = values.iter_mut().map(|v| v.as_mut_ptr()).collect();
                 let place_of = |arg: Arg| match arg {
@@ -426,7 +438,7 @@ mod tests {
                     let (mut chain, done) = Chain::of(&ops, first, |op| op == n_ops - 1);
                     chain.level = level;
                     assert!(done > 0);
-                    // SAFETY: there are `n` elements in each place but that of the one element.
+                    // SAFETY: each place has `n` elements, except that of the single element.
                     unsafe { chain.run(n, place_of) }
                     first += done;
                 }
@@ -456,7 +468,7 @@ mod tests {
         let (chain, n) = Chain::of(&ops, 0, |op| op == 2);
         let kinds: Vec<Kind> = chain.instrs.iter().map(|i| i.kinds[0]).collect();
         assert_eq!((n, &kinds[..]), (3, &[Kind::Load, Kind::Sub, Kind::Square, Kind::SubFrom, Kind::Store][..]));
-        // A value that is read once more later is.
+        // A value that is read again later is stored.
         let ops = [
             op(prim::SUB, [x, y]),
             op(prim::MUL, [Arg::Result(0), y]),

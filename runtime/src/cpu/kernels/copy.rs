@@ -1,8 +1,9 @@
-//! Copies between views: of contiguous, strided and repeated elements.
+//! Copies between views: contiguous, strided and broadcast.
 //!
-//! Where neighbours in the destination lie apart in the source, and others are neighbours there, both are gone through together: lines of
-//! the cache are read and written as a whole. Large copies are split over threads along their outermost axis, if what lies under one
-//! index of it is apart from what lies under the others.
+//! If the innermost axis of the destination is strided in the source, and another axis is
+//! contiguous there, both are traversed in tiles, so that whole cache lines are read and written.
+//! Large copies are divided among threads along the outermost axis, if its indices write disjoint
+//! ranges.
 
 use super::walk::{Axis, for_each, merged};
 use crate::cpu::memory::Sources;
@@ -12,24 +13,25 @@ use rayon::prelude::*;
 /// A copy from one strided view to another of the same shape.
 #[derive(Clone, Debug)]
 pub(crate) struct Copy {
-    /// Strides of the destination and of the source.
+    /// The merged axes with the strides of the destination and the source.
     axes: Vec<Axis<2>>,
     to: usize,
     from: usize,
     size: usize,
-    /// The elements of the destination that belong to an index of the outermost axis alone, if threads share the work.
+    /// The number of destination elements per index of the outermost axis, if threads share the
+    /// work.
     part: Option<usize>,
 }
 
-/// Elements from which on the work is split over threads.
+/// Minimum number of elements for several threads.
 const PARALLEL: usize = 1 << 17;
-/// Neighbours in the source that are copied together.
+/// Number of contiguous source elements copied together.
 const SOME: usize = 16;
 
 impl Copy {
     pub(crate) fn new(from: &View, to: &View) -> Copy {
         let mut axes = merged(&to.shape, [&to.strides, &from.strides]);
-        // The axis of neighbours in the source becomes the one before that of neighbours in the destination.
+        // Move the contiguous axis of the source before the contiguous axis of the destination.
         if let [outer @ .., Axis { strides: [1, apart], .. }] = &axes[..]
             && *apart > 1
             && let Some(at) = outer.iter().position(|axis| axis.strides[1] == 1)
@@ -46,12 +48,12 @@ impl Copy {
         Copy { axes, to: to.offset, from: from.offset, size: to.dtype.size(), part }
     }
 
-    /// `out` is the whole buffer of the destination.
+    /// Runs the copy. `out` is the whole destination buffer.
     pub(crate) fn run(&self, from: &View, out: &mut [u8], sources: &Sources<'_>) {
         self.run_shifted(from, out, sources, [0, 0]);
     }
 
-    /// The same with all places of the destination and of the source moved by so many elements.
+    /// Runs the copy with destination and source offsets shifted by `shift` elements.
     pub(crate) fn run_shifted(&self, from: &View, out: &mut [u8], sources: &Sources<'_>, shift: [isize; 2]) {
         let bytes = sources.bytes(from.base);
         match self.size {
@@ -87,7 +89,7 @@ impl Copy {
     }
 }
 
-/// Copies along all axes, from a place to a place.
+/// Copies along all axes, beginning at `start`.
 fn copy<M: bytemuck::Pod>(axes: &[Axis<2>], from: &[M], to: &mut [M], start: [isize; 2]) {
     match axes {
         [] => to[start[0] as usize] = from[start[1] as usize],
@@ -116,7 +118,7 @@ fn copy<M: bytemuck::Pod>(axes: &[Axis<2>], from: &[M], to: &mut [M], start: [is
     }
 }
 
-/// Copies columns, whose elements are neighbours and which lie `apart`, to rows that lie `down`.
+/// Copies columns, which are contiguous with stride `apart`, to rows with stride `down`.
 fn transpose<M: bytemuck::Pod>(rows: usize, columns: usize, to: &mut [M], down: usize, from: &[M], apart: usize) {
     for first in (0..rows).step_by(SOME) {
         let n = SOME.min(rows - first);

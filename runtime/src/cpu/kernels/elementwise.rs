@@ -1,13 +1,15 @@
-//! Elementwise operations on tensors, fused, in blocks.
+//! Fused elementwise operations on tensors, in blocks.
 //!
-//! A [`Map`] is an index space, operands with their strides, and a list of operations. It goes through the space in blocks that
-//! stay in the first-level cache: operands that do not lie one element behind the other, or that lie where a
-//! result goes, are copied to scratch memory first, so that every inner loop runs over plain slices. Results of operations share
-//! scratch memory where one is used for the last time before the other is computed. Consecutive cheap operations of one type are
-//! one pass over a block, a [`Chain`], which takes an operand with one element as it is and operands that lie where a result goes
-//! from there; all other operations are a pass each, and theirs must fill a block.
+//! A [`Map`] consists of an index space, strided operands, and a list of operations. It traverses
+//! the space in blocks that stay in the L1 cache. Operands that are not contiguous, or that share
+//! memory with a result, are first copied to scratch memory, so every inner loop runs over slices.
+//! Results of operations share scratch memory if their live ranges are disjoint. Consecutive cheap
+//! operations of one type form one pass over a block, a [`Chain`], which reads single elements and
+//! operands in the place of a result directly. Every other operation is a separate pass, whose
+//! operands must fill a block.
 //!
-//! A map may have several results, each an operation's; a reduction takes one result block by block and keeps none.
+//! A map may have several results, each of one operation. A reduction consumes the values block by
+//! block instead.
 
 use super::chain::{Chain, Place};
 use super::functions::Function;
@@ -20,23 +22,25 @@ use anabranch_dsl::DType;
 use anabranch_dsl::ops::Prim;
 use std::cell::{Cell, RefCell};
 
-/// Elements of one block.
+/// Number of elements per block.
 pub(super) const BLOCK: usize = 1024;
-/// The least number of elements of a row at whose end a block ends.
+/// Minimum number of elements of a row at whose end a block ends.
 const MIN_ROW: usize = 64;
-/// Elements from which on the work is split over threads, and elements of one part: a multiple of [`BLOCK`].
+/// Minimum number of elements for several threads. `PART` is the number per task, a multiple of
+/// [`BLOCK`].
 const PARALLEL: usize = 1 << 17;
 const PART: usize = 1 << 15;
 
-/// The largest numbers of operands, operations and results of one map.
+/// Maximum numbers of operands, operations and results of a map.
 pub(crate) const MAX_OPERANDS: usize = 16;
 pub(crate) const MAX_OPS: usize = 24;
 pub(crate) const MAX_RESULTS: usize = 4;
 
-/// Bytes of the scratch memory of one thread: a block for each operand and operation, and one for what a reduction reads.
+/// Size of a thread's scratch memory in bytes: a block for each operand and operation, and one that
+/// a reduction reads.
 const SCRATCH: usize = (MAX_OPERANDS + MAX_OPS + 1) * BLOCK * 8;
 
-/// An argument of an operation inside a [`Map`].
+/// An argument of an operation in a [`Map`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arg {
     /// An operand of the map.
@@ -45,22 +49,22 @@ pub(crate) enum Arg {
     Result(u8),
 }
 
-/// What an operation inside a [`Map`] computes.
+/// The function of an operation in a [`Map`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     Function(Function),
-    /// Random numbers, each by its place. The argument is the key: as one element of 8 bytes.
+    /// Random numbers indexed by element. The argument is the key, as one element of 8 bytes.
     Random(Random),
 }
 
 impl Work {
-    /// Whether it may fail.
+    /// Returns whether it cannot fail.
     fn is_total(self) -> bool {
         !matches!(self, Work::Function(Function { check: Some(_), .. }))
     }
 }
 
-/// One operation inside a [`Map`].
+/// An operation in a [`Map`].
 #[derive(Clone, Debug)]
 pub(crate) struct MapOp {
     pub(crate) work: Work,
@@ -69,16 +73,17 @@ pub(crate) struct MapOp {
     pub(crate) op: Prim,
 }
 
-/// How the elements of an operand reach a block.
+/// The access to the elements of an operand.
 #[derive(Clone, Debug)]
 enum Access {
-    /// They lie one behind the other.
+    /// Contiguous elements.
     Contiguous { offset: usize },
-    /// There is only one.
+    /// A single element.
     Splat { offset: usize },
-    /// They lie apart.
+    /// Strided elements.
     Strided { offset: usize, axes: Vec<Axis<1>> },
-    /// They lie where a result goes; `direct`, if they may be read there while the result is written.
+    /// The elements that a result overwrites. `direct` permits reading them while the result is
+    /// written.
     InPlace { result: usize, direct: bool },
 }
 
@@ -86,79 +91,81 @@ enum Access {
 #[derive(Clone, Debug)]
 struct Reach {
     access: Access,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     size: usize,
-    /// Only the elements of the rows that are computed are there: see [`Walk::base`].
+    /// Whether only the rows being computed are present: see [`Walk::base`].
     local: bool,
-    /// Whether an operation outside of chains reads it, so that it must be as many elements as a block has.
+    /// Whether an operation outside of chains reads it, so that it must fill a block.
     fills: bool,
 }
 
 impl Reach {
-    /// Whether its elements lie one behind the other, in this order.
+    /// Returns whether the elements are contiguous and in order.
     fn is_plain(&self) -> bool {
         matches!(self.access, Access::Contiguous { .. })
     }
 }
 
-/// A walk through some elements of a map: the bytes of its operands.
+/// The bytes of the operands during a traversal.
 pub(super) struct Walk<'a> {
     bytes: [&'a [u8]; MAX_OPERANDS],
     /// The element at which local operands begin.
     base: usize,
-    /// A bit for each operand whose block of scratch memory holds a row again and again, from its first element on.
+    /// A bit for each operand whose scratch block holds one row repeatedly, from its first element
+    /// on.
     repeated: Cell<u32>,
 }
 
-/// Where an operation of a map writes.
+/// The destination of an operation.
 #[derive(Clone, Copy, Debug)]
 enum To {
     /// A block of scratch memory.
     Scratch(u8),
-    /// Where the result goes, which no operation reads.
+    /// A result that no operation reads.
     Result(u8),
 }
 
-/// Operations that are computed in one pass over a block.
+/// Operations computed in one pass over a block.
 #[derive(Clone, Debug)]
 enum Pass {
-    /// One.
+    /// A single operation.
     Single(u8),
-    /// Some that follow each other.
+    /// Consecutive operations.
     Chain(Chain),
 }
 
-/// Fused elementwise operations; the results are those of some of them. Without operations it is its only operand.
+/// Fused elementwise operations. Without operations, the value is that of the only operand.
 #[derive(Clone, Debug)]
 pub(crate) struct Map {
     ops: Vec<MapOp>,
     passes: Vec<Pass>,
     /// Number of elements.
     n: usize,
-    /// Of each operand how it is reached. Its block of scratch memory has the same number.
+    /// The access to each operand. Its scratch block has the same index.
     access: Vec<Reach>,
     to: Vec<To>,
-    /// Operations whose values are copied to a result, since other operations read them as well.
+    /// Operations copied to a result because other operations read them, too.
     copied: Vec<(u8, u8)>,
-    /// The operations that give results, in their order; no two are one.
+    /// The operations that yield the results, in order. They are distinct.
     results: Vec<u8>,
-    /// Bytes of a block of scratch memory.
+    /// Size of a scratch block in bytes.
     slot: usize,
     /// See [`Map::row`].
     row: Option<usize>,
 }
 
-/// Where the results of a map go: the bytes of some elements of each, in order.
+/// The destinations of the results of a map: the bytes of some elements of each, in order.
 pub(super) type Outs<'a> = [&'a mut [u8]; MAX_RESULTS];
 
 impl Map {
-    /// A map over operands that all have the shape of the result, which is all of a buffer and the value of the last operation.
+    /// Creates a map whose operands have the shape of the result, a whole buffer with the value of
+    /// the last operation.
     pub(crate) fn new(ops: Vec<MapOp>, operands: &[Operand], out: &View) -> Map {
         let last = ops.len() - 1;
         Map::with_results(ops, operands, &[(last, out)])
     }
 
-    /// A map with the values of several operations as results.
+    /// Creates a map whose results are the values of several operations.
     pub(crate) fn with_results(ops: Vec<MapOp>, operands: &[Operand], results: &[(usize, &View)]) -> Map {
         let n = results[0].1.size();
         let in_place = |view: &View| results.iter().position(|(_, out)| out.same_places(view));
@@ -166,13 +173,15 @@ impl Map {
         Map::prepare(ops, operands, n, in_place, |_| false, indices)
     }
 
-    /// A map whose values are read block by block and go nowhere.
+    /// Creates a map whose values are consumed block by block.
     pub(crate) fn without_result(ops: Vec<MapOp>, operands: &[Operand], n: usize) -> Map {
         Map::prepare(ops, operands, n, |_| None, |_| false, Vec::new())
     }
 
-    /// A map over rows: of the operands that are local only those rows are there that are computed. The result is that of the last
-    /// operation, if there is one; then it says of each operand whether it lies where the result goes.
+    /// Creates a map over rows. Local operands contain only the rows being computed.
+    ///
+    /// If `in_place` is given, the last operation yields the result, and `in_place` determines
+    /// which operands it overwrites.
     pub(super) fn over_rows(
         ops: Vec<MapOp>,
         operands: &[Operand],
@@ -218,13 +227,13 @@ impl Map {
         map
     }
 
-    /// Finds out where blocks end, what is computed in one pass, and how these read operands.
+    /// Determines where blocks end, the passes, and how they read operands.
     fn find_passes(&mut self) {
         let last = self.ops.len().wrapping_sub(1);
         let is_kept = |op: usize| self.results.contains(&(op as u8)) || (self.results.is_empty() && op == last);
         self.passes.clear();
         self.row = None;
-        // Of each operation whether it is one of a chain.
+        // Whether each operation is part of a chain.
         let mut is_chained = Vec::with_capacity(self.ops.len());
         while is_chained.len() < self.ops.len() {
             let first = is_chained.len();
@@ -249,7 +258,8 @@ impl Map {
                 self.row = Some(self.row.map_or(*n, |row| row.min(*n)));
             }
             if let Access::InPlace { result, direct } = &mut reach.access {
-                // What writes the result goes from element to element, too, and stands behind all that read what lay there.
+                // The writer of the result must be elementwise, too, and run after all readers of
+                // the overwritten operand.
                 let writer = self.results[*result] as usize;
                 let is_copied = matches!(self.to[writer], To::Scratch(_));
                 *direct = !reach.fills && (is_copied || (is_chained[writer] && users().all(|op| op <= writer)));
@@ -257,48 +267,50 @@ impl Map {
         }
     }
 
-    /// Names of the operations in order.
+    /// Returns the names of the operations in order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.ops.iter().map(|op| op.op.def().name)
     }
 
-    /// The operations.
+    /// Returns the operations.
     pub(crate) fn ops(&self) -> &[MapOp] {
         &self.ops
     }
 
-    /// Number of operands.
+    /// Returns the number of operands.
     pub(super) fn n_operands(&self) -> usize {
         self.access.len()
     }
 
-    /// The number of elements for which all operands of chains that do not change from each element to the next are one element, if
-    /// it is worth it to end blocks there.
+    /// Returns the row length, if it pays off to end blocks at the ends of rows.
+    ///
+    /// Within a row, every operand of a chain that does not vary from element to element is a
+    /// single element.
     pub(super) fn row(&self) -> Option<usize> {
         self.row
     }
 
-    /// The number of elements of the block that begins at an element, unless there are fewer.
+    /// Returns the maximum number of elements of the block that begins at element `first`.
     pub(super) fn block_at(&self, first: usize) -> usize {
         self.row.map_or(BLOCK, |row| BLOCK.min(row - first % row))
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub(crate) fn n(&self) -> usize {
         self.n
     }
 
-    /// Whether it never fails.
+    /// Returns whether the map cannot fail.
     pub(crate) fn is_total(&self) -> bool {
         self.ops.iter().all(|op| op.work.is_total())
     }
 
-    /// The same map after its operands or its result were put elsewhere.
+    /// Returns the same map after storage was allocated to operands and result.
     pub(crate) fn placed(&self, operands: &[Operand], out: &View) -> Map {
         Map::new(self.ops.clone(), operands, out)
     }
 
-    /// Computes the results into `outs`, the bytes of all elements of each.
+    /// Computes all elements of the results into `outs`.
     pub(crate) fn run<'a>(
         &self,
         operands: &[Operand],
@@ -328,7 +340,7 @@ impl Map {
         with_scratch(|scratch| self.run_blocks(operands, first, n, &mut outs, sources, scratch))
     }
 
-    /// Computes `n` elements from `first` on, in parts of so many, side by side.
+    /// Computes `n` elements from `first` on, in parallel tasks of `part` elements.
     fn run_parts(
         &self,
         operands: &[Operand],
@@ -386,8 +398,8 @@ impl Map {
         Ok(())
     }
 
-    /// Prepares walking over at most `n` elements: the bytes of the operands, and blocks of those that have one element. Local
-    /// operands begin at element `base`.
+    /// Prepares a traversal of at most `n` elements: looks up the bytes of operands and broadcasts
+    /// single elements to blocks. Local operands begin at element `base`.
     pub(super) fn begin<'a>(
         &self,
         n: usize,
@@ -412,7 +424,8 @@ impl Map {
         Walk { bytes, base, repeated: Cell::new(0) }
     }
 
-    /// Computes at most [`BLOCK`] elements from `first` on; results go to elements from the given one on.
+    /// Computes up to [`BLOCK`] elements from `first` on. `outs` contains the results and the first
+    /// element to write.
     fn block(
         &self,
         walk: &Walk<'_>,
@@ -421,7 +434,7 @@ impl Map {
         mut outs: Option<(&mut Outs<'_>, usize)>,
         scratch: &mut [u8],
     ) -> Result<(), Failed> {
-        // Operands that lie as they are needed in this block, and those that are one element.
+        // Operands usable in place for this block, and operands that are single elements.
         let mut direct: [&[u8]; MAX_OPERANDS] = [&[]; MAX_OPERANDS];
         let mut ones: [&[u8]; MAX_OPERANDS] = [&[]; MAX_OPERANDS];
         for (i, Reach { access, size, local, fills }) in self.access.iter().enumerate() {
@@ -433,7 +446,8 @@ impl Map {
                     Some((at, 1)) => direct[i] = &bytes[at * size..][..len * size],
                     Some((at, _)) if !fills => ones[i] = &bytes[at * size..][..*size],
                     _ => {
-                        // A row that is the same for all, as a bias is, is brought once where blocks begin with it.
+                        // A broadcast row, such as a bias, is gathered once if blocks begin at its
+                        // start.
                         let is_row =
                             matches!(axes[..], [Axis { strides: [0], .. }, Axis { n, strides: [1] }] if first % n == 0);
                         let repeated = walk.repeated.get();
@@ -461,7 +475,7 @@ impl Map {
                 }
             };
             let (op, to) = (&self.ops[k], &self.to[k]);
-            // Results that go to scratch memory need the rest of it.
+            // Operations that write to a result may read all of the scratch memory.
             let to_slot = if let To::Scratch(slot) = to { *slot as usize } else { scratch.len() / self.slot };
             let (before, rest) = scratch.split_at_mut(to_slot * self.slot);
             let (block, after) = rest.split_at_mut(self.slot.min(rest.len()));
@@ -501,7 +515,8 @@ impl Map {
         Ok(())
     }
 
-    /// Computes the operations of a chain for `len` elements; `direct` and `ones` are operands that are not in scratch memory.
+    /// Computes a chain for `len` elements. `direct` and `ones` are the operands outside of scratch
+    /// memory.
     fn run_chain(
         &self,
         chain: &Chain,
@@ -519,7 +534,8 @@ impl Map {
         }
         assert!(scratch.len() >= SCRATCH, "there is a block for each place");
         let scratch = scratch.as_mut_ptr();
-        // SAFETY: places are below the number of operands and operations, for each of which there is a block.
+        // SAFETY: indices are below the number of operands and operations, each of which has a
+        // block.
         let slot = |place: usize| Place::Elements(unsafe { scratch.add(place * self.slot) });
         let place_of = |arg: Arg| match arg {
             Arg::Operand(i) => match (&self.access[i as usize].access, direct[i as usize], ones[i as usize]) {
@@ -533,12 +549,14 @@ impl Map {
                 To::Result(k) => Place::Elements(results[k as usize]),
             },
         };
-        // SAFETY: operands have `len` elements in memory or in their blocks, or one; results and blocks of scratch memory can be
-        // written. What is read where results go is read before they are written: see `find_passes`.
+        // SAFETY: operands have `len` elements in memory or in their blocks, or one. Results and
+        // scratch blocks are writable. Overwritten operands are read before results are written:
+        // see `find_passes`.
         unsafe { chain.run(len, place_of) }
     }
 
-    /// The values of any number of elements from `first` on, if there is no operation and they lie one behind the other.
+    /// Returns the values of `n` elements from `first` on, if there is no operation and they are
+    /// contiguous.
     pub(super) fn all_values<'a>(&self, walk: &Walk<'a>, first: usize, n: usize) -> Option<&'a [u8]> {
         match self.access[..] {
             [Reach { access: Access::Contiguous { .. }, size, local, .. }] if self.ops.is_empty() => {
@@ -549,7 +567,7 @@ impl Map {
         }
     }
 
-    /// The values of at most [`BLOCK`] elements from `first` on, for a map without results.
+    /// Returns the values of at most [`BLOCK`] elements from `first` on, for a map without results.
     pub(super) fn values<'a>(
         &self,
         walk: &Walk<'a>,
@@ -578,7 +596,7 @@ impl Map {
     }
 }
 
-/// Runs code with the scratch memory of this thread.
+/// Calls `f` with the scratch memory of this thread.
 pub(super) fn with_scratch<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
     thread_local! {
         static MEMORY: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
@@ -591,7 +609,7 @@ pub(super) fn with_scratch<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
     })
 }
 
-/// Where each operation writes, and which values are copied to results.
+/// Returns the destination of each operation, and the values that are copied to results.
 fn places(ops: &[MapOp], n_operands: usize, results: &[u8]) -> (Vec<To>, Vec<(u8, u8)>) {
     let mut last_use = vec![None; ops.len()];
     for (k, op) in ops.iter().enumerate() {
@@ -604,7 +622,7 @@ fn places(ops: &[MapOp], n_operands: usize, results: &[u8]) -> (Vec<To>, Vec<(u8
     let mut copied = Vec::new();
     for (k, &op) in results.iter().enumerate() {
         if last_use[op as usize].is_some() {
-            // It stays until it is copied.
+            // The block stays allocated until it is copied.
             last_use[op as usize] = Some(ops.len());
             copied.push((op, k as u8));
         }
@@ -621,7 +639,7 @@ fn places(ops: &[MapOp], n_operands: usize, results: &[u8]) -> (Vec<To>, Vec<(u8
                 next - 1
             })),
         });
-        // What was read here for the last time makes room for what comes behind.
+        // Blocks whose last use is here become free for later operations.
         for (i, last) in last_use.iter().enumerate().take(k) {
             if let (To::Scratch(place), true) = (to[i], *last == Some(k)) {
                 free.push(place);
@@ -631,7 +649,7 @@ fn places(ops: &[MapOp], n_operands: usize, results: &[u8]) -> (Vec<To>, Vec<(u8
     (to, copied)
 }
 
-/// Repeats one element.
+/// Fills a slice with one element.
 fn fill(to: &mut [u8], element: &[u8]) {
     match element.len() {
         8 => bytemuck::cast_slice_mut::<u8, u64>(to).fill(bytemuck::pod_read_unaligned(element)),
@@ -641,8 +659,8 @@ fn fill(to: &mut [u8], element: &[u8]) {
     }
 }
 
-/// Where elements `first`, `first + 1`, .. of a strided space begin and how far apart they lie, if they lie one behind the other
-/// (1) or are one element (0).
+/// Returns the first index and stride of `len` elements of a strided space from `first` on, if they
+/// are contiguous (stride 1) or a single element (stride 0).
 fn one_run(offset: usize, axes: &[Axis<1>], first: usize, len: usize) -> Option<(usize, isize)> {
     let (inner, outer) = axes.split_last()?;
     let ([stride @ (0 | 1)], (row, column)) = (inner.strides, (first / inner.n, first % inner.n)) else { return None };
@@ -652,7 +670,7 @@ fn one_run(offset: usize, axes: &[Axis<1>], first: usize, len: usize) -> Option<
     Some(((offset as isize + start_of(row, outer)) as usize + column * stride as usize, stride))
 }
 
-/// How far behind the first one the `i`-th index of some axes is.
+/// Returns the offset of the `i`-th index of some axes from the first one.
 fn start_of(mut i: usize, axes: &[Axis<1>]) -> isize {
     let mut start = 0;
     for axis in axes.iter().rev() {
@@ -662,7 +680,7 @@ fn start_of(mut i: usize, axes: &[Axis<1>]) -> isize {
     start
 }
 
-/// Copies elements `first`, `first + 1`, .. of a strided space.
+/// Copies elements of a strided space, from element `first` on.
 fn gather(to: &mut [u8], from: &[u8], size: usize, offset: usize, axes: &[Axis<1>], first: usize) {
     match size {
         8 => gather_as::<u64>(bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from), offset, axes, first),
@@ -676,7 +694,7 @@ fn gather_as<M: Copy>(to: &mut [M], from: &[M], offset: usize, axes: &[Axis<1>],
     let (inner, outer) = axes.split_last().expect("a strided space has axes");
     let mut filled = 0;
     while filled < to.len() {
-        // One run along the innermost axis.
+        // A run along the innermost axis.
         let at = first + filled;
         let (row, column) = (at / inner.n, at % inner.n);
         let start = offset as isize + column as isize * inner.strides[0] + start_of(row, outer);

@@ -1,42 +1,43 @@
-//! The elementwise operations on one element.
+//! Elementwise functions.
 //!
-//! Each is written once, in [`function`]; from it come a function on registers and a loop over a block of elements.
+//! Each function is defined once, in [`function`], which derives a function on registers and a loop
+//! over a block of elements.
 
 use crate::cpu::element::Cell;
 use crate::cpu::math::{Real, wide};
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{DType, bf16, f16};
 
-/// An operation on registers.
+/// A function on registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scalar {
-    /// Of one operand.
+    /// A unary function.
     Unary(fn(u64) -> u64),
-    /// Of two operands.
+    /// A binary function.
     Binary(fn(u64, u64) -> u64),
-    /// `a ? b : c`
+    /// `a ? b : c`.
     Select,
 }
-/// An operation on blocks of elements of equal number.
+/// A function on blocks of equal length.
 pub(crate) type BlockFn = fn(&mut [u8], [&[u8]; 3]);
 
-/// Whether a register, or all elements of a block, are valid as second operand.
+/// A check of the second operand, in a register or in a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Check {
     pub(crate) scalar: fn(u64) -> bool,
     pub(crate) block: fn(&[u8]) -> bool,
 }
 
-/// One operation on elements of one type.
+/// An operation on elements of one type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Function {
     pub(crate) scalar: Scalar,
     pub(crate) block: BlockFn,
-    /// The second operand must pass.
+    /// The check that the second operand must pass.
     pub(crate) check: Option<Check>,
 }
 
-/// A function of one operand, from an expression on its elements.
+/// Defines a unary function by an expression.
 macro_rules! unary {
     ($A:ty => $R:ty, |$x:ident| $e:expr) => {
         Function {
@@ -87,8 +88,8 @@ macro_rules! binary {
     };
 }
 
-/// `a ? b : c`. Elements are moved as they are, so their size is all that matters: they are taken as integers, and chosen with masks, since
-/// jumps on data are slow and no vector code.
+/// Defines `a ? b : c`. Only the size of the elements matters, so they are treated as integers.
+/// Masks replace data-dependent branches, which are slow and do not vectorize.
 macro_rules! select {
     ($bits:ty) => {
         Function {
@@ -114,7 +115,7 @@ macro_rules! select {
 
 pub(super) use unary;
 
-/// Chooses the Rust type `$T` of an element type among those listed.
+/// Selects the Rust type `$T` of an element type among those listed.
 macro_rules! dispatch {
     ($dtype:expr, $T:ident in [$($v:ident $t:ty),*] => $body:expr) => {
         match $dtype {
@@ -133,7 +134,8 @@ macro_rules! compare { ($d:expr, |$x:ident, $y:ident| $e:expr) => {
     dispatch!($d, T in [F32 f32, F64 f64, I32 i32, I64 i64, U32 u32, U8 u8] => binary!(T => bool, |$x, $y| $e))
 } }
 
-/// The operation `name` on operands of type `operand` (the last operand, for `select`) with results of type `result`.
+/// Returns the function of an operation on operands of type `operand` (for `select`, the
+/// alternatives) with results of type `result`.
 pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Function> {
     let d = operand;
     match op {
@@ -233,7 +235,7 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Functi
     }
 }
 
-/// An operation whose second operand must not be zero.
+/// Adds the check that the second operand is not zero.
 fn dividing(f: Option<Function>, dtype: DType) -> Option<Function> {
     let check = dispatch!(dtype, T in [I32 i32, I64 i64, U32 u32, U8 u8] => Check {
         scalar: |b| T::from_reg(b) != 0,

@@ -1,30 +1,31 @@
-//! Products of matrices of floats, in tiles whose sums stay in registers.
+//! Matrix multiplication of floats, in tiles whose sums stay in registers.
 //!
-//! A product `left * right` goes through the result in *blocks*, through the inner extent in *slabs*, and through both in *tiles*: a few rows by
-//! a few vectors of columns. The right matrix is *packed*: cut into *panels* as wide as a tile, each of which lies row by row, with
-//! zeros where the last one reaches beyond the matrix. So a tile reads it in order, and a slab of a panel stays in the first
-//! level of the cache for all tiles of a block. A right matrix that only a few rows meet is not worth packing: its panels are read where
-//! they lie. The left matrix may lie in any way.
+//! A matmul `left * right` divides the result into *blocks*, the inner extent into *slabs*, and
+//! both into *tiles* of a few rows by a few vectors of columns. The right matrix is *packed* into
+//! *panels* as wide as a tile, each stored row by row and padded with zeros. A tile thus reads it
+//! sequentially, and a slab of a panel stays in the L1 cache for all tiles of a block. Packing does
+//! not pay off for few rows; then panels are read in place. The left matrix may have any strides.
 //!
-//! The result may be stored with rows and columns exchanged: `(left * right)^T = right^T * left^T`, so either operand of a product
-//! can be the one that is packed.
+//! The result may be stored transposed: `(left * right)^T = right^T * left^T`, so either operand of
+//! a matmul can be the packed one.
 //!
-//! An element of the result is the sum of the sums of its slabs, in order, and slabs follow from the inner extent alone. So neither
-//! blocks nor tiles nor the number of threads change a result.
+//! An element of the result is the sum of its slab sums, in order, and the slabs depend only on the
+//! inner extent. Results therefore do not depend on blocks, tiles or the number of threads.
 
 use std::mem::MaybeUninit;
 
 use crate::cpu::vector::{Lane, Level, Task, Vector};
 
-/// Most elements of the inner extent that a tile sums up at a time.
+/// Maximum inner extent of one tile.
 pub(super) const SLAB: usize = 256;
-/// Elements of the widest panel of all instruction sets, and most rows of a tile.
+/// Columns of the widest panel of all instruction sets. `MOST_ROWS` is the maximum number of rows
+/// of a tile.
 const WIDEST: usize = 64;
 const MOST_ROWS: usize = 8;
-/// Bytes of a line of the cache.
+/// Size of a cache line in bytes.
 const LINE: usize = 64;
 
-/// A matrix in memory: where its elements are.
+/// The strides of a matrix between rows (`down`) and between columns (`right`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Strides {
     pub(super) down: usize,
@@ -32,22 +33,22 @@ pub(super) struct Strides {
 }
 
 impl Strides {
-    /// With rows and columns exchanged.
+    /// Returns the strides of the transposed matrix.
     pub(super) fn transposed(self) -> Strides {
         Strides { down: self.right, right: self.down }
     }
 }
 
-/// The right matrix.
+/// The layout of the right matrix.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Right {
-    /// Panels, as [`pack`] makes them.
+    /// Panels, as created by [`pack`].
     Packed,
-    /// Rows of adjacent elements that lie so far apart.
+    /// Contiguous rows with stride `apart`.
     Rows { apart: usize },
 }
 
-/// A block of a product: `rows x columns` elements of the result, with all of the inner extent.
+/// A block of a matmul: `rows x columns` elements of the result, with the whole inner extent.
 #[derive(Clone, Copy)]
 pub(super) struct Block<T> {
     pub(super) rows: usize,
@@ -56,25 +57,26 @@ pub(super) struct Block<T> {
     /// The first element of the left matrix.
     pub(super) left: *const T,
     pub(super) left_at: Strides,
-    /// The first element of the first panel; panels begin where blocks do.
+    /// The first element of the first panel. Blocks begin at panel boundaries.
     pub(super) right: *const T,
     pub(super) right_at: Right,
     /// The first element of the result.
     pub(super) result: *mut T,
     pub(super) result_at: Strides,
-    /// Whether the product is added to what the result holds.
+    /// Whether the product is added to the result.
     pub(super) adds: bool,
-    /// Memory for a slab of the left matrix, to which it is copied tile by tile: `rows * SLAB` elements.
+    /// Memory for a copy of a slab of the left matrix, tile by tile: `rows * SLAB` elements.
     pub(super) left_copy: Option<*mut T>,
 }
 
-/// Elements of a packed matrix.
+/// Returns the number of elements of a packed matrix.
 pub(super) fn packed_len<T: Lane>(level: Level, inner: usize, columns: usize) -> usize {
     let [_, wide, lanes] = level.tile::<T>();
     inner * (columns / wide * wide + (columns % wide).next_multiple_of(lanes))
 }
 
-/// Packs a matrix of `inner` rows: the panels from `first` on, into the memory of these panels.
+/// Packs the panels of a matrix of `inner` rows, from panel `first` on, into the memory `to` of
+/// these panels.
 pub(super) fn pack<T: Lane>(
     level: Level,
     from: &[T],
@@ -88,14 +90,14 @@ pub(super) fn pack<T: Lane>(
     let mut column = first * wide;
     let mut rest = to;
     if at.right == 1 && inner > 0 {
-        // Full panels are written side by side, so that rows are read in order.
+        // Write all full panels together, so that rows are read sequentially.
         let full = (rest.len() / (wide * inner)).min((columns - column) / wide);
         let (panels, others) = rest.split_at_mut(full * wide * inner);
         rest = others;
         for p in 0..inner {
             let row = &from[p * at.down + column..][..full * wide];
             for (panel, row) in panels.chunks_exact_mut(wide * inner).zip(row.chunks_exact(wide)) {
-                // Calls of the system's copy would take longer.
+                // Avoids the overhead of `memcpy` calls.
                 let to = &mut panel[p * wide..][..wide];
                 let (to, row) = (to.as_chunks_mut::<4>().0, row.as_chunks::<4>().0);
                 to.iter_mut().zip(row).for_each(|(to, row)| *to = *row);
@@ -115,7 +117,7 @@ pub(super) fn pack<T: Lane>(
                 row[n..].fill(T::default());
             }
         } else {
-            // Columns are adjacent elements: squares stay in the first level of the cache.
+            // Columns are contiguous: transpose in squares that stay in the L1 cache.
             for (s, rows) in panel.chunks_mut(stride * 16).enumerate() {
                 let height = rows.len() / stride;
                 for j in 0..n {
@@ -141,7 +143,8 @@ impl<T: Lane> Block<T> {
     /// Computes the block.
     ///
     /// # Safety
-    /// All that the block names may be read; its part of the result may be written, and nothing else reads or writes that.
+    /// The operands of the block must be readable. Its part of the result must be writable and not
+    /// accessed concurrently.
     pub(super) unsafe fn run(self, level: Level) {
         level.run(self);
     }
@@ -153,7 +156,7 @@ impl<T: Lane> Task<T> for Block<T> {
         if self.rows == 0 || self.columns == 0 {
             return;
         }
-        // SAFETY: as for `Block::run`; the processor has the instructions of `V`.
+        // SAFETY: as for `Block::run`. The processor supports the instructions of `V`.
         unsafe {
             let wide = V::N * VECTORS;
             let slabs = self.inner.div_ceil(SLAB).max(1);
@@ -199,7 +202,7 @@ impl<T: Lane> Task<T> for Block<T> {
                             (copy.as_ptr().cast(), wide)
                         }
                     };
-                    // Each tile asks for its share of the next panel.
+                    // Each tile prefetches its share of the next panel.
                     let share = (depth * step * size_of::<T>()).div_ceil(LINE * self.rows.div_ceil(ROWS));
                     let next_lines = if matches!(self.right_at, Right::Packed) { share } else { 0 };
                     let mut row = 0;
@@ -239,10 +242,11 @@ impl<T: Lane> Task<T> for Block<T> {
     }
 }
 
-/// Eight vectors of a slab of one row, whose right matrix is read but once: from afar, so it is asked for early.
+/// Computes eight vectors of a slab of one row. Its right matrix is read only once, so it is
+/// prefetched well in advance.
 ///
 /// # Safety
-/// As for [`Block::run`]; the processor has the instructions of `V`.
+/// See [`Block::run`]. The processor must support the instructions of `V`.
 #[inline(always)]
 unsafe fn row<V: Vector>(
     depth: usize,
@@ -251,9 +255,9 @@ unsafe fn row<V: Vector>(
     result: *mut V::T,
     adds: bool,
 ) {
-    /// Rows between asking and reading.
+    /// Number of rows between prefetch and read.
     const AHEAD: usize = 12;
-    // SAFETY: says the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sums = [V::splat(V::T::default()); 8];
         for p in 0..depth {
@@ -273,7 +277,7 @@ unsafe fn row<V: Vector>(
     }
 }
 
-/// Rows of the next tile, if so many are left.
+/// Returns the number of rows of the next tile.
 #[inline(always)]
 fn height<const ROWS: usize>(left: usize) -> usize {
     match left {
@@ -287,10 +291,10 @@ fn height<const ROWS: usize>(left: usize) -> usize {
 /// Copies a slab of a tile of the left matrix, column by column.
 ///
 /// # Safety
-/// The elements may be read, and as many written.
+/// The elements must be readable, and equally many writable at `to`.
 #[inline(always)]
 unsafe fn copy_left<T: Copy>(from: *const T, at: Strides, rows: usize, depth: usize, to: *mut T) {
-    // SAFETY: says the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if at.down == 1 {
             for p in 0..depth {
@@ -311,19 +315,19 @@ struct Tile<T> {
     left: *const T,
     left_at: Strides,
     right: *const T,
-    /// How far rows of the panel lie apart.
+    /// The stride between rows of the panel.
     step: usize,
     result: *mut T,
     result_at: Strides,
     columns: usize,
     adds: bool,
-    /// What is brought to the cache meanwhile: so many lines.
+    /// The address to prefetch. `next_lines` is the number of cache lines.
     next: *const T,
     next_lines: usize,
 }
 
 impl<T: Lane> Tile<T> {
-    /// Computes so many rows, with as many vectors as there are columns for.
+    /// Computes `ROWS` rows, with as many vectors as the columns require.
     #[inline(always)]
     unsafe fn rows_of<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
         // SAFETY: as for `Block::run`.
@@ -343,7 +347,8 @@ impl<T: Lane> Tile<T> {
         // SAFETY: as for `Block::run`.
         unsafe {
             let mut sums = [[V::splat(T::default()); VECTORS]; ROWS];
-            // Rows that are as many pointers, and one offset: a pointer that moves from row to row would wait for each move.
+            // Separate row pointers with a shared offset avoid a dependency chain of pointer
+            // increments.
             let rows: [*const T; ROWS] = std::array::from_fn(|r| self.left.add(r * self.left_at.down));
             let (mut at, mut right) = (0, self.right);
             for r in 0..ROWS {
@@ -393,12 +398,12 @@ impl<T: Lane> Tile<T> {
 mod tests {
     use super::*;
 
-    /// Small whole numbers: every order of sums gives the same.
+    /// Returns small integers, for which every order of summation is exact.
     fn numbers<T: Lane + From<i8>>(n: usize) -> Vec<T> {
         (0..n).map(|i| T::from((i * 7919 % 13) as i8 - 6)).collect()
     }
 
-    /// Every instruction set of this processor gives what plain loops give, however the operands are read and the result is stored.
+    /// Compares every instruction set with plain loops, for all layouts of operands and result.
     fn levels_agree<T: Lane + From<i8> + std::fmt::Debug>() {
         for [rows, inner, columns] in [[1, 3, 1], [1, 260, 270], [7, 300, 49], [23, 17, 130], [6, 0, 16]] {
             let (a, b) = (numbers::<T>(rows * inner), numbers::<T>(inner * columns));
@@ -430,7 +435,7 @@ mod tests {
                                 adds,
                                 left_copy: copies.then_some(copy.as_mut_ptr()),
                             };
-                            // SAFETY: the matrices are as large as the block says.
+                            // SAFETY: the matrices are as large as the block requires.
                             unsafe { block.run(level) };
                             for (i, &expected) in expected.iter().enumerate() {
                                 let at = i / columns * result_at.down + i % columns * result_at.right;
@@ -440,7 +445,7 @@ mod tests {
                         }
                     }
                 }
-                // A matrix in columns gives the same panels.
+                // A column-major matrix has the same panels.
                 let mut columns_first = vec![T::default(); inner * columns];
                 (0..inner * columns).for_each(|i| columns_first[i % columns * inner + i / columns] = b[i]);
                 let mut same = vec![T::from(98); panels.len()];

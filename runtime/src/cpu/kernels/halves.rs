@@ -1,8 +1,8 @@
-//! Conversions from and to 16-bit floats: the only functions on them. Whatever computes with them computes with `f32`, between
-//! conversions that [`widen`](anabranch_dsl::passes::widen) puts into the graph.
+//! Conversions from and to half-precision floats, the only functions on them. All arithmetic is in
+//! `f32`, between conversions that [`widen`](anabranch_dsl::passes::widen) inserts into the graph.
 //!
-//! `f16` goes through the conversions of the crate `half`, which use the instructions of the processor where it has them (F16C, NEON);
-//! `bf16` is the upper half of an `f32`, so moving and rounding bits in loops over plain slices is all there is to it.
+//! `f16` uses the conversions of the crate `half`, which use hardware instructions where available
+//! (F16C, NEON). `bf16` is the upper half of an `f32`, so loops that shift and round bits suffice.
 
 use super::functions::{Function, Scalar, unary};
 use crate::cpu::element::Cell;
@@ -11,7 +11,7 @@ use anabranch_dsl::halves::odd_f64;
 use anabranch_dsl::{DType, Float, bf16, f16};
 use half::slice::HalfFloatSliceExt;
 
-/// A function whose blocks go through an expression on bits.
+/// A function whose block form is an expression on bits.
 macro_rules! unary_bits {
     ($A:ty => $R:ty, |$x:ident| $e:expr, $function:expr) => {
         Function {
@@ -27,7 +27,7 @@ macro_rules! unary_bits {
     };
 }
 
-/// A conversion of which one type, or both, is a 16-bit float.
+/// Returns a conversion from or to a half-precision type.
 pub(super) fn cast(from: DType, to: DType) -> Option<Function> {
     macro_rules! from_half {
         ($A:ty) => {
@@ -84,10 +84,11 @@ pub(super) fn cast(from: DType, to: DType) -> Option<Function> {
     })
 }
 
-/// The bits of the nearest `bf16`, the even one of two that are equally near.
+/// Returns the bits of the nearest `bf16`, with ties to even.
 #[inline(always)]
 fn upper(bits: u32) -> u16 {
-    // Half a unit in the last place, less one if the last bit is 0: a carry then reaches the upper half only if that is nearer.
+    // Add just under half a unit in the last place, or exactly half if the last bit is 1, so ties
+    // round to even.
     let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
     let is_nan = bits & 0x7fff_ffff > 0x7f80_0000;
     (if is_nan { bits >> 16 | 0x40 } else { nearest >> 16 }) as u16
@@ -97,7 +98,7 @@ fn upper(bits: u32) -> u16 {
 mod tests {
     use super::*;
 
-    /// All values, and what lies between them, one by one and in blocks.
+    /// Converts all values, and values between them, one by one and in blocks.
     #[test]
     fn blocks_convert_as_elements_do() {
         for dtype in [DType::F16, DType::BF16] {
@@ -114,13 +115,13 @@ mod tests {
                 assert_eq!(value.to_bits() | 0x40_0000, one.to_bits() | 0x40_0000, "{dtype} {bits:#x}");
                 assert!(value.to_bits() == one.to_bits() || one.is_nan(), "{dtype} {bits:#x}");
             }
-            // Each value, the middle of it and the next one, and the neighbours of both.
+            // Each value, the midpoint to the next one, and the neighbors of both.
             let between = values.iter().flat_map(|x| {
                 let ulp = if dtype == DType::F16 { 1 << 12 } else { 1 << 15 };
                 let at = |offset: u32| f32::from_bits(x.to_bits().wrapping_add(offset));
                 [at(0), at(1), at(ulp - 1), at(ulp), at(ulp + 1), at(u32::MAX)]
             });
-            // Between subnormal numbers of f16 the middles lie elsewhere.
+            // Midpoints between subnormal numbers of f16 are elsewhere.
             let subnormal = (0..4096).flat_map(|i| {
                 let x = i as f32 * 2.0f32.powi(-26);
                 [x, f32::from_bits(x.to_bits() + 1), f32::from_bits(x.to_bits().saturating_sub(1)), -x]

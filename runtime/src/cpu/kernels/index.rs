@@ -1,4 +1,4 @@
-//! Reading and writing at places that numbers in tensors name.
+//! Reads and writes of elements selected by indices.
 
 use super::Failed;
 use super::copy::Copy;
@@ -8,17 +8,19 @@ use crate::plan::{Base, Operand, View};
 use anabranch_dsl::{DType, match_dtype};
 use rayon::prelude::*;
 
-/// Which places indices name.
+/// The pattern of elements that indices select.
 #[derive(Clone, Debug)]
 pub(crate) enum Places {
-    /// Whole slices along an axis: for each of the axes before, for each index, `inner` elements.
+    /// Slices along an axis: for each index of the axes before and each selected index, `inner`
+    /// elements.
     Slices { outer: usize, extent: usize, inner: usize },
-    /// For each index one element: `strides` of the tensor along the axes of the indices, 0 along the indexed one.
+    /// One element per index. `strides` are those of the tensor along the axes of the indices, 0
+    /// along the indexed axis.
     Elements { shape: Vec<usize>, strides: Vec<usize>, extent: usize, stride: usize },
 }
 
 impl Places {
-    /// Slices of a dense tensor.
+    /// Returns the pattern of slices of a dense tensor.
     pub(crate) fn slices(shape: &[usize], axis: usize) -> Places {
         Places::Slices {
             outer: shape[..axis].iter().product(),
@@ -27,7 +29,7 @@ impl Places {
         }
     }
 
-    /// Elements of a dense tensor, at indices of shape `ids`.
+    /// Returns the pattern of elements of a dense tensor for indices of shape `ids`.
     pub(crate) fn elements(shape: &[usize], ids: &[usize], axis: usize) -> Places {
         let mut strides: Vec<usize> = crate::plan::row_major(shape).into_iter().map(|s| s as usize).collect();
         let stride = std::mem::replace(&mut strides[axis], 0);
@@ -40,7 +42,8 @@ impl Places {
         }
     }
 
-    /// Calls `f(place in the tensor, place among what is read, length)` for every run of elements.
+    /// Calls `f(offset in the tensor, offset in the selected elements, length)` for every run of
+    /// elements.
     fn for_each(&self, ids: &Ids<'_>, f: &mut impl FnMut(usize, usize, usize)) {
         match self {
             Places::Slices { outer, extent, inner } => {
@@ -53,7 +56,7 @@ impl Places {
                 }
             }
             Places::Elements { shape, strides, stride, .. } => {
-                // Walks the indices in order, with the offset of all axes but the indexed one.
+                // Iterates over the indices in order, with the offset along all other axes.
                 let mut at = 0;
                 walk(shape, strides, 0, &mut |offset| {
                     f(offset + ids.get(at) * stride, at, 1);
@@ -71,7 +74,7 @@ fn walk(shape: &[usize], strides: &[usize], start: usize, f: &mut impl FnMut(usi
     }
 }
 
-/// Indices of any integer type that have been checked.
+/// Valid indices of any integer type.
 enum Ids<'a> {
     I32(&'a [i32]),
     I64(&'a [i64]),
@@ -116,10 +119,10 @@ impl<'a> Ids<'a> {
     }
 }
 
-/// Elements from which on the work is split over threads.
+/// Minimum number of elements for several threads.
 const PARALLEL: usize = 1 << 15;
 
-/// Reads the places that the second operand names from the first, both dense.
+/// Gathers the elements of the first operand that the second selects. Both are dense.
 pub(crate) fn take(places: &Places, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
     let (x, ids) = (operands[0].view(), operands[1].view());
     let ids = Ids::new(ids, sources, places.extent())?;
@@ -146,13 +149,15 @@ pub(crate) fn take(places: &Places, operands: &[Operand], out: &mut [u8], source
     Ok(())
 }
 
-/// Whether the places that the second operand names are there.
+/// Fails if an index in the second operand is out of range.
 pub(crate) fn check(places: &Places, operands: &[Operand], sources: &Sources<'_>) -> Result<(), Failed> {
     Ids::new(operands[1].view(), sources, places.extent()).map(|_| ())
 }
 
-/// Adds the third operand to what is in `out`, at the places that the second names, to each place in the order of the indices. Threads
-/// share the places, not the indices, so that the order is the same for any number of them.
+/// Adds the third operand to the elements of `out` that the second selects, in the order of the
+/// indices.
+///
+/// Threads divide the elements, not the indices, so the order does not depend on their number.
 pub(crate) fn scatter_add(
     places: &Places,
     operands: &[Operand],
@@ -195,18 +200,19 @@ pub(crate) fn scatter_add(
     Ok(())
 }
 
-/// A copy from or to a part of a tensor whose start along an axis is in a register.
+/// A copy from or to a slice of a tensor whose start along an axis is in a register.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     copy: Copy,
-    /// How far apart the starts lie.
+    /// The stride of the axis.
     stride: isize,
-    /// The largest start.
+    /// The maximum start.
     last: usize,
 }
 
 impl Window {
-    /// `copy` is that of the part that starts at 0; `whole` is the tensor with the axis, `size` the extent of the part.
+    /// Creates the kernel from a `copy` of the slice that starts at 0. `whole` is the tensor with
+    /// the axis, and `size` the extent of the slice.
     pub(crate) fn new(copy: Copy, whole: &View, axis: usize, size: usize) -> Window {
         Window { copy, stride: whole.strides[axis], last: whole.shape[axis] - size }
     }
@@ -227,14 +233,14 @@ impl Window {
         }
     }
 
-    /// Reads the part of the first operand that starts where the second says.
+    /// Reads the slice of the first operand that starts at the second.
     pub(crate) fn read(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
         let shift = self.start(operands[1].view(), sources)?;
         self.copy.run_shifted(operands[0].view(), out, sources, [0, shift]);
         Ok(())
     }
 
-    /// Writes the second operand to the part of `out` that starts where the third says.
+    /// Writes the second operand to the slice of `out` that starts at the third.
     pub(crate) fn write(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
         let shift = self.start(operands[2].view(), sources)?;
         self.copy.run_shifted(operands[1].view(), out, sources, [shift, 0]);

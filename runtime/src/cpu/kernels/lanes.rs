@@ -1,4 +1,4 @@
-//! Running sums, and places of extremes, along one axis of a dense tensor.
+//! Cumulative sums, argmax and argmin along one axis of a dense tensor.
 
 use crate::cpu::element::Cell;
 use crate::cpu::memory::Sources;
@@ -6,7 +6,7 @@ use crate::plan::View;
 use anabranch_dsl::DType;
 use rayon::prelude::*;
 
-/// What is done along the axis.
+/// The operation along the axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Along {
     CumSum { reverse: bool },
@@ -14,21 +14,23 @@ pub(crate) enum Along {
     ArgMin,
 }
 
-/// An operation along one axis.
+/// A kernel along one axis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes {
     along: Along,
-    /// Elements along the axis.
+    /// The extent of the axis.
     n: usize,
-    /// Elements behind the axis: how far apart neighbours along it lie.
+    /// The product of the extents after the axis, which is the stride along it.
     inner: usize,
 }
 
-/// Elements from which on the work is split over threads, and about as many in one part.
+/// Minimum number of elements for several threads. `PART` is about the number of elements of one
+/// task.
 const PARALLEL: usize = 1 << 15;
 const PART: usize = 1 << 13;
 
-/// Calls `f` with each block of `x` and of `y`, whose lengths are given: all that belongs to one index of the axes before.
+/// Calls `f` with each block of `x` and `y`. A block contains all elements of one index of the
+/// leading axes; `lengths` are the block sizes.
 pub(super) fn blocks<T: Sync, R: Send>(x: &[T], y: &mut [R], lengths: [usize; 2], f: impl Fn(&[T], &mut [R]) + Sync) {
     let [from, to] = lengths;
     if y.is_empty() {
@@ -48,7 +50,7 @@ pub(super) fn blocks<T: Sync, R: Send>(x: &[T], y: &mut [R], lengths: [usize; 2]
 }
 
 impl Lanes {
-    /// `shape` is that of the dense operand.
+    /// Creates the kernel for a dense operand of this shape.
     pub(crate) fn new(along: Along, shape: &[usize], axis: usize) -> Lanes {
         Lanes { along, n: shape[axis], inner: shape[axis + 1..].iter().product() }
     }
@@ -99,7 +101,7 @@ impl Lanes {
         }
     }
 
-    /// The index of the first element that no other one beats; that of the first `NaN` if there is one.
+    /// Returns the index of the first best element, or of the first NaN if there is one.
     fn first<T: Cell<Mem = T>>(&self, x: &[T], at: usize, beats: impl Fn(T, T) -> bool) -> i32 {
         let mut best = 0;
         let mut value = x[at];

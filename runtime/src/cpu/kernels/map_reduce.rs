@@ -1,11 +1,12 @@
-//! Reductions of elementwise chains, in one pass over memory.
+//! Fused reductions of elementwise chains.
 //!
-//! The chain is a [`Map`] without a result: its values are computed block by block and reduced while they are in the first-level
-//! cache. A map without operations is a tensor as it is.
+//! The chain is a [`Map`] without a result: its values are computed block by block and reduced
+//! while they are in the L1 cache. A map without operations is a plain tensor.
 //!
-//! Elements of one result lie one behind the other, if trailing axes are reduced, or a row apart, if leading ones are. Both ways
-//! are split into parts whose sizes follow from the shapes only, and the parts are put together in a fixed order, so the number of
-//! threads changes nothing.
+//! The elements of one result are contiguous if trailing axes are reduced, or one row apart if
+//! leading axes are reduced. In both cases the work is divided into parts whose sizes depend only
+//! on the shapes, and partial results are combined in a fixed order. Results do not depend on the
+//! number of threads.
 
 use super::elementwise::{BLOCK, Map, Walk, with_scratch};
 use super::reduce::{Reducing, Reduction, dispatch};
@@ -16,29 +17,31 @@ use crate::plan::Operand;
 use anabranch_dsl::DType;
 use rayon::prelude::*;
 
-/// Elements from which on the work is split over threads, and elements of one part: a multiple of [`BLOCK`].
+/// Minimum number of elements for several threads. `PART` is the number per task, a multiple of
+/// [`BLOCK`].
 const PARALLEL: usize = 1 << 17;
 const PART: usize = 1 << 15;
-/// Interleaved partial results; a block has a multiple of it.
+/// Number of interleaved partial results, which divides the size of a block.
 const LANES: usize = 16;
-/// Rows of at most so many results are kept in registers and on the stack.
+/// Maximum number of results of rows that are accumulated in registers and on the stack.
 const NARROW: usize = 512;
-/// Columns of a part of wide rows are a multiple of this.
+/// The number of columns per task of wide rows is a multiple of this.
 const COLUMNS: usize = 512;
 
-/// Where the elements of one result lie.
+/// The memory layout of the elements of one result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// `n` of them, one behind the other.
+    /// `n` contiguous elements.
     Trailing { n: usize },
-    /// `n` of them, `row` apart; results lie one behind the other.
+    /// `n` elements with stride `row`. The results are contiguous.
     Leading { n: usize, row: usize },
 }
 
 impl Layout {
-    /// The layout of a reduction over axes of a row-major tensor, if it is one of these two.
+    /// Returns the layout of a reduction over axes of a row-major tensor, or `None` if it is
+    /// neither.
     pub(crate) fn of(shape: &[usize], axes: &[usize]) -> Option<Layout> {
-        // Axes of extent 1 have no say.
+        // Ignore axes of extent 1.
         let long = (0..shape.len()).filter(|&a| shape[a] != 1);
         let (reduced, kept): (Vec<usize>, Vec<usize>) = long.partition(|a| axes.contains(a));
         let extent = |axes: &[usize]| axes.iter().map(|&a| shape[a]).product::<usize>();
@@ -61,7 +64,7 @@ pub(crate) struct MapReduce {
     layout: Layout,
 }
 
-/// A run of one.
+/// The arguments of a run.
 struct Run<'a, 's> {
     kernel: &'a MapReduce,
     operands: &'a [Operand],
@@ -70,13 +73,13 @@ struct Run<'a, 's> {
 }
 
 impl MapReduce {
-    /// A reduction of a map that cannot fail, whose values are of type `dtype`.
+    /// Creates a reduction of a map that cannot fail and whose values have type `dtype`.
     pub(crate) fn new(reduction: Reduction, map: Map, dtype: DType, layout: Layout) -> MapReduce {
         assert!(map.is_total(), "fused operations cannot fail");
         MapReduce { map, reduction, dtype, layout }
     }
 
-    /// Names of the operations in order.
+    /// Returns the names of the fused operations in order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.map.names()
     }
@@ -106,7 +109,7 @@ impl Reducing for Run<'_, '_> {
     }
 }
 
-/// What all parts of a run need.
+/// The shared state of all parts of a run.
 struct Fold<'a, 's, T, F> {
     map: &'a Map,
     bytes_of: &'a (dyn Fn(usize) -> &'s [u8] + Sync),
@@ -116,17 +119,17 @@ struct Fold<'a, 's, T, F> {
     f: F,
 }
 
-/// Rows of a larger kernel.
+/// A range of rows of a larger kernel.
 pub(super) struct OfRows<'a, 's> {
     pub(super) bytes_of: &'a (dyn Fn(usize) -> &'s [u8] + Sync),
-    /// The first row, and how many.
+    /// The first row. `n` is the number of rows.
     pub(super) first: usize,
     pub(super) n: usize,
-    /// The results of the rows; what was reduced before, if these are columns.
+    /// The results of the rows, or the previous values of columns.
     pub(super) out: &'a mut [u8],
 }
 
-/// A run of the reduction of some rows.
+/// The reduction of a range of rows.
 struct RunRows<'a, 's> {
     kernel: &'a MapReduce,
     rows: OfRows<'a, 's>,
@@ -144,10 +147,10 @@ impl Reducing for RunRows<'_, '_> {
     }
 }
 
-/// What nothing was reduced to yet, and putting the columns of several chunks together.
+/// The initialization of columns, and the combination of the columns of several chunks.
 struct Columns<'a> {
     out: &'a mut [u8],
-    /// The chunks, one behind the other.
+    /// The contiguous chunks.
     chunks: &'a [u8],
 }
 
@@ -166,13 +169,14 @@ impl Reducing for Columns<'_> {
 }
 
 impl MapReduce {
-    /// The same reduction as a part of a kernel over rows: of the operands that are local only those rows are there that are reduced.
+    /// Returns the same reduction as a stage over rows. Local operands contain only the rows being
+    /// reduced.
     pub(super) fn over_rows(&self, operands: &[Operand], local: &[bool]) -> MapReduce {
         let map = Map::over_rows(self.map.ops().to_vec(), operands, self.map.n(), local, None);
         MapReduce { map, ..self.clone() }
     }
 
-    /// The name of the reduction.
+    /// Returns the name of the reduction.
     pub(crate) fn name(&self) -> &'static str {
         self.reduction.name()
     }
@@ -181,29 +185,30 @@ impl MapReduce {
         self.layout
     }
 
-    /// How many of the operands it reads; all are there for messages.
+    /// Returns the number of operands that it reads. The others are only for error messages.
     pub(crate) fn n_read(&self) -> usize {
         self.map.n_operands()
     }
 
-    /// Reduces some rows, each to an element, or adds them to columns.
+    /// Reduces each row to an element, or adds the rows to columns.
     pub(super) fn run_rows(&self, rows: OfRows<'_, '_>) {
         dispatch(self.reduction, self.dtype, RunRows { kernel: self, rows });
     }
 
-    /// Columns to which nothing was added.
+    /// Initializes columns.
     pub(super) fn clear_columns(&self, out: &mut [u8]) {
         dispatch(self.reduction, self.dtype, Columns { out, chunks: &[] });
     }
 
-    /// Puts the columns of chunks together, in order.
+    /// Combines the columns of chunks, in order.
     pub(super) fn join_columns(&self, chunks: &[u8], out: &mut [u8]) {
         dispatch(self.reduction, self.dtype, Columns { out, chunks });
     }
 }
 
 impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
-    /// Calls `each` with the values of elements `first`, `first + 1`, .., in blocks of `block`; with all at once if they are in memory.
+    /// Calls `each` with the values of `n` elements from `first` on, in blocks of size `block`, or
+    /// all at once if they are in memory.
     fn blocks(&self, first: usize, n: usize, block: usize, each: impl FnMut(&[T::Mem])) {
         with_scratch(|scratch| {
             let walk = self.map.begin(n, self.base, self.bytes_of, scratch);
@@ -236,7 +241,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         bytemuck::cast_slice(values.unwrap_or_else(|_| panic!("fused operations cannot fail")))
     }
 
-    /// Reduces each `n` elements that lie one behind the other.
+    /// Reduces each run of `n` contiguous elements.
     fn trailing(&self, n: usize, out: &mut [T::Mem]) {
         if n > PARALLEL {
             let rows = out.iter_mut().enumerate();
@@ -249,7 +254,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         out.par_chunks_mut(of_part).enumerate().for_each(|(i, out)| self.rows(i * of_part * n, n, out));
     }
 
-    /// Reduces many elements in parts, put together in pairs.
+    /// Reduces many elements in parts, combined pairwise.
     fn tree(&self, first: usize, n: usize) -> T {
         if n <= PART {
             let mut total = [self.start.store()];
@@ -264,9 +269,9 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
     /// Reduces rows of `n` elements, from element `first` on.
     fn rows(&self, first: usize, n: usize, out: &mut [T::Mem]) {
         let (start, f) = (self.start, self.f);
-        // What belongs to a row is one element in a block that has no more than this row.
+        // A per-row operand is a single element only in a block within that row.
         if n <= BLOCK && self.map.row() != Some(n) {
-            // A block has whole rows.
+            // Blocks consist of whole rows.
             let block = BLOCK / n * n;
             let n_elements = n * out.len();
             let mut results = out.iter_mut();
@@ -299,7 +304,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         });
     }
 
-    /// Reduces `n` rows of few columns, from the given row on.
+    /// Reduces `n` rows of few columns, from row `first` on.
     fn narrow(&self, first: usize, n: usize, row: usize) -> [T; NARROW] {
         let (start, f) = (self.start, self.f);
         let of_part = PART / row;
@@ -344,7 +349,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         });
     }
 
-    /// Adds elements `first`, `first + 1`, .. to as many results.
+    /// Adds a run of elements from `first` on to equally many results.
     fn add_row(&self, walk: &Walk<'_>, first: usize, out: &mut [T::Mem], scratch: &mut [u8]) {
         let f = self.f;
         for (k, out) in out.chunks_mut(BLOCK).enumerate() {
@@ -356,7 +361,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         }
     }
 
-    /// Adds `n` rows, from the given row on, to what was reduced before.
+    /// Adds `n` rows from row `first` on to previous results.
     fn add_columns(&self, first: usize, n: usize, row: usize, out: &mut [T::Mem]) {
         let f = self.f;
         if row > NARROW {
@@ -379,10 +384,10 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
     }
 }
 
-/// The reduction of elements that lie one behind the other, in interleaved parts.
+/// The reduction of contiguous elements in interleaved lanes.
 struct Lanes<T: Cell> {
     lanes: [T; LANES],
-    /// Elements behind the last whole group.
+    /// The elements after the last complete group.
     rest: [T; LANES],
     n_rest: usize,
 }
@@ -393,7 +398,7 @@ impl<T: Cell> Lanes<T> {
         Lanes { lanes: [start; LANES], rest: [start; LANES], n_rest: 0 }
     }
 
-    /// Adds elements: in whole groups, but for the last ones.
+    /// Adds elements. Only the last call may pass an incomplete group.
     #[inline(always)]
     fn add(&mut self, values: &[T::Mem], f: impl Fn(T, T) -> T + Copy) {
         let (groups, rest) = values.as_chunks::<LANES>();

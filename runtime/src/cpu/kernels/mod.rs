@@ -1,8 +1,8 @@
-//! Kernels, one family per file, with the stems of the operations' files.
+//! Kernels, one family per file, with the same stems as the files of the operations.
 //!
-//! A kernel is data that was prepared when the plan was made: it holds everything that does not change from step to step.
-//! It reads views and writes one region. The result does not depend on the number of threads: work is split into parts whose
-//! sizes depend on the shapes only.
+//! A kernel is data prepared when the plan is built: everything that does not change between steps.
+//! It reads views and writes one region. Results do not depend on the number of threads, because
+//! work is divided into parts whose sizes depend only on the shapes.
 
 pub(crate) mod attention;
 mod chain;
@@ -31,16 +31,16 @@ use crate::plan::Step;
 use anabranch_dsl::format::{Stream, Template};
 use anabranch_dsl::ir::ListOp;
 
-/// What a step runs.
+/// The kernel of a tensor operation.
 #[derive(Debug)]
 pub(crate) enum Kernel {
-    /// Nothing: the step is data of another instruction.
+    /// No kernel: the operation is data of another instruction.
     Data,
-    /// Nothing: the message of an assertion.
+    /// No kernel: the message of an assertion.
     Assert(Template),
-    /// An operation on lists.
+    /// A list operation.
     List(ListOp),
-    /// A print of the operands.
+    /// Printing of the operands.
     Print(Stream, Template),
     /// Fused elementwise operations.
     Map(elementwise::Map),
@@ -50,54 +50,55 @@ pub(crate) enum Kernel {
     Reduce(reduce::Reduce),
     /// A reduction of fused elementwise operations.
     MapReduce(map_reduce::MapReduce),
-    /// Several of these over the same rows.
+    /// Several of the above, fused over the same rows.
     Rows(rows::Rows),
-    /// Something along one axis.
+    /// An operation along one axis.
     Lanes(lanes::Lanes),
-    /// Softmax and its relatives.
+    /// Softmax and related functions.
     Softmax(softmax::Softmax),
-    /// A product of matrices.
+    /// A matmul.
     Matmul(matmul::Matmul),
-    /// Arranges a matrix as products read it.
+    /// Packing of a matrix for matmuls.
     Pack(matmul::Pack),
     /// Attention or its gradients.
     Attention(attention::Attention),
-    /// A convolution or its transpose.
+    /// A convolution or transposed convolution.
     Conv(conv::Gather),
-    /// The same to a result in channels-last order.
+    /// A convolution or transposed convolution to a channels-last result.
     ChannelsLast(conv::ChannelsLast),
     /// The gradient of a convolution with respect to its filters.
     ConvWeights(conv::Weights),
-    /// The same of tensors in channels-last order.
+    /// The same gradient for channels-last tensors.
     ChannelsLastWeights(conv::ChannelsLastWeights),
-    /// Pooling.
+    /// Pooling or its gradients.
     Pool(pool::Pool),
-    /// Reads at places.
+    /// A gather of elements or slices at indices.
     Take(index::Places),
-    /// Adds at places to what the buffer holds.
+    /// A scatter-add at indices, into the content of the buffer.
     ScatterAdd(index::Places),
-    /// Checks places; at them something is added to a variable when the step ends.
+    /// The index check of a scatter-add to a variable, which runs when the step ends.
     AddAtEnd(index::Places),
-    /// Reads a part whose start a register holds.
+    /// A read of a slice whose start is in a register.
     ReadWindow(index::Window),
-    /// Overwrites a part whose start a register holds.
+    /// A write of a slice whose start is in a register.
     WriteWindow(index::Window),
     /// Random numbers.
     Random(random::Random),
-    /// A key made of a key and a number.
+    /// A key derived from a key and a number.
     FoldIn,
-    /// One element to a register.
+    /// A load of one element into a register.
     Load,
-    /// A tensor to a slot.
+    /// A copy of a tensor to a slot.
     ToSlot,
-    /// The tensor of a slot to where its shape is known.
+    /// A copy from a slot to storage of known shape.
     FromSlot,
-    /// The operation's reference meaning, on host tensors.
+    /// The reference implementation, on host tensors.
     Reference,
 }
 
 impl Kernel {
-    /// About how many multiplications one of the kernels with most work does; none for others.
+    /// Returns the approximate number of multiplications of a compute-intensive kernel, and 0 for
+    /// others.
     pub(crate) fn multiplications(&self) -> usize {
         match self {
             Kernel::Matmul(product) => product.multiplications(),
@@ -111,11 +112,12 @@ impl Kernel {
     }
 }
 
-/// A kernel failed; the meaning of its step, run by the reference, says how.
+/// The failure of a kernel. The reference implementation of the operation determines the error.
 #[derive(Debug)]
 pub(crate) struct Failed;
 
-/// Runs the kernel of a step into `out`: the whole buffer, or the bytes of a register's element.
+/// Runs the kernel of an operation into `out`: the whole buffer, or the bytes of a register's
+/// element.
 pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
     let operands = &step.operands[..];
     match &step.kernel {

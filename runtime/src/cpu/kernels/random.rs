@@ -1,4 +1,4 @@
-//! Random numbers from counters, by the functions that define them.
+//! Counter-based random numbers.
 
 use crate::cpu::memory::Sources;
 use crate::plan::{Operand, View};
@@ -6,21 +6,21 @@ use anabranch_dsl::ops::random::{folded, philox, unit_bf16, unit_f16, unit_f32, 
 use anabranch_dsl::{DType, bf16, f16};
 use rayon::prelude::*;
 
-/// Which numbers.
+/// The distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Random {
-    /// 32-bit words.
+    /// Uniform 32-bit words.
     Bits,
-    /// Floats in `[0, 1)`.
+    /// Uniform floats in `[0, 1)`.
     Uniform(DType),
 }
 
-/// Elements that one part of the work has; elements from which on it is split over threads.
+/// Number of elements per task. `PARALLEL` is the minimum number for several threads.
 const PART: usize = 1 << 12;
 const PARALLEL: usize = 1 << 14;
 
 impl Random {
-    /// Bytes of a number.
+    /// Returns the size of a number in bytes.
     fn size(self) -> usize {
         match self {
             Random::Bits => 4,
@@ -34,7 +34,7 @@ fn key(view: &View, sources: &Sources<'_>) -> [u32; 2] {
     [key[0], key[1]]
 }
 
-/// Fills `out` with the numbers of the stream that the operand names.
+/// Fills `out` with the numbers of the stream of the operand, a key.
 pub(crate) fn fill(random: Random, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
     let (key, size) = (key(operands[0].view(), sources), random.size());
     if out.len() < PARALLEL * size {
@@ -43,7 +43,7 @@ pub(crate) fn fill(random: Random, operands: &[Operand], out: &mut [u8], sources
     out.par_chunks_mut(PART * size).enumerate().for_each(|(i, out)| draw(random, key, i * PART, out));
 }
 
-/// Fills `out` with the numbers of a stream from the one at `first` on.
+/// Fills `out` with the numbers of a stream, beginning with number `first`.
 pub(super) fn draw(random: Random, key: [u32; 2], first: usize, out: &mut [u8]) {
     match random {
         Random::Bits => blocks::<u32, 4>(key, first, bytemuck::cast_slice_mut(out), |w| w),
@@ -58,7 +58,7 @@ pub(super) fn draw(random: Random, key: [u32; 2], first: usize, out: &mut [u8]) 
     }
 }
 
-/// Fills a slice with elements from `first` on, of which each block of four words gives `N`.
+/// Fills a slice with elements from `first` on. Each block of four words yields `N` elements.
 fn blocks<T: Copy, const N: usize>(key: [u32; 2], first: usize, out: &mut [T], f: impl Fn([u32; 4]) -> [T; N]) {
     let block = |i: usize| f(philox([i as u32, (i as u64 >> 32) as u32, 0, 0], key));
     let (of_first, skipped) = (first / N, first % N);
@@ -71,7 +71,7 @@ fn blocks<T: Copy, const N: usize>(key: [u32; 2], first: usize, out: &mut [T], f
     }
 }
 
-/// Writes the key that a key and a number make.
+/// Writes the key derived from a key and a number.
 pub(crate) fn fold_in(operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
     let number = operands[1].view();
     let i = number.offset;

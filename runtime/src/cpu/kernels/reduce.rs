@@ -1,8 +1,9 @@
 //! Reductions over axes.
 //!
-//! The space is split into the axes that stay and the axes that are reduced. Where the reduced elements lie one behind the other
-//! (or nothing better is to be had) one result is computed after the other, in 16 interleaved parts; where
-//! the staying elements do, a whole row of results is computed together. Neither depends on the number of threads.
+//! The axes are divided into kept and reduced ones. If the reduced elements are contiguous, or in
+//! the general case, results are computed one after another, in 16 interleaved lanes. If the kept
+//! elements are contiguous, a whole row of results is computed together. Results do not depend on
+//! the number of threads.
 
 use super::walk::{Axis, for_each, merged};
 use crate::cpu::element::Cell;
@@ -13,7 +14,7 @@ use anabranch_dsl::DType;
 use anabranch_dsl::ops::{Prim, prim};
 use rayon::prelude::*;
 
-/// What is done with the elements.
+/// The reduction function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reduction {
     Sum,
@@ -25,7 +26,7 @@ pub(crate) enum Reduction {
 }
 
 impl Reduction {
-    /// The name of the operation.
+    /// Returns the name of the operation.
     pub(crate) fn name(self) -> &'static str {
         let op = match self {
             Reduction::Sum => prim::SUM,
@@ -38,7 +39,7 @@ impl Reduction {
         op.def().name
     }
 
-    /// The reduction that an operation is.
+    /// Returns the reduction function of an operation, or `None` for other operations.
     pub(crate) fn of(op: Prim) -> Option<Reduction> {
         Some(match op {
             prim::SUM | prim::SUM_LIKE => Reduction::Sum,
@@ -52,13 +53,13 @@ impl Reduction {
     }
 }
 
-/// Code that reduces elements of any type in any way.
+/// A computation generic over element type and reduction function.
 pub(super) trait Reducing {
-    /// Reduces by putting elements together with `f`, of which `start` changes nothing.
+    /// Runs the reduction with the combining function `f` and its identity `start`.
     fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync);
 }
 
-/// Runs code for a reduction of elements of a type.
+/// Runs `code` with the function of a reduction for an element type.
 pub(super) fn dispatch(reduction: Reduction, dtype: DType, code: impl Reducing) {
     macro_rules! float {
         ($t:ty) => {
@@ -89,7 +90,7 @@ pub(super) fn dispatch(reduction: Reduction, dtype: DType, code: impl Reducing) 
         DType::I64 => int!(i64),
         DType::U32 => int!(u32),
         DType::U8 => int!(u8),
-        // See `passes::Widen`: these are computed with as `f32`.
+        // `passes::Widen` converts these to `f32`.
         DType::F16 | DType::BF16 => panic!("{reduction:?} of {dtype}"),
         DType::Bool => match reduction {
             Reduction::All => code.run::<bool>(true, |a, b| a & b),
@@ -99,7 +100,7 @@ pub(super) fn dispatch(reduction: Reduction, dtype: DType, code: impl Reducing) 
     }
 }
 
-/// A run of a reduction.
+/// The arguments of a run.
 struct Run<'a, 's> {
     kernel: &'a Reduce,
     view: &'a View,
@@ -119,16 +120,16 @@ pub(crate) struct Reduce {
     reduction: Reduction,
     dtype: DType,
     offset: usize,
-    /// Axes that stay, without the row.
+    /// The kept axes, without the row.
     kept: Vec<Axis<1>>,
-    /// The last axis that stays, if it is computed as a row.
+    /// The extent of the last kept axis if it is computed as a row, otherwise 1.
     row: usize,
     reduced: Vec<Axis<1>>,
 }
 
-/// Elements from which on the work is split over threads.
+/// Minimum number of elements for several threads.
 const PARALLEL: usize = 1 << 17;
-/// Interleaved partial results.
+/// Number of interleaved partial results.
 const LANES: usize = 16;
 
 impl Reduce {
@@ -182,12 +183,12 @@ impl Reduce {
         if size < PARALLEL || n_rows < 2 {
             return kernel(0, out);
         }
-        // Rows are whole in every part; a part has about 2^15 elements to read.
+        // Tasks consist of whole rows and read about 2^15 elements.
         let rows = ((1 << 15) * n_rows / size).clamp(1, n_rows);
         out.par_chunks_mut(rows * self.row).enumerate().for_each(|(i, out)| kernel(i * rows, out));
     }
 
-    /// Where the elements of the `i`-th row of results begin.
+    /// Returns the offset of the elements of the `i`-th row of results.
     fn start_of(&self, mut i: usize) -> isize {
         let mut at = self.offset as isize;
         for axis in self.kept.iter().rev() {
@@ -197,7 +198,7 @@ impl Reduce {
         at
     }
 
-    /// Computes one row of results from the elements that begin at `at`.
+    /// Computes one row of results from the elements at offset `at`.
     #[inline(always)]
     fn one<T: Cell>(&self, at: isize, out: &mut [T::Mem], data: &[T::Mem], start: T, f: impl Fn(T, T) -> T + Copy) {
         if self.row > 1 {
@@ -221,7 +222,7 @@ impl Reduce {
     }
 }
 
-/// Reduces elements that lie one behind the other.
+/// Reduces contiguous elements.
 #[inline(always)]
 pub(super) fn fold<T: Cell>(data: &[T::Mem], start: T, f: impl Fn(T, T) -> T + Copy) -> T {
     let (chunks, rest) = data.as_chunks::<LANES>();

@@ -1,12 +1,12 @@
-//! The reference meaning of an operation as a kernel: for operations without a kernel of their own, for shapes that are not
-//! known before the step runs, and for the words of errors.
+//! The reference implementation as a kernel, for operations without a kernel, for shapes unknown
+//! before the step runs, and for error messages.
 
 use crate::plan::Step;
 use anabranch_dsl::interp;
 use anabranch_dsl::ops::{EvalCx, InferCx};
 use anabranch_dsl::{Diagnostic, HostTensor, Type};
 
-/// Computes what a step means, from its operands.
+/// Evaluates the graph operation of a tensor operation.
 pub(crate) fn eval(step: &Step, operands: &[HostTensor]) -> Result<HostTensor, Diagnostic> {
     let meaning = step.meaning.as_ref().unwrap_or_else(|| panic!("`{}` has no meaning to fall back to", step.name));
     let types: Vec<Type> = operands.iter().map(|t| t.ty().into()).collect();
@@ -19,7 +19,7 @@ pub(crate) fn eval(step: &Step, operands: &[HostTensor]) -> Result<HostTensor, D
     meaning.def.evaluate(&cx).map_err(|e| e.at(meaning.def.name, step.loc))
 }
 
-/// The error of a step whose result is not finite, if its operands are.
+/// Fails if the result is not finite although all operands are.
 pub(crate) fn check_finite(step: &Step, operands: &[HostTensor], result: &HostTensor) -> Result<(), Diagnostic> {
     if interp::is_finite(result) || !operands.iter().all(interp::is_finite) {
         return Ok(());

@@ -1,15 +1,17 @@
-//! Several operations over the same rows, in one pass over memory.
+//! Fused operations over the same rows.
 //!
-//! A row is what lies under one index of the leading axes. Stages are elementwise chains, reductions and softmaxes of each row, chains
-//! that use what was reduced, and reductions over the rows that give columns. A normalization and its gradient consist of these.
-//! The kernel goes from block of rows to block of rows through all of its stages, so that each tensor comes from memory once,
-//! and values that only later stages read never go there: they lie in scratch memory of the thread.
+//! A row consists of the elements under one index of the leading axes. Stages are elementwise
+//! chains, reductions and softmaxes of each row, chains that use reduced values, and reductions
+//! over the rows that yield columns. A normalization and its gradient consist of these. The kernel
+//! runs all stages for each block of rows, so each tensor is read from memory once, and values used
+//! only by later stages stay in scratch memory of the thread.
 //!
-//! Rows are split into chunks, and these into blocks, whose sizes follow from the shapes only. A row is reduced as it would be alone.
-//! Columns are reduced in each chunk by itself, then put together in the order of the chunks. So the number of threads changes nothing.
+//! Rows are divided into chunks, and chunks into blocks, whose sizes depend only on the shapes. The
+//! reduction of a row does not depend on other rows. Columns are reduced within each chunk, then
+//! combined in the order of the chunks. Results do not depend on the number of threads.
 //!
-//! A stage reads, of what the kernel itself writes, rows of earlier stages only. It may read what lay where a result goes, at the same
-//! places, up to the stage that writes the result.
+//! A stage may read values written by the kernel only as rows of earlier stages. It may read
+//! operands that a result overwrites, at the same elements, up to the stage that writes the result.
 
 use super::elementwise::{BLOCK, Map, Outs, with_scratch};
 use super::map_reduce::{MapReduce, OfRows};
@@ -20,87 +22,89 @@ use anabranch_dsl::ops::prim;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// The largest number of stages.
+/// Maximum number of stages.
 pub(crate) const MAX_STAGES: usize = 24;
-/// The largest number of elements of a row.
+/// Maximum number of elements of a row.
 pub(crate) const MAX_WIDTH: usize = 1 << 14;
 
-/// Elements from which on the work is split over threads, and about as many in one chunk.
+/// Minimum number of elements for several threads. `CHUNK` is about the number of elements of a
+/// chunk.
 const PARALLEL: usize = 1 << 17;
 const CHUNK: usize = 1 << 15;
-/// Chunks of a kernel with columns, which need memory for each.
+/// Maximum number of chunks of a kernel with columns, which need memory per chunk.
 const MAX_CHUNKS: usize = 16;
-/// Bytes of the tensors' rows in one block: they stay in the second-level cache.
+/// Maximum size of a block's rows in bytes, which fit in the L2 cache.
 const BLOCK_BYTES: usize = 1 << 18;
 
-/// What a stage computes.
+/// The computation of a stage.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     /// An elementwise chain.
     Map(Map),
-    /// A reduction, of each row or over the rows.
+    /// A reduction of each row or over the rows.
     Reduce(MapReduce),
-    /// A softmax of each row, or one of its relatives.
+    /// A softmax of each row, or a related function.
     Softmax(Softmax),
 }
 
-/// Where an operand of a stage is.
+/// The location of an operand of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
     /// An operand of the kernel.
     Operand(u8),
     /// The result of an earlier stage.
     Value(u8),
-    /// What lay where the result of this or a later stage goes.
+    /// An operand that the result of this or a later stage overwrites.
     Before(u8),
 }
 
-/// Where the result of a stage goes.
+/// The destination of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
-    /// To a result of the kernel.
+    /// A result of the kernel.
     Out(u8),
-    /// To scratch memory.
+    /// Scratch memory.
     Scratch,
-    /// To a result of the kernel, when all rows are reduced; before, those of each chunk go to another one.
+    /// A result of the kernel that is complete after all rows. `chunks` is the result that holds
+    /// the columns of each chunk.
     Columns { chunks: u8, out: u8 },
 }
 
-/// A stage.
+/// A stage of a row kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Stage {
     pub(crate) work: Work,
-    /// The operands as the stage sees all of them, and where they are.
+    /// The operands as views over all rows. `inputs` are their locations.
     pub(crate) views: Vec<View>,
     pub(crate) inputs: Vec<Input>,
     pub(crate) to: To,
-    /// Elements of the result in each row; of all rows, if these are columns.
+    /// Number of result elements per row, or in total for columns.
     pub(crate) width: usize,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     pub(crate) size: usize,
 }
 
 impl Stage {
-    /// Bytes of the result in each row.
+    /// Returns the size of the result per row in bytes.
     fn row_bytes(&self) -> usize {
         if let To::Columns { .. } = self.to { 0 } else { self.width * self.size }
     }
 }
 
-/// Several operations over the same rows; see the [module](self).
+/// Fused operations over the same rows; see the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct Rows {
     n_rows: usize,
     width: usize,
     stages: Vec<Stage>,
-    /// Rows of a chunk and of a block.
+    /// Number of rows per chunk. `block` is the number per block.
     chunk: usize,
     block: usize,
-    /// Bytes of the scratch memory that a block needs.
+    /// Size of the scratch memory of a block in bytes.
     scratch: usize,
 }
 
-/// Rows of a chunk.
+/// Returns the number of rows per chunk.
 fn rows_of_chunk(n_rows: usize, width: usize, has_columns: bool) -> usize {
     if n_rows * width < PARALLEL {
         return n_rows;
@@ -110,12 +114,15 @@ fn rows_of_chunk(n_rows: usize, width: usize, has_columns: bool) -> usize {
 }
 
 impl Rows {
-    /// The number of chunks of a kernel with columns.
+    /// Returns the number of chunks of a kernel with columns.
     pub(crate) fn n_chunks(n_rows: usize, width: usize) -> usize {
         n_rows.div_ceil(rows_of_chunk(n_rows, width, true))
     }
 
-    /// A kernel over `n_rows` rows of `width` elements. The works are those of steps; operands in other stages are made local here.
+    /// Creates a kernel over `n_rows` rows of `width` elements.
+    ///
+    /// The stages hold ordinary kernels. Operands that are results of other stages are made local
+    /// here.
     pub(crate) fn new(n_rows: usize, width: usize, stages: Vec<Stage>) -> Rows {
         assert!(stages.len() <= MAX_STAGES && n_rows > 0 && width > 0);
         let has_columns = stages.iter().any(|s| matches!(s.to, To::Columns { .. }));
@@ -138,7 +145,7 @@ impl Rows {
         rows
     }
 
-    /// Makes the work of a stage one on rows.
+    /// Converts the kernel of a stage to one over rows.
     fn prepare(&mut self, k: usize) {
         let stage = &mut self.stages[k];
         let operands: Vec<Operand> = stage.views.iter().cloned().map(Operand::View).collect();
@@ -153,7 +160,7 @@ impl Rows {
         }
     }
 
-    /// The same kernel after operands were put where results go.
+    /// Returns the same kernel after storage was allocated to operands and results.
     pub(crate) fn placed(&self, operands: &[Operand], outs: &[View]) -> Rows {
         let mut stages = self.stages.clone();
         let writer = |out: usize| self.stages.iter().position(|s| s.to == To::Out(out as u8));
@@ -170,7 +177,8 @@ impl Rows {
         Rows::new(self.n_rows, self.width, stages)
     }
 
-    /// Whether the operand may lie where a result goes: all of its rows are read in their order, and none after the result's are written.
+    /// Returns whether an operand may share the buffer of a result: all of its rows are read in
+    /// order, and none after the corresponding row of the result is written.
     pub(crate) fn may_lie_in(&self, operand: usize, out: usize) -> bool {
         let Some(writer) = self.stages.iter().position(|s| s.to == To::Out(out as u8)) else { return false };
         self.stages.iter().enumerate().all(|(k, stage)| {
@@ -182,7 +190,7 @@ impl Rows {
         }) && self.stages[writer].width == self.width
     }
 
-    /// Names of the operations in order.
+    /// Returns the names of the operations in order.
     pub(crate) fn names(&self) -> impl Iterator<Item = String> {
         self.stages.iter().map(|stage| match &stage.work {
             Work::Map(map) => map.names().collect::<Vec<_>>().join("."),
@@ -210,7 +218,7 @@ impl Rows {
         }
     }
 
-    /// Bytes of each result of the kernel in `n` rows of `n_chunks` chunks.
+    /// Returns the size in bytes of a result for `n` rows in `n_chunks` chunks.
     fn out_bytes(&self, out: usize, n: usize, n_chunks: usize) -> usize {
         let bytes = |stage: &Stage| match stage.to {
             To::Out(o) if o as usize == out => Some(n * stage.row_bytes()),
@@ -220,7 +228,7 @@ impl Rows {
         self.stages.iter().find_map(bytes).unwrap_or(0)
     }
 
-    /// Goes through chunks side by side; `outs` are their results.
+    /// Runs chunks in parallel. `outs` are their results.
     fn run_chunks(
         &self,
         operands: &[Operand],
@@ -244,7 +252,7 @@ impl Rows {
         );
     }
 
-    /// Goes through the rows of a chunk, block by block.
+    /// Runs the rows of a chunk, block by block.
     fn run_chunk(
         &self,
         operands: &[Operand],
@@ -265,7 +273,7 @@ impl Rows {
         });
     }
 
-    /// Computes all stages of some rows, which are `at` rows behind the first one of `outs`.
+    /// Runs all stages for `n` rows. They begin `at` rows after the first one of `outs`.
     #[expect(clippy::too_many_arguments, reason = "rows by their numbers in the tensors and in the results")]
     fn run_block(
         &self,
@@ -331,7 +339,7 @@ impl Rows {
     }
 }
 
-/// Runs code with so many bytes of the scratch memory that this thread has for values.
+/// Calls `f` with `bytes` bytes of this thread's scratch memory for values.
 fn with_values<R>(bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     thread_local! {
         static MEMORY: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };

@@ -1,6 +1,6 @@
-//! Softmax, its logarithm, and the logarithm of the sum of exponentials, along one axis of a dense tensor.
+//! Softmax, log-softmax and log-sum-exp along one axis of a dense tensor.
 //!
-//! The largest element is subtracted before exponentials are taken, so that nothing overflows.
+//! The maximum is subtracted before exponentials are computed, so that nothing overflows.
 
 use super::lanes::blocks;
 use super::reduce::fold;
@@ -10,7 +10,7 @@ use crate::cpu::memory::Sources;
 use crate::plan::View;
 use anabranch_dsl::DType;
 
-/// What is computed.
+/// The function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Normal {
     Softmax,
@@ -18,17 +18,17 @@ pub(crate) enum Normal {
     LogSumExp,
 }
 
-/// One of these along an axis.
+/// A function of the softmax family along an axis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Softmax {
     normal: Normal,
-    /// Elements along the axis.
+    /// The extent of the axis.
     n: usize,
-    /// Elements behind the axis: how far apart neighbours along it lie.
+    /// The product of the extents after the axis, which is the stride along it.
     inner: usize,
 }
 
-/// What is computed with.
+/// Arithmetic of the supported element types.
 trait Exponential: Real + Cell<Mem = Self> + PartialOrd + Send + Sync {
     const LOWEST: Self;
     const ONE: Self;
@@ -59,7 +59,7 @@ macro_rules! exponential {
 exponential!(f32 f64);
 
 impl Softmax {
-    /// `shape` is that of the dense operand.
+    /// Creates the kernel for a dense operand of this shape.
     pub(crate) fn new(normal: Normal, shape: &[usize], axis: usize) -> Softmax {
         Softmax { normal, n: shape[axis], inner: shape[axis + 1..].iter().product() }
     }
@@ -72,12 +72,13 @@ impl Softmax {
         }
     }
 
-    /// The number of elements of each row and of its result, if rows lie one behind the other.
+    /// Returns the number of elements of a row and of its result, or `None` if rows are not
+    /// contiguous.
     pub(crate) fn row_lengths(&self) -> Option<[usize; 2]> {
         (self.inner == 1).then(|| [self.n, if self.normal == Normal::LogSumExp { 1 } else { self.n }])
     }
 
-    /// Computes rows that lie one behind the other, on the caller's thread.
+    /// Computes contiguous rows on the calling thread.
     pub(super) fn run_rows(&self, dtype: DType, x: &[u8], out: &mut [u8]) {
         match dtype {
             DType::F32 => self.rows_as::<f32>(bytemuck::cast_slice(x), bytemuck::cast_slice_mut(out)),
@@ -110,14 +111,15 @@ impl Softmax {
         });
     }
 
-    /// Elements that lie one behind the other.
+    /// Computes contiguous elements.
     #[inline(always)]
     fn row<T: Exponential>(&self, x: &[T], y: &mut [T]) {
-        // `NaN` may be missed here: its exponential makes the sum `NaN`.
+        // The maximum may miss NaN, but then the sum of exponentials is NaN.
         let shift = shift(fold::<T>(x, T::LOWEST, |max, x| if x > max { x } else { max }));
         match self.normal {
             Normal::Softmax => {
-                // The sum lies between 1 and `n`, or all is `NaN`; so its reciprocal is exact to half a unit in the last place.
+                // The sum is between 1 and `n`, or NaN, so its reciprocal is exact to half a unit in
+                // the last place.
                 let by = T::ONE.over(exponentials(x, shift, |i, group| y[i..i + group.len()].copy_from_slice(group)));
                 y.iter_mut().for_each(|y| *y = y.times(by));
             }
@@ -129,7 +131,7 @@ impl Softmax {
         }
     }
 
-    /// Elements that lie `inner` apart, from `at` on.
+    /// Computes elements with stride `inner`, from `at` on.
     fn column<T: Exponential>(&self, x: &[T], y: &mut [T], at: usize) {
         let places = || (0..self.n).map(|i| at + i * self.inner);
         let shift = shift(places().fold(T::LOWEST, |max, i| max.larger(x[i])));
@@ -145,10 +147,11 @@ impl Softmax {
     }
 }
 
-/// Interleaved parts of a sum.
+/// Number of interleaved partial sums.
 const LANES: usize = 16;
 
-/// The sum of the exponentials of differences; `each` gets them, group by group, with the index of the first one.
+/// Returns the sum of the exponentials of `x - shift`. Passes them to `each` in groups, with the
+/// index of the first.
 #[inline(always)]
 fn exponentials<T: Exponential>(x: &[T], shift: T, mut each: impl FnMut(usize, &[T])) -> T {
     let (groups, rest) = x.as_chunks::<LANES>();
@@ -177,7 +180,8 @@ fn exponentials<T: Exponential>(x: &[T], shift: T, mut each: impl FnMut(usize, &
     })
 }
 
-/// What is subtracted. With an infinite largest element differences would be `NaN`; infinities then come out of the exponentials.
+/// Returns the value to subtract. If the maximum is infinite, it is 0: differences would be NaN,
+/// whereas the exponentials yield the correct infinities.
 #[inline(always)]
 fn shift<T: Exponential>(max: T) -> T {
     if max.is_finite() { max } else { T::default() }

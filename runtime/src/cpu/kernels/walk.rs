@@ -1,14 +1,16 @@
-//! Walking over several strided operands together.
+//! Joint iteration over several strided operands.
 
-/// An axis: its extent and the stride of each operand.
+/// An axis with its extent and the stride of each operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Axis<const N: usize> {
     pub(crate) n: usize,
     pub(crate) strides: [isize; N],
 }
 
-/// The axes of a space that `N` operands share, outermost first, merged where that leaves every operand's order as it is.
-/// Axes of extent 1 disappear. A space without elements keeps one axis of extent 0.
+/// Returns the axes of a space shared by `N` operands, outermost first, merged where all operands
+/// permit it.
+///
+/// Axes of extent 1 are dropped. A space without elements keeps one axis of extent 0.
 pub(crate) fn merged<const N: usize>(shape: &[usize], strides: [&[isize]; N]) -> Vec<Axis<N>> {
     if shape.contains(&0) {
         return vec![Axis { n: 0, strides: [0; N] }];
@@ -29,7 +31,8 @@ pub(crate) fn merged<const N: usize>(shape: &[usize], strides: [&[isize]; N]) ->
     axes
 }
 
-/// Calls `f` with the offset of each operand for every combination of indices, in row-major order. Takes no memory.
+/// Calls `f` with the offset of each operand for every combination of indices, in row-major order.
+/// Does not allocate.
 #[inline]
 pub(crate) fn for_each<const N: usize>(axes: &[Axis<N>], start: [isize; N], f: &mut impl FnMut([isize; N])) {
     match axes {
