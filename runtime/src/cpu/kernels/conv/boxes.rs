@@ -1,51 +1,55 @@
-//! Boxes: parts of tensors in channels-last order that windows read without looking for edges.
+//! Boxes: padded parts of tensors in channels-last layout, from which windows are read without
+//! bounds checks.
 //!
-//! A product over windows with channels side by side reads, at each position and for each *term* (a channel and an element of the
-//! window), the element at `offset(position) + offset(term)`. That is so if what lies beyond the edges is there, too. So each
-//! thread copies the part of the source that the windows of a part of the work meet into memory of its own, with zeros around
-//! it. Tensors in row-major order are brought into channels-last order on the way; one that is in this order and has no edges to go
-//! beyond is read where it lies.
+//! A channels-last product over windows reads, at each position and for each *term* (a channel and
+//! a window element), the element at `offset(position) + offset(term)`. This requires that elements
+//! beyond the edges exist. Each thread therefore copies the part of the source that the windows of
+//! a task cover into its own memory and pads it with zeros. Row-major tensors are converted to
+//! channels-last layout on the way. A channels-last tensor without padding is read in place.
 
 use super::inside;
 use crate::cpu::vector::Lane;
 use crate::plan::Order;
 use std::cell::RefCell;
 
-/// Elements of the memory that a thread has for boxes.
+/// Number of elements of a thread's memory for boxes.
 const ROOM: usize = 1 << 16;
-/// Elements behind a box that may be read as the rest of a vector.
+/// Number of elements after a box that may be read as the rest of a vector.
 const REST: usize = 64;
-/// Elements of boxes, if a line of positions does not need more: they stay in the second level of the cache beside what they meet.
+/// Preferred maximum number of elements of a box, so that it fits in the L2 cache with the other
+/// operands. Longer lines exceed it.
 const WANTED: usize = 1 << 15;
-/// Most positions of a part.
+/// Maximum number of positions per part.
 pub(super) const POSITIONS: usize = 2048;
 
-/// How the windows at a grid of positions read a tensor, and into which parts the grid is divided.
+/// The access of windows at a grid of positions to a tensor, and the division of the grid into
+/// parts.
 #[derive(Clone, Debug)]
 pub(super) struct Boxes {
     channels: usize,
     source: [usize; 3],
     order: Order,
     grid: [usize; 3],
-    /// How far positions lie apart in the source.
+    /// The stride of positions in the source.
     step: [usize; 3],
-    /// Where the first window begins, and how far windows reach.
+    /// The offset of the first window. `reach` is the extent of windows minus 1.
     low: [isize; 3],
     reach: [usize; 3],
-    /// The axis along which images are divided: the first one that is longer than 1 in the result.
+    /// The axis along which images are divided: the first one longer than 1 in the result.
     axis: usize,
-    /// Positions of that axis in a part, and images in a part; several only if they are not divided.
+    /// Number of positions of that axis per part. `images` is the number of images per part, which
+    /// is 1 if they are divided.
     lines: usize,
     images: usize,
-    /// Elements between neighbours in a box.
+    /// The strides of the axes of a box.
     strides: [usize; 3],
-    /// Elements of the box of an image.
+    /// Number of elements of the box of an image.
     size: usize,
-    /// Whether the source is read where it lies.
+    /// Whether the source is read in place.
     is_direct: bool,
 }
 
-/// What of the grid belongs to a part: some positions of the axis that is divided, of some images.
+/// A part of the grid: a range of the divided axis, for some images.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) image: usize,
@@ -54,19 +58,20 @@ pub(super) struct Part {
     pub(super) lines: usize,
 }
 
-/// Windows at a grid of positions `step` apart, which meet elements as far from these as `taps` say.
+/// The windows at a grid of positions with stride `step`, with elements at the offsets `taps`.
 pub(super) struct Windows<'a> {
     pub(super) grid: [usize; 3],
-    /// The extents of what has these positions and others between them.
+    /// The extents of the result, which contains these positions and possibly others between them.
     pub(super) result: [usize; 3],
     pub(super) step: [usize; 3],
     pub(super) taps: &'a [[isize; 3]],
-    /// Whether vectors of channels are read, of which the last one may reach beyond the box.
+    /// Whether vectors of channels are read, the last of which may extend beyond the box.
     pub(super) has_rest: bool,
 }
 
 impl Boxes {
-    /// For a source of so many images, whose order follows. None if a part would need more memory than there is.
+    /// Creates the boxes for a source in layout `order`. Returns `None` if a part would not fit in
+    /// a thread's memory.
     pub(super) fn new(
         windows: Windows<'_>,
         channels: usize,
@@ -103,7 +108,7 @@ impl Boxes {
         let parts_of_image = least_parts.div_ceil(batch);
         let most = grid[axis].div_ceil(parts_of_image).clamp(1, POSITIONS);
         let lines = (1..=most).rev().find(|&n| fits(n, WANTED)).unwrap_or(1);
-        // Parts of about the same size.
+        // Balance the sizes of the parts.
         let lines = grid[axis].div_ceil(grid[axis].div_ceil(lines));
         let images = match lines == grid[axis] {
             true => (batch / least_parts).min(POSITIONS / (lines * per_line)).min(WANTED / size(lines)).max(1),
@@ -116,35 +121,37 @@ impl Boxes {
         Some(Boxes { channels, source, order, grid, step, low, reach, axis, lines, images, strides, size, is_direct })
     }
 
-    /// Where the element of a window lies, seen from the position.
+    /// Returns the offset of a window element relative to the position.
     pub(super) fn offset(&self, tap: [isize; 3], channel: usize) -> u32 {
         let far = (0..3).map(|i| (tap[i] - self.low[i]) as usize * self.strides[i]).sum::<usize>();
         (far + channel) as u32
     }
 
-    /// How many parts an image is divided into.
+    /// Returns the number of parts into which an image is divided.
     pub(super) fn parts_of_image(&self) -> usize {
         self.grid[self.axis].div_ceil(self.lines)
     }
 
-    /// Images in a part.
+    /// Returns the number of images per part.
     pub(super) fn images(&self) -> usize {
         self.images
     }
 
-    /// The axis along which images are divided, and positions of it in a part.
+    /// Returns the axis along which images are divided, and the number of its positions per part.
     pub(super) fn lines(&self) -> (usize, usize) {
         (self.axis, self.lines)
     }
 
-    /// The `n`th part of some images.
+    /// Returns the `n`th part of some images.
     pub(super) fn part(&self, image: usize, images: usize, n: usize) -> Part {
         let first = n * self.lines;
         Part { image, images, first, lines: self.lines.min(self.grid[self.axis] - first) }
     }
 
-    /// Calls `f` with each line of a part on a grid that is as large as this one or a little smaller: the image in the part, the first
-    /// position, the number of positions, and the offset of the first one.
+    /// Calls `f(image in the part, first position, number of positions, offset)` for each line of a
+    /// part.
+    ///
+    /// `grid` may be slightly smaller than the grid of the boxes.
     #[inline(always)]
     pub(super) fn for_each_line(
         &self,
@@ -169,12 +176,13 @@ impl Boxes {
         }
     }
 
-    /// How far positions of a line lie apart.
+    /// Returns the stride between positions of a line.
     pub(super) fn apart(&self) -> usize {
         self.step[2] * self.strides[2]
     }
 
-    /// The elements from the first position of a part on, in `room` or where they lie. What a part's positions and terms reach is inside.
+    /// Returns the elements of a part from its first position on, copied to `room` or in place.
+    /// They contain everything that its positions and terms refer to.
     #[inline(always)]
     pub(super) fn fill<'a, T: Lane>(&self, part: &Part, source: &'a [T], room: &'a mut [T]) -> &'a [T] {
         let origin: [isize; 3] = std::array::from_fn(|i| {
@@ -220,7 +228,7 @@ impl Boxes {
     }
 }
 
-/// Copies lines that lie `apart`, one of each channel, so that channels lie side by side.
+/// Interleaves one line per channel, with stride `apart`, so that channels are contiguous.
 #[inline(always)]
 fn interleave<T: Copy>(from: &[T], apart: usize, channels: usize, to: &mut [T]) {
     const SOME: usize = 8;
@@ -240,7 +248,7 @@ fn interleave<T: Copy>(from: &[T], apart: usize, channels: usize, to: &mut [T]) 
     }
 }
 
-/// Runs code with this thread's memory for boxes.
+/// Calls `f` with this thread's memory for boxes.
 pub(super) fn with_room<T: Lane>(f: impl FnOnce(&mut [T])) {
     thread_local! {
         static MEMORY: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };

@@ -1,14 +1,14 @@
-//! Products of filters and windows: the convolution and its transpose.
+//! Convolution and transposed convolution as products of filters and gathered windows.
 //!
-//! Both compute, for rows `r` and positions `p`, the sum over channels `c` and elements `t` of the window of
-//! `filters[r, c, t] * source[c, p * step + tap[t]]`. In a convolution the rows are filters, and there is one grid of positions. In
-//! its transpose with stride `s` the rows are channels, and the result falls apart into as many *phases* as there are remainders
-//! of positions by `s`: the positions of a phase meet the same elements of the window, and form a grid with a step of 1 in the
-//! source.
+//! Both compute, for rows `r` and positions `p`, the sum over channels `c` and window elements `t`
+//! of `filters[r, c, t] * source[c, p * step + tap[t]]`. In a convolution, the rows are filters,
+//! and there is one grid of positions. In a transposed convolution with stride `s`, the rows are
+//! channels, and the result is divided into one *phase* per remainder of positions modulo `s`. The
+//! positions of a phase use the same window elements, and form a grid with step 1 in the source.
 //!
-//! Columns are the positions of several images, one behind the other. A *panel* holds, for some columns and a block of channels,
-//! what the windows meet; it is multiplied with all rows, in *tiles* of a few rows and vectors of columns whose sums stay in
-//! registers.
+//! Columns are the positions of several concatenated images. A *panel* holds the window elements of
+//! some columns for a block of channels. It is multiplied with all rows, in *tiles* of a few rows
+//! by a few vectors of columns whose sums stay in registers.
 
 use super::phase::Phase;
 use super::{Geometry, PARALLEL, PARTS, Piece, Pieces, divisor, inside};
@@ -19,41 +19,42 @@ use crate::plan::Operand;
 use anabranch_dsl::DType;
 use rayon::prelude::*;
 
-/// A convolution or its transpose.
+/// A convolution or transposed convolution of row-major tensors.
 #[derive(Clone, Debug)]
 pub(crate) struct Gather {
     groups: usize,
-    /// Channels of the result in a group.
+    /// Number of result channels per group.
     rows: usize,
-    /// Channels of the source in a group.
+    /// Number of source channels per group.
     channels: usize,
     source: [usize; 3],
     result: [usize; 3],
-    /// Elements of a row of the matrix of filters.
+    /// Number of elements per row of the filter matrix.
     row_stride: usize,
     phases: Vec<Phase>,
-    /// Images in a part of the work, and parts of the rows.
+    /// Number of images per task. `row_parts` is the number of tasks that share the rows.
     images: usize,
     row_parts: usize,
-    /// Multiplications in all.
+    /// Total number of multiplications.
     work: usize,
     epilogue: Option<Epilogue>,
 }
 
-/// Elements of a panel: it is read again and again, from the second level of the cache.
+/// Number of elements of a panel, which is reused from the L2 cache.
 const PANEL: usize = 24576;
-/// Columns of a panel: tiles of any size divide it.
+/// Number of columns of a panel, a multiple of all tile widths.
 const WIDTH: usize = 96;
-/// Most products of an element of the result that is computed without a panel.
+/// Maximum products per result element that are computed without a panel.
 const DIRECT: usize = 32;
 
 impl Gather {
-    /// The convolution of `x` with filters `[groups * filters, channels, ..]`.
+    /// Creates the convolution of `x` with filters `[groups * filters, channels, ..]`.
     pub(crate) fn conv(g: &Geometry) -> Gather {
         Gather::new(g, g.filters, g.channels, g.x, g.y, Phase::of_conv(g))
     }
 
-    /// The transpose, of `y` with filters `[groups * channels, filters, ..]`: channels and filters of a group have changed places.
+    /// Creates the transpose, applied to `y` with filters `[groups * channels, filters, ..]`: the
+    /// channels and filters of each group are exchanged.
     pub(crate) fn transpose(g: &Geometry) -> Gather {
         Gather::new(g, g.channels, g.filters, g.y, g.x, Phase::of_transpose(g))
     }
@@ -70,7 +71,8 @@ impl Gather {
         let row_stride = channels * g.window();
         assert!(phases.iter().flat_map(|p| &p.places).all(|&p| p < row_stride), "a place outside of a row of filters");
         let columns = phases.iter().map(|p| p.grid.iter().product::<usize>()).max().unwrap_or(1).max(1);
-        // Several small images share a panel where that leaves less of it empty; rows are divided where images are few.
+        // Small images share a panel if that leaves less of it empty. If there are few images, rows
+        // are divided.
         let (mut images, mut row_parts) = (1, 1);
         if g.batch * g.groups < PARTS {
             let least = rows.div_ceil(8).max(1);
@@ -98,7 +100,7 @@ impl Gather {
         }
     }
 
-    /// The same with elementwise operations behind it, whose operands other than the result follow the step's own.
+    /// Adds an epilogue, whose operands other than the result follow those of the convolution.
     pub(crate) fn with_epilogue(self, epilogue: Epilogue) -> Gather {
         Gather { epilogue: Some(epilogue), ..self }
     }
@@ -107,12 +109,13 @@ impl Gather {
         self.work
     }
 
-    /// Names of the operations behind it.
+    /// Returns the names of the operations of the epilogue.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.epilogue.iter().flat_map(Epilogue::names)
     }
 
-    /// The operands are the source and the matrix of filters, both dense, and those of the epilogue.
+    /// Runs the kernel. The operands are the source and the filter matrix, both dense, and those of
+    /// the epilogue.
     pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
         let (source, filters) = (operands[0].view(), operands[1].view());
         let level = Level::best();
@@ -134,7 +137,7 @@ impl Gather {
         }
     }
 
-    /// Calls `behind` with each part of the result, and its first element, when that is computed.
+    /// Calls `behind` with each completed part of the result and the index of its first element.
     pub(super) fn run_at<T: Lane>(
         &self,
         level: Level,
@@ -153,7 +156,7 @@ impl Gather {
             return behind(0, bytemuck::cast_slice_mut(out));
         }
         let run = |(i, out): (usize, &mut [T])| {
-            // With several images in a part there is one group, whose rows are not divided.
+            // A task with several images has a single group and undivided rows.
             let (unit, rows) = (i * self.images, self.rows / self.row_parts);
             let (group_of_all, row) = (unit / self.row_parts, unit % self.row_parts * rows);
             let (image, group) = (group_of_all / self.groups, group_of_all % self.groups);
@@ -178,7 +181,7 @@ struct Part<'a, T> {
     all: &'a Gather,
     source: &'a [T],
     filters: &'a [T],
-    /// `[images, rows, ..]`
+    /// `[images, rows, ..]`.
     out: &'a mut [T],
     image: usize,
     images: usize,
@@ -202,7 +205,8 @@ impl<T: Lane> Task<T> for Part<'_, T> {
                 continue;
             }
             if self.rows <= 2 && phase.places.len() <= DIRECT {
-                // SAFETY: the caller says that the processor has the instructions of `V`.
+                // SAFETY: the caller guarantees that the processor supports the instructions of
+                // `V`.
                 unsafe { self.direct::<V>(phase) };
             } else {
                 let panel = panel.get_or_insert_with(|| Panel([T::default(); PANEL]));
@@ -213,37 +217,38 @@ impl<T: Lane> Task<T> for Part<'_, T> {
     }
 }
 
-/// What a panel is for: its columns among those of the part.
+/// The columns of a panel within the task.
 struct Columns {
     pieces: [Piece; WIDTH],
     n_pieces: usize,
     n: usize,
-    /// Where each column is in the result, for the first row.
+    /// The index of each column in the result, for the first row.
     to: [usize; WIDTH],
-    /// How far rows of the panel lie apart: a vector further than their columns reach.
+    /// The row stride of the panel: one vector more than the columns.
     stride: usize,
 }
 
-/// A part of the rows of the result and of a panel.
+/// A tile of rows of the result and columns of a panel.
 struct Tile<'a> {
     row: usize,
     /// The first column.
     column: usize,
     places: &'a [usize],
     columns: &'a Columns,
-    /// Whether nothing was added to the result before.
+    /// Whether this is the first contribution to the result.
     is_first: bool,
 }
 
 impl<T: Lane> Part<'_, T> {
-    /// The first element in the source of an image of the part and a channel of the group.
+    /// Returns the index in the source of the first element of an image of the task and a channel
+    /// of the group.
     #[inline(always)]
     fn channel(&self, image: usize, channel: usize) -> usize {
         let all = self.all;
         (((self.image + image) * all.groups + self.group) * all.channels + channel) * size(all.source)
     }
 
-    /// The filters of a row of the part.
+    /// Returns the filters of a row of the task.
     #[inline(always)]
     fn filters(&self, row: usize) -> &[T] {
         let all = self.all;
@@ -251,7 +256,7 @@ impl<T: Lane> Part<'_, T> {
         &self.filters[start..start + all.row_stride]
     }
 
-    /// Where the element of a position is in the result, for the first row of an image of the part.
+    /// Returns the index in the result of a position, for the first row of an image of the task.
     #[inline(always)]
     fn place(&self, phase: &Phase, image: usize, g: [usize; 3]) -> usize {
         let [a, b, c]: [usize; 3] = std::array::from_fn(|i| phase.first[i] + g[i] * phase.apart[i]);
@@ -259,10 +264,10 @@ impl<T: Lane> Part<'_, T> {
         image * self.rows * size(result) + (a * result[1] + b) * result[2] + c
     }
 
-    /// The part as a product of matrices.
+    /// Computes a phase of the task as a matrix product.
     ///
     /// # Safety
-    /// The processor has the instructions of `V`.
+    /// The processor must support the instructions of `V`.
     #[inline(always)]
     unsafe fn product<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(
         &mut self,
@@ -271,7 +276,7 @@ impl<T: Lane> Part<'_, T> {
     ) {
         let n_columns = self.images * size(phase.grid);
         let depth = phase.places.len();
-        // Blocks of about equal depth, of whole channels if some fit into a panel.
+        // Blocks of about equal depth, with whole channels if any fit in a panel.
         let most = PANEL / (WIDTH + V::N);
         let fitting = most - most % phase.taps.len();
         let block = match fitting {
@@ -282,7 +287,8 @@ impl<T: Lane> Part<'_, T> {
             let columns = self.columns(phase, from, n_columns.min(from + WIDTH), WIDTH + V::N);
             for k in (0..depth).step_by(block) {
                 let end = depth.min(k + block);
-                // SAFETY: the processor has the instructions of `V`, says the caller.
+                // SAFETY: the caller guarantees that the processor supports the instructions of
+                // `V`.
                 unsafe { self.pack::<V>(phase, &columns, k, end, panel) };
                 let mut tile =
                     Tile { row: 0, column: 0, places: &phase.places[k..end], columns: &columns, is_first: k == 0 };
@@ -315,10 +321,11 @@ impl<T: Lane> Part<'_, T> {
         c
     }
 
-    /// Fills a panel with what the windows of its columns meet: a row for each of the channels and taps `from..to`.
+    /// Fills a panel with the window elements of its columns: one row per channel and tap of
+    /// `from..to`.
     ///
     /// # Safety
-    /// The processor has the instructions of `V`.
+    /// The processor must support the instructions of `V`.
     #[inline(always)]
     unsafe fn pack<V: Vector<T = T>>(
         &self,
@@ -349,17 +356,18 @@ impl<T: Lane> Part<'_, T> {
                 let start = (self.channel(piece.image, first) + line) as isize + at[2];
                 let row = (first * n_taps + t - from) * columns.stride + piece.column;
                 let lines = Lines { start, step: phase.step[2], apart: plane, n: end - first, lo, hi, len: piece.len };
-                // SAFETY: pieces come in the order of their columns, so what is written behind one is overwritten by the next,
-                // or lies in the last vector of the row, behind all columns. The elements `lo..hi` are in the source.
+                // SAFETY: segments are in the order of their columns, so elements written after a
+                // segment are overwritten by the next one, or are in the last vector of the row,
+                // after all columns. The elements `lo..hi` are in the source.
                 unsafe { copy::<V>(self.source, &lines, &mut panel[row..], n_taps * columns.stride) };
             }
         }
     }
 
-    /// Multiplies `R` rows of filters with a panel; gives `R`.
+    /// Multiplies `R` rows of filters with a panel. Returns `R`.
     ///
     /// # Safety
-    /// The processor has the instructions of `V`.
+    /// The processor must support the instructions of `V`.
     #[inline(always)]
     unsafe fn rows_of<V: Vector<T = T>, const R: usize, const VECTORS: usize>(
         &mut self,
@@ -369,9 +377,9 @@ impl<T: Lane> Part<'_, T> {
         tile.column = 0;
         while tile.column < tile.columns.n {
             let left = (tile.columns.n - tile.column).div_ceil(V::N);
-            // One vector more than fits is shared by two tiles.
+            // If one vector too many is left, split the columns into two tiles.
             let vectors = if left == VECTORS + 1 { left.div_ceil(2) } else { left.min(VECTORS) };
-            // SAFETY: the caller says that the processor has the instructions.
+            // SAFETY: the caller guarantees that the processor supports the instructions.
             unsafe {
                 match vectors {
                     3 if VECTORS >= 3 => self.tile::<V, R, 3>(tile, panel),
@@ -384,10 +392,10 @@ impl<T: Lane> Part<'_, T> {
         R
     }
 
-    /// One tile.
+    /// Computes one tile.
     ///
     /// # Safety
-    /// The processor has the instructions of `V`.
+    /// The processor must support the instructions of `V`.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "registers are named by constant indices into several arrays")]
     unsafe fn tile<V: Vector<T = T>, const R: usize, const C: usize>(&mut self, tile: &Tile<'_>, panel: &[T; PANEL]) {
@@ -396,10 +404,11 @@ impl<T: Lane> Part<'_, T> {
         assert!(tile.places.len() * stride <= PANEL && tile.column + C * V::N <= stride);
         let filters: [*const T; R] = std::array::from_fn(|r| self.filters(tile.row + r).as_ptr());
         let to = &tile.columns.to[tile.column..tile.columns.n.min(tile.column + C * V::N)];
-        // Places grow with the columns, so the first and the last one tell.
+        // Indices increase with the columns, so the first and last one suffice.
         let is_dense = to.len() == C * V::N && to[to.len() - 1] - to[0] == to.len() - 1;
-        // SAFETY: places are inside of rows of filters, which was checked when the phase was made, and the panel has as many rows
-        // as there are places, which the `C` vectors do not leave. What is written is inside of a slice.
+        // SAFETY: places are inside rows of filters, as checked when the phase was created. The
+        // panel has one row per place, and the `C` vectors stay within it. Writes are inside a
+        // slice.
         unsafe {
             let mut sums = [[V::splat(T::default()); C]; R];
             let mut from = panel.as_ptr().add(tile.column);
@@ -437,17 +446,18 @@ impl<T: Lane> Part<'_, T> {
         }
     }
 
-    /// The same without a panel, line by line: for few rows and small windows.
+    /// Computes a phase without a panel, line by line, for few rows and small windows.
     ///
     /// # Safety
-    /// The processor has the instructions of `V`.
+    /// The processor must support the instructions of `V`.
     #[inline(always)]
     unsafe fn direct<V: Vector<T = T>>(&mut self, phase: &Phase) {
         let n_taps = phase.taps.len();
         let (extents, plane) = (self.all.source, size(self.all.result));
         let (step, apart) = (phase.step[2], phase.apart[2]);
         let columns = self.images * size(phase.grid);
-        // What meets something on a line: its weight, the first element, and which part of the line is inside.
+        // The taps that contribute to a line: weight, index of the first element, and range inside
+        // the source.
         let mut met = [(T::default(), 0isize, 0, 0); DIRECT];
         for row in 0..self.rows {
             for piece in Pieces::new(phase.grid, 0, columns) {
@@ -479,11 +489,11 @@ impl<T: Lane> Part<'_, T> {
                 let mut i = 0;
                 while i < piece.len {
                     if step == 1 && apart == 1 && i >= all_from && i < all_to && all_from + V::N <= all_to {
-                        // The last vector may begin in the one before it.
+                        // The last vector may overlap the previous one.
                         i = i.min(all_to - V::N);
                         let out = &mut self.out[first + i..][..V::N];
-                        // SAFETY: all of `i..i + V::N` is inside for each tap, so those elements are in the source; the slice is as
-                        // long as the vector.
+                        // SAFETY: the range `i..i + V::N` is inside for each tap, so these elements
+                        // are in the source. The slice is as long as the vector.
                         unsafe {
                             let mut sum = V::splat(T::default());
                             for &(w, start, ..) in met {
@@ -503,35 +513,37 @@ impl<T: Lane> Part<'_, T> {
     }
 }
 
-/// Parts of several lines of a source, at the same place in each.
+/// The same range of several lines of a source.
 pub(super) struct Lines {
-    /// Where the first element of the first line is, or would be.
+    /// The index of the first element of the first line, which may be outside.
     pub(super) start: isize,
-    /// How far elements lie apart.
+    /// The stride between elements.
     pub(super) step: usize,
-    /// Number of lines, and how far they lie apart.
+    /// Number of lines. `apart` is the stride between them.
     pub(super) n: usize,
     pub(super) apart: usize,
-    /// Elements `lo..hi` of `len` are there; the others are zeros.
+    /// Elements `lo..hi` of `len` are inside. The others are zeros.
     pub(super) lo: usize,
     pub(super) hi: usize,
     pub(super) len: usize,
 }
 
-/// Writes lines `apart`. Up to a vector behind each of them is overwritten.
+/// Writes lines with stride `apart`. Overwrites up to one vector after each.
 ///
 /// # Safety
-/// The elements `lo..hi` of each line are in the source. The processor has the instructions of `V`.
+/// The elements `lo..hi` of each line must be in the source. The processor must support the
+/// instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn copy<V: Vector>(source: &[V::T], lines: &Lines, to: &mut [V::T], apart: usize) {
     let &Lines { start, step, n, apart: from_apart, lo, hi, len } = lines;
     assert!(n > 0 && to.len() >= (n - 1) * apart + len + V::N && lo <= hi && hi <= len);
     let mut to = to.as_mut_ptr();
-    // The first element that is there, if one is, and the end of the last vector that is read.
+    // The first element inside, if there is one, and the end of the last vector to be read.
     let first = (start + (lo * step) as isize) as usize;
     let fits = || first + (n - 1) * from_apart + (hi - lo).next_multiple_of(V::N) <= source.len();
-    // SAFETY: a vector that starts before `len` ends before `len + V::N`, where `to` ends or goes on. The elements of the source are
-    // there, says the caller, and those that fill the last vector were checked to be where whole vectors are read.
+    // SAFETY: a vector that starts before `len` ends before `len + V::N`, within `to`. The caller
+    // guarantees the elements of the source. Where whole vectors are read, `fits` checked the
+    // elements that fill the last one.
     unsafe {
         if step == 1 && lo < hi && fits() {
             let mut from = source.as_ptr().add(first);
@@ -559,10 +571,11 @@ pub(super) unsafe fn copy<V: Vector>(source: &[V::T], lines: &Lines, to: &mut [V
     }
 }
 
-/// Writes zeros from `from` to `end`, and up to a vector more.
+/// Writes zeros from `from` to `end`, and up to one vector more.
 ///
 /// # Safety
-/// Of `to`, `end + V::N` elements can be written. The processor has the instructions of `V`.
+/// `end + V::N` elements of `to` must be writable. The processor must support the instructions of
+/// `V`.
 #[inline(always)]
 unsafe fn zeros<V: Vector>(to: *mut V::T, from: usize, end: usize) {
     let mut i = from;

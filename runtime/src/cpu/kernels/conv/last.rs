@@ -1,9 +1,10 @@
-//! Convolutions whose result has its channels side by side: products of windows and filters.
+//! Convolutions to channels-last results, as products of windows and filters.
 //!
-//! The same sums as in [`super::gather`], but positions are rows and filters are columns: a *tile* is a few positions by a few
-//! vectors of filters. Windows are read from [`Boxes`], element by element; the matrix of filters is packed as
-//! [products](crate::cpu::kernels::matmul) read it. Neither the extent of an image nor its stride matters to a tile, so small images
-//! and strides cost no more than others. Where each filter sees one channel of its own, it meets that in the same lane of a vector.
+//! These are the sums of [`super::gather`], but with positions as rows and filters as columns: a
+//! *tile* is a few positions by a few vectors of filters. Windows are read from [`Boxes`], element
+//! by element. The filter matrix is packed as for [matmuls](crate::cpu::kernels::matmul). The cost
+//! of a tile does not depend on the extents or stride of an image, so small images and strides are
+//! efficient. In depthwise convolutions, a filter and its channel share a vector lane.
 
 use super::boxes::{Boxes, POSITIONS, Part, Windows, with_room};
 use super::phase::Phase;
@@ -16,27 +17,27 @@ use crate::plan::{Operand, Order};
 use anabranch_dsl::DType;
 use rayon::prelude::*;
 
-/// A convolution or its transpose, to a result in channels-last order.
+/// A convolution or transposed convolution to a channels-last result.
 #[derive(Clone, Debug)]
 pub(crate) struct ChannelsLast {
     boxes: Boxes,
     batch: usize,
-    /// Channels of the result.
+    /// Number of result channels.
     filters: usize,
     result: [usize; 3],
-    /// Rows of the packed matrix of filters.
+    /// Number of rows of the packed filter matrix.
     inner: usize,
-    /// Whether each filter sees but the channel of its number.
+    /// Whether each filter applies only to the channel with its index.
     is_depthwise: bool,
     phases: Vec<Terms>,
-    /// Whether some positions of the result have no window.
+    /// Whether some result positions have no window.
     has_gaps: bool,
     work: usize,
     level: Level,
     epilogue: Option<Epilogue>,
 }
 
-/// The positions of a phase, and what is added up at each.
+/// The positions of a phase, and the terms of their sums.
 #[derive(Clone, Debug)]
 struct Terms {
     grid: [usize; 3],
@@ -45,8 +46,8 @@ struct Terms {
     terms: Vec<Term>,
 }
 
-/// Whether each filter has one channel of its own, so that channels can be gone through side by side, in a source that lies so; none if
-/// channels are in groups otherwise.
+/// Returns whether the convolution is depthwise, or `None` for other groups, which are not
+/// supported. Depthwise convolutions require a channels-last source.
 pub(super) fn is_depthwise(g: &Geometry, order: Order) -> Option<bool> {
     match (g.groups, g.channels, g.filters) {
         (1, ..) => Some(false),
@@ -55,23 +56,25 @@ pub(super) fn is_depthwise(g: &Geometry, order: Order) -> Option<bool> {
     }
 }
 
-/// Where a term finds its factors: in a box, seen from the position, and in which row of the right matrix.
+/// A term of a sum: the offset of the left factor in a box, relative to the position, and the row
+/// of the right matrix.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Term {
     pub(super) left: u32,
     pub(super) right: u32,
 }
 
-/// Most terms that a tile adds up at a time: what they meet of the right matrix stays in the first level of the cache.
+/// Maximum number of terms per tile, whose rows of the right matrix fit in the L1 cache.
 pub(super) const SLAB: usize = 256;
 
 impl ChannelsLast {
-    /// The convolution of `x`, in an order, with filters `[filters, channels, ..]`; none if the other way suits it better.
+    /// Creates the convolution of `x`, in the given layout, with filters `[filters, channels, ..]`.
+    /// Returns `None` if the other method suits better.
     pub(crate) fn conv(g: &Geometry, order: Order) -> Option<ChannelsLast> {
         Self::new(g, Phase::of_conv(g), g.channels, g.filters, [g.x, g.y], order)
     }
 
-    /// The transpose, of `y` with filters `[channels, filters, ..]`.
+    /// Creates the transpose, applied to `y` with filters `[channels, filters, ..]`.
     pub(crate) fn transpose(g: &Geometry, order: Order) -> Option<ChannelsLast> {
         Self::new(g, Phase::of_transpose(g), g.filters, g.channels, [g.y, g.x], order)
     }
@@ -88,7 +91,7 @@ impl ChannelsLast {
         let is_depthwise = is_depthwise(g, order)?;
         let (inner, groups) = (channels * g.window(), g.groups);
         let [channels, filters] = [channels, filters].map(|n| n * groups);
-        // One channel lies in either order.
+        // A single channel has both layouts.
         let order = if channels == 1 { Order::ChannelsLast } else { order };
         if filters < LANES {
             return None;
@@ -96,7 +99,7 @@ impl ChannelsLast {
         let taps: Vec<[isize; 3]> = phases.iter().flat_map(|p| &p.taps).copied().collect();
         let windows = Windows { grid: first.grid, result, step: first.step, taps: &taps, has_rest: is_depthwise };
         let boxes = Boxes::new(windows, channels, source, order, g.batch, PARTS)?;
-        // Places in a part are counted in 32 bits.
+        // Indices in a part are 32-bit.
         u32::try_from(result.iter().product::<usize>().checked_mul(boxes.images())?).ok()?;
         let products: usize = phases.iter().map(|p| p.grid.iter().product::<usize>() * p.places.len()).sum();
         assert!(phases.iter().flat_map(|p| &p.places).all(|&p| p < inner), "a place outside of a row of filters");
@@ -123,12 +126,12 @@ impl ChannelsLast {
         })
     }
 
-    /// The same with elementwise operations behind it, whose operands other than the result follow the step's own.
+    /// Adds an epilogue, whose operands other than the result follow those of the convolution.
     pub(crate) fn with_epilogue(self, epilogue: Epilogue) -> ChannelsLast {
         ChannelsLast { epilogue: Some(epilogue), ..self }
     }
 
-    /// How the filters, a row-major matrix with a row for each channel of the result, are packed for it.
+    /// Returns the packing of the filters, a row-major matrix with one row per result channel.
     pub(crate) fn pack(&self, dtype: DType) -> Pack {
         Pack::transposed(self.filters, self.inner, dtype)
     }
@@ -137,12 +140,13 @@ impl ChannelsLast {
         self.work
     }
 
-    /// Names of the operations behind it.
+    /// Returns the names of the operations of the epilogue.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.epilogue.iter().flat_map(Epilogue::names)
     }
 
-    /// The operands are the source and the packed matrix of filters, both dense, and those of the epilogue.
+    /// Runs the kernel. The operands are the source and the packed filters, both dense, and those
+    /// of the epilogue.
     pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
         let source = operands[0].view();
         match source.dtype {
@@ -167,7 +171,7 @@ impl ChannelsLast {
         self.run_at(self.level, source, filters, bytemuck::cast_slice_mut(out), &behind);
     }
 
-    /// Calls `behind` with each part of the result, and its first element, when that is computed.
+    /// Calls `behind` with each completed part of the result and the index of its first element.
     pub(super) fn run_at<T: Lane>(
         &self,
         level: Level,
@@ -177,11 +181,11 @@ impl ChannelsLast {
         behind: &(impl Fn(usize, &mut [u8]) + Sync),
     ) {
         let (axis, lines) = self.boxes.lines();
-        // Elements of the result for a position of the axis along which images are divided.
+        // Number of result elements per position of the axis along which images are divided.
         let line = self.result[axis + 1..].iter().product::<usize>() * self.filters;
         let image = self.result[axis] * line;
-        // The images that are done together, several only if they are not divided; and a part of them. The axes before that one have one
-        // position each.
+        // Images per task (several only if they are not divided), and a part of them. Axes before
+        // the divided one have one position each.
         let images = self.boxes.images();
         let unit = images * image;
         let part = match self.boxes.parts_of_image() {
@@ -206,7 +210,7 @@ impl ChannelsLast {
     }
 }
 
-/// A part of a run.
+/// A task of a run.
 struct Run<'a, T> {
     all: &'a ChannelsLast,
     source: &'a [T],
@@ -231,7 +235,7 @@ impl<T: Lane> Task<T> for Run<'_, T> {
         assert!(all.inner * packed <= filters.len(), "filters are packed for other tiles");
         let (mut from, mut to) = ([0u32; POSITIONS], [0u32; POSITIONS]);
         for phase in &all.phases {
-            // Where positions are in the box and in the part of the result.
+            // Offsets of positions in the box and in the part of the result.
             let mut n = 0;
             let line = |g: [usize; 3], i: usize| {
                 let first = if i == axis { part.first * phase.apart[i] } else { 0 };
@@ -264,8 +268,10 @@ impl<T: Lane> Task<T> for Run<'_, T> {
                     let mut row = 0;
                     while row < n {
                         let from = &from[row..n];
-                        // SAFETY: what windows meet is in the box, rows of the result are in the part and the packed matrix has all rows, as was
-                        // asserted; that terms are rows of it was when they were made. The processor has the instructions.
+                        // SAFETY: window elements are in the box, rows of the result are in the
+                        // part, and the packed matrix is complete, as asserted. Terms were checked
+                        // against its rows when they were created. The processor supports the
+                        // instructions.
                         row += unsafe {
                             let to = |r: usize| result.add(to[row + r] as usize * all.filters + column);
                             if all.is_depthwise {
@@ -289,25 +295,28 @@ impl<T: Lane> Task<T> for Run<'_, T> {
     }
 }
 
-/// Rows of the left matrix: where each begins.
+/// The rows of the left matrix, given by the offset of each.
 #[derive(Clone, Copy)]
 pub(super) struct Left<'a, T> {
     pub(super) data: &'a [T],
     pub(super) from: &'a [u32],
 }
 
-/// A panel of the right matrix, whose rows lie so far apart.
+/// A panel of the right matrix, with row stride `step`.
 pub(super) struct Right<'a, T> {
     pub(super) panel: &'a [T],
     pub(super) step: usize,
 }
 
-/// Computes a tile of as many rows as there are, up to `ROWS`; gives their number. Row `r` of the result begins at `to(r)`. All columns meet
-/// one element of the left matrix, or `EACH` the one behind that which its neighbour meets.
+/// Computes a tile of up to `ROWS` rows. Returns their number.
+///
+/// Row `r` of the result begins at `to(r)`. With `EACH`, column `c` uses element `c` of a left
+/// vector; otherwise all columns use the same left element.
 ///
 /// # Safety
-/// Rows and terms lead to elements of the left matrix, vectors of them if columns meet one each, terms to rows of the panel as wide as the vectors that `columns` need. So many
-/// columns of each row of the result may be written. The processor has the instructions of `V`.
+/// Rows and terms must refer to elements of the left matrix, or with `EACH` to vectors of them.
+/// Terms must refer to rows of the panel as wide as the vectors of `columns`. That many columns of
+/// each row of the result must be writable. The processor must support the instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn tiles<V: Vector, const ROWS: usize, const VECTORS: usize, const EACH: bool>(
     left: Left<'_, V::T>,
@@ -317,7 +326,7 @@ pub(super) unsafe fn tiles<V: Vector, const ROWS: usize, const VECTORS: usize, c
     columns: usize,
     adds: bool,
 ) -> usize {
-    // SAFETY: says the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match left.from.len() {
             n if n >= ROWS => columns_of::<V, ROWS, VECTORS, EACH>(left, terms, right, to, columns, adds),
@@ -338,7 +347,7 @@ unsafe fn columns_of<V: Vector, const R: usize, const VECTORS: usize, const EACH
     adds: bool,
 ) -> usize {
     let to: [*mut V::T; R] = std::array::from_fn(to);
-    // SAFETY: says the caller of `tiles`.
+    // SAFETY: guaranteed by the caller of `tiles`.
     unsafe {
         if columns > V::N * (VECTORS - 1) {
             tile::<V, R, VECTORS, EACH>(left, terms, right, to, columns, adds);
@@ -361,7 +370,7 @@ unsafe fn tile<V: Vector, const R: usize, const C: usize, const EACH: bool>(
     columns: usize,
     adds: bool,
 ) {
-    // SAFETY: says the caller of `tiles`.
+    // SAFETY: guaranteed by the caller of `tiles`.
     unsafe {
         let rows: [*const V::T; R] = std::array::from_fn(|r| left.data.as_ptr().add(left.from[r] as usize));
         let (panel, step) = (right.panel.as_ptr(), right.step);
@@ -402,5 +411,5 @@ unsafe fn tile<V: Vector, const R: usize, const C: usize, const EACH: bool>(
     }
 }
 
-/// Elements of the widest tile of all instruction sets.
+/// Number of columns of the widest tile of all instruction sets.
 pub(super) const WIDEST: usize = 64;

@@ -1,10 +1,11 @@
-//! The gradient of a convolution with respect to its filters, where channels lie side by side.
+//! The filter gradient of a convolution of channels-last tensors.
 //!
-//! The product of windows and `dy` over positions: places (a channel and an element of the window) are rows, filters are columns,
-//! and the positions are summed up, from the same boxes and with the same tiles as in [`super::last`].
+//! It is the product of windows and `dy` over positions. Places (a channel and a window element)
+//! are rows, filters are columns, and positions are summed, from the same boxes and with the same
+//! tiles as in [`super::last`].
 //!
-//! Images, and places if images are few, are divided among parts. Each part of the images has a result of its own,
-//! `[places, filters]`; another step adds them up.
+//! Images are divided among tasks, and if there are few images, places are, too. Each part of the
+//! images has a separate result `[places, filters]`. A separate operation adds them.
 
 use super::boxes::{Boxes, POSITIONS, Windows, with_room};
 use super::last::{Left, Right, SLAB, Term, WIDEST, is_depthwise, tiles};
@@ -16,38 +17,39 @@ use crate::plan::{Operand, Order};
 use anabranch_dsl::DType;
 use rayon::prelude::*;
 
-/// The gradient of a convolution with respect to its filters.
+/// The filter gradient of a convolution of channels-last tensors.
 #[derive(Clone, Debug)]
 pub(crate) struct ChannelsLastWeights {
     boxes: Boxes,
     batch: usize,
     grid: [usize; 3],
     filters: usize,
-    /// Whether each filter sees but the channel of its number.
+    /// Whether each filter applies only to the channel with its index.
     is_depthwise: bool,
-    /// Of each place the offset from a position.
+    /// The offset of each place from a position.
     places: Vec<u32>,
-    /// Into how many parts the images are divided, and places in a part.
+    /// Number of parts into which the images are divided. `rows` is the number of places per task.
     splits: usize,
     rows: usize,
 }
 
-/// Most elements of the partial results of all parts.
+/// Maximum number of elements of all partial results.
 const PARTIAL: usize = 1 << 21;
-/// Places in a part are a multiple of this.
+/// The number of places per task is a multiple of this.
 const GRAIN: usize = 24;
 
 impl ChannelsLastWeights {
-    /// For `x` in an order and `dy` in channels-last order; none if the other way suits it better.
+    /// Creates the kernel for `x` in the given layout and channels-last `dy`. Returns `None` if the
+    /// other method suits better.
     pub(crate) fn new(g: &Geometry, order: Order) -> Option<ChannelsLastWeights> {
         let (channels, filters) = (g.groups * g.channels, g.groups * g.filters);
         if filters < LANES {
             return None;
         }
-        // Channels of one filter each may be brought into the order of `dy`.
+        // For a depthwise convolution, `x` can be converted to the layout of `dy`.
         let is_depthwise = is_depthwise(g, Order::ChannelsLast)?;
         let phase = Phase::of_conv(g).pop()?;
-        // One channel lies in either order.
+        // A single channel has both layouts.
         let order = if channels == 1 { Order::ChannelsLast } else { order };
         let windows = Windows { grid: g.y, result: g.y, step: g.stride, taps: &phase.taps, has_rest: is_depthwise };
         let boxes = Boxes::new(windows, channels, g.x, order, g.batch, 1)?;
@@ -64,12 +66,12 @@ impl ChannelsLastWeights {
         self.batch * self.grid.iter().product::<usize>() * self.filters * self.places.len()
     }
 
-    /// Number of partial results, one behind the other, that [`run`](Self::run) writes.
+    /// Returns the number of contiguous partial results that [`run`](Self::run) writes.
     pub(crate) fn splits(&self) -> usize {
         self.splits
     }
 
-    /// The operands are `x` and `dy`, both dense.
+    /// Runs the kernel. The operands are `x` and `dy`, both dense.
     pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
         let x = operands[0].view();
         match x.dtype {
@@ -114,7 +116,7 @@ struct Run<'a, T> {
     all: &'a ChannelsLastWeights,
     x: &'a [T],
     dy: &'a [T],
-    /// `[places, filters]`
+    /// `[places, filters]`.
     out: &'a mut [T],
     images: std::ops::Range<usize>,
     places: &'a [u32],
@@ -162,7 +164,7 @@ impl<T: Lane> Task<T> for Run<'_, T> {
                         for (to, from) in panel.0.chunks_exact_mut(wide).zip(dy.chunks_exact(filters)) {
                             let from = &from[column..column + columns];
                             if columns == wide {
-                                // Calls of the system's copy would take longer.
+                                // Avoids the overhead of `memcpy` calls.
                                 let (to, from) = (to.as_chunks_mut::<4>().0, from.as_chunks::<4>().0);
                                 to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
                             } else {
@@ -174,8 +176,9 @@ impl<T: Lane> Task<T> for Run<'_, T> {
                         let mut row = 0;
                         while row < places.len() {
                             let from = &places[row..];
-                            // SAFETY: what windows meet is in the box, as was asserted; there is a row of the panel for each position, and one of
-                            // the result for each place. The processor has the instructions.
+                            // SAFETY: window elements are in the box, as asserted. The panel has a
+                            // row for each position, and the result has a row for each place. The
+                            // processor supports the instructions.
                             row += unsafe {
                                 let to = |r: usize| result.add((row + r) * filters + column);
                                 if all.is_depthwise {

@@ -1,21 +1,25 @@
-//! Convolutions and their gradients as products of matrices that are never made. There are two ways, and the shape decides:
+//! Convolutions and their gradients as implicit matrix products. The shape selects one of two
+//! methods:
 //!
-//! | operation | channels side by side | positions side by side |
+//! | operation | channels last | row-major |
 //! |---|---|---|
 //! | `conv` | [`ChannelsLast`]: windows of `x`, times filters | [`Gather`]: filters, times windows of `x` |
 //! | `conv_input_grad` | the same, windows of `y` and filters with channels first | the same |
 //! | `conv_weight_grad` | [`ChannelsLastWeights`]: windows of `x`, times `y` | [`Weights`]: `y`, times windows of `x` |
 //!
-//! With channels side by side (tensors are `[batch, .., channels]` in memory) vectors are along the channels of the result. Windows are
-//! read from the part of the source that they meet, which is copied but once ([`boxes`]). That is the way if there are enough channels
-//! to fill a vector, room for that part, and one group. Where each filter has one channel of its own the order follows the source.
+//! Channels-last tensors are `[batch, .., channels]` in memory, and vectors are along the channels
+//! of the result. Windows are read from a padded copy of the part of the source that they cover
+//! ([`boxes`]). This method requires enough channels to fill a vector, memory for that copy, and
+//! one group. For depthwise convolutions, the method follows the layout of the source.
 //!
-//! With positions side by side (tensors are `[batch, channels, ..]` in memory) vectors are along the positions. Blocks of windows are gathered
-//! into a small panel on the stack, and multiplied from there; few filters and small windows go without the panel. This is the way for
-//! groups, for few channels, and for lines of images that are too long for a box.
+//! Row-major tensors are `[batch, channels, ..]` in memory, and vectors are along the positions.
+//! Blocks of windows are gathered into a small panel on the stack and multiplied from there. Few
+//! filters with small windows need no panel. This method handles groups, few channels, and image
+//! lines too long for a box.
 //!
-//! One, two and three axes are all three, the first ones of extent 1. Work is split into parts whose sizes follow from the shapes, so
-//! results are the same bits for any number of threads. No part takes memory from the allocator, but for the boxes of a thread, once.
+//! Convolutions over one or two axes are extended to three by leading axes of extent 1. Work is
+//! divided into parts whose sizes depend only on the shapes, so results are bitwise identical for
+//! any number of threads. Nothing allocates, except for the boxes of a thread, once.
 
 mod boxes;
 mod gather;
@@ -31,21 +35,21 @@ pub(crate) use weights::Weights;
 
 use anabranch_dsl::ir::Attrs;
 
-/// Multiplications from which on work is split over threads.
+/// Minimum multiplications for several threads.
 const PARALLEL: usize = 1 << 18;
-/// Channels that fill a vector: fewer are not worth laying side by side.
+/// Minimum number of channels for the channels-last layout.
 pub(crate) const LANES: usize = 8;
-/// How many parts are enough to keep threads busy.
+/// Number of tasks that keeps threads busy.
 const PARTS: usize = 8;
 
-/// Shapes and attributes of a convolution, with three axes.
+/// Shapes and attributes of a convolution over three axes.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
     pub(crate) batch: usize,
     pub(crate) groups: usize,
-    /// Channels of `x` in a group.
+    /// Number of channels of `x` per group.
     pub(crate) channels: usize,
-    /// Filters in a group: channels of `y`.
+    /// Number of filters per group, which are channels of `y`.
     pub(crate) filters: usize,
     pub(crate) x: [usize; 3],
     pub(crate) y: [usize; 3],
@@ -56,7 +60,7 @@ pub(crate) struct Geometry {
     low: [usize; 3],
 }
 
-/// As three axes: those that are missing come first.
+/// Extends extents to three axes. Missing leading axes are `missing`.
 pub(super) fn three(extents: &[usize], missing: usize) -> [usize; 3] {
     let mut all = [missing; 3];
     all[3 - extents.len()..].copy_from_slice(extents);
@@ -64,7 +68,7 @@ pub(super) fn three(extents: &[usize], missing: usize) -> [usize; 3] {
 }
 
 impl Geometry {
-    /// Of a convolution of `x` with filters `w` that gives `y`.
+    /// Returns the geometry of a convolution of `x` with filters `w` to `y`.
     pub(crate) fn new(x: &[usize], w: &[usize], y: &[usize], attrs: &Attrs) -> Geometry {
         let groups = attrs.index("groups");
         let low: Vec<usize> = attrs.indices("padding").into_iter().step_by(2).collect();
@@ -82,12 +86,12 @@ impl Geometry {
         }
     }
 
-    /// Elements of a filter for one channel.
+    /// Returns the number of elements of a filter per channel.
     pub(crate) fn window(&self) -> usize {
         self.kernel.iter().product()
     }
 
-    /// For each element of the window the element of `x` that it meets at the first position.
+    /// Returns for each window element its offset in `x` at the first position.
     fn taps(&self) -> Vec<[isize; 3]> {
         let mut taps = Vec::with_capacity(self.window());
         for a in 0..self.kernel[0] {
@@ -102,7 +106,7 @@ impl Geometry {
     }
 }
 
-/// A piece of a line of a grid of positions, on which `g2` grows: `len` columns from `column` on.
+/// A segment of a line of a grid of positions, along the last axis: `len` columns from `column` on.
 #[derive(Clone, Copy, Debug, Default)]
 struct Piece {
     column: usize,
@@ -111,7 +115,8 @@ struct Piece {
     g: [usize; 3],
 }
 
-/// The pieces of lines that make up the columns `from..to` of the grids of several images, one behind the other.
+/// Iterator over the line segments of columns `from..to`, where the grids of several images are
+/// concatenated.
 struct Pieces {
     grid: [usize; 3],
     next: Piece,
@@ -154,14 +159,15 @@ impl Iterator for Pieces {
     }
 }
 
-/// Which part `lo..hi` of `len` elements, the first at `start` and the others `step` apart, lies inside of an axis.
+/// Returns the range `lo..hi` of `len` elements, beginning at `start` with stride `step`, that is
+/// inside an axis.
 #[inline(always)]
 pub(super) fn inside(start: isize, step: usize, len: usize, extent: usize) -> (usize, usize) {
     let before = (-start).max(0) as usize;
     let left = (extent as isize - start).max(0) as usize;
     let (lo, hi) = match step {
         1 => (before, left),
-        // A division takes as long as many elements.
+        // A division costs as much as several elements, so avoid it.
         2 => (before.div_ceil(2), left.div_ceil(2)),
         _ => (before.div_ceil(step), left.div_ceil(step)),
     };
@@ -169,7 +175,7 @@ pub(super) fn inside(start: isize, step: usize, len: usize, extent: usize) -> (u
     (lo.min(hi), hi)
 }
 
-/// The largest divisor of `n` up to `most`.
+/// Returns the largest divisor of `n` up to `most`.
 fn divisor(n: usize, most: usize) -> usize {
     (1..=most.min(n).max(1)).rev().find(|d| n.is_multiple_of(*d)).unwrap_or(1)
 }
@@ -189,11 +195,11 @@ mod tests {
     }
 
     fn numbers<T: Lane + From<i8>>(n: usize) -> Vec<T> {
-        // Small whole numbers: every order of sums gives the same.
+        // Small integers, for which every order of summation is exact.
         (0..n).map(|i| T::from((i * 7919 % 13) as i8 - 6)).collect()
     }
 
-    /// Every instruction set of this processor gives what the plainest one gives, for each kernel.
+    /// Compares all instruction sets of this processor, for each kernel.
     fn levels_agree<T: Lane + From<i8> + std::fmt::Debug>() {
         for (x, w, y, attrs) in [
             ([2, 3, 9, 23], [13, 3, 3, 3], [2, 13, 9, 23], attrs([1, 1], [1, 1, 1, 1], [1, 1], 1)),
@@ -227,14 +233,14 @@ mod tests {
         }
     }
 
-    /// What is `[batch, channels, ..]` as `[batch, .., channels]`.
+    /// Converts `[batch, channels, ..]` to `[batch, .., channels]`.
     fn last<T: Copy>(shape: [usize; 4], from: &[T]) -> Vec<T> {
         let plane = shape[2] * shape[3];
         let channels = |p: usize| (0..shape[1]).map(move |c| c * plane + p);
         (0..shape[0]).flat_map(|n| (0..plane).flat_map(channels).map(move |i| from[n * shape[1] * plane + i])).collect()
     }
 
-    /// The kernels for channels that lie side by side give the same, whichever way their source lies.
+    /// Compares the channels-last kernels with the given results, for each layout of the source.
     fn channels_last_agrees<T: Lane + From<i8> + std::fmt::Debug>(
         g: &Geometry,
         [x, y]: [[usize; 4]; 2],
@@ -277,7 +283,8 @@ mod tests {
         }
     }
 
-    /// The choice is by the shape: too few filters, groups and lines that are too long for a box are left to the other kernels.
+    /// The shape selects the method. Too few filters, groups, and lines too long for a box use the
+    /// row-major kernels.
     #[test]
     fn shapes_choose_a_method() {
         let attrs = |groups| attrs([1, 1], [1, 1, 1, 1], [1, 1], groups);

@@ -1,26 +1,26 @@
-//! Phases: the positions of a result whose windows have the same elements.
+//! Phases: sets of result positions whose windows have the same elements.
 //!
-//! In a convolution there is one phase. In its transpose with stride `s` the result falls apart into as many as there are remainders
-//! of positions by `s`.
+//! A convolution has one phase. A transposed convolution with stride `s` has one phase per
+//! remainder of positions modulo `s`.
 
 use super::Geometry;
 
-/// Positions whose windows have the same elements.
+/// A grid of result positions whose windows have the same elements.
 #[derive(Clone, Debug)]
 pub(super) struct Phase {
     pub(super) grid: [usize; 3],
-    /// How far positions lie apart in the source.
+    /// The stride of positions in the source.
     pub(super) step: [usize; 3],
     pub(super) taps: Vec<[isize; 3]>,
-    /// For each channel and tap the place in a row of the matrix of filters.
+    /// The index of each channel and tap in a row of the filter matrix.
     pub(super) places: Vec<usize>,
-    /// Where the positions lie in the result.
+    /// The first position in the result. `apart` is the stride of positions there.
     pub(super) first: [usize; 3],
     pub(super) apart: [usize; 3],
 }
 
 impl Phase {
-    /// The one of a convolution of `x` with filters `[groups * filters, channels, ..]`.
+    /// Returns the phase of a convolution of `x` with filters `[groups * filters, channels, ..]`.
     pub(super) fn of_conv(g: &Geometry) -> Vec<Phase> {
         vec![Phase {
             grid: g.y,
@@ -32,7 +32,8 @@ impl Phase {
         }]
     }
 
-    /// Those of the transpose, of `y` with filters `[groups * channels, filters, ..]`. The first has the largest grid.
+    /// Returns the phases of the transpose, applied to `y` with filters
+    /// `[groups * channels, filters, ..]`. The first has the largest grid.
     pub(super) fn of_transpose(g: &Geometry) -> Vec<Phase> {
         let mut phases = Vec::new();
         for a in 0..g.stride[0].min(g.x[0]) {
@@ -45,7 +46,9 @@ impl Phase {
         phases
     }
 
-    /// The positions `first + i * stride` of `x`, which position `i + (first - tap) / stride` of `y` has met with `tap`, if that is whole.
+    /// Returns the phase of the positions `first + i * stride` of `x`. A tap contributes if
+    /// `(first - tap) / stride` is integral: it then connects them to positions
+    /// `i + (first - tap) / stride` of `y`.
     fn of(g: &Geometry, first: [usize; 3]) -> Phase {
         let (mut taps, mut elements) = (Vec::new(), Vec::new());
         for (t, tap) in g.taps().into_iter().enumerate() {

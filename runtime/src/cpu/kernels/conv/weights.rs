@@ -1,10 +1,12 @@
 //! The gradient of a convolution with respect to its filters.
 //!
-//! For filters `o` and, for each channel and element of the window, places `k`, it is the sum over all positions of all images
-//! of `dy[o, p] * window[k, p]`. Both lie in memory with positions side by side, so vectors are along the positions: each sum of
-//! a block of filters and places has a vector of partial sums, which are added up at the end.
+//! For filter `o` and place `k` (a channel and a window element), it is the sum of
+//! `dy[o, p] * window[k, p]` over all positions of all images. Positions are contiguous in both, so
+//! vectors are along the positions. Each sum of a block of filters and places has a vector of
+//! partial sums, which are added at the end.
 //!
-//! Images are divided among parts, whose results are added by another step; filters are divided, too.
+//! Images are divided among tasks, whose results a separate operation adds. Filters are divided,
+//! too.
 
 use super::gather::{Lines, copy};
 use super::{Geometry, PARALLEL, PARTS, Pieces, divisor, inside};
@@ -14,28 +16,29 @@ use crate::plan::Operand;
 use anabranch_dsl::DType;
 use rayon::prelude::*;
 
-/// The gradient of a convolution with respect to its filters.
+/// The filter gradient of a convolution of row-major tensors.
 #[derive(Clone, Debug)]
 pub(crate) struct Weights {
     geometry: Geometry,
     taps: Vec<[isize; 3]>,
-    /// Filters in a part.
+    /// Number of filters per task.
     filters: usize,
-    /// Into how many parts the images are divided.
+    /// Number of parts into which the images are divided.
     splits: usize,
-    /// Whether positions of all images lie one behind the other for each filter: `dy` is `[filters, batch, ..]`.
+    /// Whether the positions of all images are contiguous for each filter: `dy` is
+    /// `[filters, batch, ..]`.
     merged: bool,
 }
 
-/// Filters and places in a block of sums, and positions in a block of windows.
+/// Numbers of filters and places per block of sums, and of positions per block of windows.
 const FILTERS: usize = 64;
 const PLACES: usize = 12;
 const POSITIONS: usize = 512;
-/// More lanes than any vector has.
+/// At least the number of lanes of any vector.
 const LANES: usize = 16;
-/// Most elements of the partial results of all parts.
+/// Maximum number of elements of all partial results.
 const PARTIAL: usize = 1 << 21;
-/// Positions of an image from which on images are not put one behind the other.
+/// Minimum number of positions of an image that is not concatenated with others.
 const LARGE: usize = 400;
 
 impl Weights {
@@ -55,17 +58,17 @@ impl Weights {
         g.batch * g.y.iter().product::<usize>() * g.groups * g.filters * g.channels * g.window()
     }
 
-    /// Number of partial results, one behind the other, that [`run`](Self::run) writes.
+    /// Returns the number of contiguous partial results that [`run`](Self::run) writes.
     pub(crate) fn splits(&self) -> usize {
         self.splits
     }
 
-    /// Whether `dy` is to have the filters first, and then the batch.
+    /// Returns whether `dy` must have the filters as first axis, before the batch.
     pub(crate) fn filters_first(&self) -> bool {
         self.merged
     }
 
-    /// The operands are `x` and `dy`, both dense.
+    /// Runs the kernel. The operands are `x` and `dy`, both dense.
     pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
         let (x, dy) = (operands[0].view(), operands[1].view());
         let level = Level::best();
@@ -108,18 +111,18 @@ struct Part<'a, T> {
     all: &'a Weights,
     x: &'a [T],
     dy: &'a [T],
-    /// `[filters, places]`
+    /// `[filters, places]`.
     out: &'a mut [T],
     images: std::ops::Range<usize>,
     /// The first filter.
     first: usize,
 }
 
-/// Columns of a row of a panel, with what is overwritten behind them.
+/// Number of columns of a panel row, including those overwritten after its end.
 const WIDTH: usize = POSITIONS + LANES;
 #[repr(align(64))]
 struct Panel<T>([T; PLACES * WIDTH]);
-/// For each filter the last positions of a block, which do not fill a vector.
+/// For each filter, the last positions of a block, which do not fill a vector.
 #[repr(align(64))]
 struct Rest<T>([T; FILTERS * LANES]);
 
@@ -132,7 +135,7 @@ impl<T: Lane> Task<T> for Part<'_, T> {
         let all_filters = g.groups * g.filters;
         let n = self.all.filters;
         let group = self.first / g.filters;
-        // SAFETY: the processor has the instructions, says the caller.
+        // SAFETY: the caller guarantees that the processor supports the instructions.
         let zero = unsafe { V::splat(T::default()) };
         let mut sums = [[zero; PLACES]; FILTERS];
         let mut panel = Panel([T::default(); PLACES * WIDTH]);
@@ -141,7 +144,7 @@ impl<T: Lane> Task<T> for Part<'_, T> {
         while k < places {
             let some = (places - k).min(PLACES);
             sums[..n].fill([zero; PLACES]);
-            // Images whose positions are taken together, and how far filters lie apart.
+            // Number of images processed together, and the stride between filters.
             let (step, apart) = if self.all.merged { (self.images.len().max(1), g.batch * plane) } else { (1, plane) };
             for image in self.images.clone().step_by(step) {
                 let columns = step * plane;
@@ -168,7 +171,7 @@ impl<T: Lane> Task<T> for Part<'_, T> {
     }
 }
 
-/// Rows of `n` elements that lie `apart`.
+/// Rows of `n` elements with stride `apart`.
 struct Rows<'a, T> {
     data: &'a [T],
     apart: usize,
@@ -178,7 +181,7 @@ struct Rows<'a, T> {
 /// Adds the products of `n` rows of `dy` and `some` rows of a panel.
 ///
 /// # Safety
-/// The processor has the instructions of `V`.
+/// The processor must support the instructions of `V`.
 #[inline(always)]
 unsafe fn add<V: Vector, const ROWS: usize>(
     sums: &mut [[V; PLACES]; FILTERS],
@@ -197,7 +200,7 @@ unsafe fn add<V: Vector, const ROWS: usize>(
     }
     let mut o = 0;
     while o < n {
-        // SAFETY: the processor has the instructions.
+        // SAFETY: the processor supports the instructions.
         o += unsafe {
             match n - o {
                 left if left >= 4 && ROWS >= 8 => tiles::<V, 4>(sums, o, some, dy, panel, rest),
@@ -208,7 +211,7 @@ unsafe fn add<V: Vector, const ROWS: usize>(
     }
 }
 
-/// The sums of `R` filters from `o` on; gives `R`.
+/// Adds the products of `R` filters from `o` on. Returns `R`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "registers are named by constant indices into several arrays")]
 unsafe fn tiles<V: Vector, const R: usize>(
@@ -223,8 +226,9 @@ unsafe fn tiles<V: Vector, const R: usize>(
     let full = dy.n - dy.n % V::N;
     assert!(dy.n <= POSITIONS && (o + R - 1) * dy.apart + dy.n <= dy.data.len() && o + R <= FILTERS);
     for k in (0..some).step_by(C) {
-        // SAFETY: the caller says that the processor has the instructions. Rows of `dy` end inside of its data, as was checked, and
-        // vectors end at `full`; the panel has `PLACES` rows of `WIDTH` elements, of which `full` and a vector more are read.
+        // SAFETY: the caller guarantees that the processor supports the instructions. Rows of `dy`
+        // end inside its data, as asserted, and vectors end at `full`. The panel has `PLACES` rows
+        // of `WIDTH` elements, of which `full` and one vector more are read.
         unsafe {
             let mut tile = [[V::splat(V::T::default()); C]; R];
             for r in 0..R {
@@ -267,8 +271,8 @@ unsafe fn tiles<V: Vector, const R: usize>(
 }
 
 impl<T: Lane> Part<'_, T> {
-    /// Fills a panel with what the windows at the columns `from..to` of images from `image` on meet, for places from `k` on; behind the
-    /// columns are zeros to the end of a vector.
+    /// Fills a panel with the window elements of the columns `from..to` of images from `image` on,
+    /// for places from `k` on. Pads each row with one vector of zeros.
     #[inline(always)]
     fn pack<V: Vector<T = T>>(
         &self,
@@ -293,8 +297,9 @@ impl<T: Lane> Part<'_, T> {
                 let channel = ((image + piece.image) * g.groups + group) * g.channels + channel;
                 let start = (channel * plane + line) as isize + at[2];
                 let lines = Lines { start, step: g.stride[2], apart: 0, n: 1, lo, hi, len: piece.len };
-                // SAFETY: elements `lo..hi` are in the axis, so in `x`. What is written behind a piece is overwritten by the next one,
-                // or by the zeros below. The caller's caller says that the processor has the instructions.
+                // SAFETY: elements `lo..hi` are inside the axis, and thus in `x`. Elements written
+                // after a segment are overwritten by the next one, or by the zeros below. The
+                // caller of `run` guarantees that the processor supports the instructions.
                 unsafe { copy::<V>(self.x, &lines, &mut row[piece.column..], 0) };
             }
             row[to - from..][..V::N].fill(T::default());

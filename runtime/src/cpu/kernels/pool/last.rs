@@ -1,17 +1,17 @@
-//! Pooling of tensors in channels-last order: `[batch, .., channels]`.
+//! Pooling of channels-last tensors: `[batch, .., channels]`.
 //!
-//! Each element of a window is a row of channels side by side. Some of them are done at a time, so few that what is found of them
-//! stays in registers while the window is gone through.
+//! Each element of a window is a row of contiguous channels. A few channels are processed at a
+//! time, so that their results stay in registers during the traversal of the window.
 
 #![allow(clippy::needless_range_loop, reason = "lanes of registers are named by an index into several arrays")]
 
 use super::{NOWHERE, Number, Pool, Pooling, take_larger};
 
-/// Channels that are done at a time, where there are so many.
+/// Numbers of channels processed together.
 const MANY: usize = 16;
 const SOME: usize = 8;
 
-/// An image while it is pooled, whose operands are as in [`Pool::run`].
+/// An image during pooling, with operands as in [`Pool::run`].
 pub(super) struct Image<'a, T> {
     pub(super) channels: usize,
     pub(super) first: &'a [T],
@@ -43,7 +43,7 @@ impl Pool {
         }
     }
 
-    /// Calls `f` with the place in the plane of each element of the window at a position, in order.
+    /// Calls `f` with the index in the plane of each element of the window at a position, in order.
     #[inline(always)]
     fn window_at(&self, g: [usize; 3], mut f: impl FnMut(usize)) {
         let range = |i: usize| {
@@ -62,7 +62,7 @@ impl Pool {
         }
     }
 
-    /// `N` channels of the position `g`, which is the `position`th one; gives `N`.
+    /// Computes `N` channels of position `g`, which has the index `position`. Returns `N`.
     #[inline(always)]
     fn at<T: Number, const N: usize>(
         &self,
@@ -132,7 +132,7 @@ impl Pool {
         N
     }
 
-    /// The maxima of some channels, and their places.
+    /// Returns the maxima of `N` channels, and their positions.
     #[inline(always)]
     fn maxima_at<T: Number, const N: usize>(
         &self,
@@ -155,13 +155,13 @@ impl Pool {
     }
 }
 
-/// Some channels.
+/// Returns `N` channels.
 #[inline(always)]
 fn read<T: Number, const N: usize>(x: &[T], start: usize) -> [T; N] {
     *x[start..].first_chunk().expect("the channels are there")
 }
 
-/// Overwrites some channels.
+/// Overwrites `N` channels.
 #[inline(always)]
 fn write<T: Number, const N: usize>(out: &mut [T], start: usize, channels: [T; N]) {
     *out[start..].first_chunk_mut().expect("the channels are there") = channels;

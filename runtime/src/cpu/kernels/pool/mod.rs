@@ -1,8 +1,9 @@
 //! Pooling: maxima and means of windows over the last axes, and their gradients.
 //!
-//! A line of positions is done in blocks: for each element of the window one pass over the block, which compiles to vector code.
-//! Maxima remember their places; gradients find these again, which costs less than to keep them. The planes before the
-//! last axes, or the images if channels lie behind them, are split over threads, in parts whose sizes follow from the shapes.
+//! A line of positions is computed in blocks, with one vectorized pass over the block per window
+//! element. Maxima track their positions. Gradients recompute these, which costs less than storing
+//! them. Work is divided among threads by planes of the leading axes, or by images for
+//! channels-last tensors, in parts whose sizes depend only on the shapes.
 
 mod last;
 
@@ -15,18 +16,18 @@ use anabranch_dsl::DType;
 use anabranch_dsl::ir::Attrs;
 use rayon::prelude::*;
 
-/// What is made of windows.
+/// The pooling function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pooling {
-    /// Their maxima.
+    /// The maximum of each window.
     Max,
-    /// The elements of the second operand at the places of the maxima of the first.
+    /// The elements of the second operand at the positions of the maxima of the first.
     Pick,
-    /// Adds the second operand at the places of the maxima of the first.
+    /// Adds the second operand at the positions of the maxima of the first.
     MaxGrad,
-    /// Their means.
+    /// The mean of each window.
     Mean,
-    /// Divides each element among those of its window.
+    /// Distributes each element equally over its window.
     MeanGrad,
 }
 
@@ -39,20 +40,20 @@ pub(crate) struct Pool {
     window: [usize; 3],
     stride: [usize; 3],
     low: [usize; 3],
-    /// Whether means count what lies beyond the edges.
+    /// Whether means include padding.
     count_padding: bool,
-    /// The channels, if they lie side by side.
+    /// The number of channels of a channels-last tensor.
     channels: Option<usize>,
 }
 
-/// Positions in a block.
+/// Number of positions per block.
 const BLOCK: usize = 64;
-/// Elements in a part, at least, if there are more of them.
+/// Minimum number of elements per task.
 const PART: usize = 1 << 14;
-/// The place of the maximum of a window of which nothing was seen.
+/// The position of the maximum of an empty window.
 const NOWHERE: u32 = u32::MAX;
 
-/// A type of elements whose maxima are looked for.
+/// An element type of pooling.
 trait Number: Lane {
     fn from_count(n: usize) -> Self;
     fn over(self, n: Self) -> Self;
@@ -68,7 +69,8 @@ macro_rules! numbers {
 numbers!(f32 f64);
 
 impl Pool {
-    /// `x` and `y` are the shapes of what is read by windows and of what has an element for each, whatever the order that they lie in.
+    /// Creates the kernel. `x` and `y` are the shapes of the tensors with one element per window
+    /// element and per window, whatever their layout.
     pub(crate) fn new(pooling: Pooling, x: &[usize], y: &[usize], order: Order, attrs: &Attrs) -> Pool {
         let window = attrs.indices("window");
         let first = x.len() - window.len();
@@ -85,7 +87,7 @@ impl Pool {
         }
     }
 
-    /// Whether places in a plane can be counted.
+    /// Returns whether positions in a plane fit in 32 bits.
     pub(crate) fn takes(x: &[usize]) -> bool {
         x.iter().product::<usize>() < NOWHERE as usize
     }
@@ -160,7 +162,7 @@ impl Pool {
         }
     }
 
-    /// Calls `f(first position among those of the plane, number of positions, first position)` for each block.
+    /// Calls `f(index of the first position, number of positions, first position)` for each block.
     #[inline(always)]
     fn blocks(&self, mut f: impl FnMut(usize, usize, [usize; 3])) {
         let mut at = 0;
@@ -175,8 +177,11 @@ impl Pool {
         }
     }
 
-    /// For the windows of `n` positions from `g` on, calls `f(place, first, end)` for each of their elements, in order: that of position
-    /// `i` in `first..end` lies `i` strides behind the place in the plane, and the other positions have none.
+    /// Calls `f(offset, first, end)` for each element of the windows of `n` positions from `g` on,
+    /// in order.
+    ///
+    /// For position `i` in `first..end`, the element is at `offset` plus `i` strides in the plane.
+    /// For other positions it is outside.
     #[inline(always)]
     fn elements(&self, g: [usize; 3], n: usize, mut f: impl FnMut(isize, usize, usize)) {
         let start: [isize; 3] = std::array::from_fn(|i| (g[i] * self.stride[i]) as isize - self.low[i] as isize);
@@ -197,7 +202,7 @@ impl Pool {
         }
     }
 
-    /// Calls `f(first position, maxima, their places)` for each block.
+    /// Calls `f(index of the first position, maxima, their positions)` for each block.
     #[inline(always)]
     fn maxima<T: Number>(&self, x: &[T], mut f: impl FnMut(usize, &[T], &[u32])) {
         let stride = self.stride[2];
@@ -213,7 +218,8 @@ impl Pool {
                     #[inline(always)]
                     |place, lo, hi| {
                         let from = (place + (lo * stride) as isize) as usize;
-                        // Behind the last position anything may be written: whole vectors are.
+                        // Elements after the last position may be overwritten, so write whole
+                        // vectors.
                         let whole = (lo + (hi - lo).next_multiple_of(8)).min(BLOCK);
                         let hi = if hi == n && from + (whole - lo - 1) * stride < x.len() { whole } else { hi };
                         let line = every(&x[from..], stride, &mut line[..hi - lo]);
@@ -228,7 +234,7 @@ impl Pool {
         );
     }
 
-    /// How many elements the mean of the window at a position is over.
+    /// Returns the divisor of the mean of a window.
     #[inline(always)]
     fn count<T: Number>(&self, g: [usize; 3]) -> T {
         let met = |i: usize| {
@@ -299,13 +305,13 @@ impl Pool {
     }
 }
 
-/// The element at a place, zero if it is nowhere.
+/// Returns the element at a position, or zero for [`NOWHERE`].
 #[inline(always)]
 fn picked<T: Number>(x: &[T], place: u32) -> T {
     if place == NOWHERE { T::default() } else { x[place as usize] }
 }
 
-/// Takes a number if it is larger than the best one, or the first, or the first `NaN`.
+/// Updates the maximum with a number that is larger, the first, or the first NaN.
 #[inline(always)]
 #[allow(clippy::eq_op, reason = "what differs from itself is no number, and this compares whole vectors")]
 fn take_larger<T: Number>(best: &mut T, place: &mut u32, x: T, at: u32) {
@@ -314,14 +320,14 @@ fn take_larger<T: Number>(best: &mut T, place: &mut u32, x: T, at: u32) {
     *place = if better { at } else { *place };
 }
 
-/// Elements that lie a stride apart, as many as there is room for: as they are, or one behind the other.
+/// Returns `room.len()` elements with a stride, in place or copied to `room`.
 #[inline(always)]
 fn every<'a, T: Number>(x: &'a [T], stride: usize, room: &'a mut [T]) -> &'a [T] {
     let n = room.len();
     match stride {
         1 => return &x[..n],
         2 => {
-            // Pairs compile to shuffles of whole vectors; of the last one there may be only the first half.
+            // Pairs compile to vector shuffles. The last pair may be incomplete.
             let (last, others) = room.split_last_mut().expect("there is something");
             others.iter_mut().zip(x.chunks_exact(2)).for_each(|(to, x)| *to = x[0]);
             *last = x[2 * (n - 1)];
