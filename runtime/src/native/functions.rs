@@ -1,7 +1,8 @@
-//! Functions of floats in native code.
+//! Inlined math functions in native code.
 //!
-//! These are the functions of `cpu::math`, operation by operation in the same order, on one number: so they give the same bits. A call
-//! would save and load everything that the loop holds in vector registers.
+//! These are the functions of `cpu::math`, with the same operations in the same order, on one
+//! number, so results are bitwise identical. A call would have to save and restore all vector
+//! registers of the loop.
 
 use crate::cpu::math::{Constants, FACTORIALS, Real};
 use anabranch_dsl::ops::{Prim, prim};
@@ -9,14 +10,14 @@ use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value, types};
 use cranelift_frontend::FunctionBuilder;
 
-/// Code for numbers of one type.
+/// A code emitter for numbers of one type.
 struct Emit<'a, 'b> {
     b: &'a mut FunctionBuilder<'b>,
     ty: Type,
     constants: Constants,
 }
 
-/// Emits a function of `x`, which is of type `ty`, if it is one of those here.
+/// Emits a function of `x`, which has type `ty`. Returns `None` for functions not defined here.
 pub(super) fn emit(b: &mut FunctionBuilder<'_>, op: Prim, ty: Type, x: Value) -> Option<Value> {
     let constants = if ty == types::F32 { f32::CONSTANTS } else { f64::CONSTANTS };
     let mut emit = Emit { b, ty, constants };
@@ -60,7 +61,7 @@ impl Emit<'_, '_> {
         self.b.ins().fdiv(a, b)
     }
 
-    /// The end instead of `x` if `x` is beyond it.
+    /// Limits `x` to `end`.
     fn limit(&mut self, x: Value, beyond: FloatCC, end: f64) -> Value {
         let end = self.number(end);
         let is_beyond = self.b.ins().fcmp(beyond, x, end);
@@ -71,7 +72,7 @@ impl Emit<'_, '_> {
         if self.ty == types::F32 { types::I32 } else { types::I64 }
     }
 
-    /// As `Split::split`.
+    /// Emits `Split::split`.
     fn split(&mut self, x: Value) -> (Value, Value) {
         let Constants { log2_e, ln2: [high, low], round, .. } = self.constants;
         let [log2_e, round, high, low] = [log2_e, round, high, low].map(|c| self.number(c));
@@ -86,14 +87,14 @@ impl Emit<'_, '_> {
         (int, self.sub(rest, low))
     }
 
-    /// `2^n`
+    /// Emits `2^n`.
     fn power(&mut self, n: Value) -> Value {
         let biased = self.b.ins().iadd_imm_s(n, self.constants.bias);
         let bits = self.b.ins().ishl_imm_u(biased, i64::from(self.constants.mantissa));
         self.b.ins().bitcast(self.ty, MemFlagsData::new(), bits)
     }
 
-    /// As `Split::series`.
+    /// Emits `Split::series`.
     fn series(&mut self, r: Value) -> Value {
         let square = self.mul(r, r);
         let pair = |emit: &mut Self, k: usize| {

@@ -1,13 +1,13 @@
-//! What native code calls.
+//! Functions that native code calls.
 
 use crate::cpu::stack::Stack;
 
 /// Calls a function of the interpreter on one register.
 ///
 /// # Safety
-/// `f` is a `fn(u64) -> u64`.
+/// `f` must be a `fn(u64) -> u64`.
 pub(super) unsafe extern "C" fn unary(f: *const (), a: u64) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let f = unsafe { std::mem::transmute::<*const (), fn(u64) -> u64>(f) };
     f(a)
 }
@@ -15,28 +15,28 @@ pub(super) unsafe extern "C" fn unary(f: *const (), a: u64) -> u64 {
 /// Calls a function of the interpreter on two registers.
 ///
 /// # Safety
-/// `f` is a `fn(u64, u64) -> u64`.
+/// `f` must be a `fn(u64, u64) -> u64`.
 pub(super) unsafe extern "C" fn binary(f: *const (), a: u64, b: u64) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let f = unsafe { std::mem::transmute::<*const (), fn(u64, u64) -> u64>(f) };
     f(a, b)
 }
 
-/// Pushes a number; gives whether there was memory for it.
+/// Pushes a number. Returns 1, or 0 if there is no memory for it.
 ///
 /// # Safety
-/// `stack` is a stack of numbers, and nothing else uses it.
+/// `stack` must be a stack of numbers that nothing else accesses.
 pub(super) unsafe extern "C" fn push(stack: *mut Stack, value: u64) -> u8 {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     u8::from(unsafe { &mut *stack }.push_number(value).is_ok())
 }
 
-/// Pops a number into `to`; gives whether there was one.
+/// Pops a number into `to`. Returns 1, or 0 if the stack is empty.
 ///
 /// # Safety
-/// `stack` is a stack of numbers, and nothing else uses it; `to` can be written.
+/// `stack` must be a stack of numbers that nothing else accesses, and `to` must be writable.
 pub(super) unsafe extern "C" fn pop(stack: *mut Stack, to: *mut u64) -> u8 {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let (stack, to) = unsafe { (&mut *stack, &mut *to) };
     match stack.pop_number() {
         Some(value) => {
@@ -50,27 +50,27 @@ pub(super) unsafe extern "C" fn pop(stack: *mut Stack, to: *mut u64) -> u8 {
 /// Empties a stack.
 ///
 /// # Safety
-/// Nothing else uses the stack.
+/// Nothing else may access the stack.
 pub(super) unsafe extern "C" fn clear(stack: *mut Stack) {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { &mut *stack }.clear();
 }
 
-/// Makes a stack one of zeros without end.
+/// Sets a stack to infinitely many zeros.
 ///
 /// # Safety
-/// Nothing else uses the stack.
+/// Nothing else may access the stack.
 pub(super) unsafe extern "C" fn zeros(stack: *mut Stack) {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { &mut *stack }.set_zeros();
 }
 
-/// Copies a stack, or takes its content; gives whether there was memory for the copy.
+/// Copies a stack, or moves its content. Returns 1, or 0 if there is no memory for the copy.
 ///
 /// # Safety
-/// The stacks are different, and nothing else uses them.
+/// The stacks must be different, and nothing else may access them.
 pub(super) unsafe extern "C" fn move_stack(dst: *mut Stack, src: *mut Stack, take: u8) -> u8 {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let (dst, src) = unsafe { (&mut *dst, &mut *src) };
     if take == 0 {
         return u8::from(dst.copy_from(src).is_ok());

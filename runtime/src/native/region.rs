@@ -1,19 +1,19 @@
-//! Which loops of a plan become native.
+//! Selection of the loops of a plan to compile.
 
 use super::WhyNot;
 use crate::plan::{Base, Instr, Operand, Out, Plan, Reg, StackId, StepId};
 use anabranch_dsl::{DType, Type};
 use std::ops::Range;
 
-/// A loop that becomes native, with all loops inside.
+/// A loop to compile, including nested loops.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "jit"), expect(dead_code, reason = "nothing is compiled"))]
 pub(super) struct Region {
     /// Its instructions.
     pub(super) code: Range<u32>,
-    /// The jump by which it is entered.
+    /// The jump that enters it.
     pub(super) enter: u32,
-    /// Where that one goes to.
+    /// The target of that jump.
     pub(super) entry: u32,
 }
 
@@ -82,7 +82,7 @@ fn is_of_numbers(plan: &Plan, s: StackId) -> bool {
     matches!(&plan.stacks[s.index()], Type::Stack(element) if element.rank() == 0)
 }
 
-/// The register that is pushed, with its type.
+/// Returns the pushed register with its type.
 pub(super) fn pushed(plan: &Plan, step: StepId) -> Option<(Reg, DType)> {
     match &plan.steps[step.index()].operands[..] {
         [Operand::View(v)] => match v.base {
@@ -93,7 +93,7 @@ pub(super) fn pushed(plan: &Plan, step: StepId) -> Option<(Reg, DType)> {
     }
 }
 
-/// The register that is popped to, with its type.
+/// Returns the register that receives the popped number, with its type.
 pub(super) fn popped(plan: &Plan, step: StepId) -> Option<(Reg, DType)> {
     match plan.steps[step.index()].out {
         Out::Reg(r, dtype) => Some((r, dtype)),

@@ -1,13 +1,14 @@
-//! From the instructions of a loop to the intermediate form of Cranelift.
+//! Translation of the instructions of a loop to the IR of Cranelift.
 //!
-//! Each register of the plan that the loop writes is a variable. Where all instructions of the loop take a register for one type,
-//! the variable is of that type; else it is the 64 bits, which are taken apart at each use. A move tells no type, and a
-//! register may hold an `f64` in one place and an `i32` in another: so a variable that is moved has 64 bits, and loses none.
-//! Registers are read when the function is entered and written when it is left.
+//! Each plan register used by the loop becomes a variable. If all instructions of the loop use the
+//! register with one type, the variable has that type. Otherwise it has 64 bits, which are
+//! converted at each use. A move has no type, and a register may hold an `f64` in one place and an
+//! `i32` in another, so a moved variable has 64 bits. Registers are loaded on entry and stored on
+//! exit.
 //!
-//! Each place at which a loop may be left hands all registers that were written to the end. Where that is too much, as in the gradient of a long body with
-//! many stacks, whose code would take a time that grows with the square of its length, registers stay in memory: they are read
-//! and written where they are used.
+//! Each exit passes all written registers to the end of the function. If that is too much,
+//! registers stay in memory and are loaded and stored at each use. An example is the gradient of a
+//! long loop body with many stacks, whose compile time would otherwise be quadratic.
 
 use super::region::{Region, popped, pushed};
 use super::{functions, host};
@@ -23,28 +24,28 @@ use cranelift_jit::JITModule;
 use cranelift_module::Module;
 use std::collections::{HashMap, HashSet};
 
-/// Where the register machine's functions are called.
+/// The state of the translation of one loop.
 struct Translation<'a> {
     plan: &'a Plan,
     region: &'a Region,
     b: FunctionBuilder<'a>,
     /// The type of each register that the loop uses.
     types: HashMap<Reg, Type>,
-    /// The variables of registers; none if these stay in memory.
+    /// The variable of each register, or `None` if registers stay in memory.
     vars: Option<HashMap<Reg, Variable>>,
-    /// Blocks of the instructions to which there are jumps.
+    /// The blocks of instructions that are jump targets.
     blocks: HashMap<u32, Block>,
-    /// Writes the registers back and returns its parameter.
+    /// The block that stores the registers and returns its parameter.
     exit: Block,
     regs: Value,
     stacks: Value,
     stop: Value,
 }
 
-/// The largest number of registers that a loop hands to its end, for all places together at which it may be left.
+/// Maximum number of registers passed to the end of the function, summed over all exits.
 const MAX_HANDED: usize = 1 << 12;
 
-/// Whether a loop may be left at an instruction.
+/// Returns whether the loop may be left at an instruction.
 fn may_leave(instr: &Instr) -> bool {
     use Instr::{Assert, Jump, Require, StackMove, StackPop, StackPush};
     matches!(
@@ -53,7 +54,7 @@ fn may_leave(instr: &Instr) -> bool {
     )
 }
 
-/// Fills the function of `context` with the code of a region.
+/// Generates the function of a region in `context`.
 pub(super) fn translate(
     plan: &Plan,
     region: &Region,
@@ -89,31 +90,31 @@ pub(super) fn translate(
     t.b.finalize(module.target_config());
 }
 
-/// Where a register lies, in bytes.
+/// Returns the byte offset of a register.
 fn place_of(r: Reg) -> i32 {
     i32::try_from(8 * r.index()).expect("there are fewer than 2^28 registers")
 }
 
-/// The type in which an element lies in a register of the machine.
+/// Returns the machine type of an element.
 fn machine_type(dtype: DType) -> Type {
     match dtype {
         DType::F32 => types::F32,
         DType::F64 => types::F64,
         DType::I32 | DType::U32 => types::I32,
-        // Only moved and cast, by the functions of the instructions.
+        // Half-precision elements are only moved and cast, by calls.
         DType::F16 | DType::BF16 => types::I16,
         DType::I64 => types::I64,
         DType::U8 | DType::Bool => types::I8,
     }
 }
 
-/// Registers that are moved to each other, in classes.
+/// Equivalence classes of registers that are moved to each other.
 struct Classes<'a> {
     plan: &'a Plan,
     parent: HashMap<Reg, Reg>,
-    /// The types that instructions ask of each class.
+    /// The types with which instructions use each class.
     asked: HashMap<Reg, Vec<Type>>,
-    /// Classes of registers that are moved.
+    /// The classes with moves.
     moved: HashSet<Reg>,
 }
 
@@ -139,7 +140,7 @@ impl Classes<'_> {
         }
     }
 
-    /// Notes that one is moved to the other.
+    /// Records a move between two registers.
     fn join(&mut self, a: Reg, b: Reg) {
         let variables: Vec<Reg> = [a, b].into_iter().filter(|&r| self.plan.constant(r).is_none()).collect();
         let [a, b] = match variables[..] {
@@ -166,7 +167,8 @@ impl Classes<'_> {
     }
 }
 
-/// The type of each register that a region uses: that of its elements if all instructions agree on it, else 64 bits.
+/// Returns the type of each register that a region uses: its element type if all instructions
+/// agree, else 64 bits.
 fn register_types(plan: &Plan, region: &Region) -> HashMap<Reg, Type> {
     let mut classes = Classes { plan, parent: HashMap::new(), asked: HashMap::new(), moved: HashSet::new() };
     let op = |i: u32| plan.ops[i as usize].map(|op| (machine_type(op.operand), machine_type(op.result)));
@@ -216,7 +218,7 @@ fn register_types(plan: &Plan, region: &Region) -> HashMap<Reg, Type> {
 }
 
 impl Translation<'_> {
-    /// Reads the registers and goes to the first instruction.
+    /// Loads the registers and jumps to the first instruction.
     fn enter(&mut self) {
         if self.vars.is_some() {
             let mut used: Vec<Reg> = self.types.keys().copied().collect();
@@ -247,7 +249,7 @@ impl Translation<'_> {
         self.b.ins().jump(entry, &[]);
     }
 
-    /// Writes the registers back.
+    /// Stores the registers and returns.
     fn leave(&mut self) {
         if !self.is_filled() {
             let end = self.region.code.end;
@@ -264,7 +266,7 @@ impl Translation<'_> {
         self.b.ins().return_(&[next]);
     }
 
-    /// The registers that the loop writes, in order.
+    /// Returns the registers that the loop writes, in order.
     fn written(&self) -> Vec<Reg> {
         let mut written: Vec<Reg> = self.region.code.clone().filter_map(|i| self.written_by(i)).collect();
         written.sort_unstable();
@@ -272,12 +274,12 @@ impl Translation<'_> {
         written
     }
 
-    /// The 64 bits of a register in memory.
+    /// Loads the 64 bits of a register.
     fn load(&mut self, r: Reg) -> Value {
         self.b.ins().load(types::I64, MemFlagsData::trusted(), self.regs, place_of(r))
     }
 
-    /// Writes an element to a register in memory.
+    /// Stores an element to a register.
     fn store(&mut self, r: Reg, value: Value) {
         let bits = self.bits_of(value);
         self.b.ins().store(MemFlagsData::trusted(), bits, self.regs, place_of(r));
@@ -300,7 +302,7 @@ impl Translation<'_> {
         })
     }
 
-    /// Leaves the function; instruction `next` comes next.
+    /// Leaves the function and continues at instruction `next`.
     fn exit_at(&mut self, next: u32) {
         let next = self.b.ins().iconst(types::I32, i64::from(next));
         self.b.ins().jump(self.exit, &[BlockArg::Value(next)]);
@@ -308,7 +310,7 @@ impl Translation<'_> {
 
     // Elements.
 
-    /// An element of the 64 bits of a register.
+    /// Extracts an element from the 64 bits of a register.
     fn element_of(&mut self, bits: Value, ty: Type) -> Value {
         match ty {
             types::I64 => bits,
@@ -321,7 +323,7 @@ impl Translation<'_> {
         }
     }
 
-    /// The 64 bits of a register with an element.
+    /// Extends an element to the 64 bits of a register.
     fn bits_of(&mut self, value: Value) -> Value {
         match self.b.func.dfg.value_type(value) {
             types::I64 => value,
@@ -376,7 +378,7 @@ impl Translation<'_> {
             }
             self.b.switch_to_block(block);
         } else if self.is_filled() {
-            // Nothing comes here.
+            // Unreachable code.
             return;
         }
         let op = self.plan.ops[i as usize];
@@ -406,7 +408,7 @@ impl Translation<'_> {
                 self.set(dst, value);
             }
             Instr::Require { a, step, .. } => {
-                // What is required of a number is that it is not zero.
+                // The only requirement on a number is that it is not zero.
                 let value = self.get(a, machine_type(self.plan.steps[step.index()].operands[1].view().dtype));
                 self.unless_exit(value, i);
             }
@@ -459,7 +461,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Jumps if a condition is `when`. On the way back it looks at the stop flag.
+    /// Jumps if a condition is `when`. Backward jumps check the stop flag.
     fn jump_if(&mut self, cond: Value, when: bool, to: u32, i: u32) {
         let (taken, next) = (self.b.create_block(), self.b.create_block());
         let (yes, no) = if when { (taken, next) } else { (next, taken) };
@@ -474,7 +476,7 @@ impl Translation<'_> {
         self.b.switch_to_block(next);
     }
 
-    /// Goes on if a condition holds; else leaves the function before instruction `i`.
+    /// Continues if a condition holds, otherwise leaves the function before instruction `i`.
     fn unless_exit(&mut self, cond: Value, i: u32) {
         let (next, leave) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(cond, next, &[], leave, &[]);
@@ -486,20 +488,21 @@ impl Translation<'_> {
 
     // Stacks.
 
-    /// A field of a stack: its value, and where it is.
+    /// Returns the value and the offset of a field of a stack.
     fn field(&mut self, stack: Value, offset: usize) -> (Value, i32) {
         let offset = i32::try_from(offset).expect("a stack is small");
         (self.b.ins().load(types::I64, MemFlagsData::trusted(), stack, offset), offset)
     }
 
-    /// Where element `i` of a stack is.
+    /// Returns the address of element `i` of a stack.
     fn element_at(&mut self, stack: Value, i: Value, dtype: DType) -> Value {
         let (address, _) = self.field(stack, Stack::ADDRESS);
         let offset = self.b.ins().imul_imm_s(i, dtype.size() as i64);
         self.b.ins().iadd(address, offset)
     }
 
-    /// Pushes a number: by itself if there is room. If there is no memory for more, instruction `i` fails.
+    /// Pushes a number, inline if capacity suffices, otherwise by a call. If memory is
+    /// insufficient, leaves at instruction `i`.
     fn push(&mut self, stack: StackId, value: Value, dtype: DType, i: u32) {
         let stack = self.stack(stack);
         let (fast, slow, next) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
@@ -524,7 +527,8 @@ impl Translation<'_> {
         self.b.switch_to_block(next);
     }
 
-    /// Pops a number: by itself if there is one. If there is none, instruction `i` fails, or there are zeros below.
+    /// Pops a number, inline if there is one. Otherwise a call handles shared elements and zeros
+    /// below, or leaves at instruction `i` if the stack is empty.
     fn pop(&mut self, stack: StackId, r: Reg, dtype: DType, i: u32) -> Value {
         let (stack, ty) = (self.stack(stack), machine_type(dtype));
         let (fast, slow, next) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
@@ -534,7 +538,7 @@ impl Translation<'_> {
 
         self.b.set_cold_block(slow);
         self.b.switch_to_block(slow);
-        // The register itself is where the number goes; it is read from there.
+        // The call stores the number in the register in memory, from which it is loaded.
         let at = i64::try_from(8 * r.index()).expect("a register has an address");
         let to = self.b.ins().iadd_imm_s(self.regs, at);
         let found = self.call_with(host::pop as *const (), &[stack, to], Some(types::I8));
@@ -566,7 +570,7 @@ impl Translation<'_> {
         self.call_with(function, &args, None);
     }
 
-    /// Calls a function on constants and the bits of registers; its result is that of a register.
+    /// Calls a function on constants and the bits of registers. The result is an element.
     fn call(&mut self, function: *const (), constants: &[i64], bits: &[Value], result: DType) -> Value {
         let mut args: Vec<Value> = constants.iter().map(|&c| self.b.ins().iconst(types::I64, c)).collect();
         args.extend(bits);
@@ -588,7 +592,7 @@ impl Translation<'_> {
         self.b.import_signature(signature)
     }
 
-    // Operations. What is not here is called.
+    // Operations. Those not defined here are called.
 
     fn unary(&mut self, op: ScalarOp, x: Value) -> Option<Value> {
         let (ty, d) = (machine_type(op.operand), op.operand);
@@ -643,7 +647,7 @@ impl Translation<'_> {
             (false, false) if unsigned(from) => b.ins().uextend(r, x),
             (false, false) => b.ins().sextend(r, x),
             (false, true) => {
-                // All integers of fewer bits are integers of 64.
+                // All narrower integers fit in 64 signed bits.
                 let wide = match (a, unsigned(from)) {
                     (types::I64, _) => x,
                     (_, true) => b.ins().uextend(types::I64, x),
@@ -693,7 +697,8 @@ impl Translation<'_> {
             (prim::MUL, true) => b.ins().fmul(x, y),
             (prim::DIV, true) => b.ins().fdiv(x, y),
             (prim::MAXIMUM | prim::MINIMUM, true) => {
-                // As in the interpreter: the first one if it is NaN or larger, or smaller.
+                // As in the interpreter: the first operand if it is NaN, or larger or smaller,
+                // respectively.
                 let cc = if op.op == prim::MAXIMUM { FloatCC::GreaterThan } else { FloatCC::LessThan };
                 let (nan, beyond) = (b.ins().fcmp(FloatCC::Unordered, x, x), b.ins().fcmp(cc, x, y));
                 let first = b.ins().bor(nan, beyond);
@@ -716,11 +721,11 @@ impl Translation<'_> {
                     b.ins().umin(x, y)
                 }
             }
-            // The divisor was checked not to be zero.
+            // The divisor was checked to be nonzero.
             (prim::DIV, false) if !signed => b.ins().udiv(x, y),
             (prim::REM, false) if !signed => b.ins().urem(x, y),
             (prim::DIV | prim::REM, false) => {
-                // The smallest number divided by -1 traps, so -1 is taken out.
+                // Dividing the smallest number by -1 would trap, so handle -1 separately.
                 let minus_one = b.ins().icmp_imm_s(IntCC::Equal, y, -1);
                 let one = b.ins().iconst(machine_type(op.operand), 1);
                 let divisor = b.ins().select(minus_one, one, y);
@@ -729,7 +734,7 @@ impl Translation<'_> {
                     let negated = b.ins().ineg(x);
                     b.ins().select(minus_one, negated, quotient)
                 } else {
-                    // Nothing is left of a division by 1.
+                    // The remainder of a division by 1 is 0, as for -1.
                     b.ins().srem(x, divisor)
                 }
             }
