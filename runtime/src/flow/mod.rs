@@ -108,9 +108,10 @@ pub(crate) enum FlowOp {
     /// `(predicate)`: chooses between the body and the exits of a loop. If the predicate is true,
     /// the next iteration also begins.
     LoopSwitch { body: BlockId, exits: BlockId },
-    /// `(value) -> value`: forwards the one input that arrives. In a conditional it comes from the
-    /// taken branch. In a loop it comes from outside in the first iteration and from the previous
-    /// iteration afterwards.
+    /// `(value) -> value`: forwards the one input that arrives.
+    ///
+    /// In a conditional it comes from the taken branch. In a loop it comes from outside in the
+    /// first iteration and from the previous iteration afterwards.
     Merge,
     /// `(value) -> value`: passes a value that a branch yields to the merge.
     Yield,

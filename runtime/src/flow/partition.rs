@@ -548,8 +548,9 @@ impl<'g> Cut<'g> {
     }
 
     /// Returns the level of each node of a region: how often a value on a path to it has changed
-    /// subgraph, passed through a lowered construct or an effect, or been sent. A send is thus not
-    /// delayed by local users of the value.
+    /// subgraph, passed through a lowered construct or an effect, or been sent.
+    ///
+    /// A send is thus not delayed by local users of the value.
     fn levels(&self, region: Region, awaited: &BTreeSet<Value>) -> HashMap<Node, u32> {
         let graph = self.graph;
         let mut levels: HashMap<Node, u32> = HashMap::new();

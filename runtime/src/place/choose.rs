@@ -430,6 +430,7 @@ struct Merging<'a> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pair {
     /// The squared transfer time between the clusters, divided by the product of their weights.
+    ///
     /// Light clusters are merged first, and none absorbs all others (the rating of Holtgrewe,
     /// Sanders and Schulz, "Engineering a scalable high quality graph partitioner", 2010).
     urgency: f64,

@@ -134,7 +134,8 @@ pub(crate) fn place_at_random(graph: &Graph, n_devices: usize, seed: u64) -> Pla
     assert!(n_devices > 0, "a session has a device");
     let groups = Groups::new(graph);
     let device = |i: usize| {
-        // SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+        // SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+        // 2014).
         let mut z = seed.wrapping_add((i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

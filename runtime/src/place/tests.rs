@@ -450,7 +450,8 @@ fn random_graphs_are_placed_by_the_laws() {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     for case in 0..cases {
         let mut byte = || {
-            // xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016).
+            // xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators,
+            // scrambled", 2016).
             state ^= state >> 12;
             state ^= state << 25;
             state ^= state >> 27;

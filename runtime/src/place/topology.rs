@@ -62,9 +62,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The link between CPU devices of one process. Values are passed by reference and read from
-    /// shared memory or the cache of another core. The latency is that of a channel to a sleeping
-    /// thread.
+    /// The link between CPU devices of one process.
+    ///
+    /// Values are passed by reference and read from shared memory or the cache of another core. The
+    /// latency is that of a channel to a sleeping thread.
     pub(crate) const LOCAL: Link = Link { bandwidth: 10e9, latency: 10e-6 };
 }
 

@@ -275,16 +275,19 @@ pub(crate) struct Plan {
     pub(crate) constants: Vec<HostTensor>,
     pub(crate) inputs: Vec<TensorType>,
     pub(crate) outputs: Vec<(Operand, TensorType)>,
-    /// Number of outputs that are stacks or lists. Inputs and outputs of a whole graph are tensors;
-    /// those of a subgraph may be stacks. Stack inputs are passed separately, with an unused tensor
-    /// in their place. Stack outputs are returned separately from the others.
+    /// Number of outputs that are stacks or lists.
+    ///
+    /// Inputs and outputs of a whole graph are tensors; those of a subgraph may be stacks. Stack
+    /// inputs are passed separately, with an unused tensor in their place. Stack outputs are
+    /// returned separately from the others.
     pub(crate) n_stack_outputs: usize,
     /// In-place updates of variables, in order. They run before `assigns`.
     pub(crate) updates: Vec<Update>,
     pub(crate) assigns: Vec<Assign>,
     /// The tensor operations whose last operand is added to the variable given as the first
-    /// operand, after all instructions have run, in this order. Their other operands are not in
-    /// variables.
+    /// operand, after all instructions have run, in this order.
+    ///
+    /// Their other operands are not in variables.
     pub(crate) additions: Vec<StepId>,
     /// The name of the graph.
     pub(crate) name: String,

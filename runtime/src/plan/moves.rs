@@ -15,9 +15,10 @@ pub(crate) enum Ordered {
     Do(usize),
 }
 
-/// Returns a sequence for moves given as pairs of destination and source. `None` is a source that
-/// no move overwrites. Destinations are distinct. A source equal to its destination is read while
-/// it is overwritten, so it is saved.
+/// Returns a sequence for moves given as pairs of destination and source.
+///
+/// `None` is a source that no move overwrites. Destinations are distinct. A source equal to its
+/// destination is read while it is overwritten, so it is saved.
 pub(crate) fn in_order<S: Copy + Eq + Hash>(moves: &[(S, Option<S>)]) -> Vec<Ordered> {
     let by_destination: HashMap<S, usize> = moves.iter().enumerate().map(|(i, m)| (m.0, i)).collect();
     // For each pending move with an unsaved source: the move that overwrites its source.

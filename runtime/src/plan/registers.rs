@@ -5,6 +5,7 @@ use crate::cpu::element::Cell;
 use anabranch_dsl::interp::StopFlag;
 
 /// Runs from instruction `pc` as long as instructions access only registers and do not fail.
+///
 /// Returns the index of the first instruction that it cannot execute, or the end. If the run is to
 /// stop, that is a taken conditional jump: every loop iteration ends with one.
 #[inline(never)]

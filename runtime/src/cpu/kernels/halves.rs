@@ -1,5 +1,7 @@
-//! Conversions from and to half-precision floats, the only functions on them. All arithmetic is in
-//! `f32`, between conversions that [`widen`](anabranch_dsl::passes::widen) inserts into the graph.
+//! Conversions from and to half-precision floats, the only functions on them.
+//!
+//! All arithmetic is in `f32`, between conversions that [`widen`](anabranch_dsl::passes::widen)
+//! inserts into the graph.
 //!
 //! `f16` uses the conversions of the crate `half`, which use hardware instructions where available
 //! (F16C, NEON). `bf16` is the upper half of an `f32`, so loops that shift and round bits suffice.

@@ -118,8 +118,8 @@ impl Softmax {
         let shift = shift(fold::<T>(x, T::LOWEST, |max, x| if x > max { x } else { max }));
         match self.normal {
             Normal::Softmax => {
-                // The sum is between 1 and `n`, or NaN, so its reciprocal is exact to half a unit in
-                // the last place.
+                // The sum is between 1 and `n`, or NaN, so its reciprocal is exact to half a unit
+                // in the last place.
                 let by = T::ONE.over(exponentials(x, shift, |i, group| y[i..i + group.len()].copy_from_slice(group)));
                 y.iter_mut().for_each(|y| *y = y.times(by));
             }

@@ -77,9 +77,10 @@ pub(super) fn assigned_later(graph: &Graph) -> Vec<bool> {
 }
 
 impl Product {
-    /// Returns whether the operations of an expression can and should be the epilogue. In a loop, a
-    /// small result stays in the L1 cache anyway, and a separate operation can update a loop
-    /// variable in place.
+    /// Returns whether the operations of an expression can and should be the epilogue.
+    ///
+    /// In a loop, a small result stays in the L1 cache anyway, and a separate operation can update
+    /// a loop variable in place.
     pub(super) fn ends_in(&self, expr: &Expr, in_loop: bool) -> bool {
         let is_sum = matches!(&expr.ops[..], [op] if op.op == prim::ADD);
         // Random numbers are indexed in row-major order.

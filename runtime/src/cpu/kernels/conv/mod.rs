@@ -1,5 +1,6 @@
-//! Convolutions and their gradients as implicit matrix products. The shape selects one of two
-//! methods:
+//! Convolutions and their gradients as implicit matrix products.
+//!
+//! The shape selects one of two methods:
 //!
 //! | operation | channels last | row-major |
 //! |---|---|---|

@@ -46,9 +46,10 @@ impl Phase {
         phases
     }
 
-    /// Returns the phase of the positions `first + i * stride` of `x`. A tap contributes if
-    /// `(first - tap) / stride` is integral: it then connects them to positions
-    /// `i + (first - tap) / stride` of `y`.
+    /// Returns the phase of the positions `first + i * stride` of `x`.
+    ///
+    /// A tap contributes if `(first - tap) / stride` is integral: it then connects them to
+    /// positions `i + (first - tap) / stride` of `y`.
     fn of(g: &Geometry, first: [usize; 3]) -> Phase {
         let (mut taps, mut elements) = (Vec::new(), Vec::new());
         for (t, tap) in g.taps().into_iter().enumerate() {
