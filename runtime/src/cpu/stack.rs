@@ -196,7 +196,7 @@ impl Stack {
         }
     }
 
-    /// Adds an uninitialized element and returns its bytes.
+    /// Adds an element of unspecified content and returns its bytes.
     fn grow(&mut self) -> Result<&mut [u8], NoMemory> {
         let (start, n) = (self.used(), self.element_bytes());
         self.reserve((start + n).div_ceil(8))?;

@@ -253,8 +253,8 @@ impl CpuKernel {
         };
         let program = Arc::new(program);
         let mut plans = lock();
-        // Any entry may go: for recurring shapes, evicting the oldest would always evict the next
-        // one needed.
+        // Evict an arbitrary entry. If shapes recur in a cycle, evicting the least recently used
+        // one would always evict the next one needed.
         if plans.len() >= MAX_PLANS
             && let Some(other) = plans.keys().next().cloned()
         {

@@ -389,8 +389,8 @@ fn overwritten(step: &Step) -> impl Iterator<Item = &View> {
     views.chain(addend)
 }
 
-/// Returns the last item of the outermost loop that starts after item `start` and contains the read
-/// at `p`. Such loops read the value again.
+/// Returns the last item of the outermost loop around `p` that begins at or after item `start`, or
+/// `p` if there is none. Such a loop reads again at `p` in its next iteration.
 fn until_in(draft: &Draft, start: u32, p: u32) -> u32 {
     let mut until = p;
     let mut at = draft.item_loops[p as usize];
