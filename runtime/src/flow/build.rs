@@ -1,5 +1,5 @@
 //! Construction of the nodes of each subgraph, the last phase of the
-//! [partitioner](super::partition).
+//! [partitioner](mod@super::partition).
 //!
 //! First creates all nodes with the values that they use, then the sends and receives. Then looks
 //! up which node provides each value in each place, and finally numbers frames, blocks and nodes.
