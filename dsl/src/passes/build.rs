@@ -1,10 +1,10 @@
-//! New nodes: what passes that make some share.
+//! Helpers for passes that add nodes.
 
 use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, Value};
 use crate::ops::Prim;
 use crate::{Graph, Type};
 
-/// Where a new node goes.
+/// An insertion point for a new node.
 #[derive(Clone, Copy)]
 pub(super) enum At {
     Before(Node),
@@ -12,12 +12,12 @@ pub(super) enum At {
     End(Region),
 }
 
-/// Adds an operation of the table, which cannot fail for these operands; gives its result.
+/// Adds a primitive operation that cannot fail for these operands. Returns its result.
 pub(super) fn add(g: &mut Graph, at: At, op: Prim, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
     add_node(g, at, Op::Prim(op, attrs), operands, origin)
 }
 
-/// Adds a node of one result; gives it.
+/// Adds a node with one result. Returns the result.
 pub(super) fn add_node(g: &mut Graph, at: At, op: Op, operands: &[Value], origin: Origin) -> Value {
     let region = match at {
         At::Before(node) => g.node(node).region,
@@ -33,7 +33,7 @@ pub(super) fn add_node(g: &mut Graph, at: At, op: Op, operands: &[Value], origin
     result
 }
 
-/// The extents of a matrix of floats.
+/// Returns the extents of a matrix of floats.
 pub(super) fn matrix(ty: &Type) -> Option<[usize; 2]> {
     let ty = ty.as_tensor().filter(|ty| ty.dtype.is_float())?;
     ty.shape.known()?.try_into().ok()
@@ -58,7 +58,7 @@ pub(super) fn first_axis(size: Option<usize>) -> Attrs {
     }
 }
 
-/// `n` columns of a matrix, from `start` on.
+/// Returns the attributes of a slice of `n` columns of a matrix, from `start` on.
 pub(super) fn columns(start: usize, n: usize) -> Attrs {
     let int = |n: usize| Attr::Int(n as i64);
     along(1).with("start", int(start)).with("end", int(start + n)).with("step", Attr::Int(1))

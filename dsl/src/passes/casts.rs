@@ -1,4 +1,4 @@
-//! Conversions from and to 16-bit floats: out of loops, and around what computes with them.
+//! Conversions to and from 16-bit floats: hoisting and widening.
 
 use super::{Pass, captured};
 use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, Replacements, Value, ValueDef};
@@ -6,12 +6,14 @@ use crate::ops::{converted, prim, widened_attrs};
 use crate::{DType, Graph, On, TensorType, Type};
 use std::collections::HashMap;
 
-/// Converts what a loop captures before the loop, not in each iteration, if it is converted from or to a 16-bit float.
+/// Hoists conversions of captured values to or from a 16-bit float out of loops.
 ///
-/// A conversion cannot fail, so it may run before a loop without iterations. Parameters in `f32` that a loop computes with as `bf16` are
-/// so converted once, and products with them are such as [`Products`](super::Products) may take out.
+/// A conversion cannot fail, so it may run before a loop that has no iterations. For example, `f32`
+/// parameters that a loop uses as `bf16` are converted once, and [`Products`](super::Products) can
+/// then hoist matmuls with them.
 ///
-/// Before: verified. After: verified, and no loop converts from or to a 16-bit float what it captures.
+/// Before: verified. After: verified, and no loop converts a captured value to or from a 16-bit
+/// float.
 #[derive(Clone, Copy, Debug)]
 pub struct Casts;
 
@@ -25,15 +27,17 @@ impl Pass for Casts {
     }
 }
 
-/// Makes of each operation that computes with 16-bit floats the same one on `f32`, between conversions: what it means (see
-/// [`halves`](crate::halves)), as nodes. So an engine needs no other function of 16-bit floats than conversions, and what it does in one
-/// pass over memory rounds where the operations did.
+/// Rewrites each operation on 16-bit floats to the same operation on `f32` between conversions.
 ///
-/// A value is converted once in its region, and one that a loop captures before the loop, like [`Casts`] does it. Errors of
-/// operations name types as they are after this.
+/// This spells out the semantics of 16-bit floats (see [`halves`](crate::halves)) as nodes. An
+/// engine then needs no functions on 16-bit floats except conversions, and fused operations round
+/// exactly where the separate operations did.
 ///
-/// Before: verified. After: verified, and 16-bit floats are only moved and converted, but for sums of stacks and of elements of
-/// lists.
+/// A value is converted once in its region. Conversions of captured values are hoisted, as in
+/// [`Casts`]. Errors of operations name the types after widening.
+///
+/// Before: verified. After: verified, and 16-bit floats are only moved and converted, except in
+/// sums of stacks and of list elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Widen;
 
@@ -49,12 +53,12 @@ impl Pass for Widen {
 
 struct Rewrite<'g> {
     graph: &'g mut Graph,
-    /// Whether operations are widened; conversions go out of loops in any case.
+    /// Whether operations are widened. Conversions are hoisted in either case.
     widen: bool,
-    /// Conversions that were made, each for the devices that the one it is made for may be on.
+    /// The conversions made so far, by operand, element type and device constraint.
     converted: HashMap<(Value, DType, Option<On>), Value>,
     replaced: Replacements,
-    /// The regions around the present node, outermost first, with their nodes so far.
+    /// The regions around the current node, outermost first, with the nodes kept so far.
     open: Vec<(Region, Vec<Node>)>,
     changed: bool,
 }
@@ -90,7 +94,7 @@ impl Rewrite<'_> {
         self.replaced.apply(&mut data.yields);
     }
 
-    /// Puts a node behind those of an open region.
+    /// Appends a node to an open region.
     fn keep(&mut self, region: Region, node: Node) {
         let open = self.open.iter_mut().rev().find(|(r, _)| *r == region);
         open.expect("values are used in their region or, through captures, inside of it").1.push(node);
@@ -100,7 +104,7 @@ impl Rewrite<'_> {
         self.graph.ty(v).element().dtype
     }
 
-    /// Changes a node; gives whether it is still needed.
+    /// Rewrites a node. Returns whether it is still needed.
     fn stays(&mut self, node: Node) -> bool {
         let data = self.graph.node(node);
         let Op::Prim(def, attrs) = data.op.clone() else { return true };
@@ -143,7 +147,7 @@ impl Rewrite<'_> {
         TensorType { dtype, shape: self.graph.ty(v).element().shape.clone() }.into()
     }
 
-    /// What a value is outside of its region, and the node whose region that is.
+    /// Returns the value that a parameter captures and the node that owns the region.
     fn outside(&self, v: Value) -> Option<(Value, Node)> {
         let ValueDef::Param(region, i) = self.graph.value(v).def else { return None };
         let outer = captured(self.graph, region, i as usize)?;
@@ -152,7 +156,7 @@ impl Rewrite<'_> {
         (passes && self.graph.ty(outer) == self.graph.ty(v)).then_some((outer, owner))
     }
 
-    /// Whether a value is one that a loop around captures.
+    /// Whether a value is captured by an enclosing loop.
     fn is_of_loop(&self, mut v: Value) -> bool {
         while let Some((outer, owner)) = self.outside(v) {
             if matches!(self.graph.node(owner).op, Op::While { .. }) {
@@ -163,7 +167,9 @@ impl Rewrite<'_> {
         false
     }
 
-    /// A value as another type, in the same region: a conversion in the outermost region of which it is the value in each iteration.
+    /// Returns a value converted to another type, in the same region.
+    ///
+    /// The conversion is made in the outermost region in which the value is available.
     fn converted(&mut self, v: Value, dtype: DType, origin: Origin) -> Value {
         if let Some(&done) = self.converted.get(&(v, dtype, origin.on)) {
             return done;
@@ -179,8 +185,10 @@ impl Rewrite<'_> {
         made
     }
 
-    /// Gives the regions of a node one more capture, which is in all of them the conversion of what `v` is in one; gives the parameter
-    /// beside `v`.
+    /// Adds a capture of `converted` to all regions of a node.
+    ///
+    /// In each region it is the conversion of the parameter at the position of `v`. Returns the new
+    /// parameter in the region of `v`.
     fn capture(&mut self, owner: Node, converted: Value, v: Value, (dtype, on): (DType, Option<On>)) -> Value {
         let ValueDef::Param(region, i) = self.graph.value(v).def else { panic!("{v} is no parameter") };
         self.graph.node_mut(owner).operands.push(converted);

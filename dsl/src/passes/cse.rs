@@ -1,4 +1,4 @@
-//! Common subexpressions.
+//! Common subexpression elimination.
 
 use super::Pass;
 use crate::ir::{CallKind, ListForm, Node, Op, Region, Replacements, Value};
@@ -8,14 +8,15 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{Hash, Hasher};
 
-/// Merges equal nodes of one region, and captures of one value.
+/// Merges equal nodes of a region, and captures of the same value.
 ///
-/// Before: verified. After: verified; no two nodes of a region that always give the same are equal: constants, reads of a variable,
-/// and operations of the table (one that may fail has failed the first time). The first one stays.
-/// Nodes that are to be on different devices are different.
+/// Before: verified. After: verified, and no two equal nodes of a region always compute the same
+/// value. These are constants, reads of a variable, and primitives (one that may fail has failed
+/// the first time). The first node is kept. Nodes with different device constraints are not equal.
 ///
-/// Does not look into regions from outside: a loop body may run zero times. Leaves stacks and lists alone: engines change
-/// them in place while they have one use. What is read of a list is a tensor like others.
+/// Nodes of different regions are not merged, since a loop body may run zero times. Stacks and
+/// lists are left alone, because engines update them in place while they have one use. Tensors read
+/// from a list are merged like others.
 #[derive(Clone, Copy, Debug)]
 pub struct Cse;
 
@@ -32,7 +33,7 @@ impl Pass for Cse {
     }
 }
 
-/// Whether nodes of this operation with equal operands always give the same tensor.
+/// Whether nodes of this operation with equal operands always compute the same tensor.
 pub(super) fn is_mergeable(op: &Op) -> bool {
     match op {
         Op::Prim(def, _) => def.effects <= Effects::Fallible,
@@ -48,7 +49,7 @@ struct Merge<'g> {
     changed: bool,
 }
 
-/// What a node computes, and where it may: equal keys give equal values.
+/// The operation, operands and device constraint of a node: equal keys compute equal values.
 pub(super) struct Key(pub(super) Op, pub(super) Vec<Value>, pub(super) Option<On>);
 
 impl PartialEq for Key {
@@ -106,7 +107,7 @@ impl Merge<'_> {
         self.replaced.apply(yields);
     }
 
-    /// The name of a value that goes is kept if the other one has none.
+    /// Replaces a value by an equal one, which takes over the name if it has none.
     fn replace(&mut self, old: Value, new: Value) {
         if self.graph.value(new).name.is_none() {
             self.graph.value_mut(new).name = self.graph.value(old).name;
@@ -115,7 +116,7 @@ impl Merge<'_> {
         self.changed = true;
     }
 
-    /// A value that is captured twice is one parameter.
+    /// Merges parameters that capture the same value.
     fn captures(&mut self, node: Node) {
         let skip = match self.graph.node(node).op {
             Op::Cond => 1,
@@ -127,7 +128,7 @@ impl Merge<'_> {
         let operands = self.graph.node(node).operands.clone();
         let mut kept = operands[..skip].to_vec();
         let mut stays: Vec<usize> = (0..skip).collect();
-        // Operands and parameters of a loop stand in one order; a branch has the predicate besides.
+        // Operands and parameters of a loop correspond one to one. A `cond` also has the predicate.
         let shift = if matches!(self.graph.node(node).op, Op::Cond) { 1 } else { 0 };
         for (i, &v) in operands.iter().enumerate().skip(skip) {
             match first.entry(v) {

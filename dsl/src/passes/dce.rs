@@ -1,15 +1,18 @@
-//! Dead code.
+//! Dead-code elimination.
 
 use super::Pass;
 use crate::Graph;
 use crate::ir::{CallKind, Node, Op, Region, Value, ValueDef};
 use crate::ops::Effects;
 
-/// Removes what no output and no effect needs.
+/// Removes everything that no output and no effect depends on.
 ///
-/// Before: verified. After: verified, and every node is needed by an output, an assignment or an assertion, through a chain of
-/// uses. The same holds of the results of a `cond`, of loop variables (one that only feeds itself is not needed), and
-/// of captures. Only a `custom_gradient` stays whole. Operations that may fail, and loops that may not end, are removed like others when nobody needs them.
+/// Before: verified. After: verified, and an output, an assignment or an assertion depends on every
+/// node, directly or indirectly. The same holds for results of a `cond`, loop variables (one that
+/// only feeds itself is removed) and captures.
+///
+/// Only a `custom_gradient` is kept whole. Unused operations that may fail and unused loops that
+/// may not terminate are removed too.
 #[derive(Clone, Copy, Debug)]
 pub struct Dce;
 
@@ -28,18 +31,18 @@ impl Pass for Dce {
     }
 }
 
-/// What is needed.
+/// The live values and nodes of a graph.
 #[derive(Clone)]
 pub(super) struct Live<'g> {
     pub(super) graph: &'g Graph,
     pub(super) values: Vec<bool>,
     pub(super) nodes: Vec<bool>,
-    /// Values that are needed and whose own needs are not looked at yet.
+    /// Live values whose dependencies are not marked yet.
     todo: Vec<Value>,
 }
 
 impl<'g> Live<'g> {
-    /// Nothing is needed so far.
+    /// Creates the marking of a graph, with nothing live.
     pub(super) fn new(graph: &'g Graph) -> Live<'g> {
         let (values, nodes) = (vec![false; graph.n_values()], vec![false; graph.n_nodes()]);
         Live { graph, values, nodes, todo: Vec::new() }
@@ -60,13 +63,13 @@ impl<'g> Live<'g> {
         self.settle();
     }
 
-    /// A node is needed for what it does besides computing its results.
+    /// Marks a node as live for its effect, along with its operands.
     pub(super) fn effect(&mut self, node: Node) {
         self.node(node);
         self.values_needed(&self.graph.node(node).operands);
     }
 
-    /// Marks what the values that are needed need themselves.
+    /// Marks everything that the live values depend on.
     pub(super) fn settle(&mut self) {
         let g = self.graph;
         while let Some(v) = self.todo.pop() {
@@ -85,7 +88,7 @@ impl<'g> Live<'g> {
         }
     }
 
-    /// A node is needed, and so is the one that it is in, which decides whether it runs.
+    /// Marks a node and its enclosing nodes, along with the predicates that decide whether it runs.
     fn node(&mut self, node: Node) {
         let g = self.graph;
         let mut next = Some(node);
@@ -137,7 +140,8 @@ impl<'g> Live<'g> {
         }
     }
 
-    /// A call with its own gradient is needed as a whole: what its gradient will need is not known yet.
+    /// Marks a `custom_gradient` call as a whole, since the values its gradient will need are
+    /// unknown.
     fn whole(&mut self, node: Node) {
         let g = self.graph;
         let data = g.node(node);
@@ -149,7 +153,7 @@ impl<'g> Live<'g> {
         }
     }
 
-    /// A loop variable is needed as a whole: where it begins, what it becomes, its parameters and its result.
+    /// Marks a loop variable as a whole: initial value, parameters, next value and result.
     fn carried(&mut self, node: Node, i: usize) {
         let g = self.graph;
         let data = g.node(node);
@@ -180,7 +184,7 @@ pub(super) fn sweep(graph: &mut Graph, region: Region, values: &[bool], nodes: &
     }
 }
 
-/// Drops the results and captures of a control-flow node that are not needed.
+/// Drops the dead results and captures of a control-flow node.
 fn narrow(graph: &mut Graph, node: Node, values: &[bool], changed: &mut bool) {
     let op = graph.node(node).op.clone();
     if matches!(op, Op::Call(CallKind::CustomGradient { .. })) {

@@ -1,4 +1,4 @@
-//! What is known before anything runs.
+//! Constant folding.
 
 use super::Pass;
 use super::{identity, trips};
@@ -6,27 +6,31 @@ use crate::ir::{Attrs, CallKind, Node, Op, Region, Replacements, Value, ValueDef
 use crate::ops::{Effects, EvalCx, Prim};
 use crate::{DType, Graph, HostTensor, Type, match_buffer};
 
-/// Computes what depends on constants only, takes branches that are decided, and drops steps that change nothing.
+/// Folds constants, takes branches with a constant predicate and removes operations that change
+/// nothing.
 ///
 /// Before: verified. After: verified, and
-/// - an operation on small constants is a constant, computed by its [reference meaning](crate::ops::OpDef::eval), unless that is
-///   an error (the step will fail there, if it gets there) or larger than the operands;
-/// - a `cond` on a constant is replaced by the nodes of the branch, and a `while` whose condition is false from the start by its
-///   initial values;
-/// - an operation that gives an operand back, bit by bit, is replaced by it: `x * 1`, but not `x + 0.0`, which turns `-0.0`
-///   into `0.0`;
-/// - a result of a `cond` that is one capture in both branches, or of a checkpoint, is replaced by what is captured, and a loop variable that its body
-///   does not change is a capture;
-/// - a counter of a loop whose trips are known is a constant after it.
 ///
-/// A value is replaced by one of the same type only, so the types of everything else stay.
+/// - an operation on small constants is a constant, computed by its [reference
+///   implementation](crate::ops::OpDef::eval), unless that fails (the step fails if it gets there)
+///   or the result is larger than the operands;
+/// - a `cond` with a constant predicate is replaced by the nodes of its branch, and a `while` whose
+///   predicate is false from the start by its initial values;
+/// - an operation whose result is bitwise identical to an operand is replaced by that operand:
+///   `x * 1`, but not `x + 0.0`, which turns `-0.0` into `0.0`;
+/// - a result of a `cond` that is the same capture in both branches, and a result of a checkpoint
+///   that is a capture, is replaced by the captured value;
+/// - a loop variable that the body does not change is a capture;
+/// - the final value of a counter is a constant, if the trip count of its loop is known.
+///
+/// A value is only replaced by one of the same type, so all other types stay valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Fold;
 
-/// A constant with more elements is not computed with.
+/// Constants with more elements are not folded.
 const MAX_ELEMENTS: usize = 1024;
 
-/// A result of at most so many elements may be larger than the operands.
+/// Results of at most this many elements may be larger than the operands.
 pub(super) const SMALL: usize = 16;
 
 impl Pass for Fold {
@@ -44,13 +48,13 @@ impl Pass for Fold {
     }
 }
 
-/// What is known of a value.
+/// Compile-time knowledge about a value.
 #[derive(Clone)]
 enum Fact {
     Unknown,
-    /// Its elements.
+    /// The elements of the value.
     Constant(HostTensor),
-    /// All its elements are this scalar; how many there are may not be known.
+    /// A scalar that every element equals. The number of elements may be unknown.
     Fill(HostTensor),
 }
 
@@ -58,7 +62,7 @@ struct Folder<'g> {
     graph: &'g mut Graph,
     replaced: Replacements,
     facts: Vec<Fact>,
-    /// How often each value was used at the start.
+    /// The number of uses of each value at the start.
     uses: Vec<u32>,
     changed: bool,
 }
@@ -73,7 +77,7 @@ impl Folder<'_> {
         self.replaced.apply(&mut data.yields);
     }
 
-    /// Folds nodes and puts those that stay into `kept`, as nodes of `region`.
+    /// Folds nodes and moves the remaining ones to `kept`, as nodes of `region`.
     fn nodes(&mut self, nodes: Vec<Node>, region: Region, kept: &mut Vec<Node>) {
         for node in nodes {
             self.graph.set_region_of(node, region);
@@ -98,7 +102,7 @@ impl Folder<'_> {
         }
     }
 
-    /// The elements of a value, if they are known and not many.
+    /// Returns the elements of a value, if they are known and few.
     fn constant(&self, value: Value) -> Option<&HostTensor> {
         match &self.facts[value.index()] {
             Fact::Constant(t) => Some(t),
@@ -106,7 +110,7 @@ impl Folder<'_> {
         }
     }
 
-    /// The scalar that all elements of a value are.
+    /// Returns the scalar that every element of a value equals, if there is one.
     fn fill(&self, value: Value) -> Option<HostTensor> {
         match &self.facts[value.index()] {
             Fact::Fill(scalar) => Some(scalar.clone()),
@@ -119,7 +123,7 @@ impl Folder<'_> {
         self.constant(value).map(|t| t.data::<bool>()[0])
     }
 
-    /// Replaces a value by another one of the same type; gives whether it did.
+    /// Replaces a value by another one if their types are equal. Returns whether it did.
     fn replace(&mut self, old: Value, new: Value) -> bool {
         let same = self.graph.ty(old) == self.graph.ty(new);
         if same {
@@ -164,7 +168,7 @@ impl Folder<'_> {
         true
     }
 
-    /// `x`, if the operand of an operation that is its own inverse is that operation on `x`.
+    /// Returns `x` if an operation that is its own inverse is applied to the same operation on `x`.
     fn undone(&self, def: Prim, operands: &[Value]) -> Option<Value> {
         if !identity::is_involution(def) {
             return None;
@@ -219,7 +223,8 @@ impl Folder<'_> {
         true
     }
 
-    /// What is known of a captured value is known of its parameter; nothing is known of loop variables.
+    /// Copies the facts about captured values to the parameters. Nothing is known about loop
+    /// variables.
     fn captured_facts(&mut self, region: Region, given: &[Value], n_carried: usize) {
         let captures = self.graph.region(region).params.iter().zip(given).skip(n_carried);
         for (p, v) in captures {
@@ -227,14 +232,14 @@ impl Folder<'_> {
         }
     }
 
-    /// The user's name of what is replaced, for a value that has none.
+    /// Gives an unnamed value the user's name of the value that it replaces.
     fn take_name(&mut self, value: Value, replaced: Value) {
         let name = self.graph.value(replaced).name;
         let data = self.graph.value_mut(value);
         data.name = data.name.or(name);
     }
 
-    /// Results of a `cond` that are the same capture in both branches.
+    /// Replaces results of a `cond` that are the same capture in both branches.
     fn forward_captures(&mut self, node: Node) {
         let data = self.graph.node(node);
         let [then, otherwise] = data.regions[..] else { panic!("a cond has two regions") };
@@ -248,7 +253,7 @@ impl Folder<'_> {
         let outer: Vec<Option<Value>> =
             (0..data.results.len()).map(|i| captured(then, i).filter(|v| captured(otherwise, i) == Some(*v))).collect();
         let results = data.results.clone();
-        // The result stays, unused, for the pass that removes such.
+        // The result is left unused, for `Dce` to remove.
         for (r, v) in results.into_iter().zip(outer) {
             if let Some(v) = v {
                 self.replace(r, v);
@@ -265,7 +270,7 @@ impl Folder<'_> {
         if matches!(kind, CallKind::CustomGradient { .. }) {
             return true;
         }
-        // The result stays, unused, for the pass that removes such.
+        // The result is left unused, for `Dce` to remove.
         for (&r, &y) in data.results.iter().zip(&self.graph.region(data.regions[0]).yields.clone()) {
             if let ValueDef::Param(_, i) = self.graph.value(y).def {
                 self.replace(r, data.operands[i as usize]);
@@ -297,7 +302,7 @@ impl Folder<'_> {
         true
     }
 
-    /// What counters are after a loop whose trips are known.
+    /// Replaces the final values of counters by constants, if the trip count is known.
     fn count(&mut self, node: Node, kept: &mut Vec<Node>) {
         let Some(trips) = trips::trips(self.graph, node) else { return };
         let data = self.graph.node(node).clone();
@@ -324,7 +329,7 @@ impl Folder<'_> {
         }
     }
 
-    /// A loop variable that the body gives back as it got it becomes a capture.
+    /// Turns loop variables that the body yields unchanged into captures.
     fn capture_invariants(&mut self, node: Node, cond: Region, body: Region) {
         let data = self.graph.node(node).clone();
         let yields = self.graph.region(body).yields.clone();
@@ -364,7 +369,7 @@ fn fact_of(tensor: &HostTensor) -> Fact {
     uniform(tensor).map_or(Fact::Unknown, Fact::Fill)
 }
 
-/// The scalar that all elements of a tensor are, bit by bit.
+/// Returns the scalar that every element of a tensor is bitwise identical to, if there is one.
 pub(super) fn uniform(tensor: &HostTensor) -> Option<HostTensor> {
     if tensor.is_empty() {
         return None;

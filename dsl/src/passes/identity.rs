@@ -1,14 +1,16 @@
-//! Operations that give an operand back, bit by bit.
+//! Operations whose result is bitwise identical to an operand.
 
 use crate::ir::Attrs;
 use crate::ops::{Prim, prim};
 use crate::{Buffer, HostTensor, Type, bf16, f16};
 
-/// The operand that an operation gives back unchanged, whatever its elements are. `fills` says which operands are one scalar
-/// everywhere.
+/// Returns the index of the operand that an operation returns unchanged, whatever its elements are.
 ///
-/// Exact means that the bits are the same; only which NaN a NaN is may change, which no operation promises. So `x + 0.0`
-/// is none of these (`-0.0 + 0.0` is `0.0`), and neither is `x * 0` of floats; of integers that is 0, which is an operand.
+/// `fills` holds the scalar of each operand whose elements are all equal.
+///
+/// The result must be bitwise identical, except for the payload of a NaN, which no operation
+/// guarantees. So `x + 0.0` does not qualify (`-0.0 + 0.0` is `0.0`), and neither does `x * 0` of
+/// floats. The integer product `x * 0` qualifies, since its result is the operand `0`.
 pub(super) fn operand_given_back(
     op: Prim,
     attrs: &Attrs,
@@ -36,7 +38,7 @@ pub(super) fn operand_given_back(
         prim::OR | prim::XOR if is(0, is_false) => Some(1),
         prim::SELECT if is(0, is_true) => Some(1),
         prim::SELECT if is(0, is_false) => Some(2),
-        // The type says all: if it stays, nothing happens. An unknown extent is not known to stay.
+        // These change nothing if the type stays the same. An unknown extent may change.
         prim::CAST | prim::RESHAPE | prim::BROADCAST_TO if is_definite(result) && operands[0] == result => Some(0),
         prim::BROADCAST_LIKE | prim::SUM_LIKE | prim::RESHAPE_LIKE if is_definite(result) && operands[0] == result => {
             Some(0)
@@ -49,12 +51,12 @@ pub(super) fn operand_given_back(
     }
 }
 
-/// Operations that undo themselves.
+/// Whether an operation is its own inverse.
 pub(super) fn is_involution(op: Prim) -> bool {
     matches!(op, prim::NOT | prim::NEG)
 }
 
-/// Operations whose result is one scalar everywhere if the first operand is.
+/// Whether a fill of the first operand makes the result the same fill.
 pub(super) fn keeps_fill(op: Prim) -> bool {
     matches!(
         op,
@@ -72,7 +74,7 @@ fn is_definite(ty: &Type) -> bool {
     ty.element().shape.is_definite()
 }
 
-/// A zero that leaves what it is added to, which of a float is the negative one.
+/// Whether a scalar is an additive identity, which is the negative zero for floats.
 pub(super) fn adds_nothing(scalar: &HostTensor) -> bool {
     match scalar.buffer() {
         Buffer::F32(d) => d[0] == 0.0 && d[0].is_sign_negative(),

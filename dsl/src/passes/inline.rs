@@ -1,14 +1,16 @@
-//! Functions with a gradient of their own, after the gradients are taken.
+//! Inlining of functions with a custom gradient.
 
 use super::Pass;
 use crate::Graph;
 use crate::ir::{CallKind, Node, Op, Region, Replacements, Value};
 
-/// Puts the nodes of the forward region in the place of a `custom_gradient`: nobody asks for the gradient any more.
+/// Replaces a `custom_gradient` by the nodes of its forward region.
 ///
-/// Before: verified. After: verified; there is no `custom_gradient` but those with a result whose type is less exact than
-/// what the region yields, which [`specialize`](super::specialize()) does not leave behind. Checkpoints stay: what is in them is not to
-/// be merged with what is outside.
+/// Gradients have been taken when passes run, so the gradient region is not needed any more.
+///
+/// Before: verified. After: verified, and the only `custom_gradient` nodes left have a result whose
+/// type is less precise than the yielded value, which [`specialize`](super::specialize()) rules
+/// out. Checkpoints stay, so that their nodes are not merged with nodes outside.
 #[derive(Clone, Copy, Debug)]
 pub struct Inline;
 
@@ -41,7 +43,7 @@ impl Inliner<'_> {
         self.replaced.apply(&mut data.yields);
     }
 
-    /// Puts nodes into `kept`, as nodes of `region`.
+    /// Moves nodes to `kept`, as nodes of `region`.
     fn nodes(&mut self, nodes: Vec<Node>, region: Region, kept: &mut Vec<Node>) {
         for node in nodes {
             self.graph.set_region_of(node, region);

@@ -6,28 +6,36 @@ use crate::ir::{Node, Op, Region, Value};
 use crate::ops::{Effects, Prim, prim};
 use std::collections::HashMap;
 
-/// Moves what a loop computes of captures alone before the loop, out of as many loops as possible; the loop captures the result.
+/// Hoists loop-invariant operations out of as many loops as possible. The loop captures their
+/// results.
 ///
-/// Before: verified. After: verified; in no body and no condition of a `while` is an operation on captures left that is worth
-/// moving. Such are operations that cannot fail, on tensors of known extents, since a body may run zero times: those of the table
-/// that are [pure](Effects::Pure), and a `cond` of such alone. A loop is not moved, since it may not end, and neither are calls.
+/// Before: verified. After: verified, and no body or condition of a `while` contains an operation
+/// on captures that is worth hoisting.
 ///
-/// What moves takes memory as long as the loop runs, so it has to be worth that:
-/// - Constants, and views of what is captured, stay: they cost nothing inside. So do results of more than 256 MiB.
-/// - Products, convolutions, random numbers and the like move.
-/// - Arithmetic moves if the result is at most 4 KiB, or if it is at most half of what it reads: then the loop reads less.
-/// - Other operations move if the result is not larger than what they read.
+/// Only operations that cannot fail are hoisted, since a body may run zero times:
+/// [pure](Effects::Pure) primitives on tensors of known extents, and `cond`s that contain nothing
+/// else. Loops, which may not terminate, and calls are not hoisted.
 ///
-/// What stays is computed before the loop as well if something that moves needs it; if nothing in the loop needs it then, it moves.
+/// A hoisted result occupies memory for the whole run of the loop, so hoisting has to pay off:
 ///
-/// Regions are left alone but by what is captured: nothing moves out of a branch or a call.
+/// - Constants and views of captures stay: they cost nothing inside the loop. Results of more than
+///   256 MiB stay too.
+/// - Matmuls, convolutions, random numbers and other expensive operations are hoisted.
+/// - Cheap arithmetic is hoisted if its result has at most 4 KiB or is at most half the size of its
+///   operands, so that the loop reads less.
+/// - Other operations are hoisted if the result is not larger than their operands.
+///
+/// An operation that is not worth hoisting is copied before the loop if a hoisted operation depends
+/// on it. If the loop no longer uses it, it is moved.
+///
+/// Operations inside the branches and calls of a loop are not hoisted.
 #[derive(Clone, Copy, Debug)]
 pub struct Licm;
 
-/// A result that is larger is not kept.
+/// Larger results are not hoisted.
 const MAX_BYTES: usize = 1 << 28;
 
-/// A result that is not larger is kept whatever it costs to compute.
+/// Results up to this size are hoisted, whatever they cost to compute.
 const SMALL_BYTES: usize = 4096;
 
 impl Pass for Licm {
@@ -49,30 +57,30 @@ impl Pass for Licm {
     }
 }
 
-/// All tables are by value; each value is looked at in one loop at a time.
+/// The state of the pass. All tables are indexed by value; a value belongs to one loop at a time.
 struct Motion<'g> {
     graph: &'g mut Graph,
-    /// Of what is the same in all iterations: how many bytes are read to have it.
+    /// For each loop-invariant value, the number of bytes read to compute it.
     invariants: Vec<Option<usize>>,
-    /// Whether something that stays in the loop uses it.
+    /// Whether an operation that stays in the loop uses the value.
     used_inside: Vec<bool>,
-    /// Whether something that is computed before the loop uses it.
+    /// Whether an operation before the loop uses the value.
     used_outside: Vec<bool>,
-    /// What it is before the loop.
+    /// The corresponding value before the loop.
     outside: Vec<Option<Value>>,
     changed: bool,
 }
 
-/// What an operation costs, for each element of its result.
+/// The cost of an operation per element of its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cost {
-    /// Nothing: a view, or one number everywhere.
+    /// Free: a view, or one scalar in every element.
     Free,
-    /// An instruction, that whoever uses the result may do on the way.
+    /// One instruction, which the consumer can fuse.
     Light,
     /// Several instructions.
     Medium,
-    /// Much.
+    /// Many instructions.
     Heavy,
 }
 
@@ -118,7 +126,7 @@ fn cost(op: Prim) -> Cost {
 }
 
 impl Motion<'_> {
-    /// Inner loops first: what comes out of them is then in the body of the outer one.
+    /// Processes inner loops first, since their hoisted nodes end up in the body of the outer loop.
     fn region(&mut self, region: Region) {
         let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
         let mut listed = Vec::with_capacity(nodes.len());
@@ -136,7 +144,7 @@ impl Motion<'_> {
         self.graph.region_mut(region).nodes = listed;
     }
 
-    /// Moves what is worth it out of a region of a loop. `before` are the nodes before the loop.
+    /// Hoists nodes out of a region of a loop into `before`, the nodes before the loop.
     fn empty(&mut self, owner: Node, region: Region, before: &mut Vec<Node>) {
         let n = self.graph.n_values();
         self.invariants.resize(n, None);
@@ -172,13 +180,14 @@ impl Motion<'_> {
         self.graph.region_mut(region).nodes = left;
     }
 
-    /// The size of a tensor of known extents.
+    /// Returns the size in bytes of a tensor of known extents.
     fn bytes(&self, v: Value) -> Option<usize> {
         let ty = self.graph.ty(v).as_tensor()?;
         Some(ty.shape.size()?.saturating_mul(ty.dtype.size()))
     }
 
-    /// Finds out whether a node is the same in all iterations, and whether it is worth to be moved.
+    /// Returns whether a node is worth hoisting, and records whether its results are
+    /// loop-invariant.
     fn is_worth_moving(&mut self, node: Node) -> bool {
         let data = self.graph.node(node);
         let mut read = 0usize;
@@ -220,10 +229,10 @@ impl Motion<'_> {
         is_worth
     }
 
-    /// Whether a node may run where it did not, judged by what is inside of it.
+    /// Whether a node may run where it did not run before, judging by its operations and types.
     fn cannot_fail(&self, node: Node) -> bool {
         let data = self.graph.node(node);
-        // Extents that are not known are compared when it runs.
+        // Unknown extents are checked at run time, which may fail.
         let is_known = |&v: &Value| self.bytes(v).is_some();
         let is_pure = match &data.op {
             Op::Prim(..) | Op::Constant(_) => data.op.effects() == Effects::Pure,
@@ -236,7 +245,7 @@ impl Motion<'_> {
         is_pure && data.operands.iter().chain(&data.results).all(is_known)
     }
 
-    /// Says of each value whether it is needed inside of the loop, before it, or both.
+    /// Records for each value whether it is used inside the loop, before it, or both.
     fn mark_uses(&mut self, region: Region, nodes: &[Node], moves: &[bool]) {
         for v in &self.graph.region(region).yields {
             self.used_inside[v.index()] = true;
@@ -265,7 +274,7 @@ impl Motion<'_> {
         self.graph.node_mut(node).operands = operands;
         for &result in &self.graph.node(node).results {
             self.outside[result.index()] = Some(result);
-            // For the loop around this one, where it is now, it is yet to be found out.
+            // The node is now in the body of the enclosing loop, for which nothing is recorded yet.
             self.invariants[result.index()] = None;
             self.used_inside[result.index()] = false;
             self.used_outside[result.index()] = false;
@@ -288,7 +297,7 @@ impl Motion<'_> {
         before.push(copy);
     }
 
-    /// Makes captures of what moved out and is used by what is left.
+    /// Captures the hoisted values that the remaining nodes use.
     fn capture(&mut self, owner: Node, region: Region, left: &[Node]) {
         let mut params: HashMap<Value, Value> = HashMap::new();
         let mut uses: Vec<Value> = left.iter().flat_map(|&n| self.graph.node(n).operands.clone()).collect();

@@ -1,4 +1,4 @@
-//! Products that share an operand, as those of the gates of a recurrent cell.
+//! Merging of matmuls that share an operand, for example those of the gates of a recurrent cell.
 
 use super::build::{At, add, along, columns, matrix, transposed};
 use super::trips::trips;
@@ -9,35 +9,40 @@ use crate::{DType, Graph, On};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-/// Makes one product of several in the body of a loop whose right operands are captured:
+/// Merges matmuls in the body of a loop whose right operands are captured:
 ///
-/// - `x a`, `x b`, .. with one left operand: the columns of `x [a b ..]`.
-/// - `x a + y b + ..`, with terms of other kinds between them, where `a`, `b`, .. are put together for the first form anyway: `[x y ..]`
-///   times `a`, `b`, .. one below the other. This is the gradient of the first with respect to its left operand. Other sums stay:
-///   of `x a + h b` one product often leaves the loop.
+/// - `x a`, `x b`, ... with the same left operand become the columns of `x [a b ...]`.
+/// - `x a + y b + ...`, possibly with other terms, becomes `[x y ...]` times the vertical
+///   concatenation of `a`, `b`, ..., if these are concatenated for the first form anyway. The
+///   gradient of the first form with respect to its left operand looks like this. Other sums stay:
+///   in `x a + h b`, one matmul can often be hoisted.
 ///
-/// Products with transposed matrices take part if these are put together anyway: `z a^T` and `z b^T` are mostly the gradients of `x a + h b`, of
-/// which one belongs to the step before and the other one to the layer before, that need not wait for both.
+/// Matmuls with transposed matrices are merged only if the matrices are concatenated anyway.
+/// `z a^T` and `z b^T` are usually the gradients of `x a + h b`. One of them belongs to the
+/// previous time step and the other one to the previous layer, and neither should wait for both.
 ///
-/// The captured matrices are put together before the loop, once for both forms, so a loop whose trips are known has to run at least
-/// 8 times. Products of more than 256 rows stay, since one of them keeps the processor busy; so do those that are to be on
-/// different devices, or whose matrices are variables of different devices. What is put together is at most 256 MiB.
+/// The captured matrices are concatenated before the loop, once for both forms. So a loop with a
+/// known trip count has to run at least 8 times. Matmuls with more than 256 rows stay, since one of
+/// them keeps the processor busy. So do those with different device constraints, or whose matrices
+/// are variables with different device constraints. A concatenated matrix has at most 256 MiB.
 ///
-/// Nothing is known of cells here: whoever writes gates in matrices of their own gets the products of a cell that has them in one.
+/// The pass does not depend on any model structure: a cell with one matrix per gate gets the same
+/// matmuls as a cell with a single matrix.
 ///
-/// Before: verified; captures of one value are one. After: verified; no two such products have one left operand. A column of a product is
-/// summed up as before, a sum of products in another order. Neither a product nor a `concat` of known extents can fail. The products
-/// before stay, unused, for the pass that removes such.
+/// Before: verified, and every value is captured once. After: verified, and no two such matmuls
+/// have the same left operand. A column of a matmul is summed in the same order as before, a sum of
+/// matmuls in a different order. Neither a matmul nor a `concat` of known extents can fail. The
+/// original matmuls are left unused, for `Dce` to remove.
 #[derive(Clone, Copy, Debug)]
 pub struct MergeProducts;
 
-/// What is put together is at most this.
+/// Maximum size of a concatenated matrix.
 const MAX_BYTES: usize = 1 << 28;
 
-/// Products of more rows are large enough by themselves.
+/// Matmuls with more rows are large enough by themselves.
 const MAX_ROWS: usize = 256;
 
-/// In fewer iterations a copy of the captured matrices does not pay.
+/// With fewer iterations, copying the captured matrices does not pay off.
 const MIN_TRIPS: i64 = 8;
 
 impl Pass for MergeProducts {
@@ -77,22 +82,22 @@ impl Pass for MergeProducts {
     }
 }
 
-/// A loop, and what was merged in it.
+/// The state of the pass for one loop.
 struct Merge<'g> {
     graph: &'g mut Graph,
     node: Node,
-    /// How often each value was used before.
+    /// The number of uses of each value before the rewrite.
     uses: Vec<u32>,
     replaced: Replacements,
     families: Families,
-    /// The captures of matrices from before the loop that were put together along an axis.
+    /// The captures of concatenated matrices, by operands, axis and device constraint.
     joined: HashMap<(Vec<Value>, usize, Option<On>), Value>,
-    /// Products that became part of another one.
+    /// Matmuls that have been merged into another one.
     taken: HashSet<Node>,
     changed: bool,
 }
 
-/// A product of a matrix of the body and a captured one.
+/// A matmul of a matrix of the body and a captured matrix.
 #[derive(Clone, Copy)]
 struct Product {
     node: Node,
@@ -104,16 +109,16 @@ struct Product {
     origin: Origin,
 }
 
-/// What products that become one have in common.
+/// The properties that matmuls must share to be merged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Kind {
     is_transposed: bool,
     dtype: DType,
-    /// Where the product is to be, and the variable that the matrix is.
+    /// The device constraints of the matmul and of the variable that holds the matrix.
     on: [Option<On>; 2],
 }
 
-/// Matrices that one `concat` puts together, by what they are outside of all loops.
+/// Groups of matrices that one `concat` joins, by their outermost values.
 #[derive(Default)]
 struct Families {
     of: HashMap<Value, usize>,
@@ -121,7 +126,7 @@ struct Families {
 }
 
 impl Families {
-    /// Those that a graph puts together.
+    /// Collects the groups of a graph.
     fn of(graph: &Graph) -> Families {
         let mut families = Families::default();
         graph.visit_nodes(graph.root(), &mut |node| {
@@ -144,7 +149,7 @@ impl Families {
     }
 }
 
-/// What a value is outside of all regions that capture it.
+/// Returns the value that a chain of captures refers to, outside all regions.
 fn outermost(graph: &Graph, mut v: Value) -> Value {
     while let ValueDef::Param(region, i) = graph.value(v).def
         && let Some(outer) = captured(graph, region, i as usize)
@@ -154,7 +159,7 @@ fn outermost(graph: &Graph, mut v: Value) -> Value {
     v
 }
 
-/// Products by what they have in common, in the order of the first ones.
+/// Matmuls grouped by key, in the order of their first members.
 struct Groups<K> {
     index: HashMap<K, usize>,
     products: Vec<Vec<Product>>,
@@ -186,7 +191,7 @@ impl Merge<'_> {
         self.uses.get(v.index()).is_some_and(|&n| n > 0)
     }
 
-    /// A node as such a product.
+    /// Returns a node as a matmul that can be merged.
     fn product(&self, node: Node) -> Option<Product> {
         let data = self.graph.node(node);
         let (Op::Prim(def, _), &[left, right]) = (&data.op, &data.operands[..]) else { return None };
@@ -213,7 +218,9 @@ impl Merge<'_> {
         Kind { is_transposed: product.is_transposed, dtype, on: [product.origin.on, of_variable] }
     }
 
-    /// Whether the right matrices of products are several, and small enough together; puts products into the order of these.
+    /// Sorts matmuls by their right operand and removes duplicates.
+    ///
+    /// Returns whether at least two are left and their matrices are small enough together.
     fn fit(&self, products: &mut Vec<Product>) -> bool {
         products.sort_by_key(|p| p.right);
         products.dedup_by_key(|p| p.right);
@@ -224,7 +231,7 @@ impl Merge<'_> {
         products.len() >= 2 && products.iter().map(bytes).fold(0, usize::saturating_add) <= MAX_BYTES
     }
 
-    /// The right operand of several products as one matrix: side by side, or one below the other.
+    /// Concatenates the right operands of matmuls along an axis.
     fn join(&mut self, products: &[Product], axis: usize, at: At) -> Value {
         let Product { is_transposed, origin, .. } = products[0];
         let axis = if is_transposed { 1 - axis } else { axis };
@@ -242,7 +249,7 @@ impl Merge<'_> {
         if is_transposed { add(self.graph, at, prim::PERMUTE, &[captured], transposed(), origin) } else { captured }
     }
 
-    /// Products with one left operand.
+    /// Merges matmuls with the same left operand.
     fn shared_operands(&mut self) {
         let mut groups = Groups::default();
         for &node in &self.graph.region(self.body()).nodes {
@@ -254,7 +261,7 @@ impl Merge<'_> {
             }
         }
         for mut products in groups.products {
-            // The first one that is computed: all others are used behind it.
+            // The first one in the order of nodes: all results are used after it.
             let Product { node: first, left, origin, .. } = products[0];
             if !self.fit(&mut products) {
                 continue;
@@ -274,7 +281,7 @@ impl Merge<'_> {
         }
     }
 
-    /// Sums of products.
+    /// Merges matmuls that are terms of the same sum.
     fn sums(&mut self) {
         let is_add = |g: &Graph, v: Value| matches!(made_by(g, v), Some((prim::ADD, _)));
         let nodes = self.graph.region(self.body()).nodes.clone();
@@ -292,7 +299,8 @@ impl Merge<'_> {
         }
     }
 
-    /// A sum with all its terms; `inner` are the sums that are a term of another one alone.
+    /// Merges the matmuls of one sum. `inner` holds the sums whose only use is as a term of
+    /// another.
     fn sum(&mut self, sum: Value, inner: &HashSet<Value>) {
         let mut groups = Groups::default();
         let (mut others, mut left) = (Vec::new(), vec![sum]);
@@ -331,7 +339,7 @@ impl Merge<'_> {
         if !changed {
             return;
         }
-        // The products last: one of them may be added to what is there.
+        // The matmuls come last, so that one of them can accumulate into the other terms.
         let mut terms = others.into_iter().chain(merged);
         let first = terms.next().expect("a sum has terms");
         let new = terms.fold(first, |sum, term| add(self.graph, at, prim::ADD, &[sum, term], Attrs::none(), origin));
@@ -339,11 +347,11 @@ impl Merge<'_> {
         self.changed = true;
     }
 
-    /// Writes the replacements into the graph; gives whether there were any.
+    /// Applies the replacements. Returns whether anything changed.
     fn finish(self) -> bool {
         let Merge { graph, node, replaced, changed, .. } = self;
         if changed {
-            // What is replaced is of the body, which is closed.
+            // Replaced values are used in the body only, since regions are closed.
             let body = graph.node(node).regions[1];
             for inner in graph.region(body).nodes.clone() {
                 replaced.apply(&mut graph.node_mut(inner).operands);

@@ -1,4 +1,4 @@
-//! Equal state of loops.
+//! Merging of equal loop variables.
 
 use super::Pass;
 use super::cse::{Key, is_mergeable};
@@ -8,27 +8,32 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
 
-/// Makes one of loop variables that are always equal, and of equal results of a `cond` or a checkpoint.
+/// Merges loop variables that are always equal, and equal results of a `cond` or a checkpoint.
 ///
-/// Before: verified. After: verified; loop variables that begin with equal tensors, and of which the body makes equal tensors
-/// if they were equal before, are one. So are results of which all regions yield equal tensors. What computed the others is left to
-/// the pass that removes such, and what was equal by them to the one that merges nodes.
+/// Before: verified. After: verified. Two loop variables are merged if their initial values are
+/// equal and the body computes equal next values whenever they were equal before. Results are
+/// merged if every region yields equal tensors for them. Nodes that computed the others are left
+/// unused for `Dce`, and nodes that have become equal are left for `Cse`.
 ///
-/// Variables that swap are one variable then, which the body does not change: that is for [`Fold`](super::Fold). Stacks and lists
-/// stay apart: engines change them in place while they have one use.
+/// Two variables that swap become one that the body does not change, which [`Fold`](super::Fold)
+/// handles. Stacks and lists are not merged, because engines update them in place while they have
+/// one use.
 ///
-/// This is value numbering with an assumption that is proved by induction over the iterations. All candidates are taken
-/// to be equal, the body is numbered, and classes whose next values differ are split until none is: the coarsest
-/// partition that holds, as of the states of an automaton by Hopcroft and by Moore. A loop whose classes are still split after
-/// 16 rounds, as of a delay line, is left alone. If that has to be repeated in nested loops more often than on the average
-/// 16 times for each node, nothing is merged; so the work grows with the size of the graph.
+/// The algorithm is optimistic value numbering, proved by induction over the iterations. All
+/// candidates are assumed equal, the body is numbered, and classes whose next values differ are
+/// split until a fixed point is reached. The result is the coarsest valid partition, as in
+/// Hopcroft's and Moore's minimization of automata.
+///
+/// A loop whose classes still split after 16 rounds, for example a delay line, is left alone.
+/// Nothing is merged if nested loops take more than 16 visits per node on average, so the work is
+/// linear in the size of the graph.
 #[derive(Clone, Copy, Debug)]
 pub struct MergeState;
 
-/// So often classes of one loop are split.
+/// Maximum rounds of splitting the classes of one loop.
 const MAX_ROUNDS: usize = 16;
 
-/// So often a node is numbered on the average.
+/// Maximum average number of visits per node.
 const MAX_VISITS: usize = 16;
 
 impl Pass for MergeState {
@@ -51,23 +56,23 @@ impl Pass for MergeState {
     }
 }
 
-/// Which values of a region are equal.
+/// Value numbering of a graph.
 struct Numbering<'g> {
     graph: &'g Graph,
-    /// For each value, the first one of its region that is equal to it.
+    /// For each value, the first value of its region that equals it.
     first: Vec<Value>,
-    /// So many nodes may be looked at yet.
+    /// The remaining number of node visits.
     visits: usize,
 }
 
-/// Of each item the first one with the same key.
+/// Returns for each item the index of the first item with the same key.
 fn firsts<K: Eq + Hash>(keys: impl Iterator<Item = K>) -> Vec<usize> {
     let mut seen = HashMap::new();
     keys.enumerate().map(|(i, key)| *seen.entry(key).or_insert(i)).collect()
 }
 
 impl Numbering<'_> {
-    /// Numbers a region whose parameters are numbered. `None` if it takes too long.
+    /// Numbers a region whose parameters are numbered. Returns `None` when the visits run out.
     fn region(&mut self, region: Region) -> Option<()> {
         let g = self.graph;
         let mut seen: HashMap<Key, Node> = HashMap::new();
@@ -115,14 +120,14 @@ impl Numbering<'_> {
         Some(())
     }
 
-    /// No parameter of a region is known to be another one.
+    /// Makes all parameters of a region distinct.
     fn apart(&mut self, region: Region) {
         for &p in &self.graph.region(region).params {
             self.first[p.index()] = p;
         }
     }
 
-    /// Makes parameters equal by the number of the first one.
+    /// Assigns each parameter the class of the parameter at the given index.
     fn equate(&mut self, region: Region, params: &[usize]) {
         let all = &self.graph.region(region).params;
         for (&p, &first) in all.iter().zip(params) {
@@ -139,7 +144,7 @@ impl Numbering<'_> {
         self.region(region)
     }
 
-    /// Numbers the results of a node by what its regions yield.
+    /// Numbers the results of a node by the values that its regions yield.
     fn results(&mut self, node: Node, regions: &[Region]) {
         let g = self.graph;
         let results = &g.node(node).results;
@@ -153,7 +158,7 @@ impl Numbering<'_> {
         }
     }
 
-    /// What keeps stacks and lists apart.
+    /// Returns a key that keeps a stack or list distinct from all other values.
     fn own(&self, v: Value) -> Option<Value> {
         self.graph.ty(v).as_tensor().is_none().then_some(v)
     }
@@ -163,7 +168,8 @@ impl Numbering<'_> {
         let data = g.node(node);
         let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
         let (inner, n) = (g.region(body), g.n_carried(node));
-        // Loop variables and captures are kept apart: what is equal to a capture is not changed, which is found elsewhere.
+        // Loop variables and captures are never merged: a variable equal to a capture does not
+        // change, which `Fold` detects.
         let key = |(i, v): (usize, &Value)| {
             let p = inner.params[i];
             (self.first[v.index()], g.ty(p), data.results.get(i).map(|&r| g.ty(r)), self.own(p))
@@ -212,7 +218,7 @@ impl Merge<'_> {
         self.replaced.apply(&mut self.graph.region_mut(region).yields);
     }
 
-    /// Drops results that another one stands for, and what belongs to them.
+    /// Drops results that another result replaces, with their parameters, yields and operands.
     fn drop_results(&mut self, node: Node, regions: &[Region]) {
         let is_loop = matches!(self.graph.node(node).op, Op::While { .. });
         let results = self.graph.node(node).results.clone();
@@ -251,7 +257,7 @@ impl Merge<'_> {
         }
     }
 
-    /// The name of a value that goes is kept if the other one has none.
+    /// Replaces a value by an equal one, which takes over the name if it has none.
     fn replace(&mut self, old: Value, new: Value) {
         let name = self.graph.value(old).name;
         let data = self.graph.value_mut(new);

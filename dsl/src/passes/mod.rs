@@ -1,7 +1,8 @@
-//! Passes: graph to graph, with the same meaning.
+//! Graph passes: transformations of a graph that preserve its semantics.
 //!
-//! A pass gets a verified graph and leaves one, with the same inputs, outputs and variables; what else it promises stands with it.
-//! [`Pipeline`] runs passes one after the other and, in debug builds, holds each to this.
+//! A pass takes a verified graph and leaves a verified graph with the same inputs, outputs and
+//! variables. Further guarantees are documented on each pass. [`Pipeline`] runs passes in order
+//! and, in debug builds, verifies the graph after each one.
 //!
 //! Two laws that all keep: an effect happens as often and in the same order as before; and nothing runs that did
 //! not run before, since it might fail (a loop body may run zero times).
@@ -49,81 +50,90 @@ pub use simplify::Simplify;
 pub use specialize::specialize;
 pub use trips::{Count, Limit, count, trips};
 
-/// A transformation of graphs that keeps their meaning.
+/// A transformation of graphs that preserves their semantics.
 pub trait Pass {
-    /// The name in messages; also the folder of the golden files.
+    /// The name of the pass, used in messages and for the folder of its golden files.
     fn name(&self) -> &'static str;
 
-    /// Changes the graph; gives whether it did.
+    /// Rewrites the graph. Returns whether anything changed.
     fn run(&self, graph: &mut Graph) -> bool;
 }
 
-/// Passes in an order.
+/// An ordered sequence of passes.
 pub struct Pipeline {
     passes: Vec<Box<dyn Pass>>,
     check: bool,
 }
 
 impl Pipeline {
-    /// The given passes, in this order. They are checked in debug builds.
+    /// Creates a pipeline of the given passes, in this order.
+    ///
+    /// Checks are enabled in debug builds; see [`Pipeline::checked`].
     pub fn new(passes: Vec<Box<dyn Pass>>) -> Pipeline {
         Pipeline { passes, check: cfg!(debug_assertions) }
     }
 
-    /// What every graph goes through before it is run.
+    /// Returns the pipeline that every graph goes through before it runs.
     pub fn standard() -> Pipeline {
         Pipeline::new(vec![
-            // First: gradients are taken, so what carries a gradient of its own is in the way of the others.
+            // First: gradients have been taken by now, and a `custom_gradient` only blocks the
+            // other passes.
             Box::new(Inline),
             Box::new(Fold),
-            // After folding, which finds the numbers that rules are about.
+            // After folding, which exposes the constants that the rules match.
             Box::new(Simplify),
-            // Before merging: of loop variables that became one the nodes are then merged in the same round.
+            // Before `Cse`, so that nodes that use merged loop variables are merged in the same
+            // round.
             Box::new(MergeState),
-            // After folding, which makes equal constants of different nodes.
+            // After folding, which may produce equal constants from different nodes.
             Box::new(Cse),
-            // After merging, or equal nodes would move out as several captures; before `Products`, which looks for captures.
+            // After `Cse`, or equal nodes would be hoisted as separate captures. Before `Products`,
+            // which looks for captures.
             Box::new(Licm),
-            // After merging, so that what is used once is seen to be.
+            // After `Cse`, so that use counts are accurate.
             Box::new(Parts),
-            // After folding, which finds the zeros that rows are added to.
+            // After folding, which exposes the zeros that rows are added to.
             Box::new(Scatters),
-            // Before products, which look for operands that loops capture.
+            // Before `Products`, which looks for captured operands.
             Box::new(Casts),
-            // After merging, or captures of one matrix would be several; before products that leave loops, so that they leave as one.
+            // After `Cse`, or one matrix could have several captures. Before `Products`, so that
+            // merged matmuls are hoisted as one.
             Box::new(MergeProducts),
             Box::new(Products),
-            // Last: the others leave behind what is no longer used.
+            // Last: the other passes leave unused nodes behind.
             Box::new(Dce),
         ])
     }
 
-    /// Checks the graph after every pass, or does not.
+    /// Sets whether the graph is verified after every pass.
     #[must_use]
     pub fn checked(mut self, check: bool) -> Pipeline {
         self.check = check;
         self
     }
 
-    /// Only the first `n` passes: to find the one that is wrong.
+    /// Keeps only the first `n` passes, to find a faulty pass by bisection.
     #[must_use]
     pub fn stop_after(mut self, n: usize) -> Pipeline {
         self.passes.truncate(n);
         self
     }
 
-    /// Without the passes of a name: to see what they do.
+    /// Removes the passes of the given name, to see their effect.
     #[must_use]
     pub fn without(mut self, name: &str) -> Pipeline {
         self.passes.retain(|pass| pass.name() != name);
         self
     }
 
-    /// Runs the passes, again as long as they change something but at most a few times, and leaves a graph without unused
-    /// table entries.
+    /// Runs the passes and compacts the graph.
+    ///
+    /// The sequence is repeated while a pass changes something, up to a fixed number of rounds. The
+    /// resulting graph has no unused table entries.
     ///
     /// # Panics
-    /// If a pass that is checked breaks its promise: with its name, what is wrong, and the graph before and after.
+    /// If a checked pass breaks the graph or changes its signature. The message names the pass and
+    /// the error, and shows the graph before and after.
     pub fn run(&self, graph: &mut Graph) {
         if self.check {
             self.check("what was given to the passes", None, graph);
@@ -159,30 +169,32 @@ impl Pipeline {
     }
 }
 
-/// The graph without computation in 16-bit floats, if it has some; see [`Widen`].
+/// Returns the graph with all computation in 16-bit floats widened to `f32`, or `None` if there is
+/// none; see [`Widen`].
 pub fn widen(graph: &Graph) -> Option<Graph> {
     let mut wide = graph.clone();
     if !Widen.run(&mut wide) {
         return None;
     }
-    // What is converted otherwise than before leaves behind what it was made of.
+    // Widening leaves the replaced conversions unused.
     Dce.run(&mut wide);
     Some(wide.compact())
 }
 
-/// The value outside of a region that its parameter is, unless it is a loop variable.
+/// Returns the value captured by parameter `i` of a region, or `None` if the parameter is a loop
+/// variable.
 fn captured(g: &Graph, region: Region, i: usize) -> Option<Value> {
     let owner = g.region(region).owner?;
     let data = g.node(owner);
     match data.op {
         Op::While { .. } if i < g.n_carried(owner) => None,
         Op::Cond => Some(data.operands[i + 1]),
-        // The gradient of a call has parameters besides.
+        // The gradient region of a call has additional parameters.
         _ => data.operands.get(i).copied(),
     }
 }
 
-/// The operation of the table that computes a value, with its operands.
+/// Returns the primitive operation that computes a value and its operands, if there is one.
 fn made_by(g: &Graph, v: Value) -> Option<(Prim, &[Value])> {
     match &g.node(g.producer(v)?).op {
         Op::Prim(def, _) => Some((*def, &g.node(g.producer(v)?).operands)),
@@ -190,7 +202,7 @@ fn made_by(g: &Graph, v: Value) -> Option<(Prim, &[Value])> {
     }
 }
 
-/// Whether there is a product of matrices in a loop.
+/// Whether a control-flow node contains a matmul.
 fn has_product(g: &Graph, node: Node) -> bool {
     let mut has = false;
     for &region in &g.node(node).regions {
@@ -210,10 +222,12 @@ fn is_zero(graph: &Graph, v: Value) -> bool {
     }
 }
 
-/// How often a pipeline runs at most: what a pass finds through another one is found in the second round, and rarely more.
+/// Maximum rounds of a pipeline.
+///
+/// Opportunities that one pass exposes for another are usually found in the second round.
 const MAX_ROUNDS: usize = 3;
 
-/// Types of inputs and outputs, and the variables.
+/// The types of the inputs and outputs, and the variables.
 type Signature<'a> = (Vec<&'a Type>, Vec<&'a Type>, Vec<(&'a str, &'a TensorType)>);
 
 fn signature(graph: &Graph) -> Signature<'_> {
@@ -251,7 +265,7 @@ mod tests {
         }
     }
 
-    /// The message with which a pipeline of the standard passes and a wrong one panics.
+    /// Returns the panic message of the standard pipeline with a faulty pass inserted.
     fn panic_of(pass: impl Pass + 'static) -> String {
         let text = "graph @f(%x: f32[2]) -> f32[2] { %y = tanh %x  return %y }";
         let graph = Graph::parse(text, "f.ir").unwrap();

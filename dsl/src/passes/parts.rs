@@ -1,15 +1,17 @@
-//! Sums of parts.
+//! Sums of adjacent slices.
 
 use super::{Pass, made_by};
 use crate::Graph;
 use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value};
 use crate::ops::prim;
 
-/// Makes one `concat` of a sum whose terms are zero but for parts that lie beside each other: the gradient of a tensor of which
-/// each slice was used once, as that of the gates of a recurrent cell.
+/// Replaces a sum of zero-padded adjacent slices by one `concat`.
 ///
-/// Before: verified. After: verified; a negative zero in a part stays one, where the sum with zeros would have been a positive zero. The sum
-/// stays, unused, for the pass that removes such.
+/// Such a sum arises as the gradient of a tensor whose slices are each used once, for example the
+/// gates of a recurrent cell.
+///
+/// Before: verified. After: verified. A negative zero in a slice stays negative, whereas the sum
+/// with zeros would make it positive. The sum is left unused, for `Dce` to remove.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts;
 
@@ -34,7 +36,7 @@ struct Join<'g> {
     changed: bool,
 }
 
-/// A term of a sum: it is zero but from `start` on, where it is `value`.
+/// A term of a sum: zeros, except for `value` from index `start` on.
 struct Part {
     start: usize,
     value: Value,
@@ -56,7 +58,7 @@ impl Join<'_> {
     fn node(&mut self, node: Node) {
         let data = self.graph.node(node);
         let &[sum] = &data.results[..] else { return };
-        // The last sum of a chain has all terms.
+        // The last sum of a chain has all its terms.
         let is_sum = |v: Value| matches!(made_by(self.graph, v), Some((prim::ADD, _)));
         if !is_sum(sum) || self.uses[sum.index()] == 0 {
             return;
@@ -86,7 +88,9 @@ impl Join<'_> {
         self.changed = true;
     }
 
-    /// Collects the terms of a sum; gives the axis along which all of them are parts. Inner sums have one use.
+    /// Collects the terms of a sum. Returns the axis along which all of them are padded.
+    ///
+    /// Inner sums must have exactly one use.
     fn terms(&self, v: Value, is_last: bool, axis: Option<usize>, parts: &mut Vec<Part>) -> Option<usize> {
         if !is_last && self.uses.get(v.index()) != Some(&1) {
             return None;

@@ -1,4 +1,4 @@
-//! Matrix products in loops over sequences.
+//! Batching of matmuls in loops over sequences.
 
 use super::build::{self, At, columns, first_axis, matrix, shape, transposed};
 use super::trips::trips;
@@ -8,26 +8,29 @@ use crate::ops::{Prim, prim};
 use crate::{Graph, HostTensor, TensorType};
 use std::collections::HashMap;
 
-/// Computes products of many iterations at once, since one large product is faster than many small ones.
+/// Batches the matmuls of many iterations, since one large matmul is faster than many small ones.
 ///
-/// Of loops whose trips the graph says:
-/// - A product of `x[i]` and what is the same in all iterations, where `x` comes from outside: of all of `x`, before the loop. The
-///   iteration takes its rows.
-/// - A sum of products, `sum += a b` with a result that nothing else in the loop reads: the iterations put `a` and `b` into two
-///   matrices, and after the loop there is one product. This is how the gradients of weights come about. Of several sums with one `a`,
-///   whose `b` are put beside each other in the loop anyway, as [`MergeProducts`](super::MergeProducts) does it, it is one product.
+/// In loops with a known trip count:
 ///
-/// Both are about products of few rows. What has to be kept for one product is at most 256 MiB.
+/// - A matmul of `x[i]` and a loop-invariant matrix, where `x` is captured, becomes one matmul of
+///   all of `x` before the loop. Each iteration takes its rows.
+/// - A sum of matmuls, `sum += a b`, that nothing else in the loop reads becomes one matmul after
+///   the loop. The iterations store `a` and `b` in two matrices. Gradients of weights have this
+///   form. Several sums with the same `a` become one matmul if the loop concatenates their `b`
+///   anyway, as [`MergeProducts`](super::MergeProducts) does.
 ///
-/// Before: verified. After: verified; a sum of products may be rounded in another way than before. A product cannot fail, so nothing
-/// else is seen of its running where it did not. The products before stay, unused, for the pass that removes such.
+/// Both apply to matmuls with few rows. A stored operand or result has at most 256 MiB.
+///
+/// Before: verified. After: verified. Sums of matmuls may be rounded differently. A matmul cannot
+/// fail, so running one where none ran before is not observable. The original matmuls are left
+/// unused, for `Dce` to remove.
 #[derive(Clone, Copy, Debug)]
 pub struct Products;
 
-/// What is kept of all iterations of a loop for one product is at most this.
+/// Maximum size of a matrix stored over all iterations.
 const MAX_BYTES: usize = 1 << 28;
 
-/// Products of more rows are large enough by themselves.
+/// Matmuls with more rows are large enough by themselves.
 const MAX_ROWS: usize = 256;
 
 impl Pass for Products {
@@ -43,7 +46,7 @@ impl Pass for Products {
             }
         });
         let mut changed = false;
-        // Inner loops first: what comes out of them is then in the body of the outer one.
+        // Inner loops first, since their hoisted nodes end up in the body of the outer loop.
         for node in loops.into_iter().rev() {
             if !has_product(graph, node) {
                 continue;
@@ -63,14 +66,14 @@ impl Pass for Products {
     }
 }
 
-/// A loop whose trips are known.
+/// A loop with a known trip count.
 struct Sequence<'g> {
     graph: &'g mut Graph,
     node: Node,
     trips: usize,
-    /// How often each value was used before.
+    /// The number of uses of each value before the rewrite.
     uses: Vec<u32>,
-    /// Nodes from this index on are new.
+    /// The index of the first node that this pass added.
     first_new: usize,
     replaced: Replacements,
     changed: bool,
@@ -81,7 +84,7 @@ impl Sequence<'_> {
         self.graph.node(self.node).regions[1]
     }
 
-    /// Adds an operation of the table; gives its result.
+    /// Adds a primitive operation. Returns its result.
     fn add(&mut self, at: At, op: Prim, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
         build::add(self.graph, at, op, operands, attrs, origin)
     }
@@ -90,7 +93,7 @@ impl Sequence<'_> {
         build::add_node(self.graph, at, Op::Constant(tensor), &[], origin)
     }
 
-    /// What a value of the body is outside of the loop, if it is a capture.
+    /// Returns the value that a parameter of the body captures, if it is a capture.
     fn outside(&self, v: Value) -> Option<Value> {
         match self.graph.value(v).def {
             ValueDef::Param(region, i) if region == self.body() => captured(self.graph, region, i as usize),
@@ -98,7 +101,7 @@ impl Sequence<'_> {
         }
     }
 
-    /// Products of rows of a sequence with one matrix, before the loop.
+    /// Hoists matmuls of the rows of a sequence with one matrix before the loop.
     fn hoist(&mut self) {
         for product in self.graph.region(self.body()).nodes.clone() {
             let data = self.graph.node(product);
@@ -136,7 +139,7 @@ impl Sequence<'_> {
         }
     }
 
-    /// The sequence outside of the loop and the index, if a value is one element along its first axis.
+    /// Returns the captured sequence and the index, if a value is one element along its first axis.
     fn element_of(&self, element: Value) -> Option<(Value, Value)> {
         let data = self.graph.node(self.graph.producer(element)?);
         let &[all, index] = &data.operands[..] else { return None };
@@ -153,7 +156,7 @@ impl Sequence<'_> {
         }
     }
 
-    /// Sums of products, after the loop.
+    /// Replaces sums of matmuls by matmuls after the loop.
     fn sum_up(&mut self) {
         let sums: Vec<Sum> = (0..self.graph.n_carried(self.node)).filter_map(|i| self.sum(i)).collect();
         let joined = self.joined_columns();
@@ -176,7 +179,7 @@ impl Sequence<'_> {
             }
             let origin = self.graph.node(group[0].product).origin();
             let end = At::End(self.body());
-            // The rows of both that belong together lie along the first axis.
+            // Corresponding rows of both operands are aligned along the first axis.
             let left = match made_by(self.graph, left) {
                 Some((prim::PERMUTE, &[rows])) => rows,
                 _ => self.add(end, prim::PERMUTE, &[left], transposed(), origin),
@@ -206,7 +209,9 @@ impl Sequence<'_> {
         }
     }
 
-    /// Of each value of the body that one `concat` puts beside others: the result, and which of how many it is there.
+    /// Finds the operands that the body concatenates along columns.
+    ///
+    /// Maps each to the result of the `concat`, its position, and the number of operands.
     fn joined_columns(&self) -> HashMap<Value, (Value, usize, usize)> {
         let mut joined = HashMap::new();
         for &node in &self.graph.region(self.body()).nodes {
@@ -223,7 +228,8 @@ impl Sequence<'_> {
         joined
     }
 
-    /// The sum of products that a loop variable is, if it is one, and nothing in the loop reads it.
+    /// Returns a loop variable as a sum of matmuls, if it is one that nothing else in the loop
+    /// reads.
     fn sum(&self, i: usize) -> Option<Sum> {
         let data = self.graph.node(self.node);
         let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
@@ -242,7 +248,8 @@ impl Sequence<'_> {
         (!is_read && alone).then_some(Sum { i, left, right, product })
     }
 
-    /// A matrix of the rows that a value of the body has in all iterations.
+    /// Stores the rows that a value of the body has in all iterations. Returns the matrix after the
+    /// loop.
     fn keep(&mut self, kept: &mut Kept, rows: Value, origin: Origin) -> Value {
         if let Some(&all) = kept.matrices.get(&rows) {
             return all;
@@ -277,7 +284,7 @@ impl Sequence<'_> {
         self.graph.region_mut(body).yields.push(v);
     }
 
-    /// Behind the loop, and behind what was put there before.
+    /// Returns the position after the loop and after the nodes already inserted there.
     fn after(&self) -> At {
         let region = self.graph.node(self.node).region;
         let nodes = &self.graph.region(region).nodes;
@@ -288,7 +295,7 @@ impl Sequence<'_> {
         }
     }
 
-    /// Writes the replacements into the graph; gives whether there were any.
+    /// Applies the replacements. Returns whether anything changed.
     fn finish(self) -> bool {
         let Sequence { graph, replaced, changed, .. } = self;
         if changed {
@@ -305,7 +312,7 @@ impl Sequence<'_> {
     }
 }
 
-/// Sums of products, those together whose right operands are all that one `concat` puts together, in its order.
+/// Groups sums whose right operands are all the operands of one `concat`, in its order.
 fn grouped(sums: Vec<Sum>, joined: &HashMap<Value, (Value, usize, usize)>) -> Vec<Vec<Sum>> {
     let mut groups: Vec<Vec<Sum>> = Vec::new();
     let mut found: HashMap<(Value, Value), usize> = HashMap::new();
@@ -332,20 +339,20 @@ fn grouped(sums: Vec<Sum>, joined: &HashMap<Value, (Value, usize, usize)>) -> Ve
     complete
 }
 
-/// `left right`, of which a loop variable is the sum.
+/// A loop variable that sums `left right`.
 struct Sum {
-    /// The loop variable.
+    /// The index of the loop variable.
     i: usize,
     left: Value,
     right: Value,
     product: Node,
 }
 
-/// What the iterations of a loop keep.
+/// The values that a loop stores over all iterations.
 #[derive(Default)]
 struct Kept {
-    /// The number of the iteration.
+    /// The index of the iteration.
     iteration: Option<Value>,
-    /// The matrices after the loop, by what they are made of.
+    /// The matrices after the loop, by the value whose rows they hold.
     matrices: HashMap<Value, Value>,
 }

@@ -1,44 +1,49 @@
-//! The part of a graph that gives some of its values out of others.
+//! Pruning a graph to the computation between given values.
 
 use super::dce::{Live, sweep};
 use crate::ir::{Node, Op, Replacements, Value, VarId, verify};
 use crate::ops::Effects;
 use crate::{Diagnostic, Graph, Result};
 
-/// What a pruned graph does with the variables that the whole one assigns.
+/// Whether a pruned graph keeps the assignments to variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Assignments {
-    /// It assigns none of them.
+    /// Drops all assignments.
     Drop,
-    /// It assigns all of them.
+    /// Keeps all assignments.
     Keep,
 }
 
-/// A part of a graph.
+/// A pruned graph.
 #[derive(Clone, Debug)]
 pub struct PrunedGraph {
-    /// The part: its inputs are what is fed, its outputs what is fetched, in their orders.
+    /// The graph. Its inputs are the feeds and its outputs the fetches, in the given orders.
     pub graph: Graph,
-    /// Its variables, by their ids in the whole graph.
+    /// The variables of the graph, as ids in the original graph.
     pub vars: Vec<VarId>,
-    /// For each feed whether something that is fetched or assigned depends on it.
+    /// For each feed, whether a fetch or an assignment depends on it.
     pub needed: Vec<bool>,
 }
 
-/// The part of a graph that computes the values `fetches` when those of `feeds` are given; both are values of its root, and no feed is named twice.
-/// What is fed is replaced wherever it is used, in gradients too.
+/// Returns the part of a graph that computes `fetches` from `feeds`.
 ///
-/// Before: verified. After: verified, and every node of the root is there for a fetch, for an assignment if these are kept, or for a print or an
-/// assertion that stays. Of these
-/// - one inside of a branch, loop or call that is kept stays: it may be what ends the loop;
-/// - one of the root stays exactly if all that it looks at is fed or kept anyway. What the graph computes for prints and assertions alone
-///   belongs to them; one that looks at no value but constants is not kept.
+/// Both are values of the root region, and no feed occurs twice. A feed replaces the value wherever
+/// it is used, including in gradients.
 ///
-/// So a value that is fetched is still guarded by what the program asserts of it, and nothing is computed, read or to be fed for a print or an
-/// assertion alone that the program has other uses for.
+/// Before: verified. After: verified, and every node of the root region is needed by a fetch, by an
+/// assignment if these are kept, or by a print or an assertion that is kept:
+///
+/// - A print or an assertion inside a branch, loop or call that is kept stays, since an assertion
+///   may be what ends the loop.
+/// - One in the root region stays exactly if everything it depends on is fed or kept anyway. Values
+///   that the graph computes only for prints and assertions count as part of them. One that depends
+///   on constants only is not kept.
+///
+/// So assertions still guard the fetched values. A print or an assertion never causes a value to be
+/// computed, read or fed that the program also uses elsewhere.
 ///
 /// # Errors
-/// An input of the graph that is needed and not fed, with a place where it is used.
+/// If an input of the graph is needed but not fed. The error points to a use of it.
 ///
 /// ```
 /// use anabranch_dsl::Graph;
@@ -96,17 +101,18 @@ pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Ass
     Ok(PrunedGraph { graph: g, vars, needed })
 }
 
-/// What stays.
+/// The nodes and values that are kept.
 struct Kept<'g> {
     live: Live<'g>,
-    /// Nodes with effects in regions, each with the node of the root that it is in.
+    /// Nodes with effects in inner regions, each after the node of the root that contains it.
     inner: Vec<(Node, Node)>,
-    /// For each feed whether something depends on it but prints and assertions that look at it.
+    /// For each feed, whether anything except prints and assertions of the root depends on it.
     needed: Vec<bool>,
 }
 
 impl<'g> Kept<'g> {
-    /// `whole` is the graph before anything was fed; the parameters in `params` are fed.
+    /// Finds out what to keep. `whole` is the graph before feeding; `params` are the fed
+    /// parameters.
     fn new(whole: &Graph, g: &'g Graph, params: &[Value], assignments: Assignments) -> Kept<'g> {
         let mut inner = Vec::new();
         for &node in &g.region(g.root()).nodes {
@@ -129,7 +135,8 @@ impl<'g> Kept<'g> {
         kept.settle();
         kept.needed = params.iter().map(|p| kept.live.values[p.index()]).collect();
 
-        // What the whole graph computes for its results and variables, and not for prints and assertions alone.
+        // The values that the whole graph computes for its results and variables, not only for
+        // prints and assertions.
         let mut of_results = Live::new(whole);
         of_results.values_needed(whole.outputs());
         for &node in &whole.region(whole.root()).nodes {
@@ -146,7 +153,7 @@ impl<'g> Kept<'g> {
         kept
     }
 
-    /// Marks what is needed, and what nodes with effects in kept regions need.
+    /// Marks all dependencies, including those of nodes with effects in kept regions.
     fn settle(&mut self) {
         loop {
             self.live.settle();
@@ -163,7 +170,7 @@ impl<'g> Kept<'g> {
         }
     }
 
-    /// Keeps a print or an assertion of the root if all that it looks at is fed or kept anyway.
+    /// Keeps a print or an assertion of the root if everything it depends on is fed or kept anyway.
     fn keep_if_there(&mut self, node: Node, of_results: &Live<'_>, params: &[Value]) {
         let g = self.live.graph;
         let before = self.live.clone();
@@ -199,12 +206,12 @@ impl<'g> Kept<'g> {
     }
 }
 
-/// Whether a node does more than to compute its results.
+/// Whether a node does more than compute its results.
 fn has_effect(g: &Graph, node: Node) -> bool {
     g.node(node).op.effects() >= Effects::WritesState
 }
 
-/// Every input that is needed is fed.
+/// Returns an error if an input is needed but not fed.
 fn check_inputs(g: &Graph, inputs: &[Value], params: &[Value], values: &[bool], nodes: &[bool]) -> Result<()> {
     let missing = |(_, v): &(usize, &Value)| values[v.index()] && !params.contains(v);
     let Some((i, v)) = inputs.iter().enumerate().find(missing) else { return Ok(()) };
@@ -219,7 +226,7 @@ fn check_inputs(g: &Graph, inputs: &[Value], params: &[Value], values: &[bool], 
     Err(error.help("feed it, or a value between it and what is fetched"))
 }
 
-/// Drops the variables that are neither read nor assigned; gives the others by their former ids.
+/// Drops the variables that are neither read nor assigned. Returns the original ids of the others.
 fn drop_variables(g: &mut Graph) -> Vec<VarId> {
     let mut used = vec![false; g.vars.len()];
     let nodes = g.region(g.root()).nodes.clone();

@@ -1,4 +1,4 @@
-//! Small tensors of loops as numbers.
+//! Scalarization of small tensors in loops.
 
 use super::{Cse, Dce, Fold, Pass};
 use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, StackOp, Value, ValueData};
@@ -6,27 +6,32 @@ use crate::ops::{Effects, EvalCx, Prim, prim};
 use crate::{DType, Graph, HostTensor, TensorType, Type, match_buffer};
 use std::collections::{HashMap, HashSet};
 
-/// Takes the tensors of loops that work on small ones alone apart into their elements, so that such a loop works on numbers alone, which an engine keeps in
-/// registers: the state of a differential equation, a quaternion, a filter of a few dimensions. So are stacks of such tensors, which a
-/// gradient saves.
+/// Splits the tensors of loops that only use small tensors into their elements.
 ///
-/// It is done for loops, with all that is inside, in which every tensor has between 1 and 16 elements, and every operation is elementwise, only moves
-/// elements, reduces them, or is a product of matrices; and which is not longer than 4,096 operations then. Of one that may fail, all operands are
-/// numbers already. Tensors are taken apart before the loop, and put together behind it where they are used as such.
+/// Such a loop then computes with scalars only, which an engine keeps in registers. Examples are
+/// the state of a differential equation, a quaternion, or a filter of a few dimensions. Stacks of
+/// such tensors, which gradients save, are split too.
 ///
-/// Elements are added to zero in the order in which the [reference meaning](crate::ops::OpDef::eval) adds them, so results are the same bits.
+/// A loop is scalarized if every tensor in it has between 1 and 16 elements, and every operation is
+/// elementwise, only moves elements, is a reduction or is a matmul. The scalarized loop may have at
+/// most 4,096 operations. Operations that may fail are allowed only if all their operands are
+/// scalars already. Tensors are split before the loop and joined after it where they are used
+/// whole.
 ///
-/// Before: verified. After: verified; constants are folded, equal nodes one, and what is not used is not there.
+/// Elements are added to zero in the same order as in the [reference
+/// implementation](crate::ops::OpDef::eval), so results are bitwise identical.
+///
+/// Before: verified. After: verified, and the graph has been through [`Fold`], [`Cse`] and [`Dce`].
 #[derive(Clone, Copy, Debug)]
 pub struct Scalars;
 
-/// Most elements of a tensor that is taken apart: a matrix of four rows and columns.
+/// Maximum elements of a tensor that is split: those of a 4x4 matrix.
 const MAX_ELEMENTS: usize = 16;
 
-/// Most operations of a loop whose tensors are taken apart.
+/// Maximum operations of a scalarized loop.
 const MAX_OPERATIONS: usize = 4096;
 
-/// Operations that only move elements, whatever these are.
+/// Operations that only move elements, independent of their values.
 const MOVES: &[Prim] = &[
     prim::BROADCAST_LIKE,
     prim::BROADCAST_TO,
@@ -40,7 +45,7 @@ const MOVES: &[Prim] = &[
     prim::UPDATE_SLICE,
 ];
 
-/// Reductions, with the operation on two elements.
+/// Reductions, each with its operation on two elements.
 const REDUCTIONS: &[(Prim, Prim)] = &[
     (prim::ALL, prim::AND),
     (prim::ANY, prim::OR),
@@ -62,7 +67,7 @@ impl Pass for Scalars {
     }
 }
 
-/// The graph with the small tensors of loops as numbers, if it has some; see [`Scalars`].
+/// Returns the graph with loops scalarized, or `None` if there are no such loops; see [`Scalars`].
 pub fn scalars(graph: &Graph) -> Option<Graph> {
     let Chosen { loops, whole_stacks } = choose(graph);
     if loops.is_empty() {
@@ -80,7 +85,7 @@ pub fn scalars(graph: &Graph) -> Option<Graph> {
     Some(out.compact())
 }
 
-/// The shape of a tensor that is taken apart, or of those of a stack; for a number it has no extents.
+/// Returns the shape of a small tensor, or of the elements of a stack. It is empty for a scalar.
 fn small(ty: &Type) -> Option<Vec<usize>> {
     let shape = match ty {
         Type::Tensor(ty) | Type::Stack(ty) => ty.shape.known()?,
@@ -89,12 +94,12 @@ fn small(ty: &Type) -> Option<Vec<usize>> {
     (1..=MAX_ELEMENTS).contains(&shape.iter().product()).then_some(shape)
 }
 
-/// Whether it is a tensor, or a stack of such, that is taken apart.
+/// Whether a value is split: a small tensor that is not a scalar, or a stack of such tensors.
 fn is_apart(ty: &Type) -> bool {
     small(ty).is_some_and(|shape| !shape.is_empty())
 }
 
-/// The type of an element, or of a stack of elements.
+/// Returns the type of an element, or of a stack of elements.
 fn of_element(ty: &Type) -> Type {
     let element = TensorType::new(ty.element().dtype, [0; 0]);
     match ty {
@@ -103,18 +108,19 @@ fn of_element(ty: &Type) -> Type {
     }
 }
 
-/// What is taken apart.
+/// The loops and stacks to scalarize.
 struct Chosen {
-    /// Loops; of nested ones the outermost.
+    /// The loops to scalarize, outermost ones only.
     loops: HashSet<Node>,
-    /// The stacks of small tensors that are not.
+    /// The stacks of small tensors that stay whole.
     whole_stacks: HashSet<Value>,
 }
 
 fn choose(g: &Graph) -> Chosen {
     let mut chosen = Chosen { loops: HashSet::new(), whole_stacks: HashSet::new() };
     candidates(g, g.root(), &mut chosen.loops);
-    // A stack is taken apart in all places or in none: a loop stays as it is if one of its stacks is also where it cannot be taken apart.
+    // A stack is split everywhere or nowhere. A loop stays as it is if one of its stacks is also
+    // used where it cannot be split.
     while !chosen.loops.is_empty() && chosen.restrict(g, g.root()) {}
     chosen
 }
@@ -134,7 +140,8 @@ fn candidates(g: &Graph, region: Region, found: &mut HashSet<Node>) {
 }
 
 impl Chosen {
-    /// Finds stacks that stay whole, and with them loops. Gives whether there is something new.
+    /// Finds stacks that must stay whole, and removes the loops that use them. Returns whether any
+    /// were found.
     fn restrict(&mut self, g: &Graph, region: Region) -> bool {
         let is_stack = |v: &&Value| matches!(g.ty(**v), Type::Stack(_)) && is_apart(g.ty(**v));
         let data = g.region(region);
@@ -157,16 +164,16 @@ impl Chosen {
     }
 }
 
-/// What a loop is with its tensors taken apart.
+/// The cost of a loop after scalarization.
 #[derive(Default)]
 struct Cost {
     operations: usize,
-    /// Whether some tensor is taken apart.
+    /// Whether any tensor would be split.
     is_apart: bool,
 }
 
 impl Cost {
-    /// Adds a node, if it can be taken apart.
+    /// Adds the cost of a node. Returns `None` if the node cannot be scalarized.
     fn add(&mut self, g: &Graph, node: Node) -> Option<()> {
         let data = g.node(node);
         for &v in data.operands.iter().chain(&data.results) {
@@ -196,7 +203,7 @@ fn n_elements(ty: &Type) -> usize {
     small(ty).map_or(0, |shape| shape.iter().product())
 }
 
-/// How many operations on numbers an operation is, if it can be taken apart.
+/// Returns the number of scalar operations that an operation becomes, if it can be scalarized.
 fn operations(g: &Graph, operands: &[Value], result: Value, def: Prim) -> Option<usize> {
     let n = n_elements(g.ty(result));
     if def.is_elementwise() {
@@ -213,19 +220,19 @@ fn operations(g: &Graph, operands: &[Value], result: Value, def: Prim) -> Option
     Some(2 * n * inner.last()?)
 }
 
-/// A graph that is copied, with the tensors of loops taken apart.
+/// A copy of the graph in progress, with loops scalarized.
 struct Rewrite<'g> {
     from: &'g Graph,
     out: Graph,
     loops: HashSet<Node>,
     whole_stacks: HashSet<Value>,
-    /// The copies of values as they are, and of their elements in row-major order; a value may have both.
+    /// The copies of whole values, and of their elements in row-major order. A value may have both.
     whole: HashMap<Value, Value>,
     parts: HashMap<Value, Vec<Value>>,
 }
 
 impl Rewrite<'_> {
-    /// Copies a region outside of the loops that change.
+    /// Copies a region outside the scalarized loops.
     fn region(&mut self, from: Region, to: Region) {
         let g = self.from;
         for &p in &g.region(from).params {
@@ -262,7 +269,7 @@ impl Rewrite<'_> {
         self.out.region_mut(to).yields = yields;
     }
 
-    /// Copies a region of a loop that changes.
+    /// Copies a region of a scalarized loop.
     fn region_apart(&mut self, from: Region, to: Region) {
         let g = self.from;
         for &p in &g.region(from).params {
@@ -277,7 +284,7 @@ impl Rewrite<'_> {
         self.out.region_mut(to).yields = yields;
     }
 
-    /// Keeps the elements of a value.
+    /// Records the elements of a value.
     fn keep(&mut self, v: Value, parts: Vec<Value>) {
         if let ([one], false) = (&parts[..], is_apart(self.from.ty(v))) {
             self.out.value_mut(*one).name = self.from.value(v).name;
@@ -286,14 +293,14 @@ impl Rewrite<'_> {
         self.parts.insert(v, parts);
     }
 
-    /// Adds an operation of one result.
+    /// Appends an operation with one result.
     fn add(&mut self, to: Region, op: Op, operands: Vec<Value>, ty: Type, origin: Origin) -> Value {
         let node = self.out.make_node(to, op, operands, [ty], origin);
         self.out.append(node);
         self.out.node(node).results[0]
     }
 
-    /// An operation of the table on numbers.
+    /// Appends a primitive operation on scalars.
     fn prim(&mut self, to: Region, op: Prim, operands: Vec<Value>, dtype: DType, origin: Origin) -> Value {
         self.add(to, Op::Prim(op, Attrs::none()), operands, Type::tensor(dtype, [0; 0]), origin)
     }
@@ -303,7 +310,7 @@ impl Rewrite<'_> {
         self.add(to, Op::Constant(zero), vec![], Type::tensor(dtype, [0; 0]), origin)
     }
 
-    /// A value as it is, in a region of the copy; put together from its elements if need be.
+    /// Returns the copy of a whole value, joined from its elements if necessary.
     fn whole(&mut self, v: Value, to: Region) -> Value {
         if let Some(&copy) = self.whole.get(&v) {
             return copy;
@@ -328,7 +335,7 @@ impl Rewrite<'_> {
         self.add(to, reshape, vec![v], ty.into(), origin)
     }
 
-    /// The elements of a value, in a region of the copy.
+    /// Returns the elements of a value, split if necessary.
     fn parts(&mut self, v: Value, to: Region) -> Vec<Value> {
         if let Some(parts) = self.parts.get(&v) {
             return parts.clone();
@@ -359,7 +366,7 @@ impl Rewrite<'_> {
         parts
     }
 
-    /// The elements of a tensor.
+    /// Adds a constant for each element of a tensor.
     fn constants(&mut self, to: Region, tensor: &HostTensor, origin: Origin) -> Vec<Value> {
         let elements: Vec<HostTensor> =
             match_buffer!(tensor.buffer(), d => d.iter().map(|&x| HostTensor::scalar(x)).collect());
@@ -367,7 +374,7 @@ impl Rewrite<'_> {
         elements.into_iter().map(|x| self.add(to, Op::Constant(x), vec![], ty.clone(), origin)).collect()
     }
 
-    /// Copies a node with its operands and results taken apart.
+    /// Copies a node with its operands and results split.
     fn take_apart(&mut self, node: Node, to: Region) {
         let g = self.from;
         let data = g.node(node);
@@ -417,7 +424,7 @@ impl Rewrite<'_> {
         }
     }
 
-    /// The elements of the result of an operation of the table.
+    /// Computes the elements of the result of a primitive operation.
     fn prim_apart(&mut self, to: Region, node: Node, def: Prim, attrs: &Attrs, operands: &[Vec<Value>]) -> Vec<Value> {
         let data = self.from.node(node);
         let (origin, ty) = (data.origin(), self.from.ty(data.results[0]).element());
@@ -433,7 +440,7 @@ impl Rewrite<'_> {
             return (0..n).map(one).collect();
         }
         if let Some(&(_, combine)) = REDUCTIONS.iter().find(|(op, _)| *op == def) {
-            // A sum begins with zero, which turns `-0.0` into `0.0`, unless nothing is added.
+            // A sum starts with zero, which turns `-0.0` into `0.0`, unless it has a single term.
             let start = (combine == prim::ADD && n < operands[0].len()).then(|| self.zero(to, ty.dtype, origin));
             let mut results: Vec<Option<Value>> = vec![start; n];
             for (&x, i) in operands[0].iter().zip(reduced_to(def, attrs, &shapes, ty)) {
@@ -458,7 +465,7 @@ impl Rewrite<'_> {
             }
             return results;
         }
-        // What moves elements moves their numbers.
+        // An operation that only moves elements is evaluated on their indices.
         let ends = operands.iter().scan(0, |end, parts| {
             *end += parts.len();
             Some(*end)
@@ -478,16 +485,16 @@ impl Rewrite<'_> {
     }
 }
 
-/// What an operation that cannot fail gives.
+/// Evaluates an operation that cannot fail.
 fn evaluated(def: Prim, attrs: &Attrs, operands: &[HostTensor], ty: &TensorType) -> HostTensor {
     let operands: Vec<&HostTensor> = operands.iter().collect();
     def.evaluate(&EvalCx { operands: &operands, attrs, ty }).unwrap_or_else(|e| panic!("{}: {}", def.name, e.message))
 }
 
-/// For each element that a reduction reads the place of the result that it goes to.
+/// Returns for each operand element of a reduction the index of the result element it goes into.
 fn reduced_to(def: Prim, attrs: &Attrs, shapes: &[Vec<usize>], ty: &TensorType) -> Vec<usize> {
     let from = &shapes[0];
-    // The extents of the result, with 1 for axes that are not there.
+    // The extents of the result, with 1 for reduced axes.
     let kept: Vec<usize> = if def == prim::SUM_LIKE {
         let missing = from.len() - shapes[1].len();
         std::iter::repeat_n(1, missing).chain(shapes[1].iter().copied()).collect()

@@ -1,28 +1,34 @@
-//! Sums with terms that are zero but in few places.
+//! Sums with sparse terms.
 
 use super::{Pass, is_zero, made_by};
 use crate::Graph;
 use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value};
 use crate::ops::{Prim, prim};
 
-/// Adds rows instead of tables that are zero in all other rows: what becomes of the gradient of an embedding, whose cost is then that of the
-/// rows that were read, not that of the table.
+/// Adds only the rows of a sparse term to a sum, not the whole table.
 ///
-/// A *sparse* value is zero but where rows were added to zeros. The operations that make it:
+/// This makes the update of an embedding table cost in proportion to the rows that were read, not
+/// to the size of the table.
 ///
-/// - `scatter_add` or `scatter_add_along_axis` into zeros, or into a sparse value
-/// - the negative of a sparse value; one times a number; one of floats divided by a number
-/// - a sum or difference of two
+/// A *sparse* value is zero except where rows were added to zeros. These operations produce one:
 ///
-/// In `x + s`, `s + x` and `x - s` with a sparse `s` and any other `x`, the rows of `s` are negated, multiplied and divided as `s` was and
-/// added to `x`, in the order of the terms. So `table - rate * gradient` becomes one `scatter_add` into the table for each
-/// time that it was read, and the plan changes the table where it lies.
+/// - `scatter_add` or `scatter_add_along_axis` into zeros or into a sparse value
+/// - the negation of a sparse value, its product with a scalar, or its quotient by a scalar (floats
+///   only)
+/// - a sum or difference of two sparse values
 ///
-/// A sum stays as it is if its rows have to be computed with and are more elements than the sum has.
+/// In `x + s`, `s + x` and `x - s` with a sparse `s` and any other `x`, the rows of `s` are
+/// negated, multiplied and divided as `s` was, and are then added to `x` in the order of the terms.
+/// So `table - rate * gradient` becomes one `scatter_add` into the table for each read of it, and
+/// the plan updates the table in place.
 ///
-/// Before: verified. After: verified. Sums of floats may be rounded in another way; a row of `x` that `s` does not name stays, bit by
-/// bit, also where zero times an infinite number or a negative zero plus zero had made another one of it. A number of a row that is out of
-/// range fails at the sum, not before. What gave `s` stays, unused, for the pass that removes such.
+/// A sum stays as it is if its rows have to be scaled or negated and have more elements than the
+/// sum.
+///
+/// Before: verified. After: verified. Float sums may be rounded differently. A row of `x` that is
+/// not among the rows of `s` is left bitwise unchanged, although zero times infinity or a sum with
+/// a negative zero would have changed it. A row index that is out of range fails at the sum, not
+/// before. The operations that computed `s` are left unused, for `Dce` to remove.
 #[derive(Clone, Copy, Debug)]
 pub struct Scatters;
 
@@ -34,7 +40,8 @@ impl Pass for Scatters {
     fn run(&self, graph: &mut Graph) -> bool {
         let replaced = Replacements::new(graph);
         let is_sparse = vec![false; graph.n_values()];
-        // A term that many sums share is added to each of them; that many are not worth it.
+        // A term shared by several sums is added to each of them. The budget limits this
+        // duplication.
         let budget = 64 + graph.n_nodes();
         let mut pass = Sums { graph, is_sparse, replaced, budget, changed: false };
         pass.region(pass.graph.root());
@@ -46,20 +53,20 @@ struct Sums<'g> {
     graph: &'g mut Graph,
     is_sparse: Vec<bool>,
     replaced: Replacements,
-    /// How many terms may still be added.
+    /// The number of terms that may still be added.
     budget: usize,
     changed: bool,
 }
 
-/// What is done with the rows of a term before they are added.
+/// A change to the rows of a term before they are added.
 #[derive(Clone, Copy)]
 enum Change {
     Negate,
-    /// Multiplies with a number, or divides by it, as the operation of this name does.
+    /// Multiplication or division by a scalar, depending on the operation.
     Scale(Prim, Value),
 }
 
-/// Rows that are added to something: those of a `scatter_add`, changed from the last change to the first.
+/// A `scatter_add` of rows, with the changes to the rows, last change first.
 struct Term {
     scatter: Node,
     changes: Vec<Change>,
@@ -100,9 +107,9 @@ impl Sums<'_> {
         }
     }
 
-    /// The sparse operand of a product or quotient and the number that it is multiplied with or divided by.
+    /// Returns the sparse operand of a product or quotient, and its scalar factor or divisor.
     fn scaled(&self, op: Prim, a: Value, b: Value) -> Option<(Value, Value)> {
-        // The quotient of a sum of integers is not the sum of the quotients.
+        // The quotient of an integer sum is not the sum of the quotients.
         if op == prim::DIV && !self.graph.ty(a).element().dtype.is_float() {
             return None;
         }
@@ -113,7 +120,7 @@ impl Sums<'_> {
         }
     }
 
-    /// The number that all elements of a value are, if that is to be seen.
+    /// Returns the scalar that a value broadcasts, if it is a broadcast of a scalar.
     fn number(&self, v: Value) -> Option<Value> {
         match made_by(self.graph, v) {
             Some((prim::BROADCAST_TO | prim::BROADCAST_LIKE, &[x, ..])) if self.graph.ty(x).element().rank() == 0 => {
@@ -123,7 +130,7 @@ impl Sums<'_> {
         }
     }
 
-    /// Makes `x + sparse`, the result of a node, out of the rows alone.
+    /// Replaces the sum `x + sparse`, the result of `node`, by scatters of the rows into `x`.
     fn add(&mut self, node: Node, x: Value, sparse: Value, change: Option<Change>) {
         let terms = self.terms(sparse, change.into_iter().collect());
         let Some(terms) = terms.filter(|terms| self.pays(x, terms)) else { return };
@@ -150,10 +157,13 @@ impl Sums<'_> {
         self.changed = true;
     }
 
-    /// The terms of a sparse value, on which changes are made after its own, in the order of the sum; none if they are too many.
+    /// Returns the terms of a sparse value in the order of the sum, or `None` if there are too
+    /// many.
+    ///
+    /// `changes` apply after the changes of each term.
     fn terms(&self, sparse: Value, changes: Vec<Change>) -> Option<Vec<Term>> {
         let mut terms = Vec::new();
-        // The last term comes first.
+        // Terms are collected last to first.
         let mut todo = vec![(sparse, changes)];
         while let Some((v, mut changes)) = todo.pop() {
             if terms.len() + todo.len() >= self.budget {
@@ -189,7 +199,7 @@ impl Sums<'_> {
         Some(terms)
     }
 
-    /// Whether computing with the rows is not more work than computing with the sum.
+    /// Whether changing the rows is no more work than computing the sum.
     fn pays(&self, sum: Value, terms: &[Term]) -> bool {
         let size = |v: Value| self.graph.ty(v).element().shape.known().map(|extents| extents.iter().product::<usize>());
         let changed = terms.iter().filter(|term| !term.changes.is_empty());
@@ -197,12 +207,13 @@ impl Sums<'_> {
         matches!((rows, size(sum)), (Some(rows), Some(sum)) if rows <= sum)
     }
 
-    /// Adds an operation of the table before a node; gives its result.
+    /// Inserts a primitive operation before a node. Returns its result.
     fn insert(&mut self, op: Prim, operands: &[Value], attrs: Attrs, at: Node, before: Node) -> Value {
         self.insert_op(Op::Prim(op, attrs), operands, at, before)
     }
 
-    /// Adds a node with the place and the devices of another one.
+    /// Inserts a node with the source location and device constraint of another one. Returns its
+    /// result.
     fn insert_op(&mut self, op: Op, operands: &[Value], at: Node, before: Node) -> Value {
         let (region, origin) = (self.graph.node(before).region, self.graph.node(at).origin());
         let node = self.graph.make_node(region, op, operands.to_vec(), [], origin);

@@ -1,4 +1,4 @@
-//! Algebra.
+//! Algebraic simplification.
 
 use super::Pass;
 use super::{captured, identity, made_by};
@@ -6,39 +6,41 @@ use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value, ValueDef};
 use crate::ops::{Prim, prim};
 use crate::{Buffer, DType, Graph, HostTensor, Shape, Type};
 
-/// Rewrites operations on results of operations to fewer or cheaper ones.
+/// Rewrites combinations of operations into fewer or cheaper ones.
 ///
-/// Before: verified. After: verified; every value has the bits that it had before, whatever the operands are, but for which `NaN` a
-/// `NaN` is, which no operation promises. No node is repeated, and none runs that did not; a node is rewritten in place,
-/// so it keeps its type, its place in the source and its devices. An operation that may fail goes only with its result.
+/// Before: verified. After: verified. Every value stays bitwise identical for all operands, except
+/// for the payload of a `NaN`, which no operation guarantees. No node is duplicated, and none runs
+/// that did not run before. A node is rewritten in place and keeps its type, source location and
+/// device constraint. An operation that may fail is removed only along with its result.
 ///
-/// | of | becomes | for |
+/// | operation | becomes | condition |
 /// |---|---|---|
-/// | `x - x`, `x ^ x`, comparisons of `x` with `x` | a constant | integers and `bool`; `<` and `>` of all |
+/// | `x - x`, `x ^ x`, comparisons of `x` with `x` | a constant | integers and `bool`; `<` and `>` for all |
 /// | `x & x`, `x \| x`, `max(x, x)`, `min(x, x)`, `select(p, x, x)` | `x` | all |
 /// | `x & !x`, `x \| !x` | a constant | `bool` |
 /// | `x + -y`, `-x + y`, `x - -y` | a difference, a sum | all |
-/// | `-x * -y`, `-x / -y` | `x * y`, `x / y` | all; quotients of floats |
+/// | `-x * -y`, `-x / -y` | `x * y`, `x / y` | all; quotients for floats only |
 /// | `x * -1`, `-0.0 - x`, `0 - x` | `-x` | all; floats; integers |
 /// | `-(x - y)` | `y - x` | integers |
 /// | `x / 2^k` | `x * 2^-k` | floats |
 /// | `abs(-x)`, `abs(abs(x))` | `abs(x)` | all |
-/// | `!(x == y)`, `!(x != y)` | the opposite | all |
-/// | `!(x < y)` and the like | the opposite | integers |
+/// | `!(x == y)`, `!(x != y)` | the opposite comparison | all |
+/// | `!(x < y)` and other orderings | the opposite comparison | integers |
 /// | `select(!p, x, y)` | `select(p, y, x)` | all |
 /// | `select(p, true, false)`, `select(p, false, true)` | `p`, `!p` | `bool` |
 /// | `select(p, select(p, x, y), z)`, `select(p, x, select(p, y, z))` | `select(p, x, z)` | all |
-/// | `cast(cast(x))` | `cast(x)`, `x` | where the type between holds all values |
-/// | `reshape(reshape(x))`, and of `broadcast_to` and `permute` | one of them, `x` | all |
-/// | a view of one number everywhere | the number, broadcast | known extents |
-/// | `broadcast_like`, `reshape_like` of definite extents | `broadcast_to`, `reshape` | all |
-/// | a slice of all | `x` | known extents |
+/// | `cast(cast(x))` | `cast(x)`, `x` | the intermediate type represents all values |
+/// | `reshape(reshape(x))`, likewise `broadcast_to` and `permute` | a single one, `x` | all |
+/// | a view of a broadcast scalar | the scalar, broadcast | known extents |
+/// | `broadcast_like`, `reshape_like` to definite extents | `broadcast_to`, `reshape` | all |
+/// | a slice of the whole `x` | `x` | known extents |
 ///
-/// Identities with a constant, as `x * 1`, and what undoes itself, as `-(-x)`, are for [`Fold`](super::Fold).
+/// Identities with a constant, such as `x * 1`, and involutions, such as `-(-x)`, are left to
+/// [`Fold`](super::Fold).
 #[derive(Clone, Copy, Debug)]
 pub struct Simplify;
 
-/// So often a node is rewritten at most in one run; rules make nodes simpler, so few are enough.
+/// Maximum rewrites of one node in one run. Rules make nodes simpler, so few are enough.
 const MAX_STEPS: usize = 8;
 
 impl Pass for Simplify {
@@ -60,15 +62,15 @@ struct Algebra<'g> {
     changed: bool,
 }
 
-/// What a rule makes of a node.
+/// The replacement that a rule proposes for a node.
 enum Simpler {
-    /// A value that there is.
+    /// An existing value.
     Value(Value),
     /// Another operation.
     Op(Prim, Attrs, Vec<Value>),
-    /// This number everywhere.
+    /// A scalar, broadcast to the type of the result.
     Fill(HostTensor),
-    /// The value times this number.
+    /// The value times a scalar.
     Times(Value, HostTensor),
 }
 use Simpler::{Fill, Times};
@@ -85,7 +87,7 @@ fn shape(shape: &Shape) -> Attrs {
     Attrs::none().with("shape", Attr::Shape(shape.clone()))
 }
 
-/// A comparison that is true where this one is false, unless an operand is `NaN`; and whether `NaN` makes no difference.
+/// Returns the negation of a comparison, and whether it also holds for `NaN` operands.
 fn opposite(comparison: Prim) -> Option<(Prim, bool)> {
     Some(match comparison {
         prim::EQ => (prim::NE, true),
@@ -98,7 +100,7 @@ fn opposite(comparison: Prim) -> Option<(Prim, bool)> {
     })
 }
 
-/// Whether a type has all values of another one.
+/// Whether a type represents all values of another one.
 fn holds(to: DType, from: DType) -> bool {
     use DType::{BF16, Bool, F16, F32, F64, I32, I64, U8, U32};
     match (from, to) {
@@ -108,14 +110,16 @@ fn holds(to: DType, from: DType) -> bool {
     }
 }
 
-/// Whether conversion by way of a type is conversion.
+/// Whether a conversion through an intermediate type equals the direct conversion.
 fn is_detour(from: DType, by: DType, to: DType) -> bool {
-    // A float is cut off at the bounds of an integer, where an integer would wrap.
+    // A conversion from float saturates at the bounds of an integer type, where one from an integer
+    // wraps.
     let same = from.is_float() || !by.is_float() || (by, to) == (DType::F64, DType::F32);
     holds(by, from) && (holds(to, from) || same)
 }
 
-/// What `x / d` may be multiplied by instead: the inverse of a power of two, if it is a normal number.
+/// Returns the factor that replaces a divisor: its inverse, if it is a power of two and both are
+/// normal numbers.
 fn exact_inverse(d: &HostTensor) -> Option<HostTensor> {
     match d.buffer() {
         Buffer::F32(d) => {
@@ -148,7 +152,7 @@ impl Algebra<'_> {
         self.replaced.apply(&mut data.yields);
     }
 
-    /// Simplifies a node as far as it goes; gives whether it stays.
+    /// Applies rules to a node. Returns whether the node is kept.
     fn node(&mut self, node: Node, kept: &mut Vec<Node>) -> bool {
         for _ in 0..MAX_STEPS {
             let Some(simpler) = self.rule(node) else { return true };
@@ -175,7 +179,7 @@ impl Algebra<'_> {
         true
     }
 
-    /// Makes another operation of a node, if its result is of the same type.
+    /// Changes the operation of a node in place, unless that would change the type of its result.
     fn rewrite(&mut self, node: Node, name: Prim, attrs: Attrs, operands: Vec<Value>) -> bool {
         let data = self.graph.node_mut(node);
         let old_op = std::mem::replace(&mut data.op, Op::Prim(name, attrs));
@@ -191,7 +195,7 @@ impl Algebra<'_> {
         fits
     }
 
-    /// Makes one number everywhere of a node.
+    /// Turns a node into a broadcast scalar.
     fn fill(&mut self, node: Node, scalar: HostTensor, kept: &mut Vec<Node>) -> bool {
         let data = self.graph.node(node);
         let Type::Tensor(ty) = self.graph.ty(data.results[0]).clone() else { return false };
@@ -208,7 +212,7 @@ impl Algebra<'_> {
         self.rewrite(node, prim::BROADCAST_TO, shape(&ty.shape), vec![scalar])
     }
 
-    /// A new constant before a node.
+    /// Adds a constant before a node.
     fn constant(&mut self, node: Node, scalar: HostTensor, kept: &mut Vec<Node>) -> Value {
         let data = self.graph.node(node);
         let (region, origin, ty) = (data.region, data.origin(), Type::Tensor(scalar.ty()));
@@ -217,7 +221,7 @@ impl Algebra<'_> {
         self.graph.node(constant).results[0]
     }
 
-    /// Makes a product with a number of a node.
+    /// Turns a node into the product of a value and a scalar.
     fn times(&mut self, node: Node, v: Value, scalar: HostTensor, kept: &mut Vec<Node>) -> bool {
         let Type::Tensor(ty) = self.graph.ty(v).clone() else { return false };
         let mut factor = self.constant(node, scalar, kept);
@@ -241,7 +245,7 @@ impl Algebra<'_> {
         self.dtype(v).is_float()
     }
 
-    /// Whether all extents are known: then nothing is left to be checked when it runs.
+    /// Whether all extents are known, so that no check is left for run time.
     fn is_known(&self, v: Value) -> bool {
         self.graph.ty(v).as_tensor().is_some_and(|ty| ty.shape.known().is_some())
     }
@@ -250,10 +254,10 @@ impl Algebra<'_> {
         self.graph.ty(v).element().shape.rank()
     }
 
-    /// The number that all elements of a value are, if its definition says so.
+    /// Returns the scalar that every element of a value equals, if its definition shows it.
     fn number(&self, v: Value) -> Option<HostTensor> {
         let mut v = v;
-        // Chains of views are one view after this pass.
+        // This pass merges chains of views, so chains are short.
         for _ in 0..2 * MAX_STEPS {
             v = match self.graph.value(v).def {
                 ValueDef::Param(region, i) => captured(self.graph, region, i as usize)?,
@@ -277,12 +281,12 @@ impl Algebra<'_> {
         self.number(v).is_some_and(|t| t.as_slice::<bool>() == Some(&[truth]))
     }
 
-    /// The operand of the operation of that name which gives a value.
+    /// Returns the first operand of the given operation, if that operation produces the value.
     fn made_of(&self, name: Prim, v: Value) -> Option<Value> {
         made_by(self.graph, v).filter(|(by, _)| *by == name).map(|(_, operands)| operands[0])
     }
 
-    /// What a node may be instead.
+    /// Returns the replacement of a node, if a rule matches.
     fn rule(&self, node: Node) -> Option<Simpler> {
         let data = self.graph.node(node);
         let Op::Prim(def, attrs) = &data.op else { return None };
@@ -380,7 +384,7 @@ impl Algebra<'_> {
         }
     }
 
-    /// Other views of what is viewed, and conversions.
+    /// Simplifies chains of views and of conversions.
     fn view(&self, node: Node, name: Prim, attrs: &Attrs) -> Option<Simpler> {
         let data = self.graph.node(node);
         let (x, result) = (data.operands[0], data.results[0]);
@@ -431,7 +435,7 @@ impl Algebra<'_> {
 mod tests {
     use super::*;
 
-    /// Conversions that are left out change nothing, for values at all bounds.
+    /// Conversions through a type that count as detours change nothing, for values at all bounds.
     #[test]
     fn conversion_by_way_of_a_type_is_left_out_where_it_makes_no_difference() {
         let cast = |t: &HostTensor, to: DType| {

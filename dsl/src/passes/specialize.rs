@@ -1,21 +1,27 @@
-//! A graph for inputs of given types.
+//! Specialization of a graph to input types.
 
 use crate::ir::{Broken, Node, Op, Region, StackOp, Value, result_types};
 use crate::{Diagnostic, Dim, Graph, Result, Shape, TensorType, Type};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The same graph for inputs of the types `inputs`: named extents are replaced everywhere by those of the inputs, and all types are
-/// inferred anew, so that what follows from them is known.
+/// Returns the graph specialized to inputs of the given types.
 ///
-/// Of inputs that are stacks and lists, which only parts of graphs have, the elements keep their type but for such extents, whatever `inputs` says of them.
+/// Named extents are replaced everywhere by those of the inputs. All types are inferred anew, so
+/// that extents that follow from them become known.
 ///
-/// Before: verified. After: verified, with inputs of the given types. If these have known extents only, so has everything whose
-/// extents the data does not decide.
+/// For inputs that are stacks or lists, which only subgraphs have, only named extents in the
+/// element type are replaced, whatever `inputs` contains for them.
+///
+/// Before: verified. After: verified, with inputs of the given types. If all their extents are
+/// known, every extent that does not depend on data is known.
 ///
 /// # Errors
-/// An input that does not fit its parameter: the message names it, what is expected and what is given. An operation whose
-/// operands do not fit each other with these extents: at its place.
+/// If an input does not match its parameter. The message names the parameter, the expected type and
+/// the given type.
+///
+/// If the operands of an operation do not match with these extents. The error points to the
+/// operation.
 ///
 /// ```
 /// use anabranch_dsl::{DType, Graph, TensorType, passes::specialize};
@@ -56,7 +62,7 @@ pub fn specialize(graph: &Graph, inputs: &[TensorType]) -> Result<Graph> {
 
 struct Specializer {
     graph: Graph,
-    /// What the named extents are.
+    /// The values of the named extents.
     dims: HashMap<Arc<str>, Dim>,
 }
 
@@ -83,7 +89,7 @@ impl Specializer {
         Err(Diagnostic::new(message).help("named extents are the same throughout a call"))
     }
 
-    /// What a named extent is, in words.
+    /// Describes the value of a named extent, for messages.
     fn known(&self, dim: &Dim) -> Option<String> {
         let Dim::Named(name) = dim else { return None };
         self.dims.get(name).map(|d| format!("{dim} is {d}"))
@@ -101,7 +107,7 @@ impl Specializer {
         TensorType { dtype: ty.dtype, shape: self.shape(&ty.shape) }
     }
 
-    /// Replaces the named extents that operations mention.
+    /// Replaces the named extents in attributes of operations.
     fn rename(&mut self, region: Region) {
         for node in self.graph.region(region).nodes.clone() {
             let op = match &self.graph.node(node).op {
@@ -120,7 +126,7 @@ impl Specializer {
         }
     }
 
-    /// Infers the types of a region whose parameters have theirs.
+    /// Infers the types of a region whose parameters already have types.
     fn region(&mut self, region: Region) -> Result<()> {
         for node in self.graph.region(region).nodes.clone() {
             self.node(node)?;
@@ -150,7 +156,8 @@ impl Specializer {
         Ok(())
     }
 
-    /// The second region of a call, if there is one, takes the results and the gradients of those that have some.
+    /// Infers the types of a call. The gradient region, if present, also takes the results and the
+    /// cotangents of the differentiable results.
     fn call_types(&mut self, node: Node, operands: &[Value], regions: &[Region]) -> Result<()> {
         for (i, &region) in regions.iter().enumerate() {
             let params = self.graph.region(region).params.clone();
@@ -174,8 +181,11 @@ impl Specializer {
         }
     }
 
-    /// The types of loop variables: those with which the loop begins, if the body gives back the same; what differs is less exact, and
-    /// then the body is inferred again. Ends, since an extent that became unknown stays so.
+    /// Infers the types of loop variables.
+    ///
+    /// They start with the types of the initial values. Where the body yields a different type, the
+    /// variable gets the join of both, and the body is inferred again. This terminates, since an
+    /// extent that became unknown stays unknown.
     fn loop_types(&mut self, node: Node, operands: &[Value], regions: &[Region]) -> Result<()> {
         let [cond, body] = regions[..] else { panic!("a loop has two regions") };
         let params = self.graph.region(body).params.clone();

@@ -1,4 +1,4 @@
-//! How often a loop runs, where the graph itself says so.
+//! Trip counts of loops that the graph itself determines.
 
 use super::{captured, made_by};
 use crate::Graph;
@@ -6,7 +6,7 @@ use crate::ir::{Node, Op, Value, ValueDef};
 use crate::ops::prim;
 use crate::{Buffer, DType};
 
-/// The integer that a scalar is, if it is a constant, or a capture of one.
+/// Returns the value of a constant integer scalar, or of a capture of one.
 pub(super) fn integer(g: &Graph, v: Value) -> Option<i64> {
     match g.value(v).def {
         ValueDef::Result(node, _) => match &g.node(node).op {
@@ -21,7 +21,7 @@ pub(super) fn integer(g: &Graph, v: Value) -> Option<i64> {
     }
 }
 
-/// What a loop variable grows by in each iteration, if it is a counter.
+/// Returns the increment of a loop variable per iteration, if it is a counter.
 pub(super) fn step(g: &Graph, node: Node, i: usize) -> Option<i64> {
     let body = g.region(g.node(node).regions[1]);
     let (param, next) = (body.params[i], body.yields[i]);
@@ -33,32 +33,35 @@ pub(super) fn step(g: &Graph, node: Node, i: usize) -> Option<i64> {
     }
 }
 
-/// A `while` that counts: it runs as long as one of its variables, which grows by the same in each iteration, is on one side of a limit
-/// that stays.
+/// A counted loop.
+///
+/// It runs while a loop variable with a constant increment is on one side of a loop-invariant
+/// limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// The loop variable, by its index.
+    /// The index of the loop variable.
     pub variable: usize,
-    /// What it is compared with.
+    /// The limit that the counter is compared with.
     pub limit: Limit,
     step: i64,
-    /// Whether it counts up to the limit, not down.
+    /// Whether the loop counts up to the limit, not down.
     is_below: bool,
-    /// Whether the body runs at the limit, too.
+    /// Whether the body also runs at the limit.
     is_inclusive: bool,
     dtype: DType,
 }
 
-/// What a counter is compared with.
+/// The limit of a counted loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// A number that the graph says.
+    /// A constant of the graph.
     Number(i64),
-    /// A value before the loop.
+    /// A value computed before the loop.
     Before(Value),
 }
 
-/// How a `while` counts, if its condition is nothing but a comparison of a counter with what stays.
+/// Returns the counter of a `while` whose condition only compares a counter with a loop-invariant
+/// value.
 pub fn count(g: &Graph, node: Node) -> Option<Count> {
     let data = g.node(node);
     let cond = g.region(data.regions[0]);
@@ -88,9 +91,11 @@ pub fn count(g: &Graph, node: Node) -> Option<Count> {
 }
 
 impl Count {
-    /// How often the body runs from a first value of the counter to the limit. None if it does not end, or if the counter wraps.
+    /// Returns the trip count for an initial value and a limit.
+    ///
+    /// Returns `None` if the loop does not terminate or the counter overflows.
     pub fn trips(&self, first: i64, limit: i64) -> Option<i64> {
-        // How far it is to the first value that ends the loop.
+        // The distance to the first value that ends the loop.
         let distance = if self.is_below { limit.checked_sub(first)? } else { first.checked_sub(limit)? };
         let distance = distance.checked_add(i64::from(self.is_inclusive))?;
         let towards = if self.is_below { self.step } else { self.step.checked_neg()? };
@@ -101,13 +106,13 @@ impl Count {
             return None;
         }
         let trips = distance.checked_add(towards - 1)? / towards;
-        // A counter that wraps does not end there.
+        // A counter that overflows does not end the loop there.
         let last = first.checked_add(trips.checked_mul(self.step)?)?;
         (self.dtype == DType::I64 || i32::try_from(last).is_ok()).then_some(trips)
     }
 }
 
-/// How often the body of a `while` runs, if it counts from a constant on to another one.
+/// Returns the trip count of a `while` that counts from a constant to a constant.
 pub fn trips(g: &Graph, node: Node) -> Option<i64> {
     let count = count(g, node)?;
     let Limit::Number(limit) = count.limit else { return None };
