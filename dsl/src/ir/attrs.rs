@@ -4,7 +4,7 @@ use super::literal::Float;
 use crate::{DType, Shape};
 use std::fmt;
 
-/// What an attribute holds.
+/// The type of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttrKind {
     /// An integer.
@@ -13,7 +13,7 @@ pub enum AttrKind {
     Ints,
     /// A floating-point number.
     Float,
-    /// A truth value.
+    /// A boolean.
     Bool,
     /// An element type.
     DType,
@@ -21,16 +21,16 @@ pub enum AttrKind {
     Shape,
 }
 
-/// A static argument of an operation. Floats are compared by their bits.
+/// A static argument of an operation. Floats are compared bitwise.
 #[derive(Clone, Debug)]
 pub enum Attr {
-    /// An integer, such as an axis that is already counted from the front.
+    /// An integer, for example an axis, already counted from the front.
     Int(i64),
     /// A list of integers.
     Ints(Vec<i64>),
     /// A floating-point number.
     Float(f64),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// An element type.
     DType(DType),
@@ -39,7 +39,7 @@ pub enum Attr {
 }
 
 impl Attr {
-    /// What the attribute holds.
+    /// Returns the type of the attribute.
     pub fn kind(&self) -> AttrKind {
         match self {
             Attr::Int(_) => AttrKind::Int,
@@ -98,29 +98,29 @@ impl fmt::Display for Attr {
 pub struct Attrs(Vec<(&'static str, Attr)>);
 
 impl Attrs {
-    /// No attributes.
+    /// Returns an empty list of attributes.
     pub fn none() -> Attrs {
         Attrs::default()
     }
 
-    /// Adds an attribute.
+    /// Appends an attribute.
     #[must_use]
     pub fn with(mut self, name: &'static str, attr: Attr) -> Attrs {
         self.0.push((name, attr));
         self
     }
 
-    /// All attributes.
+    /// Returns an iterator over the attributes and their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Attr)> {
         self.0.iter().map(|(n, a)| (*n, a))
     }
 
-    /// Whether there are none.
+    /// Whether there are no attributes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The same attributes with every shape changed by `f`.
+    /// Returns the attributes with `f` applied to every shape.
     #[must_use]
     pub fn map_shapes(&self, f: impl Fn(&Shape) -> Shape) -> Attrs {
         let map = |a: &Attr| {
@@ -129,52 +129,56 @@ impl Attrs {
         Attrs(self.0.iter().map(|(n, a)| (*n, map(a))).collect())
     }
 
-    /// The attribute with that name.
+    /// Returns the attribute with the given name.
     pub fn get(&self, name: &str) -> Option<&Attr> {
         self.0.iter().find(|(n, _)| *n == name).map(|(_, a)| a)
     }
 
-    /// An integer attribute. Panics if the operation has none of that name: verified graphs have.
+    /// Returns an integer attribute.
+    ///
+    /// # Panics
+    /// If the operation has no integer attribute of that name. Verified graphs have all their
+    /// attributes.
     pub fn int(&self, name: &str) -> i64 {
         let Some(Attr::Int(a)) = self.get(name) else { panic!("no integer attribute `{name}`") };
         *a
     }
 
-    /// An axis or extent attribute.
+    /// Returns an axis or extent attribute.
     pub fn index(&self, name: &str) -> usize {
         usize::try_from(self.int(name)).expect("a negative index attribute")
     }
 
-    /// A list attribute.
+    /// Returns an integer list attribute.
     pub fn ints(&self, name: &str) -> &[i64] {
         let Some(Attr::Ints(a)) = self.get(name) else { panic!("no list attribute `{name}`") };
         a
     }
 
-    /// A list attribute of axes or extents.
+    /// Returns a list attribute of axes or extents.
     pub fn indices(&self, name: &str) -> Vec<usize> {
         self.ints(name).iter().map(|&i| usize::try_from(i).expect("a negative index attribute")).collect()
     }
 
-    /// A float attribute.
+    /// Returns a float attribute.
     pub fn float(&self, name: &str) -> f64 {
         let Some(Attr::Float(a)) = self.get(name) else { panic!("no float attribute `{name}`") };
         *a
     }
 
-    /// A truth value attribute.
+    /// Returns a boolean attribute.
     pub fn bool(&self, name: &str) -> bool {
         let Some(Attr::Bool(a)) = self.get(name) else { panic!("no bool attribute `{name}`") };
         *a
     }
 
-    /// An element type attribute.
+    /// Returns an element type attribute.
     pub fn dtype(&self, name: &str) -> DType {
         let Some(Attr::DType(a)) = self.get(name) else { panic!("no dtype attribute `{name}`") };
         *a
     }
 
-    /// A shape attribute.
+    /// Returns a shape attribute.
     pub fn shape(&self, name: &str) -> &Shape {
         let Some(Attr::Shape(a)) = self.get(name) else { panic!("no shape attribute `{name}`") };
         a

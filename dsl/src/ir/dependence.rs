@@ -1,32 +1,36 @@
-//! Whether the iterations of a loop depend on each other.
+//! Dependence analysis of loop iterations.
 //!
-//! A loop whose iterations do not could run them in any order, or at once, with the same results: that is what makes a
-//! parallel `map` of a `while`. It is found in the graph, so it holds for every loop of that form, however it was written, and
-//! for the loops that autodiff makes. The loop variables of such a loop are of two kinds:
+//! If iterations are independent, they can run in any order or concurrently with the same results,
+//! which makes a `while` a parallel map. The analysis works on the graph. So it applies to every
+//! loop of this form, however it was written, and to loops made by autodiff. The loop variables of
+//! such a loop are of two kinds:
 //!
-//! - **counters**, to which every iteration adds the same integer, so that each iteration knows them from its number;
-//! - **collections** of which every iteration has an element for itself: a list that is written, or added to, at an index
-//!   that is another one in every iteration, and a list or stack to which each iteration pushes, or from which it pops, once.
+//! - **counters**, to which every iteration adds the same integer, so that the index of an
+//!   iteration determines their values;
+//! - **collections**, of which every iteration accesses an element of its own: a list that is
+//!   written or accumulated at a different index in every iteration, or a list or stack that each
+//!   iteration pushes to or pops from once.
 //!
-//! Nothing else in the body reads a collection. The condition reads counters and captures only, so that the number of trips is known
-//! before the first one. The body has no effects; an operation in it may fail, and the error is that of the first iteration
-//! that fails. The analysis is conservative: a loop that it calls dependent may still have independent iterations.
+//! Nothing else in the body reads a collection. The condition reads only counters and captures, so
+//! the trip count is known before the first iteration. The body has no effects. An operation in it
+//! may fail; the error is then that of the first iteration that fails. The analysis is
+//! conservative: a loop classified as dependent may still have independent iterations.
 
 use super::{Graph, ListOp, Node, Op, Region, StackOp, Value, ValueDef};
 use crate::ops::{Effects, prim};
 use std::collections::HashSet;
 use std::fmt;
 
-/// What the iterations of a loop have to do with each other.
+/// The dependence between the iterations of a loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Iterations {
-    /// Nothing: they may run in any order.
+    /// No dependence: the iterations may run in any order.
     Independent,
-    /// One may need what another one did.
+    /// An iteration may depend on an earlier one.
     Dependent {
-        /// The loop variable that is why, by its name or number, if it is one.
+        /// The name or index of the loop variable that causes the dependence, if it is one.
         variable: Option<String>,
-        /// What it does.
+        /// The reason for the dependence.
         why: &'static str,
     },
 }
@@ -43,7 +47,7 @@ impl fmt::Display for Iterations {
     }
 }
 
-/// Whether the iterations of a `while` depend on each other.
+/// Determines whether the iterations of a `while` depend on each other.
 ///
 /// ```
 /// use anabranch_dsl::Graph;
@@ -74,7 +78,7 @@ impl fmt::Display for Iterations {
 /// ```
 ///
 /// # Panics
-/// If the node is no `while`.
+/// If the node is not a `while`.
 pub fn iterations(graph: &Graph, node: Node) -> Iterations {
     let data = graph.node(node);
     assert!(matches!(data.op, Op::While { .. }), "{} is no loop", data.op.name());
@@ -83,7 +87,7 @@ pub fn iterations(graph: &Graph, node: Node) -> Iterations {
     l.iterations()
 }
 
-/// Every loop of a graph in program order, outer ones before inner ones, with what its iterations have to do with each other.
+/// Returns every loop of a graph with its dependence, in program order, outer loops first.
 pub fn all_loops(graph: &Graph) -> Vec<(Node, Iterations)> {
     let mut loops = Vec::new();
     graph.visit_nodes(graph.root(), &mut |node| {
@@ -97,7 +101,7 @@ pub fn all_loops(graph: &Graph) -> Vec<(Node, Iterations)> {
 struct Loop<'a> {
     graph: &'a Graph,
     node: Node,
-    /// Number of loop variables.
+    /// The number of loop variables.
     n: usize,
     cond: Region,
     body: Region,
@@ -126,27 +130,27 @@ impl Loop<'_> {
         if effects { dependent(None, "they have effects, which happen in order") } else { Iterations::Independent }
     }
 
-    /// The user's name of a loop variable, or its number.
+    /// Returns the user's name of a loop variable, or its index.
     fn name(&self, i: usize) -> String {
         let value = self.graph.region(self.body).params[i];
         self.graph.value(value).name.map_or_else(|| value.to_string(), str::to_owned)
     }
 
-    /// How often a region's nodes and yields use a value.
+    /// Returns the number of uses of a value by the nodes and yields of a region.
     fn uses(&self, region: Region, value: Value) -> usize {
         let data = self.graph.region(region);
         let operands = data.nodes.iter().flat_map(|&n| &self.graph.node(n).operands);
         operands.chain(&data.yields).filter(|&&v| v == value).count()
     }
 
-    /// The operation of the body that makes a value, with its operands.
+    /// Returns the operation of the body that computes a value, and its operands.
     fn made_by(&self, value: Value) -> Option<(&Op, &[Value])> {
         let ValueDef::Result(node, _) = self.graph.value(value).def else { return None };
         let data = self.graph.node(node);
         Some((&data.op, &data.operands))
     }
 
-    /// Whether a value of the body is the same in every iteration: made of captures and constants.
+    /// Whether a value of the body is loop-invariant: computed from captures and constants.
     fn is_invariant(&self, value: Value) -> bool {
         match self.graph.value(value).def {
             ValueDef::Param(_, i) => i as usize >= self.n,
@@ -158,7 +162,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Whether a value of the body is a constant that is not zero, also one captured.
+    /// Whether a value of the body is a nonzero constant, possibly captured.
     fn is_step(&self, value: Value) -> bool {
         let value = match self.graph.value(value).def {
             ValueDef::Param(_, i) if i as usize >= self.n => self.graph.node(self.node).operands[i as usize],
@@ -168,7 +172,7 @@ impl Loop<'_> {
         matches!(self.made_by(value), Some((Op::Constant(t), _)) if t.rank() == 0 && !zero(t))
     }
 
-    /// Whether every iteration adds the same number to a loop variable, an integer.
+    /// Whether every iteration adds the same nonzero integer to a loop variable.
     fn is_counter(&self, i: usize) -> bool {
         let param = self.graph.region(self.body).params[i];
         let ty = self.graph.ty(param);
@@ -185,7 +189,8 @@ impl Loop<'_> {
         }
     }
 
-    /// Whether a value of the body is another one in every iteration: a counter, with invariants added or subtracted from.
+    /// Whether a value of the body differs in every iteration: a counter, plus or minus
+    /// loop-invariant values.
     fn is_own_index(&self, value: Value, counters: &HashSet<usize>) -> bool {
         match self.graph.value(value).def {
             ValueDef::Param(region, i) => region == self.body && counters.contains(&(i as usize)),
@@ -199,7 +204,8 @@ impl Loop<'_> {
         }
     }
 
-    /// Whether a loop variable is a collection of which each iteration has an element for itself; what is against it if not.
+    /// Checks that each iteration accesses an element of its own of a loop variable. Otherwise
+    /// returns the reason.
     fn is_collection(&self, i: usize, counters: &HashSet<usize>) -> Result<(), &'static str> {
         const CARRIED: &str = "is carried from one to the next";
         let (param, next) = {
@@ -212,7 +218,7 @@ impl Loop<'_> {
             Op::List(ListOp::Push | ListOp::Pop) | Op::Stack(StackOp::Push | StackOp::Pop) => None,
             _ => return Err(CARRIED),
         };
-        // A value of the list itself is an operand of the operation and nothing else, and so is the changed one of the yield.
+        // The list must be used by this operation only, and the updated list by the yield only.
         if operands[0] != param || self.uses(self.body, param) > 1 || self.uses(self.body, next) > 1 {
             return Err("is read and changed");
         }
@@ -227,7 +233,8 @@ impl Loop<'_> {
 mod tests {
     use super::*;
 
-    /// What the analysis says of a loop over `%i`, `%v` (a list) and `%s` (a number), with this body and this condition.
+    /// Returns the result for a loop over `%i`, `%v` (a list) and `%s` (a scalar), with the given
+    /// body and condition.
     fn of(body: &str, yields: &str, cond: &str) -> String {
         let text = format!(
             "graph @f(%n: i32[], %x: f32[]) {{

@@ -1,11 +1,11 @@
-//! Changing a graph: what passes share.
+//! Graph edits that passes share.
 
 use super::{Graph, Node, NodeData, Op, Region, RegionData, Value, ValueData, ValueDef};
 use crate::Type;
 use std::collections::HashMap;
 
 impl Graph {
-    /// Drops results of a node or puts them into another order: `results` are the ones that stay.
+    /// Reorders or drops the results of a node. `results` are the ones that remain.
     pub fn set_results(&mut self, node: Node, results: Vec<Value>) {
         for (i, &r) in results.iter().enumerate() {
             self.values[r.index()].def = ValueDef::Result(node, i as u32);
@@ -13,12 +13,14 @@ impl Graph {
         self.nodes[node.index()].results = results;
     }
 
-    /// Moves nodes into another region. The caller puts them into its list.
+    /// Sets the region of a node. The caller adds the node to that region's list.
     pub fn set_region_of(&mut self, node: Node, region: Region) {
         self.nodes[node.index()].region = region;
     }
 
-    /// Gives a `while` one more loop variable: its parameter in the body, and the result. The body has yet to yield it.
+    /// Adds a loop variable to a `while`. Returns its parameter in the body, and its result.
+    ///
+    /// The caller makes the body yield its next value.
     pub(crate) fn add_loop_variable(&mut self, node: Node, init: Value) -> (Value, Value) {
         let n = self.n_carried(node);
         self.node_mut(node).operands.insert(n, init);
@@ -30,7 +32,7 @@ impl Graph {
         (param, self.add_result(node, ty))
     }
 
-    /// Gives the regions of a `while` one more capture; gives the parameter of the body.
+    /// Adds a capture to a `while`. Returns the parameter in the body.
     pub(crate) fn add_capture(&mut self, node: Node, value: Value) -> Value {
         self.node_mut(node).operands.push(value);
         let ty = self.ty(value).clone();
@@ -41,7 +43,7 @@ impl Graph {
         param
     }
 
-    /// How often nodes and yields use each value.
+    /// Returns for each value the number of times that nodes and yields use it.
     pub(crate) fn use_counts(&self) -> Vec<u32> {
         let mut counts = vec![0; self.n_values()];
         let mut regions = vec![self.root()];
@@ -56,7 +58,7 @@ impl Graph {
         counts
     }
 
-    /// The same graph without the entities that are no longer in it; ids change.
+    /// Returns a copy of the graph without unreachable entities. Ids change.
     #[must_use]
     pub fn compact(&self) -> Graph {
         let mut out = Graph { vars: self.vars.clone(), ..Graph::new(self.name.clone()) };
@@ -65,8 +67,10 @@ impl Graph {
         out
     }
 
-    /// A graph of some nodes of one or several regions, in an order in which each stands after those whose results it uses. Its inputs and
-    /// outputs may be stacks and lists, which those of a whole graph are not; it reads and assigns no variables.
+    /// Returns a graph of some nodes of this one, from any regions and in dependency order.
+    ///
+    /// Its inputs and outputs may be stacks and lists, unlike those of a whole graph. It reads and
+    /// assigns no variables.
     ///
     /// ```
     /// use anabranch_dsl::Graph;
@@ -93,7 +97,8 @@ impl Graph {
         out
     }
 
-    /// Copies a region of a verified graph into an empty one of another graph. `map` gives the copy of each value.
+    /// Copies a region of a verified graph into an empty region of another graph. `map` maps each
+    /// value to its copy.
     fn copy_region(&self, from: Region, out: &mut Graph, to: Region, map: &mut HashMap<Value, Value>) {
         let data = self.region(from);
         for &p in &data.params {
@@ -105,7 +110,7 @@ impl Graph {
         *to = data.yields.iter().map(|v| map[v]).collect();
     }
 
-    /// Copies nodes to the end of a region of another graph.
+    /// Appends copies of nodes to a region of another graph.
     fn copy_listed(&self, nodes: &[Node], out: &mut Graph, to: Region, map: &mut HashMap<Value, Value>) {
         for &node in nodes {
             let data = self.node(node);
@@ -129,9 +134,11 @@ impl Graph {
 }
 
 impl Graph {
-    /// Copies the nodes of a region, whose owner may be anywhere in this graph, to the end of another one. `given` stands for its
-    /// first parameters; gives what stands for the values that it yields. Nodes on which `leave` is true, which have no results,
-    /// are left out.
+    /// Appends copies of the nodes of a region to another region of the same graph.
+    ///
+    /// `given` maps the first parameters to the values that replace them. Operations for which
+    /// `leave` is true are left out; they must have no results. Returns the copies of the yielded
+    /// values.
     pub(crate) fn copy_into(
         &mut self,
         from: Region,
@@ -173,7 +180,8 @@ impl Graph {
                     let param = self.add_param(copy, ty, name);
                     map.insert(p, param);
                 }
-                // The second region of a call is its gradient, which has not run yet.
+                // The second region of a call is its gradient, which has not run yet: copy all of
+                // it.
                 let keep_all = |_: &Op| false;
                 let of_gradient = i > 0 && matches!(self.node(node).op, Op::Call(_));
                 let leave = if of_gradient { &keep_all } else { leave };
@@ -188,24 +196,25 @@ impl Graph {
     }
 }
 
-/// What stands for each value after a pass replaced some.
+/// A map from replaced values to their replacements.
 #[derive(Debug)]
 pub(crate) struct Replacements(Vec<Option<Value>>);
 
 impl Replacements {
-    /// Nothing is replaced.
+    /// Creates an empty map.
     pub(crate) fn new(graph: &Graph) -> Replacements {
         Replacements(vec![None; graph.n_values()])
     }
 
-    /// From now on `new` stands for `old`, which is not replaced yet.
+    /// Replaces `old` by `new`. `old` must not be replaced already.
     pub(crate) fn replace(&mut self, old: Value, new: Value) {
         let new = self.get(new);
         debug_assert_ne!(old, new, "a value replaced by itself");
         self.0[old.index()] = Some(new);
     }
 
-    /// What stands for a value. A replacement is looked up when it is made, so chains do not grow.
+    /// Returns the current replacement of a value. Replacements are resolved when recorded, so
+    /// chains stay short.
     pub(crate) fn get(&self, value: Value) -> Value {
         let mut value = value;
         while let Some(new) = self.0.get(value.index()).copied().flatten() {
@@ -214,7 +223,7 @@ impl Replacements {
         value
     }
 
-    /// Writes the replacements into a list of uses.
+    /// Applies the replacements to a list of uses.
     pub(crate) fn apply(&self, uses: &mut [Value]) {
         for v in uses {
             *v = self.get(*v);

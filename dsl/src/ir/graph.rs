@@ -1,4 +1,4 @@
-//! The tables of a graph and its entities.
+//! The tables and entities of a graph.
 
 use super::{Attrs, ListOp};
 use crate::format::{Stream, Template};
@@ -14,12 +14,12 @@ macro_rules! id {
         pub struct $name(pub(crate) u32);
 
         impl $name {
-            /// Index into the table of the graph.
+            /// Returns the index into the table of the graph.
             pub fn index(self) -> usize {
                 self.0 as usize
             }
 
-            /// The entity with that index.
+            /// Returns the entity with the given index.
             pub fn from_index(index: usize) -> $name {
                 $name(u32::try_from(index).expect("more than 2^32 entities in a graph"))
             }
@@ -54,62 +54,71 @@ id! {
     VarId, "@"
 }
 
-/// What a node does.
+/// The operation of a node.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// An operation from the table, with its static arguments. One result.
+    /// A primitive operation from the table, with its static arguments. One result.
     Prim(Prim, Attrs),
     /// A constant. No operands, one result.
     Constant(HostTensor),
-    /// The present value of a variable. No operands, one result.
+    /// Reads the current value of a variable. No operands, one result.
     Read(VarId),
-    /// Gives a variable a new value. One operand, no result.
+    /// Assigns a new value to a variable. One operand, no result.
     Assign(VarId),
     /// Fails the step unless the first operand, a `bool[]`, is true. No result.
     Assert {
-        /// What it says then, with the other operands in its places.
+        /// The error message, with a placeholder for each of the other operands.
         message: Template,
     },
-    /// Writes the operands in the places of a template. No result.
+    /// Writes the operands, formatted with a template. No result.
     Print {
-        /// Where the text goes.
+        /// The output stream.
         stream: Stream,
-        /// The text, with a place for each operand.
+        /// The text, with a placeholder for each operand.
         template: Template,
     },
-    /// Saved values of a loop.
+    /// An operation on a stack of values saved by a loop.
     Stack(StackOp),
-    /// Lists of the user.
+    /// An operation on a list of the user.
     List(ListOp),
     /// Runs one of two regions.
     Cond,
-    /// Runs a region as long as another yields true.
+    /// Runs a region as long as another one yields true.
     While {
-        /// How many iterations may run at once where the loop is on several devices; none leaves that to the session. It changes no value.
+        /// The number of iterations that may run concurrently if the loop spans several devices.
+        ///
+        /// `None` leaves the choice to the session. It affects no value.
         parallel_iterations: Option<NonZeroU32>,
     },
     /// Runs its first region once, with the operands as its parameters.
     Call(CallKind),
 }
 
-/// What a call means to a gradient and to passes. What it computes is in all cases what its first region computes.
+/// The meaning of a call for gradients and passes.
+///
+/// The call always computes what its first region computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallKind {
-    /// A gradient keeps nothing of what is computed inside: it computes it again from the operands.
+    /// Gradient checkpoint: a gradient saves no value computed inside, but rematerializes it from
+    /// the operands.
     Checkpoint,
-    /// What was in a checkpoint, computed again for a gradient, with the gradient itself. Nothing moves in or out of it and
-    /// nothing in it is merged with what is outside, or what was to be forgotten would be kept.
+    /// The rematerialization of a checkpoint along with its gradient.
+    ///
+    /// Nothing is moved into or out of it or merged with nodes outside, since that would keep the
+    /// values that the checkpoint discards.
     Recompute,
-    /// The gradient is what the second region computes: from the operands, the results and the gradients of the results, those of
-    /// the arguments.
+    /// A function with a custom gradient.
+    ///
+    /// The second region computes the gradient: from the operands, the results and the cotangents
+    /// of the results it computes the cotangents of the arguments.
     CustomGradient {
-        /// So many operands are arguments; the others are captured.
+        /// The number of operands that are arguments. The others are captures.
         args: usize,
     },
 }
 
 impl CallKind {
-    /// The name in the text form.
+    /// Returns the name in the text form.
     pub fn name(self) -> &'static str {
         match self {
             CallKind::Checkpoint => "checkpoint",
@@ -119,20 +128,23 @@ impl CallKind {
     }
 }
 
-/// Operations on stacks. A stack is a value: pushing makes a new one.
+/// An operation on stacks. A stack is a value: pushing creates a new one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StackOp {
     /// `() -> stack`: an empty stack.
     New(TensorType),
-    /// `() -> stack`: zeros without end, of known extents: the cotangent of a stack, of any depth, from which no gradient came.
+    /// `() -> stack`: infinitely many zeros, of known extents.
+    ///
+    /// This is the cotangent of a stack of any depth that received no gradient.
     Zeros(TensorType),
     /// `(stack, tensor) -> stack`
     Push,
-    /// `(stack) -> (stack, tensor)`: fails on an empty stack that has no zeros below.
+    /// `(stack) -> (stack, tensor)`: fails on an empty stack without infinite zeros.
     Pop,
-    /// `(stack) -> stack`: as many zeros.
+    /// `(stack) -> stack`: zeros, as many as the stack has elements.
     ZerosLike,
-    /// `(stack, stack) -> stack`: elementwise sum from the top, of stacks of one length but for one that has zeros below.
+    /// `(stack, stack) -> stack`: elementwise sum from the top. The depths must be equal unless one
+    /// stack has infinite zeros.
     Add,
 }
 
@@ -156,7 +168,7 @@ impl PartialEq for Op {
 impl Eq for Op {}
 
 impl Op {
-    /// The name in the text form.
+    /// Returns the name in the text form.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Prim(def, _) => def.name,
@@ -178,12 +190,13 @@ impl Op {
         }
     }
 
-    /// Returns whether this is the operation `op` of the table.
+    /// Whether this is the primitive operation `op`.
     pub fn is(&self, op: Prim) -> bool {
         matches!(self, Op::Prim(own, _) if *own == op)
     }
 
-    /// What the op itself may do besides computing its results; for control flow, without what its regions do.
+    /// Returns the effects of the operation besides computing its results. Excludes those of inner
+    /// regions.
     pub fn effects(&self) -> Effects {
         match self {
             Op::Prim(def, _) => def.effects,
@@ -199,54 +212,55 @@ impl Op {
     }
 }
 
-/// One node.
+/// The data of a node.
 #[derive(Clone, Debug)]
 pub struct NodeData {
-    /// What it does.
+    /// The operation.
     pub op: Op,
-    /// What it uses, all defined earlier in the same region.
+    /// The operands, all defined earlier in the same region.
     pub operands: Vec<Value>,
-    /// What it defines.
+    /// The values that the node defines.
     pub results: Vec<Value>,
-    /// Regions it owns.
+    /// The regions that the node owns.
     pub regions: Vec<Region>,
-    /// The region it is in.
+    /// The region that contains the node.
     pub region: Region,
-    /// The user's source that made it.
+    /// The source location in the user's code.
     pub loc: Loc,
-    /// The devices it may be on; of a node with regions, the device that decides. It changes no value.
+    /// The device constraint. For a node with regions, it applies to the predicate. It affects no
+    /// value.
     pub on: Option<On>,
 }
 
 impl NodeData {
-    /// What a node takes over that is made from this one.
+    /// Returns the properties that a node derived from this one inherits.
     pub fn origin(&self) -> Origin {
         Origin { loc: self.loc, on: self.on }
     }
 }
 
-/// What a node has of where it comes from: a node that a pass or a gradient makes takes it over from the one it is made for.
+/// The properties that nodes made by passes and gradients inherit from the original node.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
-    /// The user's source.
+    /// The source location in the user's code.
     pub loc: Loc,
-    /// The devices it may be on.
+    /// The device constraint.
     pub on: Option<On>,
 }
 
 impl Origin {
-    /// No place, and any device.
+    /// The origin without a source location or a device constraint.
     pub const UNKNOWN: Origin = Origin { loc: Loc::UNKNOWN, on: None };
 }
 
-/// A place of the source alone, for a node that may be on any device.
+/// The origin with a source location and no device constraint.
 impl From<Loc> for Origin {
     fn from(loc: Loc) -> Origin {
         Origin { loc, on: None }
     }
 }
 
-/// Where a value comes from.
+/// The definition of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueDef {
     /// A parameter of a region, by position.
@@ -255,47 +269,47 @@ pub enum ValueDef {
     Result(Node, u32),
 }
 
-/// One value.
+/// The data of a value.
 #[derive(Clone, Debug)]
 pub struct ValueData {
-    /// Its type.
+    /// The type of the value.
     pub ty: Type,
-    /// Where it comes from.
+    /// The definition of the value.
     pub def: ValueDef,
-    /// The user's name for it, for messages and for printing.
+    /// The user's name for the value, used in messages and for printing.
     pub name: Option<&'static str>,
 }
 
-/// One region.
+/// The data of a region.
 #[derive(Clone, Debug, Default)]
 pub struct RegionData {
-    /// Values that the owner gives.
+    /// The region parameters, whose values the owner provides.
     pub params: Vec<Value>,
-    /// Nodes in program order.
+    /// The nodes in program order.
     pub nodes: Vec<Node>,
-    /// Values that the owner gets.
+    /// The values that the region yields to its owner.
     pub yields: Vec<Value>,
-    /// The node that holds the region; none for the root.
+    /// The node that owns the region, or `None` for the root.
     pub owner: Option<Node>,
 }
 
 /// A variable that a graph uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VarDecl {
-    /// Its name, unique in the graph.
+    /// The name, unique in the graph.
     pub name: String,
-    /// Type of its value.
+    /// The type of the value.
     pub ty: TensorType,
-    /// The devices it may be on.
+    /// The device constraint.
     pub on: Option<On>,
 }
 
 /// A dataflow graph: see the [module](super).
 #[derive(Clone, Debug)]
 pub struct Graph {
-    /// Its name, printed as `@name`.
+    /// The name, printed as `@name`.
     pub name: String,
-    /// The variables it uses.
+    /// The variables that the graph uses.
     pub vars: Vec<VarDecl>,
     pub(crate) nodes: Vec<NodeData>,
     pub(crate) values: Vec<ValueData>,
@@ -303,7 +317,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// A graph with an empty root region.
+    /// Creates a graph with an empty root region.
     pub fn new(name: impl Into<String>) -> Graph {
         Graph {
             name: name.into(),
@@ -314,72 +328,74 @@ impl Graph {
         }
     }
 
-    /// The outermost region: its parameters are the inputs, what it yields are the outputs.
+    /// Returns the outermost region. Its parameters are the inputs, and it yields the outputs.
     pub fn root(&self) -> Region {
         Region(0)
     }
 
-    /// The data of a node.
+    /// Returns the data of a node.
     pub fn node(&self, node: Node) -> &NodeData {
         &self.nodes[node.index()]
     }
 
-    /// The data of a node, for changing it.
+    /// Returns the data of a node for modification.
     pub fn node_mut(&mut self, node: Node) -> &mut NodeData {
         &mut self.nodes[node.index()]
     }
 
-    /// The data of a value.
+    /// Returns the data of a value.
     pub fn value(&self, value: Value) -> &ValueData {
         &self.values[value.index()]
     }
 
-    /// The data of a value, for changing it.
+    /// Returns the data of a value for modification.
     pub fn value_mut(&mut self, value: Value) -> &mut ValueData {
         &mut self.values[value.index()]
     }
 
-    /// The type of a value.
+    /// Returns the type of a value.
     pub fn ty(&self, value: Value) -> &Type {
         &self.values[value.index()].ty
     }
 
-    /// The data of a region.
+    /// Returns the data of a region.
     pub fn region(&self, region: Region) -> &RegionData {
         &self.regions[region.index()]
     }
 
-    /// The data of a region, for changing it.
+    /// Returns the data of a region for modification.
     pub fn region_mut(&mut self, region: Region) -> &mut RegionData {
         &mut self.regions[region.index()]
     }
 
-    /// Number of nodes ever made, those no longer in a region included: one more than the largest index.
+    /// Returns the number of nodes ever created, which is one more than the largest index.
+    ///
+    /// It includes nodes that are no longer in a region.
     pub fn n_nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Number of values ever made: one more than the largest index.
+    /// Returns the number of values ever created, which is one more than the largest index.
     pub fn n_values(&self) -> usize {
         self.values.len()
     }
 
-    /// Number of regions ever made: one more than the largest index.
+    /// Returns the number of regions ever created, which is one more than the largest index.
     pub fn n_regions(&self) -> usize {
         self.regions.len()
     }
 
-    /// The inputs.
+    /// Returns the inputs of the graph.
     pub fn inputs(&self) -> &[Value] {
         &self.regions[0].params
     }
 
-    /// The outputs.
+    /// Returns the outputs of the graph.
     pub fn outputs(&self) -> &[Value] {
         &self.regions[0].yields
     }
 
-    /// The region in which a value is defined.
+    /// Returns the region in which a value is defined.
     pub fn region_of(&self, value: Value) -> Region {
         match self.value(value).def {
             ValueDef::Param(region, _) => region,
@@ -387,7 +403,7 @@ impl Graph {
         }
     }
 
-    /// The node that defines a value, if it is not a parameter.
+    /// Returns the node that defines a value, or `None` for a parameter.
     pub fn producer(&self, value: Value) -> Option<Node> {
         match self.value(value).def {
             ValueDef::Result(node, _) => Some(node),
@@ -395,17 +411,19 @@ impl Graph {
         }
     }
 
-    /// The place of the source that made a value.
+    /// Returns the source location of a value.
     pub fn loc(&self, value: Value) -> Loc {
         self.producer(value).map_or(Loc::UNKNOWN, |n| self.node(n).loc)
     }
 
-    /// The place and the devices of the node that made a value; none for a parameter.
+    /// Returns the origin of the node that defines a value, or [`Origin::UNKNOWN`] for a parameter.
     pub fn origin(&self, value: Value) -> Origin {
         self.producer(value).map_or(Origin::UNKNOWN, |node| self.node(node).origin())
     }
 
-    /// Number of loop variables of a `while` node: its first operands, its results, and what its body yields.
+    /// Returns the number of loop variables of a `while` node.
+    ///
+    /// They are its first operands, its results and the values that its body yields.
     pub fn n_carried(&self, node: Node) -> usize {
         self.node(node).results.len()
     }
@@ -416,7 +434,7 @@ impl Graph {
         Region::from_index(self.regions.len() - 1)
     }
 
-    /// Adds a parameter at the end of a region's list.
+    /// Appends a parameter to a region.
     pub fn add_param(&mut self, region: Region, ty: Type, name: Option<&'static str>) -> Value {
         let value = Value::from_index(self.values.len());
         let position = self.regions[region.index()].params.len() as u32;
@@ -425,7 +443,8 @@ impl Graph {
         value
     }
 
-    /// Adds a parameter to a region before the one at `position`; the work is that of the parameters behind it.
+    /// Inserts a parameter of a region at `position`, in time linear in the number of later
+    /// parameters.
     pub(crate) fn insert_param(&mut self, region: Region, position: usize, ty: Type) -> Value {
         let value = self.add_param(region, ty, None);
         let params = &mut self.regions[region.index()].params;
@@ -436,7 +455,7 @@ impl Graph {
         value
     }
 
-    /// Puts the parameters of a region into another order or drops some: `params` are the ones that stay.
+    /// Reorders or drops the parameters of a region. `params` are the ones that remain.
     pub fn set_params(&mut self, region: Region, params: Vec<Value>) {
         for (i, &p) in params.iter().enumerate() {
             self.values[p.index()].def = ValueDef::Param(region, i as u32);
@@ -444,7 +463,7 @@ impl Graph {
         self.regions[region.index()].params = params;
     }
 
-    /// Makes a node that is in `region` but not yet in its list of nodes.
+    /// Creates a node of `region` without adding it to the list of nodes.
     pub fn make_node(
         &mut self,
         region: Region,
@@ -462,7 +481,7 @@ impl Graph {
         node
     }
 
-    /// Adds a result to a node.
+    /// Appends a result to a node.
     pub fn add_result(&mut self, node: Node, ty: Type) -> Value {
         let value = Value::from_index(self.values.len());
         let position = self.nodes[node.index()].results.len() as u32;
@@ -471,7 +490,7 @@ impl Graph {
         value
     }
 
-    /// Gives a node its regions.
+    /// Sets the regions of a node.
     pub fn set_regions(&mut self, node: Node, regions: Vec<Region>) {
         for r in &regions {
             self.regions[r.index()].owner = Some(node);
@@ -479,13 +498,13 @@ impl Graph {
         self.nodes[node.index()].regions = regions;
     }
 
-    /// Puts a node at the end of its region.
+    /// Appends a node to its region.
     pub fn append(&mut self, node: Node) {
         let region = self.nodes[node.index()].region;
         self.regions[region.index()].nodes.push(node);
     }
 
-    /// Puts a node before another one of the same region.
+    /// Inserts a node before another one of the same region.
     pub fn insert_before(&mut self, node: Node, before: Node) {
         let region = self.nodes[before.index()].region;
         assert_eq!(self.nodes[node.index()].region, region, "insert_before: nodes of different regions");
@@ -494,7 +513,7 @@ impl Graph {
         list.insert(at, node);
     }
 
-    /// Calls `f` for every node of a region and of the regions inside it, in program order.
+    /// Calls `f` for every node of a region and its inner regions, in program order.
     pub fn visit_nodes(&self, region: Region, f: &mut impl FnMut(Node)) {
         for &node in &self.region(region).nodes {
             f(node);
@@ -504,8 +523,7 @@ impl Graph {
         }
     }
 
-    /// Whether the two have the same structure: equal but for the numbering of their entities, for names and for
-    /// source places.
+    /// Whether two graphs are equal except for entity ids, names and source locations.
     pub fn same_structure(&self, other: &Graph) -> bool {
         fn same_region(a: &Graph, ra: Region, b: &Graph, rb: Region, map: &mut [Option<Value>]) -> bool {
             let (da, db) = (a.region(ra), b.region(rb));

@@ -1,36 +1,36 @@
-//! The types of a node's results, from its operands: for the verifier, the parser and passes.
+//! Inference of result types, used by the verifier, the parser and passes.
 
 use super::{Attr, AttrKind, Attrs, CallKind, Graph, Node, Op, StackOp};
 use crate::ops::{Arity, InferCx, OpError, Prim};
 use crate::{DType, Shape, TensorType, Type};
 
-/// The largest number of elements of a tensor whose extents are known; so sizes and sums of sizes cannot overflow.
+/// Maximum elements of a tensor of known extents, so that sizes and their sums cannot overflow.
 pub(crate) const MAX_ELEMENTS: usize = 1 << 40;
 
-/// What is wrong with a node, and the invariant of [`verify`](fn@super::verify) that it breaks.
+/// An error of a node, and the invariant of [`verify`](fn@super::verify) that it violates.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken {
     pub(crate) invariant: u8,
     pub(crate) error: OpError,
 }
 
-/// A broken invariant with a message.
+/// Creates an error that violates an invariant.
 pub(crate) fn broken(invariant: u8, message: impl Into<String>) -> Broken {
     Broken { invariant, error: OpError::new(message) }
 }
 
-/// A number of things in words: `1 value`, `2 values`.
+/// Formats a count with a noun: `1 value`, `2 values`.
 pub(crate) fn count(n: usize, of: &str) -> String {
     format!("{n} {of}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Whether the extents of a shape that are known have a product that can be counted.
+/// Whether the product of the known extents of a shape is within the limit.
 pub(crate) fn is_countable(shape: &Shape) -> bool {
     let known = shape.dims().iter().filter_map(crate::Dim::known).filter(|&n| n > 0);
     known.map(|n| n as u128).try_fold(1u128, |p, n| p.checked_mul(n)).is_some_and(|n| n <= MAX_ELEMENTS as u128)
 }
 
-/// Checks attributes against the row of their operation.
+/// Checks attributes against those that the operation declares.
 pub(crate) fn check_attrs(def: Prim, attrs: &Attrs) -> Result<(), Broken> {
     let names: Vec<&str> = attrs.iter().map(|(name, _)| name).collect();
     let expected: Vec<&str> = def.attrs.iter().map(|(name, _)| *name).collect();
@@ -61,7 +61,7 @@ fn check_size(name: &str, attr: &Attr) -> Result<(), Broken> {
     if ok { Ok(()) } else { Err(broken(4, format!("the attribute `{name}` is too large"))) }
 }
 
-/// What an attribute holds, in words.
+/// Describes the type of an attribute for messages.
 pub(crate) fn kind_name(kind: AttrKind) -> &'static str {
     match kind {
         AttrKind::Int => "an integer",
@@ -98,7 +98,7 @@ pub(crate) fn check_arity(op: &Op, given: usize) -> Result<(), Broken> {
     }
 }
 
-/// The types of a node's results, as exactly as its operands allow; those of control flow and calls from their regions.
+/// Infers the types of a node's results from its operands and regions, as precisely as possible.
 pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
     let data = graph.node(node);
     check_arity(&data.op, data.operands.len())?;
@@ -191,7 +191,7 @@ fn cond_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
     let join = |(i, (&x, &y)): (usize, (&super::Value, &super::Value))| {
         let (x, y) = (graph.ty(x), graph.ty(y));
         let differ = || broken(6, format!("value {} is {x} in one branch, {y} in the other", i + 1));
-        // Either may run, so extents may differ; those of the elements of a stack do not.
+        // Either branch may run, so extents may differ, except those of stack elements.
         let stacks_differ = matches!(x, Type::Stack(_)) && !x.compatible(y);
         x.join(y).filter(|_| !stacks_differ).ok_or_else(differ)
     };

@@ -1,20 +1,20 @@
-//! The text form of a graph: its words.
+//! The lexer of the text form.
 
 use super::literal::is_word_char;
 use crate::{Diagnostic, Loc};
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex};
 
-/// What stands at one place of the text.
+/// A token of the text form.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Tok<'a> {
     /// `%x`: a value.
     Value(&'a str),
     /// `@x` or `@"x y"`: a variable or a graph.
     At(String),
-    /// A word that does not begin with a digit.
+    /// A word that does not start with a digit.
     Word(&'a str),
-    /// A word that begins with a digit or with `-`.
+    /// A word that starts with a digit or with `-`.
     Number(&'a str),
     /// `"text"`.
     Str(String),
@@ -27,7 +27,7 @@ pub(super) enum Tok<'a> {
 }
 
 impl Tok<'_> {
-    /// The token in the words of a message.
+    /// Describes the token for a message.
     pub(super) fn describe(&self) -> String {
         match self {
             Tok::Value(x) => format!("`%{x}`"),
@@ -41,16 +41,17 @@ impl Tok<'_> {
     }
 }
 
-/// A token and its place.
+/// A token and its source location.
 #[derive(Clone, Debug)]
 pub(super) struct Token<'a> {
     pub(super) tok: Tok<'a>,
     pub(super) loc: Loc,
-    /// Whether it is the first one of its line.
+    /// Whether it is the first token of its line.
     pub(super) first: bool,
 }
 
-/// The one copy of a string that lives as long as the program: names of files and values, which are `Copy` everywhere else.
+/// Interns a string for the lifetime of the program, so that names of files and values can be
+/// `Copy`.
 pub(crate) fn intern(text: &str) -> &'static str {
     static ALL: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let mut all = ALL.lock().unwrap_or_else(|e| e.into_inner());
@@ -62,7 +63,7 @@ pub(crate) fn intern(text: &str) -> &'static str {
     new
 }
 
-/// The tokens of a text, the last one [`Tok::End`], and what is no token.
+/// Splits a text into tokens, of which the last is [`Tok::End`]. Also returns the errors.
 pub(super) fn lex<'a>(text: &'a str, file: &'static str) -> (Vec<Token<'a>>, Vec<Diagnostic>) {
     let mut lexer = Lexer { text, at: 0, loc: Loc { file, line: 1, column: 1 }, errors: Vec::new() };
     let mut tokens = Vec::new();
@@ -123,7 +124,7 @@ impl<'a> Lexer<'a> {
         let start = self.at;
         let mut before = '\0';
         let number = self.peek().is_some_and(|c| c.is_ascii_digit());
-        // The sign of an exponent belongs to a number: `1e-7`.
+        // The sign of an exponent is part of the number: `1e-7`.
         while let Some(c) = self.peek()
             && (is_word_char(c) || (number && before == 'e' && (c == '-' || c == '+')))
         {
@@ -133,7 +134,7 @@ impl<'a> Lexer<'a> {
         &self.text[start..self.at]
     }
 
-    /// The next token; `None` if something there was none and was skipped.
+    /// Returns the next token, or `None` if an invalid character was skipped.
     fn token(&mut self) -> Option<Tok<'a>> {
         let loc = self.loc;
         let Some(c) = self.peek() else {
@@ -180,7 +181,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// A string in quotes, with the escapes that Rust's `Debug` writes.
+    /// Reads a quoted string with the escapes that Rust's `Debug` writes.
     fn string(&mut self) -> Option<String> {
         let start = self.loc;
         self.next();

@@ -1,71 +1,79 @@
-//! Operations on lists, the `TensorArray`s of the field.
+//! Operations on lists, known elsewhere as `TensorArray`s.
 //!
-//! A list is a value: an operation that changes one gives a new list, and the old one stays as it was. Its elements are tensors of one
-//! element type and rank; extents that the type of the list leaves open may differ from element to element. How many elements
-//! there are is known only when it runs. Each element is written once; one that is not written yet is zeros.
+//! A list is a value: an operation that updates one returns a new list, and the old one is
+//! unchanged. Its elements are tensors of one element type and rank. Extents that the list type
+//! leaves unknown may differ between elements. The number of elements is known only at run time.
+//! Each element is written once; an element that has not been written is zeros.
 //!
-//! The gradient of a list is a list of the same type and length. So the gradients of these operations are such operations
-//! again; [`ListOp::Accumulate`], [`ListOp::Add`] and [`ListOp::ZerosLike`] are there for them.
+//! The cotangent of a list is a list of the same type and length, so gradients of these operations
+//! are such operations again. [`ListOp::Accumulate`], [`ListOp::Add`] and [`ListOp::ZerosLike`]
+//! exist for gradients.
 
 use super::infer::{Broken, broken};
 use crate::{DType, Dim, Shape, TensorType, Type};
 
-/// An operation on lists. An index is an `i32[]`, counted from 0; several are an `i32[k]`.
+/// An operation on lists. An index is an `i32[]`, counted from 0. Several indices are an `i32[k]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListOp {
-    /// `(n: i32[]) -> list`: `n` elements of a type, none of them written.
+    /// `(n: i32[]) -> list`: `n` elements of a type, all unwritten.
     New(TensorType),
-    /// `(list, tensor) -> list`: one more element.
+    /// `(list, tensor) -> list`: appends an element.
     Push,
-    /// `(list) -> (list, tensor)`: without its last element; fails on an empty list.
+    /// `(list) -> (list, tensor)`: removes the last element. Fails on an empty list.
     Pop,
     /// `(list, index) -> tensor`
     Read,
-    /// `(list, index, tensor) -> list`: fails if the element is written already.
+    /// `(list, index, tensor) -> list`: fails if the element has been written already.
     Write,
-    /// `(list, indices) -> tensor`: elements of one shape, along a new first axis.
+    /// `(list, indices) -> tensor`: stacks elements of equal shape along a new first axis.
     Gather,
-    /// `(list, indices, tensor) -> list`: writes the elements that lie along the first axis.
+    /// `(list, indices, tensor) -> list`: writes the slices of the tensor along its first axis.
     Scatter,
-    /// `(list) -> tensor`: all elements, of one shape, along a new first axis of this extent.
+    /// `(list) -> tensor`: stacks all elements, of equal shape, along a new first axis of this
+    /// extent.
     Stack(Dim),
-    /// `(tensor) -> list`: what lies along the first axis.
+    /// `(tensor) -> list`: splits the tensor into its slices along the first axis.
     Unstack,
-    /// `(list) -> tensor`: all elements one behind the other along their first axis; in all it is of this extent.
+    /// `(list) -> tensor`: concatenates all elements along their first axis, to this extent in
+    /// total.
     Concat(Dim),
-    /// `(tensor, extents: i32[k]) -> list`: cut along the first axis into parts of these extents. If all are equal, the extent may
-    /// be known.
+    /// `(tensor, extents: i32[k]) -> list`: splits along the first axis into parts of these
+    /// extents.
+    ///
+    /// The extent of the parts is given if all are equal and it is known.
     Split(Dim),
-    /// `(list) -> i32[]`: number of elements.
+    /// `(list) -> i32[]`: the number of elements.
     Len,
     /// `(list) -> i32[?]`: the first extent of each element.
     Extents,
-    /// `(list) -> list`: as many zeros.
+    /// `(list) -> list`: zeros, as many as the list has elements.
     ZerosLike,
-    /// `(list, list) -> list`: elementwise sum of lists of one length.
+    /// `(list, list) -> list`: elementwise sum of lists of equal length.
     Add,
-    /// `(list, index or indices, tensor) -> list`: adds to elements, as often as they are named. What `read` and `gather` give back.
+    /// `(list, index or indices, tensor) -> list`: adds to elements, once for each occurrence of an
+    /// index. The gradient of `read` and `gather`.
     Accumulate,
-    /// `(list) -> bool[?]`: which elements are written.
+    /// `(list) -> bool[?]`: which elements have been written.
     Written,
-    /// `(tensor, written: bool[n]) -> list`: what lies along the first axis, but for what is not written. What [`Stack`](ListOp::Stack)
-    /// and [`Written`](ListOp::Written) say of a list makes it again.
+    /// `(tensor, written: bool[n]) -> list`: the slices along the first axis, unwritten where
+    /// `written` is false. Restores a list from its [`Stack`](ListOp::Stack) and
+    /// [`Written`](ListOp::Written).
     Restore,
 }
 
-/// What an operation does with its list.
+/// How an operation uses its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListForm {
-    /// Makes one.
+    /// Creates a list.
     Make,
-    /// Reads one.
+    /// Reads a list.
     Query,
-    /// Changes one.
+    /// Updates a list.
     Update,
 }
 
 impl ListOp {
-    /// One of each, with types and extents that say nothing.
+    /// Returns one operation of each variant, with placeholder types and extents.
     pub(crate) fn all() -> [ListOp; 18] {
         use ListOp::*;
         [
@@ -90,7 +98,7 @@ impl ListOp {
         ]
     }
 
-    /// The name in the text form.
+    /// Returns the name in the text form.
     pub fn name(&self) -> &'static str {
         match self {
             ListOp::New(_) => "list_new",
@@ -114,7 +122,7 @@ impl ListOp {
         }
     }
 
-    /// What it does with its list.
+    /// Returns how the operation uses its list.
     pub fn form(&self) -> ListForm {
         match self {
             ListOp::New(_) | ListOp::Unstack | ListOp::Split(_) | ListOp::ZerosLike | ListOp::Restore => ListForm::Make,
@@ -131,12 +139,12 @@ impl ListOp {
         }
     }
 
-    /// Whether it can fail when its operands are of the right types.
+    /// Whether the operation can fail with operands of valid types.
     pub(crate) fn is_fallible(&self) -> bool {
         !matches!(self, ListOp::Unstack | ListOp::Len | ListOp::ZerosLike | ListOp::Written)
     }
 
-    /// Number of operands.
+    /// Returns the number of operands.
     pub(crate) fn arity(&self) -> usize {
         match self {
             ListOp::New(_)
@@ -153,7 +161,7 @@ impl ListOp {
         }
     }
 
-    /// The operation with what it says of types and extents seen through `f`.
+    /// Returns the operation with `f` applied to its shape and extents.
     pub(crate) fn map_shapes(&self, f: impl Fn(&Shape) -> Shape) -> ListOp {
         let dim = |d: &Dim| f(&Shape(vec![d.clone()])).0.remove(0);
         match self {
@@ -165,7 +173,8 @@ impl ListOp {
         }
     }
 
-    /// The operation of that name in the text form, with what is written as the type of its result.
+    /// Returns the operation of the given name in the text form. `types` are the written result
+    /// types.
     pub(crate) fn parsed(name: &str, types: Option<&[Type]>) -> Option<ListOp> {
         let op = ListOp::all().into_iter().find(|op| op.name() == name)?;
         let first = |ty: &TensorType| ty.shape.dims().first().cloned().unwrap_or(Dim::Unknown);
@@ -178,7 +187,7 @@ impl ListOp {
         })
     }
 
-    /// The types of the results.
+    /// Infers the types of the results.
     pub(crate) fn result_types(&self, operands: &[&Type]) -> Result<Vec<Type>, Broken> {
         let wrong = |message: String| broken(12, message);
         let list = |i: usize| match operands[i] {
@@ -188,7 +197,7 @@ impl ListOp {
         let tensor = |i: usize| {
             operands[i].as_tensor().ok_or_else(|| wrong(format!("operand {} is {}, not a tensor", i + 1, operands[i])))
         };
-        // The shape of an index (0), of several (1), or of either (2).
+        // The rank of an index operand: 0 for one index, 1 for several, 2 for either.
         let index = |i: usize, most: usize| {
             let ty = tensor(i)?;
             let ok = if most == 2 { ty.rank() <= 1 } else { ty.rank() == most };

@@ -1,7 +1,7 @@
-//! Words and numbers of the text form: what the printer writes, the parser reads back bit by bit.
+//! Words and numbers of the text form. The parser reads back bitwise what the printer writes.
 //!
-//! Floats are written in the shortest form that reads back as the same bits. `nan` is the quiet NaN without payload; another
-//! NaN is written with its bits, as `nan0xffc00000`.
+//! Floats are written in the shortest form that reads back bitwise identical. `nan` is the quiet
+//! NaN without payload. Any other NaN is written as its bits, for example `nan0xffc00000`.
 
 use crate::halves::Half;
 use crate::{Buffer, DType, bf16, f16};
@@ -9,14 +9,14 @@ use std::convert::identity;
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
-/// An element as a word of the text form.
+/// An element type with a text form.
 pub(super) trait Literal: Sized {
     fn write(&self, to: &mut impl Write) -> fmt::Result;
-    /// The element that a word stands for; `None` if it is not one of this type.
+    /// Parses an element. Returns `None` if the word is not one of this type.
     fn read(word: &str) -> Option<Self>;
 }
 
-/// For each type its quiet NaN, how a finite one is shown, and how such digits are read.
+/// For each type: its quiet NaN, and how finite numbers are printed and parsed.
 macro_rules! float_literal {
     ($($t:ident $quiet_nan:literal $shown:expr, $parsed:expr;)*) => {$(
         impl Literal for $t {
@@ -57,7 +57,8 @@ fn parsed<T: FromStr>(word: &str) -> Option<T> {
     word.parse().ok()
 }
 
-/// The half that is nearest to a number: infinite if that is too large.
+/// Parses a number and rounds it to the nearest 16-bit float, which is infinite if the number is
+/// too large.
 fn parsed_half<T: crate::Float>(word: &str) -> Option<T> {
     parsed(word).map(T::from_f64)
 }
@@ -66,7 +67,7 @@ fn is_hex(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// The value of hexadecimal digits, if the target type can hold it.
+/// Parses hexadecimal digits, if the target type can hold the value.
 fn hex_value<T: TryFrom<u64>>(hex: &str) -> Option<T> {
     u64::from_str_radix(hex, 16).ok().and_then(|bits| bits.try_into().ok())
 }
@@ -86,7 +87,7 @@ macro_rules! plain_literal {
 }
 plain_literal!(i32 i64 u32 u8 bool);
 
-/// The buffer of elements of one type that words stand for, or the first word that is not one.
+/// Parses words as a buffer of one element type, or returns the first invalid word.
 pub(super) fn read_elements<W: AsRef<str>>(dtype: DType, words: &[W]) -> Result<Buffer, usize> {
     crate::match_dtype!(dtype, T => {
         let mut data = Vec::with_capacity(words.len());
@@ -97,7 +98,7 @@ pub(super) fn read_elements<W: AsRef<str>>(dtype: DType, words: &[W]) -> Result<
     })
 }
 
-/// Whether a character may stand in a word: a name, a number.
+/// Whether a character may occur in a word: a name or a number.
 pub(super) fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '.'
 }
@@ -107,7 +108,7 @@ pub(super) fn is_plain_name(word: &str) -> bool {
     word.starts_with(|c: char| is_word_char(c) && !c.is_ascii_digit()) && word.chars().all(is_word_char)
 }
 
-/// A name as the text form has it: quoted if it is not a plain one.
+/// A name in the text form, quoted unless it is a plain one.
 pub(crate) struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -116,7 +117,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// A float as the text form has it.
+/// A float in the text form.
 pub(super) struct Float(pub f64);
 
 impl fmt::Display for Float {
@@ -150,7 +151,7 @@ mod tests {
         round_trip(f32::from_bits(0xffc0_0001), "nan0xffc00001");
     }
 
-    /// All values of both types, through the text form and back.
+    /// All values of both types survive a round trip through the text form.
     #[test]
     fn halves_keep_their_bits() {
         fn check<T: Half + Literal>(from_bits: fn(u16) -> T, to_bits: fn(T) -> u16, longest: usize) {

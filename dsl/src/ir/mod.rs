@@ -1,21 +1,23 @@
-//! The graph: values, nodes, regions.
+//! The graph IR: values, nodes and regions.
 //!
-//! A [`Graph`] is a value: it can be printed, parsed, compared and sent, and knows no device. Entities are small typed
-//! ids into tables of the graph ([`Value`], [`Node`], [`Region`]).
+//! A [`Graph`] is a plain value: it can be printed, parsed, compared and sent, and does not depend
+//! on any device. Entities are small typed ids into tables of the graph ([`Value`], [`Node`],
+//! [`Region`]).
 //!
-//! A node applies an [`Op`] to operands and defines results. Control flow is a node that holds regions. **Regions are
-//! closed**: every value that a node uses is defined in the node's own region, as a parameter or by an earlier node;
-//! what a region needs from outside is an operand of its owner and a parameter of the region. So no transformation
-//! needs scope rules.
+//! A node applies an [`Op`] to operands and defines results. A control-flow construct is a node
+//! that owns regions. **Regions are closed**: every value that a node uses is defined in the node's
+//! own region, as a parameter or by an earlier node. A value captured from outside is an operand of
+//! the owner and a parameter of the region. So no transformation needs scope rules.
 //!
 //! | op | operands | regions |
 //! |---|---|---|
 //! | `cond` | predicate, captures | `then(captures)`, `else(captures)`, both yield the results |
 //! | `while` | initial values, captures | `cond(carried, captures)` yields a `bool[]`; `body(carried, captures)` yields the next carried values, which are also the results |
 //!
-//! Graphs print and parse as text ([`Graph::parse`], `docs/ir.md`), and what holds of them is checked by [`verify()`].
+//! Graphs print and parse as text ([`Graph::parse`], `docs/ir.md`). [`verify()`] checks their
+//! invariants.
 //!
-//! The order of the nodes in a region is their program order; nodes with effects happen in that order.
+//! The order of the nodes in a region is program order. Nodes with effects run in that order.
 
 mod attrs;
 pub mod dependence;

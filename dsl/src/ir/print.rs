@@ -1,8 +1,9 @@
-//! The text form of a graph: the printer. `docs/ir.md` has the grammar.
+//! The printer of the text form. `docs/ir.md` has the grammar.
 //!
-//! A name is looked up from the inside out, and regions are closed, so each region names its values by itself: the user's name
-//! where there is one, with a number added where two values of a region share it; otherwise a number, counted through the graph.
-//! Printing what was parsed from this text gives the same text.
+//! Regions are closed, so each region names its values independently. A value is printed with the
+//! user's name, with a number appended if two values of a region share it. A value without a name
+//! gets a number that counts through the graph. Printing a graph parsed from this text yields the
+//! same text.
 
 use super::literal::{Literal, Quoted, is_word_char};
 use super::{CallKind, Graph, Node, Op, Region, StackOp, Value};
@@ -10,11 +11,11 @@ use crate::{HostTensor, On, Type, match_buffer};
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Write};
 
-/// The largest tensor of equal elements that is written as one element.
+/// Maximum elements of a uniform tensor that is printed as a single element.
 pub(super) const MAX_FILL: usize = 1 << 24;
 
 impl Graph {
-    /// The text form, with options.
+    /// Returns the text form, with options.
     pub fn text(&self) -> GraphText<'_> {
         GraphText { graph: self, locs: false }
     }
@@ -34,7 +35,7 @@ pub struct GraphText<'a> {
 }
 
 impl GraphText<'_> {
-    /// Adds to every node the place of the source that made it, as a comment.
+    /// Appends the source location of every node as a comment.
     #[must_use]
     pub fn with_locs(mut self) -> Self {
         self.locs = true;
@@ -51,11 +52,11 @@ impl Display for GraphText<'_> {
     }
 }
 
-/// The names given in one region.
+/// The names used in one region.
 #[derive(Clone, Default)]
 struct Scope<'a> {
     taken: HashSet<String>,
-    /// The next number to try for a name that is taken.
+    /// The next number to try as a suffix, for each name in use.
     suffix: HashMap<&'a str, usize>,
 }
 
@@ -63,9 +64,9 @@ struct Printer<'a> {
     graph: &'a Graph,
     locs: bool,
     out: String,
-    /// The printed name of each value; empty until it is defined.
+    /// The printed name of each value. Empty until the value is defined.
     names: Vec<String>,
-    /// The next number for a value without a name.
+    /// The next number for an unnamed value.
     next: usize,
 }
 
@@ -92,7 +93,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// Gives values that stand for one another (the parameters of the two regions of a loop) their name.
+    /// Names corresponding values, for example the parameters of the two regions of a loop.
     fn define(&mut self, scope: &mut Scope<'a>, values: &[Value]) {
         let user = values.iter().rev().find_map(|v| self.graph.value(*v).name);
         let name = match user {
@@ -121,7 +122,8 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// The name of a value; one that is not defined is marked, so that a broken graph can be looked at.
+    /// Returns the name of a value. An undefined one is marked, so that broken graphs can be
+    /// printed.
     fn name(&self, value: Value) -> String {
         match self.names.get(value.index()) {
             Some(name) if !name.is_empty() => name.clone(),
@@ -153,13 +155,13 @@ impl<'a> Printer<'a> {
         self.out.extend(std::iter::repeat_n("    ", depth));
     }
 
-    /// The nodes of a region and what it yields, one line each.
+    /// Prints the nodes of a region and its yields, one line each.
     fn body(&mut self, region: Region, mut scope: Scope<'a>, depth: usize, end: &str) -> fmt::Result {
         let g = self.graph;
         for &node in &g.region(region).nodes {
             self.indent(depth);
             if node.index() >= g.n_nodes() || depth > g.n_regions() {
-                // Broken graphs can be looked at, too.
+                // Broken graphs can be printed, too.
                 write!(self.out, "; {node} is missing, or contains itself")?;
             } else {
                 self.node(node, &mut scope, depth)?;
@@ -226,7 +228,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// The name of an operation with its operands and static arguments.
+    /// Prints the name of an operation with its operands and static arguments.
     fn operation(&mut self, node: Node) -> fmt::Result {
         let data = self.graph.node(node);
         self.out.push_str(data.op.name());
@@ -291,7 +293,7 @@ impl<'a> Printer<'a> {
         on.map_or(Ok(()), |on| write!(self.out, " on \"{}\"", on.devices()))
     }
 
-    /// A parameter, with its type if that is not the type of what is given for it.
+    /// Prints a parameter, with its type if that differs from the type of its argument.
     fn param(&mut self, param: Value, given: Option<Value>) -> fmt::Result {
         let g = self.graph;
         write!(self.out, "%{}", self.name(param))?;
@@ -301,7 +303,8 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// The rest of a loop from its parameters on. Both regions have the same ones, so they stand there once.
+    /// Prints the rest of a loop from its parameters on. Both regions have the same parameters,
+    /// which are printed once.
     fn loop_params(&mut self, node: Node, depth: usize) -> fmt::Result {
         let g = self.graph;
         let data = g.node(node);
@@ -323,8 +326,8 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// Parameters with the operands that are given for them; captures stand after a bar before number `bar`.
-    /// `others` are the parameters of another region that have the same names.
+    /// Prints parameters with their arguments. Captures follow a bar before number `bar`. `others`
+    /// are the parameters of another region with the same names.
     fn bound_params(
         &mut self,
         node: Node,
@@ -354,7 +357,8 @@ impl<'a> Printer<'a> {
         Ok(inner)
     }
 
-    /// The rest of a call from its parameters on. Those of the operands stand there once; a second region has more.
+    /// Prints the rest of a call from its parameters on. Shared parameters are printed once; a
+    /// second region has more.
     fn call(&mut self, node: Node, kind: CallKind, depth: usize) -> fmt::Result {
         let g = self.graph;
         let data = g.node(node);
@@ -399,7 +403,7 @@ fn comma(i: usize) -> &'static str {
     if i > 0 { ", " } else { "" }
 }
 
-/// A user's name without characters that the text form has other uses for.
+/// Returns a user's name without characters that are special in the text form.
 fn plain(user: &str) -> String {
     let mut plain: String = user.chars().map(|c| if is_word_char(c) { c } else { '_' }).collect();
     if plain.is_empty() || plain.starts_with(|c: char| c.is_ascii_digit()) {
@@ -408,7 +412,7 @@ fn plain(user: &str) -> String {
     plain
 }
 
-/// The elements of a constant: nested lists, or one element if all are equal.
+/// Prints the elements of a constant: nested lists, or one element if all are equal.
 fn elements(out: &mut String, tensor: &HostTensor) -> fmt::Result {
     fn nested<T: Literal>(out: &mut String, shape: &[usize], data: &[T]) -> fmt::Result {
         let Some((&n, inner)) = shape.split_first() else {
@@ -429,7 +433,7 @@ fn elements(out: &mut String, tensor: &HostTensor) -> fmt::Result {
     match_buffer!(tensor.buffer(), d => nested(out, tensor.shape(), d))
 }
 
-/// Whether all elements are the same bits.
+/// Whether all elements are bitwise identical.
 fn is_uniform(tensor: &HostTensor) -> bool {
     use crate::Buffer::*;
     fn all_equal<K: PartialEq>(mut keys: impl Iterator<Item = K>) -> bool {
@@ -450,7 +454,7 @@ fn is_uniform(tensor: &HostTensor) -> bool {
 }
 
 impl StackOp {
-    /// The stack operations that need no type, by their names in the text form.
+    /// Returns the stack operation of the given name, if it needs no type.
     pub(super) fn by_name(name: &str) -> Option<StackOp> {
         [StackOp::Push, StackOp::Pop, StackOp::ZerosLike, StackOp::Add]
             .into_iter()
@@ -484,7 +488,7 @@ mod tests {
         assert!(Graph::parse(&with_locs, "f.ir").unwrap().same_structure(&graph));
     }
 
-    /// The text of a graph whose values have the given names.
+    /// Returns the text of a graph whose values have the given names.
     fn text_of_names(names: &[&'static str]) -> String {
         let mut graph = Graph::new("f");
         let root = graph.root();

@@ -1,44 +1,57 @@
-//! The verifier: what holds of every graph between two steps of the way from a function to a result.
+//! The verifier of graph invariants.
 //!
-//! After [`verify`] returned `Ok`, whoever works on the graph may rely on all of this and panic where it does not hold: that would be
-//! an error of ours. Passes keep it; each message begins with the number of the invariant.
+//! Once [`verify`] has returned `Ok`, code that works on the graph may rely on these invariants and
+//! panic if one is violated, since that would be a bug in this crate. Passes preserve them. Each
+//! message begins with the number of the violated invariant.
 //!
-//! - **V1** Every operand of a node, and every value that a region yields, is a parameter of the same region or a result of
-//!   an earlier node of it.
-//! - **V2** The tables agree: what a value says of its definition, a node of its region and a region of its owner is what is
-//!   found there; regions contain one another as a tree below the root.
-//! - **V3** A node has the results that its operation gives, each of the type that follows from the operands or of one that is
-//!   less exact (an extent is unknown instead).
-//! - **V4** Number of operands (those of a print are the places of its template), names, order and kinds of the attributes are those of the operation.
-//! - **V5** The operands of a `while` are the parameters of both of its regions, in number and type. `cond` yields one `bool[]`.
-//!   `body` yields a value for each loop variable; the first parameters and the results are of the same types.
-//! - **V6** The first operand of a `cond` is a `bool[]`, the others are the parameters of both of its regions, in number and
-//!   type. Both yield a value for each result. Nodes that V5, V6 and V13 do not name have no regions.
-//! - **V7** A node stands at most once, in one region, and a value is defined once.
-//! - **V8** Variables have different names, and types whose extents are known. What is read, or assigned, is of the variable's
-//!   type.
-//! - **V9** Variables are read and assigned in the root only, so that a step which fails leaves all as they were: each
-//!   is assigned at most once, and not read after that. What is asserted is a `bool[]`.
-//! - **V10** What is pushed on a stack, popped and added is of the type of its elements. Other operations and prints take tensors.
+//! - **V1** Every operand of a node, and every value that a region yields, is a parameter of the
+//!   same region or a result of an earlier node of it.
+//! - **V2** The tables are consistent: the definition recorded for a value, the region recorded for
+//!   a node and the owner recorded for a region match where they occur. Regions form a tree below
+//!   the root.
+//! - **V3** A node has the results of its operation. Each has the type inferred from the operands,
+//!   or a less precise one (with unknown extents).
+//! - **V4** The number of operands (for a print, the placeholders of its template) and the names,
+//!   order and types of the attributes are those of the operation.
+//! - **V5** The operands of a `while` match the parameters of both regions, in number and type.
+//!   `cond` yields one `bool[]`. `body` yields a value for each loop variable; the first parameters
+//!   and the results have the same types.
+//! - **V6** The first operand of a `cond` is a `bool[]`. The others match the parameters of both
+//!   regions, in number and type. Both regions yield a value for each result. Nodes not mentioned
+//!   in V5, V6 and V13 have no regions.
+//! - **V7** A node occurs at most once, in one region. A value is defined once.
+//! - **V8** Variables have distinct names and types of known extents. Values that are read or
+//!   assigned have the type of the variable.
+//! - **V9** Variables are read and assigned only in the root region, so that a failed step leaves
+//!   all of them unchanged. Each is assigned at most once and not read after that. The predicate of
+//!   an assertion is a `bool[]`.
+//! - **V10** Values that are pushed on, popped from or added to a stack have its element type.
+//!   Other operations and prints take tensors.
 //! - **V11** Inputs and outputs of the graph are tensors.
-//! - **V12** Operations on lists take a list where their definition says so, `i32` as indices, and elements that may be of the type
-//!   of the list's. What such an operation says of an extent is in the type of its result.
-//! - **V13** The operands of a call are the parameters of its regions, in number and type, and its first region yields its results. A
-//!   `custom_gradient` has a second region, with more parameters: the results, and a gradient for each of them that is differentiable.
-//!   It yields a gradient of the same type for each argument that is differentiable. Other calls have one region.
+//! - **V12** Operations on lists take lists where their definition requires them, `i32` indices,
+//!   and elements compatible with the element type of the list. An extent in the attributes of such
+//!   an operation matches its result type.
+//! - **V13** The operands of a call match the parameters of its regions, in number and type, and
+//!   its first region yields its results. A `custom_gradient` has a second region with additional
+//!   parameters: the results, and a cotangent for each differentiable result. It yields a cotangent
+//!   of the same type for each differentiable argument. Other calls have one region.
 //!
-//! "Of the type" means: equal, or of a type that [fits](crate::Type::fits) a less exact one.
+//! Here, a value has a type if its own type is equal to it or [fits](crate::Type::fits) it, as a
+//! more precise one.
 
 use super::infer::{broken, check_arity, count, is_countable, is_predicate, result_types};
 use super::{Broken, CallKind, Graph, ListOp, Node, Op, Region, Value, ValueDef};
 use crate::{Diagnostic, Loc, Type};
 use std::collections::HashSet;
 
-/// Checks the invariants of the [module](mod@self); all that are broken are reported.
+/// Checks the invariants of the [module](mod@self).
+///
+/// # Errors
+/// All violations, ordered by source location.
 pub fn verify(graph: &Graph) -> Result<(), Vec<Diagnostic>> {
     let mut v = Verifier { graph, errors: Vec::new() };
     v.tables();
-    // The rest follows ids, which are good from here on.
+    // The remaining checks follow ids, which are valid from here on.
     if v.errors.is_empty() {
         v.interface();
         v.region(graph.root(), &mut vec![false; graph.n_values()]);
@@ -68,7 +81,7 @@ impl<'a> Verifier<'a> {
         self.errors.push(error);
     }
 
-    /// A value in the words of a message.
+    /// Describes a value for a message.
     fn describe(&self, value: Value) -> String {
         match self.graph.value(value).name {
             Some(name) => format!("`%{name}`"),
@@ -149,7 +162,7 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    // V8 and V11: what the graph shows to the outside.
+    // V8 and V11: variables, inputs and outputs.
 
     fn interface(&mut self) {
         let g = self.graph;
@@ -233,11 +246,11 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// V3: the results against the types that follow from the operands.
+    /// V3: compares the results with the types inferred from the operands.
     fn results(&mut self, node: Node, types: &[Type]) {
         let g = self.graph;
         let data = g.node(node);
-        // The types of loop variables are decided by the parameters, and those of a branch by what it yields.
+        // Parameters determine the types of loop variables, and yields those of a branch.
         let invariant = match data.op {
             Op::Cond => 6,
             Op::While { .. } => 5,
@@ -297,7 +310,7 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Whether what is given for the parameters of a region fits them.
+    /// Checks that values match the parameters of a region.
     fn params(&self, invariant: u8, region: Region, given: &[Value], name: &str) -> Result<(), Broken> {
         let g = self.graph;
         let params = &g.region(region).params;
@@ -442,16 +455,16 @@ graph @f(%x: f32[2], %p: bool[]) -> f32[2] {
     return %c
 }";
 
-    /// Verifies the graph of [`LOOP`] after `change`; gives what is wrong.
+    /// Verifies the graph of [`LOOP`] after `change`. Returns the messages.
     fn broken_by(change: impl FnOnce(&mut Graph)) -> Vec<String> {
         let mut graph = Graph::parse(LOOP, "loop.ir").unwrap();
         change(&mut graph);
-        // A broken graph can still be looked at.
+        // Printing a broken graph must not panic.
         assert!(graph.to_string().starts_with("graph @f("));
         verify(&graph).err().unwrap_or_default().into_iter().map(|e| e.message).collect()
     }
 
-    /// The node that defines the value of that name.
+    /// Returns the node that defines the value with the given name.
     fn node(graph: &Graph, name: &str) -> Node {
         let named = |v: &&ValueData| v.name == Some(name) && matches!(v.def, ValueDef::Result(..));
         match graph.values.iter().find(named).map(|v| v.def) {

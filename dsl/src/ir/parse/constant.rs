@@ -1,4 +1,4 @@
-//! The elements of constants.
+//! Parsing of the elements of constants.
 
 use super::{Parse, Parser};
 use crate::ir::literal::read_elements;
@@ -8,7 +8,7 @@ use crate::{Buffer, HostTensor, Loc, TensorType};
 impl<'a> Parser<'a> {
     pub(super) fn elements(&mut self) -> Parse<Elements<'a>> {
         let mut e = Elements { loc: self.loc(), words: vec![], places: vec![], extents: vec![], rank: None };
-        // The number of items so far in each list that is open.
+        // The number of items so far in each open list.
         let mut open: Vec<usize> = Vec::new();
         loop {
             let loc = self.loc();
@@ -55,19 +55,19 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The elements of a constant as they are written.
+/// The elements of a constant, as written.
 pub(super) struct Elements<'a> {
     loc: Loc,
     words: Vec<&'a str>,
     places: Vec<Loc>,
-    /// The extents of the lists, outermost first, as far as they are known.
+    /// The extents of the lists, outermost first, where known.
     extents: Vec<Option<usize>>,
-    /// How deep in lists the elements are.
+    /// The nesting depth of the elements.
     rank: Option<usize>,
 }
 
 impl Elements<'_> {
-    /// The tensor of a type: the elements in order, or the only one everywhere.
+    /// Builds the tensor of a type, from its elements in order or from one element for all.
     pub(super) fn tensor(&self, ty: &TensorType) -> Result<HostTensor, (Loc, String)> {
         let Some(shape) = ty.shape.known() else {
             return Err((self.loc, format!("a constant of type {ty}: its extents must be known")));
@@ -93,7 +93,7 @@ impl Elements<'_> {
     }
 }
 
-/// The one element of a buffer, `n` times.
+/// Returns a buffer of `n` copies of one element.
 fn fill(one: &Buffer, n: usize) -> Buffer {
     crate::match_buffer!(one, d => crate::Element::into_buffer(vec![d[0]; n]))
 }

@@ -1,4 +1,4 @@
-//! Branches and loops.
+//! Parsing of branches, loops and calls.
 
 use super::{Failed, Param, Parse, Parser, Symbol};
 use crate::ir::lex::Tok;
@@ -7,19 +7,19 @@ use crate::{Loc, Type};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 
-/// How deep regions may be nested in a text.
+/// Maximum nesting depth of regions in a text.
 const MAX_DEPTH: usize = 128;
 
-/// Parameters of regions, with the operands that are given for them.
+/// Region parameters with their arguments.
 struct Bound<'a> {
     params: Vec<Param<'a>>,
     operands: Parse<Vec<Value>>,
-    /// How many stand before the bar, if there is one.
+    /// The number of parameters before the bar, if there is one.
     bar: Option<usize>,
 }
 
 impl<'a> Parser<'a> {
-    /// Parses a region with its parameters defined. `types` are those of what is given for the parameters.
+    /// Parses a region with its parameters defined. `types` are the types of their arguments.
     fn region(&mut self, params: &[Param<'a>], types: &[Type]) -> Parse<Region> {
         if self.scopes.len() > MAX_DEPTH {
             return Err(self.error(self.loc(), format!("regions are nested more than {MAX_DEPTH} deep")));
@@ -44,8 +44,8 @@ impl<'a> Parser<'a> {
         body.map(|()| region)
     }
 
-    /// A region of a node. If the operands are wrong it is passed over: what it is given is unknown, so nothing in it can be said to be
-    /// wrong.
+    /// Parses a region of a node. If the operands are invalid, the region is skipped, since the
+    /// types of its arguments are unknown.
     fn region_of(
         &mut self,
         operands: &Parse<Vec<Value>>,
@@ -100,7 +100,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parameters with what is given for them, as `(%x = %a | %w = %w)`.
+    /// Parses parameters with their arguments: `(%x = %a | %w = %w)`.
     fn bound_params(&mut self) -> Parse<Bound<'a>> {
         self.expect('(')?;
         let (mut params, mut operands) = (Vec::new(), Ok(Vec::new()));

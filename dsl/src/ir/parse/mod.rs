@@ -1,10 +1,11 @@
-//! The text form of a graph: the parser. `docs/ir.md` has the grammar.
+//! The parser of the text form. `docs/ir.md` has the grammar.
 //!
-//! All errors of a text are reported at once: after a statement that is wrong the parser goes on with the next line, and says
-//! nothing more about the values that the statement should have defined. It never panics, whatever the text.
+//! All errors of a text are reported at once. After an invalid statement the parser continues with
+//! the next line, and reports no errors about the values that the statement would have defined. It
+//! never panics, whatever the text.
 //!
-//! Types may be left out where they follow from the operands. The graph that comes out passed the [verifier](fn@super::verify);
-//! the places of its nodes are those of the text.
+//! Types that follow from the operands may be omitted. The resulting graph has passed the
+//! [verifier](fn@super::verify). The source locations of its nodes are those of the text.
 
 mod constant;
 mod control;
@@ -17,10 +18,10 @@ use crate::{DType, Diagnostic, Dim, Loc, On, Shape, TensorType, Type};
 use std::collections::HashMap;
 
 impl Graph {
-    /// The graph that a text stands for, verified; `file` is the name of the text in messages.
+    /// Parses and verifies the text form of a graph. `file` names the text in messages.
     ///
     /// # Errors
-    /// Everything that is wrong with the text, in its order.
+    /// All errors in the text, in order.
     ///
     /// ```
     /// use anabranch_dsl::Graph;
@@ -48,18 +49,18 @@ impl Graph {
     }
 }
 
-/// The error is in the list; the statement is given up.
+/// A marker for a statement whose error has been recorded.
 struct Failed;
 
 type Parse<T> = Result<T, Failed>;
 
-/// What a name stands for.
+/// The definition of a name.
 #[derive(Clone, Copy)]
 enum Symbol {
     Value(Value, Loc),
-    /// Its definition is wrong, which was said.
+    /// An invalid definition, whose error has been reported.
     Broken,
-    /// It was used without a definition: the error at that index says so.
+    /// A use without a definition, reported by the error at this index.
     Undefined(usize),
 }
 
@@ -67,13 +68,13 @@ struct Parser<'a> {
     tokens: Vec<Token<'a>>,
     at: usize,
     graph: Graph,
-    /// The names of each region that is open, the root first.
+    /// The names of each open region, the root first.
     scopes: Vec<HashMap<&'a str, Symbol>>,
     vars: HashMap<String, VarId>,
     errors: Vec<Diagnostic>,
 }
 
-/// A parameter of a region as it is written.
+/// A region parameter, as written.
 struct Param<'a> {
     name: &'a str,
     loc: Loc,
@@ -93,7 +94,7 @@ impl<'a> Parser<'a> {
 
     fn next(&mut self) -> Tok<'a> {
         let tok = self.tokens[self.at].tok.clone();
-        // The last token is the end; it stays.
+        // The last token is the end, which is never consumed.
         self.at = (self.at + 1).min(self.tokens.len() - 1);
         tok
     }
@@ -104,7 +105,8 @@ impl<'a> Parser<'a> {
     }
 
     fn unexpected(&mut self, expected: &str) -> Failed {
-        // What is missing at the end of a line is said there, not where the next one begins.
+        // A token missing at the end of a line is reported there, not at the start of the next
+        // line.
         if self.tokens[self.at].first && self.at > 0 && !self.is('}') {
             let before = &self.tokens[self.at - 1];
             let message = format!("expected {expected} after {}", before.tok.describe());
@@ -142,7 +144,7 @@ impl<'a> Parser<'a> {
         if self.eat_word(word) { Ok(()) } else { Err(self.unexpected(&format!("`{word}`"))) }
     }
 
-    /// Items separated by commas up to a closing character, which is taken.
+    /// Parses items separated by commas, and consumes the closing character.
     fn list<T>(&mut self, close: char, mut item: impl FnMut(&mut Self) -> Parse<T>) -> Parse<Vec<T>> {
         let mut items = Vec::new();
         if self.eat(close) {
@@ -159,7 +161,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Goes on after a statement that is wrong and began at `start`: to the first token of a line, or the end of the region.
+    /// Skips the rest of an invalid statement that began at `start`, to the first token of a line
+    /// or the end of the region.
     fn recover(&mut self, start: usize) {
         let mut depth = 0usize;
         loop {
@@ -179,7 +182,8 @@ impl<'a> Parser<'a> {
 
     // Names.
 
-    /// The value of a name; `None` if its definition is wrong or missing, which has been said.
+    /// Returns the value of a name, or `None` if its definition is invalid or missing, which has
+    /// been reported.
     fn lookup(&mut self, name: &'a str, loc: Loc) -> Option<Value> {
         match self.scopes.iter().rev().find_map(|s| s.get(name)) {
             Some(Symbol::Value(v, _)) => Some(*v),
@@ -286,7 +290,7 @@ impl<'a> Parser<'a> {
         if self.eat(':') { self.types().map(Some) } else { Ok(None) }
     }
 
-    /// `on "/cpu:1"`, if it stands there.
+    /// Parses `on "/cpu:1"`, if present.
     fn on(&mut self) -> Parse<Option<On>> {
         let loc = self.loc();
         if !self.eat_word("on") {
@@ -361,7 +365,7 @@ impl<'a> Parser<'a> {
         Ok(Param { name, loc, ty })
     }
 
-    /// The statements of a region after its opening brace, what it yields, and the closing brace.
+    /// Parses the statements and yields of a region after its opening brace, and the closing brace.
     fn region_body(&mut self, region: Region, end: &str) -> Parse<()> {
         loop {
             let start = self.at;
@@ -441,7 +445,8 @@ impl<'a> Parser<'a> {
         self.lookup(name, loc).ok_or(Failed)
     }
 
-    /// Values separated by commas, perhaps none. All are looked at, so that all that is wrong is found.
+    /// Parses values separated by commas, possibly none. All are looked up, so that all errors are
+    /// reported.
     fn operands(&mut self) -> Parse<Vec<Value>> {
         let mut values = Ok(Vec::new());
         while let Tok::Value(name) = *self.peek() {

@@ -1,4 +1,4 @@
-//! Statements: operations with their operands and attributes.
+//! Parsing of statements: operations with their operands and attributes.
 
 use super::{Failed, Parse, Parser, Symbol};
 use crate::edit_distance::edit_distance;
@@ -10,7 +10,7 @@ use crate::ir::{Attr, AttrKind, Attrs, CallKind, ListOp, Node, Op, Region, Stack
 use crate::ops::{self, Prim};
 use crate::{Diagnostic, Loc, Type};
 
-/// The operations of the text form that are not in the table.
+/// The operations of the text form that are not primitives.
 const BUILTINS: &[&str] = &[
     "constant",
     "read",
@@ -153,7 +153,7 @@ impl<'a> Parser<'a> {
         Ok(node)
     }
 
-    /// `print stdout "x = {}", %x`
+    /// Parses `print stdout "x = {}", %x`.
     fn print(&mut self) -> Parse<(Op, Vec<Value>)> {
         let Tok::Word(word) = *self.peek() else {
             return Err(self.unexpected("`stdout` or `stderr`"));
@@ -166,7 +166,7 @@ impl<'a> Parser<'a> {
         Ok((Op::Print { stream, template }, operands))
     }
 
-    /// `"x = {}", %x`
+    /// Parses `"x = {}", %x`.
     fn template(&mut self, what: &str) -> Parse<(Template, Vec<Value>)> {
         let (Tok::Str(text), loc) = (self.peek().clone(), self.loc()) else {
             return Err(self.unexpected(what));
@@ -177,7 +177,7 @@ impl<'a> Parser<'a> {
         Ok((template, operands?))
     }
 
-    /// Gives a node its results: of the types that are written, or else of those that follow from the operands.
+    /// Sets the results of a node, of the written types or else of the inferred ones.
     pub(super) fn set_types(&mut self, node: Node, types: Option<Vec<Type>>, loc: Loc) -> Parse<()> {
         let types = match types {
             Some(types) => types,
@@ -220,7 +220,7 @@ impl<'a> Parser<'a> {
                 Ok(())
             });
             if list.is_err() {
-                // The closing brace is of this list, not of the region.
+                // A closing brace ends this list, not the region.
                 while !self.is('}') && !self.tokens[self.at].first && *self.peek() != Tok::End {
                     self.next();
                 }
@@ -274,7 +274,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The name most like `word`, if one is alike.
+/// Returns the name most similar to `word`, if one is similar enough.
 fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let limit = word.chars().count().div_ceil(3);
     names.map(|n| (edit_distance(word, n), n)).filter(|(d, _)| *d <= limit).min().map(|(_, n)| n)
