@@ -1,10 +1,11 @@
-//! Attention: means of values, weighted by how well keys fit queries.
+//! Attention: means of values, weighted by the match of keys with queries.
 //!
-//! `attention` is one operation, so that a device needs no matrix of all scores; its gradient is a second one, which computes the scores again
-//! (Dao et al. 2022, "FlashAttention"). The gradient of that is made of other operations, with all scores. Where extents are
-//! not known, attention is made of other operations, too.
+//! `attention` is a single operation, so that a device never needs the full score matrix. Its
+//! gradient is a second operation, which recomputes the scores (Dao et al. 2022, "FlashAttention").
+//! The gradient of that consists of other operations, with all scores. Attention of unknown extents
+//! consists of other operations, too.
 //!
-//! With queries `Q`, keys `K`, values `V` and the gradient `G` of the result:
+//! With queries `Q`, keys `K`, values `V` and the cotangent `G` of the result:
 //!
 //! ```text
 //! S = Q Kᵀ / sqrt(size), of keys that a query does not see -inf
@@ -22,9 +23,11 @@ use crate::{Dim, Float, Shape, Tensor};
 
 family!(ATTENTION, ATTENTION_GRAD);
 
-/// For each of the queries `[.., n, size]` the mean of the values `[.., m, width]` with the weights of the keys `[.., m, size]`.
+/// For each query `[.., n, size]`, the mean of the values `[.., m, width]` weighted by the keys
+/// `[.., m, size]`.
 ///
-/// What a query does not see adds nothing; devices may add a zero times its value there, which shows if that is infinite or `NaN`.
+/// A masked value contributes nothing. Devices may add zero times the value instead, which makes a
+/// difference if it is infinite or `NaN`.
 static ATTENTION: OpDef = OpDef {
     name: "attention",
     arity: Arity::Exactly(3),
@@ -43,8 +46,9 @@ static ATTENTION: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The gradients of attention with respect to queries, keys and values, from these and the gradient of the result: the elements of all
-/// three, one behind the other, along one axis behind the leading ones.
+/// The cotangents of queries, keys and values, computed from these and the cotangent of the result.
+///
+/// The elements of all three are concatenated along one axis after the leading ones.
 static ATTENTION_GRAD: OpDef = OpDef {
     name: "attention_grad",
     arity: Arity::Exactly(4),
@@ -72,7 +76,7 @@ static ATTENTION_GRAD: OpDef = OpDef {
         let d = g.matmul(v.transpose(-2, -1));
         let centered = d - (p * d).sum(-1, true);
         let r = p * centered;
-        // The gradients of R, of P and of D; then that of S.
+        // The cotangents of R, P and D, then that of S.
         let of_r = (to_q.matmul(k.transpose(-2, -1)) + q.matmul(to_k.transpose(-2, -1))) * scale;
         let row = (of_r * p).sum(-1, true);
         let of_p = g.matmul(to_v.transpose(-2, -1)) + of_r * centered - d * row;
@@ -89,7 +93,7 @@ static ATTENTION_GRAD: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The leading axes of queries, keys and values, and the extents `n`, `m`, `size` and `width`, if they fit.
+/// Returns the leading axes and the extents `n`, `m`, `size` and `width`, if the operands match.
 fn checked(cx: &InferCx<'_>) -> Result<[Shape; 5], OpError> {
     let (q, k, v) = (cx.tensor(0)?, cx.tensor(1)?, cx.tensor(2)?);
     Class::Float.check(q)?;
@@ -121,7 +125,7 @@ fn checked(cx: &InferCx<'_>) -> Result<[Shape; 5], OpError> {
     Ok([batch, n, m, size, part(v, last + 1..last + 2)])
 }
 
-/// The extents of operands.
+/// The extents of the operands.
 struct Sizes {
     batch: usize,
     n: usize,
@@ -140,13 +144,13 @@ impl Sizes {
         Sizes { batch, n: q[last], m: v[last], size: q[last + 1], width: v[last + 1], causal }
     }
 
-    /// How many keys a query sees.
+    /// Returns the number of keys that are visible to a query.
     fn seen(&self, query: usize) -> usize {
         if self.causal { query + 1 } else { self.m }
     }
 }
 
-/// What attention needs of a float.
+/// Float functions that attention needs.
 trait Real: Float + Number {
     fn exp(self) -> Self;
     fn is_finite(self) -> bool;
@@ -173,7 +177,7 @@ fn add_scaled<T: Real>(to: &mut [T], x: &[T], by: T) {
     to.iter_mut().zip(x).for_each(|(to, &x)| *to = to.plus(x.times(by)));
 }
 
-/// The weights of the keys that a query sees.
+/// Returns the weights of the visible keys.
 fn weights_of<T: Real>(q: &[T], keys: &[T]) -> Vec<T> {
     let mut p: Vec<T> = keys.chunks_exact(q.len().max(1)).map(|k| dot(q, k).over_root(q.len())).collect();
     let max = p.iter().copied().fold(T::LOWEST, T::larger);
@@ -223,7 +227,7 @@ fn gradients<T: Real>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
     all
 }
 
-/// The three parts of what `attention_grad` gives, or of its gradient.
+/// Splits the packed result of `attention_grad`, or its cotangent, into its three parts.
 fn parts_of(packed: Any, types: [&TensorType; 3]) -> [Any; 3] {
     let mut start = 0;
     types.map(|ty| {
@@ -235,12 +239,12 @@ fn parts_of(packed: Any, types: [&TensorType; 3]) -> [Any; 3] {
     })
 }
 
-/// What scores are multiplied with.
+/// Returns the factor of the scores.
 fn scale(queries: Any) -> f64 {
     1.0 / (queries.dim(-1) as f64).sqrt()
 }
 
-/// The weights of all keys, made of other operations.
+/// Computes the weights of all keys with other operations.
 fn weights(queries: Any, keys: Any, causal: bool) -> Any {
     let scores = queries.matmul(keys.transpose(-2, -1)) / (queries.dim(-1) as f64).sqrt();
     let scores = match causal {
@@ -255,7 +259,7 @@ fn weights(queries: Any, keys: Any, causal: bool) -> Any {
     scores.softmax(-1)
 }
 
-/// Queries, keys and values with the same leading axes, if `attention` takes them.
+/// Broadcasts queries, keys and values to equal leading axes, if `attention` supports their types.
 fn matched(operands: [Any; 3]) -> Option<[Any; 3]> {
     let types = operands.map(Any::tensor_type);
     let leading = |ty: &TensorType| Shape(ty.shape.dims()[..ty.rank() - 2].to_vec());
@@ -297,7 +301,7 @@ impl Any {
         let fits = |a: &TensorType, i: usize, b: &TensorType, j: usize| {
             a.shape.dims()[a.rank() - i].compatible(&b.shape.dims()[b.rank() - j]) && a.dtype == b.dtype
         };
-        // What does not fit is refused by the products.
+        // The matmuls report operands that do not match.
         if fits(&q, 1, &k, 1)
             && fits(&k, 2, &v, 2)
             && let Some(operands) = trace::called_at(Loc::caller(), || matched([self, keys, values]))
@@ -309,15 +313,19 @@ impl Any {
 }
 
 impl<T: Float> Tensor<T> {
-    /// For each query of this tensor `[.., n, size]` the mean of the values `[.., m, width]`, weighted by the softmax of
-    /// `query · key / sqrt(size)` over the keys `[.., m, size]`: `[.., n, width]` (Vaswani et al. 2017). Leading axes are
+    /// Returns scaled dot-product attention `[.., n, width]`, with this tensor `[.., n, size]` as
+    /// queries (Vaswani et al. 2017).
+    ///
+    /// The result for each query is the mean of the values `[.., m, width]`, weighted by the
+    /// softmax of `query · key / sqrt(size)` over the keys `[.., m, size]`. Leading axes are
     /// broadcast.
     ///
-    /// Neither it nor its gradient needs memory for the scores of all queries and keys, where the extents are known (Dao et al. 2022); the gradient
-    /// of the gradient does.
+    /// If the extents are known, neither this operation nor its gradient needs memory for the
+    /// scores of all queries and keys (Dao et al. 2022). The gradient of the gradient does.
     ///
-    /// If it is `causal`, query `i` sees the keys `0..=i` only, and there are as many keys as queries. Keys that it does not see have weight
-    /// 0, so a value that is not finite may be seen by earlier queries as `NaN`.
+    /// If `causal`, query `i` only sees the keys `0..=i`, and there must be as many keys as
+    /// queries. Masked keys have weight 0, so a masked value that is not finite may make earlier
+    /// results `NaN`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

@@ -1,14 +1,15 @@
-//! Axes as users write them, and as attributes store them.
+//! Axes as users specify them, and as attributes store them.
 //!
-//! Users count axes from the front (0, 1, ..) or from the back (-1, -2, ..). Attributes hold them counted from the front, in
-//! ascending order, each once: the methods of [`Any`](crate::Any) see to it.
+//! Users count axes from the front (0, 1, ...) or from the back (-1, -2, ...). Attributes hold them
+//! counted from the front, ascending and without duplicates. The methods of [`Any`](crate::Any)
+//! convert them.
 
 use super::OpError;
 use crate::Shape;
 
 /// One or several axes, negative ones counted from the back: `-1`, `[0, 2]`, `&axes[..]`.
 pub trait IntoAxes {
-    /// The axes as they were written.
+    /// Returns the axes as specified.
     fn to_axes(&self) -> Vec<isize>;
 }
 
@@ -30,9 +31,9 @@ macro_rules! into_axes {
 }
 into_axes!(i32 isize usize);
 
-/// The extents to which a tensor is reshaped; at most one is -1 and follows from the others.
+/// The extents of a reshaped tensor. At most one is -1 and is inferred from the others.
 pub trait IntoExtents {
-    /// The shape; the extent that follows is unknown in it.
+    /// Returns the shape, with the inferred extent unknown.
     fn to_shape(&self) -> Shape;
 }
 
@@ -73,7 +74,7 @@ impl IntoExtents for () {
     }
 }
 
-/// An axis counted from the front.
+/// Returns an axis counted from the front.
 pub(super) fn axis(axis: isize, rank: usize) -> Result<usize, OpError> {
     let counted = if axis < 0 { axis + rank as isize } else { axis };
     if (0..rank as isize).contains(&counted) {
@@ -86,7 +87,7 @@ pub(super) fn axis(axis: isize, rank: usize) -> Result<usize, OpError> {
     })
 }
 
-/// Axes counted from the front, ascending, each once.
+/// Returns axes counted from the front, ascending and without duplicates.
 pub(super) fn axes(axes: &[isize], rank: usize) -> Result<Vec<usize>, OpError> {
     let mut counted = axes.iter().map(|&a| axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
     counted.sort_unstable();

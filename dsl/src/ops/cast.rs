@@ -1,4 +1,4 @@
-//! Conversion between element types, and the identity that cuts gradients.
+//! Conversion between element types, and the identity that stops gradients.
 
 use super::infer::{Class, like_operand};
 use super::*;
@@ -8,7 +8,8 @@ use crate::{Buffer, DType, Element, Float, HostTensor, Tensor, bf16, f16, match_
 
 family!(CAST, STOP_GRADIENT);
 
-/// Conversion to a type, from each type: that of Rust's `as`, and for `bool` whether the number is not 0.
+/// Conversion between element types with the semantics of `as`. A number converts to `bool` as
+/// whether it is nonzero.
 trait Convert: Element {
     fn convert(from: &Buffer) -> Vec<Self>;
 }
@@ -32,7 +33,7 @@ macro_rules! convert {
     )*};
 }
 convert!(f32 f64 i32 i64 u32 u8);
-/// To a 16-bit float, rounded once from whatever type.
+/// Conversion to a 16-bit float, rounded once from any type.
 macro_rules! convert_half {
     ($($t:ident)*) => {$(
         impl Convert for $t {
@@ -70,7 +71,7 @@ impl Convert for bool {
     }
 }
 
-/// A tensor with its elements converted.
+/// Returns a tensor with its elements converted.
 pub(crate) fn converted(x: &HostTensor, to: DType) -> HostTensor {
     if x.dtype() == to {
         return x.clone();
@@ -78,12 +79,12 @@ pub(crate) fn converted(x: &HostTensor, to: DType) -> HostTensor {
     match_dtype!(to, T => HostTensor::new(x.shape(), T::convert(x.buffer())))
 }
 
-/// A scalar of a type, from a number.
+/// Returns a scalar of a type, converted from a number.
 pub(super) fn scalar_of(dtype: DType, x: f64) -> HostTensor {
     converted(&HostTensor::scalar(x), dtype)
 }
 
-/// Conversion to another element type by the rules of Rust's `as`.
+/// Conversion to another element type with the semantics of `as`.
 static CAST: OpDef = OpDef {
     name: "cast",
     arity: Arity::Exactly(1),
@@ -95,7 +96,7 @@ static CAST: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The operand, which gradients take for a constant.
+/// The operand, which gradients treat as a constant.
 static STOP_GRADIENT: OpDef = OpDef {
     name: "stop_gradient",
     arity: Arity::Exactly(1),
@@ -108,7 +109,7 @@ static STOP_GRADIENT: OpDef = OpDef {
 };
 
 impl Any {
-    /// See [`Tensor::cast`]. A tensor that is of the type already comes back as it is.
+    /// See [`Tensor::cast`]. Returns the tensor itself if it already has the type.
     #[track_caller]
     pub fn cast(self, dtype: DType) -> Any {
         if self.dtype() == dtype {
@@ -125,9 +126,11 @@ impl Any {
 }
 
 impl<T: Element> Tensor<T> {
-    /// The same values as elements of another type, converted like Rust's `as`: floats are cut to integers towards zero and stay
-    /// within the range of the type, `NaN` becomes 0; integers wrap; `true` is 1. A number is `true` if it is not 0. To
-    /// [`struct@f16`] and [`bf16`] goes the nearest value, see [`halves`](crate::halves).
+    /// Converts the elements to another type with the semantics of `as`.
+    ///
+    /// A float is truncated towards zero and saturates at the range of an integer type; `NaN`
+    /// becomes 0. Integers wrap. `true` is 1, and a number is `true` if it is nonzero. Conversion
+    /// to [`struct@f16`] and [`bf16`] rounds to the nearest value, see [`halves`](crate::halves).
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -142,7 +145,7 @@ impl<T: Element> Tensor<T> {
 }
 
 impl<T: Float> Tensor<T> {
-    /// The same values, which gradients take for constants.
+    /// Returns the same values, which gradients treat as constants.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

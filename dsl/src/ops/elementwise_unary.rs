@@ -1,7 +1,7 @@
-//! Functions of one number, applied to every element: one row each.
+//! Elementwise functions of one operand, one row each.
 //!
-//! Every row gives the operation, the method of [`Any`] and that of [`Tensor`]. Gradients ask for the result rather than for the
-//! operand where either will do.
+//! Every row defines the operation, the method of [`Any`] and the method of [`Tensor`]. Gradients
+//! use the result rather than the operand if either will do.
 
 use super::infer::{Class, like_operand};
 use super::number::{Number, match_float, match_numeric};
@@ -9,10 +9,10 @@ use super::*;
 use crate::{Float, Numeric, Tensor};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
-/// Functions of floats that the standard library lacks.
+/// Float functions missing from the standard library.
 trait Real: Float {
     fn error_function(self) -> Self;
-    /// Half to even.
+    /// Rounds to the nearest integer, half to even.
     fn rounded(self) -> Self;
     fn sigmoid(self) -> Self;
     fn softplus(self) -> Self;
@@ -28,7 +28,7 @@ macro_rules! real {
                 self.round_ties_even()
             }
             fn sigmoid(self) -> Self {
-                // The exponential of a negative number does not overflow.
+                // The exponential of a nonpositive number does not overflow.
                 let e = (-self.abs()).exp();
                 if self >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }
             }
@@ -36,7 +36,7 @@ macro_rules! real {
                 self.larger(0.0) + (-self.abs()).exp().ln_1p()
             }
             fn gelu(self) -> Self {
-                // erfc keeps the digits that 1 + erf loses for negative numbers.
+                // `erfc` keeps the digits that `1 + erf` loses for negative numbers.
                 0.5 * self * $erfc(-self * FRAC_1_SQRT_2 as $t)
             }
         }
@@ -88,7 +88,7 @@ macro_rules! rows {
     };
 }
 
-/// A rule with one operand.
+/// A gradient rule for one operand.
 macro_rules! d {
     (|$n:ident| $e:expr) => {
         Grad::Rule(|$n| vec![Some($e)])
@@ -96,7 +96,8 @@ macro_rules! d {
 }
 
 rows! {
-    /// The absolute value; the derivative at 0 is 0. The absolute value of the least signed integer is that integer.
+    /// Computes the absolute value. The derivative at 0 is 0. The absolute value of the smallest
+    /// signed integer is that integer.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -104,7 +105,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     abs ABS Numeric Exactness::Exact, |x| x.magnitude(), d!(|n| n.dy() * n.x(0).sign());
-    /// -1, 0 or 1; `NaN` stays `NaN`.
+    /// Computes the sign: -1, 0 or 1. `NaN` stays `NaN`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -112,7 +113,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     sign SIGN Numeric Exactness::Exact, |x| x.sign(), Grad::Zero("piecewise constant");
-    /// `e^x`.
+    /// Computes `e^x`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -120,7 +121,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     exp EXP Float Exactness::Ulps(4), |x| x.exp(), d!(|n| n.dy() * n.y());
-    /// `e^x - 1`, exact also near 0.
+    /// Computes `e^x - 1`, accurate even near 0.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -128,7 +129,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     exp_m1 EXP_M1 Float Exactness::Ulps(4), |x| x.exp_m1(), d!(|n| n.dy() * (n.y() + 1.0));
-    /// The natural logarithm: `-inf` at 0, `NaN` below.
+    /// Computes the natural logarithm: `-inf` at 0, `NaN` below.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -136,7 +137,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     log LOG Float Exactness::Ulps(4), |x| x.ln(), d!(|n| n.dy() / n.x(0));
-    /// `log(1 + x)`, exact also near 0.
+    /// Computes `log(1 + x)`, accurate even near 0.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -144,7 +145,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     log_1p LOG_1P Float Exactness::Ulps(4), |x| x.ln_1p(), d!(|n| n.dy() / (n.x(0) + 1.0));
-    /// The square root: `NaN` below 0. The derivative at 0 is infinite.
+    /// Computes the square root: `NaN` below 0. The derivative at 0 is infinite.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -152,7 +153,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     sqrt SQRT Float Exactness::Ulps(1), |x| x.sqrt(), d!(|n| n.dy() * 0.5 / n.y());
-    /// `1 / sqrt(x)`.
+    /// Computes `1 / sqrt(x)`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -160,7 +161,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     rsqrt RSQRT Float Exactness::Ulps(4), |x| 1.0 / x.sqrt(), d!(|n| n.dy() * -0.5 * (n.y() * n.y() * n.y()));
-    /// `1 / x`.
+    /// Computes `1 / x`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -168,7 +169,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     recip RECIP Float Exactness::Ulps(1), |x| 1.0 / x, d!(|n| -(n.dy() * (n.y() * n.y())));
-    /// The sine of an angle in radians.
+    /// Computes the sine of an angle in radians.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -176,7 +177,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     sin SIN Float Exactness::Ulps(4), |x| x.sin(), d!(|n| n.dy() * n.x(0).cos());
-    /// The cosine of an angle in radians.
+    /// Computes the cosine of an angle in radians.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -184,7 +185,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     cos COS Float Exactness::Ulps(4), |x| x.cos(), d!(|n| -(n.dy() * n.x(0).sin()));
-    /// The tangent of an angle in radians.
+    /// Computes the tangent of an angle in radians.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -192,7 +193,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     tan TAN Float Exactness::Ulps(8), |x| x.tan(), d!(|n| n.dy() * (n.y() * n.y() + 1.0));
-    /// The angle in `[-pi/2, pi/2]` with that sine; `NaN` outside of `[-1, 1]`.
+    /// Computes the arcsine, in `[-pi/2, pi/2]`. It is `NaN` outside `[-1, 1]`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -200,7 +201,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     asin ASIN Float Exactness::Ulps(8), |x| x.asin(), d!(|n| n.dy() * (1.0 - n.x(0).square()).rsqrt());
-    /// The angle in `[0, pi]` with that cosine; `NaN` outside of `[-1, 1]`.
+    /// Computes the arccosine, in `[0, pi]`. It is `NaN` outside `[-1, 1]`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -208,7 +209,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     acos ACOS Float Exactness::Ulps(8), |x| x.acos(), d!(|n| -(n.dy() * (1.0 - n.x(0).square()).rsqrt()));
-    /// The angle in `(-pi/2, pi/2)` with that tangent.
+    /// Computes the arctangent, in `(-pi/2, pi/2)`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -216,7 +217,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     atan ATAN Float Exactness::Ulps(8), |x| x.atan(), d!(|n| n.dy() / (n.x(0).square() + 1.0));
-    /// The hyperbolic sine.
+    /// Computes the hyperbolic sine.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -224,7 +225,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     sinh SINH Float Exactness::Ulps(8), |x| x.sinh(), d!(|n| n.dy() * n.x(0).cosh());
-    /// The hyperbolic cosine.
+    /// Computes the hyperbolic cosine.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -232,7 +233,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     cosh COSH Float Exactness::Ulps(8), |x| x.cosh(), d!(|n| n.dy() * n.x(0).sinh());
-    /// The hyperbolic tangent.
+    /// Computes the hyperbolic tangent.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -240,7 +241,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     tanh TANH Float Exactness::Ulps(8), |x| x.tanh(), d!(|n| n.dy() * (1.0 - n.y() * n.y()));
-    /// The logistic function `1 / (1 + e^-x)`.
+    /// Computes the logistic function `1 / (1 + e^-x)`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -248,7 +249,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     sigmoid SIGMOID Float Exactness::Ulps(8), |x| x.sigmoid(), d!(|n| n.dy() * (n.y() * (1.0 - n.y())));
-    /// `max(x, 0)`; the derivative at 0 is 0. `NaN` stays `NaN`.
+    /// Computes `max(x, 0)`. The derivative at 0 is 0. `NaN` stays `NaN`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -257,7 +258,7 @@ rows! {
     /// ```
     relu RELU Numeric Exactness::Exact, |x| x.larger(Number::ZERO),
         d!(|n| n.y().gt(n.y().number(0.0)).select(n.dy(), n.dy().number(0.0)));
-    /// `log(1 + e^x)`, without overflow.
+    /// Computes `log(1 + e^x)`, without overflow.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -265,7 +266,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     softplus SOFTPLUS Float Exactness::Ulps(8), |x| x.softplus(), d!(|n| n.dy() * n.x(0).sigmoid());
-    /// The error function, `2 / sqrt(pi)` times the integral of `e^(-t^2)` from 0 to `x`.
+    /// Computes the error function, `2 / sqrt(pi)` times the integral of `e^(-t^2)` from 0 to `x`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -273,8 +274,10 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     erf ERF Float Exactness::Ulps(8), |x| x.error_function(), d!(|n| n.dy() * ((-n.x(0).square()).exp() * FRAC_2_SQRT_PI));
-    /// `x` times the probability that a standard normal number is below `x`: `x/2 * (1 + erf(x / sqrt(2)))`
-    /// (Hendrycks and Gimpel 2016, the exact form).
+    /// Computes the Gaussian error linear unit `x/2 * (1 + erf(x / sqrt(2)))` (Hendrycks and Gimpel
+    /// 2016, the exact form).
+    ///
+    /// It is `x` times the probability that a standard normal number is below `x`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -282,7 +285,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     gelu GELU Float Exactness::Ulps(16), |x| x.gelu(), d!(|n| n.dy() * gelu_slope(n.x(0)));
-    /// `x * sigmoid(x)`, also called swish (Elfwing et al. 2017).
+    /// Computes `x * sigmoid(x)`, also called swish (Elfwing et al. 2017).
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -290,7 +293,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     silu SILU Float Exactness::Ulps(8), |x| x * x.sigmoid(), d!(|n| n.dy() * silu_slope(n.x(0)));
-    /// The largest integer that is not larger.
+    /// Rounds down to an integer.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -298,7 +301,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     floor FLOOR Float Exactness::Exact, |x| x.floor(), Grad::Zero("piecewise constant");
-    /// The smallest integer that is not smaller.
+    /// Rounds up to an integer.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -306,7 +309,7 @@ rows! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     ceil CEIL Float Exactness::Exact, |x| x.ceil(), Grad::Zero("piecewise constant");
-    /// The nearest integer, the even one of two that are equally near.
+    /// Rounds to the nearest integer, half to even.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -316,7 +319,8 @@ rows! {
     round ROUND Float Exactness::Exact, |x| x.rounded(), Grad::Zero("piecewise constant");
 }
 
-/// The probability below `x`, and `x` times the density at `x`, of the standard normal distribution.
+/// Returns the derivative of `gelu`: the standard normal distribution function at `x`, plus `x`
+/// times the density.
 fn gelu_slope(x: Any) -> Any {
     let below = ((x * FRAC_1_SQRT_2).erf() + 1.0) * 0.5;
     below + x * ((x.square() * -0.5).exp() * (1.0 / (2.0 * PI).sqrt()))
@@ -336,7 +340,7 @@ impl Any {
 }
 
 impl<T: Numeric> Tensor<T> {
-    /// `x * x`.
+    /// Computes `x * x`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

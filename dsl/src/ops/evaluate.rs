@@ -1,11 +1,12 @@
-//! Running the meaning of an operation, also on 16-bit floats.
+//! Evaluation of the reference implementations, including 16-bit floats.
 
 use super::cast::converted;
 use super::{EvalCx, OpDef, OpError};
 use crate::ir::{Attr, Attrs};
 use crate::{DType, ErrorKind, HostTensor, TensorType, memory};
 
-/// Operations that take elements as they are, whatever their type is: they move them, or know 16-bit floats themselves.
+/// Operations that do not widen 16-bit floats: they only move elements, or handle these types
+/// themselves.
 const DIRECT: &[&str] = &[
     "broadcast_like",
     "broadcast_to",
@@ -32,13 +33,14 @@ const DIRECT: &[&str] = &[
 ];
 
 impl OpDef {
-    /// Whether the operation computes with its elements, so that it takes 16-bit floats as `f32` and rounds its result.
+    /// Whether the operation computes with its elements, so that 16-bit floats are widened to `f32`
+    /// and the result is rounded.
     pub fn widens(&self) -> bool {
         DIRECT.binary_search(&self.name).is_err()
     }
 
-    /// What the operation gives for these operands: [`eval`](OpDef::eval), and on 16-bit floats that of the same operation on `f32`, rounded
-    /// (see [`halves`](crate::halves)).
+    /// Evaluates the operation with its [`eval`](OpDef::eval). For 16-bit floats it evaluates the
+    /// same operation on `f32` and rounds the result (see [`halves`](crate::halves)).
     ///
     /// # Errors
     /// Those of the operation, and one for a large result if there is not enough memory.
@@ -66,12 +68,12 @@ impl OpDef {
     }
 }
 
-/// The type in which elements of a type are computed with.
+/// Returns the type in which elements of a type are computed.
 fn widened(dtype: DType) -> DType {
     if dtype.is_half() { DType::F32 } else { dtype }
 }
 
-/// Static arguments with the types in which is computed.
+/// Returns attributes with element types replaced by those used for computation.
 pub(crate) fn widened_attrs(attrs: &Attrs) -> Attrs {
     attrs.iter().fold(Attrs::none(), |all, (name, attr)| match attr {
         Attr::DType(dtype) => all.with(name, Attr::DType(widened(*dtype))),

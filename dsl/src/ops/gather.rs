@@ -1,9 +1,10 @@
-//! Elements at the indices that a tensor holds, and the operations that add in those places.
+//! Gather and scatter: reading and accumulating elements at indices held in a tensor.
 //!
-//! Indices count from 0 and are checked: one that is out of range fails the step with the index and the extent. Every operation that
-//! reads has one that adds in the same place, and they are each other's gradients.
+//! Indices count from 0 and are checked: an index out of range fails the step with the index and
+//! the extent. Every operation that reads has a counterpart that adds at the same positions. They
+//! are each other's gradients.
 //!
-//! | reads | puts back |
+//! | reads | adds |
 //! |---|---|
 //! | `take` | `scatter_add` |
 //! | `take_along_axis` | `scatter_add_along_axis` |
@@ -17,12 +18,12 @@ use crate::{DType, Dim, Element, HostTensor, Integer, Numeric, Shape, Tensor, ma
 
 family!(TAKE, SCATTER_ADD, TAKE_ALONG_AXIS, SCATTER_ADD_ALONG_AXIS);
 
-/// Integers of any type.
+/// Returns integers of any type as `i64`.
 pub(super) fn numbers(ids: &HostTensor) -> Vec<i64> {
     super::cast::converted(ids, DType::I64).data().to_vec()
 }
 
-/// The indices in `ids`, if they all lie in an axis.
+/// Returns the indices in `ids`, if all of them are in range.
 fn checked(ids: &HostTensor, axis: usize, extent: usize) -> Result<Vec<usize>, OpError> {
     let check = |(i, &id): (usize, &i64)| match usize::try_from(id) {
         Ok(id) if id < extent => Ok(id),
@@ -36,13 +37,13 @@ fn checked(ids: &HostTensor, axis: usize, extent: usize) -> Result<Vec<usize>, O
     numbers(ids).iter().enumerate().map(check).collect()
 }
 
-/// The shape of `take`: the axis is replaced by the axes of the indices.
+/// Returns the shape of `take`: the axis is replaced by the axes of the indices.
 fn taken_shape(x: &Shape, ids: &Shape, axis: usize) -> Shape {
     let dims = x.dims();
     Shape([&dims[..axis], ids.dims(), &dims[axis + 1..]].concat())
 }
 
-/// The offsets in a tensor of shape `x` of the elements that `take` with these indices gives.
+/// Returns the offsets, in a tensor of shape `x`, of the elements that `take` reads.
 fn taken_offsets(x: &[usize], ids: &[usize], axis: usize) -> Vec<usize> {
     let inner: usize = x[axis + 1..].iter().product();
     let outer: usize = x[..axis].iter().product();
@@ -56,7 +57,7 @@ fn taken_offsets(x: &[usize], ids: &[usize], axis: usize) -> Vec<usize> {
     at
 }
 
-/// The offsets in a tensor of shape `x` of the elements that `take_along_axis` with these indices gives.
+/// Returns the offsets, in a tensor of shape `x`, of the elements that `take_along_axis` reads.
 fn along_offsets(x: &[usize], ids: &[usize], ids_shape: &[usize], axis: usize) -> Vec<usize> {
     let mut from = strides(x);
     let stride = std::mem::replace(&mut from[axis], 0);
@@ -76,7 +77,7 @@ fn add_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
     match_numeric!(cx.operands[0].buffer(), d => cx.result(add(d, cx.operands[2].data(), at)))
 }
 
-/// The elements at the indices of the second operand; its axes take the place of the axis.
+/// The slices at the indices in the second operand, whose axes replace the axis.
 static TAKE: OpDef = OpDef {
     name: "take",
     arity: Arity::Exactly(2),
@@ -100,7 +101,7 @@ static TAKE: OpDef = OpDef {
     effects: Effects::Fallible,
 };
 
-/// The first operand with the third added at the indices of the second.
+/// The first operand with the third added at the indices in the second.
 static SCATTER_ADD: OpDef = OpDef {
     name: "scatter_add",
     arity: Arity::Exactly(3),
@@ -126,7 +127,8 @@ static SCATTER_ADD: OpDef = OpDef {
     effects: Effects::Fallible,
 };
 
-/// Updates have the element type of what they are added to, and the shape of what would be read.
+/// Checks that updates have the element type of the tensor they are added to and the shape that a
+/// read would have.
 fn check_updates(x: &TensorType, read: &Shape, updates: &TensorType) -> Result<(), OpError> {
     if updates.dtype != x.dtype {
         let error = OpError::new(format!("element types differ, {} and {}", x.dtype, updates.dtype));
@@ -139,7 +141,7 @@ fn check_updates(x: &TensorType, read: &Shape, updates: &TensorType) -> Result<(
     Ok(())
 }
 
-/// Checks indices that have the rank of the tensor and its extents but for the axis.
+/// Checks that the indices have the rank of the tensor and its extents except along the axis.
 fn infer_along(cx: &InferCx<'_>) -> Result<(), OpError> {
     let (x, ids) = (cx.tensor(0)?, cx.tensor(1)?);
     Class::Int.check(ids)?;
@@ -152,7 +154,7 @@ fn infer_along(cx: &InferCx<'_>) -> Result<(), OpError> {
     Ok(())
 }
 
-/// For every index of the second operand the element at that index along the axis.
+/// For every index in the second operand, the element at that index along the axis.
 static TAKE_ALONG_AXIS: OpDef = OpDef {
     name: "take_along_axis",
     arity: Arity::Exactly(2),
@@ -175,7 +177,7 @@ static TAKE_ALONG_AXIS: OpDef = OpDef {
     effects: Effects::Fallible,
 };
 
-/// The first operand with the third added where the second says along the axis.
+/// The first operand with the third added at the indices in the second along the axis.
 static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
     name: "scatter_add_along_axis",
     arity: Arity::Exactly(3),
@@ -198,7 +200,7 @@ static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
     exactness: Exactness::Sum(1.0),
     effects: Effects::Fallible,
 };
-/// The only attribute of many operations.
+/// Returns the attributes of operations whose only attribute is an axis.
 pub(super) fn axis_only(axis: usize) -> Attrs {
     Attrs::none().with("axis", Attr::Int(axis as i64))
 }
@@ -241,8 +243,8 @@ impl Any {
 }
 
 impl<T: Element> Tensor<T> {
-    /// The elements at several indices along an axis, which is replaced by the axes of `ids`. An index that is out of range fails the
-    /// step.
+    /// Returns the slices at several indices along an axis, which is replaced by the axes of `ids`.
+    /// An index out of range fails the step.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -256,7 +258,9 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().take(ids.untyped(), axis))
     }
 
-    /// For every element of `ids`, which has the shape of this tensor but for one axis, the element at that index of the axis.
+    /// Returns for every element of `ids` the element at that index along an axis.
+    ///
+    /// `ids` has the shape of this tensor except along the axis.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -272,8 +276,10 @@ impl<T: Element> Tensor<T> {
 }
 
 impl<T: Numeric> Tensor<T> {
-    /// This tensor with `updates` added at indices along an axis: to index `ids[i]` goes `updates[i]`. An index may occur several
-    /// times; one that is out of range fails the step.
+    /// Returns this tensor with `updates` added at indices along an axis: `updates[i]` is added at
+    /// index `ids[i]`.
+    ///
+    /// An index may occur several times. An index out of range fails the step.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -287,7 +293,8 @@ impl<T: Numeric> Tensor<T> {
         Tensor::from_any(self.untyped().scatter_add(ids.untyped(), updates.untyped(), axis))
     }
 
-    /// This tensor with every element of `updates` added where [`take_along_axis`](Tensor::take_along_axis) would read it.
+    /// Returns this tensor with every element of `updates` added where
+    /// [`take_along_axis`](Tensor::take_along_axis) would read it.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -303,8 +310,9 @@ impl<T: Numeric> Tensor<T> {
 }
 
 impl<I: Integer> Tensor<I> {
-    /// For every number `i` a vector of `n` elements along a new last axis: 1 at `i`, 0 elsewhere, also for an `i` that is out of
-    /// range.
+    /// Returns a one-hot vector of `n` elements along a new last axis for every number `i`.
+    ///
+    /// It is 1 at `i` and 0 elsewhere. For an `i` out of range it is 0 everywhere.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

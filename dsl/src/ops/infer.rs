@@ -3,7 +3,7 @@
 use super::{GradNode, InferCx, OpError};
 use crate::{Any, DType, Dim, HostTensor, Shape, TensorType, Type, trace};
 
-/// Which element types an operation takes.
+/// A class of element types that an operation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Float,
@@ -30,14 +30,14 @@ impl Class {
     }
 }
 
-/// The result has the type of the operand, whose elements are of the class.
+/// Returns the type of the operand, whose element type must be of the class.
 pub(super) fn like_operand(cx: &InferCx<'_>, class: Class) -> Result<Type, OpError> {
     let ty = cx.tensor(0)?;
     class.check(ty)?;
     Ok(ty.clone().into())
 }
 
-/// The common type of all operands: equal element types and shapes that may be equal.
+/// Returns the common type of all operands: equal element types and compatible shapes.
 pub(super) fn common(cx: &InferCx<'_>, class: Class) -> Result<TensorType, OpError> {
     let first = cx.tensor(0)?;
     class.check(first)?;
@@ -56,7 +56,7 @@ pub(super) fn common(cx: &InferCx<'_>, class: Class) -> Result<TensorType, OpErr
     Ok(common)
 }
 
-/// The error of shapes that do not fit elementwise.
+/// Returns the error for shapes that differ in an elementwise operation.
 pub(super) fn shapes_differ(a: &TensorType, b: &TensorType) -> OpError {
     let error = OpError::new(format!("shapes {} and {} do not fit", a.shape, b.shape)).label(format!("{a} with {b}"));
     error.help("shapes are aligned at their last axis, where extents are equal or one of them is 1")
@@ -82,18 +82,18 @@ pub(super) fn check_scalar(cx: &InferCx<'_>, i: usize, class: Class, what: &str)
     if ty.rank() == 0 { Ok(()) } else { Err(OpError::new(format!("the {what} is {ty}, not a scalar"))) }
 }
 
-/// An attribute that is an axis of a tensor.
+/// Returns an attribute that is an axis of a tensor.
 pub(super) fn axis_attr(cx: &InferCx<'_>, ty: &TensorType) -> Result<usize, OpError> {
     super::axes::axis(cx.attrs.int("axis") as isize, ty.rank()).map_err(|e| e.label(ty.to_string()))
 }
 
-/// An attribute that is a list of axes of a tensor.
+/// Returns an attribute that is a list of axes of a tensor.
 pub(super) fn axes_attr(cx: &InferCx<'_>, ty: &TensorType) -> Result<Vec<usize>, OpError> {
     let given: Vec<isize> = cx.attrs.ints("axes").iter().map(|&a| a as isize).collect();
     super::axes::axes(&given, ty.rank()).map_err(|e| e.label(ty.to_string()))
 }
 
-/// The shape with axes removed, or of extent 1.
+/// Returns the shape with axes removed, or with extent 1 if `keepdim`.
 pub(super) fn reduced(shape: &Shape, axes: &[usize], keepdim: bool) -> Shape {
     let dims = shape.dims().iter().enumerate();
     dims.filter_map(|(i, d)| match axes.contains(&i) {
@@ -103,14 +103,15 @@ pub(super) fn reduced(shape: &Shape, axes: &[usize], keepdim: bool) -> Shape {
     .collect()
 }
 
-/// The shape with another extent along an axis.
+/// Returns the shape with another extent along an axis.
 pub(super) fn with_extent(shape: &Shape, axis: usize, extent: Dim) -> Shape {
     let mut shape = shape.clone();
     shape.0[axis] = extent;
     shape
 }
 
-/// Zeros of the type of an operand, which is asked for only if its extents are not known.
+/// Returns zeros of the type of an operand. The operand itself is used only if its extents are
+/// unknown.
 pub(super) fn zeros(n: &GradNode<'_>, i: usize) -> Any {
     let ty = n.ty(i);
     let zero = trace::constant(HostTensor::zeros(ty.dtype, vec![]));

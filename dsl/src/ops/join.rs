@@ -1,4 +1,4 @@
-//! Tensors put side by side.
+//! Concatenation, stacking and padding.
 
 use super::infer::with_extent;
 use super::*;
@@ -7,7 +7,7 @@ use crate::{Dim, Element, HostTensor, Operand, Tensor, match_buffer};
 
 family!(CONCAT, CONCAT_PART);
 
-/// Tensors side by side along an axis.
+/// Concatenates tensors along an axis.
 static CONCAT: OpDef = OpDef {
     name: "concat",
     arity: Arity::AtLeast(1),
@@ -76,8 +76,10 @@ static CONCAT: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The adjoint of `concat` where extents are not known: from the first operand, which is as large as the others side by side,
-/// what lies where the part of that index would. The elements of the others do not matter.
+/// The adjoint of `concat` for unknown extents.
+///
+/// The first operand has the extent of all others concatenated. The result is the slice of it at
+/// the position of the operand with that index. The elements of the other operands are not used.
 static CONCAT_PART: OpDef = OpDef {
     name: "concat_part",
     arity: Arity::AtLeast(2),
@@ -137,7 +139,8 @@ impl Any {
         trace::emit(prim::CONCAT, parts, Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 
-    /// What of a tensor as large as `parts` side by side along an axis lies where the part of an index would.
+    /// Returns the slice of this tensor at the position that the given part would have in the
+    /// concatenation of `parts`.
     #[track_caller]
     pub(crate) fn concat_part(self, parts: &[Any], axis: usize, part: usize) -> Any {
         let operands: Vec<Any> = std::iter::once(self).chain(parts.iter().copied()).collect();
@@ -173,7 +176,7 @@ impl Any {
     }
 }
 
-/// Tensors side by side along an axis; their other extents are equal.
+/// Concatenates tensors along an axis. Their other extents must be equal.
 ///
 /// ```
 /// # use anabranch_dsl::prelude::*;
@@ -187,7 +190,7 @@ pub fn concat<T: Element>(parts: &[Tensor<T>], axis: isize) -> Tensor<T> {
     Tensor::from_any(Any::concat(&parts, axis))
 }
 
-/// Tensors of one shape along a new axis.
+/// Stacks tensors of equal shape along a new axis.
 ///
 /// ```
 /// # use anabranch_dsl::prelude::*;
@@ -202,7 +205,7 @@ pub fn stack<T: Element>(parts: &[Tensor<T>], axis: isize) -> Tensor<T> {
 }
 
 impl<T: Element> Tensor<T> {
-    /// `value` added `before` and `after` times along an axis.
+    /// Pads an axis with `before` and `after` copies of `value`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

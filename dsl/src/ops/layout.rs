@@ -1,6 +1,6 @@
-//! Row-major layouts: where an element of a tensor lies.
+//! Row-major memory layouts: strides and offsets.
 
-/// How far apart neighbours along each axis lie in a dense tensor.
+/// Returns the strides of a contiguous row-major tensor.
 pub(super) fn strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for i in (1..shape.len()).rev() {
@@ -9,9 +9,9 @@ pub(super) fn strides(shape: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// For every index of `shape`, in row-major order, its offset under other strides.
+/// Returns for every index of `shape`, in row-major order, its offset under the given strides.
 ///
-/// A stride of 0 repeats an element, or gathers several into one.
+/// A stride of 0 maps all indices along an axis to the same offset.
 pub(super) fn offsets(shape: &[usize], strides: Vec<usize>) -> Offsets {
     assert_eq!(shape.len(), strides.len(), "one stride for each axis");
     let left = shape.iter().product();
@@ -50,14 +50,15 @@ impl Iterator for Offsets {
     }
 }
 
-/// The strides by which a tensor of shape `from` is read as one of shape `to` that it broadcasts to.
+/// Returns the strides that read a tensor of shape `from` as one of shape `to`, to which it
+/// broadcasts.
 pub(super) fn broadcast_strides(from: &[usize], to: &[usize]) -> Vec<usize> {
     let own = strides(from);
     let missing = to.len() - from.len();
     (0..to.len()).map(|i| if i < missing || from[i - missing] == 1 { 0 } else { own[i - missing] }).collect()
 }
 
-/// The lines of a tensor along one axis: the offset at which each starts, and the distance of neighbours on it.
+/// Returns the offsets at which the slices along an axis start, and the stride along the axis.
 pub(super) fn lanes(shape: &[usize], axis: usize) -> (impl Iterator<Item = usize> + use<>, usize) {
     let inner: usize = shape[axis + 1..].iter().product();
     let outer: usize = shape[..axis].iter().product();

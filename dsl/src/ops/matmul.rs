@@ -1,7 +1,8 @@
-//! Matrix products.
+//! Matrix multiplication.
 //!
-//! The operation multiplies matrices in the last two axes; the axes before them are equal in both operands. The method does the
-//! rest: vectors become matrices, leading axes are broadcast, and one matrix for a whole batch makes one large product.
+//! The operation multiplies matrices in the last two axes. The leading axes of both operands are
+//! equal. The method does the rest: it turns vectors into matrices, broadcasts leading axes, and
+//! multiplies a batch by a single matrix as one large matmul.
 
 use super::infer::Class;
 use super::number::{Number, match_numeric};
@@ -10,7 +11,7 @@ use crate::{Dim, Numeric, Shape, Tensor};
 
 family!(MATMUL);
 
-/// Products of matrices in the last two axes, `[.., m, k]` by `[.., k, n]`, with equal leading axes.
+/// Matmuls in the last two axes, `[.., m, k]` by `[.., k, n]`, with equal leading axes.
 static MATMUL: OpDef = OpDef {
     name: "matmul",
     arity: Arity::Exactly(2),
@@ -65,7 +66,7 @@ static MATMUL: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// Whether the matrices in the last two axes can be multiplied.
+/// Checks that the matrices in the last two axes can be multiplied.
 fn check_matrices(a: &TensorType, b: &TensorType) -> Result<(), OpError> {
     Class::Numeric.check(a)?;
     let error = |message: String| OpError::new(message).label(format!("{a} times {b}"));
@@ -119,7 +120,7 @@ fn matrices(a: Any, b: Any) -> Any {
     let rows = &sa.dims()[..sa.rank() - 1];
     let n_unknown = rows.iter().filter(|d| **d == Dim::Unknown).count();
     if sb.rank() == 2 && n_unknown <= 1 {
-        // One matrix for all: the leading axes are rows of one large matrix.
+        // One matrix for the whole batch: the leading axes become rows of one large matrix.
         let all_rows = rows.iter().map(Dim::known).product::<Option<usize>>().map_or(Dim::Unknown, Dim::Known);
         let flat = a.reshape(Shape(vec![all_rows, sa.dims()[sa.rank() - 1].clone()]));
         let y = trace::emit(prim::MATMUL, &[flat, b], Attrs::none());
@@ -140,7 +141,8 @@ fn matrices(a: Any, b: Any) -> Any {
             let matrix = &matrix.dims()[matrix.rank() - 2..];
             x.broadcast_to(Shape(common.dims().iter().chain(matrix).cloned().collect()))
         } else {
-            // Only the batch axes of the other operand count: its matrices are reduced to one element.
+            // Only the batch axes of the other operand matter: its matrices are reduced to one
+            // element.
             x.broadcast_like(other.sum([-2, -1], true))
         }
     };
@@ -150,10 +152,12 @@ fn matrices(a: Any, b: Any) -> Any {
 }
 
 impl<T: Numeric> Tensor<T> {
-    /// The matrix product: `[.., m, k]` times `[.., k, n]` is `[.., m, n]`. Leading axes are broadcast; a vector is a row on the
-    /// left and a column on the right, and its axis is not in the result.
+    /// Returns the matrix product: `[.., m, k]` times `[.., k, n]` is `[.., m, n]`.
     ///
-    /// Sums are over products in order of `k`; devices may add in another order.
+    /// Leading axes are broadcast. A vector is a row on the left and a column on the right, and its
+    /// axis is not in the result.
+    ///
+    /// The terms of each sum are in the order of `k`; devices may use a different order.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

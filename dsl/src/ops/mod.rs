@@ -1,14 +1,22 @@
-//! The operations: one definition each, with everything that a device or a transformation may ask of it.
+//! The primitive operations, one definition each, with everything that devices and transformations
+//! need.
 //!
-//! An [`OpDef`] is a row of a static table, and a [`Prim`] its handle: [`prim`] has a constant for each. A part that is missing says why ([`Grad::Missing`]); nothing is silent.
-//! The definitions are grouped by family, one file each; [`all`] is the whole list.
+//! An [`OpDef`] is a row of a static table, and a [`Prim`] is its handle: [`prim`] has a constant
+//! for each. A missing part states its reason ([`Grad::Missing`]); nothing is silently unsupported.
+//! The definitions are grouped by family, one file each. [`all`] lists all of them.
 //!
-//! To add one: a row in the file of its family, named in that file's `family!`; a method of [`Any`], which broadcasts and counts axes
-//! from the front; a method of [`Tensor`](crate::Tensor) with an example; and its cases in `tests/ops/`. Tests refuse an operation
-//! without cases, and a gradient that finite differences have not confirmed in first and second order.
+//! To add an operation, add
 //!
-//! Operands of elementwise operations have equal shapes: broadcasting is an operation of its own, which
-//! [`Any`]'s methods insert. So gradients and kernels never think about it.
+//! 1. a row in the file of its family, listed in that file's `family!`;
+//! 2. a method of [`Any`], which broadcasts and counts axes from the front;
+//! 3. a method of [`Tensor`](crate::Tensor) with an example;
+//! 4. its cases in `tests/ops/`.
+//!
+//! Tests reject an operation without cases, and a gradient that finite differences have not
+//! confirmed to first and second order.
+//!
+//! Operands of elementwise operations have equal shapes: broadcasting is an operation of its own,
+//! which the methods of [`Any`] insert. So gradients and kernels do not handle broadcasting.
 
 use crate::autodiff::GradNode;
 use crate::ir::{AttrKind, Attrs};
@@ -75,7 +83,7 @@ const FAMILIES: [&[&OpDef]; 17] = [
     random::OPS,
 ];
 
-/// A handle for each operation of the table.
+/// A handle for each primitive operation.
 pub mod prim {
     pub use super::attention::prim::*;
     pub use super::bits::prim::*;
@@ -96,76 +104,80 @@ pub mod prim {
     pub use super::softmax::prim::*;
 }
 
-/// How many operands an operation takes.
+/// The number of operands of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arity {
-    /// So many.
+    /// Exactly `n` operands.
     Exactly(usize),
-    /// So many or more.
+    /// At least `n` operands.
     AtLeast(usize),
 }
 
-/// What an operation may do besides computing its result, weakest first.
+/// The effects of an operation besides computing its result, weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effects {
-    /// Nothing: may be removed, repeated, merged and moved.
+    /// No effects: the operation may be removed, repeated, merged and moved.
     Pure,
-    /// May fail for some operands, as division of integers by zero does: may be removed, not moved to where it did
-    /// not run.
+    /// The operation may fail for some operands, for example integer division by zero. It may be
+    /// removed, but not moved to where it would not have run.
     Fallible,
     /// Reads a variable.
     ReadsState,
-    /// Changes a variable: stays, in order.
+    /// Assigns a variable: the operation stays, in order.
     WritesState,
-    /// Is seen from outside: stays, in order.
+    /// The effect is visible outside the graph: the operation stays, in order.
     Observable,
 }
 
-/// How exactly devices and plans reproduce the reference meaning.
+/// How exactly devices and plans reproduce the reference implementation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Exactness {
     /// The same bits, but for the sign and the payload of a NaN (see [`equality`](crate::equality)).
     Exact,
-    /// Within so many units in the last place of every element.
+    /// Every element is within this number of units in the last place.
     Ulps(u32),
-    /// Within `factor * n * epsilon` of the sum of magnitudes for sums over `n` terms, whose order is free.
+    /// Sums over `n` terms, in any order, are within `factor * n * epsilon` of the sum of
+    /// magnitudes.
     Sum(f64),
 }
 
-/// The gradient of an operation.
+/// The gradient rule of an operation.
 #[derive(Clone, Copy)]
 pub enum Grad {
-    /// Gives for each operand its part of the gradient; `None` for an operand without one.
+    /// Returns the cotangent of each operand, or `None` for an operand without one.
     Rule(fn(&GradNode<'_>) -> Vec<Option<Any>>),
-    /// The derivative is zero almost everywhere, or the operands have no gradients; says why.
+    /// The derivative is zero almost everywhere, or the operands have no gradients, for this
+    /// reason.
     Zero(&'static str),
-    /// There is no rule: an error if a gradient is asked for; says why.
+    /// There is no rule, for this reason. Taking a gradient is an error.
     Missing(&'static str),
 }
 
-/// See [`OpDef::infer`].
+/// The type of [`OpDef::infer`].
 pub type Infer = fn(&InferCx<'_>) -> Result<Type, OpError>;
-/// See [`OpDef::eval`].
+/// The type of [`OpDef::eval`].
 pub type Eval = fn(&EvalCx<'_>) -> Result<HostTensor, OpError>;
 
-/// An operation: shape inference, meaning, gradient, and how it may be treated.
+/// The definition of an operation: shape inference, semantics, gradient and properties.
 pub struct OpDef {
-    /// Name in the text form; also the stem of the kernel's and the test cases' files.
+    /// The name in the text form, and the file stem of the kernel and the test cases.
     pub name: &'static str,
-    /// Number of operands.
+    /// The number of operands.
     pub arity: Arity,
-    /// Names and kinds of the attributes, in order.
+    /// The names and types of the attributes, in order.
     pub attrs: &'static [(&'static str, AttrKind)],
-    /// The type of the result, or what is wrong with the operands.
+    /// Infers the type of the result, or returns an error about the operands.
     pub infer: Infer,
-    /// What the operation means: plain loops over host tensors. Every device is tested against this. To be called through
-    /// [`evaluate`](OpDef::evaluate), which converts 16-bit floats for all but a few.
+    /// The reference implementation: plain loops over host tensors.
+    ///
+    /// Every device is tested against it. Call it through [`evaluate`](OpDef::evaluate), which
+    /// converts 16-bit floats for most operations.
     pub eval: Eval,
-    /// The gradient.
+    /// The gradient rule.
     pub grad: Grad,
-    /// How exactly others reproduce `eval`.
+    /// How exactly other implementations reproduce `eval`.
     pub exactness: Exactness,
-    /// What it may do besides computing its result.
+    /// The effects besides computing the result.
     pub effects: Effects,
 }
 
@@ -176,23 +188,27 @@ impl std::fmt::Debug for OpDef {
 }
 
 impl OpDef {
-    /// Whether each element of the result is made of the elements at its place in the operands, which have all the shape of the result.
+    /// Whether the operation is elementwise.
+    ///
+    /// An element of the result then depends only on the operands' elements at the same index, and
+    /// all operands have the shape of the result.
     pub fn is_elementwise(&self) -> bool {
         let families = [elementwise_unary::OPS, elementwise_binary::OPS, compare::OPS, bits::OPS, cast::OPS];
         families.into_iter().flatten().any(|def| std::ptr::eq(*def, self))
     }
 }
 
-/// What [`OpDef::infer`] sees.
+/// The input of [`OpDef::infer`].
 pub struct InferCx<'a> {
-    /// Types of the operands.
+    /// The types of the operands.
     pub operands: &'a [&'a Type],
-    /// Static arguments.
+    /// The static arguments.
     pub attrs: &'a Attrs,
 }
 
 impl<'a> InferCx<'a> {
-    /// The type of an operand. Only operations of their own take stacks and lists, so it is a tensor.
+    /// Returns the type of an operand that must be a tensor. Only stack and list operations take
+    /// anything else.
     pub fn tensor(&self, i: usize) -> Result<&'a TensorType, OpError> {
         self.operands[i]
             .as_tensor()
@@ -200,75 +216,75 @@ impl<'a> InferCx<'a> {
     }
 }
 
-/// What [`OpDef::eval`] sees. The operands fit: their types passed [`OpDef::infer`].
+/// The input of [`OpDef::eval`]. The operand types have passed [`OpDef::infer`].
 pub struct EvalCx<'a> {
     /// The operands.
     pub operands: &'a [&'a HostTensor],
-    /// Static arguments, all shapes known.
+    /// The static arguments, with all shapes known.
     pub attrs: &'a Attrs,
-    /// Type of the result as inferred from these operands.
+    /// The type of the result, inferred from these operands.
     pub ty: &'a TensorType,
 }
 
 impl EvalCx<'_> {
-    /// The extents of the result.
+    /// Returns the extents of the result.
     pub fn shape(&self) -> Vec<usize> {
         self.ty.shape.known().expect("the type inferred from concrete operands is concrete")
     }
 
-    /// The result with these elements.
+    /// Returns the result with the given elements.
     fn result<T: Element>(&self, data: Vec<T>) -> HostTensor {
         HostTensor::new(self.shape(), data)
     }
 }
 
-/// What is wrong with the operands of an operation; the caller knows the place.
+/// An error about the operands of an operation. The caller adds the source location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpError {
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub message: String,
-    /// What is to be seen at the place: usually the operands' types.
+    /// The label of the source location: usually the types of the operands.
     pub label: String,
-    /// What to do.
+    /// A suggested fix.
     pub help: Option<String>,
     /// What kind of error it is.
     pub kind: ErrorKind,
 }
 
 impl OpError {
-    /// An error without details.
+    /// Creates an error without details.
     pub fn new(message: impl Into<String>) -> OpError {
         OpError { message: message.into(), label: String::new(), help: None, kind: ErrorKind::Invalid }
     }
 
-    /// Says what is to be seen at the place.
+    /// Sets the label of the source location.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> OpError {
         self.label = label.into();
         self
     }
 
-    /// Says what to do.
+    /// Sets the suggested fix.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> OpError {
         self.help = Some(help.into());
         self
     }
 
-    /// The error at a place, of the operation `op`.
+    /// Returns a diagnostic for the operation `op` at a source location.
     pub fn at(self, op: &str, loc: Loc) -> Diagnostic {
         let error = Diagnostic::new(format!("{op}: {}", self.message)).at(loc, self.label);
         Diagnostic { help: self.help, kind: self.kind, ..error }
     }
 }
 
-/// Ends the trace with an error of the operation `op` at the caller's place.
+/// Aborts the trace with an error of the operation `op` at the caller's location.
 #[track_caller]
 fn refuse(op: &str, error: OpError) -> ! {
     trace::fail(error.at(op, trace::place(Loc::caller())))
 }
 
-/// What a check has found, or the end of the trace with its error, as [`refuse`].
+/// Returns the result of a check, or aborts the trace with its error, like [`refuse`].
 #[track_caller]
 fn accept<T>(op: &str, checked: Result<T, OpError>) -> T {
     match checked {

@@ -1,4 +1,4 @@
-//! Normalization and dropout, made of other operations.
+//! Normalization and dropout, composed of other operations.
 
 use super::*;
 use crate::{DType, Float, Tensor};
@@ -32,8 +32,8 @@ impl Any {
 }
 
 impl<T: Float> Tensor<T> {
-    /// Elements along the last axis shifted and scaled to mean 0 and variance 1, then scaled and shifted by parameters:
-    /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` (Ba, Kiros and Hinton 2016).
+    /// Normalizes along the last axis: `(x - mean) / sqrt(variance + epsilon) * scale + bias` (Ba,
+    /// Kiros and Hinton 2016).
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -50,8 +50,10 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().layer_norm(scale.untyped(), bias.untyped(), epsilon.into()))
     }
 
-    /// Zero with probability `rate`, and else the element divided by `1 - rate`, so that the mean stays (Srivastava et al. 2014). The
-    /// same key drops the same elements.
+    /// Sets each element to zero with probability `rate` and divides the others by `1 - rate`,
+    /// which preserves the mean (Srivastava et al. 2014).
+    ///
+    /// The same key drops the same elements.
     ///
     /// ```
     /// # use anabranch_dsl::{ops::random::Key, prelude::*};

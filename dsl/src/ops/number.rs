@@ -1,11 +1,13 @@
-//! What `eval` computes with: arithmetic that is the same for all element types, and macros that pick the type.
+//! Arithmetic for `eval` that is uniform across element types, and macros that dispatch on the
+//! type.
 //!
-//! Integer arithmetic wraps, so no operation panics or differs between debug and release builds. `NaN` passes through every
-//! operation, also through maximum and minimum.
+//! Integer arithmetic wraps, so no operation panics or differs between debug and release builds.
+//! `NaN` propagates through every operation, including maximum and minimum.
 
 use crate::Numeric;
 
-/// Runs the same code for the elements of a buffer that inference has found to be of one of the listed types.
+/// Runs code generically on the elements of a buffer, which inference guarantees to have one of the
+/// listed types.
 macro_rules! match_types {
     ($buffer:expr, $data:ident: $($variant:ident)* => $body:expr) => {
         match $buffer {
@@ -26,28 +28,28 @@ macro_rules! match_numeric {
 }
 pub(super) use {match_float, match_numeric, match_types};
 
-/// Arithmetic of all types but `bool`.
+/// Arithmetic of all element types except `bool`.
 pub(super) trait Number: Numeric {
     const ZERO: Self;
     const ONE: Self;
-    /// No number is smaller.
+    /// The smallest number of the type.
     const LOWEST: Self;
-    /// No number is larger.
+    /// The largest number of the type.
     const HIGHEST: Self;
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
-    /// `None` if an integer is divided by zero.
+    /// Divides. Returns `None` for an integer division by zero.
     fn over(self, other: Self) -> Option<Self>;
-    /// Remainder with the sign of `self`; `None` if an integer is divided by zero.
+    /// Returns the remainder with the sign of `self`, or `None` for an integer division by zero.
     fn modulo(self, other: Self) -> Option<Self>;
     fn negated(self) -> Self;
     fn magnitude(self) -> Self;
-    /// -1, 0 or 1; a float keeps `NaN` and the sign of zero.
+    /// Returns -1, 0 or 1. A float keeps `NaN` and the sign of zero.
     fn sign(self) -> Self;
-    /// The larger one, or `NaN` if one of them is.
+    /// Returns the larger number, or `NaN` if either is `NaN`.
     fn larger(self, other: Self) -> Self;
-    /// The smaller one, or `NaN` if one of them is.
+    /// Returns the smaller number, or `NaN` if either is `NaN`.
     fn smaller(self, other: Self) -> Self;
     fn is_nan(self) -> bool;
 }

@@ -1,7 +1,7 @@
 //! Handles of operations.
 //!
-//! A [`Prim`] names one row of the table of operations. The constants in [`prim`](super::prim) are
-//! valid in patterns, so a misspelled operation is an error of the compiler:
+//! A [`Prim`] identifies one row of the table of operations. The constants in [`prim`](super::prim)
+//! are valid in patterns, so a misspelled operation is a compile error:
 //!
 //! ```
 //! use anabranch_dsl::ops::{Prim, prim};
@@ -12,8 +12,8 @@
 //! assert!(is_shift(prim::ADD) && prim::ADD.name == "add");
 //! ```
 //!
-//! Names are for the text form, messages and files of cases. Numbers of handles never leave the
-//! process: they change with the table.
+//! Names are used in the text form, in messages and in files of cases. The number of a handle never
+//! leaves the process, since it changes with the table.
 
 use super::{FAMILIES, OpDef};
 use crate::{Diagnostic, Result};
@@ -22,11 +22,11 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{LazyLock, PoisonError, RwLock};
 
-/// An operation: a handle to its [`OpDef`], to which it dereferences.
+/// A handle to the [`OpDef`] of an operation, to which it dereferences.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prim(u16);
 
-/// The first number of a registered operation. The numbers below are those of the table.
+/// The first number of a registered operation. Smaller numbers are those of the table.
 const FIRST_REGISTERED: u16 = 0x8000;
 
 const BUILT_IN: usize = {
@@ -58,7 +58,7 @@ static BUILT_IN_TABLE: [&OpDef; BUILT_IN] = TABLE;
 /// Definitions from other crates, in order of registration.
 static REGISTERED: RwLock<Vec<&'static OpDef>> = RwLock::new(Vec::new());
 
-/// The operation whose name is `constant` in lower case.
+/// Returns the operation whose name is `constant` in lower case.
 pub(super) const fn named(constant: &str) -> Prim {
     let mut i = 0;
     while i < TABLE.len() {
@@ -90,7 +90,7 @@ macro_rules! family {
 pub(super) use family;
 
 impl Prim {
-    /// The definition.
+    /// Returns the definition.
     pub fn def(self) -> &'static OpDef {
         match BUILT_IN_TABLE.get(usize::from(self.0)) {
             Some(def) => def,
@@ -99,7 +99,7 @@ impl Prim {
     }
 }
 
-/// So that an operation in a pattern by reference compares without `*`.
+/// Allows comparing an operation matched by reference without `*`.
 impl PartialEq<Prim> for &Prim {
     fn eq(&self, other: &Prim) -> bool {
         **self == *other
@@ -126,12 +126,13 @@ impl fmt::Display for Prim {
     }
 }
 
-/// All operations of the table, in reading order. Registered ones are not among them.
+/// Returns an iterator over all operations of the table, in reading order. Registered ones are not
+/// included.
 pub fn all() -> impl Iterator<Item = Prim> {
     (0..BUILT_IN as u16).map(Prim)
 }
 
-/// The operation with a name, of the table or registered.
+/// Returns the operation with the given name, from the table or registered.
 pub fn by_name(name: &str) -> Option<Prim> {
     static NAMES: LazyLock<HashMap<&'static str, Prim>> =
         LazyLock::new(|| all().map(|op| (op.def().name, op)).collect());
@@ -141,10 +142,12 @@ pub fn by_name(name: &str) -> Option<Prim> {
     })
 }
 
-/// Registers an operation of another crate, for this process. Its name has a dot, as in
-/// `my_crate.selu`, so that it never collides with one of the table.
+/// Registers an operation of another crate for this process.
 ///
-/// Engines without a kernel for it run its [`eval`](OpDef::eval).
+/// Its name must contain a dot, for example `my_crate.selu`, so that it cannot collide with the
+/// table.
+///
+/// Engines that have no kernel for it run its [`eval`](OpDef::eval).
 ///
 /// # Errors
 /// If the name has no dot or is registered already.

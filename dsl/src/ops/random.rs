@@ -1,11 +1,14 @@
-//! Random numbers from counters: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3").
+//! Counter-based random numbers: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw 2011, "Parallel
+//! random numbers: as easy as 1, 2, 3").
 //!
-//! A [`Key`] names a stream; what a stream holds at a place is a function of the two, so it does not matter when, in what order, on
-//! which device or how often it is computed. The same key gives the same numbers: take a new one for each use with
+//! A [`Key`] identifies a stream. An element of a stream is a function of the key and the position.
+//! So the numbers do not depend on when, in what order, on which device or how often they are
+//! computed. The same key yields the same numbers: make a new one for each use with
 //! [`Key::fold_in`] or [`Key::split`].
 //!
-//! Element `i` of a tensor of 32-bit numbers is word `i % 4` of the block with counter `i / 4`; the upper half of the 128-bit
-//! counter is 0 for numbers and 1 for new keys, so that keys and numbers do not meet.
+//! Element `i` of a tensor of 32-bit numbers is word `i % 4` of the block with counter `i / 4`. The
+//! upper half of the 128-bit counter is 0 for numbers and 1 for new keys, so keys and numbers never
+//! coincide.
 
 use super::infer::{Class, check_scalar};
 use super::*;
@@ -15,7 +18,7 @@ use crate::{DType, Float, Integer, Operand, Shape, Tensor, bf16, f16};
 
 family!(RANDOM_BITS, RANDOM_UNIFORM, RANDOM_FOLD_IN);
 
-/// One block of Philox 4x32 with ten rounds.
+/// Computes one block of Philox 4x32 with ten rounds.
 pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     let product = |a: u32, b: u32| {
         let p = u64::from(a) * u64::from(b);
@@ -32,35 +35,36 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// The first `n` words of the stream of a key.
+/// Returns the first `n` words of the stream of a key.
 pub fn words(key: [u32; 2], n: usize) -> impl Iterator<Item = u32> {
     let block = move |i: u64| philox([i as u32, (i >> 32) as u32, 0, 0], key);
     (0..n.div_ceil(4) as u64).flat_map(block).take(n)
 }
 
-/// The key that a number makes of a key.
+/// Returns the key derived from a key and a number.
 pub fn folded(key: [u32; 2], number: u64) -> [u32; 2] {
     let block = philox([number as u32, (number >> 32) as u32, 0, 1], key);
     [block[0], block[1]]
 }
 
-/// A number in `[0, 1)` of 24 random bits.
+/// Returns a number in `[0, 1)` of 24 random bits.
 pub fn unit_f32(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / (1u32 << 24) as f32)
 }
 
-/// A number in `[0, 1)` of 53 random bits.
+/// Returns a number in `[0, 1)` of 53 random bits.
 pub fn unit_f64(high: u32, low: u32) -> f64 {
     let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
     bits as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
-/// A number in `[0, 1)` of as many random bits as the type has in numbers below 1, so that none is rounded to 1.
+/// Returns a number in `[0, 1)`, with as many random bits as the type represents exactly, so that
+/// none is rounded to 1.
 pub fn unit_f16(word: u32) -> f16 {
     f16::from_f32((word >> 21) as f32 * (1.0 / (1u32 << 11) as f32))
 }
 
-/// A number in `[0, 1)` like [`unit_f16`].
+/// Returns a number in `[0, 1)`, like [`unit_f16`].
 pub fn unit_bf16(word: u32) -> bf16 {
     bf16::from_f32((word >> 24) as f32 * (1.0 / (1u32 << 8) as f32))
 }
@@ -121,7 +125,7 @@ static RANDOM_UNIFORM: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The key that a number makes of a key.
+/// The key derived from a key and a number.
 static RANDOM_FOLD_IN: OpDef = OpDef {
     name: "random_fold_in",
     arity: Arity::Exactly(2),
@@ -140,7 +144,9 @@ static RANDOM_FOLD_IN: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// Names a stream of random numbers. It is a tensor `u32[2]`, so it can be an argument and loops can carry it.
+/// A key that identifies a stream of random numbers.
+///
+/// It is a tensor `u32[2]`, so it can be an argument and a loop variable.
 ///
 /// ```
 /// use anabranch_dsl::{ops::random::Key, prelude::*};
@@ -159,23 +165,24 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key of a seed.
+    /// Creates the key of a seed.
     #[track_caller]
     pub fn new(seed: u64) -> Key {
         Key { tensor: crate::tensor([seed as u32, (seed >> 32) as u32]) }
     }
 
-    /// A key that was a tensor; it has the shape `[2]`.
+    /// Creates a key from its tensor, of shape `[2]`.
     pub fn from_tensor(tensor: Tensor<u32>) -> Key {
         Key { tensor }
     }
 
-    /// The key as a tensor.
+    /// Returns the key as a tensor.
     pub fn into_tensor(self) -> Tensor<u32> {
         self.tensor
     }
 
-    /// Another key for each number, which may be a tensor: that of a step, of an example, of a layer.
+    /// Derives another key for each number, which may be a tensor: the index of a step, an example
+    /// or a layer.
     #[track_caller]
     #[must_use]
     pub fn fold_in<I: Integer>(self, number: impl Operand<I>) -> Key {
@@ -183,7 +190,7 @@ impl Key {
         Key { tensor: Tensor::from_any(trace::emit(prim::RANDOM_FOLD_IN, &operands, Attrs::none())) }
     }
 
-    /// `n` other keys: those of the numbers 0 to `n - 1`.
+    /// Derives `n` keys, those of the numbers 0 to `n - 1`.
     #[track_caller]
     #[must_use]
     pub fn split(self, n: usize) -> Vec<Key> {
@@ -191,7 +198,7 @@ impl Key {
         trace::called_at(Loc::caller(), keys)
     }
 
-    /// Uniform 32-bit numbers.
+    /// Returns uniform 32-bit numbers.
     ///
     /// ```
     /// # use anabranch_dsl::{ops::random::Key, prelude::*};
@@ -204,8 +211,8 @@ impl Key {
         Tensor::from_any(trace::emit(prim::RANDOM_BITS, &[self.tensor.untyped()], attrs))
     }
 
-    /// Uniform in `[0, 1)`: multiples of 2^-24 as `f32`, of 2^-53 as `f64`, of 2^-11 as `f16`, of 2^-8 as
-    /// `bf16`.
+    /// Returns uniform numbers in `[0, 1)`: multiples of 2^-24 for `f32`, 2^-53 for `f64`, 2^-11
+    /// for `f16` and 2^-8 for `bf16`.
     ///
     /// ```
     /// # use anabranch_dsl::{ops::random::Key, prelude::*};
@@ -219,7 +226,8 @@ impl Key {
         Tensor::from_any(trace::emit(prim::RANDOM_UNIFORM, &[self.tensor.untyped()], attrs))
     }
 
-    /// Normal with mean 0 and variance 1: `sqrt(-2 log(1 - u)) cos(2 pi v)` of two uniform numbers (Box and Muller 1958).
+    /// Returns normal numbers of mean 0 and variance 1: `sqrt(-2 log(1 - u)) cos(2 pi v)` of two
+    /// uniform numbers (Box and Muller 1958).
     ///
     /// ```
     /// # use anabranch_dsl::{ops::random::Key, prelude::*};
@@ -231,7 +239,7 @@ impl Key {
     pub fn normal<T: Float>(self, shape: impl Into<Shape>) -> Tensor<T> {
         let shape = shape.into();
         if T::DTYPE.is_half() {
-            // The tails need more bits than these types have.
+            // The tails need more random bits than these types have.
             return Tensor::from_any(self.normal::<f32>(shape).untyped().cast(T::DTYPE));
         }
         let u = self.fold_in(0).uniform::<T>(&shape).untyped();
@@ -240,7 +248,7 @@ impl Key {
         Tensor::from_any(radius * (v * std::f64::consts::TAU).cos())
     }
 
-    /// `true` with probability `p`, which broadcasts to the shape.
+    /// Returns `true` with probability `p`, which broadcasts to the shape.
     ///
     /// ```
     /// # use anabranch_dsl::{ops::random::Key, prelude::*};
@@ -267,7 +275,7 @@ impl Carry for Key {
 mod tests {
     use super::*;
 
-    /// The known answers that the authors publish with their implementation (Random123, `kat_vectors`).
+    /// The known answers published by the authors (Random123, `kat_vectors`).
     #[test]
     fn philox_gives_the_published_answers() {
         let ones = u32::MAX;

@@ -1,7 +1,8 @@
-//! Reductions over axes: sum, product, largest and smallest element, logic, and what is made of them.
+//! Reductions over axes: sums, products, extrema, logic, and operations derived from them.
 //!
-//! A reduction over nothing gives the neutral element: 0 for sums, 1 for products, `true` for `all`, `false` for `any`; there is
-//! no largest element of nothing, so `max` and `min` refuse it. Elements are taken in row-major order. A reduction over no axes is the tensor itself.
+//! A reduction over zero elements returns the neutral element: 0 for sums, 1 for products, `true`
+//! for `all`, `false` for `any`. The extrema `max` and `min` have none and reject it. Elements are
+//! reduced in row-major order. A reduction over no axes returns the tensor itself.
 
 use super::infer::{Class, axes_attr, reduced};
 use super::layout::{lanes, offsets, strides};
@@ -12,7 +13,8 @@ use crate::{DType, Dim, Element, Float, HostTensor, Numeric, Tensor};
 
 family!(SUM, PROD, MAX, MIN, ALL, ANY, CUMSUM);
 
-/// Combines the elements of `data` into those of `into`: the element at every index of `shape` goes to its offset under `strides`.
+/// Combines the elements of `data` into those of `into`: the element at every index of `shape` goes
+/// to its offset under `strides`.
 pub(super) fn fold<T: Element>(
     shape: &[usize],
     strides: Vec<usize>,
@@ -47,7 +49,7 @@ fn infer(cx: &InferCx<'_>, class: Class) -> Result<Type, OpError> {
     Ok(Type::Tensor(TensorType { dtype: x.dtype, shape: reduced(&x.shape, &axes, cx.attrs.bool("keepdim")) }))
 }
 
-/// Refuses reductions over nothing.
+/// Rejects reductions over zero elements.
 fn infer_not_empty(cx: &InferCx<'_>) -> Result<Type, OpError> {
     let x = cx.tensor(0)?;
     for axis in axes_attr(cx, x)? {
@@ -59,7 +61,7 @@ fn infer_not_empty(cx: &InferCx<'_>) -> Result<Type, OpError> {
     infer(cx, Class::Numeric)
 }
 
-/// A row of this file; those of numbers are right for others with another `infer`.
+/// Builds a row of this file. Rows for numbers serve other types with another `infer`.
 const fn row(name: &'static str, infer: Infer, eval: Eval, grad: Grad) -> OpDef {
     OpDef {
         name,
@@ -95,7 +97,7 @@ static PROD: OpDef = OpDef {
     )
 };
 
-/// Largest elements over axes, or `NaN`.
+/// Maxima over axes, or `NaN`.
 static MAX: OpDef = row(
     "max",
     infer_not_empty,
@@ -103,7 +105,7 @@ static MAX: OpDef = row(
     Grad::Rule(|n| vec![Some(share(n))]),
 );
 
-/// Smallest elements over axes, or `NaN`.
+/// Minima over axes, or `NaN`.
 static MIN: OpDef = row(
     "min",
     infer_not_empty,
@@ -119,7 +121,7 @@ static ALL: OpDef = row(
     Grad::Zero("truth values have no gradients"),
 );
 
-/// Whether some element along axes is true.
+/// Whether any element along axes is true.
 static ANY: OpDef = row(
     "any",
     |cx| infer(cx, Class::Bool),
@@ -127,28 +129,31 @@ static ANY: OpDef = row(
     Grad::Zero("truth values have no gradients"),
 );
 
-/// A tensor of the type of the result, with the reduced axes kept.
+/// Reshapes a tensor of the result's type to keep the reduced axes.
 fn kept(n: &GradNode<'_>, of: Any) -> Any {
     let axes = n.attrs().indices("axes");
     if n.attrs().bool("keepdim") { of } else { of.reshape(reduced(&n.ty(0).shape, &axes, true)) }
 }
 
-/// A tensor with the reduced axes kept, broadcast to the operand.
+/// Broadcasts a tensor with the reduced axes kept to the shape of the operand.
 fn spread(n: &GradNode<'_>, kept: Any) -> Any {
     let shape = &n.ty(0).shape;
     if shape.is_definite() { kept.broadcast_to(shape) } else { kept.broadcast_like(n.like(0)) }
 }
 
-/// The gradient of the largest or smallest element goes to the elements that are equal to it, in equal parts.
+/// The gradient rule of an extremum: the cotangent is divided equally among the elements equal to
+/// it.
 fn share(n: &GradNode<'_>) -> Any {
     let taken = n.x(0).eq(kept(n, n.y()));
     let count = taken.cast(n.ty(0).dtype).sum(n.attrs().indices("axes"), true);
     taken.select(kept(n, n.dy()) / count, n.dy().number(0.0))
 }
 
-/// The gradient of a product: for every element the product of all others, without dividing, so that zeros do no harm.
+/// The gradient rule of a product: the product of all other elements, computed without division, so
+/// that zeros are handled.
 ///
-/// Halves are multiplied until one is left; the gradient goes down this tree.
+/// The elements are multiplied pairwise, half with half, until one is left. The gradient descends
+/// this tree.
 fn prod_gradient(n: &GradNode<'_>) -> Any {
     let axes = n.attrs().indices("axes");
     let mut levels: Vec<(Any, usize, usize)> = Vec::new();
@@ -178,11 +183,12 @@ fn prod_gradient(n: &GradNode<'_>) -> Any {
         }
         d = Any::concat(&parts, axis);
     }
-    // An axis without elements has not been undone: there is nothing there to have a gradient.
+    // An axis without elements was not reduced pairwise, but there is no element to have a
+    // gradient.
     spread(n, d)
 }
 
-/// Running sums along an axis, from its start or, in reverse, from its end.
+/// Running sums along an axis from its start or, in reverse, from its end.
 static CUMSUM: OpDef = OpDef {
     name: "cumsum",
     arity: Arity::Exactly(1),
@@ -253,12 +259,12 @@ impl Any {
         trace::emit(op, &[self], Attrs::none().with("axes", axes).with("keepdim", Attr::Bool(keepdim)))
     }
 
-    /// The mean over axes.
+    /// See [`Tensor::mean_axis`].
     #[track_caller]
     pub fn mean(self, axes: impl IntoAxes, keepdim: bool) -> Any {
         let axes = self.axes("mean", axes);
         if self.dtype().is_half() {
-            // The sum may be too large where the mean is not.
+            // The sum may overflow even if the mean does not.
             return self.cast(DType::F32).mean(axes, keepdim).cast(self.dtype());
         }
         let shape = self.shape();
@@ -270,13 +276,13 @@ impl Any {
         }
     }
 
-    /// The mean of all elements.
+    /// See [`Tensor::mean`].
     #[track_caller]
     pub fn mean_all(self) -> Any {
         self.mean((0..self.rank()).collect::<Vec<_>>(), false)
     }
 
-    /// The mean of squared differences from the mean, over axes.
+    /// See [`Tensor::var_axis`].
     #[track_caller]
     pub fn var(self, axes: impl IntoAxes, keepdim: bool) -> Any {
         let axes = self.axes("var", axes);
@@ -329,7 +335,7 @@ macro_rules! tensor_methods {
 }
 tensor_methods! {
     Numeric sum sum_all:
-    /// The sum of all elements.
+    /// Returns the sum of all elements.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -337,7 +343,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     sum;
-    /// Sums over axes.
+    /// Returns the sums over axes.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -345,7 +351,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     sum_axis;
-    /// Sums over axes, which stay with extent 1.
+    /// Returns the sums over axes, which are kept with extent 1.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -354,7 +360,7 @@ tensor_methods! {
     /// ```
     sum_keepdim;
     Numeric prod prod_all:
-    /// The product of all elements.
+    /// Returns the product of all elements.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -362,7 +368,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     prod;
-    /// Products over axes. Their gradient needs the extents of the axes while tracing.
+    /// Returns the products over axes. Their gradient needs the extents of the axes during tracing.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -370,7 +376,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     prod_axis;
-    /// Products over axes, which stay with extent 1.
+    /// Returns the products over axes, which are kept with extent 1.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -379,7 +385,8 @@ tensor_methods! {
     /// ```
     prod_keepdim;
     Numeric max max_all:
-    /// The largest element; `NaN` if there is one. The gradient goes to all elements equal to it, in equal parts.
+    /// Returns the largest element, or `NaN` if there is one. The gradient is divided equally among
+    /// the elements equal to it.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -387,7 +394,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     max;
-    /// The largest elements along axes.
+    /// Returns the largest elements along axes.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -395,7 +402,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     max_axis;
-    /// The largest elements along axes, which stay with extent 1.
+    /// Returns the largest elements along axes, which are kept with extent 1.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -404,7 +411,8 @@ tensor_methods! {
     /// ```
     max_keepdim;
     Numeric min min_all:
-    /// The smallest element; `NaN` if there is one. The gradient goes to all elements equal to it, in equal parts.
+    /// Returns the smallest element, or `NaN` if there is one. The gradient is divided equally
+    /// among the elements equal to it.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -412,7 +420,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     min;
-    /// The smallest elements along axes.
+    /// Returns the smallest elements along axes.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -420,7 +428,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     min_axis;
-    /// The smallest elements along axes, which stay with extent 1.
+    /// Returns the smallest elements along axes, which are kept with extent 1.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -429,7 +437,7 @@ tensor_methods! {
     /// ```
     min_keepdim;
     Float mean mean_all:
-    /// The mean of all elements.
+    /// Returns the mean of all elements.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -437,7 +445,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     mean;
-    /// Means over axes.
+    /// Returns the means over axes.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -445,7 +453,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch_dsl::Diagnostic>(())
     /// ```
     mean_axis;
-    /// Means over axes, which stay with extent 1.
+    /// Returns the means over axes, which are kept with extent 1.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -456,7 +464,7 @@ tensor_methods! {
 }
 
 impl<T: Numeric> Tensor<T> {
-    /// Running sums along an axis: element `i` is the sum of elements 0 to `i`.
+    /// Returns the running sums along an axis: element `i` is the sum of elements 0 to `i`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -471,7 +479,8 @@ impl<T: Numeric> Tensor<T> {
 }
 
 impl<T: Float> Tensor<T> {
-    /// Variances over axes: means of squared differences from the mean, divided by the number of elements (not one less).
+    /// Returns the variances over axes: the mean squared differences from the mean, divided by the
+    /// number of elements, not one less.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -484,7 +493,8 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().var(axes, false))
     }
 
-    /// Standard deviations over axes: roots of [`var_axis`](Tensor::var_axis).
+    /// Returns the standard deviations over axes: the square roots of
+    /// [`var_axis`](Tensor::var_axis).
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -499,7 +509,7 @@ impl<T: Float> Tensor<T> {
 }
 
 impl Tensor<bool> {
-    /// Whether all elements are true.
+    /// Returns whether all elements are true.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -512,7 +522,7 @@ impl Tensor<bool> {
         Tensor::from_any(self.untyped().all())
     }
 
-    /// Whether all elements along axes are true.
+    /// Returns whether all elements along axes are true.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -526,7 +536,7 @@ impl Tensor<bool> {
         Tensor::from_any(self.untyped().all_axes(axes, false))
     }
 
-    /// Whether some element is true.
+    /// Returns whether any element is true.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -539,7 +549,7 @@ impl Tensor<bool> {
         Tensor::from_any(self.untyped().any())
     }
 
-    /// Whether some element along axes is true.
+    /// Returns whether any element along axes is true.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

@@ -1,4 +1,4 @@
-//! Where the largest and the smallest elements are.
+//! Indices of the largest and smallest elements.
 
 use super::infer::{Class, axis_attr, reduced};
 use super::layout::lanes;
@@ -30,14 +30,14 @@ const fn row(name: &'static str, eval: Eval) -> OpDef {
     }
 }
 
-/// Index of the first largest element along an axis.
+/// The index of the first largest element along an axis.
 static ARGMAX: OpDef =
     row("argmax", |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => first(cx, d, |x, best| x > best))));
-/// Index of the first smallest element along an axis.
+/// The index of the first smallest element along an axis.
 static ARGMIN: OpDef =
     row("argmin", |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => first(cx, d, |x, best| x < best))));
 
-/// The index of the first element that no later one beats; that of the first `NaN` if there is one.
+/// Returns the index of the first element that no later one beats, or of the first `NaN`.
 fn first<T: Number>(cx: &EvalCx<'_>, data: &[T], beats: impl Fn(T, T) -> bool) -> HostTensor {
     let (shape, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
     let (starts, stride) = lanes(shape, axis);
@@ -71,7 +71,8 @@ impl Any {
 }
 
 impl<T: Numeric> Tensor<T> {
-    /// Index of the largest element along an axis: the first of several, that of the first `NaN` if there is one.
+    /// Returns the index of the largest element along an axis: the first of equal ones, or the
+    /// first `NaN`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -84,7 +85,8 @@ impl<T: Numeric> Tensor<T> {
         Tensor::from_any(self.untyped().argmax(axis))
     }
 
-    /// Index of the smallest element along an axis: the first of several, that of the first `NaN` if there is one.
+    /// Returns the index of the smallest element along an axis: the first of equal ones, or the
+    /// first `NaN`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

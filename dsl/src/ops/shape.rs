@@ -1,4 +1,4 @@
-//! Other shapes for the same elements: broadcasting, reshaping, permuting, flipping; and tensors that count.
+//! Shape operations: broadcasting, reshaping, permuting, flipping and counting.
 
 use super::infer::{axes_attr, axis_attr, reduced};
 use super::layout::{broadcast_strides, offsets, strides};
@@ -21,7 +21,7 @@ family!(
     IOTA
 );
 
-/// Reads the elements of the first operand at offsets, one for each element of the result.
+/// Reads elements of the first operand with the given strides, one for each element of the result.
 fn pick(cx: &EvalCx<'_>, strides: Vec<usize>) -> HostTensor {
     let shape = cx.shape();
     match_buffer!(cx.operands[0].buffer(), d => cx.result(offsets(&shape, strides).map(|o| d[o]).collect()))
@@ -31,7 +31,7 @@ fn broadcast(cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
     Ok(pick(cx, broadcast_strides(cx.operands[0].shape(), &cx.shape())))
 }
 
-/// Repeats elements along axes of extent 1 and new leading axes, to a shape that is written down.
+/// Repeats elements along axes of extent 1 and new leading axes, to the shape of an attribute.
 static BROADCAST_TO: OpDef = OpDef {
     name: "broadcast_to",
     arity: Arity::Exactly(1),
@@ -53,7 +53,8 @@ static BROADCAST_TO: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// Stretches the first operand to the common shape of both; the elements of the second do not matter.
+/// Broadcasts the first operand to the common shape of both. The elements of the second are not
+/// used.
 static BROADCAST_LIKE: OpDef = OpDef {
     name: "broadcast_like",
     arity: Arity::Exactly(2),
@@ -71,7 +72,7 @@ static BROADCAST_LIKE: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The gradient of broadcasting: the sum over the copies of every element.
+/// The gradient rule of broadcasting: the sum over the copies of every element.
 fn gather_stretched(n: &GradNode<'_>) -> Any {
     let (from, to) = (&n.ty(0).shape, &n.result_ty().shape);
     let missing = to.rank() - from.rank();
@@ -86,7 +87,8 @@ fn gather_stretched(n: &GradNode<'_>) -> Any {
     if stretched.is_empty() { dy } else { dy.sum(stretched, true) }
 }
 
-/// The adjoint of broadcasting: sums to the shape of the second operand, whose elements do not matter.
+/// The adjoint of broadcasting: sums to the shape of the second operand, whose elements are not
+/// used.
 static SUM_LIKE: OpDef = OpDef {
     name: "sum_like",
     arity: Arity::Exactly(2),
@@ -122,7 +124,8 @@ static SUM_LIKE: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The same elements in row-major order under another shape; one extent may be unknown and follows.
+/// The same elements in row-major order with another shape. One extent may be unknown and is
+/// inferred.
 static RESHAPE: OpDef = OpDef {
     name: "reshape",
     arity: Arity::Exactly(1),
@@ -142,7 +145,7 @@ static RESHAPE: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The product of the known extents, and the names of the others, sorted.
+/// Returns the product of the known extents and the names of the others, sorted.
 fn factors(shape: &Shape) -> (usize, Vec<&Dim>) {
     let known = shape.dims().iter().filter_map(Dim::known).fold(1, usize::saturating_mul);
     let mut others: Vec<&Dim> = shape.dims().iter().filter(|d| d.known().is_none()).collect();
@@ -150,7 +153,7 @@ fn factors(shape: &Shape) -> (usize, Vec<&Dim>) {
     (known, others)
 }
 
-/// The shape `to` with its unknown extent replaced by what the size of `from` leaves for it.
+/// Returns the shape `to` with its unknown extent inferred from the size of `from`.
 fn reshaped(from: &Shape, to: &Shape) -> Result<Shape, OpError> {
     let n_unknown = to.dims().iter().filter(|d| **d == Dim::Unknown).count();
     if n_unknown > 1 {
@@ -163,7 +166,7 @@ fn reshaped(from: &Shape, to: &Shape) -> Result<Shape, OpError> {
     };
     let ((known, others), (to_known, to_others)) = (factors(from), factors(to));
     if n_unknown == 0 {
-        // What is not certainly wrong is checked when it runs.
+        // Sizes that may be equal are checked at run time.
         return if others == to_others && known != to_known { Err(differ()) } else { Ok(to.clone()) };
     }
     let mut left = others.clone();
@@ -185,7 +188,7 @@ fn reshaped(from: &Shape, to: &Shape) -> Result<Shape, OpError> {
     Ok(to.dims().iter().map(resolve).collect())
 }
 
-/// The elements of the first operand under the shape of the second.
+/// The elements of the first operand with the shape of the second.
 static RESHAPE_LIKE: OpDef = OpDef {
     name: "reshape_like",
     arity: Arity::Exactly(2),
@@ -241,7 +244,7 @@ static PERMUTE: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// Reverses the order along axes.
+/// Reverses the order of elements along axes.
 static FLIP: OpDef = OpDef {
     name: "flip",
     arity: Arity::Exactly(1),
@@ -254,7 +257,7 @@ static FLIP: OpDef = OpDef {
     eval: |cx| {
         let (shape, axes) = (cx.shape(), cx.attrs.indices("axes"));
         let own = strides(&shape);
-        // Counting an axis from its end is the offset of the end less that of the index.
+        // An index counted from the end has the offset of the last element minus its own.
         let part =
             |flipped: bool| (0..shape.len()).map(|i| if axes.contains(&i) == flipped { own[i] } else { 0 }).collect();
         let end: usize = axes.iter().map(|&a| own[a] * shape[a].saturating_sub(1)).sum();
@@ -266,7 +269,8 @@ static FLIP: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The same tensor, of whose type the extents along axes are not known: they may be other ones later, in a loop.
+/// The same tensor, with the extents along axes unknown in its type, so that a loop may change
+/// them.
 static WITH_DYNAMIC: OpDef = OpDef {
     name: "with_dynamic",
     arity: Arity::Exactly(1),
@@ -288,7 +292,8 @@ static WITH_DYNAMIC: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The extents of a tensor, as a vector: what a gradient saves of one of whose elements it has no need.
+/// The extents of a tensor as a vector. Gradients save it instead of the tensor if they need no
+/// elements.
 static EXTENTS: OpDef = OpDef {
     name: "extents",
     arity: Arity::Exactly(1),
@@ -300,7 +305,7 @@ static EXTENTS: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// Zeros of extents that are given as a vector; the shape says which of them are known.
+/// Zeros of extents given as a vector. The shape attribute contains the known ones.
 static ZEROS_OF: OpDef = OpDef {
     name: "zeros_of",
     arity: Arity::Exactly(1),
@@ -363,7 +368,7 @@ impl Any {
         trace::emit(prim::BROADCAST_TO, &[self], Attrs::none().with("shape", Attr::Shape(shape)))
     }
 
-    /// Broadcasts to the common shape of this tensor and another one, whose elements do not matter.
+    /// Broadcasts to the common shape of this tensor and another one, whose elements are not used.
     #[track_caller]
     pub fn broadcast_like(self, like: Any) -> Any {
         let (own, other) = (self.shape(), like.shape());
@@ -376,20 +381,20 @@ impl Any {
         }
     }
 
-    /// Sums over the axes along which a tensor of the shape of `like` would be stretched to that of this one.
+    /// Sums over the axes along which a tensor of the shape of `like` broadcasts to this one.
     #[track_caller]
     pub fn sum_like(self, like: Any) -> Any {
         trace::emit(prim::SUM_LIKE, &[self, like], Attrs::none())
     }
 
-    /// See [`Tensor::reshape`]. An unknown extent of the shape follows from the others.
+    /// See [`Tensor::reshape`]. An unknown extent of the shape is inferred.
     #[track_caller]
     pub fn reshape(self, shape: impl IntoExtents) -> Any {
         let shape = shape.to_shape();
         if self.shape() == shape && shape.is_definite() {
             return self;
         }
-        // The extent that follows is written down if it is known already.
+        // The inferred extent is recorded if it is known already.
         let shape = reshaped(&self.shape(), &shape).unwrap_or(shape);
         trace::emit(prim::RESHAPE, &[self], Attrs::none().with("shape", Attr::Shape(shape)))
     }
@@ -401,14 +406,14 @@ impl Any {
         trace::emit(prim::WITH_DYNAMIC, &[self], axes_list(&axes))
     }
 
-    /// Zeros of a type, whose extents this vector has.
+    /// Returns zeros of a type, with this vector as extents.
     #[track_caller]
     pub(crate) fn zeros_of(self, ty: &TensorType) -> Any {
         let attrs = Attrs::none().with("shape", Attr::Shape(ty.shape.clone())).with("dtype", Attr::DType(ty.dtype));
         trace::emit(prim::ZEROS_OF, &[self], attrs)
     }
 
-    /// The elements under the shape of another tensor of the same size.
+    /// Returns the elements with the shape of another tensor of the same size.
     #[track_caller]
     pub fn reshape_like(self, like: Any) -> Any {
         trace::emit(prim::RESHAPE_LIKE, &[self, like], Attrs::none())
@@ -474,14 +479,14 @@ impl Any {
         accept("dim", extent)
     }
 
-    /// An axis counted from the front; the error names `op`.
+    /// Returns an axis counted from the front. The error names `op`.
     #[track_caller]
     pub(super) fn axis(self, op: &str, axis: isize) -> usize {
         let axis = super::axes::axis(axis, self.rank());
         accept(op, axis.map_err(|e| e.label(self.ty().to_string())))
     }
 
-    /// Axes counted from the front; the error names `op`.
+    /// Returns axes counted from the front. The error names `op`.
     #[track_caller]
     pub(super) fn axes(self, op: &str, axes: impl IntoAxes) -> Vec<usize> {
         let axes = super::axes::axes(&axes.to_axes(), self.rank());
@@ -536,8 +541,10 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().reshape(shape))
     }
 
-    /// The same tensor, with extents along axes that are not part of its type: so a loop may change them, and `concat` in a loop
-    /// works. Element type and number of dimensions stay.
+    /// Returns the same tensor with unknown extents along some axes of its type.
+    ///
+    /// A loop may then change these extents, for example with `concat`. The element type and the
+    /// rank stay.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -553,7 +560,7 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().with_dynamic(axes))
     }
 
-    /// All elements along one axis.
+    /// Flattens all elements into one axis.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -566,7 +573,7 @@ impl<T: Element> Tensor<T> {
         self.reshape([-1])
     }
 
-    /// The axes in another order: axis `i` of the result is axis `axes[i]` of this tensor.
+    /// Permutes the axes: axis `i` of the result is axis `axes[i]` of this tensor.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -580,7 +587,7 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().permute(axes))
     }
 
-    /// Two axes exchanged.
+    /// Swaps two axes.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -594,7 +601,7 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().transpose(a, b))
     }
 
-    /// The last two axes exchanged: matrices transposed.
+    /// Swaps the last two axes, which transposes matrices.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -607,7 +614,7 @@ impl<T: Element> Tensor<T> {
         self.transpose(-2, -1)
     }
 
-    /// The order reversed along axes.
+    /// Reverses the order of elements along axes.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -620,7 +627,7 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().flip(axes))
     }
 
-    /// A new axis of extent 1; -1 puts it last.
+    /// Inserts an axis of extent 1. With -1 it becomes the last axis.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -664,7 +671,7 @@ impl<T: Numeric> Tensor<T> {
     }
 }
 
-/// The numbers 0 to `n - 1`.
+/// Returns the numbers 0 to `n - 1`.
 ///
 /// ```
 /// # use anabranch_dsl::prelude::*;

@@ -1,9 +1,10 @@
-//! Parts of tensors by ranges and by one index, and the operations that put parts back.
+//! Slices by ranges and by an index, and the operations that write slices back.
 //!
-//! Indices count from 0 and are checked: one that is out of range fails the step with the index and the extent. Every operation that
-//! reads has one that writes in the same place, and they are each other's gradients.
+//! Indices count from 0 and are checked: an index out of range fails the step with the index and
+//! the extent. Every operation that reads has a counterpart that writes at the same position. They
+//! are each other's gradients.
 //!
-//! | reads | puts back |
+//! | reads | writes |
 //! |---|---|
 //! | `slice` | `update_slice` |
 //! | `dynamic_slice` | `dynamic_update_slice` |
@@ -17,7 +18,7 @@ use crate::{Dim, Element, HostTensor, Integer, Tensor, match_buffer};
 
 family!(SLICE, UPDATE_SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE);
 
-/// The offsets in a tensor of shape `whole` of the elements of a part of it.
+/// Returns the offsets, in a tensor of shape `whole`, of the elements of a slice.
 fn part_offsets(
     whole: &[usize],
     part: &[usize],
@@ -83,7 +84,7 @@ static SLICE: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// What the whole and the part of it must have in common.
+/// Checks that the slice fits the whole tensor. Returns the type of the whole and the axis.
 fn infer_update(cx: &InferCx<'_>) -> Result<(TensorType, usize), OpError> {
     let (x, part) = (cx.tensor(0)?, cx.tensor(1)?);
     let axis = axis_attr(cx, x)?;
@@ -141,7 +142,7 @@ static UPDATE_SLICE: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The extent of an axis, which a gradient has to know while tracing.
+/// Returns the extent of an axis, which a gradient needs during tracing.
 fn extent_for_gradient(op: &str, ty: &TensorType, axis: usize) -> usize {
     ty.shape.dims()[axis].known().unwrap_or_else(|| {
         let error = OpError::new(format!("the gradient needs the extent of axis {axis}")).label(ty.to_string());
@@ -149,7 +150,7 @@ fn extent_for_gradient(op: &str, ty: &TensorType, axis: usize) -> usize {
     })
 }
 
-/// The start of a part of extent `size`, if that lies in the axis.
+/// Returns the start of a slice of extent `size`, if the slice is in range.
 fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usize, OpError> {
     let axis = cx.attrs.index("axis");
     let (extent, start) = (cx.operands[0].shape()[axis], numbers(start)[0]);
@@ -165,7 +166,7 @@ fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usi
     }
 }
 
-/// `size` elements along an axis from the start given by the second operand.
+/// The slice of extent `size` along an axis that starts at the second operand.
 static DYNAMIC_SLICE: OpDef = OpDef {
     name: "dynamic_slice",
     arity: Arity::Exactly(2),
@@ -191,7 +192,7 @@ static DYNAMIC_SLICE: OpDef = OpDef {
     effects: Effects::Fallible,
 };
 
-/// The first operand with the elements from the start given by the third replaced by the second.
+/// The first operand with the slice that starts at the third replaced by the second.
 static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
     name: "dynamic_update_slice",
     arity: Arity::Exactly(3),
@@ -264,9 +265,9 @@ impl Any {
     }
 }
 
-/// What chooses one index along an axis: a number of the host, negative ones counted from the back, or a scalar tensor.
+/// An index along an axis: a host integer, negative ones counted from the back, or a scalar tensor.
 pub trait ScalarIndex {
-    /// The elements of `x` at this index; the axis is not in the result.
+    /// Returns the slice of `x` at this index, without the axis.
     #[track_caller]
     fn choose(self, x: Any, axis: isize) -> Any;
 }
@@ -305,7 +306,7 @@ impl ScalarIndex for i32 {
 }
 
 impl<T: Element> Tensor<T> {
-    /// The elements `start` to `end - 1` along an axis.
+    /// Returns the elements `start` to `end - 1` along an axis.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -318,7 +319,8 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().slice(axis, start, end))
     }
 
-    /// Every `step`-th of the elements `start` to `end - 1` along an axis, beginning with `start`.
+    /// Returns every `step`-th of the elements `start` to `end - 1` along an axis, beginning with
+    /// `start`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -331,7 +333,7 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().slice_step(axis, start, end, step))
     }
 
-    /// This tensor with the elements from `start` on along an axis replaced by `part`.
+    /// Returns this tensor with the elements from `start` on along an axis replaced by `part`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -344,7 +346,8 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().update_slice(part.untyped(), axis, start))
     }
 
-    /// `size` elements along an axis, from a start that the graph computes. A range that leaves the axis fails the step.
+    /// Returns the slice of `size` elements along an axis from a start computed in the graph. A
+    /// range out of bounds fails the step.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -357,8 +360,8 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().slice_at(start.untyped(), axis, size))
     }
 
-    /// This tensor with the elements along an axis, from a start that the graph computes, replaced by `part`. A range that leaves the
-    /// axis fails the step.
+    /// Returns this tensor with a slice along an axis, from a start computed in the graph, replaced
+    /// by `part`. A range out of bounds fails the step.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -372,8 +375,10 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().update_slice_at(part.untyped(), start.untyped(), axis))
     }
 
-    /// The elements at one index along an axis, which is not in the result. The index is a number, counted from the back if
-    /// negative, or a scalar tensor, which fails the step if it is out of range.
+    /// Returns the slice at one index along an axis, without that axis.
+    ///
+    /// A host index is counted from the back if negative. A scalar tensor that is out of range
+    /// fails the step.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -388,7 +393,7 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(index.choose(self.untyped(), axis))
     }
 
-    /// The elements at one index along the first axis.
+    /// Returns the slice at one index along the first axis, without that axis.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -401,7 +406,7 @@ impl<T: Element> Tensor<T> {
         self.index(index, 0)
     }
 
-    /// The elements at one index along the last axis.
+    /// Returns the slice at one index along the last axis, without that axis.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

@@ -1,7 +1,7 @@
-//! Softmax, its logarithm, and the logarithm of the sum of exponentials, along one axis.
+//! Softmax, its logarithm and log-sum-exp along one axis.
 //!
-//! The largest element is subtracted before exponentials are taken, so that nothing overflows. Along an axis without elements
-//! the sum of exponentials is 0.
+//! The largest element is subtracted before exponentials are taken, to avoid overflow. Along an
+//! axis without elements the sum of exponentials is 0.
 
 use super::infer::{Class, axis_attr, reduced};
 use super::layout::lanes;
@@ -12,7 +12,7 @@ use crate::{Float, HostTensor, Integer, Tensor};
 
 family!(SOFTMAX, LOG_SOFTMAX, LOGSUMEXP);
 
-/// What these operations need of a float.
+/// Float functions that these operations need.
 trait Exponential: Float + Number {
     fn exp(self) -> Self;
     fn ln(self) -> Self;
@@ -35,15 +35,17 @@ macro_rules! exponential {
 }
 exponential!(f32 f64);
 
-/// For one lane: what is subtracted from its elements, and the sum of the exponentials of what is left.
+/// Returns the shift of one slice along the axis and the sum of the exponentials of the shifted
+/// elements.
 fn shifted_sum<T: Exponential>(lane: impl Iterator<Item = T> + Clone) -> (T, T) {
     let max = lane.clone().fold(T::LOWEST, T::larger);
-    // With an infinite largest element differences would be NaN; infinities then come out of the exponentials.
+    // With an infinite maximum, differences would be NaN. Without a shift, the exponentials yield
+    // the infinities.
     let shift = if max.is_finite() { max } else { T::ZERO };
     (shift, lane.fold(T::ZERO, |sum, x| sum.plus(x.minus(shift).exp())))
 }
 
-/// Applies a function of an element, the shift and the sum of its lane.
+/// Applies a function of each element and of the shift and sum of its slice along the axis.
 fn normalize<T: Exponential>(cx: &EvalCx<'_>, data: &[T], f: impl Fn(T, T, T) -> T) -> HostTensor {
     let (shape, axis) = (cx.shape(), cx.attrs.index("axis"));
     let (starts, stride) = lanes(&shape, axis);
@@ -144,7 +146,7 @@ impl Any {
         trace::emit(prim::LOG_SOFTMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 
-    /// See [`Tensor::logsumexp`]; the axis stays with extent 1 if `keepdim`.
+    /// See [`Tensor::logsumexp`]. The axis is kept with extent 1 if `keepdim`.
     #[track_caller]
     pub fn logsumexp(self, axis: isize, keepdim: bool) -> Any {
         let axis = Attr::Int(self.axis("logsumexp", axis) as i64);
@@ -166,7 +168,7 @@ impl Any {
 }
 
 impl<T: Float> Tensor<T> {
-    /// Exponentials scaled to sum to 1 along an axis.
+    /// Returns the softmax along an axis: exponentials scaled to sum to 1.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -179,7 +181,7 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().softmax(axis))
     }
 
-    /// The logarithm of [`softmax`](Tensor::softmax), exact also where that is almost 0.
+    /// Returns the logarithm of [`softmax`](Tensor::softmax), accurate even where that is almost 0.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -192,7 +194,7 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().log_softmax(axis))
     }
 
-    /// The logarithm of the sum of exponentials along an axis.
+    /// Returns the logarithm of the sum of exponentials along an axis.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -205,9 +207,12 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().logsumexp(axis, false))
     }
 
-    /// For logits `[.., classes]` and labels `[..]` the loss of each example: minus the log-probability of its label.
+    /// Returns the cross-entropy loss of each example, for logits `[.., classes]` and labels
+    /// `[..]`.
     ///
-    /// A label that is not a class fails the step.
+    /// It is minus the log-probability of the label.
+    ///
+    /// A label that is not a class index fails the step.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

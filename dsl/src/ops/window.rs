@@ -1,16 +1,17 @@
-//! Windows that move over the last axes of a tensor: what convolutions and pooling have in common.
+//! Windows over the last axes of a tensor, shared by convolutions and pooling.
 //!
-//! Along each of these axes a window has an extent, moves by a stride, and its elements lie `dilation` apart. The tensor is
-//! continued on both sides by `padding`. Element `j` of the window at position `i` meets element
-//! `i * stride + j * dilation - low` of the tensor, or nothing if there is none.
+//! Along each of these axes a window has an extent and moves by a stride, and its elements are
+//! `dilation` apart. The tensor is padded on both sides. Element `j` of the window at position `i`
+//! is element `i * stride + j * dilation - low` of the tensor, or padding if there is no such
+//! element.
 
 use super::{InferCx, OpError, refuse};
 use crate::ir::{Attr, Attrs};
 use crate::{Dim, Shape, TensorType};
 
-/// One number for each of `D` axes: `2` is the same for all, `[2, 1]` is one for each.
+/// A number for each of `D` axes: `2` is the same for all, `[2, 1]` differs per axis.
 pub trait PerAxis<const D: usize> {
-    /// The numbers.
+    /// Returns the number for each axis.
     fn per_axis(self) -> [usize; D];
 }
 
@@ -50,9 +51,9 @@ impl<const D: usize> WindowExtent<D> for [usize; D] {
 /// How a tensor is continued before its windows are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Padding<const D: usize> {
-    /// So far before and behind each axis.
+    /// The amount of padding before and after each axis.
     Sides([(usize, usize); D]),
-    /// So far that there is a window for every `stride` elements.
+    /// The amount that yields one window for every `stride` elements.
     Same,
 }
 
@@ -61,7 +62,9 @@ impl<const D: usize> Padding<D> {
         Padding::Sides(padding.per_axis().map(|p| (p, p)))
     }
 
-    /// The padding of each axis of a tensor, for windows of these extents. An odd rest goes behind.
+    /// Returns the padding before and after each axis, for windows of these extents.
+    ///
+    /// If the total is odd, the extra element is padded at the end.
     #[track_caller]
     pub(super) fn of(
         self,
@@ -95,12 +98,12 @@ impl<const D: usize> Padding<D> {
     }
 }
 
-/// A list of numbers as an attribute.
+/// Returns an attribute with a list of numbers.
 pub(super) fn ints(numbers: impl IntoIterator<Item = usize>) -> Attr {
     Attr::Ints(numbers.into_iter().map(|n| n as i64).collect())
 }
 
-/// The padding of each axis as an attribute: before and behind the first axis, and so on.
+/// Returns an attribute with the padding before and after each axis, in order.
 pub(super) fn sides<const D: usize>(padding: [(usize, usize); D]) -> Attr {
     ints(padding.into_iter().flat_map(|(low, high)| [low, high]))
 }
@@ -114,7 +117,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// What the attributes `strides`, `padding` and, if there is one, `dilation` say.
+    /// Reads the attributes `strides`, `padding` and, if present, `dilation`.
     pub(super) fn of(attrs: &Attrs) -> Windows {
         let strides = attrs.indices("strides");
         let sides = attrs.indices("padding");
@@ -125,7 +128,7 @@ impl Windows {
         Windows { strides, padding: sides.chunks(2).map(|s| (s[0], s[s.len() - 1])).collect(), dilation }
     }
 
-    /// The same, if the attributes are right.
+    /// Checks the attributes and reads them.
     pub(super) fn checked(cx: &InferCx<'_>) -> Result<Windows, OpError> {
         let n = cx.attrs.ints("strides").len();
         let dilation = cx.attrs.get("dilation").map_or(n, |_| cx.attrs.ints("dilation").len());
@@ -147,12 +150,13 @@ impl Windows {
         Ok(Windows::of(cx.attrs))
     }
 
-    /// Number of axes.
+    /// Returns the number of axes.
     pub(super) fn rank(&self) -> usize {
         self.strides.len()
     }
 
-    /// How many windows of extent `window` there are along an axis of extent `n`; `None` if not even one fits.
+    /// Returns the number of windows of extent `window` along an axis of extent `n`, or `None` if
+    /// none fits.
     pub(super) fn count(&self, axis: usize, n: usize, window: usize) -> Option<usize> {
         let (low, high) = self.padding[axis];
         let reach = self.dilation[axis].checked_mul(window.checked_sub(1)?)?.checked_add(1)?;
@@ -160,7 +164,7 @@ impl Windows {
         Some(room / self.strides[axis] + 1)
     }
 
-    /// The extents of the positions of windows over axes of these extents.
+    /// Returns the number of window positions along each axis.
     pub(super) fn counts(&self, x: &[Dim], window: &[Dim], ty: &TensorType) -> Result<Vec<Dim>, OpError> {
         let count = |i: usize| match (&x[i], &window[i]) {
             (_, Dim::Known(0)) => {
@@ -180,7 +184,7 @@ impl Windows {
                     Err(error.label(ty.to_string()).help("pad the tensor, or take a smaller window"))
                 }
             },
-            // One window for each element, however many there are.
+            // One window for each element, even if the extent is unknown.
             (dim, Dim::Known(k))
                 if self.strides[i] == 1
                     && self.padding[i].0.checked_add(self.padding[i].1) == self.dilation[i].checked_mul(k - 1) =>
@@ -192,8 +196,11 @@ impl Windows {
         (0..self.rank()).map(count).collect()
     }
 
-    /// Calls `f(position, element of the window, element of the tensor)` for everything that meets, each as an offset in a
-    /// dense tensor of the given extents; positions in order, and for each the elements of its window in order.
+    /// Calls `f(position, element of the window, element of the tensor)` for every pair of a window
+    /// element and a tensor element.
+    ///
+    /// Each argument is an offset in a contiguous tensor of the given extents. Positions are
+    /// visited in order, and the elements of each window in order.
     pub(super) fn for_each(
         &self,
         positions: &[usize],
@@ -227,7 +234,7 @@ impl Windows {
     }
 }
 
-/// Extents that a gradient needs as an attribute.
+/// Returns extents that a gradient needs as an attribute.
 #[track_caller]
 pub(super) fn extents_for_gradient(op: &str, ty: &TensorType, from: usize) -> Attr {
     let extents = Shape(ty.shape.dims()[from..].to_vec());
@@ -238,7 +245,7 @@ pub(super) fn extents_for_gradient(op: &str, ty: &TensorType, from: usize) -> At
     Attr::Shape(extents)
 }
 
-/// Checks that a tensor has the rank that windows over its last axes need, with some axes before them.
+/// Checks that a tensor has the rank for windows over its last axes, with some axes before them.
 pub(super) fn check_rank(ty: &TensorType, windows: &Windows, before: &str) -> Result<(), OpError> {
     let (n, d) = (windows.rank(), ty.rank());
     let error = match before {
