@@ -1,19 +1,19 @@
-//! One of several closures runs.
+//! Conditional execution of closures.
 
 use crate::staged::{Carry, Condition, If, Produces};
 use crate::trace;
 use crate::{Diagnostic, Integer, Loc, Tensor};
 
-/// The value of `then()` if `condition` holds, else that of `otherwise()`: `if` as a function.
+/// Returns `then()` if `condition` holds, else `otherwise()`: `if` as a function.
 ///
-/// Of a `Tensor<bool>` without dimensions it records a `cond` node: both closures are traced, one of them runs, and what only
-/// the other one computes has no effect, on gradients neither. The values may be any [`Carry`](crate::Carry) with the same types and the same
-/// structure in both. Of a `bool`, only one of the closures is called, while
-/// tracing, and the value may be anything.
+/// A scalar `Tensor<bool>` records a `cond` node: both closures are traced and one of them runs.
+/// Values that only the other one computes have no effect, not even on gradients. Both values must
+/// be [`Carry`](crate::Carry) with the same types and structure. With a `bool`, only one of the
+/// closures is called, during tracing, and the value may be anything.
 ///
 /// # Errors
-/// End the trace: a condition with dimensions; values that differ in an element type, a number of dimensions or in structure: the
-/// message names the leaf.
+/// Aborts the trace if the condition has axes, or if the values differ in an element type, a rank
+/// or their structure. The message names the leaf.
 ///
 /// ```
 /// use anabranch_dsl::prelude::*;
@@ -51,7 +51,7 @@ where
 
 /// The closures of a [`switch`]: an array, a `Vec` or a tuple.
 pub trait Branches<T> {
-    /// The closures in order.
+    /// Returns the closures in order.
     fn into_list<'a>(self) -> Vec<Branch<'a, T>>
     where
         Self: 'a;
@@ -101,14 +101,17 @@ branches_of_tuples! {
     A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7;
 }
 
-/// The value of the closure at `index`, of those in an array, a `Vec` or a tuple of up to 8.
+/// Returns the value of the closure at `index`, of an array, a `Vec` or a tuple of up to 8
+/// closures.
 ///
-/// The index is clamped, as in JAX's `lax.switch`: one below 0 means the first closure, one behind the end the last. All closures are
-/// traced, one runs; it is found in a tree of `cond` nodes, with a number of comparisons that is logarithmic in that of
-/// the closures. The values are [`Carry`](crate::Carry) with the same types and structure in all.
+/// The index is clamped, as in JAX's `lax.switch`: an index below 0 selects the first closure, one
+/// past the end the last. All closures are traced, and one runs. It is found in a tree of `cond`
+/// nodes with a logarithmic number of comparisons. All values must be [`Carry`](crate::Carry) with
+/// the same types and structure.
 ///
 /// # Errors
-/// End the trace: no closures; an index with dimensions; values that differ, as for [`cond`].
+/// Aborts the trace if there are no closures, if the index has axes, or if the values differ, as
+/// for [`cond`].
 ///
 /// ```
 /// use anabranch_dsl::prelude::*;
@@ -136,11 +139,12 @@ pub fn switch<I: Integer, T: Carry>(index: Tensor<I>, branches: impl Branches<T>
         let help = "choose elementwise with `condition.select(a, b)`, or one element of the index with `.index(i, 0)`";
         trace::fail(Diagnostic::new(message).at(Loc::caller(), "this index").help(help));
     }
-    // 64 bits hold every number of branches, which the type of the index may not.
+    // The number of branches may exceed the range of the index type, but not 64 bits.
     choose(index.cast::<i64>(), &mut branches, 0)
 }
 
-/// The value of the branch at `index`, which is known to be one of `branches`, the first of which has the number `first`.
+/// Returns the value of the branch at `index`, which must be in range. `first` is the index of the
+/// first branch.
 #[track_caller]
 fn choose<T: Carry>(index: Tensor<i64>, branches: &mut [Option<Branch<'_, T>>], first: usize) -> T {
     if let [branch] = branches {
@@ -148,7 +152,7 @@ fn choose<T: Carry>(index: Tensor<i64>, branches: &mut [Option<Branch<'_, T>>], 
     }
     let (left, right) = branches.split_at_mut(branches.len() / 2);
     let middle = first + left.len();
-    // Not by `cond` with closures, in which the place of the caller would be lost.
+    // `cond` with closures would lose the caller's location.
     let mut halves = If::new(index.less(middle as i64));
     let mut values = halves.values::<T>();
     if halves.then_arm((), &[]) {

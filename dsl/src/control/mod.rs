@@ -1,20 +1,21 @@
-//! Control flow as functions: what `#[graph]` writes as `if`, `match`, `while` and `for`, for closures.
+//! Control flow as functions: `if`, `match`, `while` and `for` of `#[graph]`, for closures.
 //!
-//! | function | is |
+//! | function | semantics |
 //! |---|---|
 //! | [`cond`], [`switch`] | one of several closures runs |
-//! | [`while_loop`] | a closure runs as long as another one says so |
-//! | [`fold_left`], [`fold_right`] | a closure takes a state through the rows of tensors |
+//! | [`while_loop`] | a closure runs as long as a condition closure returns true |
+//! | [`fold_left`], [`fold_right`] | a closure updates a state for each row of tensors |
 //! | [`scan`], [`scan_reverse`] | the same, with an output for each row |
-//! | [`map`] | a closure gives an output for each row |
+//! | [`map`] | a closure returns an output for each row |
 //!
-//! They record the same `cond` and `while` nodes as the statements do, with the same parts ([`crate::staged`] takes values
-//! apart, [`crate::trace`] opens and closes regions); so gradients of all orders, passes and plans need to know nothing of them.
-//! Each closure is called exactly once, while tracing. It may use any tensor from outside, which becomes a capture. Values are
+//! They record the same `cond` and `while` nodes as the statements do, through the same code
+//! ([`crate::staged`] flattens values, [`crate::trace`] opens and closes regions). So gradients of
+//! all orders, passes and plans need no special cases for them. Each closure is called exactly
+//! once, during tracing. It may use any tensor from outside, which becomes a capture. Values are
 //! [`Carry`]: tensors, tuples, arrays, vectors and structs of tensors with `#[derive(Carry)]`.
 //!
-//! Values that must have one type and one structure, as those of two branches, are compared leaf by leaf; an error names the leaf
-//! that differs, as in `state.1.h`.
+//! Values that must have the same type and structure, for example those of two branches, are
+//! compared leaf by leaf. An error names the leaf that differs, for example `state.1.h`.
 //!
 //! [`Carry`]: crate::Carry
 

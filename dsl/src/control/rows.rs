@@ -1,11 +1,12 @@
-//! Folds, scans and maps: a closure goes through the rows of tensors.
+//! Folds, scans and maps over the rows of tensors.
 //!
-//! All of them are one loop. Its variables are a counter, the state, and for each output a list of as many elements as there are rows; in
-//! each iteration the closure gets the rows at the counter, which are read from lists that the tensors were unstacked into, and its
-//! outputs are written there. Behind the loop the lists are stacked. So the gradient is linear in the number of rows as well: rows
-//! that are read add up in one list, in place.
+//! All of them record one loop. Its loop variables are a counter, the state, and for each output a
+//! list with an element per row. The tensors are unstacked into lists before the loop. Each
+//! iteration reads the rows at the counter, calls the closure and writes its outputs to the output
+//! lists, which are stacked after the loop. So the gradient is linear in the number of rows, too:
+//! the cotangents of the rows accumulate in one list, in place.
 //!
-//! What tells a [`map`] from other loops is in the graph and nowhere else: no iteration reads what another one wrote
+//! Nothing marks a [`map`] in the graph. It is recognized by its independent iterations
 //! ([`crate::ir::dependence`]).
 
 use super::while_loop::record;
@@ -25,18 +26,18 @@ enum Order {
 
 /// The rows of one or several tensors.
 struct Rows {
-    /// The value that the tensors are in.
+    /// The value that contains the tensors.
     state: State,
-    /// For each tensor the list of its rows.
+    /// The list of rows of each tensor.
     lists: Vec<Any>,
-    /// How many rows there are, as far as it is known.
+    /// The number of rows, as far as it is known.
     extent: Dim,
-    /// How many rows there are.
+    /// The number of rows at run time.
     len: Tensor<i32>,
 }
 
 impl Rows {
-    /// The rows of all tensors in a value, for an error of `function`.
+    /// Returns the rows of all tensors in a value. Errors name `function`.
     #[track_caller]
     fn of(value: &impl Carry, function: &str) -> Rows {
         let loc = Loc::caller();
@@ -44,7 +45,7 @@ impl Rows {
             trace::fail(Diagnostic::new(format!("`{function}`{message}")).at(loc, label).help(help))
         };
         let state = State::of(value);
-        // What is known of the number of rows, and which tensor says so.
+        // The number of rows found so far, and the tensor it comes from.
         let mut known: Option<(Dim, String)> = None;
         for (tensor, path) in state.tensors().iter().zip(state.paths()) {
             let (ty, leaf) = (tensor.ty(), format!("`rows{path}`"));
@@ -97,14 +98,15 @@ impl Rows {
         Rows { state, lists, extent, len: first }
     }
 
-    /// The rows at an index.
+    /// Returns the rows at an index.
     #[track_caller]
     fn at<X: Carry>(&self, i: Tensor<i32>) -> X {
         let rows = self.lists.iter().map(|&list| trace::emit_list(ListOp::Read, &[list, i.untyped()])[0]);
         self.state.with_tensors(&mut rows.collect::<Vec<_>>().into_iter()).rebuild()
     }
 
-    /// The loop: `f` gets the state and the rows at an index, and gives the next state and the outputs there.
+    /// Records the loop. `f` takes the state and the rows at an index, and returns the next state
+    /// and the outputs.
     #[track_caller]
     fn visit<S: Carry, X: Carry, Y: Carry>(
         &self,
@@ -153,14 +155,16 @@ impl Rows {
     }
 }
 
-/// `f(.. f(f(init, x0), x1) .., xn)`: a state that goes through the rows of a tensor from the first to the last.
+/// Folds the rows of tensors from first to last: `f(.. f(f(init, x0), x1) .., xn)`.
 ///
-/// `over` is a tensor, or a tuple, an array or a struct of tensors with the same first extent; `f` gets the state and, in the
-/// same structure, what is at one index of their first axes. Without rows, the result is `init`.
+/// `over` is a tensor, or a tuple, an array or a struct of tensors with the same first extent. `f`
+/// takes the state and, in the same structure, the slices at one index of the first axes. Without
+/// rows, the result is `init`.
 ///
 /// # Errors
-/// End the trace: a tensor without dimensions in `over`; first extents that differ: the message names the tensors; a state that
-/// `f` gives another type or structure. Extents that are known only at run time are compared there.
+/// Aborts the trace if a tensor in `over` has no axes, if the first extents differ (the message
+/// names the tensors), or if `f` returns a state of another type or structure. Extents known only
+/// at run time are compared then.
 ///
 /// ```
 /// use anabranch_dsl::prelude::*;
@@ -183,9 +187,10 @@ pub fn fold_left<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> S
     rows.visit(init, Order::Forward, "fold_left", |state, x| (f(state, x), ())).0
 }
 
-/// `f(.. f(f(init, xn), ..) .., x0)`: as [`fold_left`], from the last row to the first.
+/// Folds the rows of tensors from last to first: `f(.. f(f(init, xn), ..) .., x0)`. See
+/// [`fold_left`].
 ///
-/// The state is the first argument of `f` here as well.
+/// The state is the first argument of `f` here, too.
 ///
 /// ```
 /// use anabranch_dsl::prelude::*;
@@ -200,13 +205,15 @@ pub fn fold_right<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> 
     rows.visit(init, Order::Reverse, "fold_right", |state, x| (f(state, x), ())).0
 }
 
-/// A fold that also gives an output for each row: the last state, and the outputs along a new first axis.
+/// Folds rows with an output for each row. Returns the last state, and the outputs stacked along a
+/// new first axis.
 ///
-/// `over` and the state are as for [`fold_left`]; the output of `f` is any [`Carry`] of tensors, each of which gets the axis. `f` may
-/// be a host closure that captures tensors. For a number of iterations without rows, go over `iota::<i32>(n)`.
+/// `over` and the state are as for [`fold_left`]. The output of `f` is any [`Carry`] of tensors,
+/// each of which gets the new axis. `f` may be a host closure that captures tensors. To run `n`
+/// iterations without rows, iterate over `iota::<i32>(n)`.
 ///
 /// # Errors
-/// Those of [`fold_left`]. At run time, an output whose shape differs from row to row.
+/// Those of [`fold_left`]. At run time, if the shape of an output differs between rows.
 ///
 /// ```
 /// use anabranch_dsl::prelude::*;
@@ -223,7 +230,7 @@ pub fn scan<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOnce(S, X)
     Rows::of(&over, "scan").visit(init, Order::Forward, "scan", f)
 }
 
-/// As [`scan`], from the last row to the first. The output for a row is where the row is.
+/// Scans from the last row to the first, like [`scan`]. Each output has the position of its row.
 ///
 /// ```
 /// use anabranch_dsl::prelude::*;
@@ -238,10 +245,11 @@ pub fn scan_reverse<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOn
     Rows::of(&over, "scan_reverse").visit(init, Order::Reverse, "scan_reverse", f)
 }
 
-/// The outputs of `f` for each row, along a new first axis.
+/// Returns the outputs of `f` for each row, stacked along a new first axis.
 ///
-/// Rows and outputs are as for [`scan`]. Unlike an operation on whole tensors, `f` may contain control flow, which runs for each row.
-/// Its iterations are independent of each other, which is found in the graph and shown by `explain`.
+/// Rows and outputs are as for [`scan`]. Unlike an operation on whole tensors, `f` may contain
+/// control flow, which runs separately for each row. The analysis of the graph finds that the
+/// iterations are independent, and `explain` shows it.
 ///
 /// ```
 /// use anabranch_dsl::prelude::*;

@@ -1,19 +1,22 @@
-//! A closure runs as long as another one says so.
+//! Loops over closures.
 
 use crate::staged::{Carry, State, check_one_structure, leaf_sites};
 use crate::trace::{self, Site, WhileTrace};
 use crate::{Any, Tensor, scalar};
 
-/// The first state for which `condition` does not hold, of `init`, `body(init)`, `body(body(init))` and so on: `while` as
-/// a function.
+/// Returns the first of the states `init`, `body(init)`, `body(body(init))`, ... for which
+/// `condition` is false.
 ///
-/// The state is any [`Carry`]: tensors, tuples, arrays, structs with `#[derive(Carry)]`. It keeps its element types,
-/// shapes and structure. Both closures are called once, while tracing; tensors from outside that they use are captured. In a function
-/// with `#[graph(max_iterations = n)]` it ends after `n` iterations.
+/// This is `while` as a function.
+///
+/// The state is any [`Carry`]: tensors, tuples, arrays, structs with `#[derive(Carry)]`. It keeps
+/// its element types, shapes and structure. Both closures are called once, during tracing. Tensors
+/// from outside that they use are captured. In a function with `#[graph(max_iterations = n)]` the
+/// loop ends after `n` iterations.
 ///
 /// # Errors
-/// End the trace: a condition with dimensions, or one that assigns a variable; a state that comes out of the body with another
-/// type or structure: the message names the leaf.
+/// Aborts the trace if the condition has axes or assigns a variable, or if the body returns a state
+/// of another type or structure. The message names the leaf.
 ///
 /// ```
 /// use anabranch_dsl::prelude::*;
@@ -34,7 +37,7 @@ use crate::{Any, Tensor, scalar};
 #[track_caller]
 pub fn while_loop<S: Carry>(init: S, condition: impl FnOnce(S) -> Tensor<bool>, body: impl FnOnce(S) -> S) -> S {
     let int = |x: i64| scalar(x).untyped();
-    // How many iterations there were, if they are bounded.
+    // The number of iterations so far, if it is bounded.
     let limit = trace::max_iterations();
     let count: Vec<Any> = limit.iter().map(|_| int(0)).collect();
     let condition = |count: &[Any], state| {
@@ -45,8 +48,10 @@ pub fn while_loop<S: Carry>(init: S, condition: impl FnOnce(S) -> Tensor<bool>, 
     record(init, &count, condition, body).0
 }
 
-/// A `while` with loop variables of its own beside the state: `own` are their initial values. The body gives the next state and the next
-/// values of these, and then of those that it added to the loop; so does the result.
+/// Records a `while` with additional loop variables, whose initial values are `own`.
+///
+/// The body returns the next state and the next values of these variables, followed by those of
+/// variables that it added to the loop. So does this function for the final values.
 #[track_caller]
 pub(super) fn record<S: Carry>(
     init: S,

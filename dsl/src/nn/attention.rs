@@ -1,26 +1,28 @@
-//! Attention with several heads.
+//! Multi-head attention.
 
 use super::{Init, Linear, module};
 use crate::{Float, Loc, Tensor, trace};
 
-/// Attention with several heads (Vaswani et al. 2017): queries, keys and values are linear maps of vectors, in as many parts as there
-/// are heads; each part attends for itself, and the results, side by side, go through one more linear map.
+/// Multi-head attention (Vaswani et al. 2017).
+///
+/// Queries, keys and values are linear maps of the input vectors, split into heads. Each head
+/// computes attention on its own. The concatenated results pass through another linear map.
 #[derive(Debug)]
 pub struct MultiHeadAttention {
-    /// `[size, size]`
+    /// The map to queries, `[size, size]`.
     pub query: Linear,
-    /// `[size, size]`
+    /// The map to keys, `[size, size]`.
     pub key: Linear,
-    /// `[size, size]`
+    /// The map to values, `[size, size]`.
     pub value: Linear,
-    /// `[size, size]`
+    /// The map of the concatenated heads, `[size, size]`.
     pub output: Linear,
     heads: usize,
 }
 module!(MultiHeadAttention: query, key, value, output);
 
 impl MultiHeadAttention {
-    /// Attention between vectors of `size` elements, in `heads` parts.
+    /// Creates attention over vectors of `size` elements with `heads` heads.
     ///
     /// # Panics
     /// If `heads` does not divide `size`.
@@ -30,7 +32,8 @@ impl MultiHeadAttention {
         MultiHeadAttention { query, key, value, output, heads }
     }
 
-    /// Attention of a sequence to itself: `[batch, length, size]` to the same shape. If it is `causal`, no position sees a later one.
+    /// Applies self-attention to a sequence `[batch, length, size]`. If `causal`, no position sees
+    /// a later one.
     ///
     /// ```
     /// # use anabranch_dsl::{nn::{Init, MultiHeadAttention}, prelude::*};
@@ -44,7 +47,8 @@ impl MultiHeadAttention {
         trace::called_at(Loc::caller(), || self.attend(x, x, causal))
     }
 
-    /// Attention of a sequence `[batch, n, size]` to what another one `[batch, m, size]` holds: `[batch, n, size]`.
+    /// Applies attention of a sequence `[batch, n, size]` to another one, `[batch, m, size]`.
+    /// Returns `[batch, n, size]`.
     #[track_caller]
     pub fn apply_to<T: Float>(&self, x: Tensor<T>, memory: Tensor<T>) -> Tensor<T> {
         trace::called_at(Loc::caller(), || self.attend(x, memory, false))

@@ -1,4 +1,4 @@
-//! Convolutions with filters of their own.
+//! Convolution layers.
 
 use super::{Init, module};
 use crate::ops::{ConvOptions, PerAxis};
@@ -14,15 +14,18 @@ macro_rules! convolution {
         pub struct $name {
             #[doc = concat!("`", $shape, "`")]
             pub weight: Var,
-            /// `[outputs]`, if there is one.
+            /// The bias `[outputs]`, if there is one.
             pub bias: Option<Var>,
-            /// Stride, padding, dilation, groups.
+            /// The stride, padding, dilation and groups.
             pub options: ConvOptions<$axes>,
         }
         module!($name: weight, bias);
 
         impl $name {
-            /// A layer with windows of the extents `kernel`; weights and bias are uniform within `1 / sqrt(products in a sum)`.
+            /// Creates a layer with windows of the extents `kernel`.
+            ///
+            /// Weights and bias are uniform within `1 / sqrt(n)`, where `n` is the number of
+            /// products per output element.
             ///
             /// # Panics
             /// If the groups do not divide the inputs and outputs.
@@ -46,7 +49,7 @@ macro_rules! convolution {
                 }
             }
 
-            /// The same without a bias, for a layer before a normalization.
+            /// Removes the bias, for a layer before a normalization.
             #[must_use]
             pub fn without_bias(self) -> $name {
                 $name { bias: None, ..self }
@@ -70,12 +73,12 @@ macro_rules! convolution {
 }
 
 convolution! {
-    /// A convolution over one axis, with a bias for each filter.
+    /// A convolution over one axis with a bias per filter.
     Conv1d, 1, conv1d, "length", "[outputs, inputs / groups, k]",
     |inputs, outputs, groups| [outputs, inputs / groups], inputs / groups
 }
 convolution! {
-    /// A convolution over two axes, with a bias for each filter.
+    /// A convolution over two axes with a bias per filter.
     ///
     /// ```
     /// # use anabranch_dsl::{nn::{Conv2d, Init}, ops::ConvOptions, prelude::*};
@@ -88,17 +91,17 @@ convolution! {
     |inputs, outputs, groups| [outputs, inputs / groups], inputs / groups
 }
 convolution! {
-    /// A convolution over three axes, with a bias for each filter.
+    /// A convolution over three axes with a bias per filter.
     Conv3d, 3, conv3d, "depth, height, width", "[outputs, inputs / groups, kd, kh, kw]",
     |inputs, outputs, groups| [outputs, inputs / groups], inputs / groups
 }
 convolution! {
-    /// A transposed convolution over one axis, with a bias for each output channel.
+    /// A transposed convolution over one axis with a bias per output channel.
     ConvTranspose1d, 1, conv_transpose1d, "length", "[inputs, outputs / groups, k]",
     |inputs, outputs, groups| [inputs, outputs / groups], outputs / groups
 }
 convolution! {
-    /// A transposed convolution over two axes, with a bias for each output channel.
+    /// A transposed convolution over two axes with a bias per output channel.
     ///
     /// ```
     /// # use anabranch_dsl::{nn::{ConvTranspose2d, Init}, ops::ConvOptions, prelude::*};
@@ -111,7 +114,7 @@ convolution! {
     |inputs, outputs, groups| [inputs, outputs / groups], outputs / groups
 }
 convolution! {
-    /// A transposed convolution over three axes, with a bias for each output channel.
+    /// A transposed convolution over three axes with a bias per output channel.
     ConvTranspose3d, 3, conv_transpose3d, "depth, height, width", "[inputs, outputs / groups, kd, kh, kw]",
     |inputs, outputs, groups| [inputs, outputs / groups], outputs / groups
 }

@@ -5,8 +5,10 @@ use crate::{Array, Shape};
 use std::cell::Cell;
 use std::f32::consts::TAU;
 
-/// A source of initial values: the same seed gives the same values, in the order in which they are asked for. The `i`-th tensor is
-/// that of `Key::new(seed).fold_in(i)`.
+/// A source of initial values.
+///
+/// The same seed yields the same values for the same sequence of calls. The `i`-th tensor is that
+/// of `Key::new(seed).fold_in(i)`.
 #[derive(Debug)]
 pub struct Init {
     seed: u64,
@@ -17,8 +19,10 @@ fn extents(shape: impl Into<Shape>) -> Vec<usize> {
     shape.into().known().expect("the shape of initial values is known")
 }
 
-/// The first `n` numbers in `[0, 1)` of the stream of a key, each through a function: what [`Key::uniform`](crate::random::Key::uniform)
-/// gives in a graph. Parameters have millions of elements, and a process has to wait for them before its first step.
+/// Returns `f` of the first `n` uniform numbers in `[0, 1)` of the stream of a key.
+///
+/// The numbers are those of [`Key::uniform`](crate::random::Key::uniform). They are computed
+/// directly, without a graph, since parameters have millions of elements and delay the first step.
 fn units(key: [u32; 2], n: usize, f: impl Fn(f32) -> f32) -> Vec<f32> {
     let mut data = vec![0.0; n];
     for (i, four) in (0u64..).zip(data.chunks_mut(4)) {
@@ -29,25 +33,25 @@ fn units(key: [u32; 2], n: usize, f: impl Fn(f32) -> f32) -> Vec<f32> {
 }
 
 impl Init {
-    /// A source with a seed.
+    /// Creates a source with a seed.
     pub fn new(seed: u64) -> Init {
         Init { seed, drawn: Cell::new(0) }
     }
 
-    /// The next key of the stream.
+    /// Returns the next key of the stream.
     fn draw(&self) -> [u32; 2] {
         let n = self.drawn.replace(self.drawn.get() + 1);
         folded([self.seed as u32, (self.seed >> 32) as u32], u64::from(n))
     }
 
-    /// Uniform in `[-bound, bound)`.
+    /// Returns uniform values in `[-bound, bound)`.
     pub fn uniform(&self, shape: impl Into<Shape>, bound: f32) -> Array<f32> {
         let (shape, key) = (extents(shape), self.draw());
         let data = units(key, shape.iter().product(), |u| u * (2.0 * bound) - bound);
         Array::new(shape, data)
     }
 
-    /// Normal with mean 0.
+    /// Returns normal values of mean 0.
     pub fn normal(&self, shape: impl Into<Shape>, deviation: f32) -> Array<f32> {
         let (shape, key) = (extents(shape), self.draw());
         let n = shape.iter().product();
@@ -57,12 +61,14 @@ impl Init {
         Array::new(shape, data)
     }
 
-    /// Uniform with the bound `sqrt(6 / (fan_in + fan_out))` for a matrix `[fan_in, fan_out]` (Glorot and Bengio 2010).
+    /// Returns a matrix `[fan_in, fan_out]`, uniform with the bound `sqrt(6 / (fan_in + fan_out))`
+    /// (Glorot and Bengio 2010).
     pub fn glorot(&self, fan_in: usize, fan_out: usize) -> Array<f32> {
         self.uniform([fan_in, fan_out], (6.0 / (fan_in + fan_out) as f32).sqrt())
     }
 
-    /// Uniform with the bound `1 / sqrt(fan_in)`, the usual choice for layers with bias.
+    /// Returns values uniform with the bound `1 / sqrt(fan_in)`, the usual choice for layers with a
+    /// bias.
     pub fn fan_in(&self, shape: impl Into<Shape>, fan_in: usize) -> Array<f32> {
         self.uniform(shape, 1.0 / (fan_in as f32).sqrt())
     }

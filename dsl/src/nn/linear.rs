@@ -1,20 +1,20 @@
-//! The affine map.
+//! The linear layer.
 
 use super::{Init, module};
 use crate::{Float, Tensor, Var};
 
-/// `x · weight + bias`, for `x` of shape `[.., inputs]`.
+/// The affine map `x · weight + bias`, for `x` of shape `[.., inputs]`.
 #[derive(Debug)]
 pub struct Linear {
-    /// `[inputs, outputs]`
+    /// The weight matrix, `[inputs, outputs]`.
     pub weight: Var,
-    /// `[outputs]`
+    /// The bias, `[outputs]`.
     pub bias: Var,
 }
 module!(Linear: weight, bias);
 
 impl Linear {
-    /// A layer with weights and bias uniform within `1 / sqrt(inputs)`.
+    /// Creates a layer with weights and bias uniform within `1 / sqrt(inputs)`.
     pub fn new(init: &Init, inputs: usize, outputs: usize) -> Linear {
         Linear {
             weight: Var::new("weight", init.fan_in([inputs, outputs], inputs)),
@@ -22,7 +22,7 @@ impl Linear {
         }
     }
 
-    /// `[.., inputs]` to `[.., outputs]`.
+    /// Applies the layer: `[.., inputs]` to `[.., outputs]`.
     #[track_caller]
     pub fn apply<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         x.matmul(self.weight.get().cast()) + self.bias.get().cast()

@@ -1,11 +1,12 @@
-//! Layers: structs of variables with functions over tensors.
+//! Layers: structs of variables with methods over tensors.
 //!
-//! A layer is ordinary code: what it does to a tensor is traced like anything else, and a user's own layer is a struct with
-//! `#[derive(Module)]`.
+//! A layer is ordinary code: its operations on tensors are traced like any others. A user's own
+//! layer is a struct with `#[derive(Module)]`.
 //!
-//! Parameters are `f32`, and a layer takes tensors of any float type: it converts its parameters to the type of what it is applied to,
-//! which is nothing for `f32`, and gives a result of that type. So a model goes through its layers in `bf16` from where a tensor is
-//! cast to it, and gradients and optimizers keep the exactness of `f32`; see [`halves`](crate::halves).
+//! Parameters are `f32`, and a layer accepts tensors of any float type. It converts its parameters
+//! to the element type of its input, which is a no-op for `f32`, and returns a result of that type.
+//! So a model computes in `bf16` from where a tensor is cast to it, while gradients and optimizers
+//! keep the precision of `f32`; see [`halves`](crate::halves).
 
 mod attention;
 mod conv;
@@ -23,12 +24,12 @@ pub use linear::Linear;
 pub use norm::{BatchNorm, Dropout, LayerNorm};
 pub use recurrent::{Gru, Lstm, LstmState, Rnn};
 
-/// What a layer is called for, if that makes a difference to it.
+/// The mode of layers that behave differently in training and in evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// To be trained.
+    /// Training of the parameters.
     Training,
-    /// To be used.
+    /// Use of the trained parameters.
     Evaluation,
 }
 

@@ -1,4 +1,4 @@
-//! Normalization and dropout.
+//! Normalization and dropout layers.
 
 use super::{Mode, module};
 use crate::ops::random::Key;
@@ -8,23 +8,23 @@ use crate::{AnyVar, Array, Float, Loc, Module, Tensor, Var, trace};
 /// Layer normalization over the last axis (Ba, Kiros and Hinton 2016).
 #[derive(Debug)]
 pub struct LayerNorm {
-    /// `[size]`, initially 1.
+    /// The factor, `[size]`, initially 1.
     pub scale: Var,
-    /// `[size]`, initially 0.
+    /// The offset, `[size]`, initially 0.
     pub bias: Var,
-    /// Added to the variance.
+    /// A small number added to the variance.
     pub epsilon: f32,
 }
 module!(LayerNorm: scale, bias);
 
 impl LayerNorm {
-    /// A normalization of vectors of `size` elements.
+    /// Creates a normalization of vectors of `size` elements.
     pub fn new(size: usize) -> LayerNorm {
         let constant = |x: f32| Array::new([size], vec![x; size]);
         LayerNorm { scale: Var::new("scale", constant(1.0)), bias: Var::new("bias", constant(0.0)), epsilon: 1e-5 }
     }
 
-    /// `[.., size]` to the same shape; computed in `f32` for 16-bit floats.
+    /// Normalizes the last axis, `[.., size]`. 16-bit floats are computed in `f32`.
     #[track_caller]
     pub fn apply<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         trace::called_at(Loc::caller(), || match T::DTYPE.is_half() {
@@ -38,29 +38,32 @@ impl LayerNorm {
     }
 }
 
-/// Batch normalization: each channel is shifted and scaled to mean 0 and variance 1 over the batch and all axes behind the channels,
-/// then scaled and shifted by parameters (Ioffe and Szegedy 2015). All of it is computed in `f32`.
+/// Batch normalization (Ioffe and Szegedy 2015).
 ///
-/// For evaluation it keeps running means and variances of what it saw in training. They are variables that optimizers leave alone.
+/// Each channel is normalized to mean 0 and variance 1 over the batch and all axes after the
+/// channels, then scaled and shifted by parameters. Everything is computed in `f32`.
+///
+/// In training it updates running means and variances for evaluation. They are variables that
+/// optimizers ignore.
 #[derive(Debug)]
 pub struct BatchNorm {
-    /// `[channels]`, initially 1.
+    /// The factor, `[channels]`, initially 1.
     pub scale: Var,
-    /// `[channels]`, initially 0.
+    /// The offset, `[channels]`, initially 0.
     pub bias: Var,
-    /// `[channels]`, initially 0.
+    /// The running mean, `[channels]`, initially 0.
     pub running_mean: Var,
-    /// `[channels]`, initially 1; of variances over `n - 1`.
+    /// The running unbiased variance (divided by `n - 1`), `[channels]`, initially 1.
     pub running_variance: Var,
-    /// What part of the running mean and variance each step in training replaces.
+    /// The weight of the current batch in the running mean and variance.
     pub momentum: f32,
-    /// Added to the variance.
+    /// A small number added to the variance.
     pub epsilon: f32,
 }
 module!(BatchNorm: scale, bias, running_mean, running_variance);
 
 impl BatchNorm {
-    /// A normalization of so many channels.
+    /// Creates a normalization of `channels` channels.
     pub fn new(channels: usize) -> BatchNorm {
         let constant = |x: f32| Array::new([channels], vec![x; channels]);
         BatchNorm {
@@ -73,10 +76,12 @@ impl BatchNorm {
         }
     }
 
-    /// `[batch, channels, ..]` to the same shape: in training by the mean and variance of `x`, in evaluation by the running ones.
+    /// Normalizes `[batch, channels, ..]`: in training by the mean and variance of `x`, in
+    /// evaluation by the running ones.
     ///
     /// # Errors
-    /// End the trace: fewer than two axes; in training, extents that are not known, or less than two elements in a channel.
+    /// Aborts the trace if there are fewer than two axes. In training, also if extents are unknown
+    /// or a channel has fewer than two elements.
     ///
     /// ```
     /// # use anabranch_dsl::{nn::{BatchNorm, Mode}, prelude::*};
@@ -110,7 +115,7 @@ impl BatchNorm {
         })
     }
 
-    /// Mean and variance of each channel, which also go into the running ones.
+    /// Returns the mean and variance of each channel, and updates the running ones.
     fn statistics(&self, x: Tensor, here: Loc) -> (Tensor, Tensor) {
         let axes: Vec<usize> = (0..x.rank()).filter(|&a| a != 1).collect();
         let n: usize = axes.iter().map(|&a| x.dim(a as isize)).product();
@@ -131,10 +136,10 @@ impl BatchNorm {
     }
 }
 
-/// Dropout in training, see [`Tensor::dropout`]; nothing in evaluation.
+/// Dropout in training, see [`Tensor::dropout`]. In evaluation it does nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropout {
-    /// The probability of zero, less than 1.
+    /// The probability of dropping an element, less than 1.
     pub rate: f64,
 }
 
@@ -143,12 +148,12 @@ impl Module for Dropout {
 }
 
 impl Dropout {
-    /// Drops elements with this probability.
+    /// Creates dropout with a probability.
     pub fn new(rate: f64) -> Dropout {
         Dropout { rate }
     }
 
-    /// A tensor to one of the same shape. Give another key to each layer and step: `key.fold_in(number)`.
+    /// Applies dropout. Use a different key for each layer and step: `key.fold_in(number)`.
     ///
     /// ```
     /// # use anabranch_dsl::{nn::{Dropout, Mode}, ops::random::Key, prelude::*};

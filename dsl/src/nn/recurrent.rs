@@ -1,9 +1,9 @@
-//! Recurrent cells: one step at a time, to be called in a `while`.
+//! Recurrent cells, which process one step of a sequence, for use in a `while`.
 
 use super::{Init, module};
 use crate::{Float, Loc, Tensor, Var, trace, zeros};
 
-/// The last axis in parts of equal extent.
+/// Splits the last axis into parts of equal extent.
 #[track_caller]
 fn parts<T: Float, const N: usize>(x: Tensor<T>, units: usize) -> [Tensor<T>; N] {
     trace::called_at(Loc::caller(), || std::array::from_fn(|i| x.slice(-1, i * units, (i + 1) * units)))
@@ -12,18 +12,18 @@ fn parts<T: Float, const N: usize>(x: Tensor<T>, units: usize) -> [Tensor<T>; N]
 /// A plain recurrent cell: `tanh(x · weight_input + h · weight_state + bias)` (Elman 1990).
 #[derive(Debug)]
 pub struct Rnn {
-    /// `[inputs, units]`
+    /// The input weights, `[inputs, units]`.
     pub weight_input: Var,
-    /// `[units, units]`
+    /// The state weights, `[units, units]`.
     pub weight_state: Var,
-    /// `[units]`
+    /// The bias, `[units]`.
     pub bias: Var,
     units: usize,
 }
 module!(Rnn: weight_input, weight_state, bias);
 
 impl Rnn {
-    /// A cell with weights and bias uniform within `1 / sqrt(units)`.
+    /// Creates a cell with weights and bias uniform within `1 / sqrt(units)`.
     pub fn new(init: &Init, inputs: usize, units: usize) -> Rnn {
         Rnn {
             weight_input: Var::new("weight_input", init.fan_in([inputs, units], units)),
@@ -33,13 +33,13 @@ impl Rnn {
         }
     }
 
-    /// Zeros for a batch: `[batch, units]`.
+    /// Returns the initial state of a batch: zeros `[batch, units]`.
     #[track_caller]
     pub fn zero_state<T: Float>(&self, batch: usize) -> Tensor<T> {
         zeros([batch, self.units])
     }
 
-    /// One step: `x` of shape `[batch, inputs]`, `h` of shape `[batch, units]`; gives the next `h`.
+    /// Computes one step. `x` is `[batch, inputs]`, `h` is `[batch, units]`. Returns the next `h`.
     #[track_caller]
     pub fn step<T: Float>(&self, x: Tensor<T>, h: Tensor<T>) -> Tensor<T> {
         (x.matmul(self.weight_input.get().cast()) + h.matmul(self.weight_state.get().cast()) + self.bias.get().cast())
@@ -47,14 +47,16 @@ impl Rnn {
     }
 }
 
-/// A cell of long short-term memory (Hochreiter and Schmidhuber 1997), with a forget gate and without peepholes.
+/// A long short-term memory cell (Hochreiter and Schmidhuber 1997), with a forget gate and without
+/// peepholes.
 #[derive(Debug)]
 pub struct Lstm {
-    /// `[inputs, 4 * units]`: input, forget, candidate and output gate side by side.
+    /// The input weights, `[inputs, 4 * units]`: input, forget, candidate and output gate,
+    /// concatenated.
     pub weight_input: Var,
-    /// `[units, 4 * units]`
+    /// The state weights, `[units, 4 * units]`.
     pub weight_state: Var,
-    /// `[4 * units]`; initially 1 for the forget gate (Jozefowicz et al. 2015), else 0.
+    /// The bias, `[4 * units]`, initially 1 for the forget gate (Jozefowicz et al. 2015), else 0.
     pub bias: Var,
     units: usize,
 }
@@ -64,7 +66,7 @@ module!(Lstm: weight_input, weight_state, bias);
 pub type LstmState<T = f32> = (Tensor<T>, Tensor<T>);
 
 impl Lstm {
-    /// A cell with weights uniform within `1 / sqrt(units)`.
+    /// Creates a cell with weights uniform within `1 / sqrt(units)`.
     pub fn new(init: &Init, inputs: usize, units: usize) -> Lstm {
         let mut bias = vec![0.0; 4 * units];
         bias[units..2 * units].fill(1.0);
@@ -76,13 +78,14 @@ impl Lstm {
         }
     }
 
-    /// Zeros for a batch.
+    /// Returns the initial state of a batch: zeros.
     #[track_caller]
     pub fn zero_state<T: Float>(&self, batch: usize) -> LstmState<T> {
         (zeros([batch, self.units]), zeros([batch, self.units]))
     }
 
-    /// One step: `x` of shape `[batch, inputs]`; gives the output `[batch, units]` and the next state.
+    /// Computes one step. `x` is `[batch, inputs]`. Returns the output `[batch, units]` and the
+    /// next state.
     #[track_caller]
     pub fn step<T: Float>(&self, x: Tensor<T>, (h, c): LstmState<T>) -> (Tensor<T>, LstmState<T>) {
         let gates = x.matmul(self.weight_input.get().cast())
@@ -95,23 +98,25 @@ impl Lstm {
     }
 }
 
-/// A gated recurrent unit (Cho et al. 2014), with the reset gate applied after the product as in cuDNN.
+/// A gated recurrent unit (Cho et al. 2014), with the reset gate applied after the matmul, as in
+/// cuDNN.
 #[derive(Debug)]
 pub struct Gru {
-    /// `[inputs, 3 * units]`: reset, update and candidate side by side.
+    /// The input weights, `[inputs, 3 * units]`: reset gate, update gate and candidate,
+    /// concatenated.
     pub weight_input: Var,
-    /// `[units, 3 * units]`
+    /// The state weights, `[units, 3 * units]`.
     pub weight_state: Var,
-    /// `[3 * units]`
+    /// The bias of the input part, `[3 * units]`.
     pub bias_input: Var,
-    /// `[3 * units]`
+    /// The bias of the state part, `[3 * units]`.
     pub bias_state: Var,
     units: usize,
 }
 module!(Gru: weight_input, weight_state, bias_input, bias_state);
 
 impl Gru {
-    /// A cell with weights and biases uniform within `1 / sqrt(units)`.
+    /// Creates a cell with weights and biases uniform within `1 / sqrt(units)`.
     pub fn new(init: &Init, inputs: usize, units: usize) -> Gru {
         Gru {
             weight_input: Var::new("weight_input", init.fan_in([inputs, 3 * units], units)),
@@ -122,13 +127,13 @@ impl Gru {
         }
     }
 
-    /// Zeros for a batch: `[batch, units]`.
+    /// Returns the initial state of a batch: zeros `[batch, units]`.
     #[track_caller]
     pub fn zero_state<T: Float>(&self, batch: usize) -> Tensor<T> {
         zeros([batch, self.units])
     }
 
-    /// One step: `x` of shape `[batch, inputs]`, `h` of shape `[batch, units]`; gives the next `h`.
+    /// Computes one step. `x` is `[batch, inputs]`, `h` is `[batch, units]`. Returns the next `h`.
     #[track_caller]
     pub fn step<T: Float>(&self, x: Tensor<T>, h: Tensor<T>) -> Tensor<T> {
         let from_input = x.matmul(self.weight_input.get().cast()) + self.bias_input.get().cast();
