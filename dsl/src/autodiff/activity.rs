@@ -1,10 +1,11 @@
-//! Which values a gradient concerns: those that depend on what it is taken with respect to, and among them those on which the
-//! loss depends.
+//! Activity analysis: the values that depend on `wrt`, and those among them on which the loss
+//! depends.
 
 use super::*;
 use crate::ir::CallKind;
 
-/// The values that depend on `wrt` through differentiable operations, in the open regions and all regions inside.
+/// Returns the values that depend differentiably on `wrt`, in the open regions and all inner
+/// regions.
 pub(super) fn active_in(t: &trace::Tracer, wrt: &[Value]) -> HashSet<Value> {
     let mut active: HashSet<Value> = wrt.iter().copied().collect();
     for depth in 0..=t.depth_now() {
@@ -67,7 +68,7 @@ pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut HashSe
                 bind(&data.operands, &graph.region(data.regions[0]).params, active);
                 activate(graph, data.regions[0], active);
                 bind(&graph.region(data.regions[0]).yields, &data.results, active);
-                // The gradient of one's own may let it through where the function does not.
+                // A custom gradient may depend on an argument even if the function does not.
                 if let CallKind::CustomGradient { args } = *kind
                     && data.operands[..args].iter().any(|v| active.contains(v))
                 {
@@ -84,7 +85,7 @@ impl Sweep {
         self.active.contains(&v)
     }
 
-    /// Which values of `region` get a cotangent if `seeds` do.
+    /// Returns the values of `region` that get a cotangent if `seeds` do.
     pub(super) fn reached(
         &self,
         graph: &crate::Graph,
@@ -131,8 +132,10 @@ impl Sweep {
         reached
     }
 
-    /// Which parameters of a loop get a cotangent if the results `seeds` do, in order. A loop variable gets one as well
-    /// if a later trip gives it one.
+    /// Returns the indices of the parameters of a loop that get a cotangent if the results `seeds`
+    /// do, in order.
+    ///
+    /// A loop variable also gets one if a later iteration provides it.
     pub(super) fn reached_params(&self, graph: &crate::Graph, data: &NodeData, seeds: Vec<usize>) -> Vec<usize> {
         let body = graph.region(data.regions[1]);
         let n = data.results.len();

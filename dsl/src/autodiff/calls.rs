@@ -1,10 +1,11 @@
-//! Going backwards through calls: checkpoints are computed again, functions with a gradient of their own are asked for it.
+//! The backward pass through calls: checkpoints and custom gradients.
 //!
-//! The gradient of a checkpoint is a `recompute`: a copy of its region, without what would be seen a second time (assertions), and
-//! the sweep of that copy, in one region that takes the operands of the checkpoint and the gradients of its results. So
-//! nothing of the checkpoint but its operands is saved, and since random numbers follow from keys, which are operands or made
-//! inside, they are the same. Inside the region the copy is level 0 of a sweep of its own: loops in it are given their
-//! stacks there.
+//! The gradient of a checkpoint is a `recompute`. It is one region that takes the operands of the
+//! checkpoint and the cotangents of its results. It contains a copy of the checkpoint's region,
+//! without observable operations such as assertions, followed by the backward pass of that copy. So
+//! only the operands of the checkpoint are saved. Random numbers are the same, since they depend on
+//! keys, which are operands or made inside. Within the region the copy is level 0 of a separate
+//! backward pass: loops in it get their stacks there.
 
 use super::*;
 use crate::ir::CallKind;
@@ -65,7 +66,7 @@ impl Sweep {
     fn custom_gradient(&self, level: usize, args: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
         let [forward, gradient] = data.regions[..] else { panic!("a call with its own gradient has two regions") };
         self.refuse_captured(forward, args, data);
-        // What the gradient does not read is not asked for.
+        // Map only the values that the gradient reads.
         let (params, read) = graph(|g| {
             let region = g.region(gradient);
             let operands = region.nodes.iter().flat_map(|&n| &g.node(n).operands);
@@ -92,7 +93,8 @@ impl Sweep {
         }
     }
 
-    /// The gradient of one's own says nothing of what the forward function captures.
+    /// Rejects gradients of captures of the forward function, which a custom gradient does not
+    /// provide.
     fn refuse_captured(&self, forward: Region, args: usize, data: &NodeData) {
         let found = graph(|g| {
             let params = g.region(forward).params[args..].iter().zip(&data.operands[args..]);
@@ -121,8 +123,10 @@ impl Sweep {
 }
 
 impl trace::Tracer {
-    /// Copies the nodes of a region to the end of the present one, with `given` in place of its parameters; gives the present
-    /// region and what stands for the yields.
+    /// Appends a copy of the nodes of a region to the current one, with `given` replacing its
+    /// parameters.
+    ///
+    /// Returns the current region and the copies of the yielded values.
     fn copy_here(&mut self, from: Region, given: &[Value], leave: &dyn Fn(&Op) -> bool) -> (Region, Vec<Value>) {
         let params = self.graph.region(from).params.iter().copied();
         let given = params.zip(given.iter().copied()).collect();

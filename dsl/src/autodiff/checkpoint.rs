@@ -1,20 +1,21 @@
-//! Checkpoints as the user writes them.
+//! The user interface of gradient checkpoints.
 
 use crate::ir::CallKind;
 use crate::staged::{Carry, State};
 use crate::trace::{self, CallTrace, Segments, segment_loop};
 use crate::{Diagnostic, Loc};
 
-/// Runs `body`; a gradient keeps nothing of what it computes on the way, but computes it again from what it uses.
+/// Runs `body` as a gradient checkpoint: a gradient saves no intermediate values of it, but
+/// recomputes them.
 ///
-/// This saves memory where `body` is large and what goes into it is small, for the time of running it twice. The result,
-/// and the gradient, are the same as without. What is seen from outside happens once: assertions are not repeated, and
-/// variables that `body` assigns are assigned once. Random numbers are the same both times, since they follow from their
-/// keys. In the body of a loop it makes the loop save what goes into the checkpoint in each iteration, and nothing that is computed
-/// inside. A checkpoint may be in another one.
+/// This saves memory if `body` is large and its inputs are small, at the cost of running it twice.
+/// The result and the gradient are the same as without a checkpoint. Observable effects happen
+/// once: assertions are not repeated, and variables that `body` assigns are assigned once. Random
+/// numbers are the same both times, since they depend on their keys. In the body of a loop, each
+/// iteration saves only the inputs of the checkpoint. Checkpoints can be nested.
 ///
-/// It is a technique of Griewank and Walther, "Algorithm 799: revolve", 2000; Chen et al., "Training deep nets with sublinear
-/// memory cost", 2016, describe it for models.
+/// The technique is due to Griewank and Walther, "Algorithm 799: revolve", 2000. Chen et al.,
+/// "Training deep nets with sublinear memory cost", 2016, describe it for models.
 ///
 /// ```
 /// use anabranch_dsl::{checkpoint, prelude::*};
@@ -35,19 +36,22 @@ pub fn checkpoint<Y: Carry>(body: impl FnOnce() -> Y) -> Y {
     results.with_tensors(&mut tensors.into_iter()).rebuild()
 }
 
-/// In the body of a loop: asks that a gradient keep the state of the loop only now and then, and run what is between again.
+/// Makes a gradient of the enclosing loop save its state only once per segment, and recompute the
+/// iterations in between.
 ///
-/// The loop runs in segments of 1, 2, 3, .. iterations. A gradient saves the loop variables once for each segment, and then what it
-/// needs of one segment at a time: of n iterations at most sqrt(2n) + 1 states and what sqrt(2n) + 1 iterations save, where it
-/// saved what n iterations save without; the body runs twice. The number of iterations need not be known. Values, gradients and
-/// effects are those of the plain loop. This may stand anywhere in the body; it holds for the innermost loop around it whose
-/// condition is a tensor.
+/// The loop runs in segments of 1, 2, 3, ... iterations. A gradient saves the loop variables once
+/// for each segment, and the values it needs of only one segment at a time. For n iterations it
+/// saves at most sqrt(2n) + 1 states plus the values of sqrt(2n) + 1 iterations, instead of the
+/// values of n iterations. The body runs twice. The number of iterations need not be known. Values,
+/// gradients and effects are those of the plain loop. The call may be anywhere in the body. It
+/// applies to the innermost enclosing loop whose condition is a tensor.
 ///
-/// Two levels of checkpoints are the first step of Griewank, "Achieving logarithmic growth of temporal and spatial complexity in
-/// reverse automatic differentiation", 1992; that segments grow keeps the bound where n is not known.
+/// The two levels of checkpoints are the first step of Griewank, "Achieving logarithmic growth of
+/// temporal and spatial complexity in reverse automatic differentiation", 1992. Growing segments
+/// keep the bound if n is unknown.
 ///
 /// # Errors
-/// End the trace if there is no such loop.
+/// Aborts the trace if there is no such loop.
 ///
 /// ```
 /// use anabranch_dsl::{checkpoint_loop, prelude::*};
@@ -70,10 +74,12 @@ pub fn checkpoint_loop() {
     segment_loop(Segments::Growing, Loc::caller());
 }
 
-/// Like [`checkpoint_loop`], with segments of `length` iterations each: for a loop of n iterations, sqrt(n) needs least memory.
+/// Makes a gradient save the loop's state every `length` iterations, like [`checkpoint_loop`].
+///
+/// For a loop of n iterations, a length of sqrt(n) needs the least memory.
 ///
 /// # Errors
-/// End the trace if there is no such loop, or if `length` is 0 or too large for an `i32`.
+/// Aborts the trace if there is no such loop, or if `length` is 0 or too large for an `i32`.
 #[track_caller]
 pub fn checkpoint_loop_every(length: usize) {
     let loc = Loc::caller();

@@ -1,23 +1,26 @@
-//! Functions with a gradient of their own, as the user writes them.
+//! The user interface of custom gradients.
 
 use super::zeros_like;
 use crate::staged::{Carry, State};
 use crate::trace::{self, Any, CallTrace};
 use crate::{Diagnostic, Loc, Type};
 
-/// The function `forward`, with the gradient that `gradient` computes instead of the one that follows from it.
+/// Returns the function `forward` with a custom gradient, computed by `gradient`.
 ///
-/// `gradient` is given the argument, the result and the gradient of the result, and gives the gradient of the argument, in
-/// the same structure and of the same shapes. More arguments and results are tuples. A tensor that is no float has no gradient: what
-/// `gradient` gets for such a result is zero, and what it gives for such an argument is not used.
+/// `gradient` takes the argument, the result and the gradient of the result. It returns the
+/// gradient of the argument, with the same structure and shapes. Several arguments or results are
+/// tuples. A tensor that is not a float has no gradient: `gradient` gets zero for such a result,
+/// and its return value for such an argument is ignored.
 ///
-/// The function can be called wherever an operation can, and its gradient can be differentiated again: it is made of ordinary
-/// operations. Only what `gradient` reads is saved. `forward` may use tensors besides its argument, as long as nobody asks for
-/// their gradient; that is an error, at the line where the function was made.
+/// The function can be called wherever an operation can. Its gradient consists of ordinary
+/// operations and can be differentiated again. Only values that `gradient` reads are saved.
+/// `forward` may capture tensors as long as no gradient with respect to them is taken; that is an
+/// error at the line of `custom_gradient`.
 ///
 /// # Errors
-/// End the trace at the line of `custom_gradient` when the function is called: the gradient has another structure, element type
-/// or shape than the argument; one of the two assigns a variable.
+/// Aborts the trace when the function is called, at the line of `custom_gradient`, if the gradient
+/// has another structure, element type or shape than the argument, or if one of the closures
+/// assigns a variable.
 ///
 /// ```
 /// use anabranch_dsl::{custom_gradient, prelude::*};
@@ -54,7 +57,7 @@ pub fn custom_gradient<X: Carry, Y: Carry>(
     }
 }
 
-/// The gradients of the arguments that have some, if they are what the arguments are.
+/// Returns the gradients of the differentiable arguments, if their types match the arguments.
 fn checked(x: &State, dx: &State, loc: Loc) -> Vec<Any> {
     if let Some(crate::staged::Difference { path, words: [takes, gives], .. }) = x.difference(dx) {
         trace::fail(

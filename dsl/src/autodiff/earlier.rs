@@ -1,8 +1,8 @@
-//! Gradients taken in the body of a loop that is still being traced, and earlier iterations of that loop.
+//! Gradients taken in the body of an open loop, and their dependence on earlier iterations.
 //!
-//! Such a gradient is of one iteration: it does not go back into the ones before. It is right only if what the iteration
-//! starts from does not depend on what the gradient is taken with respect to. Whether it does is known when the loop closes: so
-//! each of these gradients is remembered until then, with the loop variables that it reads.
+//! Such a gradient covers one iteration and does not extend to earlier ones. It is correct only if
+//! the loop variables it reads do not depend on `wrt`. That is known only when the loop closes, so
+//! each of these gradients is recorded until then, with the loop variables that it reads.
 
 use super::activity::{activate, active_in};
 use super::{Level, Sweep};
@@ -11,7 +11,7 @@ use crate::trace::{self, Tracer};
 use crate::{Diagnostic, Loc};
 use std::collections::HashSet;
 
-/// A gradient in the body of a loop that is still open.
+/// A gradient taken in the body of a loop that is still open.
 #[derive(Debug)]
 pub(super) struct OfOneIteration {
     /// The loop variables of open loops on which the loss depends.
@@ -20,7 +20,7 @@ pub(super) struct OfOneIteration {
     loc: Loc,
 }
 
-/// Remembers a gradient for the loops around it.
+/// Records a gradient for the enclosing loops.
 pub(super) fn remember(losses: impl Iterator<Item = Value>, wrt: &[Value], loc: Loc) {
     trace::with(|t| {
         let reads = loop_variables_read(t, losses.collect());
@@ -31,7 +31,7 @@ pub(super) fn remember(losses: impl Iterator<Item = Value>, wrt: &[Value], loc: 
     });
 }
 
-/// The error of a gradient whose way leads through a loop variable.
+/// Returns the error for a gradient whose path goes through a loop variable.
 pub(super) fn error(name: Option<&'static str>, loc: Loc) -> Diagnostic {
     let name = name.map_or_else(|| "a value".to_owned(), |name| format!("`{name}`"));
     Diagnostic::new(format!("gradients: the way leads through {name}, which the loop around this call changes"))
@@ -39,7 +39,7 @@ pub(super) fn error(name: Option<&'static str>, loc: Loc) -> Diagnostic {
         .help("take the gradient after the loop, or cut the way with `stop_gradient()`")
 }
 
-/// The loop variables of open loops from which `of` is computed by differentiable operations.
+/// Returns the loop variables of open loops on which `of` depends differentiably.
 fn loop_variables_read(t: &Tracer, of: HashSet<Value>) -> HashSet<Value> {
     let depths = 1..=t.depth_now();
     let variables: Vec<Value> = depths
@@ -68,13 +68,14 @@ fn loop_variables_read(t: &Tracer, of: HashSet<Value>) -> HashSet<Value> {
 }
 
 impl Tracer {
-    /// Checks the gradients in the body of the innermost open loop, which is about to close, given its loop variables and their
-    /// next values.
+    /// Checks the gradients taken in the body of the innermost open loop, which is about to close.
+    ///
+    /// `carried` holds the loop variables and their next values.
     pub(crate) fn check_gradients_of_one_iteration(&mut self, carried: &[(Value, Value)]) -> Result<(), Diagnostic> {
         let depth = self.depth_now();
         for mut gradient in std::mem::take(&mut self.autodiff.of_one_iteration) {
             let read_here = gradient.reads.clone();
-            // What the loop variables that are read get in an iteration may in turn read others.
+            // The next values of these loop variables may in turn read other loop variables.
             loop {
                 let next = carried.iter().filter(|(p, _)| gradient.reads.contains(p));
                 let more = loop_variables_read(self, next.map(|&(_, next)| next).collect());

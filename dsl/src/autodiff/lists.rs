@@ -1,13 +1,15 @@
 //! The gradients of operations on lists.
 //!
-//! Keeps true: the cotangent of a list is a list of its type and length. An element of it that is not written is zero.
+//! Invariant: the cotangent of a list is a list of the same type and length. An unwritten element
+//! of it is zero.
 
 use super::saved::Source;
 use super::*;
 
 impl Sweep {
-    /// Goes backwards through an operation on lists. Each part is read of a cotangent before the cotangent goes on, so that it may be
-    /// changed in place.
+    /// Runs the backward pass of an operation on lists.
+    ///
+    /// All reads of a cotangent come before it is passed on, so that it can be updated in place.
     pub(super) fn list(&self, level: usize, op: &ListOp, node: Node, data: &NodeData, cot: &mut Cotangents) {
         let d = |i: usize, cot: &Cotangents| cot.get(&data.results[i]).copied();
         let only = |cot: &Cotangents| d(0, cot).expect("an operation with one result gets its cotangent");
@@ -44,7 +46,7 @@ impl Sweep {
                     let dx = emit(op, &[dl, index]);
                     self.add_fitted(cot, operands[2], dx, node);
                 }
-                // What is written now was a constant before, so what stands there does not matter.
+                // The element was unwritten before, so its cotangent is irrelevant.
                 self.add(cot, operands[0], dl, Some(node));
             }
             ListOp::Stack(_) => self.add(cot, operands[0], emit(ListOp::Unstack, &[only(cot)]), Some(node)),
@@ -71,8 +73,10 @@ impl Sweep {
         }
     }
 
-    /// A list from which a checkpoint starts that is computed again. If only its length matters there, it is a new one of this length,
-    /// so that the list itself is neither saved nor kept.
+    /// Returns the list for a checkpoint that is recomputed.
+    ///
+    /// If only its length matters there, it is a new list of this length, so that the list itself
+    /// is neither saved nor kept alive.
     pub(super) fn start(&self, level: usize, list: Value, region: Region, param: Value) -> Any {
         if graph(|g| elements_matter(g, region, param)) {
             return self.map(level, list);
@@ -87,8 +91,9 @@ impl Sweep {
         self.map(level, len)
     }
 
-    /// A list of the forward region of `level`, which changes in a loop, made again of what was saved of it: the elements as one
-    /// tensor, and which of them were written.
+    /// Restores a list of the forward region of `level` that changes in a loop.
+    ///
+    /// The saved values are its elements as one tensor, and flags for the written ones.
     pub(super) fn restored(&self, level: usize, list: Value) -> Any {
         if graph(|g| !g.ty(list).element().shape.is_definite()) {
             trace::fail(trace::with(|t| t.list_is_not_saved(list)));
@@ -102,7 +107,8 @@ impl Sweep {
         trace::at_depth(depth, || trace::emit_list(ListOp::Restore, &parts)[0])
     }
 
-    /// Adds to the cotangent of a tensor what was in a list, whose type may leave extents open that are known of the tensor.
+    /// Adds a list element to the cotangent of a tensor, whose extents may be known while those of
+    /// the list are not.
     fn add_fitted(&self, cot: &mut Cotangents, v: Value, dv: Any, node: Node) {
         if !self.is_active(v) {
             return;
@@ -112,7 +118,8 @@ impl Sweep {
         self.add(cot, v, dv, Some(node));
     }
 
-    /// Zeros for a list: a new one of its length, so that the list itself need not be kept.
+    /// Returns zeros for a list: a new list of its length, so that the list itself need not be kept
+    /// alive.
     pub(super) fn zeros_of_list(&self, level: usize, v: Value) -> Any {
         if level > 0
             && let Source::Outside(outer) = self.origin(v)
@@ -136,14 +143,16 @@ impl Sweep {
         )
     }
 
-    /// The lists with a gradient among captures, each where it is captured first: they hand their cotangent into the construct.
+    /// Returns the active lists among captures, each at its first capture. A construct takes their
+    /// cotangents as operands.
     pub(super) fn captured_lists(&self, captures: &[Value]) -> Vec<Option<Value>> {
         let mut seen = HashSet::new();
         let is_list = |v: Value| graph(|g| matches!(g.ty(v), Type::List(_)));
         captures.iter().map(|&v| (self.is_active(v) && is_list(v) && seen.insert(v)).then_some(v)).collect()
     }
 
-    /// What comes out of a construct: cotangents of lists that were handed in, in place of these, and parts of others.
+    /// Applies the results of a backward construct: replaces the cotangents of captured lists, and
+    /// adds to all others.
     pub(super) fn hand_out(
         &self,
         cot: &mut Cotangents,
@@ -160,8 +169,8 @@ impl Sweep {
     }
 }
 
-/// Whether more than the length of a list that a region starts from decides what the region computes. Of a construct that takes it,
-/// every list is held to be it.
+/// Whether a region uses more than the length of a list. All lists in a construct that takes it
+/// count as that list.
 fn elements_matter(g: &crate::Graph, region: Region, list: Value) -> bool {
     let mut forms = HashSet::from([list]);
     let mut matter = false;

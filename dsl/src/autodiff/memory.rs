@@ -1,73 +1,78 @@
-//! What a graph saves for its gradients, as a report for the user.
+//! A report of the values that a graph saves for its gradients.
 //!
-//! Saved values are what is pushed on stacks. They are counted where they are pushed: for each iteration of the innermost loop,
-//! or, outside of all loops, for each time that the branch around it is taken.
+//! Saved values are those pushed on stacks. They are counted where they are pushed: per iteration
+//! of the innermost loop or, outside all loops, per execution of the enclosing branch.
 
 use crate::ir::{CallKind, Graph, Node, Op, Region, StackOp, Value};
 use crate::{Loc, TensorType};
 use std::fmt;
 
-/// What a graph saves for its gradients: see [`saved`].
+/// The values that a graph saves for its gradients; see [`saved`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// The constructs that save something, in program order.
     pub places: Vec<SavedAt>,
 }
 
-/// What a loop or a branch saves.
+/// The values that a loop or a branch saves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedAt {
-    /// The loop or branch.
+    /// The source location of the loop or branch.
     pub loc: Loc,
-    /// How often it saves.
+    /// The unit in which values are counted.
     pub each: Each,
-    /// Whether this happens while a checkpoint is computed again: then it is kept until that is done.
+    /// Whether the values are saved while a checkpoint is recomputed. They are then kept only until
+    /// that is done.
     pub again: bool,
-    /// What it saves.
+    /// The saved values.
     pub values: Vec<SavedValue>,
 }
 
-/// How often something is saved.
+/// The unit in which saved values are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Each {
-    /// In each iteration of a loop.
+    /// Per iteration of a loop.
     Iteration,
-    /// In each segment of a loop that has [checkpoints](crate::checkpoint_loop).
+    /// Per segment of a loop with [checkpoints](crate::checkpoint_loop).
     Segment,
-    /// Each time the branch is taken.
+    /// Per execution of the branch.
     Branch,
 }
 
 /// A saved value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedValue {
-    /// The user's name for it, if it has one.
+    /// The user's name for the value, if it has one.
     pub name: Option<&'static str>,
-    /// The operation that makes it; none for a loop variable.
+    /// The operation that computes the value, or `None` for a loop variable.
     pub op: Option<&'static str>,
-    /// Its type.
+    /// The type of the value.
     pub ty: TensorType,
-    /// Where it is made.
+    /// The source location of the value.
     pub loc: Loc,
-    /// Whether it is saved only in iterations that take a branch.
+    /// Whether the value is saved only in iterations that take a branch.
     pub in_branch: bool,
 }
 
 impl SavedValue {
-    /// Its size, if its extents are known.
+    /// Returns the size in bytes, if the extents are known.
     pub fn bytes(&self) -> Option<usize> {
         Some(self.ty.shape.size()? * self.ty.dtype.size())
     }
 }
 
 impl SavedAt {
-    /// Bytes for each iteration, segment or taken branch, as far as extents are known; at most, where branches save too.
+    /// Returns the bytes per iteration, segment or taken branch, counting only known extents.
+    ///
+    /// This is an upper bound if branches inside save values, too.
     pub fn bytes(&self) -> usize {
         self.values.iter().filter_map(SavedValue::bytes).sum()
     }
 }
 
-/// What a graph saves for its gradients. Passes remove what nobody pops, so give the graph as it is run.
+/// Reports the values that a graph saves for its gradients.
+///
+/// Passes remove stacks that nothing pops, so pass the graph as it runs.
 ///
 /// ```
 /// use anabranch_dsl::{Graph, autodiff::saved};
@@ -97,10 +102,10 @@ pub fn saved(graph: &Graph) -> Saved {
     Saved { places }
 }
 
-/// What is around a region.
+/// The surroundings of a region.
 #[derive(Clone, Copy, Default)]
 struct Around {
-    /// The construct to which what is saved is counted.
+    /// The construct to which saved values are attributed.
     of: Option<(Node, Each)>,
     again: bool,
     in_branch: bool,
@@ -153,7 +158,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a loop is one over the segments of another one, which is at the same place in the source.
+    /// Whether a loop iterates over the segments of another one, which has the same source
+    /// location.
     fn has_segments(&self, node: Node) -> bool {
         let g = self.graph;
         let nodes = |region: Region| g.region(region).nodes.iter().map(|&n| g.node(n));

@@ -1,4 +1,5 @@
-//! The error of an operation without a gradient: it names the way from the loss to what the gradient is taken with respect to.
+//! The error for an operation without a gradient rule. It describes the path from the loss to
+//! `wrt`.
 
 use super::*;
 
@@ -40,7 +41,7 @@ impl Sweep {
         )
     }
 
-    /// One step of the way from a value to what the gradient is taken with respect to; notes the operation that is passed.
+    /// Takes one step on the path from a value towards `wrt`. Appends the operation to `way`.
     fn comes_from(&self, graph: &crate::Graph, v: Value, way: &mut Vec<String>) -> Option<Value> {
         match graph.value(v).def {
             ValueDef::Result(node, _) => {

@@ -1,32 +1,43 @@
-//! Reverse-mode differentiation, graph to graph, while tracing.
+//! Reverse-mode differentiation: a graph transformation that runs during tracing.
 //!
-//! [`gradients`] appends to the graph that is being traced the nodes which compute the gradient of a scalar. The result
-//! is ordinary nodes, so it can be differentiated again, and no engine can tell them from others. Rules stand with the operations
-//! ([`Grad`]) and use only the public methods of [`Any`].
+//! [`gradients`] appends nodes that compute the gradient of a scalar to the graph being traced.
+//! They are ordinary nodes, so the result can be differentiated again, and engines do not
+//! distinguish them from others. Gradient rules are defined with the operations ([`Grad`]) and use
+//! only the public methods of [`Any`].
 //!
-//! **Control flow** (Yu et al., EuroSys 2018, §5, on structured regions). The gradient of a `cond` is a `cond` on the same
-//! predicate, with the swept branch in each arm. The gradient of a `while` is a `while` that counts the forward trips
-//! down and sweeps the body backwards; it carries the gradients of the loop variables and sums those of captures.
+//! **Control flow** (Yu et al., EuroSys 2018, §5, on structured regions). The gradient of a `cond`
+//! is a `cond` on the same predicate, whose branches contain the backward pass of each branch. The
+//! gradient of a `while` is a `while` that counts the forward iterations down and runs the body's
+//! backward pass. It carries the cotangents of the loop variables and sums those of captures.
 //!
-//! **Saved values.** A backward region may need values of its forward region. Captures are read where they come from, constants
-//! and views are made again, values that are the same in all iterations are handed out once, and only what is left is saved: the forward construct is given one more loop variable, a stack, on which every
-//! execution of the region pushes, and from which the backward region pops in reverse order. The stack is carried through
-//! all enclosing constructs, so nesting needs no stacks of stacks, and a branch that is not taken saves nothing. What no rule
-//! asks for is not saved ([`GradNode::x`]); asking twice, also in a second gradient, saves once (`Augmented`).
+//! **Saved values.** A backward region may need values of its forward region. Captures are read
+//! from their source. Constants, views and cheap operations on captures are recomputed.
+//! Loop-invariant values are exported once. Only the rest is saved: the forward construct gets an
+//! additional loop variable, a stack, to which every execution of the region pushes and from which
+//! the backward region pops in reverse order. The stack is carried through all enclosing
+//! constructs. So nesting needs no stacks of stacks, and a branch that is not taken saves nothing.
+//! Values that no rule asks for are not saved ([`GradNode::x`]). A value requested twice, even by a
+//! second gradient, is saved once (`Augmented`).
 //!
-//! **Lists.** The gradient of a list is a list of the same type and length, in which what is not written is zero. A list that a
-//! construct captures hands its gradient in and takes it out again: what is read inside adds to it in place, so that a loop which
-//! reads each element once takes time in proportion to their number. What a rule needs of a list is an index, or the length. Only where a checkpoint
-//! in a loop reads elements of a list from before it, the list is saved, as one tensor and a mark for each element.
-//! **Calls.** A checkpoint saves what goes into it; its gradient is one region with a copy of its nodes and the sweep of them
-//! (`calls.rs`). A function with its own gradient is asked for it: the nodes of its second region are copied to where the sweep
-//! is. A loop with checkpoints is a loop over segments, each in a checkpoint; the tracer makes it so when the loop closes.
+//! **Lists.** The cotangent of a list is a list of the same type and length, in which unwritten
+//! elements are zero. A construct that captures a list takes its cotangent as an operand and
+//! returns it. Reads inside add to it in place, so the gradient of a loop that reads each element
+//! once takes time linear in their number. Rules only need indices or the length of a list. A list
+//! is saved only if a checkpoint in a loop reads elements of a list from before the checkpoint; it
+//! is then saved as one tensor and a flag per element.
 //!
-//! **Devices.** What is made for a forward node has its constraint ([`On`]), and so runs where that runs; what has none has
-//! that of the scope in which the gradient is asked for.
+//! **Calls.** A checkpoint saves its operands. Its gradient is one region with a copy of its nodes
+//! and their backward pass (`calls.rs`). For a function with a custom gradient, the nodes of its
+//! second region are copied into the backward pass. A loop with checkpoints is a loop over
+//! segments, each in a checkpoint; the tracer builds it when the loop closes.
 //!
-//! Levels: level 0 are the regions that are open when the gradient is taken, whose values need no saving; level `k` is the
-//! `k`-th forward region inside, paired with the backward region that is being traced for it.
+//! **Devices.** A node made for a forward node inherits its device constraint ([`On`]), so it runs
+//! on the same device. If there is none, the node gets the constraint of the scope in which the
+//! gradient is taken.
+//!
+//! **Levels.** Level 0 consists of the regions that are open when the gradient is taken, whose
+//! values need no saving. Level `k` is the `k`-th nested forward region, paired with the backward
+//! region being traced for it.
 
 mod activity;
 mod calls;
@@ -52,22 +63,23 @@ pub use memory::{Each, Saved, SavedAt, SavedValue, saved};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-/// What autodiff has added to the control flow of a graph, so that it is added once.
+/// Values that autodiff has added to the control flow of a graph, recorded so that each is added
+/// once.
 #[derive(Debug, Default)]
 pub(crate) struct Augmented {
-    /// The result of a `while` that counts its trips.
+    /// The result of a `while` that counts its iterations.
     trips: HashMap<Node, Value>,
     /// The stack of a saved value, as seen from an enclosing region.
     stacks: HashMap<(Value, Region), Value>,
-    /// What is asked of a value where it is made, by the name of the operation.
+    /// Operations applied to a value where it is defined, by operation name.
     queries: HashMap<(Value, &'static str), Value>,
-    /// The result by which a loop hands out a value that is the same in all its iterations.
+    /// The loop result that exports a loop-invariant value.
     last: HashMap<Value, Value>,
     /// Gradients in the bodies of loops that are still open.
     of_one_iteration: Vec<earlier::OfOneIteration>,
 }
 
-/// What a gradient rule sees of its node.
+/// The node for which a gradient rule is evaluated.
 pub struct GradNode<'a> {
     sweep: &'a Sweep,
     level: usize,
@@ -79,61 +91,69 @@ pub struct GradNode<'a> {
 }
 
 impl GradNode<'_> {
-    /// The gradient of the result.
+    /// Returns the cotangent of the result.
     pub fn dy(&self) -> Any {
         self.dy
     }
 
-    /// Operand `i`, for use in the gradient. If the node is in a loop, this makes the loop save it: ask for what is needed.
+    /// Returns operand `i`, for use in the gradient.
+    ///
+    /// If the node is in a loop, this makes the loop save the operand, so request only what is
+    /// needed.
     pub fn x(&self, i: usize) -> Any {
         self.sweep.map(self.level, self.data.operands[i])
     }
 
-    /// A tensor of the shape of operand `i`, whose elements do not matter: a loop saves no more than its extents.
+    /// Returns a tensor of the shape of operand `i`, whose elements must not be used. A loop saves
+    /// at most its extents.
     pub fn like(&self, i: usize) -> Any {
         self.sweep.map_like(self.level, self.data.operands[i])
     }
 
-    /// The result, for use in the gradient; saved like an operand.
+    /// Returns the result, for use in the gradient. It is saved like an operand.
     pub fn y(&self) -> Any {
         self.sweep.map(self.level, self.data.results[0])
     }
 
-    /// The type of operand `i`.
+    /// Returns the type of operand `i`.
     pub fn ty(&self, i: usize) -> &TensorType {
         &self.types[i]
     }
 
-    /// The type of the result.
+    /// Returns the type of the result.
     pub fn result_ty(&self) -> &TensorType {
         &self.result_type
     }
 
-    /// Number of operands.
+    /// Returns the number of operands.
     pub fn n_operands(&self) -> usize {
         self.data.operands.len()
     }
 
-    /// The static arguments of the operation.
+    /// Returns the static arguments of the operation.
     pub fn attrs(&self) -> &Attrs {
         self.attrs
     }
 
-    /// Whether the gradient of operand `i` is asked for. A rule may give `None` if not.
+    /// Whether the cotangent of operand `i` is needed. A rule may return `None` for it otherwise.
     pub fn needs(&self, i: usize) -> bool {
         self.sweep.active.contains(&self.data.operands[i])
     }
 }
 
-/// The gradients of a scalar with respect to tensors.
+/// Returns the gradients of a scalar with respect to tensors.
 ///
-/// `wrt` is a tensor, or a tuple, array or vector of tensors; the result has the same structure and the same shapes. The gradient
-/// with respect to a tensor on which `loss` does not depend is zero.
+/// `wrt` is a tensor, or a tuple, array or vector of tensors. The result has the same structure and
+/// the same shapes. The gradient with respect to a tensor on which `loss` does not depend is zero.
 ///
 /// # Errors
-/// End the trace: `loss` is not a scalar; an operation on the way has no rule; the way leads through the loop variables of a
-/// loop whose body is being traced, or is inside of the branch or loop that gives both `loss` and `wrt`; it needs zeros of
-/// extents that only the data decides.
+/// Aborts the trace if
+///
+/// - `loss` is not a scalar;
+/// - an operation on the path from the loss to `wrt` has no gradient rule;
+/// - the path goes through the loop variables of a loop whose body is being traced;
+/// - the path is inside a branch or loop that computes both `loss` and `wrt`;
+/// - zeros are needed whose extents are known only at run time.
 ///
 /// ```
 /// use anabranch_dsl::prelude::*;
@@ -154,7 +174,9 @@ pub fn gradients<T: Float, W: Wrt>(loss: Tensor<T>, wrt: W) -> W {
     wrt.rebuild(&mut grads.into_iter())
 }
 
-/// The gradients of a scalar with respect to variables: to the latest value of each on which it depends.
+/// Returns the gradients of a scalar with respect to variables.
+///
+/// Each is taken with respect to the latest value of the variable on which the loss depends.
 #[track_caller]
 pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
     let loc = Loc::caller();
@@ -191,17 +213,18 @@ fn values_it_depends_on(loss: Any, vars: &[AnyVar]) -> Vec<Any> {
     latest.iter().zip(&versions).map(|(&now, versions)| used(versions).unwrap_or(now)).collect()
 }
 
-/// Sums of products: for every tensor of `wrt` the gradient of `sum(dy * y)` over all pairs, without asking that `y` be scalar.
+/// Returns vector-Jacobian products: the gradient of the sum of `sum(dy * y)` over all pairs, for
+/// every tensor of `wrt`. `y` need not be scalar.
 #[track_caller]
 pub fn vjp(outputs: &[(Any, Any)], wrt: &[Any]) -> Vec<Any> {
     differentiate(outputs, wrt, Loc::caller())
 }
 
-/// What gradients can be taken with respect to.
+/// Values with respect to which gradients can be taken.
 pub trait Wrt {
     /// Appends all tensors.
     fn tensors(&self, to: &mut Vec<Any>);
-    /// The same structure with other tensors.
+    /// Returns the same structure with other tensors.
     fn rebuild(&self, from: &mut dyn Iterator<Item = Any>) -> Self;
 }
 
@@ -267,7 +290,7 @@ fn scalar_gradients(loss: Any, wrt: &[Any], loc: Loc) -> Vec<Any> {
     differentiate(&[(loss, one)], wrt, loc)
 }
 
-/// All values of the open regions on which `of` depends.
+/// Returns all values of the open regions on which `of` depends.
 fn dependencies(of: Any) -> HashSet<Value> {
     trace::with(|t| {
         let mut seen = HashSet::new();
@@ -291,15 +314,15 @@ type Cotangents = HashMap<Value, Any>;
 /// A forward region and the backward region that is being traced for it.
 struct Level {
     fwd: Region,
-    /// Depth of the backward region.
+    /// The depth of the backward region.
     depth: usize,
-    /// Forward values as the backward region sees them.
+    /// Forward values as seen by the backward region.
     map: HashMap<Value, Any>,
-    /// The stacks that pass through here, in the order in which they came.
+    /// The stacks carried through the backward region, in order of their addition.
     threads: Vec<Thread>,
-    /// Which of them is the one of a saved value.
+    /// The index of the stack of each saved value.
     thread_of: HashMap<Value, usize>,
-    /// The backward loop, if it is one.
+    /// The trace of the backward loop, if this is one.
     bwd: Option<WhileTrace>,
 }
 
@@ -314,28 +337,28 @@ impl Level {
     }
 }
 
-/// A stack of saved values on its way through a backward region.
+/// A stack of saved values carried through a backward region.
 #[derive(Clone, Copy)]
 struct Thread {
     /// The forward value that was saved.
     saved: Value,
-    /// The stack outside of the backward construct.
+    /// The stack outside the backward construct.
     outer: Any,
-    /// The stack now.
+    /// The current state of the stack.
     current: Any,
 }
 
 /// The state of one gradient.
 struct Sweep {
-    /// Values that depend on what the gradient is taken with respect to, and have gradients.
+    /// The values that depend differentiably on `wrt`.
     active: HashSet<Value>,
     levels: RefCell<Vec<Level>>,
-    /// Through which node a cotangent came first.
+    /// The node through which the first cotangent of each value came.
     came_from: RefCell<HashMap<Value, Node>>,
     wrt: HashSet<Value>,
-    /// The scope that the gradient is asked for in: that of nodes whose forward nodes have none.
+    /// The device scope of the gradient call, used if a forward node has no constraint.
     on: Option<On>,
-    /// For each region that was asked about: its values that are the same in all iterations of the loop around it.
+    /// The loop-invariant values of each region queried so far.
     invariant: RefCell<HashMap<Region, HashSet<Value>>>,
 }
 
@@ -353,7 +376,7 @@ impl Sweep {
 }
 
 fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
-    // What the present region sees.
+    // Resolves a value in the current region.
     let see = |a: Any| {
         trace::try_with(|t| {
             let v = t.resolve_for_gradient(a, loc)?;
@@ -377,7 +400,7 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
     for (y, dy) in seeds {
         sweep.add(&mut cot, y, dy, None);
     }
-    // The open regions, innermost first; their parameters hand the cotangents outwards.
+    // Visits the open regions, innermost first. Cotangents of their parameters propagate outwards.
     for depth in (0..=here).rev() {
         let region = trace::with(|t| t.region_of_depth(depth));
         sweep.region(0, region, &mut cot);
@@ -390,7 +413,7 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
     gradients.zip(&wrt_values).map(|(g, &v)| g.unwrap_or_else(|| zeros(v))).collect()
 }
 
-/// Zeros of the type of a value that can be seen here.
+/// Returns zeros of the type of a value that is visible here.
 fn zeros_like(like: Any) -> Any {
     match like.ty() {
         Type::Tensor(ty) => {

@@ -1,11 +1,12 @@
-//! Forward values in backward regions: read from outside, made again, or saved on a stack that the forward constructs carry.
+//! Access to forward values in backward regions: read from outside, recomputed, exported or saved
+//! on a stack.
 
 use super::*;
 use crate::ir::Origin;
 use crate::ops::{Effects, prim};
 
 impl Sweep {
-    /// A value of the forward region of `level`, as its backward region sees it.
+    /// Returns a value of the forward region of `level` as seen by its backward region.
     pub(super) fn map(&self, level: usize, v: Value) -> Any {
         if level == 0 {
             return trace::with(|t| t.any(v));
@@ -49,8 +50,10 @@ impl Sweep {
         mapped
     }
 
-    /// A tensor of the shape of a value of the forward region of `level`, as its backward region sees it. Where the value would have to
-    /// be saved, zeros stand for it, of which at most the extents are saved.
+    /// Returns a tensor of the shape of a forward value, as seen by the backward region of `level`.
+    ///
+    /// If the value would have to be saved, it is replaced by zeros, and at most its extents are
+    /// saved.
     pub(super) fn map_like(&self, level: usize, v: Value) -> Any {
         if level == 0 || !matches!(self.origin(v), Source::Saved) {
             return self.map(level, v);
@@ -65,7 +68,7 @@ impl Sweep {
         trace::at_depth(depth, || trace::constant(HostTensor::zeros(ty.dtype, vec![])).broadcast_to(ty.shape))
     }
 
-    /// How a backward region gets at a value of its forward region.
+    /// Returns how a backward region obtains a value of its forward region.
     pub(super) fn origin(&self, v: Value) -> Source {
         graph(|g| match g.value(v).def {
             ValueDef::Param(region, i) => {
@@ -91,8 +94,8 @@ impl Sweep {
         })
     }
 
-    /// The constructs around a value that is the same in all iterations of the loop around it, innermost first, up to that loop; and
-    /// on to the next one, if it is the same in the iterations of that one as well.
+    /// Returns the path of constructs, innermost first, from a loop-invariant value to the
+    /// outermost loop in which it is invariant.
     fn path_out(&self, v: Value) -> Vec<(Node, Region)> {
         graph(|g| {
             let mut path = Vec::new();
@@ -117,7 +120,8 @@ impl Sweep {
         })
     }
 
-    /// Whether values of a region are the same in all iterations of the loop around it. If there is no loop, none is.
+    /// Whether values of a region are invariant in the innermost enclosing loop. Without a loop,
+    /// none is.
     fn are_invariant(&self, g: &crate::Graph, region: Region, values: &[Value]) -> Vec<bool> {
         if !self.invariant.borrow().contains_key(&region) {
             let found = self.find_invariant(g, region);
@@ -153,7 +157,7 @@ impl Sweep {
         values
     }
 
-    /// The stack of a saved value as the backward region of `level` sees it.
+    /// Returns the stack of a saved value as seen by the backward region of `level`.
     fn thread(&self, level: usize, saved: Value) -> Any {
         if level == 0 {
             return trace::try_with(|t| t.save(saved));
@@ -175,17 +179,17 @@ impl Sweep {
 }
 
 pub(super) enum Source {
-    /// It is a capture of this value.
+    /// The value is a capture of this value.
     Outside(Value),
-    /// The same node gives it again.
+    /// This node recomputes the value.
     Again(Box<NodeData>),
-    /// It is the same in all iterations of the loop around: the last one hands it out.
+    /// The value is loop-invariant: the loop exports it.
     Last,
-    /// It has to be saved.
+    /// The value has to be saved.
     Saved,
 }
 
-/// The operands of a region's owner from which values of the region follow.
+/// Returns the operands of a region's owner on which values of the region depend.
 fn operands_needed(g: &crate::Graph, region: Region, values: Vec<Value>) -> Vec<Value> {
     let owner = g.node(g.region(region).owner.expect("a region inside has an owner"));
     let first = usize::from(owner.op == Op::Cond);
@@ -201,13 +205,16 @@ fn operands_needed(g: &crate::Graph, region: Region, values: Vec<Value>) -> Vec<
     operands
 }
 
-/// Operations that only look at their operand in another way: made again rather than saved, so that what is saved is small.
+/// Whether an operation only views its operand. Views are recomputed rather than saved, which saves
+/// the smaller operand.
 fn is_view(op: &Op) -> bool {
     matches!(op, Op::Prim(def, _) if matches!(*def, prim::BROADCAST_TO | prim::BROADCAST_LIKE | prim::RESHAPE | prim::PERMUTE))
 }
 
-/// Whether a value of a region is computed from constants and captures alone by a few cheap operations. One that may fail did not
-/// when the forward region ran, and the backward region runs as often.
+/// Whether a few cheap operations compute a value from constants and captures alone.
+///
+/// An operation that may fail did not fail in the forward region, and the backward region runs the
+/// same number of times.
 fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
     let Some(node) = graph.producer(v) else {
         let ValueDef::Param(region, i) = graph.value(v).def else { unreachable!("no producer: a parameter") };
@@ -231,7 +238,8 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
     }
 }
 
-/// The error of a backward region that needs zeros for what another loop saved, whose extents only the data decides.
+/// Returns the error for zeros of a stack that another loop saved, if their extents are known only
+/// at run time.
 pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
     Diagnostic::new(
         "gradients: the gradient of a gradient that was taken in a loop needs known extents of what another loop saved for it",
@@ -241,8 +249,10 @@ pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
 }
 
 impl trace::Tracer {
-    /// The result of an operation without attributes on a value, made where the value is made: later a list may have been changed
-    /// in place, and a tensor be gone.
+    /// Returns the result of an operation without attributes on a value, inserted right after its
+    /// definition.
+    ///
+    /// Later, a list may have been updated in place, and a tensor may have been freed.
     pub(super) fn query(&mut self, of: Value, op: Op) -> Value {
         let key = (of, op.name());
         if let Some(&v) = self.autodiff.queries.get(&key) {
@@ -262,7 +272,8 @@ impl trace::Tracer {
         v
     }
 
-    /// The number of trips of a `while`, as a value of the region it is in. The first call gives the loop a counter.
+    /// Returns the trip count of a `while`, as a value of the region that contains it. The first
+    /// call adds a counter.
     pub(super) fn count_trips(&mut self, node: Node) -> Value {
         if let Some(&v) = self.autodiff.trips.get(&node) {
             return v;
@@ -289,9 +300,11 @@ impl trace::Tracer {
         result
     }
 
-    /// The result which is `v`, of the loop at the end of a path of constructs around it, and how many constructs are between the two.
-    /// The value is the same in all iterations; what the result is after none of them, nobody reads. It is threaded through the
-    /// path from outside, so it stays through an iteration that does not reach `v`.
+    /// Exports a loop-invariant value through a path of constructs. Returns the result of the
+    /// outermost one, and the number of constructs in between.
+    ///
+    /// The value is threaded through the path from outside, so it persists through iterations that
+    /// do not reach its definition. Nothing reads the result after zero iterations.
     fn hand_out(&mut self, v: Value, mut path: Vec<(Node, Region)>) -> (Value, usize) {
         if let Some(&last) = self.autodiff.last.get(&v) {
             let to = self.graph.region_of(last);
@@ -308,7 +321,7 @@ impl trace::Tracer {
         (last, n)
     }
 
-    /// A tensor of zeros before a node; extents that are not known are 0.
+    /// Inserts a tensor of zeros before a node. Unknown extents become 0.
     fn empty(&mut self, region: Region, ty: crate::TensorType, before: Node, origin: Origin) -> Value {
         let scalar = HostTensor::zeros(ty.dtype, vec![]);
         let node = self.graph.make_node(region, Op::Constant(scalar), vec![], [Type::tensor(ty.dtype, ())], origin);
@@ -325,8 +338,11 @@ impl trace::Tracer {
         self.graph.node(node).results[0]
     }
 
-    /// Threads a value through constructs, outermost first, each with the region that leads inwards; `innermost` makes what
-    /// the last region yields of its parameter. Gives the result of the first construct.
+    /// Threads a value through constructs, outermost first, each with its region that leads
+    /// inwards.
+    ///
+    /// `innermost` computes the yield of the last region from its parameter. Returns the result of
+    /// the first construct.
     fn thread_through(
         &mut self,
         path: &[(Node, Region)],
@@ -352,7 +368,8 @@ impl trace::Tracer {
         results[0]
     }
 
-    /// The error of a list that a checkpoint in a loop starts from, and whose elements cannot be saved as one tensor.
+    /// Returns the error for a list that a checkpoint in a loop reads, and that cannot be saved as
+    /// one tensor.
     pub(super) fn list_is_not_saved(&self, list: Value) -> Diagnostic {
         let data = self.graph.value(list);
         let name = data.name.map_or_else(|| "a list".to_owned(), |name| format!("the list `{name}`"));
@@ -365,10 +382,12 @@ impl trace::Tracer {
         .help("give the list elements of known extents, or leave out `checkpoint_loop` and `checkpoint`")
     }
 
-    /// The stack on which the executions of a region inside push `v`, as a handle in the open region around. The first call gives
-    /// every construct between the two a stack.
+    /// Returns the stack to which the executions of an inner region push `v`, as a handle in the
+    /// open region.
+    ///
+    /// The first call adds the stack to every construct in between.
     fn save(&mut self, v: Value) -> Result<Any, Diagnostic> {
-        // The constructs between, innermost first, each with the region that leads to `v`.
+        // The constructs in between, innermost first, each with its region that leads to `v`.
         let mut path: Vec<(Node, Region)> = Vec::new();
         let mut region = self.graph.region_of(v);
         while let Some(owner) = self.graph.region(region).owner {
@@ -376,7 +395,7 @@ impl trace::Tracer {
             region = self.graph.node(owner).region;
         }
         let base = region;
-        // An owner is set when its construct closes, so the climb ends at an open region.
+        // An owner is set when its construct closes, so the search ends at an open region.
         if let Some(&stack) = self.autodiff.stacks.get(&(v, base)) {
             return Ok(self.any(stack));
         }
@@ -402,8 +421,10 @@ impl trace::Tracer {
 }
 
 impl crate::Graph {
-    /// Gives a `cond` one more result, which is the new capture `init` but for what the branch `region` makes of it: its parameter
-    /// there, and the result. The branch has yet to yield it.
+    /// Adds a result to a `cond`: the new capture `init`, updated by the branch `region`. Returns
+    /// its parameter in that branch, and the result.
+    ///
+    /// The caller makes the branch yield the updated value.
     fn add_cond_result(&mut self, node: Node, init: Value, region: Region) -> (Value, Value) {
         self.node_mut(node).operands.push(init);
         let ty = self.ty(init).clone();

@@ -1,14 +1,15 @@
-//! Gradients with respect to one result of a construct, where the loss comes from another one.
+//! Gradients of one result of a construct with respect to another one.
 //!
-//! The way from one to the other is inside of the construct, and a result is only what came out of it: going backwards from
-//! there would give zero where the same program without the construct gives the derivative. So that is an error.
+//! The dependence between the two is inside the construct, but a result is only the value outside
+//! it. A backward pass that starts outside would yield zero, whereas the same program without the
+//! construct yields the derivative. So this is an error.
 
 use super::activity::{activate, active_in};
 use crate::ir::{CallKind, Node, Op, Value, ValueDef};
 use crate::trace::Tracer;
 use crate::{Diagnostic, Loc};
 
-/// Refuses a gradient whose loss depends on a value of `wrt` inside of the construct that gives it.
+/// Rejects a gradient whose loss depends on a value of `wrt` inside the construct that computes it.
 pub(super) fn check(t: &Tracer, losses: &[Value], wrt: &[Value], loc: Loc) -> Result<(), Diagnostic> {
     for &v in wrt {
         let ValueDef::Result(node, i) = t.graph.value(v).def else { continue };
@@ -36,7 +37,7 @@ pub(super) fn check(t: &Tracer, losses: &[Value], wrt: &[Value], loc: Loc) -> Re
     Ok(())
 }
 
-/// The other results of a construct that are computed from one of its results.
+/// Returns the other results of a construct that depend on one of its results.
 fn computed_from(t: &Tracer, node: Node, result: usize) -> Vec<Value> {
     let data = t.graph.node(node);
     let regions = match &data.op {
@@ -49,7 +50,7 @@ fn computed_from(t: &Tracer, node: Node, result: usize) -> Vec<Value> {
     for &region in regions {
         let yields = &t.graph.region(region).yields;
         let own = yields[result];
-        // What only passes through is no value of the construct.
+        // A value that only passes through is not computed by the construct.
         let passes = matches!(t.graph.value(own).def, ValueDef::Param(..));
         let mut active = [own].into_iter().collect();
         activate(&t.graph, region, &mut active);

@@ -1,4 +1,4 @@
-//! Going backwards through forward regions, node by node.
+//! The backward pass over forward regions, node by node.
 
 use super::saved::Source;
 use super::*;
@@ -24,7 +24,7 @@ impl Sweep {
         cot.insert(v, sum);
     }
 
-    /// Goes backwards through the nodes of a forward region.
+    /// Runs the backward pass over the nodes of a forward region.
     pub(super) fn region(&self, level: usize, region: Region, cot: &mut Cotangents) {
         let nodes = graph(|g| g.region(region).nodes.clone());
         for node in nodes.into_iter().rev() {
@@ -102,7 +102,7 @@ impl Sweep {
         }
     }
 
-    /// Zeros of the type of a forward value, which is only asked for if its extents are not known.
+    /// Returns zeros of the type of a forward value, which is used only if its extents are unknown.
     pub(super) fn zeros_of_type(&self, level: usize, v: Value) -> Any {
         let ty = graph(|g| g.ty(v).clone());
         match &ty {
@@ -115,10 +115,12 @@ impl Sweep {
         }
     }
 
-    /// The cotangent of a stack that a construct of a backward region leaves behind, where nothing reads it.
+    /// Returns the cotangent of a stack result that received none.
     ///
-    /// If the extents of its elements are not known, zeros have to be as many as these. Such a construct pops all that was pushed since the stack was new, or it would hand the stack on and so give it a
-    /// cotangent. So inside of another construct, where the stack itself cannot be had again, there is nothing left on it.
+    /// If the extents of its elements are unknown, the zeros need the depth of the stack. A
+    /// backward construct pops everything pushed since the stack was created; otherwise it would
+    /// pass the stack on, which would give it a cotangent. So inside another construct, where the
+    /// stack itself is not available, the stack is empty.
     fn zeros_left(&self, level: usize, v: Value) -> Any {
         match graph(|g| g.ty(v).clone()) {
             Type::Stack(element) if level > 0 && !element.shape.is_definite() => {
@@ -128,8 +130,10 @@ impl Sweep {
         }
     }
 
-    /// Zeros for a stack. If the extents of its elements are not known, its own elements tell: it has to come from outside of all
-    /// forward regions, as a stack is not saved.
+    /// Returns zeros for a stack.
+    ///
+    /// If the extents of its elements are unknown, they come from the stack itself. It then has to
+    /// come from outside all forward regions, since a stack is not saved.
     fn zeros_of_stack(&self, level: usize, v: Value, element: crate::TensorType) -> Any {
         if element.shape.is_definite() {
             return stack_op(StackOp::Zeros(element), &[])[0];
@@ -166,7 +170,7 @@ impl Sweep {
             parts[arm] = region.params.iter().map(|p| arm_cot.get(p).copied()).collect();
             threads[arm] = self.pop_level().threads;
         }
-        // What a list was handed in with and came out with from both branches is not a part of it.
+        // A list cotangent that both branches leave unchanged needs no result.
         let wanted: Vec<usize> =
             (0..captures.len()).filter(|&i| parts[0][i] != lists[i] || parts[1][i] != lists[i]).collect();
         let mut sides = [Vec::new(), Vec::new()];
@@ -191,12 +195,14 @@ impl Sweep {
         let body_region = data.regions[1];
         let seeds: Vec<usize> = (0..n).filter(|&i| cot.contains_key(&data.results[i])).collect();
         let reached = graph(|g| self.reached_params(g, data, seeds));
-        // Positions of captures are those of now: counting the trips adds a loop variable before them.
+        // Take the current positions of captures: counting the iterations inserts a loop variable
+        // before them.
         let body = graph(|g| g.region(body_region).clone());
         let trips = trace::with(|t| t.count_trips(node));
         let trips = self.map(level, trips);
 
-        // The loop variables of the backward loop: trips left, then the cotangents of what is reached.
+        // The loop variables of the backward loop: the iterations left, then the cotangents of the
+        // reached values.
         let mut lists = vec![None; n];
         lists.extend(self.captured_lists(&data.operands[n..]));
         let initial = |&i: &usize| {
@@ -240,7 +246,7 @@ impl Sweep {
             } else {
                 match part {
                     None => d,
-                    // What it had before is in it.
+                    // The previous cotangent is included already.
                     Some(part) if is_list(d) => part,
                     Some(part) if matches!(d.ty(), Type::Stack(_)) => stack_op(StackOp::Add, &[d, part])[0],
                     Some(part) => d.add(part),
@@ -265,7 +271,8 @@ impl Sweep {
         self.levels.borrow_mut().pop().expect("levels are pushed and popped in pairs")
     }
 
-    /// What a closed backward construct left on the stacks is what its surroundings go on with.
+    /// Updates the current stacks of an enclosing level to the results of a closed backward
+    /// construct.
     fn hand_back(&self, level: usize, results: impl Iterator<Item = (Value, Any)>) {
         let mut levels = self.levels.borrow_mut();
         for (saved, stack) in results {
@@ -275,7 +282,7 @@ impl Sweep {
         }
     }
 
-    /// Hands the cotangents of the parameters of an open construct to what they stand for.
+    /// Propagates the cotangents of the parameters of an open construct to the outer values.
     pub(super) fn leave_open(&self, depth: usize, cot: &mut Cotangents, loc: Loc) {
         let params = trace::with(|t| t.open_params(depth));
         for (param, outer) in params {
@@ -290,7 +297,8 @@ impl Sweep {
     }
 }
 
-/// A cotangent whose type says no more of extents than that of its loop variable, which may change in the loop.
+/// Makes extents of a cotangent unknown if those of its loop variable are, since they may change in
+/// the loop.
 fn as_general(d: Any, ty: &Type) -> Any {
     let (Type::Tensor(own), Type::Tensor(ty)) = (d.ty(), ty) else { return d };
     let pairs = own.shape.dims().iter().zip(ty.shape.dims()).enumerate();
