@@ -1,6 +1,8 @@
-//! The cases of `tests/ops/`: what every operation does, for the tests of every engine.
+//! The cases of `tests/ops/`: the expected behavior of every operation, for the tests of every
+//! engine.
 //!
-//! There is one file for each operation, with its name. A case is one node of the operation on inputs:
+//! There is one file per operation, with its name. A case is a single node of the operation on
+//! inputs:
 //!
 //! ```toml
 //! [[case]]
@@ -12,8 +14,9 @@
 //! grad = true                          # gradients agree with finite differences here
 //! ```
 //!
-//! An engine is a function from a graph and its inputs to outputs: [`check`] runs all cases through it. A file with an unknown key,
-//! a case without an outcome, and a folder without files are errors, so that nothing passes because it was not read.
+//! An engine is a function from a graph and its inputs to outputs. [`check`] runs all cases through
+//! it. A file with an unknown key, a case without an outcome, and a folder without files are
+//! errors, so that no case is skipped silently.
 
 use crate::equality::same_number;
 use crate::ir::{Attr, AttrKind, Attrs};
@@ -24,29 +27,29 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// One node on given inputs, and what comes of it.
+/// A case: a single node on given inputs, and its expected outcome.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The operation.
     pub op: Prim,
-    /// What the case shows, with the element type if there are several.
+    /// The property that the case shows, with the element type if there are several.
     pub name: String,
     /// The operands.
     pub inputs: Vec<HostTensor>,
     /// The static arguments.
     pub attrs: Attrs,
-    /// What comes of it.
+    /// The expected outcome.
     pub outcome: Outcome,
-    /// Whether its gradients are checked against finite differences.
+    /// Whether gradients are checked against finite differences.
     pub grad: bool,
 }
 
-/// What comes of a case.
+/// The expected outcome of a case.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// This result, as exactly as the operation promises.
+    /// This result, within the exactness of the operation.
     Output(HostTensor),
-    /// An error whose message contains this, while tracing or while running.
+    /// An error whose message contains this text, during tracing or at run time.
     Error(String),
 }
 
@@ -73,7 +76,10 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/ops")
 }
 
-/// All cases, in the order of the operations; panics with the file if one cannot be read.
+/// Returns all cases, in the order of the operations.
+///
+/// # Panics
+/// If a file cannot be read. The message names the file.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for op in ops::all() {
@@ -86,7 +92,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The cases of one file.
+/// Parses the cases of one file.
 pub fn parse(op: Prim, text: &str) -> Result<Vec<Case>, String> {
     let file: toml::Table = text.parse().map_err(|e| format!("{e}"))?;
     if let Some(key) = file.keys().find(|k| *k != "case") {
@@ -169,7 +175,7 @@ fn read_attrs(op: Prim, table: &toml::Table, t: Option<DType>) -> Result<Attrs, 
     Ok(attrs)
 }
 
-/// A tensor from its type and elements: `f32[2, 2] 1 2 3 4`, `T[] nan`.
+/// Parses a tensor from its type and elements: `f32[2, 2] 1 2 3 4`, `T[] nan`.
 pub fn tensor(text: &str, t: Option<DType>) -> Result<HostTensor, String> {
     fn elements<E: crate::Element + std::str::FromStr>(text: &str) -> Result<Buffer, String> {
         let element = |w: &str| w.parse().map_err(|_| format!("`{w}` is not of type {}", E::DTYPE));
@@ -196,18 +202,18 @@ pub fn tensor(text: &str, t: Option<DType>) -> Result<HostTensor, String> {
 }
 
 impl Case {
-    /// The graph of one node, with the inputs as parameters.
+    /// Returns the graph of one node, with the inputs as parameters.
     pub fn graph(&self) -> Result<Graph> {
         let types: Vec<TensorType> = self.inputs.iter().map(HostTensor::ty).collect();
         Ok(trace::trace(self.op.name, || vec![self.emit(&parameters(&types))])?.graph)
     }
 
-    /// Appends the node to the graph that is being traced.
+    /// Appends the node to the graph being traced.
     pub fn emit(&self, operands: &[Any]) -> Any {
         trace::emit(self.op, operands, self.attrs.clone())
     }
 
-    /// The case with all floats, also those in attributes, as `f64`.
+    /// Returns the case with all floats converted to `f64`, including attributes.
     #[must_use]
     pub fn in_f64(&self) -> Case {
         let wide = |t: &HostTensor| match t.buffer() {
@@ -223,7 +229,7 @@ impl Case {
         case
     }
 
-    /// What is wrong with the result of an engine, if something is.
+    /// Returns a description of the error in an engine's result, or `None` if it is correct.
     pub fn verdict(&self, result: &Result<Vec<HostTensor>>) -> Option<String> {
         match (&self.outcome, result) {
             (Outcome::Output(expected), Ok(given)) => match &given[..] {
@@ -238,12 +244,15 @@ impl Case {
     }
 }
 
-/// One graph input for each type.
+/// Returns a graph input for each type.
 pub fn parameters(types: &[TensorType]) -> Vec<Any> {
     types.iter().map(|t| trace::input(t.clone(), None)).collect()
 }
 
-/// Runs all cases through an engine; panics with all that are wrong.
+/// Runs all cases through an engine.
+///
+/// # Panics
+/// If any case fails. The message lists all failures.
 #[track_caller]
 pub fn check(engine: impl Fn(&Graph, &[HostTensor]) -> Result<Vec<HostTensor>>) {
     let mut wrong = String::new();
@@ -280,7 +289,7 @@ fn floats(t: &HostTensor) -> Box<dyn Iterator<Item = f64> + '_> {
     }
 }
 
-/// How far from `expected` a result may be.
+/// Returns the tolerated difference of a result from `expected`.
 fn tolerance(case: &Case, result: &HostTensor, expected: f64) -> f64 {
     let (epsilon, tiny) = match result.dtype() {
         DType::F32 => (f64::from(f32::EPSILON), f64::from(f32::MIN_POSITIVE)),

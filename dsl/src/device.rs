@@ -1,12 +1,16 @@
-//! Names of devices, and what a program may say of where something runs.
+//! Names of devices, and device constraints of programs.
 //!
-//! A device has a name such as `/peer:a/gpu:0`: the process it belongs to, its kind, and its number among those of that kind. A
-//! [`DeviceName`] says all three; a [`DevicePattern`] leaves some open, and stands for every device that agrees with the rest. In a
-//! graph a node may carry a pattern with the place in the source where it was asked for: [`On`]. This module knows names only: which
-//! devices there are, and which of them a node gets, is decided by whoever runs the graph.
+//! A device has a name such as `/peer:a/gpu:0`: its process, its kind, and its number among the
+//! devices of that kind. A [`DeviceName`] specifies all three. A [`DevicePattern`] leaves some of
+//! them open and matches every device that agrees with the rest. A node of a graph may have a
+//! pattern along with the source location that requested it: [`On`]. This module handles names
+//! only. The engine that runs the graph decides which devices exist and which of them a node gets.
 //!
-//! Invariants: names are small and `Copy` (the names of peers are kept once per process, as are the constraints of nodes), and what
-//! is displayed parses to the same again.
+//! Invariants:
+//!
+//! - Names are small and `Copy`. Peer names and constraints are interned for the lifetime of the
+//!   process.
+//! - The displayed text of a name or pattern parses to the same value.
 
 use crate::ir::intern;
 use crate::{Diagnostic, Loc, Result, trace};
@@ -17,15 +21,15 @@ use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// The peer of a device if its name does not say another one: the process that runs the program.
+/// The default peer of a device name: the process that runs the program.
 pub const LOCAL: &str = "local";
 
-/// What a device is.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceKind {
-    /// Cores of a processor.
+    /// A CPU.
     Cpu,
-    /// A graphics processor.
+    /// A GPU.
     Gpu,
 }
 
@@ -33,7 +37,7 @@ impl DeviceKind {
     /// All kinds.
     pub const ALL: [DeviceKind; 2] = [DeviceKind::Cpu, DeviceKind::Gpu];
 
-    /// The name in names of devices.
+    /// Returns the name of the kind, as used in device names.
     pub fn name(self) -> &'static str {
         match self {
             DeviceKind::Cpu => "cpu",
@@ -50,8 +54,8 @@ impl fmt::Display for DeviceKind {
 
 /// The name of one device: `/gpu:0`, `/peer:a/cpu:1`.
 ///
-/// The peer [`LOCAL`] is left out when the name is displayed, and is meant where none is written: a program of one process never
-/// sees it.
+/// The peer [`LOCAL`] is omitted when a name is displayed, and is the default when it is parsed. A
+/// program of one process never sees it.
 ///
 /// ```
 /// use anabranch_dsl::device::DeviceName;
@@ -70,15 +74,15 @@ pub struct DeviceName {
 }
 
 impl DeviceName {
-    /// A device of this process.
+    /// Returns the name of a device of this process.
     pub fn local(kind: DeviceKind, index: u32) -> DeviceName {
         DeviceName { peer: LOCAL, kind, index }
     }
 
-    /// The device of this kind and number of another peer.
+    /// Returns the name of the device of this kind and number on another peer.
     ///
     /// # Errors
-    /// If the name of the peer is not made of letters, digits, `_`, `-` and `.`.
+    /// If the peer name contains anything but letters, digits, `_`, `-` and `.`.
     pub fn of_peer(self, peer: &str) -> Result<DeviceName> {
         if !is_peer_name(peer) {
             let message = format!("{peer:?} is not the name of a peer");
@@ -87,17 +91,17 @@ impl DeviceName {
         Ok(DeviceName { peer: intern(peer), ..self })
     }
 
-    /// The process it belongs to.
+    /// Returns the process that owns the device.
     pub fn peer(&self) -> &'static str {
         self.peer
     }
 
-    /// What it is.
+    /// Returns the kind of the device.
     pub fn kind(&self) -> DeviceKind {
         self.kind
     }
 
-    /// Its number among the devices of its kind of its peer.
+    /// Returns the number of the device among those of its kind on its peer.
     pub fn index(&self) -> u32 {
         self.index
     }
@@ -130,13 +134,14 @@ impl FromStr for DeviceName {
     }
 }
 
-/// A name of devices in which peer, kind and number may each be open: `/gpu:0`, `/cpu:*`, `/gpu`, `/peer:a`.
+/// A pattern of device names in which peer, kind and number may each be open: `/gpu:0`, `/cpu:*`,
+/// `/gpu`, `/peer:a`.
 ///
 /// ```text
 /// pattern = ("/peer:" (name | "*"))? ("/" ("cpu" | "gpu" | "*") (":" (number | "*"))?)?     ; one of the two at least
 /// ```
 ///
-/// What is left out is open, as is `*`.
+/// An omitted field matches anything, as does `*`.
 ///
 /// ```
 /// use anabranch_dsl::device::{DeviceName, DevicePattern};
@@ -156,37 +161,37 @@ pub struct DevicePattern {
 }
 
 impl DevicePattern {
-    /// Stands for every device.
+    /// The pattern that matches every device.
     pub const ANY: DevicePattern = DevicePattern { peer: None, kind: None, index: None };
 
-    /// The process, if it is not open.
+    /// Returns the process, unless it is open.
     pub fn peer(&self) -> Option<&'static str> {
         self.peer
     }
 
-    /// The kind, if it is not open.
+    /// Returns the kind, unless it is open.
     pub fn kind(&self) -> Option<DeviceKind> {
         self.kind
     }
 
-    /// The number, if it is not open.
+    /// Returns the number, unless it is open.
     pub fn index(&self) -> Option<u32> {
         self.index
     }
 
-    /// Whether nothing is open: it stands for one device.
+    /// Returns whether no field is open, so that the pattern matches a single device.
     pub fn is_full(&self) -> bool {
         self.peer.is_some() && self.kind.is_some() && self.index.is_some()
     }
 
-    /// Whether it stands for a device.
+    /// Returns whether the pattern matches a device.
     pub fn matches(&self, device: &DeviceName) -> bool {
         self.peer.is_none_or(|p| p == device.peer)
             && self.kind.is_none_or(|k| k == device.kind)
             && self.index.is_none_or(|i| i == device.index)
     }
 
-    /// Stands for the devices that both stand for; none if they contradict each other.
+    /// Returns the pattern of the devices that both match, or `None` if they contradict each other.
     pub fn merge(&self, other: &DevicePattern) -> Option<DevicePattern> {
         fn agreed<T: Copy + PartialEq>(a: Option<T>, b: Option<T>) -> Option<Option<T>> {
             match (a, b) {
@@ -201,8 +206,10 @@ impl DevicePattern {
         })
     }
 
-    /// What this says, and where it says nothing what `outer` says: the meaning of a scope in another one. A number counts devices of
-    /// one kind, so another kind, or another peer, leaves the number of `outer` behind.
+    /// Returns the pattern of this scope nested in `outer`: open fields are taken from `outer`.
+    ///
+    /// A number counts devices of one kind. So with another kind or peer, the number of `outer` is
+    /// dropped.
     #[must_use]
     pub fn within(&self, outer: &DevicePattern) -> DevicePattern {
         let changes = |own: bool| self.index.is_none() && own;
@@ -248,7 +255,7 @@ impl FromStr for DevicePattern {
     }
 }
 
-/// A pattern, or what is wrong with it.
+/// Parses a pattern, or returns the reason why it is invalid.
 fn parsed(text: &str) -> Result<DevicePattern, String> {
     let parts = text.strip_prefix('/').ok_or("it does not begin with `/`")?;
     let mut pattern = DevicePattern::ANY;
@@ -276,7 +283,7 @@ fn parsed(text: &str) -> Result<DevicePattern, String> {
     Ok(pattern)
 }
 
-/// The number of a device as it is written; open if there is none or it is `*`.
+/// Parses the number of a device, which is open if omitted or `*`.
 fn index(text: Option<&str>) -> Result<Option<u32>, String> {
     match text {
         None | Some("*") => Ok(None),
@@ -292,12 +299,12 @@ fn is_peer_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }
 
-/// What [`on`] and [`Var::on`](crate::Var::on) take: a name as text, or one that is parsed.
+/// The argument of [`on`] and [`Var::on`](crate::Var::on): a name as text, or a parsed one.
 pub trait IntoDevice {
-    /// The pattern.
+    /// Returns the pattern.
     ///
     /// # Errors
-    /// If the text is not the name of a device.
+    /// If the text is not a valid device name.
     fn into_device(self) -> Result<DevicePattern>;
 }
 
@@ -331,10 +338,10 @@ impl IntoDevice for DeviceName {
     }
 }
 
-/// A constraint of a node or a variable: the devices it may be on, and the place that says so.
+/// A device constraint of a node or variable, with the source location that specifies it.
 ///
-/// As small as a pointer, since every node of a graph has room for one. Two are equal if they stand for the same devices, wherever
-/// that was said.
+/// It has the size of a pointer, since every node has a field for one. Two constraints are equal if
+/// they match the same devices, whatever their locations.
 #[derive(Clone, Copy)]
 pub struct On(&'static Said);
 
@@ -345,19 +352,20 @@ struct Said {
 }
 
 impl On {
-    /// A constraint that is said at a place.
+    /// Creates a constraint specified at a source location.
     pub fn new(devices: DevicePattern, loc: Loc) -> On {
         static ALL: LazyLock<Mutex<HashMap<(DevicePattern, Loc), &'static Said>>> = LazyLock::new(Mutex::default);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         On(all.entry((devices, loc)).or_insert_with(|| Box::leak(Box::new(Said { devices, loc }))))
     }
 
-    /// The devices.
+    /// Returns the pattern of allowed devices.
     pub fn devices(self) -> DevicePattern {
         self.0.devices
     }
 
-    /// Where the program says so; of scopes in each other that of the innermost one.
+    /// Returns the source location that specifies the constraint. For nested scopes it is that of
+    /// the innermost one.
     pub fn loc(self) -> Loc {
         self.0.loc
     }
@@ -386,12 +394,12 @@ thread_local! {
     static SCOPE: Cell<Option<On>> = const { Cell::new(None) };
 }
 
-/// The constraint of what is made now on this thread.
+/// Returns the device constraint of the current scope of this thread.
 pub(crate) fn scope() -> Option<On> {
     SCOPE.get()
 }
 
-/// Sets the constraint of what is made on this thread until it is dropped, also by a panic.
+/// A guard that sets the device constraint of this thread until it is dropped, even by a panic.
 pub(crate) struct Scope(Option<On>);
 
 impl Scope {
@@ -406,18 +414,22 @@ impl Drop for Scope {
     }
 }
 
-/// Runs `f`; what it computes is on one of the devices that `device` stands for, as are the variables that it makes.
+/// Runs `f` and constrains the nodes and variables that it creates to the devices that `device`
+/// matches.
 ///
-/// This constrains the nodes that are recorded while `f` runs, in branches and loop bodies too, and what passes and gradients make of
-/// them: the gradient of an operation is computed where the operation is. A scope in another one replaces what it says itself,
-/// field by field: `/gpu:1` in `/peer:a` is `/peer:a/gpu:1`. A number counts the devices of one kind, so `/cpu` in `/gpu:1` is any CPU.
-/// What a variable has is read and assigned where the variable is, whatever the scope.
+/// The constraint applies to the nodes that are recorded while `f` runs, including branches and
+/// loop bodies, and to nodes that passes and gradients derive from them: the gradient of an
+/// operation is computed on the device of the operation. A nested scope overrides the fields that
+/// it specifies: `/gpu:1` in `/peer:a` is `/peer:a/gpu:1`. A number counts the devices of one kind,
+/// so `/cpu` in `/gpu:1` is any CPU. Variables are read and assigned on their own device, whatever
+/// the scope.
 ///
-/// A scope changes where something runs, never what it computes. It does not reach into functions that a session traces while it is
-/// open: such a function is traced once for all its callers.
+/// A scope affects where something runs, never its value. It does not extend to functions that a
+/// session traces meanwhile, since such a function is traced once for all its callers.
 ///
 /// # Errors
-/// End the trace, at the caller's line: `device` is not the name of a device. That there is such a device is checked by the session.
+/// Aborts the trace, at the caller's line, if `device` is not a valid device name. The session
+/// checks that such a device exists.
 ///
 /// ```
 /// use anabranch_dsl::{on, prelude::*};
@@ -438,7 +450,7 @@ pub fn on<R>(device: impl IntoDevice, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// The pattern of a name that is given at `loc`; a wrong name ends the trace there.
+/// Parses a device name given at `loc`. An invalid name aborts the trace there.
 #[track_caller]
 pub(crate) fn named_at(device: impl IntoDevice, loc: Loc) -> DevicePattern {
     device.into_device().unwrap_or_else(|e| trace::fail(e.at(loc, "this device")))
@@ -452,7 +464,7 @@ mod tests {
         text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
     }
 
-    /// All patterns over a few values of each field.
+    /// Returns all patterns over a few values of each field.
     fn patterns() -> Vec<DevicePattern> {
         let mut all = Vec::new();
         for peer in [None, Some("a"), Some("b-2.x"), Some(LOCAL)] {

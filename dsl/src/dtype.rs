@@ -1,4 +1,4 @@
-//! Element types: what one entry of a tensor is.
+//! Element types.
 
 use crate::array::Buffer;
 use crate::halves;
@@ -15,15 +15,15 @@ pub enum DType {
     F16,
     /// The upper half of an `f32`: 8 bits of precision, and its range. See [`halves`].
     BF16,
-    /// 32-bit signed integer.
+    /// A 32-bit signed integer.
     I32,
-    /// 64-bit signed integer.
+    /// A 64-bit signed integer.
     I64,
-    /// 32-bit unsigned integer.
+    /// A 32-bit unsigned integer.
     U32,
-    /// 8-bit unsigned integer.
+    /// An 8-bit unsigned integer.
     U8,
-    /// Truth value.
+    /// A boolean.
     Bool,
 }
 
@@ -32,7 +32,7 @@ impl DType {
     pub const ALL: [DType; 9] =
         [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U32, DType::U8, DType::Bool];
 
-    /// The name in the text form: `f32`, `i64`, `bool`.
+    /// Returns the name in the text form: `f32`, `i64`, `bool`.
     pub fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",
@@ -47,12 +47,12 @@ impl DType {
         }
     }
 
-    /// The element type with that name.
+    /// Returns the element type with the given name.
     pub fn from_name(name: &str) -> Option<DType> {
         DType::ALL.into_iter().find(|d| d.name() == name)
     }
 
-    /// Bytes of one element in memory.
+    /// Returns the size of an element in bytes.
     pub fn size(self) -> usize {
         match self {
             DType::F64 | DType::I64 => 8,
@@ -62,22 +62,23 @@ impl DType {
         }
     }
 
-    /// `f32`, `f64`, `f16` and `bf16`: the types that have gradients.
+    /// Returns whether this is `f32`, `f64`, `f16` or `bf16`: the types that have gradients.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
     }
 
-    /// `f16` and `bf16`: the types that are kept in 16 bits and computed with as `f32`. See [`halves`].
+    /// Returns whether this is `f16` or `bf16`: the types stored in 16 bits and computed in `f32`.
+    /// See [`halves`].
     pub fn is_half(self) -> bool {
         matches!(self, DType::F16 | DType::BF16)
     }
 
-    /// The integer types, `bool` excluded.
+    /// Returns whether this is an integer type. `bool` is not.
     pub fn is_int(self) -> bool {
         matches!(self, DType::I32 | DType::I64 | DType::U32 | DType::U8)
     }
 
-    /// Everything that has arithmetic: all types but `bool`.
+    /// Returns whether the type has arithmetic: all types except `bool`.
     pub fn is_numeric(self) -> bool {
         self != DType::Bool
     }
@@ -97,17 +98,17 @@ pub trait Element:
     const DTYPE: DType;
     /// Wraps elements in a buffer of their type.
     fn into_buffer(data: Vec<Self>) -> Buffer;
-    /// The elements of a buffer, if it is of this type.
+    /// Returns the elements of a buffer, if it has this type.
     fn from_buffer(buffer: &Buffer) -> Option<&[Self]>;
-    /// The elements of a buffer for writing, if it is of this type.
+    /// Returns the elements of a buffer for writing, if it has this type.
     fn from_buffer_mut(buffer: &mut Buffer) -> Option<&mut [Self]>;
 }
 
-/// Elements with arithmetic: everything but `bool`.
+/// Elements with arithmetic: all types except `bool`.
 pub trait Numeric: Element {}
 /// Elements with gradients: `f32`, `f64`, `f16` and `bf16`.
 pub trait Float: Numeric {
-    /// The nearest value of this type.
+    /// Returns the nearest value of this type.
     fn from_f64(x: f64) -> Self;
 }
 /// Integer elements: valid as indices.

@@ -1,6 +1,7 @@
-//! How unlike two words are, for messages that say what may have been meant.
+//! Edit distance, for suggestions in error messages.
 
-/// How many letters have to be added, dropped or changed to make one word of another (the distance of Levenshtein).
+/// Returns the Levenshtein distance: the number of letters to insert, delete or replace to turn one
+/// word into the other.
 pub(crate) fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

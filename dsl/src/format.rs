@@ -1,27 +1,33 @@
-//! How values are written as text: [`Spec`] is one placeholder of a format string, [`Template`] a format string.
+//! Formatting of values as text: a [`Spec`] is one placeholder of a format string, a [`Template`]
+//! is a format string.
 //!
-//! The meaning is that of `std::fmt`, element by element: `{:.3}` of a tensor has three digits in each. Around the elements
-//! stand nested brackets, a row on a line of its own:
+//! The semantics are those of `std::fmt`, element by element: `{:.3}` of a tensor prints three
+//! digits for each element. Elements are enclosed in nested brackets, with each row on its own
+//! line:
 //!
 //! ```
 //! let tensor = anabranch_dsl::HostTensor::new(vec![2, 2], vec![1.0f32, 0.5, -2.0, 3.0]);
 //! assert_eq!(format!("{tensor:.2}"), "[[1.00, 0.50],\n [-2.00, 3.00]]");
 //! ```
 //!
-//! Of a tensor with more than 1000 elements the first and last three along each long axis are shown; `{:#}` shows all.
+//! For a tensor with more than 1000 elements, the first and last three along each long axis are
+//! printed. `{:#}` prints all.
 //!
-//! Invariant: a template prints as the text it is parsed from. It must never know where the text goes: a [`Stream`] is only named beside it.
+//! Invariants:
+//!
+//! - A template prints as the text it is parsed from.
+//! - A template does not depend on its destination: a [`Stream`] is stored next to it.
 
 use crate::halves::Half;
 use crate::{HostTensor, match_buffer};
 use std::fmt::{self, Write};
 
-/// A tensor with more elements is abbreviated.
+/// Tensors with more elements are abbreviated.
 const MAX_ELEMENTS: usize = 1000;
-/// So many items are shown at each end of a long axis.
+/// The number of items printed at each end of a long axis.
 const EDGE: usize = 3;
 
-/// Which of the formatting traits writes an element.
+/// The formatting trait that prints an element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `{}`
@@ -35,29 +41,31 @@ pub enum Kind {
     UpperExp,
 }
 
-/// One placeholder of a format string: how a value is written.
+/// A placeholder of a format string: how a value is formatted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
-    /// The trait.
+    /// The formatting trait.
     pub kind: Kind,
-    /// What fills the width; a blank if there is none.
+    /// The padding character. `None` means a space.
     pub fill: Option<char>,
-    /// Where an element stands in its width: `<`, `^` or `>`; numbers stand at the right by themselves.
+    /// The alignment of an element in its width: `<`, `^` or `>`. By default, numbers are aligned
+    /// to the right.
     pub align: Option<char>,
-    /// `+`: the sign is written of positive numbers, too.
+    /// `+`: print the sign of positive numbers, too.
     pub plus: bool,
-    /// `#`: nothing is left out of long tensors, but for `{:#?}`, where it asks for lines as in `std::fmt`.
+    /// `#`: do not abbreviate long tensors. In `{:#?}` it requests multiple lines, as in
+    /// `std::fmt`.
     pub alternate: bool,
-    /// `0`: zeros fill the width.
+    /// `0`: pad with zeros.
     pub zero: bool,
-    /// The least number of characters of an element.
+    /// The minimum number of characters of an element.
     pub width: Option<usize>,
-    /// Digits after the point.
+    /// The number of digits after the decimal point.
     pub precision: Option<usize>,
 }
 
 impl Spec {
-    /// What the formatter of a `fmt` method was asked for.
+    /// Returns the options of the formatter of a `fmt` method.
     pub fn of(f: &fmt::Formatter<'_>, kind: Kind) -> Spec {
         let align = f.align().map(|a| match a {
             fmt::Alignment::Left => '<',
@@ -76,7 +84,7 @@ impl Spec {
         }
     }
 
-    /// The text of a tensor.
+    /// Formats a tensor.
     pub fn show(&self, tensor: &HostTensor) -> String {
         let mut out = String::new();
         let n: usize = tensor.shape().iter().product();
@@ -86,7 +94,7 @@ impl Spec {
         out
     }
 
-    /// Reads what stands between the braces, without the colon.
+    /// Parses the text between the braces, without the colon.
     fn parse(text: &str) -> Option<Spec> {
         let mut spec = Spec::default();
         let mut rest = text;
@@ -132,7 +140,7 @@ impl Spec {
         Some(spec)
     }
 
-    /// An element in its width.
+    /// Pads an element to its width.
     fn pad(&self, out: &mut String, text: &str, number: bool) {
         let missing = self.width.unwrap_or(0).saturating_sub(text.chars().count());
         if self.zero && number {
@@ -175,7 +183,7 @@ impl fmt::Display for Spec {
     }
 }
 
-/// An element type that can be written.
+/// An element type that can be formatted.
 trait Show {
     fn show(&self, spec: &Spec, out: &mut String);
 }
@@ -209,7 +217,8 @@ macro_rules! show_numbers {
 }
 show_numbers!(f32 f64 i32 i64 u32 u8);
 
-/// Without a number of digits in the shortest form that reads back as the same value, which is shorter than that of the `f32`.
+/// Without a precision, these print the shortest form that reads back as the same value, which is
+/// shorter than that of the `f32`.
 macro_rules! show_halves {
     ($($t:ident)*) => {$(
         impl Show for crate::$t {
@@ -240,7 +249,8 @@ impl Layout<'_> {
             return data[0].show(self.spec, out);
         };
         let stride: usize = inner.iter().product();
-        // The last axis stands on one line; items of the others are separated by a line end for each axis inside.
+        // The last axis is printed on one line. Items of other axes are separated by a newline for
+        // each inner axis.
         let separator = match inner.len() {
             0 => ", ".to_owned(),
             axes => format!(",{}{}", "\n".repeat(axes), " ".repeat(self.rank - axes)),
@@ -267,18 +277,18 @@ impl Layout<'_> {
 /// A piece of a template.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Piece {
-    /// Text as it is.
+    /// Literal text.
     Text(String),
-    /// The next value.
+    /// A placeholder for the next value.
     Value(Spec),
 }
 
-/// A format string: text with places for values, which are filled in order.
+/// A format string: text with placeholders, which are filled in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Template(Vec<Piece>);
 
 impl Template {
-    /// A template of pieces.
+    /// Creates a template from pieces.
     pub fn new(pieces: impl IntoIterator<Item = Piece>) -> Template {
         let mut template = Template::default();
         for piece in pieces {
@@ -291,17 +301,20 @@ impl Template {
         template
     }
 
-    /// The pieces.
+    /// Returns the pieces.
     pub fn pieces(&self) -> &[Piece] {
         &self.0
     }
 
-    /// Number of values that it shows.
+    /// Returns the number of values that the template formats.
     pub fn n_values(&self) -> usize {
         self.0.iter().filter(|p| matches!(p, Piece::Value(_))).count()
     }
 
-    /// Reads a format string. Placeholders are `{}` or `{:spec}`, for the values in order; the error says what is none.
+    /// Parses a format string.
+    ///
+    /// Placeholders are `{}` or `{:spec}`, for the values in order. The error names an invalid
+    /// placeholder.
     ///
     /// ```
     /// use anabranch_dsl::{HostTensor, format::Template};
@@ -336,10 +349,10 @@ impl Template {
         Ok(Template::new(pieces))
     }
 
-    /// The text with values in their places.
+    /// Formats the text with the given values.
     ///
     /// # Panics
-    /// If there are fewer values than places.
+    /// If there are fewer values than placeholders.
     pub fn render(&self, values: &[HostTensor]) -> String {
         let mut values = values.iter();
         let mut out = String::new();
@@ -366,7 +379,7 @@ impl fmt::Display for Template {
     }
 }
 
-/// Where printed text goes.
+/// The destination of printed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
     /// The standard output.
@@ -376,7 +389,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Its name in the text form of graphs.
+    /// Returns the name in the text form of graphs.
     pub fn name(self) -> &'static str {
         match self {
             Stream::Stdout => "stdout",
@@ -384,7 +397,7 @@ impl Stream {
         }
     }
 
-    /// The stream of that name.
+    /// Returns the stream with the given name.
     pub fn by_name(name: &str) -> Option<Stream> {
         [Stream::Stdout, Stream::Stderr].into_iter().find(|s| s.name() == name)
     }

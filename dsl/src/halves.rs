@@ -1,17 +1,19 @@
-//! 16-bit floats: what they are for, and what arithmetic on them means.
+//! 16-bit floats (half precision): their purpose and the semantics of their arithmetic.
 //!
-//! A tensor of [`struct@f16`] or [`bf16`] takes half the memory of one of `f32`. The types are for storage: **an operation on them is the
-//! operation on `f32`, rounded once**. Its operands are converted, which is exact; it computes as it does with `f32`, so a sum or a
-//! product of matrices adds up in `f32`; and its result is rounded to the nearest value, to the even one of two that are equally near.
-//! Each operation rounds, also where an engine does several in one pass. What only moves elements keeps their bits.
+//! A tensor of [`struct@f16`] or [`bf16`] takes half the memory of one of `f32`. The types are for
+//! storage: **an operation on them is the operation on `f32`, rounded once**. Its operands are
+//! widened, which is exact. It computes as it does with `f32`, so a sum or a matmul accumulates in
+//! `f32`. Its result is rounded to nearest, ties to even. Each operation rounds, even if an engine
+//! fuses several. Operations that only move elements preserve their bits.
 //!
 //! | type | precision | largest | smallest normal | smallest |
 //! |---|---|---|---|---|
 //! | `f16` | 11 bits, about 3 digits | 65,504 | 6.1e-5 | 6.0e-8 |
 //! | `bf16` | 8 bits, about 2 digits | 3.4e38 | 1.2e-38 | 9.2e-41 |
 //!
-//! So `bf16` has the range of `f32`, and gradients of it need no scaling. In a model keep the parameters, the optimizer and the loss in
-//! `f32`, and cast what goes through the layers (Micikevicius et al. 2018, "Mixed precision training"):
+//! So `bf16` has the range of `f32`, and its gradients need no scaling. In a model keep the
+//! parameters, the optimizer and the loss in `f32`, and cast the values that pass through the
+//! layers (Micikevicius et al. 2018, "Mixed precision training"):
 //!
 //! ```
 //! use anabranch_dsl::{nn::{Init, Linear}, prelude::*};
@@ -27,21 +29,22 @@
 //! # Ok::<(), anabranch_dsl::Diagnostic>(())
 //! ```
 //!
-//! A cast to one of the types rounds once, from whatever type; what is too large becomes infinite. A cast from one is that from the same
-//! number as `f32`.
+//! A cast to one of these types rounds once, from any type; numbers that are too large become
+//! infinite. A cast from one of them equals the cast from the same number as `f32`.
 
 use crate::Element;
 #[doc(inline)]
 pub use half::{bf16, f16};
 
-/// [`struct@f16`] or [`bf16`].
+/// A 16-bit float: [`struct@f16`] or [`bf16`].
 pub trait Half: Element {
-    /// The same number.
+    /// Returns the same number as `f32`.
     fn widened(self) -> f32;
-    /// The nearest number, the even one of two that are equally near. `NaN` stays, and becomes quiet.
+    /// Rounds to nearest, ties to even. `NaN` becomes a quiet `NaN`.
     fn rounded(x: f32) -> Self;
 
-    /// The number with the fewest digits of which this is the nearest: to be printed. It is finite if this is.
+    /// Returns the number with the fewest digits that rounds to this one, for printing. It is
+    /// finite if this one is.
     fn shortest(self) -> f32 {
         let x = self.widened();
         let digits = |n: usize| format!("{x:.n$e}").parse::<f32>().unwrap_or(x);
@@ -63,8 +66,11 @@ macro_rules! halves {
 }
 halves!(f16 bf16);
 
-/// A number as `f32`, rounded to odd: to the one of both neighbours whose last bit is set, if it is between two. What is rounded
-/// again after that, to 22 bits or fewer, is the nearest number, as if it had been rounded once (Boldo and Melquiond 2008).
+/// Rounds a number to `f32` with rounding to odd: an inexact result is the neighbor whose last bit
+/// is set.
+///
+/// Rounding the result again to at most 22 bits then equals rounding once (Boldo and Melquiond
+/// 2008).
 pub(crate) fn odd_f32(x: f64) -> f32 {
     let y = x as f32;
     if f64::from(y) == x || !y.is_finite() {
@@ -74,13 +80,13 @@ pub(crate) fn odd_f32(x: f64) -> f32 {
     f32::from_bits(towards_zero | 1)
 }
 
-/// An integer as `f64`, rounded to odd like `odd_f32`.
+/// Rounds an integer to `f64` with rounding to odd, like `odd_f32`.
 pub fn odd_f64(x: i64) -> f64 {
     const LOW: i64 = 0x7ff;
     if x.unsigned_abs() >> 53 == 0 || x & LOW == 0 {
         return x as f64;
     }
-    // 52 bits and the last of them, which stands for all that are dropped.
+    // Clear the low bits and set the one above them, which stands for all that are dropped.
     (x & !LOW | (LOW + 1)) as f64
 }
 
@@ -89,12 +95,13 @@ mod tests {
     use super::*;
     use crate::Float;
 
-    /// The finite values of a type in order, and what is behind the last, with the range of numbers that round to each.
+    /// Checks rounding to each finite value of a type and to infinity, at the limits of its
+    /// rounding interval.
     fn check<T: Half + Float>(from_bits: fn(u16) -> T, to_bits: fn(T) -> u16, infinity: u16) {
         let value = |bits: u16| f64::from(from_bits(bits).widened());
         for bits in 0..infinity {
             let (x, last) = (value(bits), bits + 1 == infinity);
-            // Behind the largest number there would be one as far away as the one before it.
+            // The next value after the largest would be as far away as the one before it.
             let next = if last { 2.0 * x - value(bits - 1) } else { value(bits + 1) };
             let middle = (x + next) / 2.0;
             let even = if bits % 2 == 0 { bits } else { bits + 1 };
@@ -125,9 +132,9 @@ mod tests {
 
     #[test]
     fn integers_are_rounded_once() {
-        // Not the function of the crate, which rounds twice.
+        // The conversion of `half` itself rounds twice.
         let nearest = <bf16 as Float>::from_f64;
-        // A bit above the middle of two values of bf16, which an f64 does not have room for.
+        // A bit above the midpoint of two `bf16` values, which an `f64` cannot represent.
         let x = (1 << 60) + (1 << 52) + 1;
         assert_eq!(nearest(odd_f64(x)).to_f32(), (2.0f32).powi(60) + (2.0f32).powi(53));
         assert_eq!(nearest(odd_f64(-x)).to_f32(), -((2.0f32).powi(60) + (2.0f32).powi(53)));

@@ -1,5 +1,5 @@
-//! The language of anabranch: tensors as symbols, operations, staged control flow, the graph, autodiff, and the interpreter that
-//! says what it all means.
+//! The language of anabranch: symbolic tensors, operations, staged control flow, the graph IR,
+//! autodiff, and the interpreter that defines the semantics.
 #![forbid(unsafe_code)]
 
 mod array;
@@ -54,7 +54,7 @@ pub use trace::Any;
 pub use ty::{TensorType, Type};
 pub use var::{AnyVar, Module, Var};
 
-/// What a model needs: `use anabranch_dsl::prelude::*`.
+/// The names that models need: `use anabranch_dsl::prelude::*`.
 pub mod prelude {
     pub use crate::control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
     pub use crate::{

@@ -1,4 +1,4 @@
-//! `List<T>`: tensors one by one, as many as the data decides.
+//! `List<T>`: lists of tensors whose length is known only at run time.
 
 use crate::autodiff::Wrt;
 use crate::ir::ListOp;
@@ -7,25 +7,30 @@ use crate::trace::{self, Any};
 use crate::{Carry, Diagnostic, Dim, Element, Float, Loc, Operand, Shape, Tensor, TensorType, Type};
 use std::marker::PhantomData;
 
-/// A symbol for a list of tensors with elements of type `T`, in the function that is being traced: what TensorFlow calls a
-/// `TensorArray` (Yu et al., EuroSys 2018, §2.1 and §5.2).
+/// A symbolic list of tensors with elements of type `T`, in the function being traced.
 ///
-/// How long it is may depend on the data: a staged loop can push to it. All its tensors have one rank; extents that are known
-/// when it is made are those of all of them, and others ([`Dim::Unknown`]) may differ from element to element.
+/// TensorFlow calls it a `TensorArray` (Yu et al., EuroSys 2018, §2.1 and §5.2).
 ///
-/// A handle is `Copy`, and a list is a value: after `let b = a;` a push to `a` does not change `b`. A list of which there is one handle
-/// in use is changed in place, so pushing and writing take constant time on average. Copies are made where a list is used again after it
-/// was changed.
+/// Its length may depend on data: a staged loop can push to it. All its tensors have the same rank.
+/// Extents known when the list is created apply to all of them. Others ([`Dim::Unknown`]) may
+/// differ between elements.
 ///
-/// An element is written once, by `push`, `write` or `scatter`, and a second time is an error. Elements that are not
-/// written are zeros of the shape that was given; if that has unknown extents, reading one is an error.
+/// A handle is `Copy`, and a list is a value: after `let b = a;` a push to `a` does not change `b`.
+/// A list with a single handle in use is updated in place, so pushing and writing take amortized
+/// constant time. A list that is used again after an update is copied.
 ///
-/// Every operation has a gradient. An element that is read several times gets the sum, one that is never read gets zero.
+/// An element is written once, by `push`, `write` or `scatter`; writing it again is an error.
+/// Unwritten elements are zeros of the given shape. If that has unknown extents, reading one is an
+/// error.
+///
+/// Every operation has a gradient. The cotangents of an element that is read several times are
+/// summed. That of an element that is never read is zero.
 ///
 /// # Errors
-/// An element of another rank or of other known extents is an error while tracing. At run time, with the operation, the line, the
-/// index and the length: an index that is negative or too large, a pop of an empty list, a second write, and an element whose shape
-/// is not that of the list.
+/// An element of another rank or with other known extents is an error during tracing. At run time,
+/// these are errors: an index out of range, a pop of an empty list, a second write, and an element
+/// whose shape differs from that of the list. They name the operation, the line, the index and the
+/// length.
 ///
 /// ```
 /// use anabranch_dsl::prelude::*;
@@ -69,9 +74,9 @@ impl<T: Element> std::fmt::Debug for List<T> {
     }
 }
 
-/// A place in a list, or a length: a number of the host or a scalar tensor.
+/// An index into a list, or a length: a host number or a scalar tensor.
 pub trait ListIndex: Copy {
-    /// The scalar tensor.
+    /// Returns the scalar tensor.
     fn into_index(self) -> Tensor<i32>;
 }
 impl ListIndex for Tensor<i32> {
@@ -86,7 +91,7 @@ impl ListIndex for i32 {
     }
 }
 impl ListIndex for usize {
-    /// Numbers beyond `i32` are beyond any list.
+    /// Numbers beyond `i32` exceed the length of any list.
     #[track_caller]
     fn into_index(self) -> Tensor<i32> {
         crate::scalar(i32::try_from(self).unwrap_or(i32::MAX))
@@ -94,7 +99,7 @@ impl ListIndex for usize {
 }
 
 impl<T: Element> List<T> {
-    /// An empty list of tensors of a shape.
+    /// Creates an empty list of tensors of a shape.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -113,10 +118,10 @@ impl<T: Element> List<T> {
         List::with_len(0, shape)
     }
 
-    /// A list of `n` tensors of a shape, none of them written.
+    /// Creates a list of `n` tensors of a shape, none of them written.
     ///
     /// # Errors
-    /// `n` is negative.
+    /// If `n` is negative.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -136,7 +141,7 @@ impl<T: Element> List<T> {
         List::from_any(trace::emit_list(ListOp::New(element), &[n])[0])
     }
 
-    /// What lies along the first axis of a tensor, one element for each index.
+    /// Splits a tensor along its first axis into a list with one element for each index.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -150,10 +155,10 @@ impl<T: Element> List<T> {
         List::from_any(trace::emit_list(ListOp::Unstack, &[x.untyped()])[0])
     }
 
-    /// A tensor cut along its first axis into parts of the given extents, an `i32[k]`.
+    /// Splits a tensor along its first axis into parts of the given extents, an `i32[k]`.
     ///
     /// # Errors
-    /// At run time: an extent is negative, or they do not add up to that of the tensor.
+    /// At run time, if an extent is negative, or if they do not add up to that of the tensor.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -167,10 +172,10 @@ impl<T: Element> List<T> {
         List::from_any(trace::emit_list(ListOp::Split(Dim::Unknown), &[x.untyped(), extents.untyped()])[0])
     }
 
-    /// The list of an untyped handle.
+    /// Wraps an untyped handle.
     ///
     /// # Panics
-    /// If it is no list, or one of other elements: the caller knows the type.
+    /// If it is not a list, or one of other elements.
     #[track_caller]
     pub fn from_any(any: Any) -> List<T> {
         let ty = any.ty();
@@ -179,12 +184,12 @@ impl<T: Element> List<T> {
         List { any, element: PhantomData }
     }
 
-    /// The untyped handle.
+    /// Returns the untyped handle.
     pub fn untyped(self) -> Any {
         self.any
     }
 
-    /// Names the value, for messages and for printing.
+    /// Names the value, for messages and printing.
     #[must_use]
     #[track_caller]
     pub fn named(self, name: impl AsRef<str>) -> List<T> {
@@ -209,19 +214,19 @@ impl<T: Element> List<T> {
         self.update(ListOp::Push, &[x.into_tensor().untyped()]);
     }
 
-    /// Takes the last element away.
+    /// Removes the last element and returns it.
     ///
     /// # Errors
-    /// At run time: the list is empty.
+    /// At run time, if the list is empty.
     #[track_caller]
     pub fn pop(&mut self) -> Tensor<T> {
         Tensor::from_any(self.update(ListOp::Pop, &[]).expect("a pop gives an element"))
     }
 
-    /// One element.
+    /// Returns an element.
     ///
     /// # Errors
-    /// At run time: the index is negative, or not less than the length.
+    /// At run time, if the index is negative or not less than the length.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -237,16 +242,17 @@ impl<T: Element> List<T> {
     /// Writes an element.
     ///
     /// # Errors
-    /// At run time: the index is negative or not less than the length, or the element is written already.
+    /// At run time, if the index is negative or not less than the length, or if the element has
+    /// been written already.
     #[track_caller]
     pub fn write(&mut self, index: impl ListIndex, x: impl Operand<T>) {
         self.update(ListOp::Write, &[index.into_index().untyped(), x.into_tensor().untyped()]);
     }
 
-    /// The elements at several indices, an `i32[k]`, along a new first axis.
+    /// Returns the elements at several indices, an `i32[k]`, stacked along a new first axis.
     ///
     /// # Errors
-    /// At run time: an index is out of range, or the elements have different shapes.
+    /// At run time, if an index is out of range or the elements have different shapes.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -260,10 +266,12 @@ impl<T: Element> List<T> {
         Tensor::from_any(self.query(ListOp::Gather, &[indices.untyped()]))
     }
 
-    /// Writes several elements: the values lie along the first axis of `values`, in the order of the indices, an `i32[k]`.
+    /// Writes several elements: the slices of `values` along its first axis, at the given indices,
+    /// an `i32[k]`.
     ///
     /// # Errors
-    /// At run time: an index is out of range, or an element is written already, also by this operation.
+    /// At run time, if an index is out of range or an element has been written already, including
+    /// by this operation.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -280,21 +288,24 @@ impl<T: Element> List<T> {
         self.update(ListOp::Scatter, &[indices.untyped(), values.untyped()]);
     }
 
-    /// All elements along a new first axis, whose extent is known only at run time.
+    /// Stacks all elements along a new first axis, whose extent is known only at run time.
     ///
     /// # Errors
-    /// At run time: the elements have different shapes, or there are none and their shape is not known.
+    /// At run time, if the elements have different shapes, or if there are none and their shape is
+    /// unknown.
     #[track_caller]
     #[must_use]
     pub fn stack(self) -> Tensor<T> {
         Tensor::from_any(self.query(ListOp::Stack(Dim::Unknown), &[]))
     }
 
-    /// All elements, of which there are `n`, along a new first axis: like [`stack`](Self::stack), with a shape that is known while
-    /// tracing, which makes what follows faster.
+    /// Stacks all `n` elements along a new first axis.
+    ///
+    /// Unlike [`stack`](Self::stack), the shape is known during tracing, which makes later
+    /// operations faster.
     ///
     /// # Errors
-    /// At run time: the list is of another length; and those of `stack`.
+    /// At run time, if the list has another length, and those of `stack`.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -313,10 +324,11 @@ impl<T: Element> List<T> {
         Tensor::from_any(self.query(ListOp::Stack(n.into()), &[]))
     }
 
-    /// All elements one behind the other, along their first axis.
+    /// Concatenates all elements along their first axis.
     ///
     /// # Errors
-    /// While tracing: the elements have no axis. At run time: they differ in another axis than the first.
+    /// During tracing, if the elements have no axes. At run time, if they differ in another axis
+    /// than the first.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -330,14 +342,15 @@ impl<T: Element> List<T> {
         Tensor::from_any(self.query(ListOp::Concat(Dim::Unknown), &[]))
     }
 
-    /// Number of elements, as a scalar.
+    /// Returns the number of elements as a scalar.
     #[track_caller]
     #[must_use]
     pub fn len(self) -> Tensor<i32> {
         Tensor::from_any(self.query(ListOp::Len, &[]))
     }
 
-    /// The first extent of each element: with them, [`split`](Self::split) undoes [`concat`](Self::concat).
+    /// Returns the first extent of each element. With them, [`split`](Self::split) reverses
+    /// [`concat`](Self::concat).
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -363,7 +376,7 @@ impl<T: Element> Carry for List<T> {
     }
 }
 
-/// The gradient of a list is a list of the same length.
+/// The gradient with respect to a list is a list of the same length.
 impl<T: Float> Wrt for List<T> {
     fn tensors(&self, to: &mut Vec<Any>) {
         to.push(self.any);

@@ -1,31 +1,32 @@
-//! Places in the user's source.
+//! Source locations.
 
 use std::fmt;
 use std::panic::Location;
 
-/// File, line and column (both from 1) of the source that made a node. Line 0 means that no place is known.
+/// The file, line and column of the source that made a node, counted from 1. Line 0 means that the
+/// location is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Loc {
-    /// Path as the compiler saw it.
+    /// The path as the compiler saw it.
     pub file: &'static str,
-    /// Line, from 1.
+    /// The line, from 1.
     pub line: u32,
-    /// Column, from 1.
+    /// The column, from 1.
     pub column: u32,
 }
 
 impl Loc {
-    /// No place.
+    /// An unknown location.
     pub const UNKNOWN: Loc = Loc { file: "", line: 0, column: 0 };
 
-    /// The place that called the function which calls this, through every function marked `#[track_caller]`.
+    /// Returns the caller's location, looking through every function marked `#[track_caller]`.
     #[track_caller]
     pub fn caller() -> Loc {
         let l = Location::caller();
         Loc { file: l.file(), line: l.line(), column: l.column() }
     }
 
-    /// Whether a place is known.
+    /// Returns whether the location is known.
     pub fn is_known(self) -> bool {
         self.line > 0
     }

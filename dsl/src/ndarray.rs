@@ -1,4 +1,5 @@
-//! Arrays of the crate `ndarray` as arguments and results; the feature `ndarray`.
+//! Conversions for arrays of the `ndarray` crate as arguments and results, with the feature
+//! `ndarray`.
 
 use crate::{Array, Element, IntoArray};
 use ndarray::{ArrayBase, ArrayD, Data, Dimension, IxDyn};
@@ -10,7 +11,7 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> IntoArray<T> for ArrayBase<S, 
 }
 
 impl<T: Element, S: Data<Elem = T>, D: Dimension> IntoArray<T> for &ArrayBase<S, D> {
-    /// Copies the elements in row-major order, whatever the layout.
+    /// Copies the elements in row-major order, whatever the memory layout.
     fn into_array(self) -> Array<T> {
         let data = match self.as_slice() {
             Some(data) => data.to_vec(),
@@ -21,7 +22,7 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> IntoArray<T> for &ArrayBase<S,
 }
 
 impl<T: Element> From<Array<T>> for ArrayD<T> {
-    /// The same elements; the shape is known at run time.
+    /// Copies the elements to an array whose shape is dynamic.
     ///
     /// ```
     /// use anabranch_dsl::prelude::*;

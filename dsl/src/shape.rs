@@ -1,25 +1,25 @@
-//! Shapes: extents that are known, named, or not known.
+//! Shapes of known, named or unknown extents.
 
 use crate::ir::Quoted;
 use std::fmt;
 use std::sync::Arc;
 
-/// The extent of one dimension.
+/// The extent of an axis.
 ///
-/// Two named dimensions of one graph with the same name have the same extent. An unknown dimension equals nothing,
-/// itself included, until it runs: [`Dim::compatible`] answers whether two *may* be equal.
+/// Two named extents of one graph with the same name are equal. An unknown extent equals nothing
+/// before run time, not even itself: [`Dim::compatible`] tells whether two extents *may* be equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dim {
-    /// An extent known when the graph is made.
+    /// An extent known when the graph is built.
     Known(usize),
-    /// An extent that a parameter of the graph decides, printed as its name.
+    /// An extent determined by a parameter of the graph, printed as its name.
     Named(Arc<str>),
-    /// An extent that only the data decides, printed as `?`.
+    /// An extent known only at run time, printed as `?`.
     Unknown,
 }
 
 impl Dim {
-    /// The extent, if it is known.
+    /// Returns the extent, if it is known.
     pub fn known(&self) -> Option<usize> {
         match self {
             Dim::Known(n) => Some(*n),
@@ -27,7 +27,7 @@ impl Dim {
         }
     }
 
-    /// Whether the two may be equal at run time.
+    /// Returns whether the two may be equal at run time.
     pub fn compatible(&self, other: &Dim) -> bool {
         match (self, other) {
             (Dim::Known(a), Dim::Known(b)) => a == b,
@@ -35,18 +35,17 @@ impl Dim {
         }
     }
 
-    /// Whether every extent that `self` may stand for is one that `general` may stand for: the two are equal, or `general` is
-    /// unknown.
+    /// Returns whether `general` covers this extent: the two are equal, or `general` is unknown.
     pub fn fits(&self, general: &Dim) -> bool {
         self == general || *general == Dim::Unknown
     }
 
-    /// The most exact dimension that both fit.
+    /// Returns the most precise extent that both fit.
     pub fn join(&self, other: &Dim) -> Dim {
         if self == other { self.clone() } else { Dim::Unknown }
     }
 
-    /// The more exact of two dimensions known to be equal.
+    /// Returns the more precise of two extents known to be equal.
     pub fn meet(&self, other: &Dim) -> Dim {
         match (self, other) {
             (Dim::Known(n), _) | (_, Dim::Known(n)) => Dim::Known(*n),
@@ -72,57 +71,58 @@ impl From<usize> for Dim {
     }
 }
 
-/// The extents of a tensor, outermost first. Rank 0 is a scalar.
+/// The extents of a tensor, outermost first. A scalar has rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Shape(pub Vec<Dim>);
 
 impl Shape {
-    /// The shape of a scalar.
+    /// Returns the shape of a scalar.
     pub fn scalar() -> Shape {
         Shape(Vec::new())
     }
 
-    /// Number of dimensions.
+    /// Returns the rank: the number of axes.
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
-    /// The dimensions.
+    /// Returns the extents.
     pub fn dims(&self) -> &[Dim] {
         &self.0
     }
 
-    /// Whether the extents can be written down in a graph: each is known, or has a name.
+    /// Returns whether every extent is known or named, so that the shape can be an attribute of a
+    /// node.
     pub fn is_definite(&self) -> bool {
         !self.0.contains(&Dim::Unknown)
     }
 
-    /// All extents, if all are known.
+    /// Returns all extents, if all are known.
     pub fn known(&self) -> Option<Vec<usize>> {
         self.0.iter().map(Dim::known).collect()
     }
 
-    /// Number of elements, if all extents are known; the largest `usize` if it is larger than that.
+    /// Returns the number of elements if all extents are known, saturating at `usize::MAX`.
     pub fn size(&self) -> Option<usize> {
         self.0.iter().try_fold(1usize, |n, d| Some(n.saturating_mul(d.known()?)))
     }
 
-    /// Whether the two may be equal at run time.
+    /// Returns whether the two may be equal at run time.
     pub fn compatible(&self, other: &Shape) -> bool {
         self.rank() == other.rank() && self.0.iter().zip(&other.0).all(|(a, b)| a.compatible(b))
     }
 
-    /// Whether each dimension [fits](Dim::fits) that of `general`.
+    /// Returns whether each extent [fits](Dim::fits) that of `general`.
     pub fn fits(&self, general: &Shape) -> bool {
         self.rank() == general.rank() && self.0.iter().zip(&general.0).all(|(a, b)| a.fits(b))
     }
 
-    /// The most exact shape that both fit, if they have the same rank.
+    /// Returns the most precise shape that both fit, if they have the same rank.
     pub fn join(&self, other: &Shape) -> Option<Shape> {
         (self.rank() == other.rank()).then(|| Shape(self.0.iter().zip(&other.0).map(|(a, b)| a.join(b)).collect()))
     }
 
-    /// The more exact of two shapes known to be equal.
+    /// Returns the more precise of two shapes known to be equal.
     pub fn meet(&self, other: &Shape) -> Shape {
         Shape(self.0.iter().zip(&other.0).map(|(a, b)| a.meet(b)).collect())
     }
@@ -147,7 +147,7 @@ impl Shape {
             .map(Shape)
     }
 
-    /// Whether `self` broadcasts to exactly `to`.
+    /// Returns whether `self` broadcasts to exactly `to`.
     pub fn broadcasts_to(&self, to: &Shape) -> bool {
         self.rank() <= to.rank()
             && self.0.iter().rev().zip(to.0.iter().rev()).all(|(a, b)| *a == Dim::Known(1) || a.compatible(b))
@@ -186,7 +186,7 @@ macro_rules! from_dims {
         }
     )*};
 }
-// Not for any number, so that `[]` is one array only.
+// Not for every length, so that `[]` has only one possible type.
 from_dims!(1 2 3 4 5 6 7 8);
 impl From<&[usize]> for Shape {
     fn from(dims: &[usize]) -> Shape {

@@ -1,10 +1,12 @@
-//! Asking a run to stop.
+//! Stopping a run from another thread.
 
 use crate::{Diagnostic, ErrorKind, Loc};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Whether a run is to stop, and why. Another thread may set it; engines look at it between operations and before each
-/// iteration of a loop.
+/// A flag that asks a run to stop, with the reason.
+///
+/// Another thread may set it. Engines check it between operations and before each iteration of a
+/// loop.
 ///
 /// ```
 /// use anabranch_dsl::interp::StopFlag;
@@ -22,37 +24,39 @@ const CANCELLED: u8 = 1;
 const DEADLINE_EXCEEDED: u8 = 2;
 
 impl StopFlag {
-    /// A flag that is not set.
+    /// Creates a flag that is not set.
     pub const fn new() -> StopFlag {
         StopFlag(AtomicU8::new(0))
     }
 
-    /// Sets the flag; the first reason stays.
+    /// Sets the flag. If it is set already, the first reason is kept.
     ///
     /// # Panics
-    /// If the kind is no reason to stop.
+    /// If the kind is not a reason to stop.
     pub fn stop(&self, kind: ErrorKind) {
         let code = match kind {
             ErrorKind::Cancelled => CANCELLED,
             ErrorKind::DeadlineExceeded => DEADLINE_EXCEEDED,
             _ => panic!("{kind:?} is no reason to stop"),
         };
-        // Nothing else is handed over with the flag, so the order of other accesses does not matter. A flag that was set keeps its reason.
+        // The flag publishes no other data, so relaxed ordering suffices. A flag that is set keeps
+        // its reason.
         let _ = self.0.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Whether it is set.
+    /// Returns whether the flag is set.
     #[inline]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Where the flag lies, for generated code: a byte that is 0 until the flag is set. It is written atomically.
+    /// Returns the address of the flag for generated code: a byte that is 0 until the flag is set.
+    /// It is written atomically.
     pub fn address(&self) -> *const u8 {
         self.0.as_ptr()
     }
 
-    /// The reason, if it is set.
+    /// Returns the reason, if the flag is set.
     pub fn get(&self) -> Option<ErrorKind> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
@@ -62,8 +66,10 @@ impl StopFlag {
     }
 }
 
-/// The error of a run of `graph` that was stopped, the same for every engine. `loops` are the loops that were running, innermost
-/// first; without one `next` is what would have run next.
+/// Returns the error for a stopped run of `graph`, which is the same in every engine.
+///
+/// `loops` are the running loops, innermost first. If there are none, `next` is the location of the
+/// operation that would have run next.
 pub fn stopped(kind: ErrorKind, graph: &str, loops: impl IntoIterator<Item = Loc>, next: Loc) -> Diagnostic {
     let message = match kind {
         ErrorKind::DeadlineExceeded => format!("the call of `{graph}` did not end before its deadline"),

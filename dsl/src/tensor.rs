@@ -1,4 +1,4 @@
-//! `Tensor<T>`: what a model is written in.
+//! `Tensor<T>`, the main type of model code.
 
 use crate::format::Kind;
 use crate::trace::{self, Any};
@@ -8,10 +8,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops;
 
-/// A symbol for a tensor with elements of type `T`, in the function that is being traced.
+/// A symbolic tensor with elements of type `T`, in the function being traced.
 ///
-/// A handle is `Copy` and holds no data: operations on it append nodes to the graph. Its shape is inferred while tracing;
-/// shapes that do not fit are errors at the line of the operation, before anything runs.
+/// A handle is `Copy` and holds no data: operations on it append nodes to the graph. Its shape is
+/// inferred during tracing. Mismatched shapes are errors at the line of the operation, before
+/// anything runs.
 ///
 /// ```
 /// use anabranch_dsl::prelude::*;
@@ -35,7 +36,8 @@ impl<T: Element> Clone for Tensor<T> {
 }
 impl<T: Element> Copy for Tensor<T> {}
 
-/// In `println!` and `dbg!` of a graph function the values that it will have; elsewhere the number and type of the symbol.
+/// In `println!` and `dbg!` of a graph function, formats the values at run time. Elsewhere, formats
+/// the number and type of the symbol.
 impl<T: Element> fmt::Debug for Tensor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if staged::show(self.any, Kind::Debug, f)? {
@@ -48,7 +50,8 @@ impl<T: Element> fmt::Debug for Tensor<T> {
 
 macro_rules! show_values {
     ($($kind:ident)*) => {$(
-        /// In `println!` of a graph function the values that it will have; an error elsewhere, where it has none.
+        /// In `println!` of a graph function, formats the values at run time. Elsewhere it is an
+        /// error, since there are no values.
         impl<T: Element> fmt::$kind for Tensor<T> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 if staged::show(self.any, Kind::$kind, f)? { Ok(()) } else { staged::fail_without_value() }
@@ -59,10 +62,10 @@ macro_rules! show_values {
 show_values!(Display LowerExp UpperExp);
 
 impl<T: Element> Tensor<T> {
-    /// The tensor of an untyped handle.
+    /// Wraps an untyped handle.
     ///
     /// # Panics
-    /// If its elements are of another type: the caller knows the type.
+    /// If its elements have another type.
     #[track_caller]
     pub fn from_any(any: Any) -> Tensor<T> {
         let dtype = any.dtype();
@@ -70,33 +73,36 @@ impl<T: Element> Tensor<T> {
         Tensor { any, element: PhantomData }
     }
 
-    /// The untyped handle.
+    /// Returns the untyped handle.
     pub fn untyped(self) -> Any {
         self.any
     }
 
-    /// The shape, as far as it is known while tracing.
+    /// Returns the shape, as far as it is known during tracing.
     #[track_caller]
     pub fn shape(self) -> Shape {
         self.any.shape()
     }
 
-    /// Number of dimensions.
+    /// Returns the rank: the number of axes.
     #[track_caller]
     pub fn rank(self) -> usize {
         self.any.rank()
     }
 
-    /// The extent of one dimension, as a host value; negative axes count from the back.
+    /// Returns the extent of an axis as a host value. Negative axes count from the back.
     ///
-    /// An extent that is not known while tracing is an error.
+    /// An extent that is unknown during tracing is an error.
     #[track_caller]
     pub fn dim(self, axis: isize) -> usize {
         self.any.dim(axis)
     }
 
-    /// Names the value: for messages and printing, and so that it can be fed and fetched when a function is pruned. A name may be given
-    /// to several values, but then it cannot be asked for. The text of a name is kept as long as the program runs, once for all values that have it.
+    /// Names the value, for messages and printing, and for feeding and fetching it when a function
+    /// is pruned.
+    ///
+    /// Several values may have the same name, but then it cannot be fed or fetched. The text of a
+    /// name is interned for the lifetime of the program.
     ///
     /// ```
     /// use anabranch_dsl::prelude::*;
@@ -112,26 +118,26 @@ impl<T: Element> Tensor<T> {
     }
 }
 
-/// A constant tensor without dimensions.
+/// Returns a constant scalar tensor.
 #[track_caller]
 pub fn scalar<T: Element>(x: T) -> Tensor<T> {
     Tensor::from_any(trace::constant(HostTensor::scalar(x)))
 }
 
-/// A constant tensor from a scalar, a slice, nested arrays, or an [`Array`].
+/// Returns a constant tensor from a scalar, a slice, nested arrays, or an [`Array`].
 #[track_caller]
 pub fn tensor<T: Element>(x: impl IntoArray<T>) -> Tensor<T> {
     let array: Array<T> = x.into_array();
     Tensor::from_any(trace::constant(array.into_host()))
 }
 
-/// A tensor with every element `x`.
+/// Returns a tensor with every element equal to `x`.
 #[track_caller]
 pub fn full<T: Element>(shape: impl Into<Shape>, x: T) -> Tensor<T> {
     Tensor::from_any(trace::constant(HostTensor::scalar(x)).broadcast_to(shape))
 }
 
-/// A tensor of zeros.
+/// Returns a tensor of zeros.
 #[track_caller]
 pub fn zeros<T: Numeric>(shape: impl Into<Shape>) -> Tensor<T> {
     full(shape, T::default())
@@ -145,7 +151,7 @@ pub fn zeros<T: Numeric>(shape: impl Into<Shape>) -> Tensor<T> {
     note = "`.cast()` changes the element type of a tensor, `as` that of a host number; of a reference write `*x`"
 )]
 pub trait Operand<T: Element>: Copy {
-    /// The tensor.
+    /// Returns the tensor.
     fn into_tensor(self) -> Tensor<T>;
 }
 #[diagnostic::do_not_recommend]

@@ -1,24 +1,24 @@
-//! Types of values in a graph.
+//! Types of the values of a graph.
 
 use crate::{DType, Shape};
 use std::fmt;
 
-/// Element type and shape of a tensor, printed as `f32[4, n]`; a scalar is `f32[]`.
+/// The element type and shape of a tensor, printed as `f32[4, n]`. A scalar is `f32[]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
-    /// Type of the elements.
+    /// The element type.
     pub dtype: DType,
-    /// Extents.
+    /// The extents.
     pub shape: Shape,
 }
 
 impl TensorType {
-    /// A tensor type.
+    /// Creates a tensor type.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> TensorType {
         TensorType { dtype, shape: shape.into() }
     }
 
-    /// Number of dimensions.
+    /// Returns the rank: the number of axes.
     pub fn rank(&self) -> usize {
         self.shape.rank()
     }
@@ -33,12 +33,13 @@ impl TensorType {
         self.dtype == other.dtype && self.shape.compatible(&other.shape)
     }
 
-    /// Whether every value of this type is a value of `general`, which is equal or has unknown extents.
+    /// Returns whether every value of this type is a value of `general`, which is equal or has
+    /// unknown extents.
     pub fn fits(&self, general: &TensorType) -> bool {
         self.dtype == general.dtype && self.shape.fits(&general.shape)
     }
 
-    /// The most exact type that both fit, if there is one.
+    /// Returns the most precise type that both fit, if there is one.
     pub fn join(&self, other: &TensorType) -> Option<TensorType> {
         let shape = self.shape.join(&other.shape)?;
         (self.dtype == other.dtype).then_some(TensorType { dtype: self.dtype, shape })
@@ -56,19 +57,21 @@ impl fmt::Display for TensorType {
 pub enum Type {
     /// A tensor.
     Tensor(TensorType),
-    /// A stack of tensors of one type, printed as `stack<f32[4]>`: what a loop saves for its gradient.
+    /// A stack of tensors of one type, printed as `stack<f32[4]>`. Loops save values for gradients
+    /// on stacks.
     Stack(TensorType),
-    /// A list of tensors of one type, printed as `list<f32[4]>`. Extents that are not known may differ from element to element.
+    /// A list of tensors of one type, printed as `list<f32[4]>`. Unknown extents may differ between
+    /// elements.
     List(TensorType),
 }
 
 impl Type {
-    /// A tensor type.
+    /// Creates a tensor type.
     pub fn tensor(dtype: DType, shape: impl Into<Shape>) -> Type {
         Type::Tensor(TensorType::new(dtype, shape))
     }
 
-    /// The tensor type, if the value is a tensor.
+    /// Returns the tensor type, if the value is a tensor.
     pub fn as_tensor(&self) -> Option<&TensorType> {
         match self {
             Type::Tensor(t) => Some(t),
@@ -76,14 +79,14 @@ impl Type {
         }
     }
 
-    /// Type of the tensor, or of the elements of the stack or list.
+    /// Returns the type of the tensor, or of the elements of the stack or list.
     pub fn element(&self) -> &TensorType {
         match self {
             Type::Tensor(t) | Type::Stack(t) | Type::List(t) => t,
         }
     }
 
-    /// Whether a value of the one type may be a value of the other.
+    /// Returns whether a value of one type may be a value of the other.
     pub fn compatible(&self, other: &Type) -> bool {
         match (self, other) {
             (Type::Tensor(a), Type::Tensor(b)) | (Type::Stack(a), Type::Stack(b)) | (Type::List(a), Type::List(b)) => {
@@ -93,7 +96,8 @@ impl Type {
         }
     }
 
-    /// Whether every value of this type is a value of `general`, which is equal or has unknown extents.
+    /// Returns whether every value of this type is a value of `general`, which is equal or has
+    /// unknown extents.
     pub fn fits(&self, general: &Type) -> bool {
         match (self, general) {
             (Type::Tensor(a), Type::Tensor(b)) | (Type::Stack(a), Type::Stack(b)) | (Type::List(a), Type::List(b)) => {
@@ -103,7 +107,7 @@ impl Type {
         }
     }
 
-    /// The most exact type that both fit, if there is one.
+    /// Returns the most precise type that both fit, if there is one.
     pub fn join(&self, other: &Type) -> Option<Type> {
         match (self, other) {
             (Type::Tensor(a), Type::Tensor(b)) => a.join(b).map(Type::Tensor),
@@ -113,7 +117,7 @@ impl Type {
         }
     }
 
-    /// `a tensor`, `a stack` or `a list`, for messages.
+    /// Returns `a tensor`, `a stack` or `a list`, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Type::Tensor(_) => "a tensor",
@@ -122,7 +126,7 @@ impl Type {
         }
     }
 
-    /// Whether values of this type have gradients.
+    /// Returns whether values of this type have gradients.
     pub fn is_differentiable(&self) -> bool {
         self.element().dtype.is_float()
     }
