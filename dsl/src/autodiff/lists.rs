@@ -169,8 +169,8 @@ impl Sweep {
     }
 }
 
-/// Whether a region uses more than the length of a list. All lists in a construct that takes it
-/// count as that list.
+/// Returns whether a region uses more than the length of a list. All lists in a construct that
+/// takes it count as that list.
 fn elements_matter(g: &crate::Graph, region: Region, list: Value) -> bool {
     let mut forms = HashSet::from([list]);
     let mut matter = false;

@@ -158,7 +158,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a loop iterates over the segments of another one, which has the same source
+    /// Returns whether a loop iterates over the segments of another one, which has the same source
     /// location.
     fn has_segments(&self, node: Node) -> bool {
         let g = self.graph;

@@ -135,7 +135,8 @@ impl GradNode<'_> {
         self.attrs
     }
 
-    /// Whether the cotangent of operand `i` is needed. A rule may return `None` for it otherwise.
+    /// Returns whether the cotangent of operand `i` is needed. A rule may return `None` for it
+    /// otherwise.
     pub fn needs(&self, i: usize) -> bool {
         self.sweep.active.contains(&self.data.operands[i])
     }

@@ -120,8 +120,8 @@ impl Sweep {
         })
     }
 
-    /// Whether values of a region are invariant in the innermost enclosing loop. Without a loop,
-    /// none is.
+    /// Returns whether values of a region are invariant in the innermost enclosing loop. Without a
+    /// loop, none is.
     fn are_invariant(&self, g: &crate::Graph, region: Region, values: &[Value]) -> Vec<bool> {
         if !self.invariant.borrow().contains_key(&region) {
             let found = self.find_invariant(g, region);
@@ -205,13 +205,13 @@ fn operands_needed(g: &crate::Graph, region: Region, values: Vec<Value>) -> Vec<
     operands
 }
 
-/// Whether an operation only views its operand. Views are recomputed rather than saved, which saves
-/// the smaller operand.
+/// Returns whether an operation only views its operand. Views are recomputed rather than saved,
+/// which saves the smaller operand.
 fn is_view(op: &Op) -> bool {
     matches!(op, Op::Prim(def, _) if matches!(*def, prim::BROADCAST_TO | prim::BROADCAST_LIKE | prim::RESHAPE | prim::PERMUTE))
 }
 
-/// Whether a few cheap operations compute a value from constants and captures alone.
+/// Returns whether a few cheap operations compute a value from constants and captures alone.
 ///
 /// An operation that may fail did not fail in the forward region, and the backward region runs the
 /// same number of times.

@@ -115,7 +115,7 @@ impl Attrs {
         self.0.iter().map(|(n, a)| (*n, a))
     }
 
-    /// Whether there are no attributes.
+    /// Returns whether there are no attributes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -150,7 +150,7 @@ impl Loop<'_> {
         Some((&data.op, &data.operands))
     }
 
-    /// Whether a value of the body is loop-invariant: computed from captures and constants.
+    /// Returns whether a value of the body is loop-invariant: computed from captures and constants.
     fn is_invariant(&self, value: Value) -> bool {
         match self.graph.value(value).def {
             ValueDef::Param(_, i) => i as usize >= self.n,
@@ -162,7 +162,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Whether a value of the body is a nonzero constant, possibly captured.
+    /// Returns whether a value of the body is a nonzero constant, possibly captured.
     fn is_step(&self, value: Value) -> bool {
         let value = match self.graph.value(value).def {
             ValueDef::Param(_, i) if i as usize >= self.n => self.graph.node(self.node).operands[i as usize],
@@ -172,7 +172,7 @@ impl Loop<'_> {
         matches!(self.made_by(value), Some((Op::Constant(t), _)) if t.rank() == 0 && !zero(t))
     }
 
-    /// Whether every iteration adds the same nonzero integer to a loop variable.
+    /// Returns whether every iteration adds the same nonzero integer to a loop variable.
     fn is_counter(&self, i: usize) -> bool {
         let param = self.graph.region(self.body).params[i];
         let ty = self.graph.ty(param);
@@ -189,7 +189,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Whether a value of the body differs in every iteration: a counter, plus or minus
+    /// Returns whether a value of the body differs in every iteration: a counter, plus or minus
     /// loop-invariant values.
     fn is_own_index(&self, value: Value, counters: &HashSet<usize>) -> bool {
         match self.graph.value(value).def {

@@ -190,7 +190,7 @@ impl Op {
         }
     }
 
-    /// Whether this is the primitive operation `op`.
+    /// Returns whether this is the primitive operation `op`.
     pub fn is(&self, op: Prim) -> bool {
         matches!(self, Op::Prim(own, _) if *own == op)
     }
@@ -523,7 +523,7 @@ impl Graph {
         }
     }
 
-    /// Whether two graphs are equal except for entity ids, names and source locations.
+    /// Returns whether two graphs are equal except for entity ids, names and source locations.
     pub fn same_structure(&self, other: &Graph) -> bool {
         fn same_region(a: &Graph, ra: Region, b: &Graph, rb: Region, map: &mut [Option<Value>]) -> bool {
             let (da, db) = (a.region(ra), b.region(rb));

@@ -24,7 +24,7 @@ pub(crate) fn count(n: usize, of: &str) -> String {
     format!("{n} {of}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Whether the product of the known extents of a shape is within the limit.
+/// Returns whether the product of the known extents of a shape is within the limit.
 pub(crate) fn is_countable(shape: &Shape) -> bool {
     let known = shape.dims().iter().filter_map(crate::Dim::known).filter(|&n| n > 0);
     known.map(|n| n as u128).try_fold(1u128, |p, n| p.checked_mul(n)).is_some_and(|n| n <= MAX_ELEMENTS as u128)
@@ -198,7 +198,7 @@ fn cond_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
     a.iter().zip(b).enumerate().map(join).collect()
 }
 
-/// Whether a type is `bool[]`.
+/// Returns whether a type is `bool[]`.
 pub(crate) fn is_predicate(ty: &Type) -> bool {
     matches!(ty, Type::Tensor(TensorType { dtype: DType::Bool, shape }) if shape.rank() == 0)
 }

@@ -139,7 +139,7 @@ impl ListOp {
         }
     }
 
-    /// Whether the operation can fail with operands of valid types.
+    /// Returns whether the operation can fail with operands of valid types.
     pub(crate) fn is_fallible(&self) -> bool {
         !matches!(self, ListOp::Unstack | ListOp::Len | ListOp::ZerosLike | ListOp::Written)
     }

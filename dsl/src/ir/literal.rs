@@ -98,12 +98,12 @@ pub(super) fn read_elements<W: AsRef<str>>(dtype: DType, words: &[W]) -> Result<
     })
 }
 
-/// Whether a character may occur in a word: a name or a number.
+/// Returns whether a character may occur in a word: a name or a number.
 pub(super) fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '.'
 }
 
-/// Whether a word is a name that needs no quotes.
+/// Returns whether a word is a name that needs no quotes.
 pub(super) fn is_plain_name(word: &str) -> bool {
     word.starts_with(|c: char| is_word_char(c) && !c.is_ascii_digit()) && word.chars().all(is_word_char)
 }

@@ -433,7 +433,7 @@ fn elements(out: &mut String, tensor: &HostTensor) -> fmt::Result {
     match_buffer!(tensor.buffer(), d => nested(out, tensor.shape(), d))
 }
 
-/// Whether all elements are bitwise identical.
+/// Returns whether all elements are bitwise identical.
 fn is_uniform(tensor: &HostTensor) -> bool {
     use crate::Buffer::*;
     fn all_equal<K: PartialEq>(mut keys: impl Iterator<Item = K>) -> bool {

@@ -33,8 +33,8 @@ const DIRECT: &[&str] = &[
 ];
 
 impl OpDef {
-    /// Whether the operation computes with its elements, so that 16-bit floats are widened to `f32`
-    /// and the result is rounded.
+    /// Returns whether the operation computes with its elements, so that 16-bit floats are widened
+    /// to `f32` and the result is rounded.
     pub fn widens(&self) -> bool {
         DIRECT.binary_search(&self.name).is_err()
     }

@@ -188,7 +188,7 @@ impl std::fmt::Debug for OpDef {
 }
 
 impl OpDef {
-    /// Whether the operation is elementwise.
+    /// Returns whether the operation is elementwise.
     ///
     /// An element of the result then depends only on the operands' elements at the same index, and
     /// all operands have the shape of the result.

@@ -156,7 +156,7 @@ impl Rewrite<'_> {
         (passes && self.graph.ty(outer) == self.graph.ty(v)).then_some((outer, owner))
     }
 
-    /// Whether a value is captured by an enclosing loop.
+    /// Returns whether a value is captured by an enclosing loop.
     fn is_of_loop(&self, mut v: Value) -> bool {
         while let Some((outer, owner)) = self.outside(v) {
             if matches!(self.graph.node(owner).op, Op::While { .. }) {

@@ -33,7 +33,7 @@ impl Pass for Cse {
     }
 }
 
-/// Whether nodes of this operation with equal operands always compute the same tensor.
+/// Returns whether nodes of this operation with equal operands always compute the same tensor.
 pub(super) fn is_mergeable(op: &Op) -> bool {
     match op {
         Op::Prim(def, _) => def.effects <= Effects::Fallible,

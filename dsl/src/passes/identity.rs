@@ -51,12 +51,12 @@ pub(super) fn operand_given_back(
     }
 }
 
-/// Whether an operation is its own inverse.
+/// Returns whether an operation is its own inverse.
 pub(super) fn is_involution(op: Prim) -> bool {
     matches!(op, prim::NOT | prim::NEG)
 }
 
-/// Whether a fill of the first operand makes the result the same fill.
+/// Returns whether a fill of the first operand makes the result the same fill.
 pub(super) fn keeps_fill(op: Prim) -> bool {
     matches!(
         op,
@@ -74,7 +74,7 @@ fn is_definite(ty: &Type) -> bool {
     ty.element().shape.is_definite()
 }
 
-/// Whether a scalar is an additive identity, which is the negative zero for floats.
+/// Returns whether a scalar is an additive identity, which is the negative zero for floats.
 pub(super) fn adds_nothing(scalar: &HostTensor) -> bool {
     match scalar.buffer() {
         Buffer::F32(d) => d[0] == 0.0 && d[0].is_sign_negative(),

@@ -229,7 +229,8 @@ impl Motion<'_> {
         is_worth
     }
 
-    /// Whether a node may run where it did not run before, judging by its operations and types.
+    /// Returns whether a node may run where it did not run before, judging by its operations and
+    /// types.
     fn cannot_fail(&self, node: Node) -> bool {
         let data = self.graph.node(node);
         // Unknown extents are checked at run time, which may fail.

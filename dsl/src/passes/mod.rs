@@ -202,7 +202,7 @@ fn made_by(g: &Graph, v: Value) -> Option<(Prim, &[Value])> {
     }
 }
 
-/// Whether a control-flow node contains a matmul.
+/// Returns whether a control-flow node contains a matmul.
 fn has_product(g: &Graph, node: Node) -> bool {
     let mut has = false;
     for &region in &g.node(node).regions {
@@ -211,7 +211,7 @@ fn has_product(g: &Graph, node: Node) -> bool {
     has
 }
 
-/// Whether all elements of a value are known to be zero.
+/// Returns whether all elements of a value are known to be zero.
 fn is_zero(graph: &Graph, v: Value) -> bool {
     let Some(node) = graph.producer(v) else { return false };
     let data = graph.node(node);

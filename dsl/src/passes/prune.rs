@@ -206,7 +206,7 @@ impl<'g> Kept<'g> {
     }
 }
 
-/// Whether a node does more than compute its results.
+/// Returns whether a node does more than compute its results.
 fn has_effect(g: &Graph, node: Node) -> bool {
     g.node(node).op.effects() >= Effects::WritesState
 }

@@ -94,7 +94,8 @@ fn small(ty: &Type) -> Option<Vec<usize>> {
     (1..=MAX_ELEMENTS).contains(&shape.iter().product()).then_some(shape)
 }
 
-/// Whether a value is split: a small tensor that is not a scalar, or a stack of such tensors.
+/// Returns whether a value is split: a small tensor that is not a scalar, or a stack of such
+/// tensors.
 fn is_apart(ty: &Type) -> bool {
     small(ty).is_some_and(|shape| !shape.is_empty())
 }

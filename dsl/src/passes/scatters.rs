@@ -199,7 +199,7 @@ impl Sums<'_> {
         Some(terms)
     }
 
-    /// Whether changing the rows is no more work than computing the sum.
+    /// Returns whether changing the rows is no more work than computing the sum.
     fn pays(&self, sum: Value, terms: &[Term]) -> bool {
         let size = |v: Value| self.graph.ty(v).element().shape.known().map(|extents| extents.iter().product::<usize>());
         let changed = terms.iter().filter(|term| !term.changes.is_empty());

@@ -100,7 +100,7 @@ fn opposite(comparison: Prim) -> Option<(Prim, bool)> {
     })
 }
 
-/// Whether a type represents all values of another one.
+/// Returns whether a type represents all values of another one.
 fn holds(to: DType, from: DType) -> bool {
     use DType::{BF16, Bool, F16, F32, F64, I32, I64, U8, U32};
     match (from, to) {
@@ -110,7 +110,7 @@ fn holds(to: DType, from: DType) -> bool {
     }
 }
 
-/// Whether a conversion through an intermediate type equals the direct conversion.
+/// Returns whether a conversion through an intermediate type equals the direct conversion.
 fn is_detour(from: DType, by: DType, to: DType) -> bool {
     // A conversion from float saturates at the bounds of an integer type, where one from an integer
     // wraps.
@@ -245,7 +245,7 @@ impl Algebra<'_> {
         self.dtype(v).is_float()
     }
 
-    /// Whether all extents are known, so that no check is left for run time.
+    /// Returns whether all extents are known, so that no check is left for run time.
     fn is_known(&self, v: Value) -> bool {
         self.graph.ty(v).as_tensor().is_some_and(|ty| ty.shape.known().is_some())
     }
