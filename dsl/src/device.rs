@@ -364,8 +364,9 @@ impl On {
         self.0.devices
     }
 
-    /// Returns the source location that specifies the constraint. For nested scopes it is that of
-    /// the innermost one.
+    /// Returns the source location that specifies the constraint.
+    ///
+    /// For nested scopes it is that of the innermost one.
     pub fn loc(self) -> Loc {
         self.0.loc
     }

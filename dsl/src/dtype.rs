@@ -68,6 +68,7 @@ impl DType {
     }
 
     /// Returns whether this is `f16` or `bf16`: the types stored in 16 bits and computed in `f32`.
+    ///
     /// See [`halves`].
     pub fn is_half(self) -> bool {
         matches!(self, DType::F16 | DType::BF16)

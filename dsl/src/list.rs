@@ -349,8 +349,9 @@ impl<T: Element> List<T> {
         Tensor::from_any(self.query(ListOp::Len, &[]))
     }
 
-    /// Returns the first extent of each element. With them, [`split`](Self::split) reverses
-    /// [`concat`](Self::concat).
+    /// Returns the first extent of each element.
+    ///
+    /// With them, [`split`](Self::split) reverses [`concat`](Self::concat).
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::panic::Location;
 
-/// The file, line and column of the source that made a node, counted from 1. Line 0 means that the
-/// location is unknown.
+/// The file, line and column of the source that made a node, counted from 1.
+///
+/// Line 0 means that the location is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Loc {
     /// The path as the compiler saw it.

@@ -104,8 +104,9 @@ impl GradNode<'_> {
         self.sweep.map(self.level, self.data.operands[i])
     }
 
-    /// Returns a tensor of the shape of operand `i`, whose elements must not be used. A loop saves
-    /// at most its extents.
+    /// Returns a tensor of the shape of operand `i`, whose elements must not be used.
+    ///
+    /// A loop saves at most its extents.
     pub fn like(&self, i: usize) -> Any {
         self.sweep.map_like(self.level, self.data.operands[i])
     }
@@ -135,8 +136,9 @@ impl GradNode<'_> {
         self.attrs
     }
 
-    /// Returns whether the cotangent of operand `i` is needed. A rule may return `None` for it
-    /// otherwise.
+    /// Returns whether the cotangent of operand `i` is needed.
+    ///
+    /// A rule may return `None` for it otherwise.
     pub fn needs(&self, i: usize) -> bool {
         self.sweep.active.contains(&self.data.operands[i])
     }
@@ -215,7 +217,9 @@ fn values_it_depends_on(loss: Any, vars: &[AnyVar]) -> Vec<Any> {
 }
 
 /// Returns vector-Jacobian products: the gradient of the sum of `sum(dy * y)` over all pairs, for
-/// every tensor of `wrt`. `y` need not be scalar.
+/// every tensor of `wrt`.
+///
+/// `y` need not be scalar.
 #[track_caller]
 pub fn vjp(outputs: &[(Any, Any)], wrt: &[Any]) -> Vec<Any> {
     differentiate(outputs, wrt, Loc::caller())

@@ -187,8 +187,9 @@ pub fn fold_left<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> S
     rows.visit(init, Order::Forward, "fold_left", |state, x| (f(state, x), ())).0
 }
 
-/// Folds the rows of tensors from last to first: `f(.. f(f(init, xn), ..) .., x0)`. See
-/// [`fold_left`].
+/// Folds the rows of tensors from last to first: `f(.. f(f(init, xn), ..) .., x0)`.
+///
+/// See [`fold_left`].
 ///
 /// The state is the first argument of `f` here, too.
 ///
@@ -205,8 +206,9 @@ pub fn fold_right<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> 
     rows.visit(init, Order::Reverse, "fold_right", |state, x| (f(state, x), ())).0
 }
 
-/// Folds rows with an output for each row. Returns the last state, and the outputs stacked along a
-/// new first axis.
+/// Folds rows with an output for each row.
+///
+/// Returns the last state, and the outputs stacked along a new first axis.
 ///
 /// `over` and the state are as for [`fold_left`]. The output of `f` is any [`Carry`] of tensors,
 /// each of which gets the new axis. `f` may be a host closure that captures tensors. To run `n`

@@ -94,7 +94,7 @@ pub enum Op {
     Call(CallKind),
 }
 
-/// The meaning of a call for gradients and passes.
+/// The treatment of a call by gradients and passes.
 ///
 /// The call always computes what its first region computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -195,8 +195,9 @@ impl Op {
         matches!(self, Op::Prim(own, _) if *own == op)
     }
 
-    /// Returns the effects of the operation besides computing its results. Excludes those of inner
-    /// regions.
+    /// Returns the effects of the operation besides computing its results.
+    ///
+    /// Excludes those of inner regions.
     pub fn effects(&self) -> Effects {
         match self {
             Op::Prim(def, _) => def.effects,

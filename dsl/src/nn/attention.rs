@@ -32,8 +32,9 @@ impl MultiHeadAttention {
         MultiHeadAttention { query, key, value, output, heads }
     }
 
-    /// Applies self-attention to a sequence `[batch, length, size]`. If `causal`, no position sees
-    /// a later one.
+    /// Applies self-attention to a sequence `[batch, length, size]`.
+    ///
+    /// If `causal`, no position sees a later one.
     ///
     /// ```
     /// # use anabranch_dsl::{nn::{Init, MultiHeadAttention}, prelude::*};
@@ -48,6 +49,7 @@ impl MultiHeadAttention {
     }
 
     /// Applies attention of a sequence `[batch, n, size]` to another one, `[batch, m, size]`.
+    ///
     /// Returns `[batch, n, size]`.
     #[track_caller]
     pub fn apply_to<T: Float>(&self, x: Tensor<T>, memory: Tensor<T>) -> Tensor<T> {

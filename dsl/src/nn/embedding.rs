@@ -22,8 +22,9 @@ impl Embedding {
         Embedding { table: Var::new("table", init.normal([entries, size], 1.0)) }
     }
 
-    /// Returns the vectors of `ids`: shape `[..]` to `[.., size]`. An id out of range fails the
-    /// step.
+    /// Returns the vectors of `ids`: shape `[..]` to `[.., size]`.
+    ///
+    /// An id out of range fails the step.
     #[track_caller]
     pub fn at<I: Integer>(&self, ids: Tensor<I>) -> Tensor {
         self.table.get().take(ids, 0)

@@ -84,8 +84,9 @@ impl Lstm {
         (zeros([batch, self.units]), zeros([batch, self.units]))
     }
 
-    /// Computes one step. `x` is `[batch, inputs]`. Returns the output `[batch, units]` and the
-    /// next state.
+    /// Computes one step.
+    ///
+    /// `x` is `[batch, inputs]`. Returns the output `[batch, units]` and the next state.
     #[track_caller]
     pub fn step<T: Float>(&self, x: Tensor<T>, (h, c): LstmState<T>) -> (Tensor<T>, LstmState<T>) {
         let gates = x.matmul(self.weight_input.get().cast())

@@ -39,8 +39,10 @@ impl OpDef {
         DIRECT.binary_search(&self.name).is_err()
     }
 
-    /// Evaluates the operation with its [`eval`](OpDef::eval). For 16-bit floats it evaluates the
-    /// same operation on `f32` and rounds the result (see [`halves`](crate::halves)).
+    /// Evaluates the operation with its [`eval`](OpDef::eval).
+    ///
+    /// For 16-bit floats it evaluates the same operation on `f32` and rounds the result (see
+    /// [`halves`](crate::halves)).
     ///
     /// # Errors
     /// Those of the operation, and one for a large result if there is not enough memory.

@@ -244,6 +244,7 @@ impl Any {
 
 impl<T: Element> Tensor<T> {
     /// Returns the slices at several indices along an axis, which is replaced by the axes of `ids`.
+    ///
     /// An index out of range fails the step.
     ///
     /// ```

@@ -207,8 +207,9 @@ pub struct InferCx<'a> {
 }
 
 impl<'a> InferCx<'a> {
-    /// Returns the type of an operand that must be a tensor. Only stack and list operations take
-    /// anything else.
+    /// Returns the type of an operand that must be a tensor.
+    ///
+    /// Only stack and list operations take anything else.
     pub fn tensor(&self, i: usize) -> Result<&'a TensorType, OpError> {
         self.operands[i]
             .as_tensor()

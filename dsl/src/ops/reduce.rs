@@ -141,15 +141,15 @@ fn spread(n: &GradNode<'_>, kept: Any) -> Any {
     if shape.is_definite() { kept.broadcast_to(shape) } else { kept.broadcast_like(n.like(0)) }
 }
 
-/// The gradient rule of an extremum: the cotangent is divided equally among the elements equal to
-/// it.
+/// Implements the gradient rule of an extremum: divides the cotangent equally among the elements
+/// equal to it.
 fn share(n: &GradNode<'_>) -> Any {
     let taken = n.x(0).eq(kept(n, n.y()));
     let count = taken.cast(n.ty(0).dtype).sum(n.attrs().indices("axes"), true);
     taken.select(kept(n, n.dy()) / count, n.dy().number(0.0))
 }
 
-/// The gradient rule of a product: the product of all other elements, computed without division, so
+/// Implements the gradient rule of a product: multiplies all other elements, without division, so
 /// that zeros are handled.
 ///
 /// The elements are multiplied pairwise, half with half, until one is left. The gradient descends

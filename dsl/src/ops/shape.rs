@@ -72,7 +72,7 @@ static BROADCAST_LIKE: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The gradient rule of broadcasting: the sum over the copies of every element.
+/// Implements the gradient rule of broadcasting: sums over the copies of every element.
 fn gather_stretched(n: &GradNode<'_>) -> Any {
     let (from, to) = (&n.ty(0).shape, &n.result_ty().shape);
     let missing = to.rank() - from.rank();

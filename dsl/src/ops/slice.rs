@@ -346,8 +346,9 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().update_slice(part.untyped(), axis, start))
     }
 
-    /// Returns the slice of `size` elements along an axis from a start computed in the graph. A
-    /// range out of bounds fails the step.
+    /// Returns the slice of `size` elements along an axis from a start computed in the graph.
+    ///
+    /// A range out of bounds fails the step.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;
@@ -361,7 +362,9 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Returns this tensor with a slice along an axis, from a start computed in the graph, replaced
-    /// by `part`. A range out of bounds fails the step.
+    /// by `part`.
+    ///
+    /// A range out of bounds fails the step.
     ///
     /// ```
     /// # use anabranch_dsl::prelude::*;

@@ -6,8 +6,9 @@ use crate::ir::{Node, Op, Region, Value};
 use crate::ops::{Effects, Prim, prim};
 use std::collections::HashMap;
 
-/// Hoists loop-invariant operations out of as many loops as possible. The loop captures their
-/// results.
+/// Hoists loop-invariant operations out of as many loops as possible.
+///
+/// The loop captures their results.
 ///
 /// Before: verified. After: verified, and no body or condition of a `while` contains an operation
 /// on captures that is worth hoisting.

@@ -281,7 +281,7 @@ impl<'a> Parser<'a> {
         self.tensor_type().map(Type::Tensor)
     }
 
-    /// One type, or several in parentheses.
+    /// Parses one type, or several in parentheses.
     fn types(&mut self) -> Parse<Vec<Type>> {
         if self.eat('(') { self.list(')', Self::ty) } else { Ok(vec![self.ty()?]) }
     }
