@@ -7,7 +7,7 @@ use crate::ops::Effects;
 
 /// Removes everything that no output and no effect depends on.
 ///
-/// Before: verified. After: verified, and an output, an assignment or an assertion depends on every
+/// Before: verified. After: verified, and an output, assignment, print or assertion depends on every
 /// node, directly or indirectly. The same holds for results of a `cond`, loop variables (one that
 /// only feeds itself is removed) and captures.
 ///
