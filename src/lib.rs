@@ -15,6 +15,7 @@ pub use anabranch_dsl::{
     gradients, iota, map, nn, on, optim, range, scalar, scan, scan_reverse, stack, switch, tensor, while_loop, zeros,
 };
 pub use anabranch_macros::{Carry, InOut, Module, graph};
+pub use anabranch_runtime as runtime;
 pub use anabranch_runtime::{Builder, CallOptions, CancelHandle, Function, Modelled, Pruned, Session, Span, Timeline};
 
 #[doc(hidden)]

@@ -48,6 +48,11 @@ fn operations_are_handles_and_not_names() {
 }
 
 #[test]
+fn examples_in_documentation_use_the_facade() {
+    check(inner_crates_in_examples(&sources()));
+}
+
+#[test]
 fn paths_named_in_documents_exist() {
     for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
         check(missing_paths(&read(document), exists));
@@ -187,6 +192,25 @@ fn operation_names(sources: &[Source], names: &[String]) -> Report {
                     format!("{}:{number}: write `prim::{}` for \"{name}\"", source.path, name.to_uppercase())
                 });
             }
+        }
+    }
+    report
+}
+
+/// Code in documentation names no crate but the facade, since users depend on no other.
+fn inner_crates_in_examples(sources: &[Source]) -> Report {
+    let mut report = Report::default();
+    for source in sources {
+        let is_public =
+            ["dsl/src/", "dsl-macros/src/", "runtime/src/", "src/"].iter().any(|f| source.path.starts_with(f));
+        let lines = (1..).zip(source.text.lines()).filter(|_| is_public);
+        for (number, line) in lines.filter(|(_, l)| l.trim_start().starts_with("//") || l.contains("#[doc")) {
+            let inner = ["anabranch_dsl::", "anabranch_runtime::", "anabranch_macros::"];
+            // A link may name any crate.
+            let line = line.replace("](anabranch_", "](");
+            report.look(!inner.iter().any(|name| line.contains(name)), || {
+                format!("{}:{number}: an example uses `anabranch` alone", source.path)
+            });
         }
     }
     report
@@ -350,6 +374,13 @@ fn source(path: &str, text: &str) -> Source {
 
 fn strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|&text| text.to_owned()).collect()
+}
+
+#[test]
+fn an_inner_crate_in_an_example_is_found() {
+    let text = "/// use anabranch::prelude::*;\n/// use anabranch_dsl::prelude::*;\nuse anabranch_dsl::Graph;";
+    let expected = ["runtime/src/a.rs:2: an example uses `anabranch` alone"];
+    check_wrong(&inner_crates_in_examples(&[source("runtime/src/a.rs", text)]), &expected);
 }
 
 #[test]

@@ -233,7 +233,7 @@ impl HostTensor {
     /// A tensor of zeros, if there is memory for it.
     ///
     /// ```
-    /// use anabranch_dsl::{DType, HostTensor};
+    /// use anabranch::{DType, HostTensor};
     ///
     /// assert_eq!(HostTensor::try_zeros(DType::F32, [2, 3]).map(|t| t.len()), Ok(6));
     /// assert!(HostTensor::try_zeros(DType::F32, [1 << 40, 1 << 40]).is_err());
@@ -437,12 +437,12 @@ impl<T: Element> Array<T> {
     /// The number of elements is not the product of the extents.
     ///
     /// ```
-    /// use anabranch_dsl::Array;
+    /// use anabranch::Array;
     ///
     /// assert_eq!(Array::try_new([2, 2], vec![1, 2, 3, 4])?[[1, 0]], 3);
     /// let error = Array::try_new([2, 2], vec![1, 2, 3]).unwrap_err();
     /// assert_eq!(error.message, "a tensor of shape [2, 2] has 4 elements, given 3");
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     pub fn try_new(shape: impl Into<Vec<usize>>, data: Vec<T>) -> Result<Array<T>> {
@@ -512,7 +512,7 @@ impl<T: Element> Array<T> {
     /// If the sizes differ; [`try_reshape`](Self::try_reshape) returns an error instead.
     ///
     /// ```
-    /// use anabranch_dsl::{Array, IntoArray};
+    /// use anabranch::{Array, IntoArray};
     ///
     /// let a = [1, 2, 3, 4, 5, 6].into_array().reshape([2, 3]);
     /// assert_eq!(a.shape(), [2, 3]);
@@ -530,7 +530,7 @@ impl<T: Element> Array<T> {
     /// The sizes differ.
     ///
     /// ```
-    /// use anabranch_dsl::Array;
+    /// use anabranch::Array;
     ///
     /// let error = Array::new([4], vec![0; 4]).try_reshape([3]).unwrap_err();
     /// assert_eq!(error.message, "cannot reshape [4] to [3]: a tensor of shape [3] has 3 elements, given 4");
@@ -544,7 +544,7 @@ impl<T: Element> Array<T> {
     /// it is out of bounds.
     ///
     /// ```
-    /// use anabranch_dsl::Array;
+    /// use anabranch::Array;
     ///
     /// let a = Array::new([2, 2], vec![1, 2, 3, 4]);
     /// assert_eq!((a.get([1, 1]), a.get([2, 0])), (Some(&4), None));
@@ -570,7 +570,7 @@ impl<T: Element> Array<T> {
     /// in array` has them by value.
     ///
     /// ```
-    /// use anabranch_dsl::Array;
+    /// use anabranch::Array;
     ///
     /// let a = Array::new([2, 2], vec![1, 2, 3, 4]);
     /// assert_eq!(a.iter().sum::<i32>(), 10);
@@ -589,7 +589,7 @@ impl<T: Element> Array<T> {
     /// Iterates over the rows: the slices along the last axis, in row-major order.
     ///
     /// ```
-    /// use anabranch_dsl::Array;
+    /// use anabranch::Array;
     ///
     /// let a = Array::new([2, 3], vec![1, 2, 3, 4, 5, 6]);
     /// assert_eq!(a.rows().collect::<Vec<_>>(), [[1, 2, 3], [4, 5, 6]]);
@@ -608,7 +608,7 @@ impl<T: Element> Array<T> {
     /// its own.
     ///
     /// ```
-    /// use anabranch_dsl::Array;
+    /// use anabranch::Array;
     ///
     /// let images = Array::new([2, 1, 3], vec![1, 2, 3, 4, 5, 6]);
     /// let last = images.outer_iter().last().unwrap();
@@ -686,7 +686,7 @@ fn offset_of(index: impl ArrayIndex, shape: &[usize]) -> usize {
 /// The element at an index: `a[i]` of an array with one axis, `a[[i, j]]` of one with two.
 ///
 /// ```
-/// use anabranch_dsl::Array;
+/// use anabranch::Array;
 ///
 /// let mut a = Array::new([2, 2], vec![1.0, 2.0, 3.0, 4.0]);
 /// a[[0, 1]] += 5.0;

@@ -58,13 +58,13 @@ impl fmt::Display for DeviceKind {
 /// program of one process never sees it.
 ///
 /// ```
-/// use anabranch_dsl::device::DeviceName;
+/// use anabranch::dsl::device::DeviceName;
 ///
 /// let name: DeviceName = "/peer:a/gpu:0".parse()?;
 /// assert_eq!((name.peer(), name.index()), ("a", 0));
 /// assert_eq!("/peer:local/cpu:1".parse::<DeviceName>()?.to_string(), "/cpu:1");
 /// assert!("/cpu:*".parse::<DeviceName>().is_err() && "/peer:*/cpu:0".parse::<DeviceName>().is_err());
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceName {
@@ -144,14 +144,14 @@ impl FromStr for DeviceName {
 /// An omitted field matches anything, as does `*`.
 ///
 /// ```
-/// use anabranch_dsl::device::{DeviceName, DevicePattern};
+/// use anabranch::dsl::device::{DeviceName, DevicePattern};
 ///
 /// let any_gpu: DevicePattern = "/gpu:*".parse()?;
 /// let of_a: DevicePattern = "/peer:a".parse()?;
 /// assert!(any_gpu.matches(&"/peer:b/gpu:3".parse()?));
 /// assert_eq!(any_gpu.merge(&of_a).unwrap().to_string(), "/peer:a/gpu");
 /// assert_eq!(any_gpu.merge(&"/cpu:0".parse()?), None);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DevicePattern {
@@ -433,14 +433,14 @@ impl Drop for Scope {
 /// checks that such a device exists.
 ///
 /// ```
-/// use anabranch_dsl::{on, prelude::*};
+/// use anabranch::{on, prelude::*};
 ///
 /// let w = on("/cpu:1", || Var::new("w", [1.0f32, 2.0]));
 /// let y = eval(|| on("/cpu:*", || w.get() * 2.0).sum())?;
 /// assert_eq!(y, 6.0);
 /// let error = eval(|| on("cpu:1", || scalar(1.0f32))).unwrap_err();
 /// assert_eq!(error.message, "\"cpu:1\" is not the name of a device: it does not begin with `/`");
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn on<R>(device: impl IntoDevice, f: impl FnOnce() -> R) -> R {

@@ -10,7 +10,7 @@ use crate::{Buffer, HostTensor, bf16, f16};
 /// The tensor with one NaN in place of all, so that equal results are equal by `==`.
 ///
 /// ```
-/// use anabranch_dsl::{HostTensor, equality::one_nan};
+/// use anabranch::{HostTensor, dsl::equality::one_nan};
 ///
 /// let [a, b] = [f32::NAN, -f32::NAN].map(|x| HostTensor::new([2], vec![x, -0.0]));
 /// assert_ne!(a, b);
@@ -46,7 +46,7 @@ pub fn one_nan_each(tensors: &[HostTensor]) -> Vec<HostTensor> {
 /// Whether two numbers are equal, or neither is a number. Zeros of either sign are equal.
 ///
 /// ```
-/// use anabranch_dsl::equality::same_number;
+/// use anabranch::dsl::equality::same_number;
 ///
 /// assert!(same_number(f64::NAN, -f64::NAN) && same_number(0.0, -0.0));
 /// assert!(!same_number(f64::NAN, 1.0) && !same_number(1.0, 1.5));

@@ -6,7 +6,7 @@
 //! line:
 //!
 //! ```
-//! let tensor = anabranch_dsl::HostTensor::new(vec![2, 2], vec![1.0f32, 0.5, -2.0, 3.0]);
+//! let tensor = anabranch::HostTensor::new(vec![2, 2], vec![1.0f32, 0.5, -2.0, 3.0]);
 //! assert_eq!(format!("{tensor:.2}"), "[[1.00, 0.50],\n [-2.00, 3.00]]");
 //! ```
 //!
@@ -317,7 +317,7 @@ impl Template {
     /// placeholder.
     ///
     /// ```
-    /// use anabranch_dsl::{HostTensor, format::Template};
+    /// use anabranch::{HostTensor, dsl::format::Template};
     ///
     /// let template = Template::parse("loss {:.2} {{at}} {:>4}\n")?;
     /// assert_eq!(template.to_string(), "loss {:.2} {{at}} {:>4}\n");

@@ -52,7 +52,7 @@ impl Layout {
 /// `Vec` follows from their number, if there is no more than one.
 ///
 /// ```
-/// use anabranch_dsl::{DType, TensorType, function::{Arguments, Signature, trace_fn}, prelude::*};
+/// use anabranch::{DType, TensorType, function::{Arguments, Signature, trace_fn}, prelude::*};
 ///
 /// let f = |layers: Vec<Tensor>, x: Tensor| layers.into_iter().fold(x, |x, w| x * w);
 /// let x = TensorType::new(DType::F32, [2]);
@@ -64,7 +64,7 @@ impl Layout {
 /// let g = |a: Vec<Tensor>, b: Vec<Tensor>| (a.len() as i64, b.len() as i64, a[0]).2;
 /// assert!(trace_fn("g", &g, signature.types()).is_err());
 /// assert!(trace_fn("g", &g, &signature).is_ok());
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
@@ -561,7 +561,7 @@ tuples!([A Xa 0, B Xb 1] C Xc 2, D Xd 3, E Xe 4, G Xg 5, H Xh 6, I Xi 7, J Xj 8,
 /// function.
 ///
 /// ```
-/// use anabranch_dsl::{Loc, function::name_of};
+/// use anabranch::{Loc, function::name_of};
 ///
 /// fn twice() {}
 /// assert_eq!(name_of(&twice, Loc::UNKNOWN), "twice");
@@ -621,10 +621,10 @@ pub fn trace_fn<Args, F: GraphFn<Args>>(
 /// Traces `f` and runs it once with the interpreter; variables have their initial values.
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
+/// use anabranch::prelude::*;
 ///
 /// assert_eq!(eval(|| scalar(2.0f32) * 3.0)?, 6.0);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn eval<O: Output>(f: impl Fn() -> O) -> Result<O::Host> {

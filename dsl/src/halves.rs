@@ -16,7 +16,7 @@
 //! layers (Micikevicius et al. 2018, "Mixed precision training"):
 //!
 //! ```
-//! use anabranch_dsl::{nn::{Init, Linear}, prelude::*};
+//! use anabranch::{nn::{Init, Linear}, prelude::*};
 //!
 //! let layer = Linear::new(&Init::new(1), 4, 2);
 //! let (y, slope) = eval(|| {
@@ -26,7 +26,7 @@
 //!     (y, gradients(loss, layer.weight.get())) // of the type of the parameter
 //! })?;
 //! assert_eq!((y.shape(), slope.shape()), (&[3, 2][..], &[4, 2][..]));
-//! # Ok::<(), anabranch_dsl::Diagnostic>(())
+//! # Ok::<(), anabranch::Diagnostic>(())
 //! ```
 //!
 //! A cast to one of these types rounds once, from any type; numbers that are too large become

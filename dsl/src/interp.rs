@@ -158,7 +158,7 @@ pub fn run(
 /// Runs a graph like [`run`], in other surroundings. What was printed before an error stays printed.
 ///
 /// ```
-/// use anabranch_dsl::{Graph, HostTensor, interp};
+/// use anabranch::{Graph, HostTensor, dsl::interp};
 /// use std::cell::RefCell;
 ///
 /// let text = r#"graph @f(%x: f32[]) { print stdout "x = {:.1}\n", %x return }"#;
@@ -169,7 +169,7 @@ pub fn run(
 /// let options = interp::Options::default();
 /// interp::run_in(&graph, &[HostTensor::scalar(0.25f32)], &mut vec![], options, surroundings)?;
 /// assert_eq!(printed.into_inner(), "x = 0.2\n");
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub fn run_in(
     graph: &Graph,

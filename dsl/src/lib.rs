@@ -54,7 +54,7 @@ pub use trace::Any;
 pub use ty::{TensorType, Type};
 pub use var::{AnyVar, Module, Var};
 
-/// The names that models need: `use anabranch_dsl::prelude::*`.
+/// The names that models need: `use anabranch::prelude::*`.
 pub mod prelude {
     pub use crate::control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
     pub use crate::{

@@ -33,7 +33,7 @@ use std::marker::PhantomData;
 /// length.
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
+/// use anabranch::prelude::*;
 ///
 /// let y = eval(|| {
 ///     let x = tensor([1.0f32, 2.0, 3.0]);
@@ -47,7 +47,7 @@ use std::marker::PhantomData;
 /// assert_eq!(y.0.as_slice(), [10.0, 20.0]);
 /// assert_eq!(y.1, 30.0);
 /// assert_eq!(y.2, 2);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub struct List<T: Element = f32> {
     any: Any,
@@ -102,7 +102,7 @@ impl<T: Element> List<T> {
     /// Creates an empty list of tensors of a shape.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| {
     ///     let mut list = List::new([2]);
     ///     list.push(tensor([1, 2]));
@@ -110,7 +110,7 @@ impl<T: Element> List<T> {
     ///     list.stack()
     /// })?;
     /// assert_eq!(y.shape(), [2, 2]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -124,14 +124,14 @@ impl<T: Element> List<T> {
     /// If `n` is negative.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| {
     ///     let mut list = List::with_len(3, ());
     ///     list.write(1, scalar(5));
     ///     list.stack()
     /// })?;
     /// assert_eq!(y.as_slice(), [0, 5, 0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -144,10 +144,10 @@ impl<T: Element> List<T> {
     /// Splits a tensor along its first axis into a list with one element for each index.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| List::unstack(tensor([[1, 2], [3, 4]])).read(1))?;
     /// assert_eq!(y.as_slice(), [3, 4]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -161,10 +161,10 @@ impl<T: Element> List<T> {
     /// At run time, if an extent is negative, or if they do not add up to that of the tensor.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| List::split(tensor([1, 2, 3]), tensor([1, 2])).read(1))?;
     /// assert_eq!(y.as_slice(), [2, 3]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -229,7 +229,7 @@ impl<T: Element> List<T> {
     /// At run time, if the index is negative or not less than the length.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let error = eval(|| List::unstack(tensor([1, 2])).read(2)).unwrap_err();
     /// assert_eq!(error.message, "list_read: index 2 is out of range for a list of 2 elements");
     /// ```
@@ -255,10 +255,10 @@ impl<T: Element> List<T> {
     /// At run time, if an index is out of range or the elements have different shapes.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| List::unstack(tensor([1, 2, 3])).gather(tensor([2, 0, 2])))?;
     /// assert_eq!(y.as_slice(), [3, 1, 3]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -274,14 +274,14 @@ impl<T: Element> List<T> {
     /// by this operation.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| {
     ///     let mut list = List::with_len(3, ());
     ///     list.scatter(tensor([2, 0]), tensor([7, 8]));
     ///     list.stack()
     /// })?;
     /// assert_eq!(y.as_slice(), [8, 0, 7]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     pub fn scatter(&mut self, indices: Tensor<i32>, values: Tensor<T>) {
@@ -308,7 +308,7 @@ impl<T: Element> List<T> {
     /// At run time, if the list has another length, and those of `stack`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| {
     ///     let mut list = List::new(());
     ///     list.push(scalar(1));
@@ -316,7 +316,7 @@ impl<T: Element> List<T> {
     ///     list.stack_exact(2).reshape([1, 2])
     /// })?;
     /// assert_eq!(y.shape(), [1, 2]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -331,10 +331,10 @@ impl<T: Element> List<T> {
     /// than the first.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| List::unstack(tensor([[1, 2], [3, 4]])).concat())?;
     /// assert_eq!(y.as_slice(), [1, 2, 3, 4]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -354,10 +354,10 @@ impl<T: Element> List<T> {
     /// With them, [`split`](Self::split) reverses [`concat`](Self::concat).
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| List::split(tensor([1, 2, 3]), tensor([1, 2])).extents())?;
     /// assert_eq!(y.as_slice(), [1, 2]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

@@ -26,7 +26,7 @@ impl fmt::Display for OutOfMemory {
 /// Checks that the system has memory for so many bytes.
 ///
 /// ```
-/// use anabranch_dsl::memory;
+/// use anabranch::dsl::memory;
 ///
 /// assert!(memory::check(1 << 10).is_ok());
 /// let error = memory::check(1 << 80).unwrap_err();

@@ -25,7 +25,7 @@ impl<T: Element> From<Array<T>> for ArrayD<T> {
     /// Copies the elements to an array whose shape is dynamic.
     ///
     /// ```
-    /// use anabranch_dsl::prelude::*;
+    /// use anabranch::prelude::*;
     /// use ndarray::{Array2, ArrayD, array};
     ///
     /// let x = array![[1.0f32, 2.0], [3.0, 4.0]];
@@ -33,7 +33,7 @@ impl<T: Element> From<Array<T>> for ArrayD<T> {
     /// assert_eq!(y, array![[2.0, 4.0], [3.0, 5.0]].into_dyn());
     /// let z: Array2<f32> = y.into_dimensionality().expect("two dimensions");
     /// assert_eq!(z[[1, 0]], 3.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     fn from(array: Array<T>) -> ArrayD<T> {
         let shape = IxDyn(array.shape());

@@ -13,7 +13,7 @@
 //! parameter is dropped, so is what the optimizer keeps for it.
 //!
 //! ```
-//! use anabranch_dsl::{nn::{Init, Linear}, optim::{Adam, Optimizer}, prelude::*};
+//! use anabranch::{nn::{Init, Linear}, optim::{Adam, Optimizer}, prelude::*};
 //!
 //! let (init, adam) = (Init::new(0), Adam::new(0.1));
 //! let model = [Linear::new(&init, 2, 3)];
@@ -61,8 +61,8 @@ pub trait Optimizer {
     /// Differentiates `loss` with respect to the variables of `model` and updates them, as [`model_gradients`] says.
     ///
     /// ```
-    /// use anabranch_dsl::optim::{Optimizer, Sgd};
-    /// use anabranch_dsl::prelude::*;
+    /// use anabranch::optim::{Optimizer, Sgd};
+    /// use anabranch::prelude::*;
     ///
     /// let w = Var::<f32>::new("w", [1.0, 2.0]);
     /// // The index of the largest element has no gradient.

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// loop.
 ///
 /// ```
-/// use anabranch_dsl::interp::StopFlag;
-/// use anabranch_dsl::ErrorKind;
+/// use anabranch::dsl::interp::StopFlag;
+/// use anabranch::ErrorKind;
 ///
 /// let flag = StopFlag::new();
 /// assert_eq!(flag.get(), None);

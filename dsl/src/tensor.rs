@@ -15,14 +15,14 @@ use std::ops;
 /// anything runs.
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
+/// use anabranch::prelude::*;
 ///
 /// let y = eval(|| {
 ///     let x = tensor([1.0, 2.0, 3.0]);
 ///     (x * x + 1.0f32).sum()
 /// })?;
 /// assert_eq!(y, 17.0);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub struct Tensor<T: Element = f32> {
     any: Any,
@@ -105,11 +105,11 @@ impl<T: Element> Tensor<T> {
     /// name is interned for the lifetime of the program.
     ///
     /// ```
-    /// use anabranch_dsl::prelude::*;
+    /// use anabranch::prelude::*;
     ///
     /// let norm = |x: Tensor| (x * x).sum().named("square").sqrt();
     /// assert_eq!(eval_with(norm, [3.0, 4.0])?, 5.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[must_use]
     #[track_caller]

@@ -140,7 +140,7 @@ impl<T: Element> Var<T> {
     /// A variable that optimizers leave alone, such as a running mean.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let steps = Var::<f32>::untrained("steps", 0.0);
     /// assert!(!steps.any().is_trained());
     /// ```
@@ -157,7 +157,7 @@ impl<T: Element> Var<T> {
     /// handles already, which might be in use.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let table = Var::<f32>::new("table", [0.0, 1.0]).on("/peer:a/cpu");
     /// assert_eq!(table.any().devices().unwrap().devices().to_string(), "/peer:a/cpu");
     /// ```

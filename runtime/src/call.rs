@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How a call may be ended before it returns; for [`Function::call_with`](crate::Function::call_with).
 ///
 /// ```
-/// use anabranch_runtime::{CallOptions, CancelHandle};
+/// use anabranch::{CallOptions, CancelHandle};
 /// use std::time::Duration;
 ///
 /// let cancel = CancelHandle::new();
@@ -65,8 +65,8 @@ pub(crate) struct Call {
 /// Ends calls from any thread; a clone is another handle of the same calls.
 ///
 /// ```
-/// use anabranch_dsl::{ErrorKind, prelude::*};
-/// use anabranch_runtime::{CallOptions, CancelHandle, Session};
+/// use anabranch::{ErrorKind, prelude::*};
+/// use anabranch::{CallOptions, CancelHandle, Session};
 ///
 /// let session = Session::new()?;
 /// let double = session.function(|x: Tensor| x * 2.0)?;
@@ -76,7 +76,7 @@ pub(crate) struct Call {
 /// // From here on, on this thread or another one, running and later calls end.
 /// cancel.cancel();
 /// assert_eq!(double.call_with(&options, 3.0).unwrap_err().kind, ErrorKind::Cancelled);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct CancelHandle(Arc<Mutex<Watched>>);

@@ -113,14 +113,14 @@ where
     /// Calls the function: a value for one parameter, a tuple for several, `()` for none.
     ///
     /// ```
-    /// use anabranch_dsl::prelude::*;
-    /// use anabranch_runtime::Session;
+    /// use anabranch::prelude::*;
+    /// use anabranch::Session;
     ///
     /// let session = Session::new()?;
     /// let f = session.function(|x: Tensor, y: Tensor| (x + y, x * y))?;
     /// let (sum, product) = f.call(([1.0, 2.0], 3.0))?;
     /// assert_eq!((sum.to_vec(), product.to_vec()), (vec![4.0, 5.0], vec![3.0, 6.0]));
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn call(&self, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
         self.call_in(None, args)
@@ -131,14 +131,14 @@ where
     /// [`call_with`](Self::call_with).
     ///
     /// ```
-    /// use anabranch_dsl::{ErrorKind, prelude::*};
-    /// use anabranch_runtime::Session;
+    /// use anabranch::{ErrorKind, prelude::*};
+    /// use anabranch::Session;
     /// use std::time::Duration;
     ///
     /// let session = Session::new()?;
     /// let double = session.function(|x: Tensor| x * 2.0)?;
     /// assert_eq!(double.call_within(Duration::from_secs(60), 3.0)?, 6.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn call_within(&self, duration: Duration, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
         self.call_with(&CallOptions::new().within(duration), args)
@@ -164,14 +164,14 @@ where
     /// only the time in all is known.
     ///
     /// ```
-    /// use anabranch_dsl::prelude::*;
-    /// use anabranch_runtime::{Modelled, Session};
+    /// use anabranch::prelude::*;
+    /// use anabranch::{Modelled, Session};
     ///
     /// let session = Session::builder().modelled([Modelled::new("/gpu:0"), Modelled::new("/gpu:1")]).build()?;
     /// let f = session.function(|x: Tensor| on("/gpu:0", || x * 2.0).sum() + on("/gpu:1", || x.exp()).sum())?;
     /// let (_, timeline) = f.profile([0.0, 1.0])?;
     /// assert!(timeline.modelled && timeline.spans.iter().any(|span| span.device == "/gpu:1"));
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn profile(&self, args: impl CallArgs<Args>) -> Result<(HostOf<F, Args>, Timeline)> {
         let arguments = Arguments::of(args);
@@ -189,8 +189,8 @@ where
     /// An error if `results` has other types than the function gives.
     ///
     /// ```
-    /// use anabranch_dsl::prelude::*;
-    /// use anabranch_runtime::Session;
+    /// use anabranch::prelude::*;
+    /// use anabranch::Session;
     ///
     /// let session = Session::new()?;
     /// let f = session.function(|x: Tensor| (x * 2.0, x.sum()))?;
@@ -199,7 +199,7 @@ where
     /// assert_eq!((results.0.as_slice(), results.1.item()), ([6.0, 8.0].as_slice(), 7.0));
     /// // The results of three numbers have no place in those of two.
     /// assert!(f.call_into([1.0, 2.0, 3.0], &mut results).is_err());
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn call_into(&self, args: impl CallArgs<Args>, results: &mut HostOf<F, Args>) -> Result<()> {
         let arguments = Arguments::of(args);
@@ -244,8 +244,8 @@ where
     /// it; no fetch. And what tracing and compiling the function itself may meet.
     ///
     /// ```
-    /// use anabranch_dsl::{DType, HostTensor, TensorType, prelude::*};
-    /// use anabranch_runtime::Session;
+    /// use anabranch::{DType, HostTensor, TensorType, prelude::*};
+    /// use anabranch::Session;
     ///
     /// let session = Session::new()?;
     /// let w = Var::<f32>::new("w", 3.0);
@@ -262,7 +262,7 @@ where
     ///
     /// let from_y = train.prune(&number, &["y"], &["loss"])?;
     /// assert_eq!(from_y.call(&[HostTensor::scalar(6.0f32)])?, [HostTensor::scalar(25.0f32)]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn prune(&self, signature: impl Into<Signature>, feeds: &[&str], fetches: &[&str]) -> Result<Pruned> {
         self.pruned(signature.into(), feeds, fetches, Assignments::Drop)
@@ -272,8 +272,8 @@ where
     /// are any, from the values `feeds`: to train on values that were computed before, say. Otherwise like [`prune`](Self::prune).
     ///
     /// ```
-    /// use anabranch_dsl::{DType, HostTensor, TensorType, prelude::*};
-    /// use anabranch_runtime::Session;
+    /// use anabranch::{DType, HostTensor, TensorType, prelude::*};
+    /// use anabranch::Session;
     ///
     /// let session = Session::new()?;
     /// let w = Var::<f32>::new("w", 3.0);
@@ -286,7 +286,7 @@ where
     /// let step = train.prune_step(&[TensorType::new(DType::F32, [9])], &["features"], &[])?;
     /// step.call(&[HostTensor::scalar(1.0f32)])?;
     /// assert_eq!(session.get(&w)?, 2.5);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn prune_step(&self, signature: impl Into<Signature>, feeds: &[&str], fetches: &[&str]) -> Result<Pruned> {
         self.pruned(signature.into(), feeds, fetches, Assignments::Keep)

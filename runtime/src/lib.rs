@@ -1,13 +1,13 @@
 //! The runtime of anabranch: sessions, variables, plans, kernels.
 //!
 //! ```
-//! use anabranch_dsl::prelude::*;
-//! use anabranch_runtime::Session;
+//! use anabranch::prelude::*;
+//! use anabranch::Session;
 //!
 //! let session = Session::new()?;
 //! let length = session.function(|x: Tensor| (x * x).sum().sqrt())?;
 //! assert_eq!(length.call([3.0, 4.0])?, 5.0);
-//! # Ok::<(), anabranch_dsl::Diagnostic>(())
+//! # Ok::<(), anabranch::Diagnostic>(())
 //! ```
 //!
 //! A [`Session`] compiles [`Function`]s and owns the values of variables. A call traces the function if its argument types

@@ -90,14 +90,14 @@ impl Program {
     /// Compiles a graph whose inputs have known shapes.
     ///
     /// ```
-    /// use anabranch_dsl::{Graph, HostTensor};
-    /// use anabranch_runtime::Program;
+    /// use anabranch::{Graph, HostTensor};
+    /// use anabranch::runtime::Program;
     ///
     /// let graph = Graph::parse("graph @f(%x: f32[]) -> (f32[]) { %y = mul %x, %x : f32[] return %y }", "f.ir");
     /// let program = Program::new(graph.expect("the text is right"))?;
     /// let outputs = program.run(&[HostTensor::scalar(3.0f32)], &mut vec![])?;
     /// assert_eq!(outputs, [HostTensor::scalar(9.0f32)]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn new(graph: Graph) -> Result<Program> {
         Program::with_options(graph, Options::default())

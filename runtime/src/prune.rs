@@ -104,8 +104,8 @@ impl Pruned {
     /// Another number of tensors, or one of another type: the error names the feed. What the function itself meets when it runs.
     ///
     /// ```
-    /// use anabranch_dsl::{DType, HostTensor, TensorType, prelude::*};
-    /// use anabranch_runtime::Session;
+    /// use anabranch::{DType, HostTensor, TensorType, prelude::*};
+    /// use anabranch::Session;
     ///
     /// let session = Session::new()?;
     /// let f = session.function(|x: Tensor| (x * 2.0).named("twice").exp().sum())?;
@@ -115,7 +115,7 @@ impl Pruned {
     ///
     /// let error = twice.call(&[HostTensor::scalar(1.0f32)]).unwrap_err();
     /// assert!(error.message.contains("the feed `input 0` is f32[2], given f32[]"), "{error}");
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn call(&self, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
         self.0.call(None, feeds)

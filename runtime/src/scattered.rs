@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// How a graph is cut into parts at random.
 ///
 /// ```
-/// use anabranch_runtime::Scatter;
+/// use anabranch::runtime::Scatter;
 ///
 /// let scatter = Scatter { devices: 3, seed: 17, parallel_iterations: 2, ..Scatter::default() };
 /// # let _ = scatter;
@@ -51,13 +51,13 @@ impl Default for Scatter {
 /// the choice.
 ///
 /// ```
-/// use anabranch_dsl::{Graph, HostTensor};
-/// use anabranch_runtime::{Scatter, ScatteredProgram};
+/// use anabranch::{Graph, HostTensor};
+/// use anabranch::{runtime::Scatter, runtime::ScatteredProgram};
 ///
 /// let graph = Graph::parse("graph @f(%x: f32[]) -> (f32[]) { %y = exp %x  %z = mul %y, %x  return %z }", "f.ir");
 /// let program = ScatteredProgram::new(graph.expect("the text is right"), Scatter::default())?;
 /// assert_eq!(program.run(&[HostTensor::scalar(0.0f32)], &mut vec![])?, [HostTensor::scalar(0.0f32)]);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub struct ScatteredProgram(Driver);
 

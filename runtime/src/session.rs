@@ -22,14 +22,14 @@ use std::sync::Arc;
 /// A clone is another handle of the same session. Functions may be called from several threads at once.
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
-/// use anabranch_runtime::Session;
+/// use anabranch::prelude::*;
+/// use anabranch::Session;
 ///
 /// let session = Session::new()?;
 /// let double = session.function(|x: Tensor| x * 2.0)?;
 /// assert_eq!(double.call(3.0)?, 6.0);
 /// assert_eq!(double.call([1.0, 2.0])?.as_slice(), [2.0, 4.0]);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[derive(Clone)]
 pub struct Session {
@@ -126,9 +126,9 @@ impl Builder {
     /// What a step has printed stays printed if it fails later.
     ///
     /// ```
-    /// use anabranch_dsl::format::Stream;
-    /// use anabranch_dsl::{prelude::*, staged};
-    /// use anabranch_runtime::Session;
+    /// use anabranch::dsl::format::Stream;
+    /// use anabranch::{dsl::staged, prelude::*};
+    /// use anabranch::Session;
     /// use std::sync::{Arc, Mutex};
     ///
     /// let printed = Arc::new(Mutex::new(String::new()));
@@ -138,7 +138,7 @@ impl Builder {
     /// let f = session.function(|x: Tensor| staged::print(Stream::Stdout, format_args!("{x:.1}"), "\n"))?;
     /// f.call([0.5, 2.0])?;
     /// assert_eq!(*printed.lock().unwrap(), "[0.5, 2.0]\n");
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn print_to(self, to: impl Fn(Stream, &str) + Send + Sync + 'static) -> Builder {
         Builder { print_to: Some(Arc::new(to)), ..self }
@@ -148,13 +148,13 @@ impl Builder {
     /// the program asks for it ([`on`](anabranch_dsl::on), [`Var::on`], [`place`](Self::place)), or if it is estimated to be faster so.
     ///
     /// ```
-    /// use anabranch_dsl::prelude::*;
-    /// use anabranch_runtime::Session;
+    /// use anabranch::prelude::*;
+    /// use anabranch::Session;
     ///
     /// let session = Session::builder().cpus(2).build()?;
     /// let f = session.function(|x: Tensor| on("/cpu:1", || x * 2.0) + 1.0)?;
     /// assert_eq!(f.call(3.0)?, 7.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn cpus(self, n: usize) -> Builder {
         Builder { cpus: Some(n), ..self }
@@ -172,14 +172,14 @@ impl Builder {
     /// not look at the limit.
     ///
     /// ```
-    /// use anabranch_dsl::prelude::*;
-    /// use anabranch_runtime::Session;
+    /// use anabranch::prelude::*;
+    /// use anabranch::Session;
     ///
     /// let session = Session::builder().threads(1).build()?;
     /// let f = session.function(|x: Tensor| x.matmul(x).sum())?;
     /// assert_eq!(f.call([[1.0, 2.0], [3.0, 4.0]])?, 54.0);
     /// assert!(Session::builder().threads(0).build().is_err());
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn threads(self, n: usize) -> Builder {
         Builder { threads: Some(n), ..self }
@@ -190,11 +190,11 @@ impl Builder {
     /// on the same machine, and so round sums in another order. [`Function::explain`] shows the rates.
     ///
     /// ```
-    /// use anabranch_runtime::Session;
+    /// use anabranch::Session;
     ///
     /// let session = Session::builder().cpus(2).measure_devices(true).build()?;
     /// assert_eq!(session.devices().len(), 2);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn measure_devices(self, measure: bool) -> Builder {
         Builder { measure, ..self }
@@ -210,14 +210,14 @@ impl Builder {
     /// anything and `{i}` for a number, which the device may use. Of several rules that fit a name the last one holds.
     ///
     /// ```
-    /// use anabranch_dsl::prelude::*;
-    /// use anabranch_runtime::Session;
+    /// use anabranch::prelude::*;
+    /// use anabranch::Session;
     ///
     /// let session = Session::builder().cpus(3).place("*", "/cpu:0").place("layer{i}.weight", "/cpu:{i}").build()?;
     /// let (w0, w2) = (Var::<f32>::new("layer0.weight", 2.0), Var::<f32>::new("layer2.weight", 3.0));
     /// let f = session.function(|x: Tensor| x * w0.get() * w2.get())?;
     /// assert_eq!(f.call(1.0)?, 6.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn place(mut self, names: &str, device: &str) -> Builder {
         self.rules.push((names.to_owned(), device.to_owned()));
@@ -310,10 +310,10 @@ impl Session {
     /// The names of its devices.
     ///
     /// ```
-    /// # use anabranch_runtime::Session;
+    /// # use anabranch::Session;
     /// let session = Session::builder().cpus(2).build()?;
     /// assert_eq!(session.devices().iter().map(ToString::to_string).collect::<Vec<_>>(), ["/cpu:0", "/cpu:1"]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn devices(&self) -> Vec<DeviceName> {
         self.devices.topology.devices.iter().map(|d| d.name).collect()
@@ -323,8 +323,8 @@ impl Session {
     /// for example. It has to be done before a function that uses them is called first. Variables without a path have their names.
     ///
     /// ```
-    /// use anabranch_dsl::{nn::{Init, Linear}, prelude::*};
-    /// use anabranch_runtime::Session;
+    /// use anabranch::{nn::{Init, Linear}, prelude::*};
+    /// use anabranch::Session;
     ///
     /// let session = Session::builder().cpus(2).place("model.{i}.*", "/cpu:{i}").build()?;
     /// let init = Init::new(0);
@@ -332,7 +332,7 @@ impl Session {
     /// session.name_variables("model", &model);
     /// let f = session.function(|x: Tensor| model[1].apply(model[0].apply(x).tanh()))?;
     /// f.call([[0.5, 1.0]])?;
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn name_variables(&self, name: &str, module: &(impl Module + ?Sized)) {
         let mut vars = module.vars();
@@ -343,8 +343,8 @@ impl Session {
     /// The present value of a variable.
     ///
     /// ```
-    /// use anabranch_dsl::prelude::*;
-    /// use anabranch_runtime::Session;
+    /// use anabranch::prelude::*;
+    /// use anabranch::Session;
     ///
     /// let session = Session::new()?;
     /// let n = Var::<i32>::new("n", 1);
@@ -354,7 +354,7 @@ impl Session {
     /// assert_eq!(session.get(&n)?, 4);
     /// session.set(&n, 7)?;
     /// assert_eq!(session.get(&n)?, 7);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn get<T: Element>(&self, var: &Var<T>) -> Result<Array<T>> {
         let tensor = self.state.cell(var.any()).read().clone();
@@ -392,8 +392,8 @@ impl Session {
     /// of another type: the error names the paths.
     ///
     /// ```
-    /// use anabranch_dsl::{nn::{Init, Linear}, optim::{Adam, Optimizer}, prelude::*};
-    /// use anabranch_runtime::Session;
+    /// use anabranch::{nn::{Init, Linear}, optim::{Adam, Optimizer}, prelude::*};
+    /// use anabranch::Session;
     ///
     /// let (session, init) = (Session::new()?, Init::new(0));
     /// let (model, adam) = (Linear::new(&init, 2, 1), Adam::new(0.1));
@@ -402,10 +402,10 @@ impl Session {
     ///
     /// let adam = Adam::new(0.1);
     /// let error = session.load_state(&adam, &saved).unwrap_err();
-    /// assert!(error.message.starts_with("the module has no variable `weight.adam_m`"), "{error}");
+    /// assert!(error.message.starts_with("the module has no variables `weight.adam_m`"), "{error}");
     /// adam.prepare(&model);
     /// session.load_state(&adam, &saved)?;
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn load_state(&self, module: &impl Module, values: &[(String, HostTensor)]) -> Result<()> {
         let vars = module.vars();

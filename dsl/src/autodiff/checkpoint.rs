@@ -18,7 +18,7 @@ use crate::{Diagnostic, Loc};
 /// "Training deep nets with sublinear memory cost", 2016, describe it for models.
 ///
 /// ```
-/// use anabranch_dsl::{checkpoint, prelude::*};
+/// use anabranch::{checkpoint, prelude::*};
 ///
 /// let dx = eval(|| {
 ///     let x = tensor([1.0f64, 2.0]);
@@ -26,7 +26,7 @@ use crate::{Diagnostic, Loc};
 ///     gradients(y.sum(), x)
 /// })?;
 /// assert_eq!(dx.as_slice(), [2.0 * 1f64.exp(), 4.0 * 4f64.exp()]);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn checkpoint<Y: Carry>(body: impl FnOnce() -> Y) -> Y {
@@ -54,7 +54,7 @@ pub fn checkpoint<Y: Carry>(body: impl FnOnce() -> Y) -> Y {
 /// Aborts the trace if there is no such loop.
 ///
 /// ```
-/// use anabranch_dsl::{checkpoint_loop, prelude::*};
+/// use anabranch::{checkpoint_loop, prelude::*};
 ///
 /// let dx = eval(|| {
 ///     let x = scalar(2.0f64);
@@ -67,7 +67,7 @@ pub fn checkpoint<Y: Carry>(body: impl FnOnce() -> Y) -> Y {
 ///     gradients(y, x)
 /// })?;
 /// assert_eq!(dx, 1024.0);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn checkpoint_loop() {

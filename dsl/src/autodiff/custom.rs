@@ -23,7 +23,7 @@ use crate::{Diagnostic, Loc, Type};
 /// assigns a variable.
 ///
 /// ```
-/// use anabranch_dsl::{custom_gradient, prelude::*};
+/// use anabranch::{custom_gradient, prelude::*};
 ///
 /// // Rounds; the gradient passes straight through (Bengio, Léonard and Courville 2013).
 /// let dx = eval(|| {
@@ -33,7 +33,7 @@ use crate::{Diagnostic, Loc, Type};
 ///     (y, gradients((y * y).sum(), x))
 /// })?;
 /// assert_eq!((dx.0.as_slice(), dx.1.as_slice()), (&[0.0f32, 2.0][..], &[0.0f32, 4.0][..]));
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn custom_gradient<X: Carry, Y: Carry>(

@@ -75,7 +75,7 @@ impl SavedAt {
 /// Passes remove stacks that nothing pops, so pass the graph as it runs.
 ///
 /// ```
-/// use anabranch_dsl::{Graph, autodiff::saved};
+/// use anabranch::{Graph, dsl::autodiff::saved};
 ///
 /// let text = "
 ///     graph @f(%x: f32[8], %n: i32[]) -> f32[8] {

@@ -159,14 +159,14 @@ impl GradNode<'_> {
 /// - zeros are needed whose extents are known only at run time.
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
+/// use anabranch::prelude::*;
 ///
 /// let dx = eval(|| {
 ///     let x = scalar(3.0f32);
 ///     gradients(x * x * x, x)
 /// })?;
 /// assert_eq!(dx, 27.0);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn gradients<T: Float, W: Wrt>(loss: Tensor<T>, wrt: W) -> W {

@@ -16,7 +16,7 @@ use crate::{Diagnostic, Integer, Loc, Tensor};
 /// or their structure. The message names the leaf.
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
+/// use anabranch::prelude::*;
 ///
 /// // The square root has no gradient at 0, but it is not what runs there.
 /// let safe_sqrt = |x: Tensor| cond(x.less(1e-3), || scalar(1e-3f32), || x.sqrt());
@@ -31,7 +31,7 @@ use crate::{Diagnostic, Integer, Loc, Tensor};
 ///
 /// let error = eval(|| cond(scalar(1).greater(0), || (scalar(1), scalar(2.0f32)), || (scalar(1), zeros([2])))).unwrap_err();
 /// assert_eq!(error.message, "`value.1` has type f32[] in one branch, but f32[2] in the other");
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn cond<C, T>(condition: C, then: impl FnOnce() -> T, otherwise: impl FnOnce() -> T) -> T
@@ -114,7 +114,7 @@ branches_of_tuples! {
 /// for [`cond`].
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
+/// use anabranch::prelude::*;
 ///
 /// let f = |i: Tensor<i32>, x: Tensor| switch(i, (|| x + 1.0, || x * 10.0, || -x));
 /// for (i, y) in [(-7, 3.0), (0, 3.0), (1, 20.0), (2, -2.0), (9, -2.0)] {
@@ -126,7 +126,7 @@ branches_of_tuples! {
 ///     switch(i, powers)
 /// };
 /// assert_eq!(eval_with(power, (5, 3))?, 243);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn switch<I: Integer, T: Carry>(index: Tensor<I>, branches: impl Branches<T>) -> T {

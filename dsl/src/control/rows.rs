@@ -167,7 +167,7 @@ impl Rows {
 /// at run time are compared then.
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
+/// use anabranch::prelude::*;
 ///
 /// let f = |xs: Tensor| fold_left(scalar(0.0), xs, |a, x| (a + x) * 2.0);
 /// assert_eq!(eval_with(f, [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?, 240.0);
@@ -179,7 +179,7 @@ impl Rows {
 ///
 /// let error = eval(|| fold_left(scalar(0), (zeros([3]), zeros([2])), |a, (x, y)| a + x + y)).unwrap_err();
 /// assert_eq!(error.message, "`fold_left`: `rows.0` has 3 rows, but `rows.1` has 2");
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn fold_left<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> S) -> S {
@@ -194,11 +194,11 @@ pub fn fold_left<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> S
 /// The state is the first argument of `f` here, too.
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
+/// use anabranch::prelude::*;
 ///
 /// let f = |xs: Tensor| fold_right(scalar(0.0), xs, |a, x| (a + x) * 2.0);
 /// assert_eq!(eval_with(f, [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?, 642.0);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn fold_right<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> S) -> S {
@@ -218,14 +218,14 @@ pub fn fold_right<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> 
 /// Those of [`fold_left`]. At run time, if the shape of an output differs between rows.
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
+/// use anabranch::prelude::*;
 ///
 /// // Running sums, and how many there were.
 /// let f = |xs: Tensor| scan((scalar(0.0), scalar(0)), xs, |(sum, n), x| ((sum + x, n + 1), sum + x));
 /// let ((sum, n), sums) = eval_with(f, [1.0f32, 2.0, 3.0])?;
 /// assert_eq!((sum.item(), n.item()), (6.0, 3));
 /// assert_eq!(sums.as_slice(), [1.0, 3.0, 6.0]);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn scan<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> (S, Y)) -> (S, Y) {
@@ -235,12 +235,12 @@ pub fn scan<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOnce(S, X)
 /// Scans from the last row to the first, like [`scan`]. Each output has the position of its row.
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
+/// use anabranch::prelude::*;
 ///
 /// // What is still to come.
 /// let f = |xs: Tensor| scan_reverse(scalar(0.0), xs, |sum, x| (sum + x, sum)).1;
 /// assert_eq!(eval_with(f, [1.0f32, 2.0, 3.0])?.as_slice(), [5.0, 3.0, 0.0]);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn scan_reverse<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> (S, Y)) -> (S, Y) {
@@ -254,7 +254,7 @@ pub fn scan_reverse<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOn
 /// iterations are independent, and `explain` shows it.
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
+/// use anabranch::prelude::*;
 ///
 /// // The gradient at 0 is that of the branch that ran: it is finite.
 /// let roots = |xs: Tensor| {
@@ -270,7 +270,7 @@ pub fn scan_reverse<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOn
 /// let (products, [more, squares]) = eval_with(f, ([0.5f32, 1.5], [2, 3]))?;
 /// assert_eq!(products.as_slice(), [1.0, 4.5]);
 /// assert_eq!((more.as_slice(), squares.as_slice()), (&[3, 4][..], &[4, 9][..]));
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn map<X: Carry, Y: Carry>(over: X, f: impl FnOnce(X) -> Y) -> Y {

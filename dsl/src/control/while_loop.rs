@@ -19,7 +19,7 @@ use crate::{Any, Tensor, scalar};
 /// of another type or structure. The message names the leaf.
 ///
 /// ```
-/// use anabranch_dsl::prelude::*;
+/// use anabranch::prelude::*;
 ///
 /// // Squares until a bound; its gradient goes through as many trips as there were.
 /// let f = |x: Tensor| {
@@ -32,7 +32,7 @@ use crate::{Any, Tensor, scalar};
 /// let error = eval(|| while_loop((scalar(0), scalar(0)), |(i, _)| i.less(3), |(i, n)| (i + 1, n + tensor([1, 2]))));
 /// let message = error.err().unwrap().message;
 /// assert_eq!(message, "`state.1` has type i32[] before the loop, but i32[2] after one iteration");
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn while_loop<S: Carry>(init: S, condition: impl FnOnce(S) -> Tensor<bool>, body: impl FnOnce(S) -> S) -> S {

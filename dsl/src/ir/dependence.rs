@@ -50,8 +50,8 @@ impl fmt::Display for Iterations {
 /// Determines whether the iterations of a `while` depend on each other.
 ///
 /// ```
-/// use anabranch_dsl::Graph;
-/// use anabranch_dsl::ir::dependence::iterations;
+/// use anabranch::Graph;
+/// use anabranch::dsl::ir::dependence::iterations;
 ///
 /// let text = "graph @f(%x: f32[3]) -> f32[3] {
 ///     %zero = constant 0 : i32[]

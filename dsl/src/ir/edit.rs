@@ -73,7 +73,7 @@ impl Graph {
     /// assigns no variables.
     ///
     /// ```
-    /// use anabranch_dsl::Graph;
+    /// use anabranch::Graph;
     ///
     /// let text = "graph @f(%x: f32[]) -> f32[] { %a = exp %x  %b = tanh %a  %c = neg %b  return %c }";
     /// let graph = Graph::parse(text, "f.ir").expect("the text is right");

@@ -37,11 +37,11 @@ impl MultiHeadAttention {
     /// If `causal`, no position sees a later one.
     ///
     /// ```
-    /// # use anabranch_dsl::{nn::{Init, MultiHeadAttention}, prelude::*};
+    /// # use anabranch::{nn::{Init, MultiHeadAttention}, prelude::*};
     /// let attention = MultiHeadAttention::new(&Init::new(1), 8, 2);
     /// let y = eval(|| attention.apply(full([3, 5, 8], 0.5), true))?;
     /// assert_eq!(y.shape(), [3, 5, 8]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     pub fn apply<T: Float>(&self, x: Tensor<T>, causal: bool) -> Tensor<T> {

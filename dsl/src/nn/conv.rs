@@ -81,11 +81,11 @@ convolution! {
     /// A convolution over two axes with a bias per filter.
     ///
     /// ```
-    /// # use anabranch_dsl::{nn::{Conv2d, Init}, ops::ConvOptions, prelude::*};
+    /// # use anabranch::{dsl::ops::ConvOptions, nn::{Conv2d, Init}, prelude::*};
     /// let conv = Conv2d::new(&Init::new(1), 3, 8, 5, ConvOptions::new().padding(2).stride(2));
     /// let y = eval(|| conv.apply(full([1, 3, 32, 32], 0.5)))?;
     /// assert_eq!(y.shape(), [1, 8, 16, 16]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     Conv2d, 2, conv2d, "height, width", "[outputs, inputs / groups, kh, kw]",
     |inputs, outputs, groups| [outputs, inputs / groups], inputs / groups
@@ -104,11 +104,11 @@ convolution! {
     /// A transposed convolution over two axes with a bias per output channel.
     ///
     /// ```
-    /// # use anabranch_dsl::{nn::{ConvTranspose2d, Init}, ops::ConvOptions, prelude::*};
+    /// # use anabranch::{dsl::ops::ConvOptions, nn::{ConvTranspose2d, Init}, prelude::*};
     /// let up = ConvTranspose2d::new(&Init::new(1), 8, 3, 2, ConvOptions::new().stride(2));
     /// let y = eval(|| up.apply(full([1, 8, 16, 16], 0.5)))?;
     /// assert_eq!(y.shape(), [1, 3, 32, 32]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     ConvTranspose2d, 2, conv_transpose2d, "height, width", "[inputs, outputs / groups, kh, kw]",
     |inputs, outputs, groups| [inputs, outputs / groups], outputs / groups

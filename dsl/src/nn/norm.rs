@@ -84,12 +84,12 @@ impl BatchNorm {
     /// or a channel has fewer than two elements.
     ///
     /// ```
-    /// # use anabranch_dsl::{nn::{BatchNorm, Mode}, prelude::*};
+    /// # use anabranch::{nn::{BatchNorm, Mode}, prelude::*};
     /// let norm = BatchNorm::new(1);
     /// let x = || tensor([[1.0f32], [3.0]]);
     /// let y = eval(|| norm.apply(x(), Mode::Training).named("y"))?;
     /// assert!((y.as_slice()[1] - 1.0).abs() < 1e-5);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     pub fn apply<T: Float>(&self, x: Tensor<T>, mode: Mode) -> Tensor<T> {
@@ -156,10 +156,10 @@ impl Dropout {
     /// Applies dropout. Use a different key for each layer and step: `key.fold_in(number)`.
     ///
     /// ```
-    /// # use anabranch_dsl::{nn::{Dropout, Mode}, ops::random::Key, prelude::*};
+    /// # use anabranch::{dsl::ops::random::Key, nn::{Dropout, Mode}, prelude::*};
     /// let y = eval(|| Dropout::new(0.5).apply(tensor([1.0, 2.0]), Mode::Evaluation, Key::new(1)))?;
     /// assert_eq!(y.as_slice(), [1.0, 2.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     pub fn apply<T: Float>(&self, x: Tensor<T>, mode: Mode, key: Key) -> Tensor<T> {

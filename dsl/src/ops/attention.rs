@@ -328,12 +328,12 @@ impl<T: Float> Tensor<T> {
     /// results `NaN`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let (queries, values) = (|| zeros::<f32>([2, 4]), || tensor([[1.0f32], [3.0]]));
     /// let y = |causal: bool| eval(move || queries().scaled_dot_product_attention(queries(), values(), causal));
     /// assert_eq!(y(false)?.as_slice(), [2.0, 2.0]);
     /// assert_eq!(y(true)?.as_slice(), [1.0, 2.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

@@ -133,9 +133,9 @@ impl<T: Element> Tensor<T> {
     /// to [`struct@f16`] and [`bf16`] rounds to the nearest value, see [`halves`](crate::halves).
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([2.7f32, -1.0, 300.0]).cast::<u8>())?.as_slice(), [2, 0, 255]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -148,13 +148,13 @@ impl<T: Float> Tensor<T> {
     /// Returns the same values, which gradients treat as constants.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let dx = eval(|| {
     ///     let x = scalar(3.0f32);
     ///     gradients(x * x.stop_gradient(), x)
     /// })?;
     /// assert_eq!(dx, 3.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

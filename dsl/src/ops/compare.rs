@@ -192,54 +192,54 @@ comparisons! {
     /// Whether elements are equal; in `#[graph]`, `a == b`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1, 2]).equal(2))?.as_slice(), [false, true]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     equal eq;
     Element:
     /// Whether elements differ; true of `NaN`. In `#[graph]`, `a != b`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1.0f32, f32::NAN]).not_equal(1.0))?.as_slice(), [false, true]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     not_equal ne;
     Numeric:
     /// Whether elements are less; in `#[graph]`, `a < b`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1, 2]).less(2))?.as_slice(), [true, false]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     less lt;
     Numeric:
     /// Whether elements are less or equal; in `#[graph]`, `a <= b`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([2, 3]).less_equal(2))?.as_slice(), [true, false]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     less_equal le;
     Numeric:
     /// Whether elements are greater; in `#[graph]`, `a > b`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([2, 3]).greater(2))?.as_slice(), [false, true]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     greater gt;
     Numeric:
     /// Whether elements are greater or equal; in `#[graph]`, `a >= b`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1, 2]).greater_equal(2))?.as_slice(), [false, true]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     greater_equal ge;
 }
@@ -248,9 +248,9 @@ impl<T: Float> Tensor<T> {
     /// Whether elements are `NaN`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([0.0f32, f32::NAN]).is_nan())?.as_slice(), [false, true]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -261,9 +261,9 @@ impl<T: Float> Tensor<T> {
     /// Whether elements are neither infinite nor `NaN`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([0.0f32, f32::INFINITY]).is_finite())?.as_slice(), [true, false]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -278,10 +278,10 @@ impl Tensor<bool> {
     /// Both sides are computed; an `if` in `#[graph]` on a scalar condition runs only one.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| tensor([true, false]).select(tensor([1, 2]), -1))?;
     /// assert_eq!(y.as_slice(), [1, -1]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

@@ -235,7 +235,7 @@ fn check_positions(windows: &Windows, x: &TensorType, w: &[Dim], y: &TensorType)
 /// How a convolution over `D` axes reads its operand: stride and dilation 1, no padding, one group, if nothing else is said.
 ///
 /// ```
-/// # use anabranch_dsl::ops::ConvOptions;
+/// # use anabranch::dsl::ops::ConvOptions;
 /// let options = ConvOptions::<2>::new().stride(2).padding([1, 0]);
 /// assert_eq!(options, ConvOptions::new().stride([2, 2]).padding_sides([(1, 1), (0, 0)]));
 /// ```
@@ -396,11 +396,11 @@ impl<T: Float> Tensor<T> {
     /// `[batch, filters, positions]`. See [`conv2d`](Tensor::conv2d).
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// # use anabranch_dsl::ops::ConvOptions;
+    /// # use anabranch::prelude::*;
+    /// # use anabranch::dsl::ops::ConvOptions;
     /// let y = eval(|| tensor([[[1.0f32, 2.0, 4.0, 8.0]]]).conv1d(tensor([[[1.0, -1.0]]]), ConvOptions::new()))?;
     /// assert_eq!(y.as_slice(), [-1.0, -2.0, -4.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -419,13 +419,13 @@ impl<T: Float> Tensor<T> {
     /// End the trace: ranks, element types, or channels and groups do not fit; a window is larger than the padded axis.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// # use anabranch_dsl::ops::ConvOptions;
+    /// # use anabranch::prelude::*;
+    /// # use anabranch::dsl::ops::ConvOptions;
     /// let x = || tensor([1.0f32, 2.0, 3.0, 4.0]).reshape([1, 1, 2, 2]);
     /// let filter = || full([1, 1, 3, 3], 1.0f32);
     /// let y = eval(|| x().conv2d(filter(), ConvOptions::new().padding(1)))?;
     /// assert_eq!(y.as_slice(), [10.0; 4]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -437,11 +437,11 @@ impl<T: Float> Tensor<T> {
     /// `[filters, channels / groups, kd, kh, kw]`. See [`conv2d`](Tensor::conv2d).
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// # use anabranch_dsl::ops::ConvOptions;
+    /// # use anabranch::prelude::*;
+    /// # use anabranch::dsl::ops::ConvOptions;
     /// let (x, filter) = (|| full([1, 2, 2, 2, 2], 1.0f32), || full([1, 2, 2, 2, 2], 0.5f32));
     /// assert_eq!(eval(|| x().conv3d(filter(), ConvOptions::new()))?.as_slice(), [8.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -453,11 +453,11 @@ impl<T: Float> Tensor<T> {
     /// `[batch, filters, length]`. See [`conv_transpose2d`](Tensor::conv_transpose2d).
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// # use anabranch_dsl::ops::ConvOptions;
+    /// # use anabranch::prelude::*;
+    /// # use anabranch::dsl::ops::ConvOptions;
     /// let y = eval(|| tensor([[[1.0f32, 2.0]]]).conv_transpose1d(tensor([[[1.0, 10.0]]]), ConvOptions::new().stride(2)))?;
     /// assert_eq!(y.as_slice(), [1.0, 10.0, 2.0, 20.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -475,13 +475,13 @@ impl<T: Float> Tensor<T> {
     /// End the trace: those of `conv2d`; extents are not known; `same` instead of padding; padding that leaves nothing.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// # use anabranch_dsl::ops::ConvOptions;
+    /// # use anabranch::prelude::*;
+    /// # use anabranch::dsl::ops::ConvOptions;
     /// let x = || tensor([1.0f32, 2.0]).reshape([1, 1, 1, 2]);
     /// let filter = || full([1, 1, 2, 2], 1.0f32);
     /// let y = eval(|| x().conv_transpose2d(filter(), ConvOptions::new()))?;
     /// assert_eq!(y.as_slice(), [1.0, 3.0, 2.0, 1.0, 3.0, 2.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -492,12 +492,12 @@ impl<T: Float> Tensor<T> {
     /// Transposed convolution over three axes. See [`conv_transpose2d`](Tensor::conv_transpose2d).
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// # use anabranch_dsl::ops::ConvOptions;
+    /// # use anabranch::prelude::*;
+    /// # use anabranch::dsl::ops::ConvOptions;
     /// let (x, filter) = (|| full([1, 1, 1, 1, 1], 3.0f32), || full([1, 1, 2, 1, 1], 2.0f32));
     /// let y = eval(|| x().conv_transpose3d(filter(), ConvOptions::new()))?;
     /// assert_eq!(y.as_slice(), [6.0, 6.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

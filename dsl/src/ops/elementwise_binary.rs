@@ -296,9 +296,9 @@ impl<T: Numeric> Tensor<T> {
     /// The larger of both elements; `NaN` if one of them is. The gradient goes to the larger one, half to each if they are equal.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1.0, 5.0]).maximum(3.0))?.as_slice(), [3.0f32, 5.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -309,9 +309,9 @@ impl<T: Numeric> Tensor<T> {
     /// The smaller of both elements; `NaN` if one of them is. The gradient goes to the smaller one, half to each if they are equal.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1.0, 5.0]).minimum(3.0))?.as_slice(), [1.0f32, 3.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -322,9 +322,9 @@ impl<T: Numeric> Tensor<T> {
     /// At least `min` and at most `max`: `minimum(maximum(x, min), max)`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([-3, 4, 9]).clamp(0, 5))?.as_slice(), [0, 4, 5]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -335,9 +335,9 @@ impl<T: Numeric> Tensor<T> {
     /// A whole power, by repeated squaring. `x^0` is 1.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([2, -3]).powi(5))?.as_slice(), [32, -243]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -369,9 +369,9 @@ impl<T: Float> Tensor<T> {
     /// The gradients are `y * x^(y - 1)` and `x^y * log(x)`; the latter is 0 at `x = 0` and `NaN` for a negative `x`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([4.0f32, 9.0]).pow(0.5))?.as_slice(), [2.0, 3.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -382,9 +382,9 @@ impl<T: Float> Tensor<T> {
     /// The angle in `(-pi, pi]` of the point with ordinate `self` and abscissa `x`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(1.0f32).atan2(0.0))?, std::f32::consts::FRAC_PI_2);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

@@ -100,178 +100,178 @@ rows! {
     /// signed integer is that integer.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([-1.5, 2.0]).abs())?.as_slice(), [1.5, 2.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     abs ABS Numeric Exactness::Exact, |x| x.magnitude(), d!(|n| n.dy() * n.x(0).sign());
     /// Computes the sign: -1, 0 or 1. `NaN` stays `NaN`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([-3, 0, 7]).sign())?.as_slice(), [-1, 0, 1]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     sign SIGN Numeric Exactness::Exact, |x| x.sign(), Grad::Zero("piecewise constant");
     /// Computes `e^x`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(0.0f32).exp())?, 1.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     exp EXP Float Exactness::Ulps(4), |x| x.exp(), d!(|n| n.dy() * n.y());
     /// Computes `e^x - 1`, accurate even near 0.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(1e-10).exp_m1())?, 1e-10f32);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     exp_m1 EXP_M1 Float Exactness::Ulps(4), |x| x.exp_m1(), d!(|n| n.dy() * (n.y() + 1.0));
     /// Computes the natural logarithm: `-inf` at 0, `NaN` below.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1.0, 0.0]).log())?.as_slice(), [0.0, f32::NEG_INFINITY]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     log LOG Float Exactness::Ulps(4), |x| x.ln(), d!(|n| n.dy() / n.x(0));
     /// Computes `log(1 + x)`, accurate even near 0.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(1e-10).log_1p())?, 1e-10f32);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     log_1p LOG_1P Float Exactness::Ulps(4), |x| x.ln_1p(), d!(|n| n.dy() / (n.x(0) + 1.0));
     /// Computes the square root: `NaN` below 0. The derivative at 0 is infinite.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([4.0, 2.25]).sqrt())?.as_slice(), [2.0, 1.5]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     sqrt SQRT Float Exactness::Ulps(1), |x| x.sqrt(), d!(|n| n.dy() * 0.5 / n.y());
     /// Computes `1 / sqrt(x)`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(4.0f32).rsqrt())?, 0.5);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     rsqrt RSQRT Float Exactness::Ulps(4), |x| 1.0 / x.sqrt(), d!(|n| n.dy() * -0.5 * (n.y() * n.y() * n.y()));
     /// Computes `1 / x`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(4.0f32).recip())?, 0.25);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     recip RECIP Float Exactness::Ulps(1), |x| 1.0 / x, d!(|n| -(n.dy() * (n.y() * n.y())));
     /// Computes the sine of an angle in radians.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(0.0f32).sin())?, 0.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     sin SIN Float Exactness::Ulps(4), |x| x.sin(), d!(|n| n.dy() * n.x(0).cos());
     /// Computes the cosine of an angle in radians.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(0.0f32).cos())?, 1.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     cos COS Float Exactness::Ulps(4), |x| x.cos(), d!(|n| -(n.dy() * n.x(0).sin()));
     /// Computes the tangent of an angle in radians.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(0.0f32).tan())?, 0.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     tan TAN Float Exactness::Ulps(8), |x| x.tan(), d!(|n| n.dy() * (n.y() * n.y() + 1.0));
     /// Computes the arcsine, in `[-pi/2, pi/2]`. It is `NaN` outside `[-1, 1]`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(1.0f32).asin())?, std::f32::consts::FRAC_PI_2);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     asin ASIN Float Exactness::Ulps(8), |x| x.asin(), d!(|n| n.dy() * (1.0 - n.x(0).square()).rsqrt());
     /// Computes the arccosine, in `[0, pi]`. It is `NaN` outside `[-1, 1]`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(1.0f32).acos())?, 0.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     acos ACOS Float Exactness::Ulps(8), |x| x.acos(), d!(|n| -(n.dy() * (1.0 - n.x(0).square()).rsqrt()));
     /// Computes the arctangent, in `(-pi/2, pi/2)`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(1.0f32).atan())?, std::f32::consts::FRAC_PI_4);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     atan ATAN Float Exactness::Ulps(8), |x| x.atan(), d!(|n| n.dy() / (n.x(0).square() + 1.0));
     /// Computes the hyperbolic sine.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(0.0f32).sinh())?, 0.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     sinh SINH Float Exactness::Ulps(8), |x| x.sinh(), d!(|n| n.dy() * n.x(0).cosh());
     /// Computes the hyperbolic cosine.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| scalar(0.0f32).cosh())?, 1.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     cosh COSH Float Exactness::Ulps(8), |x| x.cosh(), d!(|n| n.dy() * n.x(0).sinh());
     /// Computes the hyperbolic tangent.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([0.0, 100.0]).tanh())?.as_slice(), [0.0, 1.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     tanh TANH Float Exactness::Ulps(8), |x| x.tanh(), d!(|n| n.dy() * (1.0 - n.y() * n.y()));
     /// Computes the logistic function `1 / (1 + e^-x)`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([0.0, -1000.0]).sigmoid())?.as_slice(), [0.5, 0.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     sigmoid SIGMOID Float Exactness::Ulps(8), |x| x.sigmoid(), d!(|n| n.dy() * (n.y() * (1.0 - n.y())));
     /// Computes `max(x, 0)`. The derivative at 0 is 0. `NaN` stays `NaN`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([-1.0, 2.0]).relu())?.as_slice(), [0.0, 2.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     relu RELU Numeric Exactness::Exact, |x| x.larger(Number::ZERO),
         d!(|n| n.y().gt(n.y().number(0.0)).select(n.dy(), n.dy().number(0.0)));
     /// Computes `log(1 + e^x)`, without overflow.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1000.0, -1000.0]).softplus())?.as_slice(), [1000.0, 0.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     softplus SOFTPLUS Float Exactness::Ulps(8), |x| x.softplus(), d!(|n| n.dy() * n.x(0).sigmoid());
     /// Computes the error function, `2 / sqrt(pi)` times the integral of `e^(-t^2)` from 0 to `x`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([0.0, 10.0]).erf())?.as_slice(), [0.0, 1.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     erf ERF Float Exactness::Ulps(8), |x| x.error_function(), d!(|n| n.dy() * ((-n.x(0).square()).exp() * FRAC_2_SQRT_PI));
     /// Computes the Gaussian error linear unit `x/2 * (1 + erf(x / sqrt(2)))` (Hendrycks and Gimpel
@@ -280,41 +280,41 @@ rows! {
     /// It is `x` times the probability that a standard normal number is below `x`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([0.0, 20.0]).gelu())?.as_slice(), [0.0, 20.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     gelu GELU Float Exactness::Ulps(16), |x| x.gelu(), d!(|n| n.dy() * gelu_slope(n.x(0)));
     /// Computes `x * sigmoid(x)`, also called swish (Elfwing et al. 2017).
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([0.0, 100.0]).silu())?.as_slice(), [0.0, 100.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     silu SILU Float Exactness::Ulps(8), |x| x * x.sigmoid(), d!(|n| n.dy() * silu_slope(n.x(0)));
     /// Rounds down to an integer.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1.5, -1.5]).floor())?.as_slice(), [1.0, -2.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     floor FLOOR Float Exactness::Exact, |x| x.floor(), Grad::Zero("piecewise constant");
     /// Rounds up to an integer.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1.5, -1.5]).ceil())?.as_slice(), [2.0, -1.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     ceil CEIL Float Exactness::Exact, |x| x.ceil(), Grad::Zero("piecewise constant");
     /// Rounds to the nearest integer, half to even.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([0.5, 1.5, -1.2]).round())?.as_slice(), [0.0, 2.0, -1.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     round ROUND Float Exactness::Exact, |x| x.rounded(), Grad::Zero("piecewise constant");
 }
@@ -343,9 +343,9 @@ impl<T: Numeric> Tensor<T> {
     /// Computes `x * x`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([3, -4]).square())?.as_slice(), [9, 16]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

@@ -248,10 +248,10 @@ impl<T: Element> Tensor<T> {
     /// An index out of range fails the step.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| tensor([[1, 2], [3, 4]]).take(tensor([1, 0, 1]), 0))?;
     /// assert_eq!(y.as_slice(), [3, 4, 1, 2, 3, 4]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -264,10 +264,10 @@ impl<T: Element> Tensor<T> {
     /// `ids` has the shape of this tensor except along the axis.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| tensor([[1, 2], [3, 4]]).take_along_axis(tensor([[1], [0]]), 1))?;
     /// assert_eq!(y.as_slice(), [2, 3]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -283,10 +283,10 @@ impl<T: Numeric> Tensor<T> {
     /// An index may occur several times. An index out of range fails the step.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| zeros::<i32>([3]).scatter_add(tensor([2, 0, 2]), tensor([1, 10, 100]), 0))?;
     /// assert_eq!(y.as_slice(), [10, 0, 101]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -298,10 +298,10 @@ impl<T: Numeric> Tensor<T> {
     /// [`take_along_axis`](Tensor::take_along_axis) would read it.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| zeros::<i32>([2, 2]).scatter_add_along_axis(tensor([[1], [0]]), tensor([[5], [6]]), 1))?;
     /// assert_eq!(y.as_slice(), [0, 5, 6, 0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -316,9 +316,9 @@ impl<I: Integer> Tensor<I> {
     /// It is 1 at `i` and 0 elsewhere. For an `i` out of range it is 0 everywhere.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([2, 0]).one_hot::<f32>(3))?.as_slice(), [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

@@ -179,10 +179,10 @@ impl Any {
 /// Concatenates tensors along an axis. Their other extents must be equal.
 ///
 /// ```
-/// # use anabranch_dsl::prelude::*;
+/// # use anabranch::prelude::*;
 /// let y = eval(|| concat(&[tensor([[1], [2]]), tensor([[3, 4], [5, 6]])], 1))?;
 /// assert_eq!(y.as_slice(), [1, 3, 4, 2, 5, 6]);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn concat<T: Element>(parts: &[Tensor<T>], axis: isize) -> Tensor<T> {
@@ -193,10 +193,10 @@ pub fn concat<T: Element>(parts: &[Tensor<T>], axis: isize) -> Tensor<T> {
 /// Stacks tensors of equal shape along a new axis.
 ///
 /// ```
-/// # use anabranch_dsl::prelude::*;
+/// # use anabranch::prelude::*;
 /// let y = eval(|| stack(&[tensor([1, 2]), tensor([3, 4])], -1))?;
 /// assert_eq!(y.as_slice(), [1, 3, 2, 4]);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn stack<T: Element>(parts: &[Tensor<T>], axis: isize) -> Tensor<T> {
@@ -208,9 +208,9 @@ impl<T: Element> Tensor<T> {
     /// Pads an axis with `before` and `after` copies of `value`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1, 2]).pad(0, 1, 2, 0))?.as_slice(), [0, 1, 2, 0, 0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

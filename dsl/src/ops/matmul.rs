@@ -160,11 +160,11 @@ impl<T: Numeric> Tensor<T> {
     /// The terms of each sum are in the order of `k`; devices may use a different order.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| tensor([[1, 2], [3, 4]]).matmul(tensor([[0, 1], [1, 0]])))?;
     /// assert_eq!(y.as_slice(), [2, 1, 4, 3]);
     /// assert_eq!(eval(|| tensor([1, 2]).matmul(tensor([3, 4])))?, 11);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

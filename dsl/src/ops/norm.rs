@@ -36,10 +36,10 @@ impl<T: Float> Tensor<T> {
     /// Kiros and Hinton 2016).
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| tensor([1.0f32, 3.0]).layer_norm(tensor([2.0, 2.0]), tensor([0.5, 0.5]), 0.0))?;
     /// assert_eq!(y.as_slice(), [-1.5, 2.5]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -56,11 +56,11 @@ impl<T: Float> Tensor<T> {
     /// The same key drops the same elements.
     ///
     /// ```
-    /// # use anabranch_dsl::{ops::random::Key, prelude::*};
+    /// # use anabranch::{dsl::ops::random::Key, prelude::*};
     /// let y = eval(|| full([1000], 1.0f32).dropout(0.25, Key::new(1)))?;
     /// assert!(y.as_slice().iter().all(|&y| y == 0.0 || y == 1.0 / 0.75));
     /// assert!((200..300).contains(&y.as_slice().iter().filter(|&&y| y == 0.0).count()));
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

@@ -256,7 +256,7 @@ fn mean<T: Number>(cx: &EvalCx<'_>, sum: T, n: T) -> T {
 /// How pooling over `D` axes reads its operand: windows that lie side by side, no padding, if nothing else is said.
 ///
 /// ```
-/// # use anabranch_dsl::ops::PoolOptions;
+/// # use anabranch::dsl::ops::PoolOptions;
 /// let options = PoolOptions::new(3).stride(2);
 /// assert_eq!(options, PoolOptions::new([3, 3]).stride([2, 2]).padding(0));
 /// ```
@@ -370,12 +370,12 @@ impl<T: Float> Tensor<T> {
     /// End the trace: a window does not fit, or may be all padding.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// # use anabranch_dsl::ops::PoolOptions;
+    /// # use anabranch::prelude::*;
+    /// # use anabranch::dsl::ops::PoolOptions;
     /// let x = || tensor([[1.0f32, 2.0, 5.0, 6.0], [3.0, 4.0, 7.0, 0.0]]);
     /// assert_eq!(eval(|| x().max_pool(PoolOptions::new(2)))?.as_slice(), [4.0, 7.0]);
     /// assert_eq!(eval(|| x().max_pool(PoolOptions::new([3]).stride(1)))?.as_slice(), [5.0, 6.0, 7.0, 7.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -386,13 +386,13 @@ impl<T: Float> Tensor<T> {
     /// The mean of each window over the last `D` axes; see [`max_pool`](Tensor::max_pool).
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
-    /// # use anabranch_dsl::ops::PoolOptions;
+    /// # use anabranch::prelude::*;
+    /// # use anabranch::dsl::ops::PoolOptions;
     /// let x = || tensor([[1.0f32, 3.0, 8.0]]);
     /// let options = PoolOptions::new([2]).padding(1);
     /// assert_eq!(eval(|| x().avg_pool(options))?.as_slice(), [0.5, 5.5]);
     /// assert_eq!(eval(|| x().avg_pool(options.count_padding(false)))?.as_slice(), [1.0, 5.5]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -403,9 +403,9 @@ impl<T: Float> Tensor<T> {
     /// The maximum over all axes behind the batch and the channels: `[batch, channels, ..]` to `[batch, channels]`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_max_pool())?.as_slice(), [5.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -416,9 +416,9 @@ impl<T: Float> Tensor<T> {
     /// The mean over all axes behind the batch and the channels: `[batch, channels, ..]` to `[batch, channels]`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_avg_pool())?.as_slice(), [3.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

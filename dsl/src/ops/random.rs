@@ -149,7 +149,7 @@ static RANDOM_FOLD_IN: OpDef = OpDef {
 /// It is a tensor `u32[2]`, so it can be an argument and a loop variable.
 ///
 /// ```
-/// use anabranch_dsl::{ops::random::Key, prelude::*};
+/// use anabranch::{dsl::ops::random::Key, prelude::*};
 ///
 /// let (a, b, c) = eval(|| {
 ///     let key = Key::new(7);
@@ -157,7 +157,7 @@ static RANDOM_FOLD_IN: OpDef = OpDef {
 /// })?;
 /// assert_eq!(a, b);
 /// assert_ne!(a, c);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
@@ -201,9 +201,9 @@ impl Key {
     /// Returns uniform 32-bit numbers.
     ///
     /// ```
-    /// # use anabranch_dsl::{ops::random::Key, prelude::*};
+    /// # use anabranch::{dsl::ops::random::Key, prelude::*};
     /// assert_eq!(eval(|| Key::new(0).bits([4]))?.as_slice(), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     pub fn bits(self, shape: impl Into<Shape>) -> Tensor<u32> {
@@ -215,10 +215,10 @@ impl Key {
     /// for `f16` and 2^-8 for `bf16`.
     ///
     /// ```
-    /// # use anabranch_dsl::{ops::random::Key, prelude::*};
+    /// # use anabranch::{dsl::ops::random::Key, prelude::*};
     /// let x = eval(|| Key::new(0).uniform::<f32>([1000]).mean())?.item();
     /// assert!((0.47..0.53).contains(&x));
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     pub fn uniform<T: Float>(self, shape: impl Into<Shape>) -> Tensor<T> {
@@ -230,10 +230,10 @@ impl Key {
     /// uniform numbers (Box and Muller 1958).
     ///
     /// ```
-    /// # use anabranch_dsl::{ops::random::Key, prelude::*};
+    /// # use anabranch::{dsl::ops::random::Key, prelude::*};
     /// let x = eval(|| Key::new(0).normal::<f64>([1000]).square().mean())?.item();
     /// assert!((0.9..1.1).contains(&x));
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     pub fn normal<T: Float>(self, shape: impl Into<Shape>) -> Tensor<T> {
@@ -251,9 +251,9 @@ impl Key {
     /// Returns `true` with probability `p`, which broadcasts to the shape.
     ///
     /// ```
-    /// # use anabranch_dsl::{ops::random::Key, prelude::*};
+    /// # use anabranch::{dsl::ops::random::Key, prelude::*};
     /// assert_eq!(eval(|| Key::new(0).bernoulli(1.0f32, [3]).all())?, true);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     pub fn bernoulli<T: Float>(self, p: impl Operand<T>, shape: impl Into<Shape>) -> Tensor<bool> {

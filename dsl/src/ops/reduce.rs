@@ -338,50 +338,50 @@ tensor_methods! {
     /// Returns the sum of all elements.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).sum())?, 10);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     sum;
     /// Returns the sums over axes.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).sum_axis(0))?.as_slice(), [4, 6]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     sum_axis;
     /// Returns the sums over axes, which are kept with extent 1.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).sum_keepdim(-1))?.shape(), [2, 1]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     sum_keepdim;
     Numeric prod prod_all:
     /// Returns the product of all elements.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([2, 3, 4]).prod())?, 24);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     prod;
     /// Returns the products over axes. Their gradient needs the extents of the axes during tracing.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).prod_axis(0))?.as_slice(), [3, 8]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     prod_axis;
     /// Returns the products over axes, which are kept with extent 1.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).prod_keepdim(0))?.shape(), [1, 2]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     prod_keepdim;
     Numeric max max_all:
@@ -389,25 +389,25 @@ tensor_methods! {
     /// the elements equal to it.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1, 7, 3]).max())?, 7);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     max;
     /// Returns the largest elements along axes.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 5], [3, 4]]).max_axis(1))?.as_slice(), [5, 4]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     max_axis;
     /// Returns the largest elements along axes, which are kept with extent 1.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 5], [3, 4]]).max_keepdim(1))?.shape(), [2, 1]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     max_keepdim;
     Numeric min min_all:
@@ -415,50 +415,50 @@ tensor_methods! {
     /// among the elements equal to it.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([4, 1, 3]).min())?, 1);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     min;
     /// Returns the smallest elements along axes.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 5], [3, 4]]).min_axis(1))?.as_slice(), [1, 3]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     min_axis;
     /// Returns the smallest elements along axes, which are kept with extent 1.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 5], [3, 4]]).min_keepdim(1))?.shape(), [2, 1]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     min_keepdim;
     Float mean mean_all:
     /// Returns the mean of all elements.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1.0f32, 2.0, 6.0]).mean())?, 3.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     mean;
     /// Returns the means over axes.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1.0f32, 2.0], [3.0, 4.0]]).mean_axis(0))?.as_slice(), [2.0, 3.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     mean_axis;
     /// Returns the means over axes, which are kept with extent 1.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1.0f32, 2.0], [3.0, 4.0]]).mean_keepdim(0))?.shape(), [1, 2]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     mean_keepdim;
 }
@@ -467,9 +467,9 @@ impl<T: Numeric> Tensor<T> {
     /// Returns the running sums along an axis: element `i` is the sum of elements 0 to `i`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1, 2, 3]).cumsum(0))?.as_slice(), [1, 3, 6]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -483,9 +483,9 @@ impl<T: Float> Tensor<T> {
     /// number of elements, not one less.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1.0f32, 3.0]).var_axis(0))?, 1.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -497,9 +497,9 @@ impl<T: Float> Tensor<T> {
     /// [`var_axis`](Tensor::var_axis).
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1.0f32, 5.0]).std_axis(0))?, 2.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -512,9 +512,9 @@ impl Tensor<bool> {
     /// Returns whether all elements are true.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([true, false]).all())?, false);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -525,10 +525,10 @@ impl Tensor<bool> {
     /// Returns whether all elements along axes are true.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| tensor([[true, false], [true, true]]).all_axis(1))?;
     /// assert_eq!(y.as_slice(), [false, true]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -539,9 +539,9 @@ impl Tensor<bool> {
     /// Returns whether any element is true.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([true, false]).any())?, true);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -552,10 +552,10 @@ impl Tensor<bool> {
     /// Returns whether any element along axes is true.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| tensor([[true, false], [false, false]]).any_axis(1))?;
     /// assert_eq!(y.as_slice(), [true, false]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

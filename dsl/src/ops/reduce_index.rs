@@ -75,9 +75,9 @@ impl<T: Numeric> Tensor<T> {
     /// first `NaN`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 5, 5], [7, 0, 2]]).argmax(-1))?.as_slice(), [1, 0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -89,9 +89,9 @@ impl<T: Numeric> Tensor<T> {
     /// first `NaN`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([3, 1, 2]).argmin(0))?, 1);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

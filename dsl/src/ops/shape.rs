@@ -500,10 +500,10 @@ impl<T: Element> Tensor<T> {
     /// taken to be equal.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| tensor([1, 2]).broadcast_to([2, 2]))?;
     /// assert_eq!(y.as_slice(), [1, 2, 1, 2]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -515,11 +515,11 @@ impl<T: Element> Tensor<T> {
     /// elements do not matter. Extents of both may be unknown while tracing.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let like = || tensor([[0.0f32; 3]; 2]).with_dynamic([0, 1]);
     /// let y = eval(|| tensor([1, 2, 3]).with_dynamic(0).broadcast_like(like()))?;
     /// assert_eq!(y.as_slice(), [1, 2, 3, 1, 2, 3]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -530,10 +530,10 @@ impl<T: Element> Tensor<T> {
     /// The same elements in row-major order under another shape; one extent may be -1 and follows from the others.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| tensor([1, 2, 3, 4, 5, 6]).reshape([2, -1]))?;
     /// assert_eq!(y.shape(), [2, 3]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -547,12 +547,12 @@ impl<T: Element> Tensor<T> {
     /// rank stay.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let x = eval(|| tensor([1, 2]).with_dynamic(0).shape().to_string().len() as i32 + tensor([0]))?;
     /// // The shape is `[?]` while tracing.
     /// assert_eq!(x.as_slice(), [3]);
     /// assert_eq!(eval(|| tensor([1, 2]).with_dynamic(0))?.as_slice(), [1, 2]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -563,9 +563,9 @@ impl<T: Element> Tensor<T> {
     /// Flattens all elements into one axis.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).flatten())?.as_slice(), [1, 2, 3, 4]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -576,10 +576,10 @@ impl<T: Element> Tensor<T> {
     /// Permutes the axes: axis `i` of the result is axis `axes[i]` of this tensor.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| zeros::<f32>([2, 3, 4]).permute([2, 0, 1]))?;
     /// assert_eq!(y.shape(), [4, 2, 3]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -590,10 +590,10 @@ impl<T: Element> Tensor<T> {
     /// Swaps two axes.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| tensor([[1, 2], [3, 4]]).transpose(0, 1))?;
     /// assert_eq!(y.as_slice(), [1, 3, 2, 4]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -604,9 +604,9 @@ impl<T: Element> Tensor<T> {
     /// Swaps the last two axes, which transposes matrices.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 2, 3]]).t())?.shape(), [3, 1]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -617,9 +617,9 @@ impl<T: Element> Tensor<T> {
     /// Reverses the order of elements along axes.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1, 2, 3]).flip(0))?.as_slice(), [3, 2, 1]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -630,9 +630,9 @@ impl<T: Element> Tensor<T> {
     /// Inserts an axis of extent 1. With -1 it becomes the last axis.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1, 2]).unsqueeze(-1))?.shape(), [2, 1]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -643,9 +643,9 @@ impl<T: Element> Tensor<T> {
     /// Removes an axis of extent 1.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 2]]).squeeze(0))?.shape(), [2]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -658,9 +658,9 @@ impl<T: Numeric> Tensor<T> {
     /// Counts along one axis of a shape: 0, 1, 2, ...
     ///
     /// ```
-    /// # use anabranch_dsl::{Tensor, prelude::*};
+    /// # use anabranch::{Tensor, prelude::*};
     /// assert_eq!(eval(|| Tensor::<i32>::iota([2, 2], 0))?.as_slice(), [0, 0, 1, 1]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     pub fn iota(shape: impl Into<Shape>, axis: isize) -> Tensor<T> {
@@ -674,9 +674,9 @@ impl<T: Numeric> Tensor<T> {
 /// Returns the numbers 0 to `n - 1`.
 ///
 /// ```
-/// # use anabranch_dsl::prelude::*;
+/// # use anabranch::prelude::*;
 /// assert_eq!(eval(|| iota::<i64>(3))?.as_slice(), [0, 1, 2]);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
 pub fn iota<T: Numeric>(n: usize) -> Tensor<T> {

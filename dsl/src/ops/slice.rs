@@ -309,9 +309,9 @@ impl<T: Element> Tensor<T> {
     /// Returns the elements `start` to `end - 1` along an axis.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1, 2, 3, 4]).slice(0, 1, 3))?.as_slice(), [2, 3]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -323,9 +323,9 @@ impl<T: Element> Tensor<T> {
     /// `start`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([0, 1, 2, 3, 4]).slice_step(0, 0, 5, 2))?.as_slice(), [0, 2, 4]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -336,9 +336,9 @@ impl<T: Element> Tensor<T> {
     /// Returns this tensor with the elements from `start` on along an axis replaced by `part`.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1, 2, 3, 4]).update_slice(tensor([0, 0]), 0, 1))?.as_slice(), [1, 0, 0, 4]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -351,9 +351,9 @@ impl<T: Element> Tensor<T> {
     /// A range out of bounds fails the step.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1, 2, 3, 4]).slice_at(scalar(1), 0, 2))?.as_slice(), [2, 3]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -367,10 +367,10 @@ impl<T: Element> Tensor<T> {
     /// A range out of bounds fails the step.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let y = eval(|| tensor([1, 2, 3]).update_slice_at(tensor([0]), scalar(2), 0))?;
     /// assert_eq!(y.as_slice(), [1, 2, 0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -384,11 +384,11 @@ impl<T: Element> Tensor<T> {
     /// fails the step.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).index(-1, 1))?.as_slice(), [2, 4]);
     /// let out = eval(|| tensor([1, 2, 3]).index(scalar(7), 0)).unwrap_err();
     /// assert_eq!(out.message, "dynamic_slice: index 7 is out of range for axis 0 of extent 3");
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -399,9 +399,9 @@ impl<T: Element> Tensor<T> {
     /// Returns the slice at one index along the first axis, without that axis.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).row(1))?.as_slice(), [3, 4]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -412,9 +412,9 @@ impl<T: Element> Tensor<T> {
     /// Returns the slice at one index along the last axis, without that axis.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).column(1))?.as_slice(), [2, 4]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

@@ -171,9 +171,9 @@ impl<T: Float> Tensor<T> {
     /// Returns the softmax along an axis: exponentials scaled to sum to 1.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[0.0f32, 0.0], [1000.0, 0.0]]).softmax(-1))?.as_slice(), [0.5, 0.5, 1.0, 0.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -184,9 +184,9 @@ impl<T: Float> Tensor<T> {
     /// Returns the logarithm of [`softmax`](Tensor::softmax), accurate even where that is almost 0.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1000.0f32, 0.0]).log_softmax(0))?.as_slice(), [0.0, -1000.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -197,9 +197,9 @@ impl<T: Float> Tensor<T> {
     /// Returns the logarithm of the sum of exponentials along an axis.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([1000.0f32, 0.0]).logsumexp(0))?, 1000.0);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
@@ -215,10 +215,10 @@ impl<T: Float> Tensor<T> {
     /// A label that is not a class index fails the step.
     ///
     /// ```
-    /// # use anabranch_dsl::prelude::*;
+    /// # use anabranch::prelude::*;
     /// let loss = eval(|| tensor([[1000.0f32, 0.0], [1000.0, 0.0]]).cross_entropy(tensor([0, 1])))?;
     /// assert_eq!(loss.as_slice(), [0.0, 1000.0]);
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]

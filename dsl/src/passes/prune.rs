@@ -46,8 +46,8 @@ pub struct PrunedGraph {
 /// If an input of the graph is needed but not fed. The error points to a use of it.
 ///
 /// ```
-/// use anabranch_dsl::Graph;
-/// use anabranch_dsl::passes::{Assignments, prune};
+/// use anabranch::Graph;
+/// use anabranch::dsl::passes::{Assignments, prune};
 ///
 /// let text = "graph @f(%x: f32[], %y: f32[]) -> f32[] { %h = exp %x  %z = mul %h, %y  %s = sin %z  return %s }";
 /// let graph = Graph::parse(text, "f.ir").expect("the text is right");
@@ -59,7 +59,7 @@ pub struct PrunedGraph {
 ///
 /// let error = prune(&graph, &[h], &[z], Assignments::Drop).unwrap_err();
 /// assert_eq!(error.message, "`f`: the parameter `y` is needed for what is fetched, and not fed");
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Assignments) -> Result<PrunedGraph> {
     let mut g = graph.clone();

@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// operation.
 ///
 /// ```
-/// use anabranch_dsl::{DType, Graph, TensorType, passes::specialize};
+/// use anabranch::{DType, Graph, TensorType, dsl::passes::specialize};
 ///
 /// let graph = Graph::parse("graph @f(%x: f32[n], %y: f32[n]) { %z = mul %x, %y  return %z }", "f.ir").unwrap();
 /// let three = TensorType::new(DType::F32, [3]);
@@ -33,7 +33,7 @@ use std::sync::Arc;
 ///
 /// let error = specialize(&graph, &[three, TensorType::new(DType::F32, [4])]).unwrap_err();
 /// assert_eq!(error.message, "`f`: the parameter `y` is f32[n] where n is 3, given f32[4]");
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub fn specialize(graph: &Graph, inputs: &[TensorType]) -> Result<Graph> {
     let params = graph.inputs().to_vec();

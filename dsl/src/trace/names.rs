@@ -63,7 +63,7 @@ impl Traced {
     /// list.
     ///
     /// ```
-    /// use anabranch_dsl::{DType, TensorType, function::trace_fn, prelude::*};
+    /// use anabranch::{DType, TensorType, function::trace_fn, prelude::*};
     ///
     /// let f = |x: Tensor| x.exp().named("hidden").sum();
     /// let (traced, _) = trace_fn("f", &f, &[TensorType::new(DType::F32, [3])])?;
@@ -72,7 +72,7 @@ impl Traced {
     /// let error = traced.value_named("hiden").unwrap_err();
     /// assert_eq!(error.message, "`f` has no value that is named `hiden`");
     /// assert_eq!(error.help.as_deref(), Some("there are `hidden`, `input 0`, `result 0`"));
-    /// # Ok::<(), anabranch_dsl::Diagnostic>(())
+    /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn value_named(&self, name: &str) -> Result<Value> {
         let graph = &self.graph;

@@ -27,13 +27,13 @@ use std::time::Duration;
 /// operations. Of branches and loops, only the kernels that run take time.
 ///
 /// ```
-/// use anabranch_runtime::{Modelled, Session};
+/// use anabranch::{Modelled, Session};
 /// use std::time::Duration;
 ///
 /// let gpu = |i| Modelled::new(&format!("/gpu:{i}")).flops(10e12).bandwidth(1e12).launch(Duration::from_micros(5));
 /// let session = Session::builder().modelled([gpu(0), gpu(1)]).build()?;
 /// assert_eq!(session.devices().len(), 2);
-/// # Ok::<(), anabranch_dsl::Diagnostic>(())
+/// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]

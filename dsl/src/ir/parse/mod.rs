@@ -24,7 +24,7 @@ impl Graph {
     /// All errors in the text, in order.
     ///
     /// ```
-    /// use anabranch_dsl::Graph;
+    /// use anabranch::Graph;
     ///
     /// let text = "graph @f(%x: f32[n]) -> f32[n] {\n    %y = tanh %x : f32[n]\n    return %y\n}\n";
     /// assert_eq!(Graph::parse(text, "f.ir").unwrap().to_string(), text);
