@@ -1,5 +1,22 @@
 //! The language of anabranch: symbolic tensors, operations, staged control flow, the graph IR,
 //! autodiff, and the interpreter that defines the semantics.
+//!
+//! ```
+//! use anabranch::prelude::*;
+//!
+//! #[graph]
+//! fn triangular(n: Tensor<i32>) -> Tensor<i32> {
+//!     let mut sum = scalar(0);
+//!     for i in range(n) {
+//!         sum += i + 1;
+//!     }
+//!     sum
+//! }
+//!
+//! // The interpreter runs the traced graph; a `Session` of the runtime compiles it.
+//! assert_eq!(anabranch::eval_with(triangular, 4)?, 10);
+//! # Ok::<(), anabranch::Diagnostic>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod array;
