@@ -16,6 +16,7 @@ mod first_values;
 
 use super::{emit, known};
 use depth::Chain;
+pub(super) use depth::is_sequence;
 use proc_macro2::Span;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};

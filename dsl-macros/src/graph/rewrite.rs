@@ -13,10 +13,10 @@ mod jumps;
 mod loops;
 mod operands;
 
-use jumps::{Flag, Target, TargetKind};
+use jumps::{Flag, Sequence, Target, TargetKind};
 use operands::{Changed, Changes};
 
-use super::canonical::{Jumps, block_jumps, canonical, expr_jumps, has_let};
+use super::canonical::{Jumps, block_jumps, canonical, expr_jumps, has_let, is_sequence};
 use super::emit::{self, Arm, ArmValue, Carried, IfParts};
 use super::format;
 use super::known::{self, MacroKind};
@@ -48,6 +48,7 @@ pub(super) fn rewrite(cx: &Ctxt, mut function: ItemFn) -> Rewritten {
         constructs: Vec::new(),
         targets: Vec::new(),
         flags: Vec::new(),
+        sequences: Vec::new(),
         kinds: Vec::new(),
         function_start: 0,
         next_index: 0,
@@ -171,6 +172,7 @@ pub(super) struct Walk<'a> {
     /// What the jumps of the present function can leave; the first one is the function.
     targets: Vec<Target>,
     flags: Vec<Flag>,
+    sequences: Vec<Sequence>,
     /// For each construct whose kind a flag needs, by index: the place in `flags` of the one that declares it.
     kinds: Vec<(usize, usize)>,
     /// Constructs from this index on are in the same function or closure as the present expression.
@@ -525,6 +527,10 @@ impl Walk<'_> {
             Expr::Block(b) if b.label.is_some() => {
                 let Expr::Block(b) = take(e) else { unreachable!() };
                 *e = self.labelled_block(b, position);
+            }
+            Expr::Block(b) if is_sequence(b) => {
+                let Expr::Block(b) = take(e) else { unreachable!() };
+                *e = self.sequence(b, position);
             }
             Expr::Block(b) => {
                 self.block(&mut b.block, position);

@@ -442,15 +442,23 @@ fn block_of_steps(steps: Vec<Step>, end: usize) -> Step {
         }
         stmts.push(stmt);
     }
-    let brace_token = Default::default();
+    let sequence = |stmts| {
+        let block = Block { brace_token: Default::default(), stmts };
+        Expr::Block(ExprBlock { attrs: vec![parse_quote!(#[sequence])], label: None, block })
+    };
     if shown.is_empty() {
-        let block = block_expr(Block { brace_token, stmts });
+        let block = sequence(stmts);
         return Step::new(Stmt::Expr(block, None), true);
     }
     let (pat, value) = in_tuples(shown.into_iter().map(|p| (Pat::Ident(p.clone()), path(p.ident))).collect());
     stmts.push(Stmt::Expr(value, None));
-    let block = block_expr(Block { brace_token, stmts });
+    let block = sequence(stmts);
     Step::new(parse_quote!(#[allow(unused_mut, reason = "it may have changed in the block")] let #pat = #block;), true)
+}
+
+/// Whether a block is one of a long sequence, by the mark that it was given here.
+pub(in super::super) fn is_sequence(block: &ExprBlock) -> bool {
+    matches!(&block.attrs[..], [attr] if attr.path().is_ident("sequence"))
 }
 
 fn path(name: Ident) -> Expr {

@@ -55,6 +55,26 @@ enum JumpKind {
 /// From so many kinds on, which decide the type of the flag of a statement, they become one for the flags around it.
 const MIN_JOINED: usize = 4;
 
+/// A block of a long sequence of jumps. A jump in it asks the constructs in it alone whether one is staged, and the jumps of one way ask
+/// the others together, behind the block: so what a jump costs does not depend on how deep the blocks of a sequence nest.
+pub(super) struct Sequence {
+    /// Targets from this index on are inside of it.
+    targets: usize,
+    /// Constructs from this index on are inside of it.
+    constructs: usize,
+    at: Span,
+    /// The ways out of it, and their labels.
+    ways: Vec<(Way, Lifetime)>,
+}
+
+/// Where a jump goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Way {
+    kind: JumpKind,
+    target: usize,
+    has_value: bool,
+}
+
 /// What says that a statement was left, or that a loop ends.
 ///
 /// Statements inside of one another have one variable for their flags, as long as no target stands between them: what leaves the
@@ -140,11 +160,11 @@ impl Walk<'_> {
         let start = std::mem::replace(&mut self.function_start, self.constructs.len());
         let outer_start = self.env.start_function();
         let (targets, flags) = (std::mem::take(&mut self.targets), std::mem::take(&mut self.flags));
-        let kinds = std::mem::take(&mut self.kinds);
+        let (kinds, sequences) = (std::mem::take(&mut self.kinds), std::mem::take(&mut self.sequences));
         let slot = self.function_target(at);
         f(self);
         let used = self.targets[0].slot_used;
-        (self.targets, self.flags, self.kinds) = (targets, flags, kinds);
+        (self.targets, self.flags, self.kinds, self.sequences) = (targets, flags, kinds, sequences);
         self.function_start = start;
         self.env.end_function(outer_start);
         used.then_some(slot)
@@ -396,9 +416,36 @@ impl Walk<'_> {
             self.change(Written::variable(&slot, at), Change::Exact, 0);
             quote_spanned!(at=> #slot.set(#value);)
         });
-        let leave = self.leave_arms(target, first, at, None, true);
         let passed_on = (is_loop && kind == JumpKind::Break).then(|| self.passed_on(first));
-        let taken = given.as_ref().map(|_| quote_spanned!(at=> #slot.take()));
+        // Behind a sequence, what passes a first value on is out of reach.
+        let may_share = self.constructs[first..].iter().all(|c| c.deferred.is_empty());
+        let way = Way { kind, target, has_value: given.is_some() };
+        let leave = self.leave_sequences(way, at, self.sequences.len() * usize::from(may_share), passed_on);
+        Expr::Verbatim(quote!({ #checks #given #raise #leave }))
+    }
+
+    /// Goes the way of a jump whose flags are raised, and which leaves the innermost of so many sequences: to the end of the innermost
+    /// staged arm in it, else to the end of the sequence, behind which the way goes on.
+    fn leave_sequences(&mut self, way: Way, at: Span, n: usize, passed_on: Option<TokenStream>) -> TokenStream {
+        let Way { kind, target, has_value } = way;
+        let first = self.targets[target].first_inside;
+        let sequence = self.sequences[..n].iter().rposition(|s| s.targets > target && s.constructs > first);
+        if let Some(i) = sequence {
+            let leave = self.leave_arms(target, self.sequences[i].constructs, at, None, true);
+            let ways = &mut self.sequences[i].ways;
+            let known = ways.iter().find(|(known, _)| *known == way).map(|(_, label)| label.clone());
+            let label = known.unwrap_or_else(|| {
+                let label = emit::label("way", self.next_index, self.sequences[i].at);
+                self.next_index += 1;
+                self.sequences[i].ways.push((way, label.clone()));
+                label
+            });
+            return quote_spanned!(at=> #leave #passed_on break #label;);
+        }
+        let leave = self.leave_arms(target, first, at, None, true);
+        let is_loop = self.targets[target].kind == TargetKind::Loop;
+        let slot = &self.targets[target].slot;
+        let taken = has_value.then(|| quote_spanned!(at=> #slot.take()));
         let exit = match kind {
             JumpKind::Return => quote_spanned!(at=> return #taken),
             JumpKind::Continue => {
@@ -412,7 +459,31 @@ impl Walk<'_> {
                 quote_spanned!(at=> break #native #taken)
             }
         };
-        Expr::Verbatim(quote!({ #checks #given #raise #leave #passed_on #exit; }))
+        quote!(#leave #passed_on #exit;)
+    }
+
+    /// A block of a long sequence: each way that jumps go out of it is there once, behind it.
+    pub(super) fn sequence(&mut self, mut b: ExprBlock, position: Position) -> Expr {
+        let at = b.block.brace_token.span.open();
+        let (targets, constructs) = (self.targets.len(), self.constructs.len());
+        self.sequences.push(Sequence { targets, constructs, at, ways: Vec::new() });
+        self.block(&mut b.block, position);
+        let sequence = self.sequences.pop().expect("it was begun");
+        b.attrs.clear();
+        if sequence.ways.is_empty() {
+            return Expr::Block(b);
+        }
+        let next = emit::label("next", self.index(), at);
+        let ways = sequence.ways.into_iter().fold(quote!(break #next #b;), |before, (way, label)| {
+            let on = self.leave_sequences(way, at, self.sequences.len(), None);
+            quote!(#label: { #before } #on)
+        });
+        Expr::Verbatim(quote! {
+            #next: {
+                #[allow(unreachable_code, reason = "an arm of the user may leave")]
+                { #ways }
+            }
+        })
     }
 
     fn native(&mut self, target: usize, at: Span) -> Lifetime {
