@@ -136,6 +136,8 @@ struct Position {
     tail: Option<usize>,
     /// Whether it is a statement, or the value of one, so that a jump in it leaves nothing half computed.
     is_statement: bool,
+    /// Whether it is known to have no value but `()`.
+    is_unit: bool,
 }
 
 impl Position {
@@ -150,7 +152,7 @@ impl Position {
     /// Of the arms of an `if` in this position; `is_value` if they have its value.
     fn of_arms(&self, is_value: bool) -> Position {
         let (expected, value_of) = if is_value { (self.expected.clone(), self.value_of + 1) } else { (None, 0) };
-        Position { expected, value_of, tail: self.tail, is_statement: self.is_statement }
+        Position { expected, value_of, tail: self.tail, is_statement: self.is_statement, is_unit: self.is_unit }
     }
 }
 
@@ -459,6 +461,7 @@ impl Walk<'_> {
                 let position = end.cloned().unwrap_or_else(Position::statement);
                 if let Expr::If(e_if) = e {
                     let is_value = known::ends_with_else(&e_if)
+                        && !position.is_unit
                         && (end.is_some() || ((semi.is_some() || is_dead) && arms_have_values(&e_if)));
                     out.push(Stmt::Expr(self.if_expr(e_if, is_value, position), semi));
                 } else {

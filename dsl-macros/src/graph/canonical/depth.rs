@@ -442,23 +442,29 @@ fn block_of_steps(steps: Vec<Step>, end: usize) -> Step {
         }
         stmts.push(stmt);
     }
-    let sequence = |stmts| {
+    let sequence = |mark, stmts| {
         let block = Block { brace_token: Default::default(), stmts };
-        Expr::Block(ExprBlock { attrs: vec![parse_quote!(#[sequence])], label: None, block })
+        Expr::Block(ExprBlock { attrs: vec![mark], label: None, block })
     };
     if shown.is_empty() {
-        let block = sequence(stmts);
+        let block = sequence(parse_quote!(#[sequence]), stmts);
         return Step::new(Stmt::Expr(block, None), true);
     }
     let (pat, value) = in_tuples(shown.into_iter().map(|p| (Pat::Ident(p.clone()), path(p.ident))).collect());
     stmts.push(Stmt::Expr(value, None));
-    let block = sequence(stmts);
+    let block = sequence(parse_quote!(#[sequence_with_value]), stmts);
     Step::new(parse_quote!(#[allow(unused_mut, reason = "it may have changed in the block")] let #pat = #block;), true)
 }
 
 /// Whether a block is one of a long sequence, by the mark that it was given here.
 pub(in super::super) fn is_sequence(block: &ExprBlock) -> bool {
-    matches!(&block.attrs[..], [attr] if attr.path().is_ident("sequence"))
+    let is_mark = |attr: &Attribute| has_no_value(attr) || attr.path().is_ident("sequence_with_value");
+    matches!(&block.attrs[..], [attr] if is_mark(attr))
+}
+
+/// Whether this is the mark of one without a value.
+pub(in super::super) fn has_no_value(mark: &Attribute) -> bool {
+    mark.path().is_ident("sequence")
 }
 
 fn path(name: Ident) -> Expr {

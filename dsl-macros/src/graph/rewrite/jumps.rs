@@ -11,7 +11,7 @@
 //! Invariants: each flag and slot is declared before the statement or loop it is for, so that all constructs inside carry it;
 //! whether it is a `bool` or a tensor follows from the kinds of the constructs between it and its jumps.
 
-use super::super::canonical::give_value;
+use super::super::canonical::{give_value, has_no_value};
 use super::*;
 use quote::quote_spanned;
 
@@ -272,7 +272,7 @@ impl Walk<'_> {
         };
         let has_value = slot.is_some()
             || position.tail.is_some_and(gives_value)
-            || match rest.last() {
+            || match rest.last().filter(|_| !position.is_unit) {
                 Some(Stmt::Expr(e, None)) => !is_unit(e) && !expr_jumps(e),
                 Some(Stmt::Macro(StmtMacro { mac, semi_token: None, .. })) => !is_unit_macro(mac),
                 _ => false,
@@ -467,9 +467,9 @@ impl Walk<'_> {
         let at = b.block.brace_token.span.open();
         let (targets, constructs) = (self.targets.len(), self.constructs.len());
         self.sequences.push(Sequence { targets, constructs, at, ways: Vec::new() });
-        self.block(&mut b.block, position);
+        let is_unit = b.attrs.drain(..).any(|mark| has_no_value(&mark));
+        self.block(&mut b.block, Position { is_unit, ..position });
         let sequence = self.sequences.pop().expect("it was begun");
-        b.attrs.clear();
         if sequence.ways.is_empty() {
             return Expr::Block(b);
         }
