@@ -1048,8 +1048,8 @@ agree!(what_stands_behind_arms_that_all_jump(n) over -1..4; {
 });
 
 agree!(a_right_side_that_changes_the_left(b, a) over (-3..5).flat_map(|b| (0..6).map(move |a| (b, a))); {
-    b += if b > 2 { b = b - 1; b } else { a };
-    b *= { b = b + 1; if a > 1 { b -= 1; } b };
+    b += if b > 2 { b -= 1; b } else { a };
+    b *= { b += 1; if a > 1 { b -= 1; } b };
     if b == if a > 3 { b += 1; b } else { a } {
         b = -b;
     }
@@ -1069,7 +1069,7 @@ fn a_host_value_may_end_an_unrolled_loop_before_a_tensor_can() {
             if t > w {
                 return Some(t);
             }
-            t = t + w;
+            t += w;
         }
         Some(t * 10.0)
     }
@@ -1081,7 +1081,7 @@ fn a_host_value_may_end_an_unrolled_loop_before_a_tensor_can() {
             if t > w {
                 return Some(t);
             }
-            t = t + w;
+            t += w;
         }
         Some(t * 10.0)
     }
@@ -1093,7 +1093,7 @@ fn a_host_value_may_end_an_unrolled_loop_before_a_tensor_can() {
             if t > w {
                 return Ok(t);
             }
-            t = t + w;
+            t += w;
         }
         Ok(t * 10.0)
     }
