@@ -35,6 +35,7 @@ mod scattered;
 mod session;
 mod state;
 mod timeline;
+mod unoptimized;
 
 pub use call::{CallOptions, CancelHandle};
 pub use device::Modelled;

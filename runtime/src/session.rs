@@ -243,6 +243,7 @@ impl Builder {
     /// devices beside modelled ones, a rule that is wrong or names a device that is not there, or
     /// no iteration may run.
     pub fn build(self) -> Result<Session> {
+        crate::unoptimized::warn_once();
         if self.cpus == Some(0) {
             return Err(Diagnostic::new("a session of no CPU devices").help("give `cpus` at least 1"));
         }
