@@ -227,7 +227,10 @@ impl HostTensor {
     #[track_caller]
     pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> HostTensor {
         let shape = shape.into();
-        HostTensor::try_zeros(dtype, shape.clone()).unwrap_or_else(|missing| panic!("{dtype}{shape:?} needs {missing}"))
+        match HostTensor::try_zeros(dtype, shape.clone()) {
+            Ok(zeros) => zeros,
+            Err(missing) => panic!("{dtype}{shape:?} needs {missing}"),
+        }
     }
 
     /// A tensor of zeros, if there is memory for it.
@@ -300,8 +303,12 @@ impl HostTensor {
     ///
     /// # Panics
     /// If they are not of type `T`.
+    #[track_caller]
     pub fn data<T: Element>(&self) -> &[T] {
-        self.as_slice().unwrap_or_else(|| panic!("a tensor of {} was read as {}", self.dtype(), T::DTYPE))
+        match self.as_slice() {
+            Some(data) => data,
+            None => panic!("a tensor of {} was read as {}", self.dtype(), T::DTYPE),
+        }
     }
 
     /// The same elements under another shape of the same size, which share their memory.

@@ -5,12 +5,15 @@
 //!
 //! The path of such a variable is that of the parameter in its model and the name of the slot:
 //! `hidden.weight.adam_m`. So a saved state still fits a model to which layers were added
-//! elsewhere. The model is the one that the optimizer saw first: given to
-//! [`prepare`](Optimizer::prepare) or [`minimize`](Optimizer::minimize), or to [`model_gradients`]
-//! in the function that applies them. Of a parameter that it knows only by a gradient, the name
-//! takes the place of the path. If two parameters of one optimizer have the same path, as those of
-//! two models, the one that was seen later gets a number: `hidden.weight_2.adam_m`. When a
-//! parameter is dropped, so is what the optimizer keeps for it.
+//! elsewhere. The model is the one given to [`prepare`](Optimizer::prepare) or
+//! [`minimize`](Optimizer::minimize), or to [`model_gradients`] in the function that applies them. A
+//! parameter that is only known by a gradient has its name instead of a path. When a parameter is
+//! dropped, so is its state.
+//!
+//! Paths do not depend on the order in which an optimizer sees models. A parameter of two models, one
+//! inside of the other, has its path in the outer one. If parameters have the same path, as those of
+//! two separate models, all get a number in the order of their creation:
+//! `hidden.weight#1.adam_m`, `hidden.weight#2.adam_m`.
 //!
 //! ```
 //! use anabranch::{nn::{Init, Linear}, optim::{Adam, Optimizer}, prelude::*};
@@ -158,7 +161,8 @@ struct SlotTable(Mutex<BTreeMap<u64, SlotsOfVar>>);
 
 #[derive(Debug)]
 struct SlotsOfVar {
-    /// The path of the variable, unlike those of all others in the table.
+    /// The path of the variable in the outermost model it was seen in, or else its name. Other
+    /// variables may have the same one.
     path: String,
     /// Whether the path is that of the variable in a model, and not its name.
     of_model: bool,
@@ -187,11 +191,11 @@ impl Slots {
         let mut table = self.0.lock();
         // The path of a model that is one variable is empty.
         let path = path.filter(|path| !path.is_empty());
-        if table.get(&var.id()).is_none_or(|slots| path.is_some() && !slots.of_model) {
-            let wanted = path.unwrap_or(var.name());
-            let taken = |path: &str| table.iter().any(|(&id, slots)| id != var.id() && slots.path == path);
-            let numbered = || (2..).map(|i| format!("{wanted}_{i}")).find(|path| !taken(path));
-            let unique = if taken(wanted) { numbered().expect("some number is free") } else { wanted.to_owned() };
+        let is_outer = |slots: &SlotsOfVar, path: &str| {
+            let key = |path: &str| (std::cmp::Reverse(path.split('.').count()), path.to_owned());
+            !slots.of_model || key(path) < key(&slots.path)
+        };
+        if table.get(&var.id()).is_none_or(|slots| path.is_some_and(|path| is_outer(slots, path))) {
             let slots = table.entry(var.id()).or_insert_with(|| {
                 let watcher: Weak<dyn DropWatcher> = Arc::<SlotTable>::downgrade(&self.0);
                 var.watch(watcher);
@@ -202,7 +206,7 @@ impl Slots {
                 };
                 SlotsOfVar { path: String::new(), of_model: false, vars: names.iter().map(slot).collect() }
             });
-            (slots.path, slots.of_model) = (unique, path.is_some());
+            (slots.path, slots.of_model) = (path.unwrap_or(var.name()).to_owned(), path.is_some());
         }
         let slots = &table[&var.id()].vars;
         std::array::from_fn(|i| slots[i].1.clone())
@@ -212,8 +216,17 @@ impl Slots {
         // Whoever visits may make slots.
         let all: Vec<(String, AnyVar)> = {
             let table = self.0.lock();
-            let slots = table.values().flat_map(|of| of.vars.iter().map(|(name, var)| (&of.path, name, var)));
-            slots.map(|(path, name, var)| (format!("{path}.{name}"), var.clone())).collect()
+            let mut ids_of: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+            // Variables are created in the order of their identities.
+            table.iter().for_each(|(&id, slots)| ids_of.entry(&slots.path).or_default().push(id));
+            let unique = |id: u64, path: &str| match &ids_of[path][..] {
+                [_] => path.to_owned(),
+                ids => format!("{path}#{}", 1 + ids.iter().position(|&other| other == id).expect("it is listed")),
+            };
+            let paths = table.iter().map(|(&id, slots)| (unique(id, &slots.path), slots));
+            paths
+                .flat_map(|(path, of)| of.vars.iter().map(move |(name, var)| (format!("{path}.{name}"), var.clone())))
+                .collect()
         };
         for (name, var) in &all {
             path.with(name, |p| visit(p.as_str(), var));
@@ -433,9 +446,11 @@ mod tests {
         let slot = sgd.vars()[0].1.id();
         sgd.prepare(&model);
         assert_eq!((paths(&sgd), sgd.vars()[0].1.id()), (vec!["hidden.w.velocity".to_owned()], slot));
-        // The first model counts.
+        // The outer model counts, whichever comes first.
         sgd.prepare(&[&model]);
-        assert_eq!(paths(&sgd), ["hidden.w.velocity"]);
+        assert_eq!(paths(&sgd), ["0.hidden.w.velocity"]);
+        sgd.prepare(&model);
+        assert_eq!(paths(&sgd), ["0.hidden.w.velocity"]);
     }
 
     #[test]
@@ -443,15 +458,20 @@ mod tests {
         let (one, two, sgd) = (Model::new(&["w", "w_2"]), Model::new(&["w"]), Sgd::new(0.1).momentum(0.9));
         sgd.prepare(&one);
         sgd.prepare(&two);
-        assert_eq!(paths(&sgd), ["w.velocity", "w_2.velocity", "w_3.velocity"]);
-        sgd.prepare(&Var::<f32>::new("w", 1.0));
+        let expected = ["w#1.velocity", "w_2.velocity", "w#2.velocity"];
+        assert_eq!(paths(&sgd), expected);
+        // In the other order, too: the state of one model never passes for that of the other.
+        let reversed = Sgd::new(0.1).momentum(0.9);
+        reversed.prepare(&two);
+        reversed.prepare(&one);
+        assert_eq!(paths(&reversed), expected);
         let bare = Var::<f32>::new("bare", [1.0].into_array());
         sgd.prepare(&bare);
-        assert_eq!(paths(&sgd), ["w.velocity", "w_2.velocity", "w_3.velocity", "bare.velocity"]);
+        assert_eq!(paths(&sgd), [&expected[..], &["bare.velocity"]].concat());
         drop(one);
         let three = Model::new(&["w"]);
         sgd.prepare(&three);
-        assert_eq!(paths(&sgd), ["w_3.velocity", "bare.velocity", "w.velocity"]);
+        assert_eq!(paths(&sgd), ["w#1.velocity", "bare.velocity", "w#2.velocity"]);
     }
 
     #[test]
