@@ -4,7 +4,7 @@
 //! Each case warms up for as many steps as it is measured for. A container that grows by an element
 //! in each step so either allocates in each step or doubles its memory once in the time that is
 //! measured, and both are seen. There is one test function, as other tests would be counted, too.
-//! `ANABRANCH_SLOW=1` measures 100,000 steps of each case.
+//! `ANABRANCH_SLOW=1` measures 1,000 steps of each case, `ANABRANCH_STEPS=n` measures n.
 
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::prelude::*;
@@ -56,8 +56,11 @@ enum Pace {
 /// the one before. What happens once, as threads of a device that start, is seen in one of them.
 fn check(case: &str, pace: Pace, mut step: impl FnMut()) {
     let mut steps: isize = match pace {
-        Pace::Full if std::env::var_os("ANABRANCH_SLOW").is_some() => 100_000,
-        Pace::Full => STEPS,
+        Pace::Full => match std::env::var("ANABRANCH_STEPS") {
+            Ok(steps) => steps.parse().expect("`ANABRANCH_STEPS` is a number"),
+            Err(_) if std::env::var_os("ANABRANCH_SLOW").is_some() => 1_000,
+            Err(_) => STEPS,
+        },
         Pace::Waits => 16,
     };
     (0..steps).for_each(|_| step());
