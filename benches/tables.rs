@@ -85,7 +85,7 @@ impl Block {
     }
 
     fn apply(&self, x: Tensor) -> Tensor {
-        let x = x + self.attention.apply(self.norms[0].apply(x), false);
+        let x = x + self.attention.apply(self.norms[0].apply(x), AttentionMask::None);
         x + self.down.apply(self.up.apply(self.norms[1].apply(x)).relu())
     }
 }
@@ -101,7 +101,7 @@ fn transformer_4_blocks_256_forward_and_backward(bencher: Bencher<'_, '_>) {
         let loss = (y * y).mean();
         let gradients = anabranch::optim::model_gradients(loss, &blocks);
         // A number of each gradient, so that all are computed and little is copied out.
-        let sums = gradients.into_iter().map(|(_, g)| Tensor::<f32>::from_any(g.sum_all()));
+        let sums = gradients.into_iter().map(|(_, g)| Tensor::<f32>::from_any(g.sum()));
         sums.fold(loss, |sum, g| sum + g)
     };
     let f = session.function(f).unwrap();
@@ -110,7 +110,7 @@ fn transformer_4_blocks_256_forward_and_backward(bencher: Bencher<'_, '_>) {
 }
 
 fn attention_gradients(q: Tensor, k: Tensor, v: Tensor) -> (Tensor, Tensor, Tensor) {
-    let y = q.scaled_dot_product_attention(k, v, true);
+    let y = q.scaled_dot_product_attention(k, v, AttentionMask::Causal);
     let [q, k, v] = gradients((y * y).sum(), [q, k, v]);
     (q.sum(), k.sum(), v.sum())
 }

@@ -5,7 +5,7 @@ pub use anabranch_dsl as dsl;
 pub use anabranch_dsl::control;
 pub use anabranch_dsl::format::Stream;
 pub use anabranch_dsl::function::{Arguments, Signature};
-pub use anabranch_dsl::ops::{ConvOptions, PerAxis, PoolOptions, WindowExtent, random};
+pub use anabranch_dsl::ops::{AttentionMask, ConvOptions, PerAxis, PoolOptions, WindowExtent, random};
 pub use anabranch_dsl::trace::Traced;
 pub use anabranch_dsl::{
     Any, AnyVar, Array, Carry, DType, DeviceKind, DeviceName, DevicePattern, Diagnostic, Dim, Element, ErrorKind,
@@ -23,6 +23,6 @@ pub use anabranch_dsl::staged as __rt;
 
 /// What a program needs: `use anabranch::prelude::*`.
 pub mod prelude {
-    pub use crate::{Carry, ConvOptions, Function, InOut, Module, PoolOptions, Session, graph};
+    pub use crate::{AttentionMask, Carry, ConvOptions, Function, InOut, Module, PoolOptions, Session, graph};
     pub use anabranch_dsl::prelude::*;
 }

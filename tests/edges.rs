@@ -11,7 +11,7 @@ use anabranch::{DType, HostTensor, List};
 fn attention_over_no_matrices_has_gradients() -> anabranch::Result<()> {
     let session = Session::new()?;
     let f = session.function(|q: Tensor, k: Tensor, v: Tensor| {
-        let y = q.scaled_dot_product_attention(k, v, true);
+        let y = q.scaled_dot_product_attention(k, v, AttentionMask::Causal);
         (y, gradients(y.sum(), (q, k, v)))
     })?;
     let none = || Array::<f32>::new([0, 3, 2], vec![]);

@@ -124,7 +124,7 @@ struct Layers {
 fn layers<T: anabranch::Float>(l: &Layers, x: Tensor<T>) -> Tensor {
     let y = l.batch_norm.apply(l.conv.apply(x).tanh(), Mode::Training);
     let y = y.avg_pool(PoolOptions::<2>::new(2)).reshape([2, 4, 9]).transpose(1, 2).pad(2, 0, 4, T::from_f64(0.0));
-    let y = l.layer_norm.apply(l.attention.apply(y, true));
+    let y = l.layer_norm.apply(l.attention.apply(y, AttentionMask::Causal));
     let (y, _) = l.lstm.step(y.mean_axis(1), l.lstm.zero_state(2));
     l.out.apply(y).cast::<f32>().square().mean()
 }

@@ -240,9 +240,9 @@ fn several_heads_attend_side_by_side() -> Outcome {
         linear(&layer.output, &joined).concat()
     };
     let session = Session::new()?;
-    let itself = |causal: bool| session.function(|x: Tensor| layer.apply(x, causal))?.call(&x);
-    near(itself(false)?.as_slice(), &expected(&x, &x, false));
-    near(itself(true)?.as_slice(), &expected(&x, &x, true));
+    let itself = |mask| session.function(|x: Tensor| layer.apply(x, mask))?.call(&x);
+    near(itself(AttentionMask::None)?.as_slice(), &expected(&x, &x, false));
+    near(itself(AttentionMask::Causal)?.as_slice(), &expected(&x, &x, true));
     let other = session.function(|x: Tensor, memory: Tensor| layer.apply_to(x, memory))?;
     near(other.call((&x, &memory))?.as_slice(), &expected(&x, &memory, false));
     assert_eq!(names(&layer)[..2], ["query.weight", "query.bias"]);
@@ -251,7 +251,8 @@ fn several_heads_attend_side_by_side() -> Outcome {
 
 #[test]
 fn attention_of_other_lengths_is_not_causal() -> Outcome {
-    let f = Session::new()?.function(|q: Tensor, k: Tensor| q.scaled_dot_product_attention(k, k, true))?;
+    let f =
+        Session::new()?.function(|q: Tensor, k: Tensor| q.scaled_dot_product_attention(k, k, AttentionMask::Causal))?;
     let error = f.call((array(&[1, 2], [1.0, 2.0]), array(&[2, 2], [1.0; 4]))).expect_err("the lengths differ");
     assert_eq!(error.message, "scaled_dot_product_attention: 1 queries for 2 keys");
     Ok(())

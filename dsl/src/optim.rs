@@ -139,7 +139,7 @@ pub fn clip_global_norm(gradients: &mut [(AnyVar, Any)], max: f32) {
     called_at(Loc::caller(), || {
         // Squares of 16-bit floats may be too large for the type, or too small.
         let wide = |g: Any| if g.dtype().is_half() { g.cast(crate::DType::F32) } else { g };
-        let squares = gradients.iter().map(|(_, g)| wide(*g).square().sum_all().cast(crate::DType::F32));
+        let squares = gradients.iter().map(|(_, g)| wide(*g).square().sum().cast(crate::DType::F32));
         let Some(total) = squares.reduce(Any::add) else {
             return;
         };

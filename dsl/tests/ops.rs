@@ -140,7 +140,7 @@ fn weighted(values: &[Any], stream: u32) -> Any {
         // Along an extent that only the data knows there is one weight.
         let shape: Vec<usize> = v.shape().dims().iter().map(|d| d.known().unwrap_or(1)).collect();
         let weights = noise(&HostTensor::zeros(v.dtype(), shape), stream + i as u32);
-        v.mul(trace::constant(weights)).sum_all()
+        v.mul(trace::constant(weights)).sum()
     };
     values.iter().enumerate().map(part).reduce(Any::add).expect("at least one value")
 }
@@ -254,7 +254,7 @@ fn unknown_extents_are_those_of_the_data() {
     let unknown = |rank: usize| TensorType { dtype: anabranch_dsl::DType::F64, shape: Shape(vec![Dim::Unknown; rank]) };
     let traced = trace::trace("unknown", || {
         let (x, w) = (trace::input(unknown(2), None), trace::input(unknown(1), None));
-        let y = (x.mul(w) + 1.0).mean_all();
+        let y = (x.mul(w) + 1.0).mean();
         let mut outputs = vec![y];
         outputs.extend(anabranch_dsl::autodiff::vjp(&[(y, y.number(1.0))], &[x, w]));
         outputs

@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "the other tests use more of it")]
 mod support;
 
-use anabranch_dsl::ops::{ConvOptions, PoolOptions};
+use anabranch_dsl::ops::{AttentionMask, ConvOptions, PoolOptions};
 use anabranch_dsl::{Any, DType, Graph, HostTensor, autodiff, trace};
 use anabranch_runtime::Program;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -84,10 +84,10 @@ fn a_loop_over_tensors_and_its_gradient_take_no_memory() {
             |s| {
                 let (a, b) = (s[0].matmul(x[0]).tanh(), s[0].softmax(-1));
                 let c = Any::concat(&[a.slice(0, 0, 4), b.slice(0, 4, 8)], 0);
-                vec![c.add(a.sum(0, false).broadcast_to([8, 8])).mul(x[0].permute([1, 0])), s[1].add(constant(1))]
+                vec![c.add(a.sum_axis(0).broadcast_to([8, 8])).mul(x[0].permute([1, 0])), s[1].add(constant(1))]
             },
         );
-        let loss = r[0].mul(r[0]).sum_all();
+        let loss = r[0].mul(r[0]).sum();
         let gradient = autodiff::vjp(&[(loss, loss.number(1.0))], &[x[0]]);
         [vec![loss], gradient].concat()
     });
@@ -104,7 +104,7 @@ fn of_first_run(trips: i32, is_up: bool) -> usize {
             |s| if is_up { s[2].lt(last) } else { last.lt(s[2]) },
             |s| vec![s[0].mul(s[0]).sin(), s[1].mul(s[1]).tanh(), s[2].add(constant(step))],
         );
-        let loss = r[0].add(r[1].sum_all());
+        let loss = r[0].add(r[1].sum());
         autodiff::vjp(&[(loss, loss.number(1.0))], &x[..2])
     });
     let program = Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}"));
@@ -133,7 +133,7 @@ fn a_layer_norm_and_its_gradients_take_no_memory() {
     };
     let n = of_third_run(&[numbers(&[60, 700]), numbers(&[700]), numbers(&[700])], |x| {
         let y = x[0].layer_norm(x[1], x[2], 1e-5);
-        let loss = y.mul(y.softmax(-1)).sum_all();
+        let loss = y.mul(y.softmax(-1)).sum();
         [vec![y, loss], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
     });
     assert_eq!(n, 0);
@@ -148,7 +148,7 @@ fn convolutions_pooling_and_their_gradients_take_no_memory() {
     let n = of_third_run(&[numbers(&[5, 2, 6, 6]), numbers(&[4, 2, 3, 3])], |x| {
         let y = x[0].conv(x[1], &ConvOptions::<2>::new().padding(1).stride([2, 1]));
         let pooled = y.max_pool(&PoolOptions::new(2)).avg_pool(&PoolOptions::new([2]).padding(1));
-        let loss = pooled.mul(pooled).sum_all();
+        let loss = pooled.mul(pooled).sum();
         [vec![loss], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
     });
     assert_eq!(n, 0);
@@ -189,7 +189,7 @@ fn variables_change_in_place() {
     let n = of_third_run(&[HostTensor::scalar(0.5f32)], |x| {
         let w = trace::read_var(&var);
         trace::assign_var(&var, w.mul(x[0]));
-        vec![w.sum_all()]
+        vec![w.sum()]
     });
     assert_eq!(n, 0);
 }
@@ -209,7 +209,7 @@ fn a_step_of_mixed_precision_takes_no_memory() {
             |s| s[1].lt(x[1]),
             |s| vec![s[0].matmul(w.cast(DType::BF16)).tanh(), s[1].add(constant(1))],
         );
-        let loss = r[0].cast(DType::F32).square().sum_all();
+        let loss = r[0].cast(DType::F32).square().sum();
         let slope = autodiff::vjp(&[(loss, loss.number(1.0))], &[w])[0];
         trace::assign_var(&var, w - slope * 0.01);
         vec![loss]
@@ -221,8 +221,8 @@ fn a_step_of_mixed_precision_takes_no_memory() {
 fn attention_and_its_gradients_take_no_memory() {
     let x = HostTensor::new([3, 5, 4], (0..60).map(|i| (i % 7) as f32 - 3.0).collect::<Vec<_>>());
     let n = of_third_run(&[x], |x| {
-        let y = x[0].scaled_dot_product_attention(x[0], x[0], true);
-        let loss = y.mul(y).sum_all();
+        let y = x[0].scaled_dot_product_attention(x[0], x[0], AttentionMask::Causal);
+        let loss = y.mul(y).sum();
         [vec![loss], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
     });
     assert_eq!(n, 0);

@@ -1,6 +1,7 @@
 //! Attention by its kernel against the interpreter, in shapes that reach every way through it.
 
 use crate::support::{check, check_f32, check_threads, traced};
+use anabranch_dsl::ops::AttentionMask;
 use anabranch_dsl::{Any, DType, HostTensor, autodiff};
 use anabranch_runtime::Program;
 
@@ -15,50 +16,50 @@ fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
 }
 
 /// Attention and its gradients, for a loss that depends on each element in another way.
-fn all(x: &[Any], causal: bool) -> Vec<Any> {
-    let y = x[0].scaled_dot_product_attention(x[1], x[2], causal);
-    let loss = y.mul(y).mul(y + 1.0).sum_all();
+fn all(x: &[Any], mask: AttentionMask) -> Vec<Any> {
+    let y = x[0].scaled_dot_product_attention(x[1], x[2], mask);
+    let loss = y.mul(y).mul(y + 1.0).sum();
     [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
 }
 
 /// Queries `[.., n, size]`, keys `[.., m, size]`, values `[.., m, width]`.
 #[track_caller]
-fn attention(shapes: [&[usize]; 3], causal: bool) {
+fn attention(shapes: [&[usize]; 3], mask: AttentionMask) {
     let inputs = shapes.map(|shape| numbers(shape, DType::F64));
-    check(&inputs, |x| all(x, causal)).expect("it runs");
-    attention_f32(shapes, causal);
+    check(&inputs, |x| all(x, mask)).expect("it runs");
+    attention_f32(shapes, mask);
 }
 
 #[track_caller]
-fn attention_f32(shapes: [&[usize]; 3], causal: bool) {
+fn attention_f32(shapes: [&[usize]; 3], mask: AttentionMask) {
     let inputs = shapes.map(|shape| numbers(shape, DType::F32));
-    check_f32(&inputs, 2e-5, |x| all(x, causal));
+    check_f32(&inputs, 2e-5, |x| all(x, mask));
 }
 
 #[test]
 fn matrices_of_every_shape() {
     for (n, m, size, width) in [(1, 1, 1, 1), (3, 5, 2, 4), (64, 64, 8, 8), (65, 70, 17, 3), (130, 33, 5, 40)] {
-        attention([&[n, size], &[m, size], &[m, width]], false);
-        attention([&[2, n, size], &[2, n, size], &[2, n, width]], true);
+        attention([&[n, size], &[m, size], &[m, width]], AttentionMask::None);
+        attention([&[2, n, size], &[2, n, size], &[2, n, width]], AttentionMask::Causal);
     }
 }
 
 #[test]
 fn leading_axes_are_broadcast() {
-    attention([&[2, 3, 5, 4], &[3, 6, 4], &[2, 1, 6, 2]], false);
-    attention([&[4, 3], &[2, 4, 3], &[4, 5]], true);
+    attention([&[2, 3, 5, 4], &[3, 6, 4], &[2, 1, 6, 2]], AttentionMask::None);
+    attention([&[4, 3], &[2, 4, 3], &[4, 5]], AttentionMask::Causal);
 }
 
 #[test]
 fn several_blocks_of_keys() {
-    attention([&[2, 5, 2], &[2, 2100, 2], &[2, 2100, 3]], false);
-    attention_f32([&[1040, 1], &[1040, 1], &[1040, 1]], true);
+    attention([&[2, 5, 2], &[2, 2100, 2], &[2, 2100, 3]], AttentionMask::None);
+    attention_f32([&[1040, 1], &[1040, 1], &[1040, 1]], AttentionMask::Causal);
 }
 
 #[test]
 fn nothing_at_all() {
     for [n, m, width] in [[0, 3, 2], [3, 0, 2], [3, 3, 0]] {
-        attention([&[2, n, 4], &[2, m, 4], &[2, m, width]], false);
+        attention([&[2, n, 4], &[2, m, 4], &[2, m, width]], AttentionMask::None);
     }
 }
 
@@ -67,9 +68,9 @@ fn heads_need_no_copy_and_scores_no_memory() {
     let shape = [2, 300, 4, 8];
     let inputs = [(); 3].map(|()| numbers(&shape, DType::F32));
     let heads = |x: &[Any]| -> Vec<Any> { x.iter().map(|x| x.permute([0, 2, 1, 3])).collect() };
-    check(&inputs, |x| vec![heads(x)[0].scaled_dot_product_attention(heads(x)[1], heads(x)[2], true)])
+    check(&inputs, |x| vec![heads(x)[0].scaled_dot_product_attention(heads(x)[1], heads(x)[2], AttentionMask::Causal)])
         .expect("it runs");
-    let graph = traced(&inputs, |x| all(&heads(x), false)).graph;
+    let graph = traced(&inputs, |x| all(&heads(x), AttentionMask::None)).graph;
     let plan = Program::new(graph).unwrap_or_else(|e| panic!("{e}")).explain();
     let arena = plan.split("in an arena of ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<usize>().ok());
     let scores = 2 * 4 * 300 * 300 * 4;
@@ -87,13 +88,15 @@ fn keys_that_do_not_count_leave_no_trace_in_later_blocks() {
         HostTensor::new([1100, 1], keys),
         HostTensor::new([1100, 1], (0..1100).map(f64::from).collect::<Vec<_>>()),
     ];
-    let y = check(&inputs, |x| vec![x[0].scaled_dot_product_attention(x[1], x[2], false)]).expect("it runs");
+    let y =
+        check(&inputs, |x| vec![x[0].scaled_dot_product_attention(x[1], x[2], AttentionMask::None)]).expect("it runs");
     assert_eq!(y[0].data::<f64>(), [1099.0, 1099.0]);
 }
 
 #[test]
 fn threads_change_nothing() {
     let inputs = [[3, 150, 16], [3, 150, 16], [3, 150, 12]].map(|shape| numbers(&shape, DType::F32));
-    let program = Program::new(traced(&inputs, |x| all(x, true)).graph).unwrap_or_else(|e| panic!("{e}"));
+    let program =
+        Program::new(traced(&inputs, |x| all(x, AttentionMask::Causal)).graph).unwrap_or_else(|e| panic!("{e}"));
     check_threads(&program, &inputs);
 }

@@ -9,7 +9,7 @@ use anabranch_runtime::Program;
 
 /// A loss that depends on each element in another way, and its gradients.
 fn with_gradients(y: Any, of: &[Any]) -> Vec<Any> {
-    let loss = y.mul(y).mul(y + 1.0).sum_all();
+    let loss = y.mul(y).mul(y + 1.0).sum();
     [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], of)].concat()
 }
 
@@ -144,7 +144,7 @@ fn the_place_of_a_maximum_is_that_of_the_reference() {
         let (x, other) = (last(x[0]), last(x[1]));
         let y = x.max_pool(&options);
         let to_x = autodiff::vjp(&[(y, other.max_pool(&options))], &[x])[0];
-        let picked = autodiff::vjp(&[(to_x.mul(other).sum_all(), x.number(1.0).sum_all())], &[other])[0];
+        let picked = autodiff::vjp(&[(to_x.mul(other).sum(), x.number(1.0).sum())], &[other])[0];
         vec![y, to_x, picked]
     })
     .expect("it runs");
@@ -160,8 +160,8 @@ fn what_follows_reads_any_order() {
         check(&inputs, |x| {
             let (a, b) = (laid_out(x[0]), x[1]);
             let sums = |x: Any| {
-                let some = x.mul(x).sum(&axes[..], false);
-                vec![x.sum(&axes[..], false), x.max(&axes[..], true), some, some.sum_all(), some.exp()]
+                let some = x.mul(x).sum_axis(&axes[..]);
+                vec![x.sum_axis(&axes[..]), x.max_keepdim(&axes[..]), some, some.sum(), some.exp()]
             };
             [sums(a), sums(a.mul(b).add(x[2])), sums(a.mul(laid_out(b))), sums(last(b))].concat()
         })
@@ -172,8 +172,8 @@ fn what_follows_reads_any_order() {
         vec![
             a,
             a.sum_like(x[2]),
-            a.sum_like(x[2].sum_all()),
-            last(x[1]).sum_like(x[2].sum_all()),
+            a.sum_like(x[2].sum()),
+            last(x[1]).sum_like(x[2].sum()),
             Any::concat(&[a, b], 1),
             Any::concat(&[a, x[1]], 2),
             a.softmax(1),
@@ -203,8 +203,8 @@ fn blocks_of_networks() {
     let inputs = shapes.map(|shape| numbers(shape, DType::F64));
     check(&inputs, |x| {
         let normal = |h: Any| {
-            let mean = h.mean([0, 2, 3], true);
-            h.sub(mean).div(h.var([0, 2, 3], true).add(h.number(1e-3)).sqrt())
+            let mean = h.mean_keepdim([0, 2, 3]);
+            h.sub(mean).div(h.var_keepdim([0, 2, 3]).add(h.number(1e-3)).sqrt())
         };
         let first = normal(x[0].conv(x[1], &same()).add(x[2])).relu();
         let second = normal(first.conv(x[3], &same())).add(first).relu();
@@ -253,14 +253,14 @@ fn what_is_packed_before_a_loop_is_packed_for_its_kernel() {
             check(&inputs, |x| {
                 let constant = |i: i32| trace::constant(HostTensor::scalar(i));
                 let product = |m: Any| m.matmul(x[1]).slice(2, 0, 3).tanh();
-                let filtered = |h: Any| h.conv(x[1], &ConvOptions::<1>::new()).mean([0, 1, 2], true).tanh();
+                let filtered = |h: Any| h.conv(x[1], &ConvOptions::<1>::new()).mean_keepdim([0, 1, 2]).tanh();
                 let body = |s: &[Any]| {
                     let before = product_first.then(|| product(x[2]));
                     let c = filtered(s[1]);
                     vec![s[0].add(constant(1)), s[1].add(c), before.unwrap_or_else(|| product(x[2])).add(s[2])]
                 };
                 let start =
-                    x[2].sum_all().mul(x[2].number(0.0)).broadcast_to([inputs[2].shape()[0], inputs[2].shape()[1], 3]);
+                    x[2].sum().mul(x[2].number(0.0)).broadcast_to([inputs[2].shape()[0], inputs[2].shape()[1], 3]);
                 let r = while_loop(&[constant(0), x[0], start], |s| s[0].lt(constant(2)), body);
                 vec![r[1], r[2]]
             })
@@ -305,7 +305,7 @@ fn permuted_tensors_are_in_row_major_order() {
     let inputs = [numbers(&[3, 50, 4], DType::F64)];
     let f = |x: &[Any]| {
         let r = trace::read_var(&w);
-        let loss = r.permute([0, 2, 1]).cumsum(1).mul(x[0]).sum_all();
+        let loss = r.permute([0, 2, 1]).cumsum(1).mul(x[0]).sum();
         let g = autodiff::vjp(&[(loss, loss.number(1.0))], &[r])[0];
         trace::assign_var(&w, r.sub(g * 0.1));
         vec![loss]

@@ -59,7 +59,7 @@ fn the_explanation_says_why_a_loop_is_not_native_code() {
         assert!(on.contains("built without its feature `jit`"), "{on}");
     }
     // Too many elements for registers.
-    let tensors = |x: &[Any]| while_loop(&[x[0]], |s| s[0].sum_all().lt(x[1]), |s| vec![s[0].add(s[0])]);
+    let tensors = |x: &[Any]| while_loop(&[x[0]], |s| s[0].sum().lt(x[1]), |s| vec![s[0].add(s[0])]);
     let graph = traced(&[floats(&[1.0; 1000]), HostTensor::scalar(1e6f32)], tensors).graph;
     let text = Program::new(graph).expect("it compiles").explain();
     let reason = text.lines().find(|line| line.contains("no native code of instructions")).unwrap_or(&text);

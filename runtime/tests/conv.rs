@@ -8,7 +8,7 @@ use anabranch_runtime::Program;
 /// A convolution and its gradients, for a loss that depends on each element in another way.
 fn all<const D: usize>(x: Any, w: Any, options: ConvOptions<D>) -> Vec<Any> {
     let y = x.conv(w, &options);
-    let loss = y.mul(y).mul(y + 1.0).sum_all();
+    let loss = y.mul(y).mul(y + 1.0).sum();
     [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], &[x, w])].concat()
 }
 
@@ -109,7 +109,7 @@ fn second_gradients() {
     check(&inputs, |x| {
         let options = ConvOptions::<2>::new().groups(2).stride([2, 1]).padding(1);
         let first = all(x[0], x[1], options);
-        let slope = first[1].mul(first[1]).sum_all().add(first[2].mul(first[2]).sum_all());
+        let slope = first[1].mul(first[1]).sum().add(first[2].mul(first[2]).sum());
         autodiff::vjp(&[(slope, slope.number(1.0))], x)
     })
     .expect("it runs");
@@ -121,7 +121,7 @@ fn threads_change_nothing() {
     let inputs = [numbers(&[9, 8, 20, 20], DType::F32), numbers(&[16, 8, 3, 3], DType::F32)];
     let graph = traced(&inputs, |x| {
         let mut results = all(x[0], x[1], ConvOptions::<2>::new().padding(1));
-        let pooled = results[0].max_pool(&PoolOptions::new(3).stride(2)).sum_all();
+        let pooled = results[0].max_pool(&PoolOptions::new(3).stride(2)).sum();
         results.extend(autodiff::vjp(&[(pooled, pooled.number(1.0))], &[x[0]]));
         results
     });

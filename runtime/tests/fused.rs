@@ -41,19 +41,19 @@ fn chains_are_reduced_over_rows_columns_and_all() {
             let wide = x[1].broadcast_to(*shape);
             let y = x[0].mul(x[0]).sub(wide).add(constant(HostTensor::scalar(0.25)).broadcast_to(*shape));
             vec![
-                y.sum(1, false),
-                x[0].mul(wide).sum(0, false),
-                x[0].sub(wide).abs().sum_all(),
-                x[0].sum(0, true),
-                x[0].permute([1, 0]).sum(0, false),
-                x[0].permute([1, 0]).mul(x[0].permute([1, 0])).sum(1, false),
+                y.sum_axis(1),
+                x[0].mul(wide).sum_axis(0),
+                x[0].sub(wide).abs().sum(),
+                x[0].sum_keepdim(0),
+                x[0].permute([1, 0]).sum_axis(0),
+                x[0].permute([1, 0]).mul(x[0].permute([1, 0])).sum_axis(1),
             ]
         })
         .unwrap_or_else(|e| panic!("{shape:?}: {e}"));
         if shape[0] * shape[1] > 0 {
             check(&[numbers(shape)], |x| {
                 let y = x[0].mul(x[0]);
-                vec![y.max(1, false), x[0].abs().min(0, false), x[0].neg().max(0, true), x[0].sin().max_all()]
+                vec![y.max_axis(1), x[0].abs().min_axis(0), x[0].neg().max_keepdim(0), x[0].sin().max()]
             })
             .unwrap_or_else(|e| panic!("{shape:?}: {e}"));
         }
@@ -70,7 +70,7 @@ fn what_belongs_to_a_row_is_one_element_until_the_row_ends() {
             let y = x[0].sub(row).mul(matrix);
             let z = row.div(x[0].mul(x[0]).add(matrix)).maximum(matrix);
             // The sine is no operation of a chain, so that one operand is one element for some and a block for others.
-            vec![y.add(row), z, y.mul(y).sum_all(), y.sum(2, false), z.sum(0, false), row.sin().mul(x[0].sub(row))]
+            vec![y.add(row), z, y.mul(y).sum(), y.sum_axis(2), z.sum_axis(0), row.sin().mul(x[0].sub(row))]
         })
         .unwrap_or_else(|e| panic!("{shape:?}: {e}"));
     }
@@ -83,8 +83,8 @@ fn normalizations_and_their_gradients_are_what_they_were() {
         let f = |x: &[Any]| {
             let y = x[0].layer_norm(x[1], x[2], 1e-5);
             let p = x[0].softmax(-1);
-            let loss = y.mul(x[3]).sum_all().add(p.mul(x[3]).sum_all());
-            let entropy = x[0].log_softmax(-1).mul(x[3]).sum(1, false).mean_all();
+            let loss = y.mul(x[3]).sum().add(p.mul(x[3]).sum());
+            let entropy = x[0].log_softmax(-1).mul(x[3]).sum_axis(1).mean();
             let gradients = autodiff::vjp(&[(loss, loss.number(1.0)), (entropy, entropy.number(1.0))], &x[..3]);
             [vec![y, loss, entropy], gradients].concat()
         };
@@ -97,7 +97,7 @@ fn what_a_loss_reads_is_written_nowhere() {
     let text = |shape: &[usize]| {
         let traced = traced(&[numbers(shape), numbers(shape)], |x| {
             let difference = x[0].sub(x[1]);
-            vec![difference.mul(difference).mean_all()]
+            vec![difference.mul(difference).mean()]
         });
         Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}")).explain()
     };
@@ -108,8 +108,8 @@ fn what_a_loss_reads_is_written_nowhere() {
 #[test]
 fn a_difference_with_a_mean_is_computed_again_and_not_kept() {
     let traced = traced(&[numbers(&[40, 50])], |x| {
-        let difference = x[0].sub(x[0].mean(-1, true).broadcast_to([40, 50]));
-        let deviation = difference.mul(difference).mean(-1, true).sqrt().broadcast_to([40, 50]);
+        let difference = x[0].sub(x[0].mean_keepdim(-1).broadcast_to([40, 50]));
+        let deviation = difference.mul(difference).mean_keepdim(-1).sqrt().broadcast_to([40, 50]);
         vec![difference.div(deviation)]
     });
     let text = Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}")).explain();
@@ -122,7 +122,7 @@ fn the_number_of_threads_changes_no_bit() {
         let inputs = [numbers(shape), numbers(&[shape[1]])];
         let traced = traced(&inputs, |x| {
             let y = x[0].mul(x[0]).sub(x[1].broadcast_to(*shape));
-            vec![y.sum(1, false), x[0].sin().sum(0, false), y.abs().sum_all()]
+            vec![y.sum_axis(1), x[0].sin().sum_axis(0), y.abs().sum()]
         });
         let program = Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}"));
         check_threads(&program, &inputs);
@@ -133,9 +133,9 @@ fn the_number_of_threads_changes_no_bit() {
 fn normalizations(x: &[Any]) -> Vec<Any> {
     let y = x[0].layer_norm(x[1], x[2], 1e-5);
     let p = y.softmax(-1);
-    let loss = p.mul(x[3]).sum_all();
+    let loss = p.mul(x[3]).sum();
     [
-        vec![y, p, x[0].sub(x[0].max(-1, true).broadcast_like(x[0])).log_softmax(-1).logsumexp(-1, false)],
+        vec![y, p, x[0].sub(x[0].max_keepdim(-1).broadcast_like(x[0])).log_softmax(-1).logsumexp(-1)],
         autodiff::vjp(&[(loss, loss.number(1.0))], &x[..3]),
     ]
     .concat()
@@ -166,12 +166,12 @@ fn what_stands_between_rows_and_touches_them_parts_them() {
     // The product reads what the first reduction gives, and the last chain what the product gives.
     let inputs = [numbers(&[6, 6]), numbers(&[6, 6])];
     check(&inputs, |x| {
-        let centered = x[0].sub(x[0].mean(-1, true).broadcast_like(x[0]));
+        let centered = x[0].sub(x[0].mean_keepdim(-1).broadcast_like(x[0]));
         let product = centered.matmul(x[1]);
-        let scaled = centered.mul(product.sum(-1, true).broadcast_like(centered));
+        let scaled = centered.mul(product.sum_keepdim(-1).broadcast_like(centered));
         // Rows of the transposed tensor are columns of the one that was written.
-        let across = scaled.permute([1, 0]).sub(scaled.max(-1, true).broadcast_like(scaled));
-        vec![scaled, across, across.sum(0, false), centered.sum(0, false).add(scaled.sum(0, false))]
+        let across = scaled.permute([1, 0]).sub(scaled.max_keepdim(-1).broadcast_like(scaled));
+        vec![scaled, across, across.sum_axis(0), centered.sum_axis(0).add(scaled.sum_axis(0))]
     })
     .unwrap_or_else(|e| panic!("{e}"));
 }
@@ -181,8 +181,8 @@ fn a_loop_variable_is_normalized_in_its_place() {
     let inputs = [numbers(&[20, 30]), HostTensor::scalar(5)];
     let f = |x: &[Any]| {
         let body = |s: &[Any]| {
-            let centered = s[0].sub(s[0].mean(-1, true).broadcast_like(s[0]));
-            let length = centered.mul(centered).sum(-1, true).sqrt().broadcast_like(s[0]);
+            let centered = s[0].sub(s[0].mean_keepdim(-1).broadcast_like(s[0]));
+            let length = centered.mul(centered).sum_keepdim(-1).sqrt().broadcast_like(s[0]);
             vec![centered.div(length), s[1].add(constant(HostTensor::scalar(1)))]
         };
         crate::support::while_loop(&[x[0], constant(HostTensor::scalar(0))], |s| s[1].lt(x[1]), body)

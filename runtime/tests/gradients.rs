@@ -18,7 +18,7 @@ fn constant(x: i32) -> Any {
 fn two_orders(loss: Any, wrt: &[Any]) -> Vec<Any> {
     let one = || loss.number(1.0);
     let first = autodiff::vjp(&[(loss, one())], wrt);
-    let total = first.iter().map(|d| d.mul(*d).sum_all()).reduce(Any::add).expect("some gradients");
+    let total = first.iter().map(|d| d.mul(*d).sum()).reduce(Any::add).expect("some gradients");
     let second = autodiff::vjp(&[(total, one())], wrt);
     [vec![loss], first, second].concat()
 }
@@ -32,7 +32,7 @@ fn a_loop_over_a_tensor_saves_what_its_gradient_reads() {
                 |s| s[1].lt(x[2]),
                 |s| vec![s[0].matmul(x[1]).tanh(), s[1].add(constant(1))],
             );
-            two_orders(r[0].mul(r[0]).sum_all(), &[x[0], x[1]])
+            two_orders(r[0].mul(r[0]).sum(), &[x[0], x[1]])
         })
         .expect("it runs");
     }
@@ -62,7 +62,7 @@ fn nested_loops_with_branches_push_and_pop_in_step() {
                     vec![inner[0].mul(x[0]), inner[1].cos(), s[2].add(constant(1))]
                 },
             );
-            two_orders(r[0].add(r[1].sum_all()), &[x[0], x[1]])
+            two_orders(r[0].add(r[1].sum()), &[x[0], x[1]])
         })
         .expect("it runs");
     }
@@ -94,7 +94,7 @@ fn rows_are_read_in_a_loop_and_their_gradient_put_back() {
                 vec![s[0].mul(row).add(row.tanh()), s[1].add(constant(1))]
             },
         );
-        two_orders(r[0].sum_all(), &[x[0], x[1]])
+        two_orders(r[0].sum(), &[x[0], x[1]])
     })
     .expect("it runs");
 }
@@ -111,7 +111,7 @@ fn single_precision_and_masks() {
                 vec![positive.select(s[0].mul(s[0]), s[0].neg().exp()), s[1].add(constant(1))]
             },
         );
-        let loss = r[0].sum_all();
+        let loss = r[0].sum();
         assert_eq!(loss.dtype(), DType::F32);
         two_orders(loss, &[x[0]])
     })

@@ -105,7 +105,7 @@ fn fused_chains_round_after_each_operation() {
         same_bits(&inputs, |x| {
             let y = x[0].mul(x[1]).add(x[2]).sub(x[0]).div(x[1].mul(x[1]) + 1.0);
             let z = y.gt(x[2]).select(y.abs().sqrt(), x[0].neg()).maximum(x[1]).floor() * 0.1 + y;
-            vec![y, z, z.max(1, false), y.min(0, true), z.lt(y), z.permute([1, 0]).add(x[2].reshape([60]))]
+            vec![y, z, z.max_axis(1), y.min_keepdim(0), z.lt(y), z.permute([1, 0]).add(x[2].reshape([60]))]
         });
     }
 }
@@ -118,7 +118,7 @@ fn sums_and_products_add_up_in_f32() {
         let ones = HostTensor::new([n], vec![1.0f32; n]);
         let given = same_bits(&[ones], |x| {
             let (row, column) = (x[0].cast(dtype).reshape([1, n]), x[0].cast(dtype).reshape([n, 1]));
-            vec![row.sum_all(), row.matmul(column), row.mul(row).mean_all(), row.cumsum(1).slice(1, n - 1, n)]
+            vec![row.sum(), row.matmul(column), row.mul(row).mean(), row.cumsum(1).slice(1, n - 1, n)]
         });
         let nearest = if dtype == DType::F16 { 3000.0 } else { 3008.0 };
         let values: Vec<Option<f64>> = given.iter().map(HostTensor::to_f64).collect();
@@ -161,7 +161,7 @@ fn loops_carry_16_bit_floats() {
                 |s| s[1].lt(x[2]).and(s[0].gt(s[0].number(-100.0))),
                 |s| vec![s[0].gt(x[1]).select(s[0] * 1.5, s[0] + 0.1), s[1].add(one)],
             );
-            let loss = r[0].cast(DType::F32).sum_all();
+            let loss = r[0].cast(DType::F32).sum();
             let slopes = anabranch_dsl::autodiff::vjp(&[(loss, loss.number(1.0))], &[x[0], x[1]]);
             [vec![r[0], r[1], scalar[0]], slopes].concat()
         });

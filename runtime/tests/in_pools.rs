@@ -1,7 +1,7 @@
 //! Calls from inside of thread pools of the caller, and sessions with threads of their own.
 #![deny(warnings)]
 
-use anabranch_dsl::ops::ConvOptions;
+use anabranch_dsl::ops::{AttentionMask, ConvOptions};
 use anabranch_dsl::prelude::*;
 use anabranch_dsl::{Array, HostTensor};
 use anabranch_runtime::{Builder, Session};
@@ -84,7 +84,7 @@ fn results_do_not_depend_on_the_threads_of_the_session() -> anabranch_dsl::Resul
             vec![y, a, b]
         }),
         ("attention", &[&[2, 120, 32]], |x| {
-            let y = x[0].scaled_dot_product_attention(x[0], x[0], true);
+            let y = x[0].scaled_dot_product_attention(x[0], x[0], AttentionMask::Causal);
             vec![y, gradients((y * y).sum(), x[0])]
         }),
         ("tables", &[&[400, 64]], |x| {

@@ -64,7 +64,7 @@ trait LessCount {
 }
 impl LessCount for Any {
     fn less_count(self, other: Any) -> Any {
-        self.lt(other).select(self, other).eq(self).cast(DType::I32).sum_all()
+        self.lt(other).select(self, other).eq(self).cast(DType::I32).sum()
     }
 }
 
@@ -121,9 +121,9 @@ fn reductions_over_all_sets_of_axes_and_layouts() {
                 for set in 0..8usize {
                     let axes: Vec<usize> = (0..3).filter(|i| set >> i & 1 == 1).collect();
                     let axes = || axes.clone();
-                    results.extend([a.sum(axes(), false), a.prod(axes(), true), a.max(axes(), false)]);
-                    results.extend([a.min(axes(), true), a.gt(a.number(1.0)).all_axes(axes(), false)]);
-                    results.push(a.gt(a.number(1.0)).any_axes(axes(), false));
+                    results.extend([a.sum_axis(axes()), a.prod_keepdim(axes()), a.max_axis(axes())]);
+                    results.extend([a.min_keepdim(axes()), a.gt(a.number(1.0)).all_axis(axes())]);
+                    results.push(a.gt(a.number(1.0)).any_axis(axes()));
                 }
                 for axis in 0..3 {
                     results.extend([a.cumsum(axis), a.argmax(axis), a.argmin(axis)]);
@@ -138,14 +138,7 @@ fn reductions_over_all_sets_of_axes_and_layouts() {
 #[test]
 fn long_reductions_and_empty_ones() {
     check(&[numbers(&[3, 1003], DType::F64), numbers(&[1003, 3], DType::F64), numbers(&[2, 0], DType::F32)], |x| {
-        vec![
-            x[0].sum(1, false),
-            x[1].sum(0, false),
-            x[0].max(1, false),
-            x[2].sum(1, false),
-            x[2].sum(0, false),
-            x[2].prod_all(),
-        ]
+        vec![x[0].sum_axis(1), x[1].sum_axis(0), x[0].max_axis(1), x[2].sum_axis(1), x[2].sum_axis(0), x[2].prod()]
     })
     .expect("it runs");
 }
@@ -157,11 +150,11 @@ fn softmax_along_each_axis() {
             let mut results = Vec::new();
             for a in layouts(x) {
                 for axis in 0..3 {
-                    results.extend([a.softmax(axis), a.log_softmax(axis), a.logsumexp(axis, false)]);
+                    results.extend([a.softmax(axis), a.log_softmax(axis), a.logsumexp(axis)]);
                 }
             }
             let huge = x[0].mul(x[0].number(1e30)).mul(x[0].number(1e30));
-            results.extend([huge.softmax(-1), huge.logsumexp(0, true)]);
+            results.extend([huge.softmax(-1), huge.logsumexp_keepdim(0)]);
             results
         })
         .expect("it runs");
@@ -186,8 +179,8 @@ fn products_of_matrices_of_every_layout() {
                 d.matmul(b.slice(0, 0, 4)),
                 d.matmul(d.permute([0, 1, 3, 2])),
                 a.slice(1, 0, 0).matmul(b.slice(0, 0, 0)),
-                a.sum(0, false).matmul(b),
-                a.sum(0, false).matmul(b.sum(1, false)),
+                a.sum_axis(0).matmul(b),
+                a.sum_axis(0).matmul(b.sum_axis(1)),
             ]
         })
         .expect("it runs");
@@ -215,7 +208,7 @@ fn large_maps_are_split() {
     let n = 300_000;
     check(&[numbers(&[n], DType::F64), numbers(&[3, n / 3], DType::F64)], |x| {
         let b = x[1].permute([1, 0]).reshape([n]);
-        vec![x[0].mul(b).add(x[0]), x[0].add(b).sum_all(), x[1].sum(0, false), x[1].sum(1, false)]
+        vec![x[0].mul(b).add(x[0]), x[0].add(b).sum(), x[1].sum_axis(0), x[1].sum_axis(1)]
     })
     .expect("it runs");
 }
@@ -259,7 +252,7 @@ fn numbers_in_tensors_name_places() {
                 a.take(ids, 0),
                 a.take(ids, 1),
                 a.permute([1, 0]).take(small, 1),
-                a.take(small.sum_all(), 0),
+                a.take(small.sum(), 0),
                 a.take_along_axis(along, 1),
                 a.scatter_add(ids, rows, 0),
                 a.scatter_add_along_axis(along, a.slice(1, 1, 3), 1),

@@ -84,8 +84,8 @@ fn elementwise_operations_run_behind_a_product() {
                     bias().sub(product()).mul(half).relu(),
                     product().add(x[0].matmul(x[4].permute([1, 0]))).add(bias()),
                     product().add(x[3]),
-                    product().mul(x[3]).sum(0, false),
-                    product().mul(x[3]).sum(1, false),
+                    product().mul(x[3]).sum_axis(0),
+                    product().mul(x[3]).sum_axis(1),
                     product().lt(x[3]).cast(dtype),
                     x[0].matmul(x[4].permute([1, 0])).sub(x[3]).abs(),
                 ]
@@ -178,12 +178,12 @@ fn a_product_is_added_in_place() {
 #[test]
 fn a_sum_of_products_is_one_product() {
     let inputs = [[3, 5, 8], [3, 5, 6]].map(|shape| numbers(&shape, DType::F64));
-    let f = |x: &[Any]| vec![x[0].permute([0, 2, 1]).matmul(x[1]).sum(0, false)];
+    let f = |x: &[Any]| vec![x[0].permute([0, 2, 1]).matmul(x[1]).sum_axis(0)];
     check(&inputs, f).expect("it runs");
     let explained = text(&inputs, f);
     assert!(explained.contains("= matmul") && !explained.contains("= sum"), "{explained}");
     // Rows of different matrices do not follow each other here.
-    check(&inputs, |x| vec![x[1].permute([0, 2, 1]).matmul(x[0].flip(0)).sum(0, true)]).expect("it runs");
+    check(&inputs, |x| vec![x[1].permute([0, 2, 1]).matmul(x[0].flip(0)).sum_keepdim(0)]).expect("it runs");
 }
 
 #[test]

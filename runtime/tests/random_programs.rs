@@ -39,7 +39,7 @@ fn is_float(x: &Any) -> bool {
 
 /// A predicate over what there is.
 fn predicate(c: &Choices<'_>, values: &[Any]) -> Any {
-    pick(c, values, is_float).sum_all().gt(scalar(c.below(5) as f64 - 2.0))
+    pick(c, values, is_float).sum().gt(scalar(c.below(5) as f64 - 2.0))
 }
 
 /// Keeps numbers small, so that chaos does not blow rounding up.
@@ -56,14 +56,14 @@ fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize
         let x = pick(c, values, is_float);
         let y = pick(c, values, is_float);
         let new = match c.below(if depth < 3 { 18 } else { 14 }) {
-            0 => tame(x.add(y.sum_all())),
-            1 => tame(x.mul(y.sum_all())),
+            0 => tame(x.add(y.sum())),
+            1 => tame(x.mul(y.sum())),
             2 => tame(x.sub(scalar(0.3))),
             3 => x.gt(scalar(0.1)).select(x, tame(x.mul(x))),
             4 => tame(x.exp()),
             5 if x.rank() == 2 => x.permute([1, 0]),
             6 if x.rank() > 0 => x.flip(0),
-            7 if x.rank() > 0 => tame(x.sum(0, true).broadcast_to(x.shape())),
+            7 if x.rank() > 0 => tame(x.sum_keepdim(0).broadcast_to(x.shape())),
             8 if x.rank() == 2 && y.ty() == x.ty() => tame(x.matmul(y.permute([1, 0])).matmul(x)),
             9 if x.rank() > 0 => {
                 let n = x.dim(0);
@@ -75,7 +75,7 @@ fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize
             13 => {
                 let var = &vars[c.below(vars.len())];
                 let old = trace::read_var(var);
-                trace::assign_var(var, tame(old.add(x.sum_all())));
+                trace::assign_var(var, tame(old.add(x.sum())));
                 continue;
             }
             14 | 15 => {
@@ -85,7 +85,7 @@ fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize
                     program(c, values, vars, depth + 1);
                     // Both sides give a value of the type of `x`: a new one if there is one.
                     let last = *values.iter().rfind(|v| v.ty() == x.ty()).expect("x has its type");
-                    vec![last, pick(c, &outer, is_float).sum_all()]
+                    vec![last, pick(c, &outer, is_float).sum()]
                 };
                 let r = branch(p, || side(&mut values.clone()), || side(&mut values.clone()));
                 values.extend(r);
@@ -132,7 +132,7 @@ fn run(bytes: &[u8], with_gradient: bool) {
         program(&choices, &mut values, &vars, 0);
         let mut outputs: Vec<Any> = values.iter().rev().take(5).copied().collect();
         if with_gradient {
-            let loss = outputs.iter().filter(|v| is_float(v)).map(|v| v.sum_all()).reduce(Any::add).expect("a number");
+            let loss = outputs.iter().filter(|v| is_float(v)).map(|v| v.sum()).reduce(Any::add).expect("a number");
             outputs.extend(autodiff::vjp(&[(loss, loss.number(1.0))], x));
         }
         outputs

@@ -36,7 +36,7 @@ fn what_an_optimizer_does_is_done_in_place() {
             assign_var(&m, moment);
             assign_var(&v, square);
             assign_var(&w, read_var(&w).sub(moment.div(square.sqrt())));
-            vec![g[0].slice(0, 0, 3).sum_all()]
+            vec![g[0].slice(0, 0, 3).sum()]
         });
         assert_eq!(got, (3, 1, 0), "{n}");
     }
@@ -59,7 +59,7 @@ fn the_old_value_can_be_returned_and_read_before() {
     let got = check(&[numbers(&[5], 1.0)], |g| {
         let old = read_var(&w);
         assign_var(&w, old.sub(g[0]));
-        vec![old, old.mul(g[0]).sum_all()]
+        vec![old, old.mul(g[0]).sum()]
     });
     assert_eq!(got, (1, 1, 0));
 }

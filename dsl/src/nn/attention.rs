@@ -1,6 +1,7 @@
 //! Multi-head attention.
 
 use super::{Init, Linear, module};
+use crate::ops::AttentionMask;
 use crate::{Float, Loc, Tensor, trace};
 
 /// Multi-head attention (Vaswani et al. 2017).
@@ -34,18 +35,18 @@ impl MultiHeadAttention {
 
     /// Applies self-attention to a sequence `[batch, length, size]`.
     ///
-    /// If `causal`, no position sees a later one.
+    /// With [`AttentionMask::Causal`] no position sees a later one.
     ///
     /// ```
     /// # use anabranch::{nn::{Init, MultiHeadAttention}, prelude::*};
     /// let attention = MultiHeadAttention::new(&Init::new(1), 8, 2);
-    /// let y = eval(|| attention.apply(full([3, 5, 8], 0.5), true))?;
+    /// let y = eval(|| attention.apply(full([3, 5, 8], 0.5), AttentionMask::None))?;
     /// assert_eq!(y.shape(), [3, 5, 8]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
-    pub fn apply<T: Float>(&self, x: Tensor<T>, causal: bool) -> Tensor<T> {
-        trace::called_at(Loc::caller(), || self.attend(x, x, causal))
+    pub fn apply<T: Float>(&self, x: Tensor<T>, mask: AttentionMask) -> Tensor<T> {
+        trace::called_at(Loc::caller(), || self.attend(x, x, mask))
     }
 
     /// Applies attention of a sequence `[batch, n, size]` to another one, `[batch, m, size]`.
@@ -53,10 +54,10 @@ impl MultiHeadAttention {
     /// Returns `[batch, n, size]`.
     #[track_caller]
     pub fn apply_to<T: Float>(&self, x: Tensor<T>, memory: Tensor<T>) -> Tensor<T> {
-        trace::called_at(Loc::caller(), || self.attend(x, memory, false))
+        trace::called_at(Loc::caller(), || self.attend(x, memory, AttentionMask::None))
     }
 
-    fn attend<T: Float>(&self, x: Tensor<T>, memory: Tensor<T>, causal: bool) -> Tensor<T> {
+    fn attend<T: Float>(&self, x: Tensor<T>, memory: Tensor<T>, mask: AttentionMask) -> Tensor<T> {
         let shape = |x: Tensor<T>| [x.dim(0), x.dim(1), x.dim(2)];
         let [batch, length, size] = shape(x);
         // `[batch, heads, length, size / heads]`
@@ -65,7 +66,7 @@ impl MultiHeadAttention {
             x.reshape([batch, length, self.heads, size / self.heads]).transpose(1, 2)
         };
         let (q, k, v) = (self.query.apply(x), self.key.apply(memory), self.value.apply(memory));
-        let y = parts(q).scaled_dot_product_attention(parts(k), parts(v), causal);
+        let y = parts(q).scaled_dot_product_attention(parts(k), parts(v), mask);
         self.output.apply(y.transpose(1, 2).reshape([batch, length, size]))
     }
 }

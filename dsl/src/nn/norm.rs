@@ -124,8 +124,8 @@ impl BatchNorm {
             trace::fail(crate::Diagnostic::new(format!("BatchNorm: {n} elements in a channel")).at(here, label));
         }
         let any = x.untyped();
-        let mean = Tensor::from_any(any.mean(&axes[..], true));
-        let variance = Tensor::from_any((any - mean.untyped()).square().mean(&axes[..], true));
+        let mean = Tensor::from_any(any.mean_keepdim(&axes[..]));
+        let variance = Tensor::from_any((any - mean.untyped()).square().mean_keepdim(&axes[..]));
         let follow = |running: &Var, value: Tensor| {
             let (now, value) = (running.get(), value.stop_gradient().reshape([-1]));
             running.set(now + (value - now) * self.momentum);

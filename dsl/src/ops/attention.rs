@@ -74,14 +74,14 @@ static ATTENTION_GRAD: OpDef = OpDef {
         let scale = scale(q);
         let p = weights(q, k, causal);
         let d = g.matmul(v.transpose(-2, -1));
-        let centered = d - (p * d).sum(-1, true);
+        let centered = d - (p * d).sum_keepdim(-1);
         let r = p * centered;
         // The cotangents of R, P and D, then that of S.
         let of_r = (to_q.matmul(k.transpose(-2, -1)) + q.matmul(to_k.transpose(-2, -1))) * scale;
-        let row = (of_r * p).sum(-1, true);
+        let row = (of_r * p).sum_keepdim(-1);
         let of_p = g.matmul(to_v.transpose(-2, -1)) + of_r * centered - d * row;
         let of_d = p * (of_r - row);
-        let of_s = p * (of_p - (p * of_p).sum(-1, true));
+        let of_s = p * (of_p - (p * of_p).sum_keepdim(-1));
         vec![
             n.needs(0).then(|| (of_s.matmul(k) + r.matmul(to_k)) * scale),
             n.needs(1).then(|| (of_s.transpose(-2, -1).matmul(q) + r.transpose(-2, -1).matmul(to_q)) * scale),
@@ -283,10 +283,20 @@ fn matched(operands: [Any; 3]) -> Option<[Any; 3]> {
     all.try_into().ok()
 }
 
+/// The keys that each query of attention sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttentionMask {
+    /// All keys.
+    None,
+    /// The keys `0..=i` for query `i`. There must be as many keys as queries.
+    Causal,
+}
+
 impl Any {
     /// See [`Tensor::scaled_dot_product_attention`].
     #[track_caller]
-    pub fn scaled_dot_product_attention(self, keys: Any, values: Any, causal: bool) -> Any {
+    pub fn scaled_dot_product_attention(self, keys: Any, values: Any, mask: AttentionMask) -> Any {
+        let causal = mask == AttentionMask::Causal;
         let op = "scaled_dot_product_attention";
         let (q, k, v) = (self.tensor_type(), keys.tensor_type(), values.tensor_type());
         let label = format!("{q} with keys {k}");
@@ -323,21 +333,20 @@ impl<T: Float> Tensor<T> {
     /// If the extents are known, neither this operation nor its gradient needs memory for the
     /// scores of all queries and keys (Dao et al. 2022). The gradient of the gradient does.
     ///
-    /// If `causal`, query `i` only sees the keys `0..=i`, and there must be as many keys as
-    /// queries. Masked keys have weight 0, so a masked value that is not finite may make earlier
-    /// results `NaN`.
+    /// Masked keys have weight 0, so a masked value that is not finite may make the results of
+    /// queries that do not see it `NaN`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
     /// let (queries, values) = (|| zeros::<f32>([2, 4]), || tensor([[1.0f32], [3.0]]));
-    /// let y = |causal: bool| eval(move || queries().scaled_dot_product_attention(queries(), values(), causal));
-    /// assert_eq!(y(false)?.as_slice(), [2.0, 2.0]);
-    /// assert_eq!(y(true)?.as_slice(), [1.0, 2.0]);
+    /// let y = |mask| eval(move || queries().scaled_dot_product_attention(queries(), values(), mask));
+    /// assert_eq!(y(AttentionMask::None)?.as_slice(), [2.0, 2.0]);
+    /// assert_eq!(y(AttentionMask::Causal)?.as_slice(), [1.0, 2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
-    pub fn scaled_dot_product_attention(self, keys: Tensor<T>, values: Tensor<T>, causal: bool) -> Tensor<T> {
-        Tensor::from_any(self.untyped().scaled_dot_product_attention(keys.untyped(), values.untyped(), causal))
+    pub fn scaled_dot_product_attention(self, keys: Tensor<T>, values: Tensor<T>, mask: AttentionMask) -> Tensor<T> {
+        Tensor::from_any(self.untyped().scaled_dot_product_attention(keys.untyped(), values.untyped(), mask))
     }
 }

@@ -8,6 +8,12 @@ use super::OpError;
 use crate::Shape;
 
 /// One or several axes, negative ones counted from the back: `-1`, `[0, 2]`, `&axes[..]`.
+#[diagnostic::on_unimplemented(
+    message = "a value of type `{Self}` does not specify axes",
+    label = "axes are host integers, negative ones counted from the back",
+    note = "write one axis, `-1`, or several, `[0, 2]` or `&axes[..]`",
+    note = "for an elementwise operation on two tensors write `x.minimum(y)`, `x.maximum(y)` or `x + y`"
+)]
 pub trait IntoAxes {
     /// Returns the axes as specified.
     fn to_axes(&self) -> Vec<isize>;

@@ -143,7 +143,7 @@ fn matrices(a: Any, b: Any) -> Any {
         } else {
             // Only the batch axes of the other operand matter: its matrices are reduced to one
             // element.
-            x.broadcast_like(other.sum([-2, -1], true))
+            x.broadcast_like(other.sum_keepdim([-2, -1]))
         }
     };
     let stretched = || [stretch(a, &ba, sa, b), stretch(b, &bb, sb, a)];

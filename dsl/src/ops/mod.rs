@@ -54,6 +54,7 @@ pub use axes::{IntoAxes, IntoExtents};
 pub(crate) use cast::converted;
 pub(crate) use evaluate::widened_attrs;
 
+pub use attention::AttentionMask;
 pub use conv::ConvOptions;
 pub use join::{concat, stack};
 pub use pool::PoolOptions;

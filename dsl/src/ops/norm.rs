@@ -11,8 +11,8 @@ impl Any {
             let [x, scale, bias] = [self, scale, bias].map(|x| x.cast(DType::F32));
             return x.layer_norm(scale, bias, epsilon).cast(self.dtype());
         }
-        let difference = self - self.mean(-1, true);
-        let deviation = (difference.square().mean(-1, true) + epsilon).rsqrt();
+        let difference = self - self.mean_keepdim(-1);
+        let deviation = (difference.square().mean_keepdim(-1) + epsilon).rsqrt();
         difference * deviation * scale + bias
     }
 

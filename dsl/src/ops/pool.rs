@@ -331,13 +331,13 @@ impl Any {
     /// See [`Tensor::global_max_pool`].
     #[track_caller]
     pub fn global_max_pool(self) -> Any {
-        self.max(&self.axes_behind_channels("global_max_pool")[..], false)
+        self.max_axis(&self.axes_behind_channels("global_max_pool")[..])
     }
 
     /// See [`Tensor::global_avg_pool`].
     #[track_caller]
     pub fn global_avg_pool(self) -> Any {
-        self.mean(&self.axes_behind_channels("global_avg_pool")[..], false)
+        self.mean_axis(&self.axes_behind_channels("global_avg_pool")[..])
     }
 
     /// The axes behind the batch and the channels, of which there is at least one.

@@ -145,7 +145,7 @@ fn spread(n: &GradNode<'_>, kept: Any) -> Any {
 /// equal to it.
 fn share(n: &GradNode<'_>) -> Any {
     let taken = n.x(0).eq(kept(n, n.y()));
-    let count = taken.cast(n.ty(0).dtype).sum(n.attrs().indices("axes"), true);
+    let count = taken.cast(n.ty(0).dtype).sum_keepdim(n.attrs().indices("axes"));
     taken.select(kept(n, n.dy()) / count, n.dy().number(0.0))
 }
 
@@ -223,33 +223,37 @@ static CUMSUM: OpDef = OpDef {
 };
 
 macro_rules! any_methods {
-    ($($name:ident $all:ident $op:ident;)*) => {
+    ($($all:ident $axis:ident $kept:ident $op:ident;)*) => {
         impl Any {
             $(
-                #[doc = concat!("The operation `", stringify!($name), "` over axes, which stay with extent 1 if `keepdim`.")]
-                #[track_caller]
-                pub fn $name(self, axes: impl IntoAxes, keepdim: bool) -> Any {
-                    let axes = self.axes(stringify!($name), axes);
-                    self.over(prim::$op, &axes, keepdim)
-                }
-
-                #[doc = concat!("The operation `", stringify!($name), "` over all axes.")]
+                #[doc = concat!("See [`Tensor::", stringify!($all), "`].")]
                 #[track_caller]
                 pub fn $all(self) -> Any {
-                    let axes: Vec<usize> = (0..self.rank()).collect();
-                    self.over(prim::$op, &axes, false)
+                    self.over(prim::$op, &self.all_axes(), false)
+                }
+
+                #[doc = concat!("See [`Tensor::", stringify!($axis), "`].")]
+                #[track_caller]
+                pub fn $axis(self, axes: impl IntoAxes) -> Any {
+                    self.over(prim::$op, &self.axes(stringify!($axis), axes), false)
+                }
+
+                #[doc = concat!("See [`Tensor::", stringify!($kept), "`].")]
+                #[track_caller]
+                pub fn $kept(self, axes: impl IntoAxes) -> Any {
+                    self.over(prim::$op, &self.axes(stringify!($kept), axes), true)
                 }
             )*
         }
     };
 }
 any_methods! {
-    sum sum_all SUM;
-    prod prod_all PROD;
-    max max_all MAX;
-    min min_all MIN;
-    all_axes all ALL;
-    any_axes any ANY;
+    sum sum_axis sum_keepdim SUM;
+    prod prod_axis prod_keepdim PROD;
+    max max_axis max_keepdim MAX;
+    min min_axis min_keepdim MIN;
+    all all_axis all_keepdim ALL;
+    any any_axis any_keepdim ANY;
 }
 
 impl Any {
@@ -259,38 +263,68 @@ impl Any {
         trace::emit(op, &[self], Attrs::none().with("axes", axes).with("keepdim", Attr::Bool(keepdim)))
     }
 
-    /// See [`Tensor::mean_axis`].
-    #[track_caller]
-    pub fn mean(self, axes: impl IntoAxes, keepdim: bool) -> Any {
-        let axes = self.axes("mean", axes);
-        if self.dtype().is_half() {
-            // The sum may overflow even if the mean does not.
-            return self.cast(DType::F32).mean(axes, keepdim).cast(self.dtype());
-        }
-        let shape = self.shape();
-        let n: Option<usize> = axes.iter().map(|&a| shape.dims()[a].known()).product();
-        let sum = self.over(prim::SUM, &axes, keepdim);
-        match n {
-            Some(n) => sum / n as f64,
-            None => sum / self.number(1.0).broadcast_like(self).over(prim::SUM, &axes, keepdim),
-        }
+    fn all_axes(self) -> Vec<usize> {
+        (0..self.rank()).collect()
     }
 
     /// See [`Tensor::mean`].
     #[track_caller]
-    pub fn mean_all(self) -> Any {
-        self.mean((0..self.rank()).collect::<Vec<_>>(), false)
+    pub fn mean(self) -> Any {
+        self.mean_over(&self.all_axes(), false)
+    }
+
+    /// See [`Tensor::mean_axis`].
+    #[track_caller]
+    pub fn mean_axis(self, axes: impl IntoAxes) -> Any {
+        self.mean_over(&self.axes("mean_axis", axes), false)
+    }
+
+    /// See [`Tensor::mean_keepdim`].
+    #[track_caller]
+    pub fn mean_keepdim(self, axes: impl IntoAxes) -> Any {
+        self.mean_over(&self.axes("mean_keepdim", axes), true)
+    }
+
+    #[track_caller]
+    fn mean_over(self, axes: &[usize], keepdim: bool) -> Any {
+        if self.dtype().is_half() {
+            // The sum may overflow even if the mean does not.
+            return self.cast(DType::F32).mean_over(axes, keepdim).cast(self.dtype());
+        }
+        let shape = self.shape();
+        let n: Option<usize> = axes.iter().map(|&a| shape.dims()[a].known()).product();
+        let sum = self.over(prim::SUM, axes, keepdim);
+        match n {
+            Some(n) => sum / n as f64,
+            None => sum / self.number(1.0).broadcast_like(self).over(prim::SUM, axes, keepdim),
+        }
+    }
+
+    /// See [`Tensor::var`].
+    #[track_caller]
+    pub fn var(self) -> Any {
+        self.var_over(&self.all_axes(), false)
     }
 
     /// See [`Tensor::var_axis`].
     #[track_caller]
-    pub fn var(self, axes: impl IntoAxes, keepdim: bool) -> Any {
-        let axes = self.axes("var", axes);
+    pub fn var_axis(self, axes: impl IntoAxes) -> Any {
+        self.var_over(&self.axes("var_axis", axes), false)
+    }
+
+    /// See [`Tensor::var_keepdim`].
+    #[track_caller]
+    pub fn var_keepdim(self, axes: impl IntoAxes) -> Any {
+        self.var_over(&self.axes("var_keepdim", axes), true)
+    }
+
+    #[track_caller]
+    fn var_over(self, axes: &[usize], keepdim: bool) -> Any {
         if self.dtype().is_half() {
-            return self.cast(DType::F32).var(axes, keepdim).cast(self.dtype());
+            return self.cast(DType::F32).var_over(axes, keepdim).cast(self.dtype());
         }
-        let difference = self - self.mean(axes.clone(), true);
-        difference.square().mean(axes, keepdim)
+        let difference = self - self.mean_over(axes, true);
+        difference.square().mean_over(axes, keepdim)
     }
 
     /// See [`Tensor::cumsum`].
@@ -308,33 +342,33 @@ impl Any {
 }
 
 macro_rules! tensor_methods {
-    ($($bound:ident $any:ident $any_all:ident: $(#[$all_doc:meta])* $all:ident; $(#[$axis_doc:meta])* $axis:ident; $(#[$kept_doc:meta])* $kept:ident;)*) => {$(
+    ($($bound:ident: $(#[$all_doc:meta])* $all:ident; $(#[$axis_doc:meta])* $axis:ident; $(#[$kept_doc:meta])* $kept:ident;)*) => {$(
         impl<T: $bound> Tensor<T> {
             $(#[$all_doc])*
             #[track_caller]
             #[must_use]
             pub fn $all(self) -> Tensor<T> {
-                Tensor::from_any(self.untyped().$any_all())
+                Tensor::from_any(self.untyped().$all())
             }
 
             $(#[$axis_doc])*
             #[track_caller]
             #[must_use]
             pub fn $axis(self, axes: impl IntoAxes) -> Tensor<T> {
-                Tensor::from_any(self.untyped().$any(axes, false))
+                Tensor::from_any(self.untyped().$axis(axes))
             }
 
             $(#[$kept_doc])*
             #[track_caller]
             #[must_use]
             pub fn $kept(self, axes: impl IntoAxes) -> Tensor<T> {
-                Tensor::from_any(self.untyped().$any(axes, true))
+                Tensor::from_any(self.untyped().$kept(axes))
             }
         }
     )*};
 }
 tensor_methods! {
-    Numeric sum sum_all:
+    Numeric:
     /// Returns the sum of all elements.
     ///
     /// ```
@@ -359,7 +393,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     sum_keepdim;
-    Numeric prod prod_all:
+    Numeric:
     /// Returns the product of all elements.
     ///
     /// ```
@@ -384,7 +418,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     prod_keepdim;
-    Numeric max max_all:
+    Numeric:
     /// Returns the largest element, or `NaN` if there is one. The gradient is divided equally among
     /// the elements equal to it.
     ///
@@ -393,7 +427,7 @@ tensor_methods! {
     /// assert_eq!(eval(|| tensor([1, 7, 3]).max())?, 7);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    max;
+    max; // the largest element; for the larger of each two write `x.maximum(y)`
     /// Returns the largest elements along axes.
     ///
     /// ```
@@ -410,7 +444,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     max_keepdim;
-    Numeric min min_all:
+    Numeric:
     /// Returns the smallest element, or `NaN` if there is one. The gradient is divided equally
     /// among the elements equal to it.
     ///
@@ -419,7 +453,7 @@ tensor_methods! {
     /// assert_eq!(eval(|| tensor([4, 1, 3]).min())?, 1);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    min;
+    min; // the smallest element; for the smaller of each two write `x.minimum(y)`
     /// Returns the smallest elements along axes.
     ///
     /// ```
@@ -436,7 +470,7 @@ tensor_methods! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     min_keepdim;
-    Float mean mean_all:
+    Float:
     /// Returns the mean of all elements.
     ///
     /// ```
@@ -461,6 +495,32 @@ tensor_methods! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     mean_keepdim;
+    Float:
+    /// Returns the variance of all elements: the mean squared difference from the mean, divided by
+    /// the number of elements, not one less.
+    ///
+    /// ```
+    /// # use anabranch::prelude::*;
+    /// assert_eq!(eval(|| tensor([[1.0f32, 3.0], [1.0, 3.0]]).var())?, 1.0);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    var;
+    /// Returns the variances over axes. See [`var`](Tensor::var).
+    ///
+    /// ```
+    /// # use anabranch::prelude::*;
+    /// assert_eq!(eval(|| tensor([1.0f32, 3.0]).var_axis(0))?, 1.0);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    var_axis;
+    /// Returns the variances over axes, which are kept with extent 1. See [`var`](Tensor::var).
+    ///
+    /// ```
+    /// # use anabranch::prelude::*;
+    /// assert_eq!(eval(|| tensor([1.0f32, 3.0]).var_keepdim(0))?.shape(), [1]);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    var_keepdim;
 }
 
 impl<T: Numeric> Tensor<T> {
@@ -479,18 +539,17 @@ impl<T: Numeric> Tensor<T> {
 }
 
 impl<T: Float> Tensor<T> {
-    /// Returns the variances over axes: the mean squared differences from the mean, divided by the
-    /// number of elements, not one less.
+    /// Returns the standard deviation of all elements: the square root of [`var`](Tensor::var).
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([1.0f32, 3.0]).var_axis(0))?, 1.0);
+    /// assert_eq!(eval(|| tensor([1.0f32, 5.0]).std())?, 2.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
     #[must_use]
-    pub fn var_axis(self, axes: impl IntoAxes) -> Tensor<T> {
-        Tensor::from_any(self.untyped().var(axes, false))
+    pub fn std(self) -> Tensor<T> {
+        self.var().sqrt()
     }
 
     /// Returns the standard deviations over axes: the square roots of
@@ -505,6 +564,19 @@ impl<T: Float> Tensor<T> {
     #[must_use]
     pub fn std_axis(self, axes: impl IntoAxes) -> Tensor<T> {
         self.var_axis(axes).sqrt()
+    }
+
+    /// Returns the standard deviations over axes, which are kept with extent 1.
+    ///
+    /// ```
+    /// # use anabranch::prelude::*;
+    /// assert_eq!(eval(|| tensor([1.0f32, 5.0]).std_keepdim(0))?.shape(), [1]);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn std_keepdim(self, axes: impl IntoAxes) -> Tensor<T> {
+        self.var_keepdim(axes).sqrt()
     }
 }
 
@@ -533,7 +605,20 @@ impl Tensor<bool> {
     #[track_caller]
     #[must_use]
     pub fn all_axis(self, axes: impl IntoAxes) -> Tensor<bool> {
-        Tensor::from_any(self.untyped().all_axes(axes, false))
+        Tensor::from_any(self.untyped().all_axis(axes))
+    }
+
+    /// Returns whether all elements along axes are true. The axes are kept with extent 1.
+    ///
+    /// ```
+    /// # use anabranch::prelude::*;
+    /// assert_eq!(eval(|| tensor([[true, false], [true, true]]).all_keepdim(1))?.shape(), [2, 1]);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn all_keepdim(self, axes: impl IntoAxes) -> Tensor<bool> {
+        Tensor::from_any(self.untyped().all_keepdim(axes))
     }
 
     /// Returns whether any element is true.
@@ -560,6 +645,19 @@ impl Tensor<bool> {
     #[track_caller]
     #[must_use]
     pub fn any_axis(self, axes: impl IntoAxes) -> Tensor<bool> {
-        Tensor::from_any(self.untyped().any_axes(axes, false))
+        Tensor::from_any(self.untyped().any_axis(axes))
+    }
+
+    /// Returns whether any element along axes is true. The axes are kept with extent 1.
+    ///
+    /// ```
+    /// # use anabranch::prelude::*;
+    /// assert_eq!(eval(|| tensor([[true, false], [true, true]]).any_keepdim(1))?.shape(), [2, 1]);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn any_keepdim(self, axes: impl IntoAxes) -> Tensor<bool> {
+        Tensor::from_any(self.untyped().any_keepdim(axes))
     }
 }

@@ -83,8 +83,8 @@ fn gather_stretched(n: &GradNode<'_>) -> Any {
     }
     let leading: Vec<usize> = (0..missing).collect();
     let stretched: Vec<usize> = pairs().enumerate().filter(|(_, (a, b))| a != b).map(|(i, _)| i).collect();
-    let dy = if leading.is_empty() { n.dy() } else { n.dy().sum(leading, false) };
-    if stretched.is_empty() { dy } else { dy.sum(stretched, true) }
+    let dy = if leading.is_empty() { n.dy() } else { n.dy().sum_axis(leading) };
+    if stretched.is_empty() { dy } else { dy.sum_keepdim(stretched) }
 }
 
 /// The adjoint of broadcasting: sums to the shape of the second operand, whose elements are not

@@ -78,7 +78,7 @@ static SOFTMAX: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| {
         let (y, dy) = (n.y(), n.dy());
-        vec![Some(y * (dy - (dy * y).sum(n.attrs().index("axis"), true)))]
+        vec![Some(y * (dy - (dy * y).sum_keepdim(n.attrs().index("axis"))))]
     }),
     exactness: Exactness::Ulps(32),
     effects: Effects::Pure,
@@ -93,7 +93,7 @@ static LOG_SOFTMAX: OpDef = OpDef {
     eval: |cx| Ok(match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift) - sum.ln()))),
     grad: Grad::Rule(|n| {
         let dy = n.dy();
-        vec![Some(dy - n.y().exp() * dy.sum(n.attrs().index("axis"), true))]
+        vec![Some(dy - n.y().exp() * dy.sum_keepdim(n.attrs().index("axis")))]
     }),
     exactness: Exactness::Ulps(32),
     effects: Effects::Pure,
@@ -146,10 +146,21 @@ impl Any {
         trace::emit(prim::LOG_SOFTMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
     }
 
-    /// See [`Tensor::logsumexp`]. The axis is kept with extent 1 if `keepdim`.
+    /// See [`Tensor::logsumexp`].
     #[track_caller]
-    pub fn logsumexp(self, axis: isize, keepdim: bool) -> Any {
-        let axis = Attr::Int(self.axis("logsumexp", axis) as i64);
+    pub fn logsumexp(self, axis: isize) -> Any {
+        self.logsumexp_over(self.axis("logsumexp", axis), false)
+    }
+
+    /// See [`Tensor::logsumexp_keepdim`].
+    #[track_caller]
+    pub fn logsumexp_keepdim(self, axis: isize) -> Any {
+        self.logsumexp_over(self.axis("logsumexp_keepdim", axis), true)
+    }
+
+    #[track_caller]
+    fn logsumexp_over(self, axis: usize, keepdim: bool) -> Any {
+        let axis = Attr::Int(axis as i64);
         trace::emit(prim::LOGSUMEXP, &[self], Attrs::none().with("axis", axis).with("keepdim", Attr::Bool(keepdim)))
     }
 
@@ -204,7 +215,20 @@ impl<T: Float> Tensor<T> {
     #[track_caller]
     #[must_use]
     pub fn logsumexp(self, axis: isize) -> Tensor<T> {
-        Tensor::from_any(self.untyped().logsumexp(axis, false))
+        Tensor::from_any(self.untyped().logsumexp(axis))
+    }
+
+    /// Returns the logarithm of the sum of exponentials along an axis, which is kept with extent 1.
+    ///
+    /// ```
+    /// # use anabranch::prelude::*;
+    /// assert_eq!(eval(|| tensor([1000.0f32, 0.0]).logsumexp_keepdim(0))?.shape(), [1]);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn logsumexp_keepdim(self, axis: isize) -> Tensor<T> {
+        Tensor::from_any(self.untyped().logsumexp_keepdim(axis))
     }
 
     /// Returns the cross-entropy loss of each example, for logits `[.., classes]` and labels

@@ -119,7 +119,13 @@ impl Writer<'_> {
             6 if ty.dtype.is_numeric() => a.lt(self.pick_where(scope, |t| *t == ty)),
             7 if ty.dtype == DType::Bool => a.not(),
             8 => a.cast(DType::ALL[self.choose(7)]),
-            9 if ty.dtype.is_numeric() && ty.rank() > 0 => a.sum(-1, self.choose(2) == 0),
+            9 if ty.dtype.is_numeric() && ty.rank() > 0 => {
+                if self.choose(2) == 0 {
+                    a.sum_keepdim(-1)
+                } else {
+                    a.sum_axis(-1)
+                }
+            }
             // Units, which folding finds.
             10 if ty.dtype.is_numeric() => a.mul(a.number([1.0, 0.0, -1.0][self.choose(3)])),
             11 if ty.dtype.is_numeric() => a.add(a.number([0.0, -0.0, 1.0][self.choose(3)])),
@@ -158,13 +164,13 @@ impl Writer<'_> {
     /// A `bool[]`: one that is known, or one that the inputs decide.
     fn predicate(&mut self, scope: &[Any], holds: bool) -> Any {
         if holds {
-            let a = self.pick(scope).cast(DType::I32).sum_all();
+            let a = self.pick(scope).cast(DType::I32).sum();
             return a.eq(a);
         }
         match self.choose(4) {
             0 => trace::constant(HostTensor::scalar(true)),
             1 => trace::constant(HostTensor::scalar(false)),
-            _ => self.pick(scope).cast(DType::F32).sum_all().gt(trace::constant(HostTensor::scalar(0.5f32))),
+            _ => self.pick(scope).cast(DType::F32).sum().gt(trace::constant(HostTensor::scalar(0.5f32))),
         }
     }
 
@@ -220,7 +226,7 @@ impl Writer<'_> {
     }
 
     fn with_own_gradient(&mut self, scope: &[Any], a: Any) -> Any {
-        let scale = self.pick_where(scope, |t| t.dtype == DType::F32).sum_all().tanh();
+        let scale = self.pick_where(scope, |t| t.dtype == DType::F32).sum().tanh();
         let f = custom_gradient(
             |x: Tensor<f32>| x.tanh() * x + Tensor::from_any(scale).stop_gradient(),
             |x, y, dy| dy * y.tanh() + x * Tensor::from_any(scale),
@@ -255,6 +261,6 @@ impl Writer<'_> {
 /// The gradient of what was computed last, through all its control flow; loops get stacks by it.
 fn gradient_of_latest(scope: &[Any], wrt: Any) -> Any {
     let latest = scope.iter().rev().copied().filter(|a| a.dtype() == DType::F32).take(8);
-    let loss = latest.map(Any::sum_all).reduce(Any::add).expect("inputs are floats");
+    let loss = latest.map(Any::sum).reduce(Any::add).expect("inputs are floats");
     gradients(Tensor::<f32>::from_any(loss), Tensor::<f32>::from_any(wrt)).untyped()
 }

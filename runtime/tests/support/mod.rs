@@ -152,9 +152,9 @@ pub fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
 pub fn pooled<const D: usize>(x: Any, options: &PoolOptions<D>) -> Vec<Any> {
     let mut results = Vec::new();
     for y in [x.max_pool(options), x.avg_pool(options), x.avg_pool(&options.count_padding(false))] {
-        let loss = y.mul(y).mul(y + 1.0).sum_all();
+        let loss = y.mul(y).mul(y + 1.0).sum();
         let dx = autodiff::vjp(&[(loss, loss.number(1.0))], &[x])[0];
-        let slope = dx.mul(dx).sum_all();
+        let slope = dx.mul(dx).sum();
         results.extend([y, dx, autodiff::vjp(&[(slope, slope.number(1.0))], &[x])[0]]);
     }
     results
