@@ -1,6 +1,6 @@
 //! A function of 300 lines with 40 control-flow statements: it means what plain Rust does, and is quick to compile.
 //!
-//! How quick is in `BENCHMARKS.md`, measured by `touch tests/long_function.rs` before
+//! The build time is in `BENCHMARKS.md`, measured by `touch tests/long_function.rs` before
 //! `cargo build -p anabranch-tests --test long_function`. The size of the expansion, which keeps it quick, is tested next
 //! to `#[graph]`.
 
