@@ -21,7 +21,28 @@ pub use anabranch_runtime::{Builder, CallOptions, CancelHandle, Function, Modell
 #[doc(hidden)]
 pub use anabranch_dsl::staged as __rt;
 
-/// What a program needs: `use anabranch::prelude::*`.
+/// The chapters of the book in `docs/src/`, whose examples run as doctests.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../docs/src/getting-started.md")]
+    mod getting_started {}
+    #[doc = include_str!("../docs/src/language.md")]
+    mod language {}
+    #[doc = include_str!("../docs/src/training.md")]
+    mod training {}
+    #[doc = include_str!("../docs/src/sessions.md")]
+    mod sessions {}
+    #[doc = include_str!("../docs/src/how-to-layer.md")]
+    mod how_to_layer {}
+    #[doc = include_str!("../docs/src/how-to-optimizer.md")]
+    mod how_to_optimizer {}
+    #[doc = include_str!("../docs/src/how-to-operation.md")]
+    mod how_to_operation {}
+    #[doc = include_str!("../docs/src/how-to-pass.md")]
+    mod how_to_pass {}
+}
+
+/// The names that most programs need: `use anabranch::prelude::*`.
 pub mod prelude {
     pub use crate::{AttentionMask, Carry, ConvOptions, Function, InOut, Module, PoolOptions, Session, graph};
     pub use anabranch_dsl::prelude::*;

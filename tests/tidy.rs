@@ -57,6 +57,13 @@ fn paths_named_in_documents_exist() {
     for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
         check(missing_paths(&read(document), exists));
     }
+    let book: String = chapters().iter().map(|chapter| read(&format!("docs/src/{chapter}"))).collect();
+    check(missing_paths(&book, exists));
+}
+
+#[test]
+fn every_chapter_of_the_book_is_listed_and_tested() {
+    check(unlisted_chapters(&chapters(), &read("docs/src/SUMMARY.md"), &read("src/lib.rs")));
 }
 
 #[test]
@@ -226,6 +233,18 @@ fn missing_paths(document: &str, exists: impl Fn(&str) -> bool) -> Report {
     report
 }
 
+/// Each chapter of the book is in its summary, and its examples are doctests of the facade.
+fn unlisted_chapters(chapters: &[String], summary: &str, facade: &str) -> Report {
+    let mut report = Report::default();
+    for chapter in chapters {
+        report.look(summary.contains(&format!("]({chapter})")), || format!("SUMMARY.md does not list {chapter}"));
+        report.look(facade.contains(&format!("docs/src/{chapter}\")")), || {
+            format!("src/lib.rs does not include {chapter}: its examples are not tested")
+        });
+    }
+    report
+}
+
 /// `document` names the folder of every crate of the workspace in backticks, with or without a `/` at its end.
 fn unnamed_members(document: &str, members: &[String]) -> Report {
     let folders: BTreeSet<&str> = code_spans(document).map(|span| span.trim_end_matches('/')).collect();
@@ -347,6 +366,13 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.collect()
 }
 
+/// The file names of the book's chapters.
+fn chapters() -> Vec<String> {
+    let files = entries(&root().join("docs/src"));
+    let names = files.iter().filter_map(|file| file.file_name()?.to_str());
+    names.filter(|name| name.ends_with(".md") && *name != "SUMMARY.md").map(str::to_owned).collect()
+}
+
 fn from_root(path: &Path) -> String {
     let path = path.strip_prefix(root()).expect("a path under the root");
     let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
@@ -374,6 +400,13 @@ fn source(path: &str, text: &str) -> Source {
 
 fn strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|&text| text.to_owned()).collect()
+}
+
+#[test]
+fn a_chapter_that_is_not_listed_or_tested_is_found() {
+    let facade = "#[doc = include_str!(\"../docs/src/a.md\")]\n/// `docs/src/b.md`";
+    let expected = ["SUMMARY.md does not list b.md", "src/lib.rs does not include b.md: its examples are not tested"];
+    check_wrong(&unlisted_chapters(&strings(&["a.md", "b.md"]), "- [A](a.md)\n", facade), &expected);
 }
 
 #[test]
