@@ -1,7 +1,7 @@
-//! The interpreter: the meaning of a graph, slow and obvious.
+//! The interpreter, which defines the semantics of a graph.
 //!
-//! It runs nodes one after the other, in program order, on host tensors, by [`OpDef::eval`](crate::ops::OpDef). Every
-//! other engine is tested against it. It must never know a device, and never be made clever.
+//! It runs nodes in program order, on host tensors, by [`OpDef::eval`](crate::ops::OpDef). Every
+//! other engine is tested against it. It knows no device and is never optimized.
 
 pub mod list;
 
@@ -15,19 +15,20 @@ use list::HostList;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Fail at the first node that makes a value which is not finite out of finite operands.
+    /// Whether the run fails at the first node that makes a value which is not finite out of finite
+    /// operands.
     pub check_finite: bool,
-    /// Fail after so many loop iterations in all.
+    /// The number of loop iterations, of all loops together, after which the run fails.
     pub max_trips: Option<u64>,
 }
 
-/// What a run meets outside of its graph.
+/// The host side of a run: the print callback and the stop flag.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
-    /// Takes the text of each print, in the order in which they happen.
+    /// Receives the text of each print, in program order.
     pub print: &'a dyn Fn(Stream, &str),
     /// Ends the run with an error soon after it is set.
     pub stop: &'a StopFlag,
@@ -36,7 +37,7 @@ pub struct Surroundings<'a> {
 static NEVER: StopFlag = StopFlag::new();
 
 impl Default for Surroundings<'_> {
-    /// Prints go to the streams of this process, and nothing stops the run.
+    /// Prints to the streams of this process, and never stops the run.
     fn default() -> Self {
         Surroundings { print: &Stream::write, stop: &NEVER }
     }
@@ -48,12 +49,12 @@ impl std::fmt::Debug for Surroundings<'_> {
     }
 }
 
-/// A stack as a persistent list: pushing shares what is below.
+/// A stack as a persistent linked list. A push shares the elements below.
 #[derive(Clone, Debug)]
 pub struct Stack {
     element: TensorType,
     top: Option<Arc<Cell>>,
-    /// Whether there are zeros without end below.
+    /// Whether there are endless zeros below the elements.
     zeros_below: bool,
 }
 
@@ -74,35 +75,37 @@ impl Drop for Cell {
 }
 
 impl Stack {
-    /// A stack of some elements, from the bottom, with zeros without end below them or with nothing.
+    /// Creates a stack of elements, given from the bottom, optionally with endless zeros below
+    /// them.
     pub fn new(element: TensorType, zeros_below: bool, items: impl IntoIterator<Item = HostTensor>) -> Stack {
         let empty = Stack { element, top: None, zeros_below };
         items.into_iter().fold(empty, |stack, tensor| stack.push(tensor))
     }
 
-    /// Whether there are zeros without end below its elements.
+    /// Returns whether there are endless zeros below the elements.
     pub fn has_zeros_below(&self) -> bool {
         self.zeros_below
     }
 
-    /// The stack with one element more.
+    /// Returns the stack with one more element.
     #[must_use]
     pub fn push(&self, tensor: HostTensor) -> Stack {
         Stack { top: Some(Arc::new(Cell { tensor, below: self.top.clone() })), ..self.clone() }
     }
 
-    /// The stack without its top element, and that element, if there is one; zeros without end are none.
+    /// Returns the stack without its top element, and that element. Returns `None` if there is
+    /// none; endless zeros do not count.
     pub fn pop(&self) -> Option<(Stack, HostTensor)> {
         let top = self.top.as_ref()?;
         Some((Stack { top: top.below.clone(), ..self.clone() }, top.tensor.clone()))
     }
 
-    /// A stack of the same kind with other elements, from the bottom.
+    /// Returns a stack of the same kind with other elements, given from the bottom.
     fn with(&self, items: impl IntoIterator<Item = HostTensor>) -> Stack {
         items.into_iter().fold(Stack { top: None, ..self.clone() }, |s, t| s.push(t))
     }
 
-    /// The elements, top first.
+    /// Returns the elements, top first.
     pub fn items(&self) -> Vec<HostTensor> {
         let mut items = Vec::new();
         let mut at = &self.top;
@@ -114,7 +117,7 @@ impl Stack {
     }
 }
 
-/// What a value of a graph is while it runs. Cloning shares the elements.
+/// A value during a run. Cloning shares the elements.
 #[derive(Clone, Debug)]
 pub enum Datum {
     /// A tensor.
@@ -126,7 +129,7 @@ pub enum Datum {
 }
 
 impl Datum {
-    /// The tensor, if it is one.
+    /// Returns the tensor, or `None` for other values.
     pub fn as_tensor(&self) -> Option<&HostTensor> {
         if let Datum::Tensor(t) = self { Some(t) } else { None }
     }
@@ -140,11 +143,13 @@ struct Interp<'a> {
     options: Options,
     surroundings: Surroundings<'a>,
     trips: u64,
-    /// The loops that are running, outermost first.
+    /// The locations of the running loops, outermost first.
     loops: Vec<Loc>,
 }
 
-/// Runs a graph. `vars` are the values of its variables, in the order of [`Graph::vars`]; they are changed only if the
+/// Runs a graph.
+///
+/// `vars` are the values of its variables, in the order of [`Graph::vars`]. They change only if the
 /// run succeeds.
 pub fn run(
     graph: &Graph,
@@ -155,7 +160,8 @@ pub fn run(
     run_in(graph, inputs, vars, options, Surroundings::default())
 }
 
-/// Runs a graph like [`run`], in other surroundings. What was printed before an error stays printed.
+/// Runs a graph like [`run`], with a print callback and a stop flag. Text printed before an error
+/// stays printed.
 ///
 /// ```
 /// use anabranch::{Graph, HostTensor, dsl::interp};
@@ -184,7 +190,8 @@ pub fn run_in(
     Ok(outputs.into_iter().map(tensor).collect())
 }
 
-/// Runs a graph like [`run_in`], whose inputs and outputs may be stacks and lists too: a part of a graph.
+/// Runs a graph like [`run_in`], with inputs and outputs that may also be stacks and lists, as
+/// those of a part of a graph.
 pub fn run_data(
     graph: &Graph,
     inputs: &[Datum],
@@ -271,7 +278,8 @@ impl Interp<'_> {
 
     fn bind(&mut self, to: &[Value], values: Vec<Datum>) {
         for (&v, mut value) in to.iter().zip(values) {
-            // A list that goes where a less exact type stands may then have elements of that type.
+            // A list that is passed to a value of a less exact type may then have elements of that
+            // type.
             if let (Datum::List(list), Type::List(element)) = (&mut value, self.graph.ty(v)) {
                 let element = TensorType { dtype: element.dtype, shape: self.concrete(&element.shape) };
                 if *list.element() != element {
@@ -291,7 +299,7 @@ impl Interp<'_> {
         graph.region(region).nodes.iter().try_for_each(|&n| self.node(n))
     }
 
-    /// Fails if the run is to stop before what stands at `next`.
+    /// Fails if the run must stop before the node at `next`.
     fn check_stop(&self, next: Loc) -> Result<()> {
         let Some(kind) = self.surroundings.stop.get() else {
             return Ok(());
@@ -462,7 +470,7 @@ impl Interp<'_> {
         })
     }
 
-    /// The shape with named dimensions replaced by their extents.
+    /// Returns the shape with named dimensions replaced by their extents.
     fn concrete(&self, shape: &Shape) -> Shape {
         let dim = |d: &Dim| match d {
             Dim::Named(n) => self.dims.get(n).map_or_else(|| d.clone(), |&n| Dim::Known(n)),
@@ -472,12 +480,12 @@ impl Interp<'_> {
     }
 }
 
-/// The error of an operation for whose result there is no memory.
+/// Returns the error of an operation for whose result there is no memory.
 fn no_memory(op: &str, ty: &TensorType, missing: OutOfMemory, loc: Loc) -> Diagnostic {
     Diagnostic::new(format!("{op}: {ty} needs {missing}")).of_kind(ErrorKind::ResourceExhausted).at(loc, "")
 }
 
-/// Whether all elements are finite; always true of integers.
+/// Returns whether all elements are finite. Integers always are.
 pub fn is_finite(t: &HostTensor) -> bool {
     match t.buffer() {
         crate::Buffer::F32(d) => d.iter().all(|x| x.is_finite()),
@@ -488,14 +496,14 @@ pub fn is_finite(t: &HostTensor) -> bool {
     }
 }
 
-/// The error of a failed assertion, the same for every engine.
+/// Returns the error of a failed assertion, which is the same for every engine.
 pub fn assertion_failed(message: &str, loc: Loc) -> Diagnostic {
     Diagnostic::new(format!("assertion failed: {message}"))
         .of_kind(ErrorKind::AssertionFailed)
         .at(loc, "this was false")
 }
 
-/// The error of the check for finite values, the same for every engine.
+/// Returns the error of the check for finite values, which is the same for every engine.
 pub fn not_finite(op: &str, loc: Loc) -> Diagnostic {
     Diagnostic::new(format!("{op}: made a value that is not finite out of finite operands"))
         .of_kind(ErrorKind::AssertionFailed)

@@ -1,7 +1,9 @@
-//! Lists of tensors in host memory: the meaning of the [operations on lists](crate::ir::ListOp), with the errors that every engine
-//! gives in the same words.
+//! Lists of tensors in host memory.
 //!
-//! Keeps true: an element that is there has the element type of the list and a shape that its type allows.
+//! They define the semantics of the [operations on lists](crate::ir::ListOp), and the errors that
+//! every engine returns in the same words.
+//!
+//! Invariant: a written element has the element type of the list and a shape that its type allows.
 
 use crate::ir::ListOp;
 use crate::memory::{self, OutOfMemory};
@@ -12,54 +14,55 @@ use crate::{Buffer, DType, Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, 
 #[derive(Clone, Debug)]
 pub struct HostList {
     element: TensorType,
-    /// The elements; none is there that is not written. If the type says its shape, it is zeros.
+    /// The elements, `None` for those that are not written. If the element type has a known shape,
+    /// these are zeros.
     items: Vec<Option<HostTensor>>,
 }
 
-/// The error of an operation on a list, at a place.
+/// Returns the error of a list operation.
 fn error(op: &ListOp, message: impl std::fmt::Display, loc: Loc) -> Diagnostic {
     Diagnostic::new(format!("{}: {message}", op.name())).at(loc, "")
 }
 
-/// The error of an operation on a list for which there is not enough memory.
+/// Returns the error of a list operation for which there is not enough memory.
 fn exhausted(op: &ListOp, message: impl std::fmt::Display, loc: Loc) -> Diagnostic {
     error(op, message, loc).of_kind(ErrorKind::ResourceExhausted)
 }
 
-/// The error of an index that is negative, or not less than the length.
+/// Returns the error of an index that is negative or not less than the length.
 pub fn out_of_range(op: &ListOp, index: i32, len: usize, loc: Loc) -> Diagnostic {
     let elements = if len == 1 { "element" } else { "elements" };
     error(op, format_args!("index {index} is out of range for a list of {len} {elements}"), loc)
         .help("indices count from 0")
 }
 
-/// The error of an element that is written a second time.
+/// Returns the error of an element that is written a second time.
 pub fn written_twice(op: &ListOp, index: i32, len: usize, loc: Loc) -> Diagnostic {
     error(op, format_args!("element {index} of a list of {len} is written already"), loc)
         .help("an element is written once; make another list for new values")
 }
 
-/// The error of an element whose shape the type of the list does not allow.
+/// Returns the error of an element whose shape the type of the list does not allow.
 pub fn wrong_shape(op: &ListOp, given: &TensorType, element: &TensorType, index: usize, loc: Loc) -> Diagnostic {
     error(op, format_args!("element {index} is {given}, the list is of {element}"), loc)
 }
 
-/// The error of taking an element of an empty list.
+/// Returns the error of reading an element of an empty list.
 pub fn empty(op: &ListOp, loc: Loc) -> Diagnostic {
     error(op, "the list is empty, of length 0", loc)
 }
 
-/// The error of a list of negative length.
+/// Returns the error of a list of negative length.
 pub fn negative_length(op: &ListOp, len: i32, loc: Loc) -> Diagnostic {
     error(op, format_args!("a list of {len} elements"), loc)
 }
 
-/// The error of lists of different lengths.
+/// Returns the error of lists of different lengths.
 pub fn lengths_differ(op: &ListOp, a: usize, b: usize, loc: Loc) -> Diagnostic {
     error(op, format_args!("lists of {a} and {b} elements"), loc)
 }
 
-/// The error of a result that is not of the extent which the operation says.
+/// Returns the error of a result whose extent is not that of the operation.
 pub fn wrong_extent(op: &ListOp, extent: usize, expected: &Dim, loc: Loc) -> Diagnostic {
     let what = match op {
         ListOp::Split(_) => "a part is of extent",
@@ -69,17 +72,17 @@ pub fn wrong_extent(op: &ListOp, extent: usize, expected: &Dim, loc: Loc) -> Dia
     error(op, format_args!("{what} {extent}, not {expected}"), loc)
 }
 
-/// The error of parts that do not make up the whole.
+/// Returns the error of parts whose extents do not add up to that of the axis.
 pub fn wrong_parts(op: &ListOp, sum: i64, extent: usize, loc: Loc) -> Diagnostic {
     error(op, format_args!("parts of {sum} in all of an axis of extent {extent}"), loc)
 }
 
-/// The error of a part of negative extent.
+/// Returns the error of a part of negative extent.
 pub fn negative_part(op: &ListOp, part: i32, index: usize, loc: Loc) -> Diagnostic {
     error(op, format_args!("part {index} is of extent {part}"), loc)
 }
 
-/// The error of a list of so many elements, for which there is no memory.
+/// Returns the error of a list of `len` elements, for which there is no memory.
 pub fn too_many(op: &ListOp, len: usize, element: &TensorType, missing: OutOfMemory, loc: Loc) -> Diagnostic {
     let mut error = exhausted(op, format_args!("{len} elements need {missing}"), loc);
     error.labels[0].1 = format!("the elements: {element}");
@@ -92,12 +95,12 @@ pub fn check_memory(op: &ListOp, result: &TensorType, loc: Loc) -> Result<()> {
     memory::check(bytes).map_err(|missing| exhausted(op, format_args!("{result} needs {missing}"), loc))
 }
 
-/// The index if it is one of a list of that length.
+/// Returns the index if it is in range for a list of this length.
 pub fn check_index(op: &ListOp, index: i32, len: usize, loc: Loc) -> Result<usize> {
     usize::try_from(index).ok().filter(|&i| i < len).ok_or_else(|| out_of_range(op, index, len, loc))
 }
 
-/// Checks an extent against what the operation says of it; a named one says nothing.
+/// Checks an extent against that of the operation. A named extent matches all.
 pub fn check_extent(op: &ListOp, extent: usize, expected: &Dim, loc: Loc) -> Result<()> {
     match expected {
         Dim::Known(n) if *n != extent => Err(wrong_extent(op, extent, expected, loc)),
@@ -105,7 +108,7 @@ pub fn check_extent(op: &ListOp, extent: usize, expected: &Dim, loc: Loc) -> Res
     }
 }
 
-/// Checks the parts that an axis is cut into.
+/// Checks the parts that an axis is split into.
 pub fn check_parts(op: &ListOp, parts: &[i32], extent: usize, expected: &Dim, loc: Loc) -> Result<()> {
     for (i, &part) in parts.iter().enumerate() {
         let n = usize::try_from(part).map_err(|_| negative_part(op, part, i, loc))?;
@@ -115,7 +118,7 @@ pub fn check_parts(op: &ListOp, parts: &[i32], extent: usize, expected: &Dim, lo
     if sum == extent as i64 { Ok(()) } else { Err(wrong_parts(op, sum, extent, loc)) }
 }
 
-/// The rows `start` to `start + n - 1` of a tensor, under a shape.
+/// Returns `n` rows of a tensor from `start`, as a tensor of the given shape.
 fn rows(tensor: &HostTensor, start: usize, n: usize, shape: Vec<usize>) -> HostTensor {
     let stride: usize = tensor.shape()[1..].iter().product();
     let range = start * stride..(start + n) * stride;

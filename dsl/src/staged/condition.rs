@@ -1,4 +1,4 @@
-//! The type of a condition decides what a construct means.
+//! Conditions, whose type decides the semantics of a construct.
 
 use super::carry::{self, Difference};
 use super::{Carry, Lazy, StagedIf, StagedLazy, StagedWhile, State};
@@ -6,28 +6,28 @@ use crate::ir::intern;
 use crate::trace::{self, Site};
 use crate::{Any, Diagnostic, Tensor};
 
-/// What can stand between `if` and `{`: `bool`, with the meaning of Rust, or `Tensor<bool>`, which is staged.
+/// A type of conditions: `bool`, as in Rust, or `Tensor<bool>`, which is staged.
 #[diagnostic::on_unimplemented(
     message = "a condition is a `bool` or a `Tensor<bool>`, not `{Self}`",
     label = "not a condition",
     note = "compare it, as in `x != 0`, to get one"
 )]
 pub trait Condition: Sized {
-    /// The same type. Where the compiler cannot know it, because the type is no condition, it says so once and is quiet about
-    /// what follows.
+    /// The same type. If a type is no condition, the compiler reports that once, and no follow-up
+    /// errors.
     type Itself: Condition;
-    /// The same value.
+    /// Returns the same value.
     fn itself(self) -> Self::Itself;
-    /// What there is to go on with after a jump in an arm: nothing, so that no value exists, for a host condition, which
-    /// leaves the arm natively.
+    /// The proof that tracing goes on in an arm after a jump. For a host condition it has no value,
+    /// because the jump leaves the arm natively.
     type Stays;
-    /// Whether tracing goes on in this construct after a jump.
+    /// Returns the proof if tracing goes on in this construct after a jump.
     fn stays() -> Option<Self::Stays>;
-    /// The state of an `if` on it.
+    /// The state of an `if` with this condition.
     type If: IfArms<Self>;
-    /// The state of a `while` on it.
+    /// The state of a `while` with this condition.
     type While: WhileParts<Self> + Default;
-    /// The state of an `&&` or `||` with it on the left.
+    /// The state of an `&&` or `||` with this condition on the left.
     type Lazy: LazyParts<Self>;
 }
 
@@ -62,7 +62,7 @@ impl Condition for Tensor<bool> {
     type Lazy = StagedLazy;
 }
 
-/// A condition, checked to be one.
+/// Returns a condition, after its type is checked to be one.
 #[inline]
 pub fn condition<C: Condition<Itself = I>, I>(condition: C) -> I {
     condition.itself()
@@ -70,39 +70,42 @@ pub fn condition<C: Condition<Itself = I>, I>(condition: C) -> I {
 
 /// The phases of an `if`.
 pub trait IfArms<C: Condition> {
-    /// After the condition.
+    /// Starts the `if` after its condition.
     fn begin(condition: C) -> Self;
-    /// Whether tracing goes on in it after a jump.
+    /// Returns the proof if tracing goes on after a jump.
     fn stays(&self) -> Option<C::Stays>;
-    /// Whether to run the first arm.
+    /// Returns whether to run the first arm.
     fn then_arm<P: Places>(&mut self, places: P) -> bool;
-    /// Whether to run the second arm.
+    /// Returns whether to run the second arm.
     fn else_arm<P: Places>(&mut self, places: P, sites: &[Site]) -> bool;
-    /// After the arms, of which each has a value or none.
+    /// Ends the `if` after its arms, each of which has a value or was left.
     fn end<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> Option<T>;
 }
 
 /// The phases of a `while`.
 pub trait WhileParts<C> {
-    /// At the head of the loop: whether to compute the condition.
+    /// Returns whether to compute the condition, at the head of the loop.
     fn more<P: Places>(&mut self, places: P, sites: &[Site]) -> bool;
-    /// Whether to run the body.
+    /// Returns whether to run the body.
     fn test<P: Places>(&mut self, condition: C, places: P, sites: &[Site]) -> bool;
 }
 
 /// The phases of `&&` and `||`.
 pub trait LazyParts<C> {
-    /// After the left side, which decides alone if it equals `decides`: `false` for `&&`, `true` for `||`.
+    /// Starts after the left side, which decides alone if it equals `decides`: `false` for `&&`,
+    /// `true` for `||`.
     fn begin(left: C, decides: bool) -> Self;
-    /// Whether to compute the right side.
+    /// Returns whether to compute the right side.
     fn right<P: Places>(&mut self, places: P) -> bool;
 }
 
-/// The values that a construct with this condition may change or have: any for `bool`, a [`Carry`] for a tensor.
+/// The values that a construct with this condition may modify or produce: any for `bool`, a
+/// [`Carry`] for a tensor.
 ///
-/// It is a trait of the condition, not of the value, so that a condition of unknown type leaves the question open.
+/// It is a trait of the condition, not of the value, so that a condition of unknown type leaves the
+/// question open.
 pub trait Changes<T: ?Sized> {
-    /// Takes a value apart; nothing is left of it for a host condition.
+    /// Flattens a value. For a host condition the result is empty.
     fn save(value: &T) -> State;
     /// Replaces a value.
     fn load(value: &mut T, state: &State);
@@ -138,7 +141,7 @@ impl<T: Carry> Changes<[T]> for Tensor<bool> {
     }
 }
 
-/// A value that an `if` can have whatever its tensor condition turns out to be.
+/// A value that a staged `if` can produce.
 #[diagnostic::on_unimplemented(
     message = "a staged `if` cannot produce the host value of type `{Self}`",
     label = "an `if` on a tensor has this value",
@@ -152,9 +155,9 @@ impl<T: Carry> Product for T {}
 
 /// Conditions under which an `if` may have a value of type `T`.
 pub trait Produces<T> {
-    /// Takes a value apart.
+    /// Flattens a value.
     fn take_apart(value: &T) -> State;
-    /// Puts a value together; `None` for host conditions, which leave it whole.
+    /// Rebuilds a value. Returns `None` for host conditions, for which values are not flattened.
     fn put_together(state: &State) -> Option<T>;
 }
 
@@ -178,26 +181,26 @@ impl<T: Product> Produces<T> for Tensor<bool> {
     }
 }
 
-/// The values of the arms of an `if`, each there if its arm ran to its end.
+/// The values of the arms of an `if`, each present if its arm ran to its end.
 #[derive(Debug)]
 pub struct Values<T> {
-    /// Of the first arm.
+    /// The value of the first arm.
     pub then: Option<T>,
-    /// Of the second arm.
+    /// The value of the second arm.
     pub otherwise: Option<T>,
     pub(super) take_apart: fn(&T) -> State,
     pub(super) put_together: fn(&State) -> Option<T>,
 }
 
 impl<T> Values<T> {
-    /// No values yet, of an `if` with a condition of type `C`.
+    /// Creates an empty pair of values for an `if` with a condition of type `C`.
     #[inline]
     pub(super) fn new<C: Produces<T>>() -> Values<T> {
         Values { then: None, otherwise: None, take_apart: C::take_apart, put_together: C::put_together }
     }
 }
 
-/// A place that a construct changes.
+/// A place that a construct modifies.
 #[derive(Debug)]
 pub struct Place<'a, T: ?Sized> {
     at: &'a mut T,
@@ -206,16 +209,16 @@ pub struct Place<'a, T: ?Sized> {
 }
 
 impl<'a, T: ?Sized> Place<'a, T> {
-    /// A place that a construct with a condition of type `C` changes.
+    /// Creates a place that a construct with a condition of type `C` modifies.
     #[inline]
     pub(super) fn new<C: Changes<T>>(at: &'a mut T) -> Place<'a, T> {
         Place { at, save: C::save, load: C::load }
     }
 }
 
-/// The places that a construct changes: `(a, (b, ()))`.
+/// The places that a construct modifies: `(a, (b, ()))`.
 pub trait Places {
-    /// Takes the values of the places apart, in order.
+    /// Flattens the values of the places, in order.
     fn save(&self, into: &mut Vec<State>);
     /// Replaces the values of the places.
     fn load(&mut self, from: &[State]);
@@ -238,7 +241,7 @@ impl<T: ?Sized, R: Places> Places for (Place<'_, T>, R) {
     }
 }
 
-/// A place that may turn out not to change has an empty state then.
+/// A place whose type decides that it is not modified has an empty state.
 impl<T: ?Sized, R: Places> Places for (Option<Place<'_, T>>, R) {
     fn save(&self, into: &mut Vec<State>) {
         into.push(self.0.as_ref().map(|place| (place.save)(place.at)).unwrap_or_default());
@@ -253,30 +256,30 @@ impl<T: ?Sized, R: Places> Places for (Option<Place<'_, T>>, R) {
     }
 }
 
-/// The states of the places.
+/// Returns the states of the places.
 pub(super) fn save(places: &impl Places) -> Vec<State> {
     let mut states = Vec::new();
     places.save(&mut states);
     states
 }
 
-/// All tensors of the states, in order.
+/// Returns all tensors of the states, in order.
 pub(super) fn tensors(states: &[State]) -> Vec<Any> {
     states.iter().flat_map(State::tensors).copied().collect()
 }
 
-/// The states with other tensors in place of theirs.
+/// Returns the states with their tensors replaced.
 pub(super) fn with_tensors(states: &[State], tensors: Vec<Any>) -> Vec<State> {
     let mut tensors = tensors.into_iter();
     states.iter().map(|s| s.with_tensors(&mut tensors)).collect()
 }
 
-/// For each tensor of a place the site of the place, with the name of the leaf that it is.
+/// Returns the site of each tensor: that of its place, with the name of the leaf.
 pub(super) fn tensor_sites(states: &[State], sites: &[Site]) -> Vec<Site> {
     states.iter().zip(sites).flat_map(|(state, site)| leaf_sites(state, *site)).collect()
 }
 
-/// The site of a value for each tensor in it, with the name of the leaf.
+/// Returns the site of each tensor in a value, with the name of the leaf.
 pub(crate) fn leaf_sites(state: &State, site: Site) -> impl Iterator<Item = Site> {
     state.paths().map(move |path| {
         let name = if path.is_empty() { site.name } else { intern(&format!("{}{path}", site.name)) };
@@ -284,7 +287,8 @@ pub(crate) fn leaf_sites(state: &State, site: Site) -> impl Iterator<Item = Site
     })
 }
 
-/// Gives zeros to places of `a` that have no value yet and have one in `b`, in the present region.
+/// Initializes places of `a` that are undefined, and defined in `b`, with zeros in the current
+/// region.
 #[track_caller]
 pub(super) fn fill(a: &mut [State], b: &[State]) {
     for (a, b) in a.iter_mut().zip(b) {
@@ -294,14 +298,16 @@ pub(super) fn fill(a: &mut [State], b: &[State]) {
     }
 }
 
-/// Ends the trace if the structure of a place differs between two moments, which `moments` gives words for.
+/// Ends the trace if the structure of a place differs between two moments, which are named by
+/// `moments`.
 pub(super) fn check_structure(a: &[State], b: &[State], sites: &[Site], moments: [&str; 2]) {
     for ((a, b), site) in a.iter().zip(b).zip(sites) {
         check_one_structure(a, b, *site, moments, "changed here, under a condition that is a tensor");
     }
 }
 
-/// Ends the trace if the structure of one value differs between two moments; `label` says what is to be seen at the site.
+/// Ends the trace if the structure of one value differs between two moments. `label` is shown at
+/// the site.
 pub(crate) fn check_one_structure(a: &State, b: &State, site: Site, moments: [&str; 2], label: &str) {
     if a.has_err() || b.has_err() {
         trace::fail(carry::staged_err().at(site.loc(), label));

@@ -1,38 +1,40 @@
-//! What stands for a jump that is taken under a condition that is a tensor.
+//! Flags, which replace jumps under tensor conditions.
 //!
-//! A jump under host conditions is made as it is written. Under a tensor it cannot be: both branches are traced. There it
-//! *raises flags*, those of the statements and of the loops that it leaves, and tracing goes on at the end of the innermost staged
-//! arm. What follows a statement that may have been left stands in an `if` on its flag; a loop that was left goes on only
-//! while its flag is down. Statements inside of one another share a flag.
+//! A jump under host conditions is made as written. Under a tensor condition both arms are traced,
+//! so it cannot be. Instead it *raises the flags* of the statements and loops that it leaves, and
+//! tracing goes on at the end of the innermost staged arm. The statements after one that may have
+//! been left are in an `if` on its flag. A loop that may have been left goes on only while its flag
+//! is down. Nested statements share a flag.
 //!
-//! Whether a flag is a `bool` or a `Tensor<bool>` is decided by the types of the conditions between the place of the flag and
-//! its jumps: it is a tensor if one of them is. Where a statement asks a flag, only those in it count: under conditions of the host a jump
-//! is made as it is written, so there the flag is down. A [`Kind`] passes the type of a construct to the flags declared before it.
+//! The types of the conditions between a flag and its jumps decide its type: it is a `Tensor<bool>`
+//! if one of them is, else a `bool`. A statement reads a flag as the conditions inside of the
+//! statement type it: jumps under host conditions are made as written, so for them the flag is
+//! down. A [`Kind`] passes the type of a construct to the flags declared before it.
 
 use super::{Condition, If, Logical, While};
 use crate::{HostTensor, Tensor, scalar};
 use std::marker::PhantomData;
 
-/// The type of the condition of a construct that comes later.
+/// The type of the condition of a later construct.
 #[derive(Debug)]
 pub struct Kind<C>(PhantomData<fn() -> C>);
 
 impl<C> Kind<C> {
-    /// Of a type that is found out later.
+    /// Creates a kind whose type is inferred later.
     #[inline]
     #[expect(clippy::new_without_default, reason = "only the expansion makes one")]
     pub fn new() -> Kind<C> {
         Kind(PhantomData)
     }
 
-    /// It is the type of this condition.
+    /// Infers the type from a condition.
     #[inline]
     pub fn of(&self, _condition: &C) {}
 }
 
 /// The types of the conditions around the jumps of a flag: `(&a, (&b, ()))`.
 pub trait Kinds {
-    /// `Tensor<bool>` if one of them is, else `bool`.
+    /// `Tensor<bool>` if one of the types is, else `bool`.
     type Flag: Flag;
 }
 
@@ -46,15 +48,15 @@ impl<R> Kinds for (&Kind<Tensor<bool>>, R) {
     type Flag = Tensor<bool>;
 }
 
-/// The first kind is that of a flag which the others make.
+/// Infers the first kind as that of the flag which the other kinds make.
 #[inline]
 pub fn join_kinds<K: Kinds>(_joined: &Kind<K::Flag>, _kinds: K) {}
 
-/// Whether a jump was taken.
+/// The type of a flag, which says whether a jump was taken.
 pub trait Flag: Condition {
-    /// It was, or was not.
+    /// Creates a flag.
     fn flag(taken: bool) -> Self;
-    /// Whether it was not.
+    /// Returns whether no jump was taken.
     fn is_down(&self) -> Self;
 }
 
@@ -80,7 +82,7 @@ impl Flag for Tensor<bool> {
     }
 }
 
-/// A flag that is down.
+/// Creates a flag that is down.
 #[inline]
 #[track_caller]
 pub fn flag<K: Kinds>(_kinds: K) -> K::Flag {
@@ -94,14 +96,14 @@ pub fn raise<F: Flag>(flag: &mut F) {
     *flag = F::flag(true);
 }
 
-/// Whether a flag is down.
+/// Returns whether a flag is down.
 #[inline]
 #[track_caller]
 pub fn is_down<F: Flag>(flag: &F) -> F {
     flag.is_down()
 }
 
-/// Whether a jump under constructs of these kinds has raised a flag.
+/// Returns whether a jump under constructs of these kinds has raised a flag.
 #[inline]
 pub fn is_up<K: Kinds, F>(_kinds: K, flag: &F) -> K::Flag
 where
@@ -110,9 +112,9 @@ where
     K::Flag::raised_in(flag)
 }
 
-/// What a flag of type `F` says where jumps raise one of this type.
+/// The value of a flag of type `F` for jumps that raise one of this type.
 pub trait RaisedIn<F> {
-    /// Whether a jump has raised it.
+    /// Returns whether a jump has raised the flag.
     fn raised_in(flag: &F) -> Self;
 }
 impl<F> RaisedIn<F> for bool {
@@ -127,17 +129,17 @@ impl RaisedIn<Tensor<bool>> for Tensor<bool> {
     }
 }
 
-/// How a loop with a condition of this type stops for a flag of type `F`.
+/// The ways in which a loop with a condition of this type stops for a flag of type `F`.
 ///
-/// A staged loop asks the flag before its condition. A host loop is left natively by host jumps; if the flag is a tensor, each
-/// of its further passes is traced under the condition that the flag is down. As long as no jump under a tensor was met, nothing has
-/// decided yet, and the pass stands under no condition.
+/// A staged loop reads the flag before its condition. Host jumps leave a host loop natively. If the
+/// flag of a host loop is a tensor, each further iteration is traced under the condition that the
+/// flag is down. Before the first jump under a tensor condition, iterations are unconditional.
 pub trait Stops<F>: Condition {
     /// The condition of the `if` around the body.
     type Guard: Condition;
-    /// What comes before the condition of the loop.
+    /// Returns the term that precedes the condition of the loop.
     fn head(flag: &F) -> Self;
-    /// Whether to run the body.
+    /// Returns whether to run the body.
     fn guard(flag: &F) -> Self::Guard;
 }
 
@@ -181,21 +183,21 @@ impl Stops<Tensor<bool>> for Tensor<bool> {
     }
 }
 
-/// What comes before the condition of a loop.
+/// Returns the term that precedes the condition of a loop.
 #[inline]
 #[track_caller]
 pub fn head<C: Stops<F>, F>(_kind: &Kind<C>, flag: &F) -> C {
     C::head(flag)
 }
 
-/// Whether to run the body of a loop.
+/// Returns whether to run the body of a loop.
 #[inline]
 #[track_caller]
 pub fn guard<C: Stops<F>, F>(_kind: &Kind<C>, flag: &F) -> C::Guard {
     C::guard(flag)
 }
 
-/// A host loop, as far as its flag is concerned.
+/// Returns the kind of a host loop.
 #[inline]
 pub fn host_kind() -> Kind<bool> {
     Kind::new()
@@ -204,12 +206,13 @@ pub fn host_kind() -> Kind<bool> {
 macro_rules! constructs {
     ($($construct:ident)*) => {$(
         impl<C: Condition> $construct<C> {
-            /// Passes on the type of the condition.
+            /// Infers a kind from the type of the condition.
             #[inline]
             pub fn has_kind(&self, _kind: &Kind<C>) {}
 
-            /// Goes on. For host conditions there is no value to call it with, and the compiler knows that it does not return: so
-            /// what is moved before a jump counts as moved only there.
+            /// Continues after a jump. For host conditions the argument has no value, so the
+            /// compiler knows that this call does not return. A value that is moved before a jump
+            /// then counts as moved only on that path.
             #[inline]
             pub fn stay(&self, stays: C::Stays) -> C::Stays {
                 stays
@@ -220,7 +223,8 @@ macro_rules! constructs {
 constructs!(If While Logical);
 
 impl<C: Condition> If<C> {
-    /// Whether tracing, after a jump, goes on at the end of the present arm: where the condition is a tensor.
+    /// Returns the proof that tracing goes on at the end of the current arm after a jump, if the
+    /// condition is a tensor.
     #[inline]
     pub fn staged(&self) -> Option<C::Stays> {
         self.stays()
@@ -228,7 +232,8 @@ impl<C: Condition> If<C> {
 }
 
 impl<C: Condition> While<C> {
-    /// Whether tracing, after a jump, goes on at the end of the body: where the condition is a tensor.
+    /// Returns the proof that tracing goes on at the end of the body after a jump, if the condition
+    /// is a tensor.
     #[inline]
     pub fn staged(&self) -> Option<C::Stays> {
         C::stays()

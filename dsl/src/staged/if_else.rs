@@ -11,14 +11,14 @@ use crate::trace::{self, CondTrace, Site};
 pub struct If<C: Condition>(C::If);
 
 impl<C: Condition> If<C> {
-    /// After the condition.
+    /// Starts the `if` after its condition.
     #[inline]
     #[track_caller]
     pub fn new(condition: C) -> If<C> {
         If(C::If::begin(condition))
     }
 
-    /// A place that it changes.
+    /// Borrows a place that the `if` modifies.
     #[inline]
     pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> Place<'a, T>
     where
@@ -27,21 +27,21 @@ impl<C: Condition> If<C> {
         Place::new::<C>(at)
     }
 
-    /// Whether to run the first arm.
+    /// Returns whether to run the first arm.
     #[inline]
     #[track_caller]
     pub fn then_arm<P: Places>(&mut self, places: P, _sites: &[Site]) -> bool {
         self.0.then_arm(places)
     }
 
-    /// Whether to run the second arm.
+    /// Returns whether to run the second arm.
     #[inline]
     #[track_caller]
     pub fn else_arm<P: Places>(&mut self, places: P, sites: &[Site]) -> bool {
         self.0.else_arm(places, sites)
     }
 
-    /// A place for the values of the arms.
+    /// Creates a place for the values of the arms.
     #[inline]
     pub fn values<T>(&self) -> Values<T>
     where
@@ -50,7 +50,7 @@ impl<C: Condition> If<C> {
         Values::new::<C>()
     }
 
-    /// The end of an `if` that has no value.
+    /// Ends an `if` without a value.
     #[inline]
     #[track_caller]
     pub fn end<P: Places>(&mut self, places: P, sites: &[Site])
@@ -60,20 +60,20 @@ impl<C: Condition> If<C> {
         self.0.end(places, sites, Values { then: Some(()), otherwise: Some(()), ..Values::new::<C>() });
     }
 
-    /// The end of an `if` that has a value: that of the arm that ran.
+    /// Ends an `if` with a value, which it returns: that of the arm that ran.
     #[inline]
     #[track_caller]
     pub fn end_value<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> T {
         self.0.end(places, sites, values).expect("one of the arms ran to its end")
     }
 
-    /// Whether tracing goes on in it after a jump.
+    /// Returns the proof if tracing goes on after a jump.
     #[inline]
     pub(super) fn stays(&self) -> Option<C::Stays> {
         self.0.stays()
     }
 
-    /// The same of an `if` with jumps in its arms: none if each arm that ran was left.
+    /// Ends an `if` with jumps in its arms. Returns `None` if each arm that ran was left.
     #[inline]
     #[track_caller]
     pub fn end_unless_left<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> Option<T> {
@@ -107,7 +107,7 @@ impl IfArms<bool> for bool {
 /// The state of a staged `if`.
 #[derive(Debug)]
 pub struct StagedIf {
-    /// Until the end; none if the first arm stands under no condition.
+    /// The trace until the end, or `None` if the first arm is unconditional.
     trace: Option<CondTrace>,
     is_unconditional: bool,
     before: Vec<State>,
@@ -162,12 +162,12 @@ impl IfArms<Tensor<bool>> for StagedIf {
             self.trace().select(1);
         }
         let now = condition::save(&places);
-        // Without an `else` the second arm leaves everything as it was.
+        // Without an `else`, the second arm modifies nothing.
         let (mut then, mut otherwise) = match self.then.take() {
             Some(then) => (then, now),
             None => (now, std::mem::take(&mut self.before)),
         };
-        // A value that only one arm gives: the other one has left, or has not assigned it.
+        // A value that only one arm has: the other one has left, or has not assigned it.
         let mut value = [values.then, values.otherwise].map(|v| v.map(|v| (values.take_apart)(&v)));
         self.trace().select(0);
         condition::fill(&mut then, &otherwise);
@@ -181,7 +181,7 @@ impl IfArms<Tensor<bool>> for StagedIf {
         }
         condition::check_structure(&then, &otherwise, sites, ["after the first branch", "after the second"]);
         let mut tensor_sites = condition::tensor_sites(&then, sites);
-        // If both arms were left there is no value.
+        // If both arms were left, there is no value.
         let has_value = value[0].is_some();
         if let [Some(a), Some(b)] = value {
             let site = Site::caller("value");

@@ -1,7 +1,10 @@
-//! `for`: over host iterators, over the leading axis of a tensor, and over a [`range`] of numbers that only the graph knows.
+//! `for` over host iterators, over the leading axis of a tensor, over lists, and over a [`range`]
+//! of the graph.
 //!
-//! A `for` expands to a `while` whose condition is [`Looping::test`]: for host iterators a `bool`, so the loop is unrolled while
-//! tracing; for tensors and ranges a `Tensor<bool>`, so it is a loop of the graph, with the position as one more loop variable.
+//! A `for` expands to a `while` with the condition [`Looping::test`]. For host iterators this is a
+//! `bool`, so the loop is unrolled while tracing. For tensors, lists and ranges it is a
+//! `Tensor<bool>`, so the loop is part of the graph, with the position as an additional loop
+//! variable.
 
 use super::carry::{Reader, State};
 use super::{Carry, Condition};
@@ -9,7 +12,7 @@ use crate::{Any, DType, Diagnostic, Element, Integer, List, Loc, Tensor, scalar,
 use std::marker::PhantomData;
 use std::ops;
 
-/// What a `for` can go over.
+/// A value that a `for` can iterate over.
 #[diagnostic::on_unimplemented(
     message = "a `for` goes over host iterators, tensors and `range(..)`, not over `{Self}`",
     label = "not something to go over",
@@ -17,29 +20,29 @@ use std::ops;
     note = "a tensor is gone over by its rows, as in `for row in x`; beside it, read rows of another with `List::unstack(y).read(i)`"
 )]
 pub trait Iterable {
-    /// Its state.
+    /// The state of the iteration.
     type Looping: Looping;
-    /// Starts.
+    /// Starts the iteration.
     fn looping(self) -> Self::Looping;
 }
 
 /// The parts of a `for`.
 pub trait Looping {
-    /// `bool`, or `Tensor<bool>` for a loop of the graph.
+    /// The type of the test: `bool`, or `Tensor<bool>` for a loop of the graph.
     type Test: Condition;
-    /// What changes from pass to pass.
+    /// The position, which changes from iteration to iteration.
     type Position;
-    /// What the body gets.
+    /// The item that the body receives.
     type Item;
-    /// Before the first pass.
+    /// Returns the position before the first iteration.
     fn start(&self) -> Self::Position;
-    /// Whether there is another item.
+    /// Returns whether there is another item.
     fn test(&mut self, position: &Self::Position) -> Self::Test;
-    /// The item, after a test that held; moves on.
+    /// Returns the item after a test that held, and advances the position.
     fn item(&mut self, position: &mut Self::Position) -> Self::Item;
 }
 
-/// What a `for` goes over, checked to be that.
+/// Returns the operand of a `for`, after its type is checked.
 #[inline]
 pub fn iterable<I: Iterable>(iterable: I) -> I {
     iterable
@@ -52,7 +55,7 @@ pub fn looping<I: Iterable<Looping = L>, L>(iterable: I) -> L {
     iterable.looping()
 }
 
-/// A host iterator.
+/// The iteration over a host iterator.
 #[derive(Debug)]
 pub struct HostLoop<I: Iterator> {
     iter: I,
@@ -68,7 +71,7 @@ impl<I: IntoIterator> Iterable for I {
     }
 }
 
-/// A `for` over an iterator of the host.
+/// A `for` over a host iterator.
 #[diagnostic::on_unimplemented(
     message = "a `for` over this is one of the host by its form, and it goes over what only the graph knows",
     label = "no iterator of the host",
@@ -77,7 +80,7 @@ impl<I: IntoIterator> Iterable for I {
 pub trait HostLooping {
     /// The iterator.
     type Iter: Iterator;
-    /// Starts.
+    /// Returns the iterator.
     fn iter(self) -> Self::Iter;
 }
 
@@ -89,7 +92,7 @@ impl<I: Iterator> HostLooping for HostLoop<I> {
     }
 }
 
-/// What a `for` goes over that is a host iterator by its form.
+/// Returns the iterator of a `for` operand that is a host iterator by its syntax.
 #[inline]
 pub fn host_iter<I: Iterable<Looping = L>, L: HostLooping>(iterable: I) -> L::Iter {
     iterable.looping().iter()
@@ -114,7 +117,7 @@ impl<I: Iterator> Looping for HostLoop<I> {
 
 /// The slices of a tensor along its leading axis, or the elements of a list.
 ///
-/// Slices are read from a [`List`], so that their gradients are added to one list in place.
+/// Slices are read from a [`List`], so that their cotangents are added to one list in place.
 #[derive(Debug)]
 pub struct Rows<T: Element> {
     of: List<T>,
@@ -152,7 +155,7 @@ impl<T: Element> Iterable for List<T> {
     }
 }
 
-/// Tensors with an iterator of the host: none, because only the graph knows what is in a tensor.
+/// Tensors with a host iterator: none, because the elements of a tensor exist only in the graph.
 #[diagnostic::on_unimplemented(
     message = "a tensor has no iterator of the host",
     label = "its rows are known to the graph only",
@@ -160,11 +163,11 @@ impl<T: Element> Iterable for List<T> {
     note = "for a loop that is unrolled while tracing, go over host numbers: `for i in 0..x.dim(0) {{ let row = x.index(i, 0); .. }}`"
 )]
 pub trait HostRows<T: Element> {
-    /// The rows.
+    /// Returns the rows.
     fn rows(self) -> std::vec::IntoIter<Tensor<T>>;
 }
 
-/// These say, where they are called, what to write instead.
+/// These methods exist for their error, which says what to write instead.
 impl<T: Element> Tensor<T> {
     #[doc(hidden)]
     pub fn iter(&self) -> std::vec::IntoIter<Tensor<T>>
@@ -219,11 +222,11 @@ impl<T: Element> Looping for Rows<T> {
     }
 }
 
-/// One end of a [`range`]: a tensor without dimensions, or a host number.
+/// One end of a [`range`]: a scalar tensor or a host number.
 pub trait Bound<T: Integer>: Copy {
-    /// The tensor.
+    /// Returns the tensor.
     fn bound(self) -> Tensor<T>;
-    /// The number, if it is one of the host.
+    /// Returns the number of a host end.
     fn known(self) -> Option<T>;
 }
 impl<T: Integer> Bound<T> for Tensor<T> {
@@ -244,15 +247,15 @@ impl<T: Integer> Bound<T> for T {
     }
 }
 
-/// The ends of a [`range`].
+/// Both ends of a [`range`].
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<T: Integer> {
-    /// `None` for 0.
+    /// The first number, `None` for 0.
     first: Option<Tensor<T>>,
-    /// Whether the distance of the ends is a number of the type, whatever the end is.
+    /// Whether the difference of the ends fits the type for every end.
     distance_fits: bool,
     end: Tensor<T>,
-    /// Whether the end is one of the numbers.
+    /// Whether the end is included.
     inclusive: bool,
 }
 
@@ -264,14 +267,14 @@ impl<T: Integer> Ends<T> {
     }
 }
 
-/// What [`range`] takes: an end, `start..end`, `start..=end`, or `(start, end)`.
+/// The argument of [`range`]: an end, `start..end`, `start..=end`, or `(start, end)`.
 #[diagnostic::on_unimplemented(
     message = "`range` counts up to a tensor of integers, which `{Self}` is not",
     label = "not a tensor, nor two ends of which one is a tensor",
     note = "a loop over a number of the host is `for i in 0..n`; for one in the graph make a tensor of it, as in `range(scalar(3))`"
 )]
 pub trait Bounds<T: Integer> {
-    /// The ends.
+    /// Returns the ends.
     fn bounds(self) -> Ends<T>;
 }
 impl<T: Integer> Bounds<T> for Tensor<T> {
@@ -311,19 +314,19 @@ impl<T: Integer, A: Bound<T>, B: Bound<T>> Bounds<T> for Inclusive<A, B> {
     }
 }
 
-/// Numbers counted by the graph, for a `for` in a `#[graph]` function: see [`range`].
+/// Numbers counted by the graph, for a `for` in a `#[graph]` function; see [`range`].
 ///
-/// Everything in it has one element type: `T` where no number of positions is too large for it, else `i64`.
+/// All its values have one element type: `T` if the count of positions always fits, else `i64`.
 #[must_use = "a range does nothing until a `for` goes over it"]
 #[derive(Clone, Copy, Debug)]
 pub struct Range<T: Integer = i32> {
-    /// `None` for 0.
+    /// The first number, `None` for 0.
     first: Option<Any>,
-    /// How many numbers there are.
+    /// The count of numbers.
     count: Any,
-    /// The distance; `None` for 1.
+    /// The step, `None` for 1.
     step: Option<Any>,
-    /// Whether the numbers go down.
+    /// Whether the numbers decrease.
     down: bool,
     element: PhantomData<T>,
 }
@@ -336,7 +339,7 @@ pub struct Range<T: Integer = i32> {
     note = "for a loop that is unrolled while tracing, go over host numbers: `for i in 0..3`"
 )]
 pub trait HostCounts<T> {
-    /// The numbers.
+    /// Returns the numbers.
     fn counts(self) -> std::vec::IntoIter<Tensor<T>>
     where
         T: Element;
@@ -344,7 +347,7 @@ pub trait HostCounts<T> {
 
 macro_rules! no_iterator {
     ($($name:ident)*) => {
-        /// These say, where they are called, what to write instead.
+        /// These methods exist for their error, which says what to write instead.
         impl<T: Integer> Range<T> {
             $(#[doc(hidden)]
             pub fn $name<A>(self, _argument: A) -> std::vec::IntoIter<Tensor<T>>
@@ -372,16 +375,17 @@ macro_rules! no_iterator {
 }
 no_iterator!(map filter skip take skip_while take_while);
 
-/// What a range of the host may begin or end at in the head of a `for`.
+/// An end of a host range in the head of a `for`.
 #[diagnostic::on_unimplemented(
     message = "a range of the host cannot begin or end at `{Self}`",
     label = "not a number of the host",
     note = "count in the graph with `range(a..b)`, which has `step_by` and `rev`"
 )]
 pub trait HostEnd {
-    /// The same type: where it is not known to be one, the compiler says so before it compares it with the other end.
+    /// The same type. If a type is no such end, the compiler reports that before it compares the
+    /// two ends.
     type Itself;
-    /// The same value.
+    /// Returns the same value.
     fn itself(self) -> Self::Itself;
 }
 
@@ -398,7 +402,7 @@ macro_rules! host_ends {
 }
 host_ends!(i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize char);
 
-/// The same value.
+/// Returns the same value.
 #[inline]
 pub fn host_end<T: HostEnd<Itself = I>, I>(end: T) -> I {
     end.itself()
@@ -418,12 +422,15 @@ impl Carry for Position {
     }
 }
 
-/// The numbers from 0 up to a tensor `n` without dimensions, or from `a` to `b`, for a `for` that runs in the graph.
+/// Returns the numbers from 0 up to a scalar tensor `n`, or from `a` to `b`, for a `for` that runs
+/// in the graph.
 ///
-/// `range(n)`, `range(a..b)`, `range(a..=b)`; where one end is a host number and the other a tensor, `range((0, n))`, which
-/// in a `#[graph]` function may be written `range(0..n)`. [`step_by`](Range::step_by) and [`rev`](Range::rev) work
-/// as on a host range. The bounds are computed once, before the loop. An empty range runs the body zero times, and one up to the
-/// largest number of its type, as in `range(250u8..=n)`, runs as often as it does on the host.
+/// It is called as `range(n)`, `range(a..b)` or `range(a..=b)`. If one end is a host number and the
+/// other a tensor, the call is `range((0, n))`, which may be written `range(0..n)` in a `#[graph]`
+/// function. [`step_by`](Range::step_by) and [`rev`](Range::rev) work as on a host range.
+///
+/// The bounds are computed once, before the loop. An empty range runs the body zero times. A range
+/// up to the largest number of its type, such as `range(250u8..=n)`, runs as often as on the host.
 ///
 /// The example is in the language of `#[graph]`, which is in the crate `anabranch`:
 ///
@@ -445,17 +452,17 @@ pub fn range<T: Integer>(bounds: impl Bounds<T>) -> Range<T> {
     let dtype = if distance_fits { T::DTYPE } else { DType::I64 };
     let [first, end] = [first, end].map(|x| x.untyped().cast(dtype));
     let (zero, one) = (small::<T>(dtype, false), small::<T>(dtype, true));
-    // An end before the start gives a count that is not positive, or for unsigned numbers would wrap around.
+    // If the end is before the start, the count is negative, or wraps around for unsigned numbers.
     let empty = if inclusive { end.lt(first) } else { end.le(first) };
     let mut count = if inclusive { end - first + one } else { end - first };
     if !distance_fits && T::DTYPE == DType::I64 {
-        // More numbers than `i64` counts: no loop comes to their end.
+        // More numbers than `i64` can count: no loop reaches their end.
         count = count.le(zero).select(scalar(i64::MAX).untyped(), count);
     }
     of(Some(first), empty.select(zero, count))
 }
 
-/// 0 or 1.
+/// Returns 0 or 1.
 #[track_caller]
 fn small<T: Integer>(dtype: DType, one: bool) -> Any {
     match dtype == T::DTYPE {
@@ -465,7 +472,8 @@ fn small<T: Integer>(dtype: DType, one: bool) -> Any {
 }
 
 impl<T: Integer> Range<T> {
-    /// Every `step`-th number, beginning with the first. `step` is positive; it may be a tensor.
+    /// Keeps every `step`-th number, beginning with the first. `step` is positive and may be a
+    /// tensor.
     ///
     /// # Errors
     /// When the graph runs, a step that is not positive fails an assertion.

@@ -1,36 +1,37 @@
-//! Values that exist only on some ways through the function: of a `return` or `break` with a value, and of a `let` without one.
+//! Values that exist only on some paths through a function: the value of a `return` or `break`, and
+//! that of a `let` without an initializer.
 //!
-//! In the graph every value exists on every way, so where a slot is empty on one way and full on another, the empty one is
-//! filled with zeros of the other's type. They are never looked at: what reads the slot stands under the flag of the jump
-//! that filled it.
+//! In the graph every value exists on every path. So a slot that is empty on one path and full on
+//! another is filled with zeros of the other's type. These are never read: code that reads the slot
+//! is under the flag of the jump that filled it.
 
 use super::{Carry, Reader, State};
 
-/// A value that is there after the jump that gives it.
+/// A value that is present after the jump that sets it.
 #[derive(Debug)]
 pub struct Slot<T>(Option<T>);
 
 impl<T> Slot<T> {
-    /// Without a value.
+    /// Creates an empty slot.
     #[inline]
     #[expect(clippy::new_without_default, reason = "only the expansion makes one")]
     pub fn new() -> Slot<T> {
         Slot(None)
     }
 
-    /// Gives it a value.
+    /// Sets the value.
     #[inline]
     pub fn set(&mut self, value: T) {
         self.0 = Some(value);
     }
 
-    /// Takes the value, if a jump has given one.
+    /// Takes the value, if a jump has set one.
     #[inline]
     pub fn taken(&mut self) -> Option<T> {
         self.0.take()
     }
 
-    /// Takes the value, after a jump that has given one.
+    /// Takes the value, after a jump that has set one.
     #[inline]
     pub fn take(&mut self) -> T {
         self.0.take().expect("the jump gave a value")

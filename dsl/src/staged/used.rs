@@ -1,9 +1,9 @@
-//! Mutable references, and cells, that only their type shows.
+//! Checks for mutable references and cells that only types reveal.
 //!
-//! `#[graph]` sees tokens. That `let r = first(&mut model);` makes a mutable reference is not among them, so a construct
-//! cannot carry what `r.step()` changes, and the change would be made once, while tracing. So beside each construct `#[graph]`
-//! puts, for every variable that is used in it and is not known to be mutable, a check of its type in code that is never
-//! reached.
+//! `#[graph]` sees tokens only. They do not tell that `let r = first(&mut model);` creates a
+//! mutable reference, so a construct would not carry the changes that `r.step()` makes, and they
+//! would be made once, while tracing. So for every variable that a construct uses and that is not
+//! known to be mutable, `#[graph]` emits a check of its type in code that never runs.
 
 use super::receiver::Keeping;
 use super::{Carry, Condition, If, Logical, While};
@@ -19,32 +19,32 @@ use std::{array, iter, option, slice, vec};
 #[derive(Debug)]
 pub struct Used<'a, T: ?Sized>(pub &'a T);
 
-/// It is a mutable reference.
+/// Marks a mutable reference.
 #[derive(Debug)]
 pub struct MutReference;
 
-/// It holds mutable references.
+/// Marks a value that holds mutable references.
 #[derive(Debug)]
 pub struct MutReferences;
 
-/// It is a cell of what a condition that is a tensor may change, or holds some.
+/// Marks a cell of something that a tensor condition may modify, or a value that holds such cells.
 #[derive(Debug)]
 pub struct InteriorMutable;
 
-/// It is something else.
+/// Marks any other value.
 #[derive(Debug)]
 pub struct NoMutReference;
 
 impl<T: ?Sized> Used<'_, &mut T> {
-    /// What it is: this method of the type itself comes before the one of the trait.
+    /// Returns the kind. This inherent method takes precedence over those of the traits.
     pub fn kind(&self) -> MutReference {
         MutReference
     }
 }
 
-/// What a place is that holds mutable references.
+/// The kind of a place that holds mutable references.
 pub trait HoldsKind {
-    /// What it is.
+    /// Returns the kind.
     fn kind(&self) -> MutReferences {
         MutReferences
     }
@@ -52,11 +52,11 @@ pub trait HoldsKind {
 
 impl<T: Holds + ?Sized> HoldsKind for Used<'_, T> {}
 
-/// Mutable references and what holds them.
+/// Mutable references, and values that hold them.
 pub trait Lends {}
 impl<T: ?Sized> Lends for &mut T {}
 
-/// What holds mutable references, by its type.
+/// Values that hold mutable references, by their type.
 pub trait Holds: Lends {}
 
 macro_rules! holds {
@@ -79,7 +79,7 @@ holds! {
     [R] dyn FnOnce() -> R + '_, [R] dyn FnMut() -> R + '_, [A, R] dyn FnOnce(A) -> R + '_, [A, R] dyn FnMut(A) -> R + '_,
 }
 
-/// Cells of what a condition that is a tensor may change, and what holds some.
+/// Cells of values that a tensor condition may modify, and values that hold such cells.
 pub trait Cells {}
 
 macro_rules! cells {
@@ -90,9 +90,9 @@ cells! {
     [C: Cells] Vec<C>, [C: Cells] [C], [C: Cells, const N: usize] [C; N], [C: Cells] Option<C>,
 }
 
-/// What a place is that is a cell or holds some.
+/// The kind of a place that is a cell or holds some.
 pub trait CellsKind {
-    /// What it is.
+    /// Returns the kind.
     fn kind(&self) -> InteriorMutable {
         InteriorMutable
     }
@@ -100,9 +100,9 @@ pub trait CellsKind {
 
 impl<T: Cells + ?Sized> CellsKind for Used<'_, T> {}
 
-/// What a place is that is no mutable reference.
+/// The kind of a place that is no mutable reference.
 pub trait UsedKind {
-    /// What it is.
+    /// Returns the kind.
     fn kind(&self) -> NoMutReference;
 }
 
@@ -112,7 +112,8 @@ impl<T: ?Sized> UsedKind for &Used<'_, T> {
     }
 }
 
-/// Conditions under which a place may be used that `#[graph]` takes for no mutable reference.
+/// Conditions under which a place may be used that `#[graph]` does not recognize as a mutable
+/// reference.
 #[diagnostic::on_unimplemented(
     message = "whether a condition that is a tensor changes what this leads to cannot be seen",
     label = "a mutable reference by its type only, or a cell",
@@ -124,7 +125,8 @@ pub trait Uses<K> {}
 impl<K> Uses<K> for bool {}
 #[diagnostic::do_not_recommend]
 impl Uses<NoMutReference> for Tensor<bool> {}
-/// With one kind alone the compiler would expect that kind, and not say what [`Uses`] says.
+/// With one implementation alone, the compiler would report its kind as expected, and not the
+/// message of [`Uses`].
 #[diagnostic::do_not_recommend]
 impl Uses<()> for Tensor<bool> {}
 
@@ -150,7 +152,7 @@ impl<K> Uses<(InteriorMutable, K)> for Tensor<bool> {}
 #[diagnostic::do_not_recommend]
 impl Uses<(MutReference, Keeping)> for Tensor<bool> {}
 
-/// Before code that is compiled only.
+/// Diverges. It precedes code that is compiled but never run.
 pub fn never() -> ! {
     unreachable!("the checks of types are not run")
 }

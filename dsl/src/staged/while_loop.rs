@@ -5,20 +5,20 @@ use super::condition::{self, Changes, Condition, Place, Places, WhileParts};
 use crate::trace::{self, Site, WhileTrace};
 use crate::{Any, HostTensor, Tensor};
 
-/// A `while`. The type of its condition is found out when it is tested.
+/// A `while`. The type of its condition is inferred where it is tested.
 #[must_use]
 #[derive(Debug)]
 pub struct While<C: Condition>(C::While);
 
 impl<C: Condition> While<C> {
-    /// Before the loop.
+    /// Creates the state before the loop.
     #[inline]
     #[expect(clippy::new_without_default, reason = "only the expansion makes one")]
     pub fn new() -> While<C> {
         While(C::While::default())
     }
 
-    /// A place that it changes.
+    /// Borrows a place that the loop modifies.
     #[inline]
     pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> Place<'a, T>
     where
@@ -27,15 +27,15 @@ impl<C: Condition> While<C> {
         Place::new::<C>(at)
     }
 
-    /// At the head of the loop: whether to compute the condition. In a staged loop it is passed twice, before the condition and
-    /// after the body.
+    /// Returns whether to compute the condition, at the head of the loop. The trace of a staged
+    /// loop passes the head twice: before the condition and after the body.
     #[inline]
     #[track_caller]
     pub fn more<P: Places>(&mut self, places: P, sites: &[Site]) -> bool {
         self.0.more(places, sites)
     }
 
-    /// Whether to run the body.
+    /// Returns whether to run the body.
     #[inline]
     #[track_caller]
     pub fn test<P: Places>(&mut self, condition: C, places: P, sites: &[Site]) -> bool {
@@ -54,7 +54,8 @@ impl WhileParts<bool> for () {
     }
 }
 
-/// The state of a staged `while`: which part is being traced, with the loop variables at its start.
+/// The state of a staged `while`: the part that is being traced, with the loop variables at its
+/// start.
 #[derive(Debug, Default)]
 pub enum StagedWhile {
     /// Before the loop.
@@ -68,16 +69,17 @@ pub enum StagedWhile {
     After,
 }
 
-/// The bound of a loop in a function with `max_iterations`: one more loop variable, behind the others, that counts the iterations.
+/// The bound of a loop in a function with `max_iterations`. The last loop variable counts the
+/// iterations.
 #[derive(Clone, Copy, Debug)]
 pub struct Trips {
-    /// Iterations so far, as the part that is being traced sees it.
+    /// The iterations so far, as a value of the part that is being traced.
     count: Any,
     limit: i64,
 }
 
 impl Trips {
-    /// Takes the counter from behind the other loop variables.
+    /// Takes the counter, which is the last loop variable.
     fn taken(self, params: &mut Vec<Any>) -> Trips {
         Trips { count: params.pop().expect("the counter is a loop variable"), ..self }
     }
@@ -106,13 +108,14 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
             }
             StagedWhile::Body(mut trace, params, bound) => {
                 let mut next = condition::save(&places);
-                // What had a value before the loop and was taken in it keeps the value.
+                // A place that was initialized before the loop and taken in it keeps its value.
                 for (next, param) in next.iter_mut().zip(&params) {
                     if next.is_undefined() {
                         *next = param.clone();
                     }
                 }
-                // What gets its value in the loop becomes a loop variable that starts as zeros.
+                // A place that is initialized in the loop becomes a loop variable with initial
+                // zeros.
                 let late = |i: usize| params[i].is_undefined() && !next[i].is_undefined();
                 let split = |late_ones: bool| (0..next.len()).filter(move |&i| late(i) == late_ones);
                 let of = |late_ones: bool| -> (Vec<State>, Vec<State>, Vec<Site>) {
