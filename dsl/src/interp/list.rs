@@ -125,14 +125,15 @@ fn rows(tensor: &HostTensor, start: usize, n: usize, shape: Vec<usize>) -> HostT
     match_buffer!(tensor.buffer(), d => HostTensor::new(shape, d[range].to_vec()))
 }
 
-/// An element that is read: its shape, and its tensor unless it is zeros because it is not written.
+/// An element that is read: its shape, and its tensor, or `None` for an unwritten element, which is
+/// zeros.
 #[derive(Clone, Copy)]
 struct Element<'a> {
     shape: &'a [usize],
     tensor: Option<&'a HostTensor>,
 }
 
-/// Elements of one element type, one behind the other, under a shape.
+/// Returns elements of one element type, concatenated, as a tensor of the given shape.
 fn joined(op: &ListOp, dtype: DType, parts: &[Element<'_>], shape: Vec<usize>, loc: Loc) -> Result<HostTensor> {
     check_memory(op, &TensorType::new(dtype, shape.clone()), loc)?;
     let mut all = Buffer::zeros(dtype, shape.iter().product());
@@ -163,7 +164,7 @@ fn sum(op: &ListOp, a: &HostTensor, b: &HostTensor, loc: Loc) -> Result<HostTens
     add.evaluate(&cx).map_err(|e| e.at(op.name(), loc))
 }
 
-/// Elements that are not written. They are refused where the elements themselves, once written, would not fit into memory.
+/// Returns `n` unwritten elements. Fails if the elements would not fit into memory once written.
 fn unwritten(n: usize, element: &TensorType) -> Result<Vec<Option<HostTensor>>, OutOfMemory> {
     memory::check(n as u128 * element.n_bytes().unwrap_or(0))?;
     let mut items = Vec::new();
@@ -174,42 +175,43 @@ fn unwritten(n: usize, element: &TensorType) -> Result<Vec<Option<HostTensor>>, 
 }
 
 impl HostList {
-    /// An empty list.
+    /// Creates an empty list.
     pub fn new(element: TensorType) -> HostList {
         HostList { element, items: Vec::new() }
     }
 
-    /// A list of given elements.
+    /// Creates a list of elements.
     pub fn from_items(element: TensorType, items: Vec<Option<HostTensor>>) -> HostList {
         HostList { element, items }
     }
 
-    /// The elements; none for one that is not written.
+    /// Returns the elements, `None` for those that are not written.
     pub fn items(&self) -> impl ExactSizeIterator<Item = Option<&HostTensor>> {
         self.items.iter().map(Option::as_ref)
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     pub fn element(&self) -> &TensorType {
         &self.element
     }
 
-    /// The same list as one of a less exact type.
+    /// Sets a less exact type of the elements.
     pub fn set_element(&mut self, element: TensorType) {
         self.element = element;
     }
 
-    /// The list that an operation makes from tensors: all but [`ListOp::ZerosLike`].
+    /// Returns the list that an operation makes from tensors. Supports all but
+    /// [`ListOp::ZerosLike`].
     pub fn make(op: &ListOp, element: TensorType, operands: &[HostTensor], loc: Loc) -> Result<HostList> {
         let items = match op {
             ListOp::New(_) => {
@@ -245,7 +247,7 @@ impl HostList {
         Ok(HostList { element, items })
     }
 
-    /// As many zeros.
+    /// Returns a list of zeros, with the lengths and shapes of this one.
     pub fn zeros_like(&self) -> HostList {
         let zeros = |item: &Option<HostTensor>| {
             let item = item.as_ref().filter(|_| self.element.shape.known().is_none())?;
@@ -254,7 +256,7 @@ impl HostList {
         HostList { element: self.element.clone(), items: self.items.iter().map(zeros).collect() }
     }
 
-    /// What an operation finds in the list.
+    /// Returns the result of an operation that reads the list.
     pub fn query(&self, op: &ListOp, operands: &[HostTensor], loc: Loc) -> Result<HostTensor> {
         match op {
             ListOp::Read => self.item(op, check_index(op, operands[0].data::<i32>()[0], self.len(), loc)?, loc),
@@ -302,7 +304,8 @@ impl HostList {
         }
     }
 
-    /// Changes the list; gives what was popped. The other list is that of [`ListOp::Add`].
+    /// Modifies the list. Returns the popped element. `other` is the second list of
+    /// [`ListOp::Add`].
     pub fn update(
         &mut self,
         op: &ListOp,
@@ -372,7 +375,8 @@ impl HostList {
         Ok(())
     }
 
-    /// The value for each of several indices, which lie along its first axis; the value itself for one index.
+    /// Returns the value for each of several indices, which are along its first axis. For a scalar
+    /// index this is the value itself.
     fn named_rows(&self, op: &ListOp, indices: &HostTensor, values: &HostTensor, loc: Loc) -> Result<Vec<HostTensor>> {
         if indices.rank() == 0 {
             return Ok(vec![values.clone()]);
@@ -399,7 +403,8 @@ impl HostList {
         }
     }
 
-    /// An element for reading; `known` is the shape of the elements, if the type of the list says it.
+    /// Returns an element for reading. `known` is the shape of the elements, if the type of the
+    /// list has it.
     fn element_at<'a>(&'a self, op: &ListOp, i: usize, known: Option<&'a [usize]>, loc: Loc) -> Result<Element<'a>> {
         match (&self.items[i], known) {
             (Some(item), _) => Ok(Element { shape: item.shape(), tensor: Some(item) }),
@@ -432,7 +437,7 @@ impl HostList {
         error(op, format_args!("element {i} is {}, element 0 is {}", ty(&items[i]), ty(&items[0])), loc)
     }
 
-    /// The extents of an element from an axis on, where there is no element to look at.
+    /// Returns the extents of an element from an axis on, for a list without elements.
     fn shape_of_none(&self, op: &ListOp, from: usize, loc: Loc) -> Result<Vec<usize>> {
         let known = self.element.shape.dims()[from..].iter().map(Dim::known).collect::<Option<Vec<_>>>();
         known.ok_or_else(|| {

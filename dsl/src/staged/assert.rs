@@ -4,26 +4,27 @@ use super::{Condition, Message, message};
 use crate::Tensor;
 use std::fmt;
 
-/// A condition that can be asserted: a `bool` at once, a `Tensor<bool>` when the graph runs.
+/// A condition that can be asserted: a `bool` immediately, a `Tensor<bool>` when the graph runs.
 pub trait Assertable: Condition {
-    /// Whether the message is needed.
+    /// Returns whether the message is needed.
     fn needs_message(&self) -> bool;
     /// Fails, or records the assertion.
     fn check(self, message: Message);
-    /// Of the comparison of two values by `==`: asserts that all of them are equal, or that not all are.
+    /// Asserts, for the result of a comparison by `==`, that all elements are equal, or that not
+    /// all are.
     fn check_equality(self, sides: &Sides<'_>);
 }
 
 /// The two sides of an `assert_eq!` or `assert_ne!`.
 #[derive(Clone, Copy)]
 pub struct Sides<'a> {
-    /// Whether they are to be equal.
+    /// Whether they must be equal.
     pub equal: bool,
-    /// What was written on the left and on the right.
+    /// The source text of the left and right side.
     pub written: [&'a str; 2],
     /// The values.
     pub values: [&'a dyn fmt::Debug; 2],
-    /// The message of the user.
+    /// The user's message.
     pub message: Option<&'a dyn Fn() -> Message>,
 }
 
@@ -35,7 +36,7 @@ impl fmt::Debug for Sides<'_> {
 }
 
 impl Sides<'_> {
-    /// What is said if they are not as they are to be.
+    /// Returns the message of a failure.
     fn message(&self) -> Message {
         let [left, right] = self.values;
         let own = self.message.map_or_else(Message::default, |own| Message::from(": ").then(own()));
@@ -81,13 +82,13 @@ impl Assertable for Tensor<bool> {
 pub struct Assert<C: Assertable>(C);
 
 impl<C: Assertable> Assert<C> {
-    /// After the condition.
+    /// Creates the assertion after its condition.
     #[inline]
     pub fn new(condition: C) -> Assert<C> {
         Assert(condition)
     }
 
-    /// Whether the message is needed: host assertions that hold need none.
+    /// Returns whether the message is needed. Host assertions that hold need none.
     #[inline]
     pub fn needs_message(&self) -> bool {
         self.0.needs_message()
@@ -99,14 +100,14 @@ impl<C: Assertable> Assert<C> {
         self.0.check(message);
     }
 
-    /// Of the comparison of two values by `==`: fails, or records the assertion.
+    /// Fails, or records the assertion, for the result of a comparison by `==`.
     #[track_caller]
     pub fn check_equality(self, sides: &Sides<'_>) {
         self.0.check_equality(sides);
     }
 }
 
-/// What stands for a panic under a condition that is a tensor: the step fails where it is reached.
+/// Replaces a panic under a tensor condition: the step fails when it is reached.
 #[track_caller]
 pub fn fails(message: Message) {
     message.unless(crate::scalar(false).untyped());

@@ -1,15 +1,17 @@
-//! State that can cross a staged branch or loop.
+//! Values that can cross a staged branch or loop.
 
 use crate::{Any, Diagnostic, Element, Tensor, Var, trace};
 use std::fmt;
 use std::rc::Rc;
 
-/// State that may be changed by a staged `if` or `while`: tensors, and whatever is made of them.
+/// A value that a staged `if` or `while` may modify: a tensor, or something made of tensors.
 ///
-/// Implemented for [`Tensor`], `()`, tuples, arrays, `Vec`, `Option`, `Result` and `Box`; derive it for structs. The tensors in
-/// it become results of the branch and variables of the loop. Its structure (lengths, which options are there) is known while
-/// tracing, so it must come out of both branches, and of one iteration, in the same way. Of a `Result` only an `Ok` is
-/// state of the graph: an `Err` is one of the host, and ends the trace.
+/// Implemented for [`Tensor`], `()`, tuples, arrays, `Vec`, `Option`, `Result` and `Box`; derive it
+/// for structs. The tensors in it become results of the branch and variables of the loop.
+///
+/// The structure (lengths, and which options are present) is known while tracing, so both branches,
+/// and each iteration, must yield the same one. Only the `Ok` of a `Result` is carried: an `Err` is
+/// a host value and ends the trace.
 #[diagnostic::on_unimplemented(
     message = "a staged `if` or `while` cannot change the host value of type `{Self}`",
     label = "changed under a condition that is a tensor",
@@ -21,13 +23,14 @@ pub trait Carry: Sized {
     /// Appends the tensors, and the structure that is needed to rebuild the value from them.
     fn flatten(&self, state: &mut State);
 
-    /// Takes from `state` what [`flatten`](Self::flatten) appended, with other tensors in place of the first ones.
+    /// Takes from `state` what [`flatten`](Self::flatten) appended, with other tensors in place of
+    /// the original ones.
     fn rebuild(state: &mut Reader<'_>) -> Self;
 }
 
-/// A host value inside of carried state: it may be there, but not change.
+/// A host value in carried state, which must not change.
 ///
-/// A field of a struct with `#[derive(Carry)]` is one if it is marked `#[carry(host)]`.
+/// Fields of a struct with `#[derive(Carry)]` that are marked `#[carry(host)]` are host values.
 pub trait HostValue: Clone + PartialEq + fmt::Debug + 'static {}
 impl<T: Clone + PartialEq + fmt::Debug + 'static> HostValue for T {}
 
@@ -46,16 +49,16 @@ impl<T: HostValue> AnyHost for T {
     }
 }
 
-/// One piece of structure.
+/// One element of the structure.
 #[derive(Clone, Debug)]
 enum Entry {
     Tensor,
     Len(usize),
     Present(bool),
     Host(Rc<dyn AnyHost>),
-    /// An `Err`, of which the graph knows nothing.
+    /// An `Err`, which the graph cannot represent.
     Err,
-    /// Nothing yet: the whole of a [`Slot`](super::Slot).
+    /// No value yet: the whole of a [`Slot`](super::Slot).
     Undefined,
 }
 
@@ -88,7 +91,7 @@ impl fmt::Display for Entry {
     }
 }
 
-/// Where a leaf is in a value, from the outside in: `.h`, `.0`, `.cells.2.h`.
+/// The path of a leaf in a value, from the outside in: `.h`, `.0`, `.cells.2.h`.
 #[derive(Clone, Debug, Default)]
 struct Path(Option<Rc<Step>>);
 
@@ -114,40 +117,40 @@ impl fmt::Display for Path {
     }
 }
 
-/// A value taken apart: its tensors and its structure, each leaf with its place in the value.
+/// A flattened value: its tensors and its structure, each leaf with its path.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     tensors: Vec<Any>,
     structure: Vec<(Path, Entry)>,
-    /// The part that is being taken apart.
+    /// The path of the part that is being flattened.
     path: Path,
 }
 
 /// A leaf that differs between two values of one type.
 #[derive(Debug)]
 pub(crate) struct Difference {
-    /// Where it is, as in `.cells.0`; empty if it is the whole.
+    /// The path of the leaf, such as `.cells.0`; empty for the whole value.
     pub(crate) path: String,
-    /// What it is in each of them.
+    /// A description of the leaf in each value.
     pub(crate) words: [String; 2],
-    /// Whether it is a sequence with another length.
+    /// Whether the leaf is a sequence with another length.
     pub(crate) is_length: bool,
 }
 
 impl State {
-    /// Takes a value apart.
+    /// Flattens a value.
     pub fn of(value: &impl Carry) -> State {
         let mut state = State::default();
         value.flatten(&mut state);
         state
     }
 
-    /// What is appended from here to [`leave`](Self::leave) belongs to the field of this name.
+    /// Starts a field. Leaves appended until [`leave`](Self::leave) belong to it.
     pub fn enter(&mut self, field: &'static str) {
         self.step(Name::Field(field));
     }
 
-    /// What is appended from here to [`leave`](Self::leave) belongs to the item of this index.
+    /// Starts an item of a sequence. Leaves appended until [`leave`](Self::leave) belong to it.
     pub fn enter_item(&mut self, index: usize) {
         self.step(Name::Item(index));
     }
@@ -156,7 +159,7 @@ impl State {
         self.path = Path(Some(Rc::new(Step { before: std::mem::take(&mut self.path), name })));
     }
 
-    /// The end of a field or item.
+    /// Ends a field or item.
     pub fn leave(&mut self) {
         let step = self.path.0.take().expect("a part is left that was entered");
         self.path = step.before.clone();
@@ -186,7 +189,7 @@ impl State {
         self.push(Entry::Len(len));
     }
 
-    /// Appends whether an optional part is there.
+    /// Appends whether an optional part is present.
     pub fn present(&mut self, present: bool) {
         self.push(Entry::Present(present));
     }
@@ -201,41 +204,41 @@ impl State {
         self.push(Entry::Undefined);
     }
 
-    /// Whether there is no value yet.
+    /// Returns whether there is no value yet.
     pub(super) fn is_undefined(&self) -> bool {
         matches!(self.structure[..], [(_, Entry::Undefined)])
     }
 
-    /// Whether there is an `Err` in it, which cannot be put together again.
+    /// Returns whether the value contains an `Err`, which cannot be rebuilt.
     pub(super) fn has_err(&self) -> bool {
         self.structure.iter().any(|(_, e)| matches!(e, Entry::Err))
     }
 
-    /// The same structure, with zeros for the tensors, made in the present region.
+    /// Returns the same structure with zeros for the tensors, created in the current region.
     #[track_caller]
     pub(super) fn zeros_like(&self) -> State {
         let tensors = self.tensors.iter().map(|&t| trace::placeholder(t.ty())).collect();
         State { tensors, structure: self.structure.clone(), path: Path::default() }
     }
 
-    /// The tensors, in order.
+    /// Returns the tensors, in order.
     pub(crate) fn tensors(&self) -> &[Any] {
         &self.tensors
     }
 
-    /// Where each tensor is in the value.
+    /// Returns the path of each tensor.
     pub(crate) fn paths(&self) -> impl Iterator<Item = String> {
         self.structure.iter().filter(|(_, e)| matches!(e, Entry::Tensor)).map(|(path, _)| path.to_string())
     }
 
-    /// The same structure with other tensors: as many as it needs are taken from `tensors`.
+    /// Returns the same structure with other tensors, which are taken from `tensors`.
     pub(crate) fn with_tensors(&self, tensors: &mut impl Iterator<Item = Any>) -> State {
         let tensors: Vec<Any> = tensors.take(self.tensors.len()).collect();
         assert_eq!(tensors.len(), self.tensors.len(), "one tensor for each one in the structure");
         State { tensors, structure: self.structure.clone(), path: Path::default() }
     }
 
-    /// What is different in the structure of two values, if anything.
+    /// Returns the first difference between the structures of two values.
     pub(crate) fn difference(&self, other: &State) -> Option<Difference> {
         let pairs = self.structure.iter().zip(&other.structure);
         for ((path, a), (_, b)) in pairs {
@@ -249,12 +252,12 @@ impl State {
         differ.then(|| Difference { path: String::new(), words: [count(self), count(other)], is_length: false })
     }
 
-    /// Puts the value together again.
+    /// Rebuilds the value.
     pub(crate) fn rebuild<T: Carry>(&self) -> T {
         self.read(T::rebuild)
     }
 
-    /// Puts the items of a slice together again.
+    /// Rebuilds the items of a slice.
     pub(super) fn rebuild_items<T: Carry>(&self, items: &mut [T]) {
         self.read(|reader| items.iter_mut().for_each(|item| *item = T::rebuild(reader)));
     }
@@ -267,7 +270,7 @@ impl State {
     }
 }
 
-/// A [`State`] that is being read.
+/// A reader of a [`State`].
 #[derive(Debug)]
 pub struct Reader<'a> {
     tensors: &'a [Any],
@@ -283,7 +286,7 @@ impl Reader<'_> {
         &first.1
     }
 
-    /// The next tensor.
+    /// Returns the next tensor.
     pub fn tensor(&mut self) -> Any {
         assert!(matches!(self.next(), Entry::Tensor), "{MISUSE}");
         let (&first, rest) = self.tensors.split_first().expect(MISUSE);
@@ -291,20 +294,20 @@ impl Reader<'_> {
         first
     }
 
-    /// The next length.
+    /// Returns the next length.
     #[expect(clippy::len_without_is_empty, reason = "it takes a length that was appended")]
     pub fn len(&mut self) -> usize {
         let Entry::Len(len) = self.next() else { panic!("{MISUSE}") };
         *len
     }
 
-    /// Whether the next optional part is there.
+    /// Returns whether the next optional part is present.
     pub fn present(&mut self) -> bool {
         let Entry::Present(present) = self.next() else { panic!("{MISUSE}") };
         *present
     }
 
-    /// Whether there is no value.
+    /// Returns whether there is no value.
     pub(super) fn undefined(&mut self) -> bool {
         let undefined = matches!(self.structure.first(), Some((_, Entry::Undefined)));
         if undefined {
@@ -313,7 +316,7 @@ impl Reader<'_> {
         undefined
     }
 
-    /// The next host value.
+    /// Returns the next host value.
     pub fn host<T: HostValue>(&mut self) -> T {
         let Entry::Host(value) = self.next() else { panic!("{MISUSE}") };
         value.as_any().downcast_ref::<T>().expect(MISUSE).clone()
@@ -365,7 +368,8 @@ impl<T: Carry> Carry for Option<T> {
     }
 }
 
-/// An `Ok` is carried. An `Err` is taken apart so that the construct that has it can say where it came from.
+/// An `Ok` is carried. An `Err` is flattened only so that the construct can report where it came
+/// from.
 #[diagnostic::do_not_recommend]
 impl<T: Carry, E> Carry for Result<T, E> {
     fn flatten(&self, state: &mut State) {
@@ -382,7 +386,7 @@ impl<T: Carry, E> Carry for Result<T, E> {
     }
 }
 
-/// The error for an `Err` where a tensor decides.
+/// Returns the error of an `Err` under a tensor condition.
 pub(super) fn staged_err() -> Diagnostic {
     Diagnostic::new("an `Err` under a condition that is a tensor").help(
         "the graph knows no errors of the host: decide on a host value whether to give one, \
@@ -400,7 +404,8 @@ impl<T: Carry> Carry for Box<T> {
     }
 }
 
-/// A handle of a variable as a host value: its identity must not change, what it holds is an effect of the graph.
+/// A variable handle as a host value. Its identity must not change; assigning the variable is an
+/// effect of the graph.
 #[derive(Clone, Debug)]
 struct Identity<T: Element>(Var<T>);
 

@@ -1,34 +1,45 @@
-//! `==`, `!=`, `<`, `<=`, `>`, `>=` with one meaning for host values and one for tensors.
+//! `==`, `!=`, `<`, `<=`, `>` and `>=` for host values and for tensors.
 //!
-//! A comparison expands to `compare(&a, &b).lt()`. The compiler looks for the method in [`Compare`], then in what that
-//! dereferences to, so the meanings are tried in this order: two scalars of one type, a scalar behind a reference and one, a
-//! tensor on the right, a tensor on the left, any other types by `PartialEq` and `PartialOrd`. The first that may fit is taken,
-//! by the kinds of the types alone: so the result is known to be a `Tensor<bool>` although the element type is still open, as
-//! in `(zeros(4) < 1.0).any()`, a scalar beside a value of unknown type makes it a scalar, as in `n == text.parse()?`, and the
-//! parameter of a closure may be open beside a tensor, as in `|y| if y > x { y } else { x }`.
+//! A comparison expands to `compare(&a, &b).lt()`. The compiler looks for the method in [`Compare`]
+//! and then in what that dereferences to. So the implementations are tried in this order:
+//!
+//! 1. two scalars of one type
+//! 2. a scalar behind a reference, and a scalar
+//! 3. a tensor on the right
+//! 4. a tensor on the left
+//! 5. a host number and a tensor of other elements, which is an error
+//! 6. any other types, by `PartialEq` and `PartialOrd`
+//!
+//! The first one that may fit by the kinds of the types is taken. So the result is known to be a
+//! `Tensor<bool>` even if the element type is still unknown, as in `(zeros(4) < 1.0).any()`. If one
+//! side is a scalar, a side of unknown type is inferred as a scalar, as in `n == text.parse()?`. If
+//! one side is a tensor, the other may be a closure parameter of unknown type, as in `|y| if y > x
+//! { y } else { x }`.
 
 use crate::{Element, Tensor, scalar};
 use std::cmp::Ordering;
 use std::convert::Infallible;
 use std::ops::Deref;
 
-/// The sides of a comparison: of two scalars of one type, or else [`CompareReference`].
+/// The sides of a comparison of two scalars of one type, or else [`CompareReference`].
 #[derive(Debug)]
 pub struct Compare<'a, A: ?Sized, B: ?Sized>(CompareReference<'a, A, B>);
 
-/// The sides of a comparison: of a scalar behind a reference and a scalar, or else [`CompareRight`].
+/// The sides of a comparison of a scalar behind a reference with a scalar, or else
+/// [`CompareRight`].
 #[derive(Debug)]
 pub struct CompareReference<'a, A: ?Sized, B: ?Sized>(CompareRight<'a, A, B>);
 
-/// The sides of a comparison: with a tensor on the right, element by element, or else [`CompareLeft`].
+/// The sides of an elementwise comparison with a tensor on the right, or else [`CompareLeft`].
 #[derive(Debug)]
 pub struct CompareRight<'a, A: ?Sized, B: ?Sized>(CompareLeft<'a, A, B>);
 
-/// The sides of a comparison: with a tensor on the left, element by element, or else [`CompareNumber`].
+/// The sides of an elementwise comparison with a tensor on the left, or else [`CompareNumber`].
 #[derive(Debug)]
 pub struct CompareLeft<'a, A: ?Sized, B: ?Sized>(CompareNumber<'a, A, B>);
 
-/// The sides of a comparison: of a host number with a tensor of other elements, which is an error, or else [`CompareHost`].
+/// The sides of a comparison of a host number with a tensor of other elements, which is an error,
+/// or else [`CompareHost`].
 #[derive(Debug)]
 pub struct CompareNumber<'a, A: ?Sized, B: ?Sized>(CompareHost<'a, A, B>);
 
@@ -36,7 +47,7 @@ pub struct CompareNumber<'a, A: ?Sized, B: ?Sized>(CompareHost<'a, A, B>);
 #[derive(Debug)]
 pub struct CompareHost<'a, A: ?Sized, B: ?Sized>(&'a A, &'a B);
 
-/// The sides of a comparison.
+/// Returns the sides of a comparison.
 #[inline]
 pub fn compare<'a, A: ?Sized, B: ?Sized>(a: &'a A, b: &'a B) -> Compare<'a, A, B> {
     Compare(CompareReference(CompareRight(CompareLeft(CompareNumber(CompareHost(a, b))))))
@@ -61,10 +72,11 @@ or_else! {
     CompareNumber CompareHost;
 }
 
-/// A bound of the host's comparisons, [`PartialEq`] and [`PartialOrd`], that no two values satisfy: those return a `bool`, and a
-/// comparison of tensors is part of the graph. So the compiler says why wherever the operators appear outside of `#[graph]`.
+/// A bound of [`PartialEq`] and [`PartialOrd`] for tensors that no two values satisfy.
 ///
-/// [`OutsideOfGraph`] stands for the place, as the compiler shows the message of the bound only where it is on another type.
+/// These traits return a `bool`, but a comparison of tensors is part of the graph. The bound makes
+/// the compiler explain this wherever the operators appear outside of `#[graph]`. It is a bound on
+/// [`OutsideOfGraph`] because the compiler shows the message only for a bound on another type.
 #[diagnostic::on_unimplemented(
     message = "`{A}` and `{B}` cannot be compared here: tensors have values only when the graph runs",
     label = "a comparison of a tensor outside of `#[graph]`, or of a value that has a tensor in it",
@@ -73,18 +85,18 @@ or_else! {
     note = "a vector, option or struct of tensors has no comparison: compare the tensors in it"
 )]
 pub trait Compares<A: ?Sized, B: ?Sized> {
-    /// Whether they are equal.
+    /// Returns whether they are equal.
     fn is_equal(a: &A, b: &B) -> bool;
-    /// Their order.
+    /// Returns their order.
     fn order(a: &A, b: &B) -> Option<Ordering>;
 }
 
-/// Code that the compiler sees as it is written.
+/// Code that the compiler sees as written.
 #[derive(Debug)]
 pub struct OutsideOfGraph;
 
-/// Types without values. There are two, so that the type of the right side stays open until it is known: the compiler then
-/// names it.
+/// Types without values. There are two, so that the type of the right side stays open until it is
+/// known. The compiler then names it.
 macro_rules! compares_nothing {
     ($($other:ident: $nothing:ty, $value:expr;)*) => {$(
         #[diagnostic::do_not_recommend]
@@ -123,9 +135,9 @@ where
 
 /// A tensor, or a reference to one.
 pub trait TensorRef {
-    /// The type of its elements.
+    /// The type of the elements.
     type Element: Element;
-    /// The tensor.
+    /// Returns the tensor.
     fn tensor(&self) -> Tensor<Self::Element>;
 }
 impl<T: Element> TensorRef for Tensor<T> {
@@ -141,7 +153,8 @@ impl<R: TensorRef> TensorRef for &R {
     }
 }
 
-/// A value that a tensor of elements `T` can be compared with: a tensor of the same elements, or a host scalar.
+/// A value that a tensor with elements `T` can be compared with: a tensor of the same elements, or
+/// a host scalar.
 #[diagnostic::on_unimplemented(
     message = "a `Tensor<{T}>` cannot be compared with `{Self}`",
     label = "a `Tensor<{T}>` beside `{Self}`",
@@ -149,7 +162,7 @@ impl<R: TensorRef> TensorRef for &R {
     note = "a literal has the element type of the tensor: `2.0` beside floats, `2` beside integers"
 )]
 pub trait Comparand<T: Element>: Copy {
-    /// The tensor.
+    /// Returns the value as a tensor.
     fn comparand(self) -> Tensor<T>;
 }
 
@@ -173,7 +186,8 @@ macro_rules! comparands {
         }
     )*};
 }
-// References as deep as those that the closures of `iter().filter(..)` on an iterator of references get.
+// The depth of references covers the arguments of closures of `iter().filter(..)` on an iterator of
+// references.
 comparands! {
     value: Tensor<T>, value; T, value;
     value: &Tensor<T>, *value; &T, *value;
@@ -192,7 +206,8 @@ macro_rules! comparisons {
             }
         )*}
 
-        /// A comparison of the value of a `match` on a reference with a number in a pattern.
+        /// A comparison of a number in a pattern with the operand of a `match`, which is a
+        /// reference.
         impl<T: Scalar> CompareReference<'_, &T, T> {$(
             #[doc = concat!("`a ", stringify!($operator), " b` for a scalar behind a reference and a scalar.")]
             #[inline]
@@ -268,7 +283,7 @@ host_comparisons! {
     ge >= PartialOrd;
 }
 
-/// What a `match` that is not staged may compare with numbers.
+/// A value that a host `match` may compare with numbers.
 #[diagnostic::on_unimplemented(
     message = "a `match` on `{Self}` is not staged in this form",
     label = "matched here",
@@ -276,7 +291,7 @@ host_comparisons! {
 )]
 pub trait HostNumber {}
 
-/// What is compared with a pattern of numbers: no reference.
+/// A number that is compared with a pattern. References do not implement it.
 pub trait Scalar: PartialOrd {}
 
 macro_rules! host_numbers {
@@ -290,29 +305,29 @@ host_numbers!(i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize f32 f64 bool c
 #[diagnostic::do_not_recommend]
 impl<T: HostNumber> HostNumber for &T {}
 
-/// The same value.
+/// Returns the same value.
 #[inline]
 pub fn host_number<T: HostNumber>(value: T) -> T {
     value
 }
 
-/// The operand of `as` with a number as its type.
+/// The operand of `as` with a numeric type.
 #[derive(Debug)]
 pub struct CastOperand<V>(pub V);
 
-/// A conversion by `as`, which no tensor has.
+/// A conversion by `as`, which tensors do not have.
 #[diagnostic::on_unimplemented(
     message = "a tensor cannot be converted by `as`",
     label = "`as` converts numbers of the host",
     note = "write `x.cast::<f64>()` for a tensor with elements of type `f64`"
 )]
 pub trait ConvertedByAs<N> {
-    /// The number.
+    /// Returns the number.
     fn number(self) -> N;
 }
 
 impl<T: Element> CastOperand<Tensor<T>> {
-    /// An error of the compiler.
+    /// Never compiles: the bound is the error.
     pub fn value<N>(self) -> N
     where
         Tensor<T>: ConvertedByAs<N>,
@@ -321,11 +336,11 @@ impl<T: Element> CastOperand<Tensor<T>> {
     }
 }
 
-/// The operand of `as` if it is no tensor.
+/// The operand of `as`, if it is not a tensor.
 pub trait HostCast {
-    /// Its type.
+    /// The type of the operand.
     type Value;
-    /// The same value.
+    /// Returns the same value.
     fn value(self) -> Self::Value;
 }
 impl<V> HostCast for CastOperand<V> {
@@ -336,7 +351,7 @@ impl<V> HostCast for CastOperand<V> {
     }
 }
 
-/// What decides on the host: the guard of a `match`, and what stands beside a `let` in a condition.
+/// A host condition: the guard of a `match`, or an operand next to a `let` in a condition.
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` cannot stand in the guard of a `match`, or beside a `let` in a condition",
     label = "it decides on the host, so it is a `bool`",
@@ -344,7 +359,7 @@ impl<V> HostCast for CastOperand<V> {
     note = "a `match` on a tensor is staged, with its guards, if one of its patterns is a number: else write `if` and `else if`"
 )]
 pub trait HostBool {
-    /// The value.
+    /// Returns the value.
     fn value(self) -> bool;
 }
 #[diagnostic::do_not_recommend]
@@ -355,14 +370,14 @@ impl HostBool for bool {
     }
 }
 
-/// What a method gives whose name is that of one of the standard library that gives a `bool`.
+/// The result of a method with the name of a method of the standard library that returns a `bool`.
 #[diagnostic::on_unimplemented(
     message = "a method of this name decides on the host, so it cannot give a `{Self}` in a condition",
     label = "gives no `bool`",
     note = "give it a name first: `let decided = x.method(); if decided {{ .. }}`"
 )]
 pub trait NamedBool {
-    /// The value.
+    /// Returns the value.
     fn value(self) -> bool;
 }
 #[diagnostic::do_not_recommend]
@@ -373,13 +388,13 @@ impl NamedBool for bool {
     }
 }
 
-/// The same value.
+/// Returns the same value.
 #[inline]
 pub fn named_bool(value: impl NamedBool) -> bool {
     value.value()
 }
 
-/// The same value.
+/// Returns the same value.
 #[inline]
 pub fn host_bool(value: impl HostBool) -> bool {
     value.value()

@@ -489,7 +489,7 @@ impl<T: Integer> Range<T> {
         Range { count, step: Some(self.step.map_or(step, |s| s * step)), ..self }
     }
 
-    /// The same numbers, last one first.
+    /// Reverses the numbers.
     #[track_caller]
     pub fn rev(self) -> Range<T> {
         let (zero, one) = (self.small(false), self.small(true));
@@ -497,13 +497,13 @@ impl<T: Integer> Range<T> {
         Range { first: Some(last), down: !self.down, ..self }
     }
 
-    /// 0 or 1 in the type of the positions.
+    /// Returns 0 or 1 in the type of the positions.
     #[track_caller]
     fn small(&self, one: bool) -> Any {
         small::<T>(self.count.dtype(), one)
     }
 
-    /// The number at a position.
+    /// Returns the number at a position.
     #[track_caller]
     fn number(&self, position: Any) -> Any {
         let distance = self.step.map_or(position, |step| position * step);

@@ -1,12 +1,12 @@
-//! What may not stand under a condition that is a tensor.
+//! Checks for code that cannot be under a tensor condition.
 //!
-//! Some things can be done while tracing only, and a macro of unknown meaning would run once, whatever the tensor holds. So
-//! `#[graph]` puts a call of one of these methods beside each, for every construct around it; their bounds hold only where
-//! the condition is a `bool`.
+//! Some things are possible only while tracing. For example, a macro of unknown semantics would run
+//! once, whatever value the tensor has. So for each construct around such code, `#[graph]` emits a
+//! call of one of these methods. Their bounds hold only if the condition is a `bool`.
 
 use super::{Condition, If, Logical, While};
 
-/// Conditions under which a jump may stand inside of a larger expression.
+/// Conditions under which a jump may be inside of a larger expression.
 #[diagnostic::on_unimplemented(
     message = "a jump under a condition that is a tensor cannot stand inside of a larger expression",
     label = "the condition around it is a tensor",
@@ -17,7 +17,7 @@ pub trait AllowsNestedJump {}
 #[diagnostic::do_not_recommend]
 impl AllowsNestedJump for bool {}
 
-/// Conditions under which `.await` may stand.
+/// Conditions under which `.await` may be used.
 #[diagnostic::on_unimplemented(
     message = "`.await` under a condition that is a tensor cannot be staged",
     label = "the condition around it is a tensor",
@@ -27,7 +27,7 @@ pub trait AllowsAwait {}
 #[diagnostic::do_not_recommend]
 impl AllowsAwait for bool {}
 
-/// Conditions under which this macro may stand.
+/// Conditions under which an unknown macro may be used.
 #[diagnostic::on_unimplemented(
     message = "this macro cannot stand under a condition that is a tensor",
     label = "the condition around it is a tensor",
@@ -41,21 +41,21 @@ impl AllowsMacro for bool {}
 macro_rules! checks {
     ($($construct:ident)*) => {$(
         impl<C: Condition> $construct<C> {
-            /// Checks that a jump may stand here, inside of a larger expression.
+            /// Checks that a jump inside of a larger expression may be used here.
             #[inline]
             pub fn allows_nested_jump(&self)
             where
                 C: AllowsNestedJump,
             {
             }
-            /// Checks that `.await` may stand here.
+            /// Checks that `.await` may be used here.
             #[inline]
             pub fn allows_await(&self)
             where
                 C: AllowsAwait,
             {
             }
-            /// Checks that this macro may stand here.
+            /// Checks that an unknown macro may be used here.
             #[inline]
             pub fn allows_macro(&self)
             where

@@ -1,4 +1,4 @@
-//! `&&` and `||`, which compute their right side only if the left one does not decide.
+//! `&&` and `||`, which compute their right side only if the left one does not decide the result.
 
 use super::State;
 use super::condition::{self, Changes, Condition, LazyParts, Place, Places};
@@ -7,28 +7,28 @@ use crate::{Any, Diagnostic, HostTensor, Tensor, scalar};
 
 /// An `&&` or `||` between its sides.
 ///
-/// A left side that is a tensor without dimensions stages a branch around the right side; one with dimensions is combined
-/// with the right side elementwise.
+/// A scalar tensor on the left stages a branch around the right side. A tensor of higher rank is
+/// combined with the right side elementwise.
 #[must_use]
 #[derive(Debug)]
 pub struct Logical<L: Condition>(L::Lazy);
 
 impl<L: Condition> Logical<L> {
-    /// After the left side of `&&`.
+    /// Starts an `&&` after its left side.
     #[inline]
     #[track_caller]
     pub fn and(left: L) -> Logical<L> {
         Logical(L::Lazy::begin(left, false))
     }
 
-    /// After the left side of `||`.
+    /// Starts an `||` after its left side.
     #[inline]
     #[track_caller]
     pub fn or(left: L) -> Logical<L> {
         Logical(L::Lazy::begin(left, true))
     }
 
-    /// A place that its right side changes.
+    /// Borrows a place that the right side modifies.
     #[inline]
     pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> Place<'a, T>
     where
@@ -37,14 +37,14 @@ impl<L: Condition> Logical<L> {
         Place::new::<L>(at)
     }
 
-    /// Whether to compute the right side.
+    /// Returns whether to compute the right side.
     #[inline]
     #[track_caller]
     pub fn right<P: Places>(&mut self, places: P, _sites: &[Site]) -> bool {
         self.0.right(places)
     }
 
-    /// The value, given that of the right side if it was computed.
+    /// Returns the result, given the right side if it was computed.
     #[inline]
     #[track_caller]
     pub fn end<P: Places, V: Condition>(
@@ -60,11 +60,11 @@ impl<L: Condition> Logical<L> {
     }
 }
 
-/// How the sides of an `&&` or `||` are combined: the result is a `bool` only if both are.
+/// The combination of the sides of an `&&` or `||`. The result is a `bool` only if both sides are.
 pub trait Join<L, V> {
     /// `bool` or `Tensor<bool>`.
     type Output;
-    /// Combines them.
+    /// Combines the sides.
     fn join<P: Places>(&mut self, places: P, sites: &[Site], right: Option<V>) -> Self::Output;
 }
 
@@ -111,7 +111,7 @@ pub struct StagedLazy {
     left: Any,
     decides: bool,
     before: Vec<State>,
-    /// The branch around the right side, if the left side has no dimensions.
+    /// The branch around the right side, if the left side is a scalar.
     branch: Option<CondTrace>,
 }
 
@@ -135,12 +135,13 @@ impl LazyParts<Tensor<bool>> for StagedLazy {
 }
 
 impl StagedLazy {
-    /// `&&` computes its right side where the left one holds, `||` where it does not.
+    /// Returns the branch of the right side: `&&` computes it if the left side holds, `||` if it
+    /// does not.
     fn right_branch(&self) -> usize {
         usize::from(self.decides)
     }
 
-    /// `right` is in the branch of the right side, if there is one.
+    /// Combines the sides. `right` is in the branch of the right side, if there is one.
     #[track_caller]
     fn join_tensor<P: Places>(&mut self, mut places: P, sites: &[Site], right: Any) -> Tensor<bool> {
         let now = condition::save(&places);

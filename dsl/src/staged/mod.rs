@@ -1,11 +1,12 @@
-//! What `#[graph]` expands to: one set of calls for host and staged control flow.
+//! The target of `#[graph]`'s expansion: one set of calls for host and staged control flow.
 //!
-//! The macro sees tokens, not types. It turns every `if`, `while`, `&&`, `||`, comparison, assertion and print into calls of this
-//! module, and the *type of the condition* picks the meaning: `bool` is ordinary Rust at trace time, `Tensor<bool>` records
-//! a `cond` or a `while` node. [`Condition`] is the trait with these two implementations.
+//! The macro sees tokens, not types. It turns every `if`, `while`, `&&`, `||`, comparison,
+//! assertion and print into calls of this module. The *type of the condition* selects the
+//! semantics: `bool` is ordinary Rust at trace time, `Tensor<bool>` records a `cond` or a `while`
+//! node. [`Condition`] is the trait with these two implementations.
 //!
-//! The expansion is straight-line code, so every block of the user appears once, and host code keeps its `?`, `break`,
-//! `return`, borrows and values that are not `Copy`:
+//! The expansion is straight-line code, so every block of the user appears once, and host code
+//! keeps its `?`, `break`, `return`, borrows and values that are not `Copy`:
 //!
 //! ```text
 //! let mut c = If::new(condition(CONDITION));
@@ -15,12 +16,14 @@
 //! ```
 //!
 //! Invariants:
-//! - The places of one construct are given the same places in the same order in all its calls; `sites` names each of them.
-//! - Whatever a staged arm assigns is among them: every arm starts from the values before the construct.
+//! - All calls of one construct receive the same places in the same order; `sites` names each of
+//!   them.
+//! - They include every place that a staged arm assigns: each arm starts from the values before the
+//!   construct.
 //! - Nothing here runs twice: a staged arm or body is entered exactly once.
 //!
-//! This module is the interface between the macro and the tracer. It is public for the expansion only and may change at
-//! any time.
+//! This module is the interface between the macro and the tracer. It is public for the expansion
+//! only and may change at any time.
 
 mod assert;
 mod carry;

@@ -1,14 +1,16 @@
 //! `println!`, `print!`, `eprintln!`, `eprint!` and `dbg!`.
 //!
-//! The expansion hands the arguments over as `format_args!`, so the format string, its captured names and its options mean what they
-//! mean in Rust, and host values are formatted at once. A tensor inside of them, at any depth of a `Vec`, an `Option` or a struct with
-//! `#[derive(Debug)]`, notes itself and its options here and leaves a mark in the text ([`show`]). The text between the
-//! marks and the options make the template of the print.
+//! The expansion passes the arguments as `format_args!`. So the format string, its captured names
+//! and its options have their usual semantics, and host values are formatted immediately. A tensor
+//! in them, at any depth of a `Vec`, an `Option` or a struct with `#[derive(Debug)]`, records
+//! itself and its options here and leaves a mark in the text ([`show`]). The text between the marks
+//! and the options form the template of the print.
 //!
-//! Without a tensor and outside of staged constructs the text is printed at once, while tracing. Inside of a construct it is
-//! always a part of the graph, so that it appears once for each time that the construct's part runs.
+//! Without a tensor and outside of staged constructs, the text is printed immediately, while
+//! tracing. Inside of a construct it is always part of the graph, so that it appears each time that
+//! part runs.
 //!
-//! It must never know the syntax of format strings: that is the compiler's.
+//! This module does not know the syntax of format strings, which is the compiler's.
 
 use crate::format::{Kind, Piece, Spec, Stream, Template};
 use crate::trace::{self, Any};
@@ -16,15 +18,15 @@ use crate::{Diagnostic, Loc};
 use std::cell::RefCell;
 use std::fmt;
 
-/// Begins and ends the mark of a tensor: characters that Unicode keeps for internal use.
+/// The start and end of a tensor's mark: characters that Unicode reserves for internal use.
 const MARKS: [char; 2] = ['\u{FDD0}', '\u{FDD1}'];
 
 thread_local! {
-    /// The tensors of the texts that are being made; a text may be made while another one is.
+    /// The tensors of the texts being formatted. Texts can be nested.
     static SHOWN: RefCell<Vec<Vec<(Any, Spec)>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Ends a text also if a `fmt` method of the user panics.
+/// Ends a text, even if a `fmt` method of the user panics.
 struct Making;
 
 impl Making {
@@ -40,12 +42,12 @@ impl Drop for Making {
     }
 }
 
-/// Whether the text of a graph's print is being made.
+/// Returns whether the text of a graph's print is being formatted.
 pub(crate) fn is_making_text() -> bool {
     SHOWN.with_borrow(|s| !s.is_empty())
 }
 
-/// Writes a mark for a tensor; gives whether there is a text to put it in.
+/// Writes a mark for a tensor. Returns whether there is a text to write it to.
 pub(crate) fn show(tensor: Any, kind: Kind, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
     let index = SHOWN.with_borrow_mut(|s| {
         let shown = s.last_mut()?;
@@ -59,7 +61,7 @@ pub(crate) fn show(tensor: Any, kind: Kind, f: &mut fmt::Formatter<'_>) -> Resul
     Ok(true)
 }
 
-/// The error of a tensor in a text that is made while tracing.
+/// Fails because a tensor is formatted while tracing.
 pub(crate) fn fail_without_value() -> ! {
     let error = Diagnostic::new("a tensor has no value yet where it is formatted")
         .at(Loc::UNKNOWN, "a `Tensor` is a symbol while its function is traced")
@@ -67,7 +69,7 @@ pub(crate) fn fail_without_value() -> ! {
     trace::fail(error)
 }
 
-/// The text of arguments as a template, and the tensors in its places.
+/// Returns the text of the arguments as a template, and the tensors of its placeholders.
 fn template(arguments: fmt::Arguments<'_>, end: &str) -> (Template, Vec<Any>) {
     let making = Making::begin();
     let text = arguments.to_string();
@@ -88,7 +90,7 @@ fn template(arguments: fmt::Arguments<'_>, end: &str) -> (Template, Vec<Any>) {
                 values.push(value);
                 rest = after;
             }
-            // The character was in a text of the user.
+            // The user's text contained the character.
             None => {
                 pieces.push(Piece::Text(MARKS[0].to_string()));
                 rest = after;
@@ -99,7 +101,7 @@ fn template(arguments: fmt::Arguments<'_>, end: &str) -> (Template, Vec<Any>) {
     (Template::new(pieces), values)
 }
 
-/// Prints arguments and then `end`: at once, or as a part of the graph.
+/// Prints arguments followed by `end`, immediately or as part of the graph.
 #[track_caller]
 pub fn print(stream: Stream, arguments: fmt::Arguments<'_>, end: &str) {
     let (template, values) = template(arguments, end);
@@ -110,7 +112,7 @@ pub fn print(stream: Stream, arguments: fmt::Arguments<'_>, end: &str) {
     }
 }
 
-/// The message of an assertion or a panic: a text in which tensors may be shown, if it is one of the graph.
+/// The message of an assertion or a panic. In the graph it may show tensors.
 #[derive(Clone, Debug, Default)]
 pub struct Message {
     template: Template,
@@ -124,17 +126,17 @@ impl From<&str> for Message {
 }
 
 impl Message {
-    /// This, and another one behind it.
+    /// Appends another message.
     #[must_use]
     pub fn then(self, other: Message) -> Message {
         let pieces = [self.template, other.template].map(|t| t.pieces().to_vec());
         Message { template: Template::new(pieces.concat()), values: [self.values, other.values].concat() }
     }
 
-    /// The text, where the host fails.
+    /// Returns the text, for a failure on the host.
     ///
     /// # Errors
-    /// There is a tensor in it.
+    /// Ends the trace if it contains a tensor.
     #[track_caller]
     pub(super) fn text(&self) -> String {
         if !self.values.is_empty() {
@@ -146,26 +148,26 @@ impl Message {
         self.template.render(&[])
     }
 
-    /// Records an assertion that says this if it fails.
+    /// Records an assertion with this message.
     #[track_caller]
     pub(super) fn unless(self, holds: Any) {
         trace::assert_showing(holds, self.template, &self.values);
     }
 }
 
-/// The message of an assertion or a panic.
+/// Returns the message of an assertion or a panic.
 pub fn message(arguments: fmt::Arguments<'_>) -> Message {
     let (template, values) = template(arguments, "");
     Message { template, values }
 }
 
-/// `dbg!(value)`: prints where it stands, what it was written as, and the value.
+/// Implements `dbg!(value)`: prints the location, the source text and the value.
 #[track_caller]
 pub fn dbg(written: &str, value: &dyn fmt::Debug) {
     print(Stream::Stderr, format_args!("[{}] {written} = {value:#?}", Loc::caller()), "\n");
 }
 
-/// `dbg!()`: prints where it stands.
+/// Implements `dbg!()`: prints the location.
 #[track_caller]
 pub fn dbg_here() {
     print(Stream::Stderr, format_args!("[{}]", Loc::caller()), "\n");

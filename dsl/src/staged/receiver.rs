@@ -1,8 +1,9 @@
-//! Methods that change nothing by their name, unless the type of their receiver is a user's.
+//! Methods whose names suggest that they modify nothing.
 //!
-//! `#[graph]` does not see whether `x.round()` changes `x`: of a number or a tensor it does not, of a user's own type it may. So
-//! where a method has the name of one that changes nothing in the standard library and here, the type of its receiver is
-//! asked: if it is not from there ([`Known`]), the place is carried as if the method had any other name.
+//! `#[graph]` cannot see whether `x.round()` modifies `x`. For a number or a tensor it does not;
+//! for a user's own type it may. So if a method has the name of one that modifies nothing in the
+//! standard library and in this crate, the type of its receiver decides. If that is not a [`Known`]
+//! type, the place is carried, as for methods of other names.
 
 use super::condition::{Changes, Condition, Place};
 use super::{Carry, If, Logical, While, never};
@@ -22,11 +23,11 @@ use std::rc::Rc;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Types whose methods change nothing if they have one of the names that `#[graph]` knows: those of the standard library and of
-/// anabranch. Behind a shared reference nothing changes.
+/// Types of the standard library and of anabranch, whose methods with the names that `#[graph]`
+/// knows modify nothing. Shared references are included, since nothing changes behind them.
 pub trait Known {}
 
-/// Types in which an index finds only what is [`Known`], however deep.
+/// Containers in which an index finds only [`Known`] values, at any depth.
 pub trait KnownItems {}
 
 macro_rules! known {
@@ -61,25 +62,26 @@ macro_rules! known_tuples {
 }
 known_tuples! { () (A) (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) (A, B, C, D, E, F) }
 
-/// What a method is called on.
+/// The receiver of a method.
 #[derive(Debug)]
 pub struct Receiver<'a, T: ?Sized>(pub &'a T);
 
-/// What a method is called on an item of.
+/// A container of which an item is the receiver of a method.
 #[derive(Debug)]
 pub struct ItemOf<'a, T: ?Sized>(pub &'a T);
 
-/// It stays as it is.
+/// Marks a receiver that the method leaves unmodified.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Keeping;
 
-/// It may change.
+/// Marks a receiver that the method may modify.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changing;
 
-/// Conditions under which a place of this kind may change, or not.
+/// Conditions under which a place of this kind may be modified, or not.
 ///
-/// Where it may not, there is no value to go on with, so that for the compiler the place is never borrowed.
+/// If it may not, [`Proof`](Self::Proof) has no value, so for the compiler the place is never
+/// borrowed.
 pub trait ChangesIf<K>: Condition {
     /// What there is to borrow the place with.
     type Proof;
@@ -108,8 +110,9 @@ impl ChangesIf<Changing> for Tensor<bool> {
     }
 }
 
-/// The kinds of receivers. That of a type is found by the first of the traits that the type has: each is implemented for one
-/// reference less than the one before, and a method is looked for in this order.
+/// The kinds of receivers. The first of these traits that a type implements determines its kind:
+/// each is implemented for one reference less than the one before, and method lookup tries them in
+/// this order.
 pub mod kinds {
     pub use super::super::used::{CellsKind as _, HoldsKind as _, UsedKind as _};
     pub use super::{
@@ -119,9 +122,9 @@ pub mod kinds {
     };
 }
 
-/// Of a [`Known`] type.
+/// A receiver of a [`Known`] type.
 pub trait KnownReceiver {
-    /// It stays as it is.
+    /// Returns that it is unmodified.
     fn kind(&self) -> Keeping {
         Keeping
     }
@@ -129,9 +132,9 @@ pub trait KnownReceiver {
 impl<T: Known + ?Sized> KnownReceiver for &&&Receiver<'_, T> {}
 impl<T: KnownItems + ?Sized> KnownReceiver for &&&ItemOf<'_, T> {}
 
-/// State of a user's own type, which may be an iterator as well.
+/// A carried value of a user's own type, which may also be an iterator.
 pub trait ReceivingCarry {
-    /// It may change.
+    /// Returns that it may be modified.
     fn kind(&self) -> Changing {
         Changing
     }
@@ -140,16 +143,16 @@ impl<T: Carry> ReceivingCarry for &&Receiver<'_, T> {}
 
 /// An iterator, whose methods of known names take it by value.
 pub trait ReceivingIterator {
-    /// It stays as it is.
+    /// Returns that it is unmodified.
     fn kind(&self) -> Keeping {
         Keeping
     }
 }
 impl<T: Iterator + ?Sized> ReceivingIterator for &Receiver<'_, T> {}
 
-/// Of any other type.
+/// A receiver of any other type.
 pub trait OtherReceiver {
-    /// It may change.
+    /// Returns that it may be modified.
     fn kind(&self) -> Changing {
         Changing
     }
@@ -159,8 +162,8 @@ impl<T: ?Sized> OtherReceiver for ItemOf<'_, T> {}
 
 /// A method that a trait of the standard library declares with `&self`.
 ///
-/// A type has the method by implementing the trait, but a method of its own may come before it: of one declared with
-/// `&mut self` that is so if the receiver is a mutable reference.
+/// A type has the method by implementing the trait, but an inherent method takes precedence. If the
+/// receiver is a mutable reference, so does an inherent method with `&mut self`.
 pub trait SharedMethod<M> {}
 
 /// The method of [`Clone`].
@@ -182,12 +185,13 @@ impl<T: ToString + ?Sized> SharedMethod<ToStringMethod> for T {}
 #[derive(Debug)]
 pub struct ByTrait<'a, M, T: ?Sized>(PhantomData<(M, &'a T)>);
 
-/// Takes the type of a receiver.
+/// Returns the type of a receiver.
 pub fn by_trait<M, T: ?Sized>(_receiver: &T) -> ByTrait<'_, M, T> {
     ByTrait(PhantomData)
 }
 
-/// Marks a receiver that the method leaves unmodified if it is that of the trait, which the call itself shows.
+/// Marks a receiver that is unmodified if the method is that of the trait, which the call itself
+/// shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeepingByTrait;
 
@@ -195,7 +199,7 @@ impl<M, T: Known + ?Sized> KnownReceiver for &&&ByTrait<'_, M, T> {}
 
 /// A mutable reference to a value that has the method.
 pub trait MutReceiver {
-    /// The method may be another one.
+    /// Returns that the method may be another one.
     fn kind(&self) -> KeepingByTrait {
         KeepingByTrait
     }
@@ -204,16 +208,16 @@ impl<M, T: SharedMethod<M> + ?Sized> MutReceiver for &&ByTrait<'_, M, &mut T> {}
 
 /// A value that has the method.
 pub trait ReceiverByTrait {
-    /// The method leaves it unmodified.
+    /// Returns that the method leaves it unmodified.
     fn kind(&self) -> Keeping {
         Keeping
     }
 }
 impl<M, T: SharedMethod<M> + ?Sized> ReceiverByTrait for &ByTrait<'_, M, T> {}
 
-/// A guard or box, whose own methods are functions, around a value that has the method.
+/// A guard or box around a value that has the method. Its own methods are associated functions.
 pub trait ReceiverInside {
-    /// The method leaves it unmodified.
+    /// Returns that the method leaves it unmodified.
     fn kind(&self) -> Keeping {
         Keeping
     }
@@ -223,8 +227,8 @@ impl<M, T: SharedMethod<M> + ?Sized> ReceiverInside for &&ByTrait<'_, M, MutexGu
 
 impl<M, T: ?Sized> OtherReceiver for ByTrait<'_, M, T> {}
 
-/// The result of the call, which tells whether the method takes a mutable reference: then it is found before those of
-/// [`NotByMutReference`], which return [`NotCalled`].
+/// The result of the call, which tells whether the method takes a mutable reference. If so, method
+/// lookup finds it before those of [`NotByMutReference`], which return [`NotCalled`].
 #[derive(Debug)]
 pub struct Called<T>(pub T);
 
@@ -233,7 +237,7 @@ pub struct Called<T>(pub T);
 pub struct NotCalled;
 
 impl Called<NotCalled> {
-    /// The receiver stays unmodified.
+    /// Returns that the receiver is unmodified.
     pub fn kind(&self) -> Keeping {
         Keeping
     }
@@ -241,7 +245,7 @@ impl Called<NotCalled> {
 
 /// A call that found some method.
 pub trait CalledKind {
-    /// The receiver may change.
+    /// Returns that the receiver may be modified.
     fn kind(&self) -> Changing {
         Changing
     }
@@ -250,22 +254,22 @@ impl<T> CalledKind for Called<T> {}
 
 /// Methods that a call on a mutable reference finds after all methods with `&mut self`, and before those with `&self`.
 pub trait NotByMutReference: Sized {
-    /// Found in place of that of [`Clone`].
+    /// Replaces the method of [`Clone`].
     fn clone(&self) -> NotCalled {
         NotCalled
     }
-    /// Found in place of that of [`ToOwned`].
+    /// Replaces the method of [`ToOwned`].
     fn to_owned(&self) -> NotCalled {
         NotCalled
     }
-    /// Found in place of that of [`ToString`], which mutable references implement.
+    /// Replaces the method of [`ToString`], which mutable references implement.
     fn to_string(self) -> NotCalled {
         NotCalled
     }
 }
 impl<T: ?Sized> NotByMutReference for &mut T {}
 
-/// Returns whether a receiver may change, by its type and by what a call on it returns.
+/// Returns whether a receiver may be modified, by its type and by the result of a call on it.
 pub fn decided<K: Decided<C>, C: Default>(_kind: K, _call: C) -> K::Kind {
     K::Kind::default()
 }
@@ -285,7 +289,7 @@ impl<C: Default> Decided<C> for KeepingByTrait {
     type Kind = C;
 }
 
-/// Returns whether a place may change of which two methods are called.
+/// Returns whether a place may be modified by either of two methods.
 pub fn either<A: Either<B>, B>(_first: A, _second: B) -> A::Kind {
     A::Kind::default()
 }
@@ -302,11 +306,12 @@ impl<B> Either<B> for Changing {
     type Kind = Changing;
 }
 
-/// A container in code that is not run, or what it leads to: gives an index that finds one of its items.
+/// A container, or the value that it dereferences to, in code that never runs. It provides an index
+/// of one of its items.
 #[derive(Debug)]
 pub struct Indexed<'a, T: ?Sized>(PhantomData<&'a T>);
 
-/// Takes the type of a container.
+/// Returns the type of a container.
 pub fn indexed<T: ?Sized>(_container: &T) -> Indexed<'_, T> {
     Indexed(PhantomData)
 }
@@ -325,7 +330,7 @@ where
 pub trait IndexedByKey: Sized {
     /// The type of a key.
     type Key;
-    /// An index.
+    /// Returns an index.
     fn index(self) -> Self::Key {
         never()
     }
@@ -339,7 +344,7 @@ impl<'a, K, V> IndexedByKey for Indexed<'a, BTreeMap<K, V>> {
 
 /// Containers that find an item by its position.
 pub trait IndexedByPosition {
-    /// An index.
+    /// Returns an index.
     fn index(&self) -> usize {
         never()
     }
@@ -348,20 +353,21 @@ impl<T: Index<usize> + ?Sized> IndexedByPosition for Indexed<'_, T> {}
 
 /// Other containers.
 pub trait IndexedBy<I> {
-    /// An index.
+    /// Returns an index.
     fn index(&mut self) -> I {
         never()
     }
 }
 impl<I, T: Index<I> + ?Sized> IndexedBy<I> for Indexed<'_, T> {}
 
-/// What was found of the type of a receiver, in code that is not run.
+/// Returns a value of the inferred receiver kind. The argument only carries its type.
 #[inline]
 pub fn found<K: Default>(_kind: Option<K>) -> K {
     K::default()
 }
 
-/// Whether a part changes beside the whole: if the whole does, the part is carried with it.
+/// Returns whether a part is modified separately from the whole. If the whole is modified, the part
+/// is carried with it.
 #[inline]
 pub fn unless<W: Unless<P>, P>(_whole: W, _part: P) -> W::Part {
     W::Part::default()
@@ -369,7 +375,7 @@ pub fn unless<W: Unless<P>, P>(_whole: W, _part: P) -> W::Part {
 
 /// See [`unless`].
 pub trait Unless<P> {
-    /// Whether the part changes.
+    /// [`Keeping`] or [`Changing`], for the part.
     type Part: Default;
 }
 impl<P: Default> Unless<P> for Keeping {
@@ -379,7 +385,8 @@ impl<P> Unless<P> for Changing {
     type Part = Keeping;
 }
 
-/// Whether a place of type `T` changes in a construct with a condition of type `C`.
+/// The kinds by which a place of type `T` may be modified in a construct with a condition of type
+/// `C`.
 #[diagnostic::on_unimplemented(
     message = "a staged `if` or `while` cannot change the host value of type `{T}`",
     label = "a method that may change it is called under a condition that is a tensor",
@@ -387,7 +394,7 @@ impl<P> Unless<P> for Changing {
     note = "for a struct of tensors, add `#[derive(Carry)]`; in it, mark a host field that does not change `#[carry(host)]`"
 )]
 pub trait MayChange<C, T: ?Sized> {
-    /// The place, if it does.
+    /// Returns the place if it is modified.
     fn place<'a>(at: Option<&'a mut T>) -> Option<Place<'a, T>>;
 }
 #[diagnostic::do_not_recommend]
@@ -408,7 +415,7 @@ impl<C: Changes<T>, T: ?Sized> MayChange<C, T> for Changing {
 macro_rules! places {
     ($($construct:ident)*) => {$(
         impl<C: Condition> $construct<C> {
-            /// Whether it may change a place of this kind.
+            /// Returns the proof if the construct may modify a place of this kind.
             #[inline]
             pub fn changes<K>(&self, _kind: K) -> Option<<C as ChangesIf<K>>::Proof>
             where
@@ -417,7 +424,7 @@ macro_rules! places {
                 <C as ChangesIf<K>>::proof()
             }
 
-            /// Goes on to borrow the place.
+            /// Returns the proof, before the place is borrowed.
             #[inline]
             pub fn change<K>(&self, _kind: K, proof: <C as ChangesIf<K>>::Proof) -> <C as ChangesIf<K>>::Proof
             where
@@ -426,7 +433,7 @@ macro_rules! places {
                 proof
             }
 
-            /// A place that it changes if its type is of a certain kind.
+            /// Returns a place that is modified if its type is of a certain kind.
             #[inline]
             pub fn place_if<'a, T: ?Sized, K: MayChange<C, T>>(
                 &self,
