@@ -13,7 +13,8 @@
 //! The first one that may fit by the kinds of the types is taken. So the result is known to be a
 //! `Tensor<bool>` even if the element type is still unknown, as in `(zeros(4) < 1.0).any()`. If one
 //! side is a scalar, a side of unknown type is inferred as a scalar, as in `n == text.parse()?`. If
-//! one side is a tensor, the other may be a closure parameter of unknown type, as in `|y| if y > x
+//! one side is a tensor, the other may be a closure parameter of unknown type, as in
+//! `|y| if y > x { y } else { x }`.
 //! { y } else { x }`.
 
 use crate::{Element, Tensor, scalar};

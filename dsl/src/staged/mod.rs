@@ -10,9 +10,12 @@
 //!
 //! ```text
 //! let mut c = If::new(condition(CONDITION));
-//! if c.then_arm((c.place(&mut x), ()), sites) { .. }      // host: if it holds; staged: always, into the first region
-//! if c.else_arm((c.place(&mut x), ()), sites) { .. }      // host: if it does not; staged: always, into the second region
-//! c.end((c.place(&mut x), ()), sites);                 // host: nothing; staged: the node, and x becomes its result
+//! // Host: entered if the condition holds. Staged: always, into the first region.
+//! if c.then_arm((c.place(&mut x), ()), sites) { .. }
+//! // Host: entered if the condition does not hold. Staged: always, into the second region.
+//! if c.else_arm((c.place(&mut x), ()), sites) { .. }
+//! // Host: nothing. Staged: creates the node, and x becomes its result.
+//! c.end((c.place(&mut x), ()), sites);
 //! ```
 //!
 //! Invariants:

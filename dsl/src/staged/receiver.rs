@@ -83,7 +83,7 @@ pub struct Changing;
 /// If it may not, [`Proof`](Self::Proof) has no value, so for the compiler the place is never
 /// borrowed.
 pub trait ChangesIf<K>: Condition {
-    /// What there is to borrow the place with.
+    /// The proof that allows borrowing the place.
     type Proof;
     /// See [`Proof`](Self::Proof).
     fn proof() -> Option<Self::Proof>;
@@ -252,7 +252,8 @@ pub trait CalledKind {
 }
 impl<T> CalledKind for Called<T> {}
 
-/// Methods that a call on a mutable reference finds after all methods with `&mut self`, and before those with `&self`.
+/// Methods that a call on a mutable reference finds after all methods with `&mut self`, and before
+/// those with `&self`.
 pub trait NotByMutReference: Sized {
     /// Replaces the method of [`Clone`].
     fn clone(&self) -> NotCalled {

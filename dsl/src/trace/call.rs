@@ -9,34 +9,36 @@ use std::num::NonZeroU32;
 pub(super) struct Call {
     pub(super) name: &'static str,
     loc: Loc,
-    /// What the names in the shapes of its parameters stand for, and which parameter said so.
+    /// The extents that names in the shapes of its parameters have, and the parameter that
+    /// determined each.
     dims: HashMap<&'static str, (Dim, &'static str)>,
-    /// The most iterations of each loop in it.
+    /// The maximum number of iterations of each of its loops.
     max_iterations: Option<i64>,
-    /// How many iterations of each loop in it may run at once.
+    /// The number of iterations of each of its loops that may run at once.
     pub(super) parallel_iterations: Option<NonZeroU32>,
 }
 
 /// One extent in the `#[shape(..)]` of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// `_`: any.
+    /// `_`: any extent.
     Any,
-    /// A number.
+    /// A known extent.
     Is(usize),
     /// A name: the same extent wherever the call's parameters use the name.
     Named(&'static str),
 }
 
-/// Guards the call of a graph function: nested too deep is recursion, which tracing cannot end.
+/// A guard for the call of a graph function. Calls that are nested too deeply are recursion, which
+/// tracing cannot end.
 #[must_use]
 #[derive(Debug)]
 pub struct CallGuard(bool);
 
-/// Depth of nested calls at which recursion is assumed.
+/// The depth of nested calls at which recursion is assumed.
 const MAX_CALLS: usize = 128;
 
-/// Notes that a graph function is being called.
+/// Records that a graph function is being called.
 pub fn enter(name: &'static str, site: Site) -> CallGuard {
     if !is_tracing() {
         return CallGuard(false);
@@ -58,13 +60,13 @@ pub fn enter(name: &'static str, site: Site) -> CallGuard {
     })
 }
 
-/// The innermost calls, as in `.. f -> g -> h`.
+/// Returns the innermost calls, for example `.. f -> g -> h`.
 pub(super) fn chain(calls: &[Call]) -> String {
     let names = calls.iter().rev().take(4).rev().map(|c| format!("`{}`", c.name)).collect::<Vec<_>>().join(" -> ");
     if calls.len() > 4 { format!(".. {names}") } else { names }
 }
 
-/// Bounds the iterations of each staged loop of the graph function that was just entered.
+/// Limits the iterations of each staged loop of the graph function that was just entered.
 pub fn bound_loops(max_iterations: usize) {
     if is_tracing() {
         try_with(|t| {
@@ -75,7 +77,8 @@ pub fn bound_loops(max_iterations: usize) {
     }
 }
 
-/// Says how many iterations of each staged loop of the graph function that was just entered may run at once.
+/// Sets how many iterations of each staged loop of the graph function that was just entered may run
+/// at once.
 pub fn overlap_loops(parallel_iterations: usize, site: Site) {
     if !is_tracing() {
         return;
@@ -93,7 +96,7 @@ pub fn overlap_loops(parallel_iterations: usize, site: Site) {
     });
 }
 
-/// The bound of staged loops in the graph function that is being traced, if it has one.
+/// Returns the iteration limit of staged loops in the graph function being traced.
 pub(crate) fn max_iterations() -> Option<i64> {
     TRACER.with_borrow(|t| t.as_ref()?.calls.last()?.max_iterations)
 }

@@ -1,4 +1,4 @@
-//! Opening and closing calls: one region that runs once, and for a gradient of one's own a second one.
+//! Opening and closing calls: one region that runs once, and a second one for a custom gradient.
 
 use super::*;
 use crate::ir::CallKind;
@@ -9,20 +9,20 @@ use crate::ir::CallKind;
 pub(crate) struct CallTrace {
     construct: usize,
     args: usize,
-    /// What the forward region yields, once it is closed.
+    /// The values that the forward region yields, once it is closed.
     results: Vec<Value>,
 }
 
-/// What the gradient region of a call sees.
+/// The parameters of the gradient region of a call.
 pub(crate) struct GradientParams {
     pub(crate) args: Vec<Any>,
     pub(crate) results: Vec<Any>,
-    /// The gradient of each result, if it has one.
+    /// The cotangent of each result, if it has one.
     pub(crate) gradients: Vec<Option<Any>>,
 }
 
 impl CallTrace {
-    /// Opens the region; gives its parameters for `args`. What else it uses is captured.
+    /// Opens the region. Returns its parameters for `args`. Other values that it uses are captured.
     #[track_caller]
     pub(crate) fn begin(args: &[Any]) -> (CallTrace, Vec<Any>) {
         let loc = Loc::caller();
@@ -38,14 +38,15 @@ impl CallTrace {
         })
     }
 
-    /// Closes a call of one region with its results. Variables that were assigned inside have their new values outside.
+    /// Closes a call of one region with its results. Variables that were assigned inside have their
+    /// new values outside.
     #[track_caller]
     pub(crate) fn end(self, kind: CallKind, yields: &[Any]) -> Vec<Any> {
         let loc = Loc::caller();
         try_with(|t| t.end_call(&self, kind, yields, loc))
     }
 
-    /// Closes the forward region and opens the one of the gradient.
+    /// Closes the forward region and opens the gradient region.
     #[track_caller]
     pub(crate) fn begin_gradient(&mut self, yields: &[Any]) -> GradientParams {
         let loc = Loc::caller();
@@ -56,7 +57,7 @@ impl CallTrace {
             let region = c.regions[1];
             let own = |t: &mut Tracer, result: Value| {
                 let data = t.graph.value(result).clone();
-                // It gets its place among the parameters when the call closes and all captures are known.
+                // The parameter gets its position when the call closes and all captures are known.
                 let param = t.graph.add_param(region, data.ty, data.name);
                 t.graph.value_mut(param).def = ValueDef::Param(region, u32::MAX);
                 t.graph.region_mut(region).params.pop();
@@ -70,7 +71,7 @@ impl CallTrace {
         })
     }
 
-    /// Closes the call with the gradients of the arguments that have some.
+    /// Closes the call with the cotangents of the arguments that have one.
     #[track_caller]
     pub(crate) fn end_gradient(self, gradients: &[Any]) -> Vec<Any> {
         let loc = Loc::caller();
@@ -115,7 +116,7 @@ impl Tracer {
         values.extend(written.iter().map(|&(_, v)| v));
         let c = self.open.pop().expect("the construct is open");
         self.depth -= 1;
-        // What is given back as it came in stays what it is outside.
+        // An argument that is returned unmodified is the value outside.
         let outside = |v: Value| match self.graph.value(v).def {
             ValueDef::Param(_, i) => Some(c.outer[i as usize]),
             ValueDef::Result(..) => None,

@@ -1,4 +1,4 @@
-//! Opening and closing `cond`, and the errors of values that do not fit together.
+//! Opening and closing `cond`, and the errors of values that do not match.
 
 use super::*;
 use crate::{Tensor, scalar};
@@ -23,7 +23,7 @@ impl CondTrace {
         })
     }
 
-    /// Makes the first (0) or second (1) branch the one to which nodes are appended.
+    /// Selects the first (0) or second (1) branch as the one to which nodes are appended.
     #[track_caller]
     pub fn select(&mut self, branch: usize) {
         with(|t| {
@@ -32,8 +32,9 @@ impl CondTrace {
         });
     }
 
-    /// Closes the construct. `then[i]` and `otherwise[i]` are the two values of the i-th result; a value that neither branch
-    /// changed comes back as it was. `sites` names the first results for messages.
+    /// Closes the construct. `then[i]` and `otherwise[i]` are the two values of result `i`. A value
+    /// that neither branch modified is returned as it was before. `sites` names the first results
+    /// for messages.
     #[track_caller]
     pub fn end(self, then: &[Any], otherwise: &[Any], sites: &[Site]) -> Vec<Any> {
         let loc = Loc::caller();
@@ -41,7 +42,7 @@ impl CondTrace {
     }
 }
 
-/// Whether a value is this constant.
+/// Returns whether a value is this constant.
 #[track_caller]
 pub(crate) fn is_constant(any: Any, constant: &HostTensor) -> bool {
     with(|t| match t.graph.value(any.value).def {
@@ -50,7 +51,7 @@ pub(crate) fn is_constant(any: Any, constant: &HostTensor) -> bool {
     })
 }
 
-/// The condition of an `if` that is begun next, and whose arm stands under no condition.
+/// Returns the condition of the next `if`, and marks its arm as unconditional.
 #[track_caller]
 pub(crate) fn unconditional() -> Tensor<bool> {
     let holds = scalar(true);
@@ -58,7 +59,7 @@ pub(crate) fn unconditional() -> Tensor<bool> {
     holds
 }
 
-/// Whether an `if` on this condition, begun now, stands under none.
+/// Returns whether the next `if` is unconditional, if it is on this condition. Clears the mark.
 #[track_caller]
 pub(crate) fn take_unconditional(condition: Any) -> bool {
     with(|t| t.unconditional.take() == Some(condition.value))
@@ -118,7 +119,7 @@ impl Tracer {
         }
         let [a, b] = sides;
 
-        // A result that both branches take unchanged from outside is that value.
+        // A result that both branches yield unmodified is the value outside.
         let mut results = Vec::new();
         let (mut yields, mut types) = ([Vec::new(), Vec::new()], Vec::new());
         for (i, (&x, &y)) in a.iter().zip(&b).enumerate() {
@@ -143,7 +144,7 @@ impl Tracer {
             results.push(Ok(types.len()));
             yields[0].push(x);
             yields[1].push(y);
-            // Either branch may run, so an extent is known only if it is the same in both.
+            // Either branch may run, so an extent is known only if both have the same.
             types.push(common);
         }
         let c = self.open.pop().expect("the construct is open");
@@ -197,7 +198,7 @@ pub(super) fn mismatch(
 }
 
 impl Diagnostic {
-    /// Makes sure that the error has a known first place.
+    /// Adds a location if the error has none.
     pub(super) fn or_at(mut self, loc: Loc) -> Diagnostic {
         if self.loc().is_none() {
             let label = if self.labels.is_empty() { String::new() } else { self.labels.remove(0).1 };

@@ -1,23 +1,24 @@
 //! Guards against host loops that tracing would repeat forever.
 //!
-//! A host loop is unrolled while it is traced. What is staged in its body, a jump, a panic or an assertion, only runs in the
-//! graph and does not end the tracing. Without a limit, a loop that nothing else ends would be traced until memory ends.
+//! A host loop is unrolled while it is traced. A staged jump, panic or assertion in its body only
+//! runs in the graph and does not end the trace. Without a limit, a loop that nothing else ends
+//! would be traced until memory is exhausted.
 
 use super::{Tracer, is_tracing, try_with};
 use crate::{Diagnostic, Loc, Result};
 use std::collections::HashMap;
 
-/// Limit on the iterations traced of one host loop that a tensor may end, or that nothing ends but a panic.
+/// The maximum number of traced iterations of a host loop that only a tensor or a panic may end.
 const MAX_UNROLLED: usize = 10_000;
 
-/// Limit on the assertions traced at one place. A host loop that only an assertion ends may have any form, and may stand in another
-/// function; loops that end by themselves stay far below.
+/// The maximum number of assertions traced at one location. A host loop that only an assertion ends
+/// may have any form, and may be in another function. Loops that end by themselves stay far below.
 const MAX_ASSERTIONS: usize = 100_000;
 
-/// How often places of the program were traced.
+/// The number of times that locations of the program were traced.
 #[derive(Default)]
 pub(super) struct Repetitions {
-    /// The iterations of a host loop, and the number of nodes after the last one that was counted.
+    /// The iterations of each host loop, and the number of nodes at its last counted iteration.
     loops: HashMap<Loc, (usize, usize)>,
     assertions: HashMap<Loc, usize>,
 }
@@ -33,7 +34,7 @@ pub(crate) fn count_unrolled() {
     });
 }
 
-/// Counts an iteration of a host loop that, by its form, nothing ends but a panic or an assertion.
+/// Counts an iteration of a host loop that, by its syntax, only a panic or an assertion ends.
 #[track_caller]
 pub fn count_endless() {
     let loc = Loc::caller();
@@ -51,7 +52,7 @@ impl Tracer {
     fn count_iteration(&mut self, loc: Loc, label: &str, help: &str) -> Result<()> {
         let nodes = self.graph.n_nodes();
         let (count, nodes_before) = self.repetitions.loops.entry(loc).or_default();
-        // An iteration that traces nothing costs nothing but time, and host code may take as much as it likes.
+        // An iteration that traces nothing needs no memory, and host code may take any time.
         if *nodes_before == nodes {
             return Ok(());
         }

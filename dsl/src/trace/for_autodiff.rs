@@ -1,12 +1,13 @@
-//! What autodiff asks of a trace: its open regions, and nodes of stacks.
+//! The interface of a trace for autodiff: open regions, and nodes of stacks.
 
 use super::*;
 
 impl Tracer {
-    /// The value by which the present region sees `any`.
+    /// Returns the value that `any` has in the current region.
     pub(crate) fn resolve_for_gradient(&mut self, any: Any, loc: Loc) -> Result<Value> {
         self.check_trace(any, loc)?;
-        // A value of an open region is differentiated where it is: the sweep goes through all of them.
+        // A value of an open region is differentiated where it is: the sweep visits all open
+        // regions.
         let open = (0..=self.depth).any(|d| self.region_at(d) == self.graph.region_of(any.value));
         if open { Ok(any.value) } else { self.resolve(any, loc) }
     }
@@ -15,23 +16,25 @@ impl Tracer {
         self.depth
     }
 
-    /// The region at `depth` in which nodes are appended.
+    /// Returns the region at `depth` to which nodes are appended.
     pub(crate) fn region_of_depth(&self, depth: usize) -> Region {
         self.region_at(depth)
     }
 
-    /// Parameters of the present region of the open construct at `depth`, each with the value outside.
+    /// Returns the parameters of the current region of the open construct at `depth`, each with the
+    /// value outside.
     pub(crate) fn open_params(&self, depth: usize) -> Vec<(Value, Value)> {
         let params = &self.graph.region(self.region_at(depth)).params;
         params.iter().copied().zip(self.open[depth - 1].outer.iter().copied()).collect()
     }
 
-    /// The value outside for a parameter of an open region.
+    /// Returns the value outside for a parameter of an open region.
     pub(crate) fn open_outer(&self, region: Region, param: usize) -> Option<Value> {
         self.open.iter().find(|c| c.regions.contains(&region)).and_then(|c| c.outer.get(param).copied())
     }
 
-    /// Whether a parameter of the open construct at `depth` is a loop variable, or may become one.
+    /// Returns whether a parameter of the open construct at `depth` is a loop variable or may
+    /// become one.
     pub(crate) fn is_open_carried(&self, depth: usize, param: Value) -> bool {
         let c = &self.open[depth - 1];
         let ValueDef::Param(_, i) = self.graph.value(param).def else {
@@ -40,7 +43,7 @@ impl Tracer {
         c.kind == Kind::While && ((i as usize) < c.declared || c.extra.contains(&(i as usize)))
     }
 
-    /// Appends a stack operation whose operands fit.
+    /// Appends a stack operation whose operands are valid.
     pub(crate) fn emit_stack(&mut self, op: crate::ir::StackOp, operands: &[Any]) -> Result<Vec<Any>> {
         use crate::ir::StackOp;
         let values = operands.iter().map(|&a| self.resolve(a, Loc::UNKNOWN)).collect::<Result<Vec<_>>>()?;

@@ -1,17 +1,23 @@
-//! Tracing: running a Rust function once to record the graph it stands for.
+//! Tracing: running a Rust function once to record a graph.
 //!
-//! One trace is active per thread. Operations on [`Any`] handles append nodes to the region that is open; staged
-//! control flow opens and closes regions. A value of an enclosing region that is used inside becomes a capture: an operand of
-//! the construct and a parameter of its regions, made on first use (`Tracer::resolve`).
+//! One trace is active per thread. Operations on [`Any`] handles append nodes to the open region;
+//! staged control flow opens and closes regions. A value of an enclosing region that is used inside
+//! becomes a capture: an operand of the construct and a parameter of its regions, created on first
+//! use (`Tracer::resolve`).
 //!
-//! Variables are threaded as values: reading one gives its present value, assigning gives it a new one, and constructs
-//! carry the variables that are assigned inside. The graph reads a variable once, at its start, and assigns it once, at its
-//! end; so a step that fails leaves every variable as it was.
+//! Variables are threaded as values. Reading one returns its current value, assigning it replaces
+//! that, and constructs carry the variables that are assigned inside. The graph reads a variable
+//! once, at its start, and assigns it once, at its end. So a step that fails leaves every variable
+//! unmodified.
 //!
-//! An error ends the trace: [`fail`] unwinds, without printing, to [`trace`], which returns the diagnostic.
+//! An error ends the trace: [`fail`] unwinds, without printing, to [`trace`], which returns the
+//! diagnostic.
 //!
-//! Invariants: regions close in the order opposite to opening; while a construct is open its node is in no region's list, so
-//! that whatever is emitted outside meanwhile comes before it.
+//! Invariants:
+//!
+//! - Regions close in the reverse order of opening.
+//! - While a construct is open, its node is in no region's list, so nodes that are meanwhile
+//!   appended outside precede it.
 
 mod call;
 mod call_node;
@@ -49,15 +55,16 @@ use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// An untyped handle of a value in the trace that is active on this thread. [`Tensor`](crate::Tensor) is this with an
-/// element type.
+/// An untyped handle of a value in the active trace of this thread.
+///
+/// [`Tensor`](crate::Tensor) adds an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Any {
     trace: u32,
     value: Value,
 }
 
-/// The name of a carried variable and the place where it is changed, as `#[graph]` saw them.
+/// The name of a carried variable, and the location of its modification, as `#[graph]` saw them.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
     /// The variable, or the path of fields.
@@ -71,14 +78,15 @@ pub struct Site {
 }
 
 impl Site {
-    /// The place of the caller.
+    /// Returns the caller's location.
     #[track_caller]
     pub fn caller(name: &'static str) -> Site {
         let Loc { file, line, column } = Loc::caller();
         Site { name, file, line, column }
     }
 
-    /// The name in messages: a variable that `#[graph]` has made for the values of jumps is called after them.
+    /// Returns the name for messages. A variable that `#[graph]` created for the value of a jump is
+    /// called after the jump.
     pub(crate) fn shown(&self) -> &'static str {
         [("__result", "return"), ("__broken", "break")]
             .into_iter()
@@ -86,13 +94,13 @@ impl Site {
             .unwrap_or(self.name)
     }
 
-    /// The place.
+    /// Returns the location.
     pub fn loc(&self) -> Loc {
         Loc { file: self.file, line: self.line, column: self.column }
     }
 }
 
-/// What a trace gives.
+/// The result of a trace.
 #[derive(Debug)]
 pub struct Traced {
     /// The graph.
@@ -114,39 +122,42 @@ enum Kind {
 struct Construct {
     kind: Kind,
     loc: Loc,
-    /// then and else, or cond and body, or the region of a call and that of its own gradient if it has one.
+    /// The regions: then and else, cond and body, or the region of a call and of its custom
+    /// gradient.
     regions: [Region; 2],
-    /// Index of the region in which nodes are appended.
+    /// The index of the region to which nodes are appended.
     current: usize,
-    /// The value outside for each parameter; the parameters of both regions stand in this order.
+    /// The value outside for each parameter. The parameters of both regions have this order.
     outer: Vec<Value>,
-    /// Which parameter stands for a captured value.
+    /// The parameter of each captured value.
     captures: HashMap<Value, usize>,
-    /// `while`: number of parameters of loop variables that the program declared; they come first.
+    /// `while`: the number of loop variables that the program declared. Their parameters come
+    /// first.
     declared: usize,
-    /// `while`: parameters that are loop variables because of the tracer (variables, and what autodiff adds).
+    /// `while`: parameters that are loop variables because of the tracer (variables of the
+    /// function, and additions of autodiff).
     extra: Vec<usize>,
     /// `while`: the parameter through which a variable is read.
     var_params: HashMap<VarId, usize>,
-    /// The present value of variables assigned in the regions.
+    /// The current values of variables assigned in the regions.
     var_values: [HashMap<VarId, Value>; 2],
-    /// What the condition yields.
+    /// The value that the condition yields.
     pred: Option<Value>,
-    /// `while`: what the condition changes, if anything.
+    /// `while`: the modifications by the condition.
     after_condition: Option<AfterCondition>,
-    /// Call: parameters of the second region that stand for nothing outside.
+    /// Call: parameters of the second region without a value outside.
     own: Vec<Value>,
-    /// `while`: whether it is to run in segments.
+    /// `while`: whether and how it runs in segments.
     segments: Option<Segments>,
     /// `while`: how many iterations may run at once.
     parallel_iterations: Option<NonZeroU32>,
 }
 
-/// What a condition makes of what it changes.
+/// The values of the loop and function variables after the condition has run.
 struct AfterCondition {
-    /// Of the declared loop variables, or of none of them, and then of `vars`.
+    /// The values of the declared loop variables, or of none of them, followed by those of `vars`.
     values: Vec<Value>,
-    /// The variables of the function that it assigns.
+    /// The variables of the function that the condition assigns.
     vars: Vec<VarId>,
 }
 
@@ -154,7 +165,7 @@ struct AfterCondition {
 struct VarState {
     /// The value at the start, read in the root region.
     read: Value,
-    /// The value in the root region now.
+    /// The current value in the root region.
     current: Value,
 }
 
@@ -171,25 +182,27 @@ pub(crate) struct Tracer {
     /// The paths of variables in models whose gradients were asked for, by identity.
     var_paths: HashMap<u64, String>,
     var_state: Vec<VarState>,
-    /// Every value a variable has had, oldest first.
+    /// All values of each variable, oldest first.
     pub(crate) var_versions: Vec<Vec<Value>>,
-    /// What autodiff has added to the control flow of this graph.
+    /// The values that autodiff has added to the control flow of this graph.
     pub(crate) autodiff: crate::autodiff::Augmented,
-    /// The location for nodes made by derived rules, if it is not that of the caller.
+    /// The location for nodes of derived rules, if it is not the caller's.
     loc_override: Option<Loc>,
     scalars: HashMap<(Region, Option<On>, HostTensor), Value>,
     calls: Vec<Call>,
-    /// How often loops and assertions were traced.
+    /// The number of times that loops and assertions were traced.
     repetitions: Repetitions,
-    /// A construct that user code has left without closing it.
+    /// A construct that user code left without closing it.
     abandoned: Option<Loc>,
-    /// The condition that stands for none.
+    /// The condition of an `if` whose arm is unconditional.
     unconditional: Option<Value>,
 }
 
-/// How many constructs may be open in each other: tracing a deeper nest, which is recursion, would overflow the stack. What is
-/// written in a program is far from it; the stack of a thread, 2 MiB, is enough for it and for all that goes through the graph later
-/// in a build without optimization.
+/// The maximum nesting depth of open constructs.
+///
+/// A deeper nest is recursion, and tracing it would overflow the stack. Written programs stay far
+/// below. A thread's stack of 2 MiB suffices for this depth and for everything that traverses the
+/// graph later, even in a build without optimization.
 const MAX_OPEN: usize = 128;
 
 thread_local! {
@@ -198,12 +211,13 @@ thread_local! {
 
 static NEXT_TRACE: AtomicU32 = AtomicU32::new(0);
 
-/// The payload with which [`fail`] unwinds.
+/// The payload that [`fail`] unwinds with.
 struct Abort(Diagnostic);
 
 /// Ends the trace with an error.
 ///
-/// Inside of [`trace`] this unwinds to it without printing anything; outside it panics with the rendered error.
+/// Inside of [`trace`] this unwinds to it without printing anything. Outside it panics with the
+/// rendered error.
 #[track_caller]
 pub fn fail(error: Diagnostic) -> ! {
     if TRACER.with_borrow(|t| t.is_some()) {
@@ -215,15 +229,15 @@ pub fn fail(error: Diagnostic) -> ! {
     panic_any(error.to_string())
 }
 
-/// Runs `f` and records the graph `name` of what it does.
+/// Runs `f` and records its operations as a graph called `name`.
 ///
-/// `f` gets what it needs of parameters from [`input`] and gives its outputs as handles.
+/// `f` creates parameters by [`input`] and returns the outputs.
 pub fn trace(name: &str, f: impl FnOnce() -> Vec<Any>) -> Result<Traced> {
     if is_tracing() {
         return Err(Diagnostic::new("a function was traced while another one was being traced")
             .help("call the function directly: a `#[graph]` function is an ordinary function to another one"));
     }
-    // What is traced once for all callers does not depend on where one of them stands.
+    // The trace serves all callers, so it must not depend on the scope of one of them.
     let scope = Scope::enter(None);
     TRACER.set(Some(Tracer::new(name)));
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -244,8 +258,9 @@ pub fn trace(name: &str, f: impl FnOnce() -> Vec<Any>) -> Result<Traced> {
     }
 }
 
-/// Notes that an open construct is dropped. If it was not closed before, user code has left it: by `?`, which is a host matter.
-/// Its error ends the trace; who catches it in between would go on inside of the construct.
+/// Records that an open construct is dropped. If it was not closed before, user code has left it by
+/// `?`, which is a host jump. Its error ends the trace; code that catches it would continue inside
+/// of the construct.
 fn abandoned(construct: usize) {
     if std::thread::panicking() {
         return;
@@ -260,12 +275,12 @@ fn abandoned(construct: usize) {
     });
 }
 
-/// Whether a trace is active on this thread.
+/// Returns whether a trace is active on this thread.
 pub fn is_tracing() -> bool {
     TRACER.with_borrow(Option::is_some)
 }
 
-/// Access to the active tracer; errors outside of a trace.
+/// Calls `f` with the active tracer. Fails outside of a trace.
 #[track_caller]
 pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
     let loc = Loc::caller();
@@ -273,7 +288,7 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
     if let Some(construct) = abandoned {
         let mut error = Diagnostic::new("a staged `if` or loop was left before its end, and tracing goes on")
             .at(construct, "left by `?`");
-        // The end of a function, or of an arm, has no place of its own in the program.
+        // The end of a function or arm has no location of its own in the program.
         if !loc.is_in_this_crate() {
             error = error.at(loc, "goes on here");
         }
@@ -288,7 +303,7 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
     })
 }
 
-/// Like [`with`] for what can fail.
+/// Calls a fallible `f` like [`with`].
 #[track_caller]
 pub(crate) fn try_with<R>(f: impl FnOnce(&mut Tracer) -> Result<R>) -> R {
     with(f).unwrap_or_else(|e| fail(e))
@@ -304,21 +319,21 @@ pub fn input(ty: TensorType, name: Option<&'static str>) -> Any {
     })
 }
 
-/// Appends a node for an operation of the table; errors in the operands end the trace at the caller's place.
+/// Appends an operation. Errors in the operands end the trace at the caller's location.
 #[track_caller]
 pub fn emit(def: Prim, operands: &[Any], attrs: Attrs) -> Any {
     let loc = Loc::caller();
     try_with(|t| t.emit(def, operands, attrs, loc))
 }
 
-/// Appends an operation on lists; errors in the operands end the trace at the caller's place.
+/// Appends an operation on lists. Errors in the operands end the trace at the caller's location.
 #[track_caller]
 pub(crate) fn emit_list(op: ListOp, operands: &[Any]) -> Vec<Any> {
     let loc = Loc::caller();
     try_with(|t| t.emit_list(op, operands, loc))
 }
 
-/// Checks that some memory might hold a tensor of the type that an operation gives.
+/// Checks that the number of elements of an operation's result is representable.
 fn check_size(op: &str, ty: &Type, loc: Loc) -> Result<()> {
     if is_countable(&ty.element().shape) {
         return Ok(());
@@ -337,7 +352,8 @@ pub fn constant(tensor: HostTensor) -> Any {
     with(|t| t.constant(tensor, loc))
 }
 
-/// Zeros of a type, for where a value must exist and is not read; unknown extents are 0, and a list is empty.
+/// Returns zeros of a type, for a value that must exist and is not read. Unknown extents are 0, and
+/// a list is empty.
 #[track_caller]
 pub(crate) fn placeholder(ty: Type) -> Any {
     match ty {
@@ -360,7 +376,7 @@ pub fn assert(cond: Any, message: String) {
     assert_showing(cond, Template::new([Piece::Text(message)]), &[]);
 }
 
-/// Appends an assertion whose message shows tensors in the places of a template.
+/// Appends an assertion whose message shows tensors at the placeholders of a template.
 #[track_caller]
 pub fn assert_showing(cond: Any, message: Template, values: &[Any]) {
     let loc = Loc::caller();
@@ -377,7 +393,7 @@ pub fn assert_showing(cond: Any, message: Template, values: &[Any]) {
     });
 }
 
-/// Appends a print of tensors in the places of a template.
+/// Appends a print of tensors at the placeholders of a template.
 #[track_caller]
 pub fn print(stream: Stream, template: Template, values: &[Any]) {
     let loc = Loc::caller();
@@ -388,12 +404,13 @@ pub fn print(stream: Stream, template: Template, values: &[Any]) {
     });
 }
 
-/// Whether a staged `if`, `while`, `&&` or `||` is open, so that what runs now stands for what runs some number of times.
+/// Returns whether a staged `if`, `while`, `&&` or `||` is open, so that the code being traced may
+/// run any number of times.
 pub fn in_construct() -> bool {
     TRACER.with_borrow(|t| t.as_ref().is_some_and(|t| !t.open.is_empty()))
 }
 
-/// The present value of a variable.
+/// Returns the current value of a variable.
 #[track_caller]
 pub fn read_var(var: &AnyVar) -> Any {
     let loc = Loc::caller();
@@ -403,19 +420,19 @@ pub fn read_var(var: &AnyVar) -> Any {
     })
 }
 
-/// Gives a variable a new value.
+/// Assigns a variable.
 #[track_caller]
 pub fn assign_var(var: &AnyVar, value: Any) {
     let loc = Loc::caller();
     try_with(|t| t.assign_var(var, value, loc))
 }
 
-/// The place of nodes that are made now: that of [`at_loc`], else `loc`.
+/// Returns the location of nodes that are created now: that of [`at_loc`], else `loc`.
 pub(crate) fn place(loc: Loc) -> Loc {
     TRACER.with_borrow(|t| t.as_ref().and_then(|t| t.loc_override).unwrap_or(loc))
 }
 
-/// Runs `f` with `loc` as the place of every node it makes.
+/// Runs `f` with `loc` as the location of every node that it creates.
 #[track_caller]
 pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
     let before = with(|t| t.loc_override.replace(loc));
@@ -424,21 +441,23 @@ pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
     r
 }
 
-/// Runs `f` with the place and the devices of a node for every node it makes. What has no constraint of its own has `otherwise`.
+/// Runs `f` with the location and device constraint of a node for every node that it creates. If
+/// the node has no constraint, they get `otherwise`.
 #[track_caller]
 pub(crate) fn at_origin<R>(origin: Origin, otherwise: Option<On>, f: impl FnOnce() -> R) -> R {
     let _scope = Scope::enter(origin.on.or(otherwise));
     at_loc(origin.loc, f)
 }
 
-/// Runs `f`, a part of an operation that was called at `loc`, with that as the place of every node: closures do not pass on the
-/// caller's place by themselves. If the operation is itself a part of another one, the outer place stays.
+/// Runs `f`, a part of an operation that was called at `loc`, with that as the location of every
+/// node. Closures do not pass on the caller's location by themselves. If the operation is itself
+/// part of another one, the outer location stays.
 #[track_caller]
 pub(crate) fn called_at<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
     at_loc(place(loc), f)
 }
 
-/// Runs `f` with nodes appended to the region at `depth` instead of the innermost one.
+/// Runs `f` with nodes appended to the region at `depth`, not to the innermost one.
 pub(crate) fn at_depth<R>(depth: usize, f: impl FnOnce() -> R) -> R {
     let before = with(|t| {
         assert!(depth <= t.open.len(), "no region is open at depth {depth}");
@@ -449,13 +468,13 @@ pub(crate) fn at_depth<R>(depth: usize, f: impl FnOnce() -> R) -> R {
     r
 }
 
-/// Depth of the region that nodes are appended to.
+/// Returns the depth of the region that nodes are appended to.
 pub(crate) fn depth() -> usize {
     with(|t| t.depth)
 }
 
 impl Any {
-    /// The type of the value.
+    /// Returns the type of the value.
     #[track_caller]
     pub fn ty(self) -> Type {
         let loc = Loc::caller();
@@ -465,31 +484,31 @@ impl Any {
         })
     }
 
-    /// The type of the tensor.
+    /// Returns the type of the tensor.
     #[track_caller]
     pub fn tensor_type(self) -> TensorType {
         self.ty().as_tensor().expect("a user's handle is a tensor").clone()
     }
 
-    /// The shape.
+    /// Returns the shape.
     #[track_caller]
     pub fn shape(self) -> Shape {
         self.tensor_type().shape
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[track_caller]
     pub fn dtype(self) -> DType {
         self.ty().element().dtype
     }
 
-    /// Number of dimensions.
+    /// Returns the number of axes.
     #[track_caller]
     pub fn rank(self) -> usize {
         self.shape().rank()
     }
 
-    /// The value in the graph being traced.
+    /// Returns the value in the graph being traced.
     pub fn value(self) -> Value {
         self.value
     }
@@ -518,7 +537,7 @@ impl Tracer {
         }
     }
 
-    /// A handle of a value.
+    /// Returns a handle of a value.
     pub(crate) fn any(&self, value: Value) -> Any {
         Any { trace: self.id, value }
     }
@@ -532,7 +551,7 @@ impl Tracer {
         ))
     }
 
-    /// The region in which nodes are appended at `depth`.
+    /// Returns the region at `depth` to which nodes are appended.
     fn region_at(&self, depth: usize) -> Region {
         match depth.checked_sub(1) {
             None => self.graph.root(),
@@ -540,7 +559,7 @@ impl Tracer {
         }
     }
 
-    /// The value by which the present region sees `any`, capturing it where needed.
+    /// Returns the value that `any` has in the current region, capturing it if necessary.
     pub(crate) fn resolve(&mut self, any: Any, loc: Loc) -> Result<Value> {
         self.check_trace(any, loc)?;
         self.resolve_at(any.value, self.depth, loc)
@@ -550,7 +569,7 @@ impl Tracer {
         self.resolve_in(value, depth, self.region_at(depth), loc)
     }
 
-    /// Resolves in `region`, which is one of the regions of the construct at `depth`.
+    /// Resolves a value in `region`, which is one of the regions of the construct at `depth`.
     fn resolve_in(&mut self, value: Value, depth: usize, region: Region, loc: Loc) -> Result<Value> {
         if self.graph.region_of(value) == region {
             return Ok(value);
@@ -584,7 +603,7 @@ impl Tracer {
         Ok(self.graph.region(self.open[depth - 1].regions[which]).params[index])
     }
 
-    /// The place that made a value, or for a parameter the value outside.
+    /// Returns the location that created a value, or for a parameter that of the value outside.
     fn origin(&self, value: Value) -> Loc {
         let ValueDef::Param(region, i) = self.graph.value(value).def else {
             return self.graph.loc(value);
@@ -603,7 +622,7 @@ impl Tracer {
         self.open[construct].outer.len() - 1
     }
 
-    /// Appends a node to the present region.
+    /// Appends a node to the current region.
     pub(crate) fn append(
         &mut self,
         op: Op,
@@ -636,7 +655,7 @@ impl Tracer {
         Ok(self.any(self.graph.node(node).results[0]))
     }
 
-    /// Appends an operation on lists; errors in the operands are at `loc`.
+    /// Appends an operation on lists. Errors in the operands are at `loc`.
     fn emit_list(&mut self, op: ListOp, operands: &[Any], loc: Loc) -> Result<Vec<Any>> {
         let loc = self.loc_override.unwrap_or(loc);
         let values = operands.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
@@ -688,7 +707,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// The error for constructs that are open in each other without end.
+    /// Returns the error of constructs that are nested too deeply.
     fn too_deep(&self, loc: Loc) -> Diagnostic {
         let message = format!("`if`s, loops and calls are nested too deep: more than {MAX_OPEN} in each other");
         let mut error = Diagnostic::new(message).at(loc, "opened here, inside of the others");

@@ -1,8 +1,9 @@
-//! The names that a program gives to values, and the values that it means by a name.
+//! The names that a program gives to values, and lookup of values by name.
 //!
-//! A name that stands in the program (`named`) is kept with its line beside the graph, since the graph has one name for each value, for printing, which
-//! may come from a parameter of some function that was called. Of the latter only those of the graph's inputs count here. Whether a name is
-//! given once is asked when it is looked up: a layer that names what it computes may be called twice.
+//! A name given by `named` is stored with its line next to the graph. The graph itself has one name
+//! for each value, for printing, which may come from a parameter of some called function; of these,
+//! only the names of the graph's inputs are looked up. Whether a name is unique is checked at
+//! lookup: a layer that names its values may be called twice.
 
 use super::{Any, Traced, try_with};
 use crate::edit_distance::edit_distance;
@@ -14,15 +15,15 @@ use crate::{Diagnostic, Loc, Result};
 pub struct Named {
     /// The name.
     pub name: &'static str,
-    /// The value, in whatever region.
+    /// The value, in any region.
     pub value: Value,
-    /// Where it was given.
+    /// The location of the call of `named`.
     pub loc: Loc,
 }
 
 impl Any {
-    /// Names the value: for printing and messages if it has no name, and so that it can be fed and fetched; see
-    /// [`Traced::value_named`].
+    /// Names the value so that it can be fed and fetched; see [`Traced::value_named`]. If it has no
+    /// name yet, printing and messages use this one.
     #[track_caller]
     pub fn named(self, name: impl AsRef<str>) -> Any {
         let name = intern(name.as_ref());
@@ -50,17 +51,18 @@ impl Any {
     }
 }
 
-/// Whether a text is a number as it is written, without leading zeros.
+/// Returns whether a text is a decimal number without leading zeros.
 fn is_number(text: &str) -> bool {
     text == "0" || (!text.is_empty() && !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit()))
 }
 
 impl Traced {
-    /// The tensor of the outermost region that a name means: one given with `named`, that of a parameter, or a position, `input 0` or `result 0`.
+    /// Returns the tensor of the outermost region with this name. A name is one given with `named`,
+    /// that of a parameter, or a position such as `input 0` or `result 0`.
     ///
     /// # Errors
-    /// No value of that name, with the names that there are; several of them; a value inside of a branch, a loop or a call, which has no value outside; a
-    /// list.
+    /// No value or several values have this name; the value is inside of a branch, loop or call and
+    /// has no value outside; or it is a list. The error shows the existing names.
     ///
     /// ```
     /// use anabranch::{DType, TensorType, function::trace_fn, prelude::*};

@@ -1,4 +1,4 @@
-//! Loops in segments: what a loop becomes whose gradient is to keep its state only now and then.
+//! Loops in segments, which replace a loop whose gradient saves its state only at checkpoints.
 //!
 //! ```text
 //! while cond(s) { s = body(s) }
@@ -13,28 +13,29 @@
 //! }
 //! ```
 //!
-//! The condition is computed as often, and in the same order with the body, as in the loop itself. A gradient saves what goes into the
-//! checkpoint once for each segment; going backwards it runs a segment again, this time saving what it needs of it. With n
-//! iterations and segments of one length k these are n / k states and what k iterations save; with segments that grow by one, at
-//! most sqrt(2n) + 1 of each, without knowing n.
+//! The condition runs as often as in the loop itself, and in the same order with the body. A
+//! gradient saves the operands of the checkpoint once for each segment. In the backward pass it
+//! runs a segment again, this time saving the values that it needs. With n iterations and segments
+//! of length k, it saves n / k states and the values of k iterations. With segments that grow by
+//! one it saves at most sqrt(2n) + 1 of each, without knowing n.
 
 use super::*;
 use crate::ir::CallKind;
 use crate::ops::{Prim, prim};
 
-/// How long the segments of a loop are.
+/// The lengths of the segments of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Segments {
     /// 1, 2, 3, ..
     Growing,
-    /// All of so many iterations.
+    /// All of this length.
     Of(i32),
 }
 
-/// Asks for segments for the innermost loop whose body is being traced.
+/// Requests segments for the innermost loop whose body is being traced.
 pub(crate) fn segment_loop(segments: Segments, loc: Loc) {
     try_with(|t| {
-        // A loop of which the condition is traced is not the one that is meant.
+        // A loop whose condition is being traced is not meant.
         match t.open.iter_mut().rev().find(|c| c.kind == Kind::While && c.current == 1) {
             Some(c) => {
                 c.segments = Some(segments);
@@ -48,7 +49,8 @@ pub(crate) fn segment_loop(segments: Segments, loc: Loc) {
 }
 
 impl Tracer {
-    /// Replaces a `while`, the last node of its region, by one that runs in segments; gives its results.
+    /// Replaces a `while`, the last node of its region, by one that runs in segments. Returns its
+    /// results.
     pub(super) fn in_segments(&mut self, node: Node, segments: Segments) -> Vec<Value> {
         let data = self.graph.node(node).clone();
         let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
@@ -60,8 +62,9 @@ impl Tracer {
         let first = at.copy(self, cond, region, &data.operands)[0];
         let length = at.int(self, region, if let Segments::Of(n) = segments { n } else { 1 });
 
-        // All regions have the parameters `more`, a number, the state, and the captures; in the inner loop, the number counts the
-        // iterations of the segment, whose length is one more capture.
+        // All regions have the parameters `more`, a number, the state and the captures. In the
+        // inner loop the number counts the iterations of the segment, whose length is one more
+        // capture.
         let operands: Vec<Value> = [first, length].into_iter().chain(data.operands.iter().copied()).collect();
         let [outer_cond, outer_body, segment, inner_cond, inner_body] = std::array::from_fn(|i| {
             let region = self.graph.add_region();
@@ -116,7 +119,7 @@ impl Tracer {
     }
 }
 
-/// Appends nodes to regions, all with the place and the devices of the loop.
+/// Appends nodes to regions, all with the location and the device constraint of the loop.
 struct Builder {
     origin: Origin,
 }
@@ -134,7 +137,7 @@ impl Builder {
         t.graph.node(node).results[0]
     }
 
-    /// An operation on two scalars.
+    /// Appends an operation on two scalars. Returns its result.
     fn prim(&self, t: &mut Tracer, region: Region, op: Prim, operands: &[Value]) -> Value {
         let types: Vec<&Type> = operands.iter().map(|&v| t.graph.ty(v)).collect();
         let ty = (op.infer)(&InferCx { operands: &types, attrs: &Attrs::none() }).expect("scalars of one type");
@@ -142,8 +145,8 @@ impl Builder {
         t.graph.node(node).results[0]
     }
 
-    /// A node with regions, of which the first parameters give the types and the names of the results; a checkpoint has none
-    /// for its second parameter.
+    /// Appends a node with regions, whose first parameters determine the types and names of the
+    /// results. A checkpoint has no result for its second parameter.
     fn owner(
         &self,
         t: &mut Tracer,
@@ -166,7 +169,7 @@ impl Builder {
         results
     }
 
-    /// The nodes of a region with values in place of its parameters.
+    /// Copies the nodes of a region, with values for its parameters. Returns the yields.
     fn copy(&self, t: &mut Tracer, from: Region, to: Region, given: &[Value]) -> Vec<Value> {
         let params = t.graph.region(from).params.iter().copied();
         let given = params.zip(given.iter().copied()).collect();

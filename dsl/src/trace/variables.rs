@@ -3,13 +3,13 @@
 use super::*;
 use crate::device::Scope;
 
-/// Notes the path of a variable in the model whose gradients are asked for, until the trace ends.
+/// Records the path of a variable in the model whose gradients are taken, until the trace ends.
 #[track_caller]
 pub(crate) fn note_var_path(var: &AnyVar, path: String) {
     with(|t| t.var_paths.insert(var.id(), path));
 }
 
-/// The path of a variable in the model whose gradients were asked for last in this trace.
+/// Returns the path of a variable in the model whose gradients were taken last in this trace.
 #[track_caller]
 pub(crate) fn var_path(var: &AnyVar) -> Option<String> {
     with(|t| t.var_paths.get(&var.id()).cloned())
@@ -30,7 +30,7 @@ impl Tracer {
         self.vars.push(var.clone());
         self.var_ids.insert(var.id(), id);
         let depth = std::mem::replace(&mut self.depth, 0);
-        // It is read where the variable is, whatever the scope.
+        // The read is on the device of the variable, whatever the scope.
         let scope = Scope::enter(None);
         let node = self.append(Op::Read(id), vec![], [var.ty().clone().into()], loc);
         drop(scope);
@@ -41,7 +41,7 @@ impl Tracer {
         id
     }
 
-    /// The id of a variable if this trace has used it.
+    /// Returns the id of a variable, if this trace has used it.
     pub(crate) fn known_var(&self, var: &AnyVar) -> Option<VarId> {
         self.var_ids.get(&var.id()).copied()
     }
@@ -51,7 +51,7 @@ impl Tracer {
         self.var_at(id, self.depth)
     }
 
-    /// The present value of a variable, seen from the region at `depth`.
+    /// Returns the current value of a variable, as seen from the region at `depth`.
     pub(super) fn var_at(&mut self, id: VarId, depth: usize) -> Value {
         if depth == 0 {
             return self.var_state[id.index()].current;
@@ -106,7 +106,7 @@ impl Tracer {
         }
     }
 
-    /// Values a variable has had that are visible now, latest first.
+    /// Returns the values of a variable that are visible now, latest first.
     pub(crate) fn visible_versions(&self, id: VarId) -> Vec<Value> {
         let visible: Vec<Region> = (0..=self.depth).map(|d| self.region_at(d)).collect();
         let versions = self.var_versions[id.index()].iter().rev();

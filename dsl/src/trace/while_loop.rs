@@ -13,7 +13,7 @@ pub struct WhileTrace {
 }
 
 impl WhileTrace {
-    /// Opens the region of the condition; gives the loop variables as it sees them.
+    /// Opens the region of the condition. Returns the loop variables in it.
     #[track_caller]
     pub fn begin(init: &[Any], sites: &[Site]) -> (WhileTrace, Vec<Any>) {
         let loc = Loc::caller();
@@ -30,17 +30,20 @@ impl WhileTrace {
         })
     }
 
-    /// Closes the condition and opens the body; gives the loop variables as it sees them.
+    /// Closes the condition and opens the body. Returns the loop variables in it.
     #[track_caller]
     pub fn begin_body(&mut self, pred: Any) -> Vec<Any> {
         self.begin_body_after(pred, &[]).0
     }
 
-    /// Closes a condition that may change loop variables, of which `now` are the values that it leaves, and opens the body; gives the loop
-    /// variables as the body gets them, and as the condition leaves them. If it changes none, `now` is empty.
+    /// Closes a condition that may modify loop variables, and opens the body.
     ///
-    /// A condition yields nothing but its value. So where it changes loop variables or variables of the function, the body begins with a
-    /// copy of the condition, and so does what follows the loop; what it does besides computing happens in the condition alone.
+    /// `now` are the values after the condition, or empty if it modifies none. Returns the loop
+    /// variables at the start of the body, before and after the condition.
+    ///
+    /// A condition yields nothing but its value. So if it modifies loop variables or variables of
+    /// the function, the body starts with a copy of the condition, and so does the code after the
+    /// loop. Effects run in the condition alone.
     #[track_caller]
     pub fn begin_body_after(&mut self, pred: Any, now: &[Any]) -> (Vec<Any>, Vec<Any>) {
         let loc = Loc::caller();
@@ -68,7 +71,8 @@ impl WhileTrace {
         })
     }
 
-    /// Says how many of its iterations may run at once, if not what the function says that is being traced.
+    /// Sets how many iterations may run at once, instead of the number of the function being
+    /// traced.
     pub(crate) fn set_parallel_iterations(&mut self, n: Option<NonZeroU32>) {
         try_with(|t| {
             t.open[self.construct].parallel_iterations = n;
@@ -76,7 +80,7 @@ impl WhileTrace {
         });
     }
 
-    /// Adds a loop variable while the body is open: the handle of its value in the body.
+    /// Adds a loop variable while the body is open. Returns its value in the body.
     #[track_caller]
     pub(crate) fn add_carried(&mut self, init: Any) -> Any {
         let loc = Loc::caller();
@@ -92,7 +96,7 @@ impl WhileTrace {
         })
     }
 
-    /// Adds a loop variable whose first value nobody reads, for what the body makes as `next`: it starts as zeros.
+    /// Adds a loop variable with initial zeros that are never read, whose next value is `next`.
     #[track_caller]
     pub(crate) fn add_late(&mut self, next: Any) {
         let ty = next.ty();
@@ -100,14 +104,15 @@ impl WhileTrace {
         self.add_carried(init);
     }
 
-    /// Closes the loop. `next[i]` is the next value of the i-th loop variable. The results come in the same order; a variable that the
-    /// body does not change comes back as its initial value.
+    /// Closes the loop. `next[i]` is the next value of loop variable `i`. Returns the results in
+    /// the same order; a variable that the body does not modify is returned as its initial value.
     #[track_caller]
     pub fn end(self, next: &[Any], sites: &[Site]) -> Vec<Any> {
         self.end_with(next, &[], sites)
     }
 
-    /// Closes the loop; `extra` are the next values of the loop variables that were added while the body was open, in order.
+    /// Closes the loop. `extra` are the next values of the loop variables that were added while the
+    /// body was open, in order.
     #[track_caller]
     pub(crate) fn end_with(self, next: &[Any], extra: &[Any], sites: &[Site]) -> Vec<Any> {
         let loc = Loc::caller();
@@ -121,7 +126,8 @@ impl Drop for WhileTrace {
     }
 }
 
-/// The axes along which two tensors of one element type and rank differ, as an argument in Rust.
+/// Returns the axes along which two tensors of one element type and rank differ, as Rust source
+/// text.
 fn changed_axes(before: &Type, after: &Type) -> Option<String> {
     let (Type::Tensor(before), Type::Tensor(after)) = (before, after) else { return None };
     if before.dtype != after.dtype || before.rank() != after.rank() {
@@ -138,7 +144,8 @@ impl Tracer {
         params[..n].iter().map(|&p| self.any(p)).collect()
     }
 
-    /// What a condition makes of loop variables, again, in another region where `given` stands for its parameters.
+    /// Copies the condition to another region with `given` for its parameters. Returns the loop
+    /// variables after it.
     fn repeat_condition(&mut self, cond: Region, now: &[Value], given: Vec<Value>, to: Region) -> Vec<Value> {
         let params = self.graph.region(cond).params.iter().copied();
         let given = params.zip(given).collect();
@@ -165,7 +172,7 @@ impl Tracer {
         let next = next.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
         let extra_next = extra.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
 
-        // All loop variables: parameter and next value.
+        // All loop variables, each as parameter and next value.
         let mut carried: Vec<(usize, Value)> = next.iter().copied().enumerate().collect();
         let mut vars: Vec<(VarId, usize)> = self.open[construct].var_params.iter().map(|(&id, &i)| (id, i)).collect();
         vars.sort();
@@ -184,7 +191,7 @@ impl Tracer {
             regions.iter().flat_map(|params| carried.iter().map(|&(i, next)| (params[i], next))).collect();
         self.check_gradients_of_one_iteration(&of_params)?;
 
-        // Those that change are results; the others are captures.
+        // Variables that change are results; the others are captures.
         let c = &self.open[construct];
         let mut changing = Vec::new();
         let mut results = Vec::new();
