@@ -1,16 +1,16 @@
-//! The threads that compute a step, where these are not those of the caller.
+//! The threads that compute a step, if they are not the caller's.
 //!
-//! Kernels are cut for the threads of the pool that they run in: rayon's own, unless a step runs on
-//! others.
+//! Kernels are split for the threads of the pool that they run in: rayon's own, unless a step runs
+//! on others.
 //!
-//! - A session with a [limit](crate::Builder::threads) has *teams* of so many threads. Each running
-//!   step has a team for itself, so that no step waits for another one, whose end nobody knows; an
+//! - A session with a [limit](crate::Builder::threads) has *teams* of that many threads. Each
+//!   running step has a team to itself, so no step waits for another one of unknown duration. An
 //!   idle team is kept for the next step.
-//! - A thread of a rayon pool of the caller's that waits for a part of its own work takes up other
-//!   work of the pool in the meantime. If that is another call, which wants to lock a variable that
-//!   the step below it holds, both wait forever. So a step with variables runs on threads that have
-//!   nothing else to do than steps whose variables are locked already, and the caller's thread
-//!   waits for it without taking up anything.
+//! - A thread of the caller's rayon pool that waits for part of its own work meanwhile runs other
+//!   work of the pool. If that is another call, which locks a variable that the step below it on
+//!   the stack holds, both wait forever. So a step with variables runs on threads that only run
+//!   steps whose variables are already locked, and the caller's thread waits for it without running
+//!   other work.
 
 use crate::device;
 use crate::state::Guard;
@@ -24,23 +24,23 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// The threads of a session with a limit.
 #[derive(Debug)]
 pub(crate) struct Teams {
-    /// Which session they are of, unique in the process.
+    /// The id of the session, unique in the process.
     id: u64,
-    /// Threads of each team.
+    /// The number of threads of each team.
     n: usize,
     idle: Mutex<Vec<ThreadPool>>,
 }
 
-/// Idle teams that a session keeps.
+/// The maximum number of idle teams that a session keeps.
 const MAX_IDLE: usize = 16;
 
 thread_local! {
-    /// The id of the teams to which this thread belongs; 0 for other threads.
+    /// The id of the teams to which this thread belongs, 0 for other threads.
     static TEAMS: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Teams {
-    /// Teams of `n` threads, of which none has started.
+    /// Creates teams of `n` threads, none of which has started.
     pub(crate) fn new(n: usize) -> Teams {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Teams { id: NEXT.fetch_add(1, Ordering::Relaxed), n, idle: Mutex::default() }
@@ -50,7 +50,7 @@ impl Teams {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A team that nobody else has.
+    /// Takes an idle team, or starts one.
     fn take(&self) -> Result<ThreadPool> {
         if let Some(team) = self.idle().pop() {
             return Ok(team);
@@ -74,24 +74,26 @@ impl Teams {
     }
 }
 
-/// The locked variables of a step, lent to another thread.
+/// A step's locked variables, lent to another thread.
 struct Lent<'a, 'g>(&'a mut [Guard<'g>]);
 
 // SAFETY: a guard is bound to its thread because it must be dropped there. Only the reference goes
-// to another thread, in `run_on`, which returns after that one has ended; a guard cannot be taken
-// out of it, as there is no other to put in its place. What the guards give access to may be sent.
+// to another thread, in `run_on`, which returns after that thread has finished. A guard cannot be
+// moved out of the reference, because there is no other to put in its place. The tensors behind the
+// guards are `Send`.
 unsafe impl Send for Lent<'_, '_> {}
 
-/// Runs a step whose kernels may be cut for several threads: on a team of its session, if this has
-/// `teams`, and else where nothing can be taken up by the thread that runs it while variables are
-/// locked.
+/// Runs a step whose kernels may be split for several threads.
+///
+/// If its session has `teams`, the step runs on one of them. Otherwise it runs on threads that take
+/// up no other work while variables are locked.
 pub(crate) fn run<R: Send>(
     teams: Option<&Teams>,
     guards: &mut [Guard<'_>],
     step: impl FnOnce(&mut [Guard<'_>]) -> Result<R> + Send,
 ) -> Result<R> {
-    // A kernel that calls a function waits for it. Devices have threads of their own, which are as
-    // many as they may be.
+    // A kernel that calls a function waits for it. Devices have threads of their own, whose number
+    // respects the limit.
     if device::is_thread_of_device() || teams.is_some_and(|teams| teams.id == TEAMS.get()) {
         return step(guards);
     }
@@ -108,7 +110,7 @@ pub(crate) fn run<R: Send>(
     }
 }
 
-/// Runs a step on other threads. This one waits, and takes up nothing in the meantime.
+/// Runs a step on other threads. The calling thread waits and runs no other work in the meantime.
 fn run_on<R: Send>(
     threads: &ThreadPool,
     guards: &mut [Guard<'_>],
@@ -116,19 +118,20 @@ fn run_on<R: Send>(
 ) -> R {
     let lent = Lent(guards);
     let run = move || {
-        // All of it is moved here: of a field alone the compiler would not know that it may be sent.
+        // All of it is moved here: the compiler would not know that a field alone is `Send`.
         let Lent(guards) = { lent };
         step(guards)
     };
     if rayon::current_thread_index().is_none() {
         return threads.install(run);
     }
-    // The new thread belongs to no pool, so it waits for one without taking up anything.
+    // The new thread belongs to no pool, so it waits without running other work.
     let outcome = std::thread::scope(|scope| scope.spawn(|| threads.install(run)).join());
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// The threads of steps with variables that are called from a pool; none if the system gives none.
+/// Returns the threads of steps with variables that are called from a pool, or `None` if the system
+/// cannot start them.
 fn threads() -> Option<&'static ThreadPool> {
     static THREADS: OnceLock<Option<ThreadPool>> = OnceLock::new();
     let name = |i| format!("step thread {i}");

@@ -1,8 +1,8 @@
 //! Ending calls: deadlines, and handles that cancel from another thread.
 //!
-//! Each call that can be ended has a flag of its own, which the running plan looks at. A handle sets the flags of the calls it
-//! was given to; one thread of the process, started by the first deadline, sets those whose time has come. So a loop pays for
-//! looking at one byte, however its call may be ended.
+//! Each call that can be ended has a flag, which the running plan polls. A handle sets the flags of
+//! its calls. One thread of the process, started by the first deadline, sets those whose deadline
+//! has passed. So a loop polls one byte, however its call may be ended.
 
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How a call may be ended before it returns; for [`Function::call_with`](crate::Function::call_with).
+/// Options of [`Function::call_with`](crate::Function::call_with): the ways to end a call early.
 ///
 /// ```
 /// use anabranch::{CallOptions, CancelHandle};
@@ -28,12 +28,13 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// A call that ends by itself only.
+    /// Creates options of a call that only ends by itself.
     pub fn new() -> CallOptions {
         CallOptions::default()
     }
 
-    /// Ends the call so long after its start, with an error of the kind [`ErrorKind::DeadlineExceeded`].
+    /// Ends the call after this duration, with an error of the kind
+    /// [`ErrorKind::DeadlineExceeded`].
     pub fn within(self, duration: Duration) -> CallOptions {
         CallOptions { within: Some(duration), ..self }
     }
@@ -43,26 +44,26 @@ impl CallOptions {
         CallOptions { cancel: Some(handle.clone()), ..self }
     }
 
-    /// Begins a call.
+    /// Starts a call.
     pub(crate) fn begin(&self) -> Result<Call> {
         let flag = Arc::new(StopFlag::new());
         if let Some(handle) = &self.cancel {
             handle.watch(&flag);
         }
-        // A deadline later than time can tell is none.
+        // A deadline that is too late to represent is none.
         let at = self.within.and_then(|d| Instant::now().checked_add(d));
         let deadline = at.map(|at| Deadline::set(at, &flag)).transpose()?;
         Ok(Call { flag, _deadline: deadline })
     }
 }
 
-/// A call that may be ended.
+/// A call that may be ended early.
 pub(crate) struct Call {
     pub(crate) flag: Arc<StopFlag>,
     _deadline: Option<Deadline>,
 }
 
-/// Ends calls from any thread; a clone is another handle of the same calls.
+/// A handle that ends calls from any thread. A clone is another handle of the same calls.
 ///
 /// ```
 /// use anabranch::{ErrorKind, prelude::*};
@@ -88,7 +89,7 @@ struct Watched {
 }
 
 impl CancelHandle {
-    /// A handle of no calls so far.
+    /// Creates a handle without calls.
     pub fn new() -> CancelHandle {
         CancelHandle::default()
     }
@@ -97,7 +98,7 @@ impl CancelHandle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the calls that were given this handle, those that run and those that begin later.
+    /// Ends the calls that have this handle, both running and later ones.
     pub fn cancel(&self) {
         let mut watched = self.watched();
         watched.cancelled = true;
@@ -106,7 +107,7 @@ impl CancelHandle {
         }
     }
 
-    /// Whether [`cancel`](Self::cancel) was called.
+    /// Returns whether [`cancel`](Self::cancel) was called.
     pub fn is_cancelled(&self) -> bool {
         self.watched().cancelled
     }
@@ -165,7 +166,7 @@ impl Drop for Deadline {
     }
 }
 
-/// Sets the flag of each call whose deadline has passed, for as long as the process runs.
+/// Sets the flag of each call whose deadline has passed, as long as the process runs.
 fn watch_the_clock() {
     let mut clock = clock();
     loop {

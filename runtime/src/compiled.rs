@@ -1,6 +1,8 @@
-//! A traced graph, compiled for inputs of given types, with the variables of its session: what functions and their pruned parts call.
+//! A traced graph compiled for given input types, with its session's variables. Functions and their
+//! pruned parts call it.
 //!
-//! It knows nothing of how inputs and outputs look to the caller: both are lists of tensors here.
+//! It does not know the caller's representation of inputs and outputs: here both are lists of
+//! tensors.
 
 use crate::apart;
 use crate::call::{Call, CallOptions};
@@ -13,23 +15,24 @@ use anabranch_dsl::ir::Op;
 use anabranch_dsl::{AnyVar, Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType, trace};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A graph compiled for inputs of given types.
+/// A graph compiled for given input types.
 pub(crate) struct Compiled {
     pub(crate) engine: Engine,
     /// The types of its inputs.
     pub(crate) signature: Vec<TensorType>,
-    /// Of the function, for messages.
+    /// The name of the function, for messages.
     name: String,
     cells: Vec<Arc<Cell>>,
-    /// The variables of the cells: the session keeps their values as long as something can call
-    /// this.
+    /// The variables of the cells. They keep the session from dropping the values as long as this
+    /// can be called.
     _vars: Vec<AnyVar>,
     lock_order: Vec<usize>,
     assigned: Vec<bool>,
 }
 
 impl Compiled {
-    /// Optimizes, places and compiles a graph for inputs of the given types; `vars` are its variables, in their order.
+    /// Optimizes, places and compiles a graph for inputs of the given types. `vars` are its
+    /// variables, in their order.
     pub(crate) fn new(
         session: &Session,
         graph: Graph,
@@ -51,7 +54,7 @@ impl Compiled {
         Ok(Compiled { engine, signature: signature.to_vec(), name, cells, _vars: vars.to_vec(), lock_order, assigned })
     }
 
-    /// Whether inputs are of the types it was compiled for.
+    /// Returns whether inputs have the types that it was compiled for.
     pub(crate) fn accepts(&self, inputs: &[HostTensor]) -> bool {
         self.signature.len() == inputs.len()
             && self.signature.iter().zip(inputs).all(|(ty, t)| {
@@ -71,7 +74,7 @@ impl Compiled {
         self.locked(session, call, |guards, cx| self.engine.step(inputs, guards, cx))
     }
 
-    /// Does something with the variables locked, as far as the call does not end before.
+    /// Calls `f` with the variables locked, unless the call ends before.
     pub(crate) fn locked<T: Send>(
         &self,
         session: &Session,
@@ -97,14 +100,14 @@ impl Compiled {
     }
 }
 
-/// What was made, used last first; at most [`MAX_CACHED`].
+/// A cache of at most [`MAX_CACHED`] entries, most recently used first.
 pub(crate) struct Cache<T> {
     made: Mutex<Vec<Arc<T>>>,
-    /// Held while something is made, so that no other thread makes the same.
+    /// Held while an entry is made, so that no other thread makes the same one.
     making: Mutex<()>,
 }
 
-/// Entries that a cache keeps.
+/// The maximum number of entries.
 const MAX_CACHED: usize = 64;
 
 impl<T> Default for Cache<T> {
@@ -114,7 +117,7 @@ impl<T> Default for Cache<T> {
 }
 
 impl<T> Cache<T> {
-    /// The entry that fits.
+    /// Returns the first matching entry.
     pub(crate) fn find(&self, fits: impl Fn(&T) -> bool) -> Option<Arc<T>> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let i = made.iter().position(|c| fits(c))?;
@@ -122,10 +125,11 @@ impl<T> Cache<T> {
         Some(made[0].clone())
     }
 
-    /// The entry that fits, or a new one if there is none; `name` is that of the function, for messages.
+    /// Returns the matching entry, or makes one. `name` is the name of the function, for messages.
     ///
     /// # Errors
-    /// That of `make`, and if a function is being traced on this thread: what is made needs a trace of its own.
+    /// The error of `make`. Also fails if a function is being traced on this thread, because making
+    /// an entry needs a trace of its own.
     pub(crate) fn find_or_make(
         &self,
         name: &str,
@@ -149,12 +153,12 @@ impl<T> Cache<T> {
     }
 }
 
-/// Begins a call that its options may end.
+/// Starts a call that its options may end.
 pub(crate) fn begin(options: Option<&CallOptions>) -> Result<Option<Call>> {
     options.map(CallOptions::begin).transpose()
 }
 
-/// For each variable of a graph whether it is assigned.
+/// Returns for each variable of a graph whether it is assigned.
 fn assigned(graph: &Graph) -> Vec<bool> {
     let mut assigned = vec![false; graph.vars.len()];
     graph.visit_nodes(graph.root(), &mut |node| {

@@ -1,20 +1,23 @@
 //! Disjoint sets of numbers that can be joined (union-find).
 
-/// The numbers below a bound, each in one set. A set is named by its smallest number, its *root*, so that names do not depend on the
-/// order of joins.
+/// The numbers below a bound, each in one set.
+///
+/// A set is named by its smallest number, its *root*, so that names do not depend on the order of
+/// joins.
 #[derive(Clone, Debug)]
 pub(crate) struct DisjointSets {
-    /// For each number one of the same set that is nearer to the root; a root has itself.
+    /// For each number a member of its set that is nearer to the root. A root has itself.
     parents: Vec<usize>,
 }
 
 impl DisjointSets {
-    /// Each of the first `n` numbers by itself.
+    /// Creates the sets of the first `n` numbers, each of one number.
     pub(crate) fn new(n: usize) -> DisjointSets {
         DisjointSets { parents: (0..n).collect() }
     }
 
-    /// The root of the set of `x`. Halves the way there, so that the next search is shorter.
+    /// Returns the root of the set of `x`. Halves the path to it, so that the next search is
+    /// shorter.
     pub(crate) fn root(&mut self, mut x: usize) -> usize {
         while self.parents[x] != x {
             self.parents[x] = self.parents[self.parents[x]];
@@ -23,7 +26,7 @@ impl DisjointSets {
         x
     }
 
-    /// Makes one set of those of `a` and `b`.
+    /// Joins the sets of `a` and `b`.
     pub(crate) fn join(&mut self, a: usize, b: usize) {
         let (a, b) = (self.root(a), self.root(b));
         self.parents[a.max(b)] = a.min(b);
@@ -43,7 +46,7 @@ mod tests {
         sets.join(5, 3);
         sets.join(2, 2);
         assert_eq!(roots(&mut sets), [0, 1, 2, 3, 4, 3, 4]);
-        // Through members that are no roots, in either order, and once more.
+        // Join through members that are no roots, in either order, and repeat a join.
         sets.join(6, 5);
         sets.join(1, 6);
         sets.join(4, 3);

@@ -1,4 +1,4 @@
-//! What runs a compiled function: the plan of one device, or the parts of several.
+//! The engine of a compiled function: a plan for one device, or subgraphs for several.
 
 use crate::device::Devices;
 use crate::flow;
@@ -19,9 +19,9 @@ use std::time::Duration;
 /// A compiled graph.
 #[derive(Debug)]
 pub(crate) enum Engine {
-    /// It is all on one device.
+    /// A graph on one device.
     Whole(Box<Whole>),
-    /// It is on several.
+    /// A graph on several devices.
     Parts(Box<Parts>),
 }
 
@@ -29,14 +29,14 @@ pub(crate) enum Engine {
 #[derive(Debug)]
 pub(crate) struct Whole {
     program: Program,
-    /// Where it was placed, with the name of the device, if there was something to choose.
+    /// The placement and the name of the device, if there was a choice.
     placed: Option<(Placement, DeviceName)>,
-    /// Whether some kernel may be cut for several threads.
+    /// Whether some kernel may be split for several threads.
     may_split: bool,
 }
 
-/// A kernel none of whose tensors has more elements is too small for several threads, whatever it
-/// does.
+/// The number of elements below which a tensor is small. A kernel on small tensors only is not
+/// worth several threads.
 const FEW_ELEMENTS: usize = 1024;
 
 /// A graph on several devices.
@@ -47,14 +47,14 @@ pub(crate) struct Parts {
     driver: Driver,
 }
 
-/// What a step meets outside of its function.
+/// The context of a step outside of its function.
 pub(crate) struct StepCx<'a> {
     pub(crate) print: &'a PrintTo,
-    /// Ends the step; none if only the step itself ends it.
+    /// The flag that ends the step, or `None` if only the step itself ends it.
     pub(crate) stop: Option<&'a Arc<StopFlag>>,
 }
 
-/// The flag of steps that end by themselves only.
+/// The flag of steps that only end by themselves.
 static NEVER: StopFlag = StopFlag::new();
 
 impl StepCx<'_> {
@@ -64,8 +64,9 @@ impl StepCx<'_> {
 }
 
 impl Engine {
-    /// Places and compiles a graph whose inputs have known shapes; `paths` are the names of its variables for rules, in their order. The
-    /// memory of results comes from a pool.
+    /// Places and compiles a graph whose inputs have known shapes. `paths` are the paths of its
+    /// variables for placement rules, in their order. `results` is the pool for the memory of
+    /// results.
     pub(crate) fn new(
         graph: Graph,
         devices: &Devices,
@@ -83,7 +84,7 @@ impl Engine {
             return whole(graph, None);
         }
         let placement = place::place(&graph, &devices.topology, &devices.rules, paths)?;
-        // What is asked for has been looked at; the interpreter needs no device.
+        // The device constraints have been checked; the interpreter needs no device.
         if options.interpreted {
             return whole(graph, None);
         }
@@ -97,7 +98,7 @@ impl Engine {
         Ok(Engine::Parts(Box::new(Parts { graph, placement, driver })))
     }
 
-    /// The graph.
+    /// Returns the graph.
     pub(crate) fn graph(&self) -> &Graph {
         match self {
             Engine::Whole(whole) => whole.program.graph(),
@@ -105,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// Whether a step may be computed by several threads.
+    /// Returns whether several threads may compute a step.
     pub(crate) fn may_split(&self) -> bool {
         match self {
             Engine::Whole(whole) => whole.may_split,
@@ -113,7 +114,7 @@ impl Engine {
         }
     }
 
-    /// Runs a step on locked variables, which change only if it succeeds.
+    /// Runs a step on locked variables. They change only if it succeeds.
     pub(crate) fn step(
         &self,
         inputs: &[HostTensor],
@@ -126,7 +127,7 @@ impl Engine {
         }
     }
 
-    /// Runs a step like [`step`](Self::step), with its outputs in the place of other tensors.
+    /// Runs a step like [`step`](Self::step), and replaces other tensors by its outputs.
     pub(crate) fn step_into(
         &self,
         inputs: &[HostTensor],
@@ -146,7 +147,7 @@ impl Engine {
         }
     }
 
-    /// Runs a step like [`step`](Self::step) and notes what was done when.
+    /// Runs a step like [`step`](Self::step) and records a timeline.
     pub(crate) fn profile(
         &self,
         inputs: &[HostTensor],
@@ -174,7 +175,7 @@ impl Engine {
         Ok((outputs, timeline))
     }
 
-    /// What runs, as text.
+    /// Returns a description of the engine as text.
     pub(crate) fn explain(&self, devices: &Devices) -> String {
         match self {
             Engine::Whole(whole) => {
@@ -193,14 +194,14 @@ impl Engine {
     }
 }
 
-/// Whether a graph says where something is to be.
+/// Returns whether a graph has device constraints.
 fn asks_for_devices(graph: &Graph) -> bool {
     let mut asks = graph.vars.iter().any(|v| v.on.is_some());
     graph.visit_nodes(graph.root(), &mut |node| asks |= graph.node(node).on.is_some());
     asks
 }
 
-/// Whether some tensor of a graph has many elements, or so many as only a run says.
+/// Returns whether some tensor of a graph is large or has an unknown number of elements.
 fn has_large_values(graph: &Graph) -> bool {
     let is_large = |v: &Value| {
         let shape = &graph.ty(*v).element().shape;
@@ -212,7 +213,7 @@ fn has_large_values(graph: &Graph) -> bool {
 }
 
 impl Whole {
-    /// An error of its device.
+    /// Adds the device to an error.
     fn error(&self, error: Diagnostic) -> Diagnostic {
         match &self.placed {
             Some((_, name)) => error.at(Loc::UNKNOWN, format!("on {name}")),

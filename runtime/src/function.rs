@@ -1,4 +1,5 @@
-//! Functions of a session: traced and compiled once for each combination of argument types, then run.
+//! Functions of a session: traced and compiled once for each combination of argument types, then
+//! run.
 
 use crate::call::CallOptions;
 use crate::compiled::{Cache, Compiled, begin};
@@ -17,13 +18,13 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a function returns to the host.
+/// The type that a function returns to the host.
 type HostOf<F, Args> = <<F as GraphFn<Args>>::Output as Output>::Host;
 
-/// A function that runs in a session; made by [`Session::function`].
+/// A function that runs in a session, created by [`Session::function`].
 ///
-/// The first call with arguments of given types traces and compiles it; further calls with such types run what was compiled. At
-/// most 64 combinations of types are kept, those used last.
+/// The first call with arguments of given types traces and compiles it. Further calls with these
+/// types run the compiled function. It keeps the 64 most recently used combinations of types.
 pub struct Function<F, Args>
 where
     F: GraphFn<Args>,
@@ -34,20 +35,20 @@ where
     options: Options,
     /// Compiled signatures.
     cache: Cache<Typed<HostOf<F, Args>>>,
-    /// Its parts that were asked for.
+    /// The requested pruned parts.
     pruned: Cache<Pruned>,
     args: PhantomData<fn(Args)>,
 }
 
-/// A function compiled for one signature, with the types that its results have for Rust.
+/// A function compiled for one signature, with the Rust types of its results.
 struct Typed<H> {
     signature: Signature,
     compiled: Compiled,
     rebuild: Rebuild<H>,
 }
 
-// As with its [`Session`], whose steps it runs; the Rust function itself is called where it is
-// traced.
+// A caught panic leaves the session valid, and the Rust function itself is called only while
+// tracing.
 impl<F: GraphFn<Args> + UnwindSafe, Args> UnwindSafe for Function<F, Args> {}
 impl<F: GraphFn<Args> + RefUnwindSafe, Args> RefUnwindSafe for Function<F, Args> {}
 
@@ -68,49 +69,55 @@ where
         }
     }
 
-    /// Whether every result is checked: the first operation that makes a value which is not finite, out of operands that
-    /// are, fails the call with an error at its line. Slower.
+    /// Sets whether every result is checked.
+    ///
+    /// The first operation that computes a value that is not finite from finite operands then fails
+    /// the call with an error at its line. Checked calls are slower.
     #[must_use]
     pub fn check_finite(self, check_finite: bool) -> Self {
         let options = Options { check_finite, ..self.options };
         self.with_options(options)
     }
 
-    /// Whether calls run by the interpreter, which defines what a graph means: much slower, for comparisons.
+    /// Sets whether the interpreter runs the calls. It defines the semantics of a graph and is much
+    /// slower.
     #[must_use]
     pub fn interpreted(self, interpreted: bool) -> Self {
         let options = Options { interpreted, ..self.options };
         self.with_options(options)
     }
 
-    /// Whether loops over numbers become native code, as they do by default; else they are run instruction by instruction. Results are
-    /// the same, bit by bit.
+    /// Sets whether loops over numbers become native code. The default is true. Otherwise they run
+    /// instruction by instruction; results are bitwise identical.
     #[must_use]
     pub fn native_code(self, native: bool) -> Self {
         let options = Options { native, ..self.options };
         self.with_options(options)
     }
 
-    /// Whether operations are computed together; see [`Builder::fusion`](crate::Builder::fusion).
+    /// Sets whether operations are fused; see [`Builder::fusion`](crate::Builder::fusion).
     #[must_use]
     pub fn fusion(self, fuse: bool) -> Self {
         let options = Options { fuse, ..self.options };
         self.with_options(options)
     }
 
-    /// Whether products in loops become fewer and larger ones; see [`Builder::hoisting`](crate::Builder::hoisting).
+    /// Sets whether matmuls are hoisted out of loops; see
+    /// [`Builder::hoisting`](crate::Builder::hoisting).
     #[must_use]
     pub fn hoisting(self, hoist: bool) -> Self {
         let options = Options { hoist, ..self.options };
         self.with_options(options)
     }
 
-    /// The function with other options; what was compiled with the former ones is forgotten.
+    /// Returns the function with other options. Plans compiled with the previous options are
+    /// dropped.
     fn with_options(self, options: Options) -> Self {
         Function { options, cache: Cache::default(), pruned: Cache::default(), ..self }
     }
 
-    /// Calls the function: a value for one parameter, a tuple for several, `()` for none.
+    /// Calls the function. `args` is a value for one parameter, a tuple for several, and `()` for
+    /// none.
     ///
     /// ```
     /// use anabranch::prelude::*;
@@ -126,8 +133,10 @@ where
         self.call_in(None, args)
     }
 
-    /// Calls the function like [`call`](Self::call), and ends the call with an error of the kind
-    /// [`ErrorKind::DeadlineExceeded`](anabranch_dsl::ErrorKind) if it takes longer than `duration`; see
+    /// Calls the function like [`call`](Self::call), with a time limit.
+    ///
+    /// If the call takes longer than `duration`, it ends with an error of the kind
+    /// [`ErrorKind::DeadlineExceeded`](anabranch_dsl::ErrorKind); see
     /// [`call_with`](Self::call_with).
     ///
     /// ```
@@ -144,10 +153,13 @@ where
         self.call_with(&CallOptions::new().within(duration), args)
     }
 
-    /// Calls the function like [`call`](Self::call), and ends the call with an error when its options say so: between two
-    /// operations, or before the next iteration of a loop, which the error names. Then no variable has changed, and the memory of
-    /// the step is freed. Waiting for variables that another call holds ends, too; tracing and compiling, which the first call
-    /// with arguments of some types does, is done first.
+    /// Calls the function like [`call`](Self::call), and ends the call with an error when its
+    /// options say so.
+    ///
+    /// A call ends between two operations, or before the next iteration of a loop, which the error
+    /// names. Then no variable has changed, and the memory of the step is freed. Waiting for
+    /// variables that another call holds also ends. Tracing and compiling, which the first call
+    /// with arguments of some types does, are finished first.
     pub fn call_with(&self, options: &CallOptions, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
         self.call_in(Some(options), args)
     }
@@ -160,8 +172,9 @@ where
         Ok(rebuild(&mut outputs.into_iter()))
     }
 
-    /// Calls the function like [`call`](Self::call), and says what its devices did when. Of a function that is on one device as a whole
-    /// only the time in all is known.
+    /// Calls the function like [`call`](Self::call), and returns a timeline of its devices.
+    ///
+    /// For a function on a single device, the timeline has only the total time.
     ///
     /// ```
     /// use anabranch::prelude::*;
@@ -182,11 +195,14 @@ where
         Ok((rebuild(&mut outputs.into_iter()), timeline))
     }
 
-    /// Calls the function like [`call`](Self::call), with its results in the place of those of an earlier call, which have their
-    /// types. Results are computed in memory that was given up by an earlier call like this one, and what `results` had is given up for the
-    /// next one: so from the second such call on no memory is taken for elements. If the call fails, `results` stays as it was.
+    /// Calls the function like [`call`](Self::call), and replaces the results of an earlier call.
     ///
-    /// An error if `results` has other types than the function gives.
+    /// Results are computed in memory released by earlier calls like this one, and the memory of
+    /// the replaced results is released for the next one. So from the second such call on, no
+    /// memory is allocated for elements. If the call fails, `results` is unchanged.
+    ///
+    /// # Errors
+    /// Fails if `results` has other types than the results of the function.
     ///
     /// ```
     /// use anabranch::prelude::*;
@@ -212,36 +228,44 @@ where
         compiled.locked(&self.session, None, step)
     }
 
-    /// Calls the function with tensors whose types are checked now, in the order of the parameters; gives all
-    /// output tensors in order.
+    /// Calls the function with tensors in the order of its parameters, whose types are checked at
+    /// run time. Returns all output tensors in order.
     pub fn call_host(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
         let types: Vec<_> = inputs.iter().map(HostTensor::ty).collect();
         self.compiled_for((&types).into())?.compiled.step(&self.session, inputs, None)
     }
 
-    /// Traces and compiles the function for arguments of the given types, if that was not done before.
+    /// Traces and compiles the function for arguments of the given types, unless that is done
+    /// already.
     pub fn compile(&self, signature: impl Into<Signature>) -> Result<()> {
         self.compiled_for(signature.into()).map(|_| ())
     }
 
-    /// The part of the function that computes the values `fetches` from the values `feeds`, for arguments of the types in `signature`. It is
-    /// traced, optimized, placed and compiled by itself, once: this function keeps it, and the next call with the same types, feeds and fetches
-    /// finds it.
+    /// Returns the part of the function that computes the values `fetches` from the values `feeds`,
+    /// for arguments of the types in `signature`.
     ///
-    /// - A value is named by [`Tensor::named`](anabranch_dsl::Tensor::named), a parameter of a `#[graph]` function by its name; `input 0` and
-    ///   `result 0` are the first tensors that the function takes and gives. A branch, a loop and a checkpoint are wholes: what has a name
-    ///   inside of one cannot be fed or fetched.
-    /// - What is fed takes the place of the value wherever the function uses it, gradients included, and what only served to compute it does not
-    ///   run. Every parameter that is needed has to be fed; others may be. What is fed may be fetched.
-    /// - No variable is assigned; a fetch that is computed from an assigned value has that value all the same. For steps that assign
-    ///   see [`prune_step`](Self::prune_step).
-    /// - A print or an assertion stays if all that it looks at is fed or computed anyway, and so do those inside of branches and loops that
-    ///   stay. Others are left out, with what is computed for them.
+    /// The part is traced, optimized, placed and compiled once: the function keeps it, and the next
+    /// call with the same types, feeds and fetches returns it.
+    ///
+    /// - The name of a value is given by [`Tensor::named`](anabranch_dsl::Tensor::named), that of a
+    ///   parameter of a `#[graph]` function by its declaration. `input 0` and `result 0` are the
+    ///   first input and output tensors. Values inside of branches, loops and checkpoints cannot be
+    ///   fed or fetched.
+    /// - A feed replaces the value wherever the function uses it, gradients included. Operations
+    ///   that only served to compute it do not run. Every parameter that is needed must be fed;
+    ///   other values may be. A feed may also be fetched.
+    /// - No variable is assigned. A fetch that depends on an assigned value is computed from that
+    ///   value nevertheless. For steps that assign see [`prune_step`](Self::prune_step).
+    /// - A print or an assertion stays if all its operands are fed or computed anyway, and so do
+    ///   those inside of branches and loops that stay. Others are removed, with the operations that
+    ///   only they need.
     ///
     /// # Errors
-    /// A name that means no value, with those that there are; one that means several, or one inside of a branch or loop, with their lines; a value that
-    /// is fed twice; a parameter that is needed and not fed; a value, no parameter, that is fed though nothing that is fetched depends on
-    /// it; no fetch. And what tracing and compiling the function itself may meet.
+    /// - A name has no value, with the existing names; or several values; or a value inside of a
+    ///   branch or loop, with their lines.
+    /// - A value is fed twice, or is fed although it is not a parameter and no fetch depends on it.
+    /// - A needed parameter is not fed, or nothing is fetched.
+    /// - The function itself fails to trace or compile.
     ///
     /// ```
     /// use anabranch::{DType, HostTensor, TensorType, prelude::*};
@@ -268,8 +292,10 @@ where
         self.pruned(signature.into(), feeds, fetches, Assignments::Drop)
     }
 
-    /// The part of the function that makes all its assignments, like a call of the function itself, and computes the values `fetches`, if there
-    /// are any, from the values `feeds`: to train on values that were computed before, say. Otherwise like [`prune`](Self::prune).
+    /// Returns the part of the function that makes all its assignments and computes the values
+    /// `fetches`, which may be empty, from the values `feeds`.
+    ///
+    /// For example, it trains on precomputed features. Otherwise it is like [`prune`](Self::prune).
     ///
     /// ```
     /// use anabranch::{DType, HostTensor, TensorType, prelude::*};
@@ -313,18 +339,21 @@ where
         Ok((*made).clone())
     }
 
-    /// What the trace of the function gives for arguments of the given types, before it is optimized.
+    /// Traces the function for arguments of the given types. Returns the trace before optimization.
     pub fn trace_for(&self, signature: impl Into<Signature>) -> Result<Traced> {
         self.trace(&signature.into().with_lengths(F::PARAMETERS)?).map(|(traced, _)| traced)
     }
 
-    /// The graph that is compiled for arguments of the given types.
+    /// Returns the graph that is compiled for arguments of the given types.
     pub fn graph(&self, signature: impl Into<Signature>) -> Result<Graph> {
         Ok(self.compiled_for(signature.into())?.compiled.engine.graph().clone())
     }
 
-    /// What runs for arguments of the given types, as text: instructions and memory; for each loop whether its iterations depend on
-    /// each other; and for each loop and branch what it saves for a gradient, by name, type and line, in bytes for each iteration.
+    /// Returns the plan for arguments of the given types as text.
+    ///
+    /// It shows instructions and memory; for each loop, whether its iterations depend on each
+    /// other; and for each loop and branch the values that it saves for a gradient, with name,
+    /// type, line and bytes per iteration.
     pub fn explain(&self, signature: impl Into<Signature>) -> Result<String> {
         Ok(self.compiled_for(signature.into())?.compiled.engine.explain(&self.session.devices))
     }
@@ -358,7 +387,7 @@ where
     }
 }
 
-/// Checks the types of tensors in whose place the results of a graph go.
+/// Checks the types of the tensors that the results of a graph replace.
 fn check_results(name: &str, graph: &Graph, given: &[&mut HostTensor]) -> Result<()> {
     let outputs = graph.outputs();
     if outputs.len() != given.len() {

@@ -1,6 +1,6 @@
 //! Typed indices.
 
-/// Makes the type of an index into one kind of table. It is shown as a prefix and the number.
+/// Defines a typed index into one kind of table. It is printed as a prefix and the number.
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*

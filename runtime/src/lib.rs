@@ -10,9 +10,11 @@
 //! # Ok::<(), anabranch::Diagnostic>(())
 //! ```
 //!
-//! A [`Session`] compiles [`Function`]s and owns the values of variables. A call traces the function if its argument types
-//! are new, optimizes the graph, lowers it to a plan (`plan`), and runs the plan's instructions with the kernels of the
-//! CPU (`cpu`). With several devices it is placed on them first (`place`) and cut into a part for each (`flow`). A [`Program`] is a graph that was compiled without a function.
+//! A [`Session`] compiles [`Function`]s and owns the values of variables. A call traces the
+//! function if its argument types are new, optimizes the graph, lowers it to a plan (`plan`), and
+//! runs the plan's instructions with the kernels of the CPU (`cpu`). For several devices, the graph
+//! is placed first (`place`) and cut into a subgraph for each (`flow`). A [`Program`] is a graph
+//! that was compiled without a function.
 
 mod apart;
 mod call;

@@ -1,4 +1,4 @@
-//! The way from a traced graph to the one that is compiled.
+//! Optimization of a traced graph before it is compiled.
 
 use crate::program::Options;
 use anabranch_dsl::passes::{Pipeline, specialize};
@@ -6,8 +6,8 @@ use anabranch_dsl::{Graph, Result, TensorType};
 
 /// Optimizes a graph for inputs of the given types.
 ///
-/// A graph that is interpreted, or whose values are checked one by one, stays as the user wrote it: the one is what others are
-/// compared with, the other names the user's operation.
+/// A graph that is interpreted, or whose values are checked one by one, stays as written. The
+/// former is the reference for other engines, and errors of the latter name the user's operation.
 pub(crate) fn optimize(graph: Graph, signature: &[TensorType], options: Options) -> Result<Graph> {
     if options.interpreted {
         return Ok(graph);

@@ -1,4 +1,4 @@
-//! A graph that can be run: its plan, and the memory of steps that run it.
+//! A compiled graph: its plan, and the memory of its steps.
 
 use crate::cpu::list::List;
 use crate::cpu::memory::{Vars, VarsMut};
@@ -16,20 +16,21 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How a graph is run.
+/// Options of compilation and runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Fail at the first operation that makes a value which is not finite out of finite operands.
+    /// Whether a run fails at the first operation that makes a value which is not finite from
+    /// finite operands.
     pub(crate) check_finite: bool,
-    /// Run by the interpreter.
+    /// Whether the interpreter runs the graph.
     pub(crate) interpreted: bool,
-    /// Make native code of loops over numbers.
+    /// Whether loops over numbers become native code.
     pub(crate) native: bool,
-    /// Compute several operations in one pass over memory.
+    /// Whether several operations are fused into one pass over memory.
     pub(crate) fuse: bool,
-    /// Merge products in loops, and take them out.
+    /// Whether matmuls in loops are merged and hoisted.
     pub(crate) hoist: bool,
-    /// Interpret what the compiler fails at.
+    /// Whether the interpreter runs graphs that the compiler fails at.
     pub(crate) fallback: bool,
 }
 
@@ -41,27 +42,27 @@ impl Default for Options {
 
 /// A graph compiled for the concrete types of its inputs.
 ///
-/// It may run several times at once: every running step has memory of its own, which later steps use again.
+/// Several steps may run at the same time. Each has memory of its own, which later steps reuse.
 pub struct Program {
     graph: Graph,
     plan: Option<Plan>,
     options: Options,
-    /// Memory of results that callers have dropped.
+    /// The pool of results that callers have dropped.
     results: Arc<Results>,
     #[expect(clippy::vec_box, reason = "each step takes one and gives it back: a pointer is moved, not all of it")]
     free: Mutex<Vec<Box<Context>>>,
 }
 
-/// What goes into a part of a graph, and comes out of it. A clone shares the memory.
+/// An input or output of a part of a graph. A clone shares the memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Contents {
     Datum(Datum),
-    /// A list as plans have it.
+    /// A list in the representation of plans.
     List(Arc<List>),
 }
 
 impl Contents {
-    /// As the interpreter has it.
+    /// Converts to the representation of the interpreter.
     pub(crate) fn into_datum(self) -> Datum {
         match self {
             Contents::Datum(datum) => datum,
@@ -69,7 +70,8 @@ impl Contents {
         }
     }
 
-    /// As plans have it: a list of an element type. Nothing is copied if nobody else has it.
+    /// Converts to the representation of plans: a list of this element type. Copies only shared
+    /// data.
     fn into_list(self, element: &TensorType) -> List {
         match self {
             Contents::List(list) => Arc::try_unwrap(list).unwrap_or_else(|shared| (*shared).clone()),
@@ -83,7 +85,7 @@ impl Contents {
     }
 }
 
-/// Memory of steps that is kept for later ones.
+/// The maximum number of step contexts that are kept for later steps.
 const MAX_FREE: usize = 64;
 
 impl Program {
@@ -103,20 +105,20 @@ impl Program {
         Program::with_options(graph, Options::default())
     }
 
-    /// Compiles like [`new`](Self::new), without native code: each instruction is looked at when it is run. Results are the same,
-    /// bit by bit.
+    /// Compiles a graph like [`new`](Self::new), without native code: loops run instruction by
+    /// instruction. Results are bitwise identical.
     pub fn without_native_code(graph: Graph) -> Result<Program> {
         Program::with_options(graph, Options { native: false, ..Options::default() })
     }
 
-    /// Compiles like [`new`](Self::new), without fusion: each operation goes through memory by itself, and new values of variables are
-    /// copied. Sums may be rounded in another order.
+    /// Compiles a graph like [`new`](Self::new), without fusion: each operation is a pass over
+    /// memory, and new values of variables are copied. Sums may be rounded in another order.
     pub fn without_fusion(graph: Graph) -> Result<Program> {
         Program::with_options(graph, Options { fuse: false, ..Options::default() })
     }
 
-    /// Compiles like [`new`](Self::new), with neither fusion nor native code. If the graph went through no passes, the plan does what
-    /// the graph says, node by node.
+    /// Compiles a graph like [`new`](Self::new), with neither fusion nor native code. If the graph
+    /// went through no passes, the plan runs it node by node.
     pub fn unoptimized(graph: Graph) -> Result<Program> {
         Program::with_options(graph, Options { fuse: false, native: false, ..Options::default() })
     }
@@ -125,7 +127,7 @@ impl Program {
         Program::with_results(graph, options, Arc::default())
     }
 
-    /// Compiles a graph; the memory of results comes from the given pool.
+    /// Compiles a graph with a pool for the memory of results.
     pub(crate) fn with_results(graph: Graph, options: Options, results: Arc<Results>) -> Result<Program> {
         for ty in graph.inputs().iter().filter_map(|&v| graph.ty(v).as_tensor()) {
             if ty.shape.known().is_none() && !options.interpreted {
@@ -137,13 +139,15 @@ impl Program {
         Ok(Program { graph, plan, options, results, free: Mutex::default() })
     }
 
-    /// The graph.
+    /// Returns the graph.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// Runs the graph. `vars` are the values of its variables in the order of [`Graph::vars`]; they are changed only if the
-    /// run succeeds.
+    /// Runs the graph.
+    ///
+    /// `vars` are the values of its variables in the order of [`Graph::vars`]. They change only if
+    /// the run succeeds.
     pub fn run(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
         let surroundings = Surroundings::default();
         self.check_inputs(inputs)?;
@@ -157,8 +161,8 @@ impl Program {
         Ok(outputs)
     }
 
-    /// Runs a graph without variables, whose inputs and outputs may be stacks and lists. `values` are the inputs, and then the outputs, in whatever
-    /// `open` opens and `close` makes.
+    /// Runs a graph without variables whose inputs and outputs may be stacks and lists. `values`
+    /// are first the inputs, then the outputs, in a type that `open` unpacks and `close` creates.
     pub(crate) fn run_part<B>(
         &self,
         values: &mut Vec<B>,
@@ -230,7 +234,7 @@ impl Program {
         Ok(outputs)
     }
 
-    /// Runs the graph on locked variables, with its outputs in the place of other tensors.
+    /// Runs the graph on locked variables, and replaces other tensors by its outputs.
     pub(crate) fn step_into(
         &self,
         inputs: &[HostTensor],
@@ -251,9 +255,11 @@ impl Program {
         Ok(())
     }
 
-    /// Runs the graph like [`run`](Self::run), and puts the outputs into `outputs`, whose memory is used again where types fit: by this
-    /// call or by the next one. So the third of three equal calls takes no memory from the allocator. If the run fails, `outputs` stays
-    /// as it was.
+    /// Runs the graph like [`run`](Self::run), and replaces `outputs`.
+    ///
+    /// The memory of the replaced tensors is reused if types match, by this call or the next one.
+    /// So from the third of several equal calls on, the allocator is not used. If the run fails,
+    /// `outputs` is unchanged.
     pub fn run_into(
         &self,
         inputs: &[HostTensor],
@@ -311,8 +317,8 @@ impl Program {
         free.map_or_else(|| Context::new(plan).map(Box::new), Ok)
     }
 
-    /// Keeps the memory of a step for a later one. That of a step that failed is freed instead: its stacks may have grown without
-    /// bound.
+    /// Keeps the context of a step for a later one. That of a failed step is dropped instead,
+    /// because its stacks may have grown without bound.
     fn give_back(&self, cx: Box<Context>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MAX_FREE {
@@ -320,8 +326,9 @@ impl Program {
         }
     }
 
-    /// What the program does, as text: instructions, memory, inputs and outputs; for each loop whether its iterations depend
-    /// on each other; and what loops and branches save for gradients.
+    /// Returns a description of the program as text: instructions, memory, inputs and outputs; for
+    /// each loop, whether its iterations depend on each other; and the values that loops and
+    /// branches save for gradients.
     pub fn explain(&self) -> String {
         let mut text = match &self.plan {
             Some(plan) => plan.to_string(),
@@ -341,22 +348,25 @@ impl fmt::Debug for Program {
     }
 }
 
-/// The plan of a graph; none if the compiler fails at it and the interpreter is to run it then.
+/// Compiles the plan of a graph. Returns `None` if the compiler fails and the interpreter is to run
+/// the graph.
 ///
-/// A plan that cannot be made is an error of ours: a broken invariant, which panics, or code that Cranelift does not take. It becomes an
-/// error of the call, so that other functions of the session go on. What is wrong with the graph is an error in any case.
+/// A failure of the compiler is our bug: a broken invariant, which panics, or code that Cranelift
+/// rejects. It becomes an error of the call, so that other functions of the session keep working. A
+/// mistake in the graph is an error in any case.
 fn compile(graph: &Graph, options: Options) -> Result<Option<Plan>> {
     let how = plan::Options { check_finite: options.check_finite, fuse: options.fuse };
     let lower = || {
         #[cfg(test)]
         tests::fail_at(tests::Stage::Plan);
-        // Where results are looked at one by one, those of 16-bit floats are, by their reference meaning.
+        // If results are checked one by one, so are those on 16-bit floats, by their reference
+        // semantics.
         let wide = if options.check_finite { None } else { passes::widen(graph) };
         let graph = wide.as_ref().unwrap_or(graph);
         let apart = if options.check_finite || !options.fuse { None } else { passes::scalars(graph) };
         plan::lower(apart.as_ref().unwrap_or(graph), how)
     };
-    // What it works on is dropped when it fails, but for the graph, which it only reads.
+    // A failed compilation drops everything it works on except for the graph, which it only reads.
     let mut plan = match catch_unwind(AssertUnwindSafe(lower)) {
         Ok(plan) => plan?,
         Err(_) if options.fallback => return Ok(None),
@@ -371,7 +381,7 @@ fn compile(graph: &Graph, options: Options) -> Result<Option<Plan>> {
         let native = catch_unwind(AssertUnwindSafe(native)).unwrap_or_else(|panic| Err(message(panic)));
         match native {
             Ok(native) => plan.native = native,
-            // The instructions are there, and as they were.
+            // The instructions exist and are unchanged.
             Err(_) if options.fallback => {}
             Err(what) => return Err(failure(graph, "native code", &what)),
         }
@@ -379,7 +389,7 @@ fn compile(graph: &Graph, options: Options) -> Result<Option<Plan>> {
     Ok(Some(plan))
 }
 
-/// The words of a panic; one without words goes on.
+/// Returns the message of a panic. Resumes a panic without a message.
 fn message(panic: Box<dyn Any + Send>) -> String {
     let panic = match panic.downcast::<String>() {
         Ok(text) => return *text,
@@ -403,7 +413,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Where the compiler can be made to fail.
+    /// The stages at which tests make the compiler fail.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) enum Stage {
         Plan,

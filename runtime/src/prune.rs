@@ -1,4 +1,4 @@
-//! Pruned functions: what a function computes of some of its values, out of others.
+//! Pruned functions: parts of a function that compute some of its values from others.
 
 use crate::call::CallOptions;
 use crate::compiled::{Cache, Compiled, begin};
@@ -13,14 +13,16 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A part of a [`Function`](crate::Function) for arguments of given types: from values that are fed to values that are fetched, with nothing else. Made by
-/// [`Function::prune`](crate::Function::prune) and [`Function::prune_step`](crate::Function::prune_step).
+/// A part of a [`Function`](crate::Function) for arguments of given types, which computes fetched
+/// values from fed values.
 ///
-/// A clone is another handle of the same. It may be called from several threads at once.
+/// It is created by [`Function::prune`](crate::Function::prune) and
+/// [`Function::prune_step`](crate::Function::prune_step). A clone is another handle of the same
+/// part. It may be called from several threads at once.
 #[derive(Clone)]
 pub struct Pruned(Arc<Part>);
 
-// As with the session whose steps it runs; nothing of the program runs in it.
+// A caught panic leaves the session valid, and no code of the program runs in it.
 impl UnwindSafe for Pruned {}
 impl RefUnwindSafe for Pruned {}
 
@@ -28,14 +30,14 @@ struct Part {
     key: Key,
     session: Session,
     options: Options,
-    /// Before it is optimized.
+    /// The graph before optimization.
     graph: Graph,
     vars: Vec<AnyVar>,
-    /// One, unless the extents of what is fed follow from the call alone.
+    /// One entry, unless extents of the feeds are known only when it is called.
     cache: Cache<Compiled>,
 }
 
-/// What a pruned function is made for.
+/// The arguments that a pruned function was created with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) signature: Signature,
@@ -45,7 +47,7 @@ pub(crate) struct Key {
 }
 
 impl Pruned {
-    /// Prunes what a function was traced to, and compiles it.
+    /// Prunes the trace of a function and compiles it.
     pub(crate) fn new(session: &Session, traced: &Traced, key: Key, options: Options) -> Result<Pruned> {
         let values = |names: &[String]| names.iter().map(|name| traced.value_named(name)).collect::<Result<Vec<_>>>();
         let (feeds, fetches) = (values(&key.feeds)?, values(&key.fetches)?);
@@ -87,21 +89,22 @@ impl Pruned {
         &self.0.key
     }
 
-    /// The types of what is fed, in its order. An extent is unknown if it follows from data.
+    /// Returns the types of the feeds, in order. An extent is unknown if it depends on data.
     pub fn feed_types(&self) -> Vec<TensorType> {
         let graph = &self.0.graph;
         graph.inputs().iter().map(|&v| graph.ty(v).element().clone()).collect()
     }
 
-    /// The graph that is compiled, before it is optimized: its inputs are what is fed, its outputs what is fetched.
+    /// Returns the graph before optimization. Its inputs are the feeds, its outputs the fetches.
     pub fn graph(&self) -> &Graph {
         &self.0.graph
     }
 
-    /// Computes what is fetched, in its order, from what is fed, in its order.
+    /// Computes the fetches from the feeds, both in order.
     ///
     /// # Errors
-    /// Another number of tensors, or one of another type: the error names the feed. What the function itself meets when it runs.
+    /// The number of tensors or the type of one is wrong, in which case the error names the feed.
+    /// Also the errors of the function itself.
     ///
     /// ```
     /// use anabranch::{DType, HostTensor, TensorType, prelude::*};
@@ -121,21 +124,22 @@ impl Pruned {
         self.0.call(None, feeds)
     }
 
-    /// Calls like [`call`](Self::call), and ends the call with an error if it takes longer than `duration`; see [`call_with`](Self::call_with).
+    /// Calls the part like [`call`](Self::call), with a time limit; see
+    /// [`call_with`](Self::call_with).
     pub fn call_within(&self, duration: Duration, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
         self.call_with(&CallOptions::new().within(duration), feeds)
     }
 
-    /// Calls like [`call`](Self::call), and ends the call with an error when its options say so; see
-    /// [`Function::call_with`](crate::Function::call_with).
+    /// Calls the part like [`call`](Self::call), and ends the call with an error when its options
+    /// say so; see [`Function::call_with`](crate::Function::call_with).
     pub fn call_with(&self, options: &CallOptions, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
         self.0.call(Some(options), feeds)
     }
 
-    /// What runs, as text; see [`Function::explain`](crate::Function::explain).
+    /// Returns the plan as text; see [`Function::explain`](crate::Function::explain).
     ///
     /// # Errors
-    /// If what runs depends on extents that only a call says.
+    /// Fails if the plan depends on extents that are known only when it is called.
     pub fn explain(&self) -> Result<String> {
         if let Some((feed, ty)) = self.0.open_feed() {
             let name = &self.0.graph.name;
@@ -181,7 +185,7 @@ impl Part {
         Ok(())
     }
 
-    /// The first feed with an extent that only a call says.
+    /// Returns the first feed with an extent that is known only when the part is called.
     fn open_feed(&self) -> Option<(&str, &TensorType)> {
         let feeds = self.key.feeds.iter().zip(self.graph.inputs());
         let mut feeds = feeds.map(|(name, &v)| (name.as_str(), self.graph.ty(v).element()));
@@ -193,7 +197,7 @@ impl Part {
             &self.graph.name,
             |c| c.signature == types,
             || {
-                // What is interpreted is not specialized otherwise.
+                // Interpreted graphs are not specialized elsewhere.
                 let graph = if self.open_feed().is_some() {
                     passes::specialize(&self.graph, types)?
                 } else {

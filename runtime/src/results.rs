@@ -1,23 +1,25 @@
-//! The memory of results.
+//! The pool for the memory of results.
 //!
-//! Instructions write a result where the caller gets it: into memory that belongs to the tensor that the call returns. The
-//! system is slow to give large memory, for each page is cleared when it is first touched; so when the caller drops the tensor
-//! its memory comes back here, and a later result of the same type and size gets it.
+//! Instructions write a result into memory that belongs to the tensor which the call returns. Large
+//! allocations are slow, because the system clears each page when it is first touched. So when the
+//! caller drops the tensor, its memory returns to this pool for a later result of the same type and
+//! size.
 //!
 //! Invariants:
 //!
-//! - A buffer in the pool belongs to nobody else: it came from a tensor whose last handle was dropped.
-//! - At most [`MAX_BUFFERS`] buffers and [`MAX_BYTES`] bytes are kept; those that came first leave first. Small ones are left to the
-//!   allocator, which keeps them itself.
+//! - A buffer in the pool belongs to nobody else: it came from a tensor whose last handle was
+//!   dropped.
+//! - At most [`MAX_BUFFERS`] buffers and [`MAX_BYTES`] bytes are kept; the oldest are freed first.
+//!   Small buffers are left to the allocator, which keeps them itself.
 
 use anabranch_dsl::{Buffer, DType, Reclaim, memory};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// Bounds of what is kept.
+/// The limits of the pool.
 const MAX_BUFFERS: usize = 64;
 const MAX_BYTES: usize = 1 << 30;
-/// Bytes from which on memory is kept.
+/// The number of bytes from which buffers are kept.
 const LARGE: usize = 1 << 16;
 
 /// Memory of results that were dropped.
@@ -28,26 +30,27 @@ pub(crate) struct Results {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// What came first stands first.
+    /// Oldest first.
     buffers: VecDeque<Buffer>,
     bytes: usize,
 }
 
 impl Results {
-    /// Memory for `n` elements, whose values have no meaning; none if the system has not so much.
+    /// Returns memory for `n` elements with unspecified values, or `None` if the system has too
+    /// little.
     pub(crate) fn take(&self, dtype: DType, n: usize) -> Option<Buffer> {
         let bytes = n.checked_mul(dtype.size())?;
         if bytes >= LARGE {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             let fits = |b: &Buffer| b.dtype() == dtype && b.len() == n;
-            // What came last is the likeliest to be in the cache.
+            // Prefer the most recently returned buffer: it is the most likely to be in cache.
             if let Some(i) = kept.buffers.iter().rposition(fits) {
                 kept.bytes -= bytes;
                 return kept.buffers.remove(i);
             }
         }
-        // Zeros come without being touched where the system has memory; whether it has is found out first, since zeros do not fail. What
-        // is small, the allocator has.
+        // The system provides zeroed memory without touching it. Check whether there is enough,
+        // because allocating zeros cannot fail. Small buffers come from the allocator.
         if bytes >= LARGE {
             memory::check(bytes as u128).ok()?;
         }

@@ -10,7 +10,7 @@ use anabranch_dsl::{Graph, HostTensor, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// How a graph is cut into parts at random.
+/// Options of a random partition of a graph.
 ///
 /// ```
 /// use anabranch::runtime::Scatter;
@@ -20,17 +20,18 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scatter {
-    /// Number of devices.
+    /// The number of devices.
     pub devices: u32,
-    /// What the choice of a device for each node is made from.
+    /// The seed of the choice of a device for each node.
     pub seed: u64,
-    /// How many iterations of a loop may run at once.
+    /// The number of iterations of a loop that may run at once.
     pub parallel_iterations: u32,
-    /// Lower all control flow, even where one device has it all, and run every node by itself.
+    /// Whether all control flow is lowered, even on a single device, and every node runs by itself.
     pub lower_everything: bool,
-    /// Run kernels by the interpreter: then values are the interpreter's, bit by bit.
+    /// Whether the interpreter runs kernels, so that values are bitwise identical to its own.
     pub interpreted: bool,
-    /// Devices of [modelled](crate::Modelled) time: what they compute, predicates and whatever goes from one place to another comes later, by an event.
+    /// Whether devices are [simulated](crate::Modelled): results, predicates and transfers then
+    /// arrive later, as events.
     pub modelled: bool,
 }
 
@@ -47,8 +48,9 @@ impl Default for Scatter {
     }
 }
 
-/// A graph that runs on several devices of this process, each node on one that was chosen at random. It is for tests: values do not depend on
-/// the choice.
+/// A graph that runs on several devices of this process, each node on a randomly chosen one.
+///
+/// It is for tests: values do not depend on the choice.
 ///
 /// ```
 /// use anabranch::{Graph, HostTensor};
@@ -68,7 +70,7 @@ impl fmt::Debug for ScatteredProgram {
 }
 
 impl ScatteredProgram {
-    /// Cuts and compiles a graph whose inputs have known shapes.
+    /// Partitions and compiles a graph whose inputs have known shapes.
     pub fn new(graph: Graph, how: Scatter) -> Result<ScatteredProgram> {
         let n = how.devices as usize;
         let devices = if how.modelled {

@@ -1,4 +1,4 @@
-//! Sessions: where functions are compiled and variables have their values.
+//! Sessions, which compile functions and own the values of variables.
 
 use crate::apart::Teams;
 use crate::device::{Devices, Modelled};
@@ -17,9 +17,11 @@ use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
-/// A place where functions run: on the CPU of this machine, as one device or as several. It owns the present values of variables.
+/// An environment in which functions run: the CPU of this machine, as one device or several. It
+/// owns the current values of variables.
 ///
-/// A clone is another handle of the same session. Functions may be called from several threads at once.
+/// A clone is another handle of the same session. Functions may be called from several threads at
+/// once.
 ///
 /// ```
 /// use anabranch::prelude::*;
@@ -41,11 +43,11 @@ pub struct Session {
     pub(crate) teams: Option<Arc<Teams>>,
 }
 
-// A panic leaves a session as it was, so a caught one harms nobody. Variables change at the very
-// end of a step, where nothing of the program or of the caller runs; whatever a lock protects is
-// whole at each place where something may panic, so locks are used on after a panic; the memory of
-// a step that panics is dropped. What prints is called through a shared reference, from several
-// threads at once: a panic in it is what other threads have to expect of it, too.
+// A panic leaves a session unchanged, so catching one is harmless. Variables change at the very end
+// of a step, when no code of the program or the caller runs. Data behind a lock is consistent at
+// each point where something may panic, so locks are used after a panic. The memory of a step that
+// panics is dropped. The print callback is called through a shared reference, from several threads
+// at once, so other threads must expect a panic in it anyway.
 impl UnwindSafe for Session {}
 impl RefUnwindSafe for Session {}
 
@@ -451,7 +453,7 @@ impl Session {
     }
 }
 
-/// What has which path; the first path that two have is the error.
+/// Returns a map of the values by path. The error is the first duplicate path.
 fn by_path<T>(all: &[(String, T)]) -> Result<HashMap<&str, &T>, &str> {
     let mut of_path = HashMap::new();
     for (path, value) in all {
@@ -462,7 +464,8 @@ fn by_path<T>(all: &[(String, T)]) -> Result<HashMap<&str, &T>, &str> {
     Ok(of_path)
 }
 
-/// Variables by their paths, in words: the first ones of many; none if there are none.
+/// Returns the paths of variables as text, only the first ones if there are many, or `None` if
+/// there are none.
 fn listed<'a>(paths: impl Iterator<Item = &'a String>) -> Option<String> {
     const SHOWN: usize = 4;
     let paths: Vec<String> = paths.map(|path| format!("`{path}`")).collect();

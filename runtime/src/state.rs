@@ -1,9 +1,12 @@
-//! The present values of variables.
+//! The current values of variables.
 //!
-//! A session gives each variable it meets a cell with a lock. A step locks the variables of its graph in the order of
-//! their identities, for writing where it assigns, for reading elsewhere, before it reads the first and until it has
-//! changed the last: so steps are serializable, and no two of them wait for each other. A step that panics changes nothing,
-//! since variables change at its very end; the locks it held stay usable.
+//! A session gives each variable that it uses a cell with a lock. Before a step reads its first
+//! variable, it locks all variables of its graph in the order of their identities, for writing if
+//! it assigns them and otherwise for reading. It holds the locks until it has changed the last one.
+//! So steps are serializable and cannot deadlock.
+//!
+//! A step that panics changes nothing, since variables change at its very end. The locks that it
+//! held stay usable.
 
 use crate::results::Results;
 use anabranch_dsl::interp::StopFlag;
@@ -45,19 +48,19 @@ impl Cell {
     }
 }
 
-/// The values of all variables that a session has met and that something can still name, and
-/// memory.
+/// The values of all variables that a session has used and that still have a handle, and the memory
+/// of results.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     cells: Mutex<HashMap<u64, Arc<Cell>>>,
-    /// The paths of variables that rules are about, by identity.
+    /// The paths of variables for placement rules, by identity.
     paths: Mutex<HashMap<u64, String>>,
     /// Memory of results that callers have dropped.
     pub(crate) results: Arc<Results>,
 }
 
 impl DropWatcher for State {
-    /// A session does not grow with every model that it ever saw.
+    /// Drops the value, so that a session does not grow with every model that it has seen.
     fn dropped(&self, id: u64) {
         let cell = self.lock_cells().remove(&id);
         let path = self.paths().remove(&id);
@@ -70,13 +73,13 @@ impl State {
         self.cells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The paths of variables, by identity. No handle of a variable may be dropped while they are
-    /// locked.
+    /// Returns the paths of variables, by identity. No handle of a variable may be dropped while
+    /// they are locked.
     pub(crate) fn paths(&self) -> MutexGuard<'_, HashMap<u64, String>> {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives variables paths, for rules.
+    /// Sets the paths of variables, for placement rules.
     pub(crate) fn name(self: &Arc<State>, vars: &[(String, AnyVar)]) {
         for (path, var) in vars {
             var.watch(self.watcher());
@@ -88,7 +91,7 @@ impl State {
         Arc::<State>::downgrade(self)
     }
 
-    /// The cell of a variable, with its initial value when it is met first.
+    /// Returns the cell of a variable. A new cell has the variable's initial value.
     pub(crate) fn cell(self: &Arc<State>, var: &AnyVar) -> Arc<Cell> {
         let new = || {
             var.watch(self.watcher());
@@ -97,7 +100,7 @@ impl State {
         self.lock_cells().entry(var.id()).or_insert_with(new).clone()
     }
 
-    /// The cells of variables, in their order.
+    /// Returns the cells of variables, in their order.
     pub(crate) fn cells<'a>(self: &Arc<State>, vars: impl IntoIterator<Item = &'a AnyVar>) -> Vec<Arc<Cell>> {
         vars.into_iter().map(|var| self.cell(var)).collect()
     }
@@ -117,7 +120,7 @@ impl Guard<'_> {
         }
     }
 
-    /// The tensor for writing.
+    /// Returns the tensor for writing.
     ///
     /// # Panics
     /// If the variable is locked for reading.
@@ -129,7 +132,8 @@ impl Guard<'_> {
     }
 }
 
-/// Locks cells, the `i`-th for writing if `writes[i]`; the guards come in the order of the cells.
+/// Locks cells, the `i`-th for writing if `writes[i]`. Returns the guards in the order of the
+/// cells.
 pub(crate) fn lock<'a>(cells: &'a [Arc<Cell>], order: &[usize], writes: &[bool]) -> Vec<Guard<'a>> {
     if cells.is_empty() {
         return Vec::new();
@@ -164,10 +168,10 @@ pub(crate) fn lock_unless<'a>(
     Some(guards.into_iter().map(|g| g.expect("the order has every cell")).collect())
 }
 
-/// How long a step that may be stopped waits before it tries again to lock a variable.
+/// The time between attempts to lock a variable, in a step that may be stopped.
 const BETWEEN_TRIES: Duration = Duration::from_micros(200);
 
-/// The order in which cells are locked.
+/// Returns the order in which cells are locked.
 pub(crate) fn lock_order(cells: &[Arc<Cell>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..cells.len()).collect();
     order.sort_by_key(|&i| cells[i].id);
@@ -190,7 +194,7 @@ mod tests {
         assert_eq!(state.lock_cells().keys().collect::<Vec<_>>(), [&named.id()]);
         assert_eq!(state.paths().values().collect::<Vec<_>>(), ["model.named"]);
         assert_eq!(*state.cell(&named).read(), HostTensor::scalar(2.0f32));
-        // A step that runs keeps its cells; the variable may outlive the session.
+        // A running step keeps its cells. The variable may outlive the session.
         assert_eq!(*cells[1].read(), HostTensor::scalar(1.0f32));
         drop(state);
         drop(named);

@@ -1,4 +1,4 @@
-//! What devices did in a call, and when.
+//! The activity of devices during a call.
 
 use anabranch_dsl::Loc;
 use std::collections::BTreeMap;
@@ -6,43 +6,45 @@ use std::fmt;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What the devices did in a call, and when: what [`Function::profile`](crate::Function::profile) gives.
+/// The activity of the devices during a call, returned by
+/// [`Function::profile`](crate::Function::profile).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timeline {
     /// Kernels and copies, in the order of their starts.
     pub spans: Vec<Span>,
-    /// From the start of the step to its end.
+    /// The time from the start of the step to its end.
     pub total: Duration,
-    /// Whether the times are those of [modelled](crate::Modelled) devices and not measured.
+    /// Whether the times are those of [simulated](crate::Modelled) devices, not measured ones.
     pub modelled: bool,
 }
 
-/// A kernel that ran, or a value that was on its way.
+/// The execution of a kernel, or the transfer of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
-    /// The device, or the two of a copy.
+    /// The device, or both devices of a transfer.
     pub device: String,
-    /// What was run: the operations of the kernel, or the value that was sent.
+    /// The operations of the kernel, or the value that was sent.
     pub name: String,
     /// The user's line.
     pub loc: Loc,
-    /// The numbers of the iterations of the loops around it, outermost first.
+    /// The iteration numbers of the enclosing loops, outermost first.
     pub iterations: Vec<u64>,
-    /// When it began, from the start of the step.
+    /// The start, measured from the start of the step.
     pub begin: Duration,
-    /// When it was done.
+    /// The end, measured from the start of the step.
     pub end: Duration,
 }
 
 impl Timeline {
-    /// The time in which at least two of the devices ran kernels.
+    /// Returns the time in which at least two devices ran kernels.
     pub fn overlap(&self) -> Duration {
         let mut edges: Vec<(Duration, i32, &str)> = Vec::new();
         for span in self.spans.iter().filter(|s| !s.device.contains(" -> ")) {
             edges.extend([(span.begin, 1, span.device.as_str()), (span.end, -1, span.device.as_str())]);
         }
         edges.sort();
-        // How many kernels run on each device that runs some: one with several threads runs several.
+        // The number of running kernels of each busy device. A device with several threads runs
+        // several.
         let mut running: BTreeMap<&str, i32> = BTreeMap::new();
         let (mut since, mut total) = (Duration::ZERO, Duration::ZERO);
         for (at, change, device) in edges {
@@ -59,7 +61,8 @@ impl Timeline {
         total
     }
 
-    /// The timeline in the format of Chrome's trace viewer and of Perfetto: a JSON array of events.
+    /// Returns the timeline in the format of Chrome's trace viewer and of Perfetto: a JSON array of
+    /// events.
     pub fn to_chrome_trace(&self) -> String {
         let mut devices: Vec<&str> = self.spans.iter().map(|s| s.device.as_str()).collect();
         devices.sort_unstable();
@@ -88,7 +91,7 @@ impl Timeline {
     }
 }
 
-/// A string of JSON.
+/// Returns a JSON string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for c in text.chars() {
@@ -105,7 +108,7 @@ fn quoted(text: &str) -> String {
 }
 
 impl fmt::Display for Timeline {
-    /// A line for each span: begin and end, device, iterations, name.
+    /// Writes a line for each span: begin and end, device, iterations, name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let clock = if self.modelled { "modelled" } else { "measured" };
         writeln!(f, "{:?} ({clock})", self.total)?;
