@@ -4,9 +4,10 @@ use crate::Loc;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What was wrong, where, and what to do about it.
+/// An error message with source locations, and help on what to write instead.
 ///
-/// [`Display`](fmt::Display) renders it with the source lines it points at, as far as the files can be read:
+/// [`Display`](fmt::Display) renders it with the source lines at its locations, if the files can be
+/// read:
 ///
 /// ```text
 /// error: matmul: inner dimensions differ, 784 and 10
@@ -18,86 +19,87 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// What was wrong, in one line without a final dot.
+    /// The problem, in one line without a final dot.
     pub message: String,
-    /// Places with what is to be seen there; the first one is where the error is. A label without a place is a note.
+    /// Locations with explanations. The first one is the location of the error. A label without a
+    /// location is a note.
     pub labels: Vec<(Loc, String)>,
-    /// What to do.
+    /// Help on what to write instead.
     pub help: Option<String>,
-    /// What kind of error it is, for programs.
+    /// The kind of the error, for programs.
     pub kind: ErrorKind,
 }
 
-/// The kinds of errors that a program may want to tell apart: a server, say, answers each of them
-/// in its own way.
+/// The kinds of errors that a program may want to distinguish. For example, a server responds to
+/// each of them in its own way.
 ///
-/// | kind | whose fault it is | is a second call worth it |
+/// | kind | origin | is a retry useful |
 /// |---|---|---|
-/// | [`Invalid`](ErrorKind::Invalid) | the caller's, or the program's | no |
-/// | [`AssertionFailed`](ErrorKind::AssertionFailed) | the data's, by the program's own words | with other data |
-/// | [`DeadlineExceeded`](ErrorKind::DeadlineExceeded), [`Cancelled`](ErrorKind::Cancelled) | nobody's | yes |
-/// | [`ResourceExhausted`](ErrorKind::ResourceExhausted) | the machine's, or that of too large an input | with less, or later |
-/// | [`Internal`](ErrorKind::Internal) | ours: please report it | no |
+/// | [`Invalid`](ErrorKind::Invalid) | the caller or the program | no |
+/// | [`AssertionFailed`](ErrorKind::AssertionFailed) | the data, as the program checks it | with other data |
+/// | [`DeadlineExceeded`](ErrorKind::DeadlineExceeded), [`Cancelled`](ErrorKind::Cancelled) | the caller's time limit or request | yes |
+/// | [`ResourceExhausted`](ErrorKind::ResourceExhausted) | the machine, or an input that is too large | with less, or later |
+/// | [`Internal`](ErrorKind::Internal) | a bug in anabranch: please report it | no |
 ///
 /// In each of these cases the session stays usable, and no variable has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A program, an argument, a name or a setting is wrong: a shape or a type that does not fit,
-    /// found before anything runs, or a value on which an operation is not defined, found while it
-    /// runs (an index out of bounds, a division of an integer by zero).
+    /// A program, an argument, a name or a setting is invalid. Mismatched shapes and types are
+    /// found before anything runs; values for which an operation is undefined are found during a
+    /// run (an index out of bounds, an integer division by zero).
     #[default]
     Invalid,
-    /// An assertion of the program failed, or a `panic!` of it was reached, while the graph ran; or
-    /// a value was not finite where the session checks for that.
+    /// An assertion or `panic!` of the program failed while the graph ran, or the session's check
+    /// for finite values did.
     AssertionFailed,
     /// A call did not end before its deadline.
     DeadlineExceeded,
     /// A call was cancelled.
     Cancelled,
-    /// The machine does not have what is needed: memory for a value, a thread.
+    /// The machine lacks a resource, such as memory for a value or a thread.
     ResourceExhausted,
-    /// A fault of anabranch itself: a right program cannot be compiled.
+    /// A bug in anabranch: a valid program cannot be compiled.
     Internal,
 }
 
 impl ErrorKind {
-    /// Whether a call was ended from outside: by its deadline, or by a handle.
+    /// Returns whether a call was ended from outside, by its deadline or by a handle.
     pub fn is_stop(self) -> bool {
         matches!(self, ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)
     }
 }
 
-/// The result of everything that can meet bad input.
+/// The result of everything that can receive invalid input.
 pub type Result<T, E = Diagnostic> = std::result::Result<T, E>;
 
 impl Diagnostic {
-    /// An error without a place, of the kind [`Invalid`](ErrorKind::Invalid).
+    /// Creates an error without a location, of the kind [`Invalid`](ErrorKind::Invalid).
     pub fn new(message: impl Into<String>) -> Diagnostic {
         Diagnostic { message: message.into(), labels: Vec::new(), help: None, kind: ErrorKind::Invalid }
     }
 
-    /// Adds a place; the first one added is the place of the error.
+    /// Adds a location. The first one is the location of the error.
     #[must_use]
     pub fn at(mut self, loc: Loc, label: impl Into<String>) -> Diagnostic {
         self.labels.push((loc, label.into()));
         self
     }
 
-    /// Adds what to do.
+    /// Adds help on what to write instead.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Diagnostic {
         self.help = Some(help.into());
         self
     }
 
-    /// Says of what kind the error is.
+    /// Sets the kind of the error.
     #[must_use]
     pub fn of_kind(self, kind: ErrorKind) -> Diagnostic {
         Diagnostic { kind, ..self }
     }
 
-    /// The place of the error.
+    /// Returns the location of the error.
     pub fn loc(&self) -> Option<Loc> {
         self.labels.first().map(|(loc, _)| *loc).filter(|l| l.is_known())
     }
@@ -105,7 +107,7 @@ impl Diagnostic {
 
 impl std::error::Error for Diagnostic {}
 
-/// The same as [`Display`](fmt::Display): it is what a program shows whose `main` returns the error.
+/// Renders the error like [`Display`](fmt::Display), since this is shown if `main` returns it.
 impl fmt::Debug for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -144,10 +146,10 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// The line of source at `loc`, if its file can be found from here.
+/// Returns the source line at `loc`, if its file can be found.
 ///
-/// The compiler gives paths relative to the workspace root, while tests run in their package's folder, so the folders
-/// above are tried as well.
+/// The compiler's paths are relative to the workspace root, while tests run in their package's
+/// folder. So the parent folders are searched as well.
 fn source_line(loc: &Loc) -> Option<String> {
     let find = |base: &Path| base.ancestors().map(|dir| dir.join(loc.file)).find(|p| p.is_file());
     let path: PathBuf =

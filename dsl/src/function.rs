@@ -1,28 +1,29 @@
-//! Functions over tensors as values: what they take, what they give, how they are traced.
+//! Functions over tensors as values: their parameters, results and traces.
 
 use crate::ir::VarId;
 use crate::trace::{self, Any, Traced};
 use crate::{Array, Diagnostic, Dim, Element, HostTensor, IntoArray, Loc, Result, Tensor, TensorType, interp};
 
-/// How many tensors a parameter takes, as far as its type says so: of a `Vec` or an `Option` the
-/// call says it.
+/// The number of tensors of a parameter, as far as its type determines it. The lengths of `Vec`s
+/// and `Option`s are known only in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Tensors outside of sequences.
+    /// The number of tensors outside of sequences.
     fixed: usize,
-    /// Sequences whose length the call says.
+    /// The number of sequences, whose lengths are known only in a call.
     sequences: usize,
-    /// Tensors of each item, if there is one sequence, which has no sequences in it.
+    /// The number of tensors of each item, if there is exactly one sequence and its items contain
+    /// none.
     per_item: usize,
 }
 
 impl Layout {
-    /// Nothing.
+    /// The layout without tensors.
     pub const NONE: Layout = Layout { fixed: 0, sequences: 0, per_item: 0 };
-    /// One tensor.
+    /// The layout of one tensor.
     pub const TENSOR: Layout = Layout { fixed: 1, ..Layout::NONE };
 
-    /// This, and then another one.
+    /// Appends another layout.
     #[must_use]
     pub const fn and(self, next: Layout) -> Layout {
         Layout {
@@ -32,24 +33,26 @@ impl Layout {
         }
     }
 
-    /// The same `n` times.
+    /// Repeats the layout `n` times.
     #[must_use]
     pub const fn times(self, n: usize) -> Layout {
         Layout { fixed: self.fixed * n, sequences: self.sequences * n, per_item: self.per_item * n }
     }
 
-    /// A sequence of such items.
+    /// Returns the layout of a sequence of such items.
     #[must_use]
     pub const fn sequence(self) -> Layout {
-        // One in another counts as several: the number of tensors does not say how they are dealt
-        // out.
+        // A sequence inside of another one counts as several, because the number of tensors does
+        // not determine their lengths.
         Layout { fixed: 0, sequences: 1 + 2 * self.sequences, per_item: self.fixed }
     }
 }
 
 /// The types of the tensors that a function is called with, in the order of its parameters, and the
-/// lengths of the `Vec`s among its arguments. A slice of types is one, too: then the length of a
-/// `Vec` follows from their number, if there is no more than one.
+/// lengths of the `Vec`s among its arguments.
+///
+/// A slice of types is a signature, too. If there is at most one `Vec`, its length follows from the
+/// number of types.
 ///
 /// ```
 /// use anabranch::{DType, TensorType, function::{Arguments, Signature, trace_fn}, prelude::*};
@@ -69,13 +72,13 @@ impl Layout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
     types: Vec<TensorType>,
-    /// The lengths of sequences, in the order in which their first items would come; none if only
-    /// the types are known.
+    /// The lengths of sequences, in the order of their first items, or `None` if only the types are
+    /// known.
     lengths: Option<Vec<usize>>,
 }
 
 impl Signature {
-    /// Whether it is that of these arguments.
+    /// Returns whether it is the signature of these arguments.
     pub fn is_of(&self, arguments: &Arguments) -> bool {
         let types_fit = |(ty, tensor): (&TensorType, &HostTensor)| {
             let mut dims = ty.shape.dims().iter().zip(tensor.shape());
@@ -86,16 +89,16 @@ impl Signature {
             && self.types.iter().zip(&arguments.tensors).all(types_fit)
     }
 
-    /// The types of the tensors.
+    /// Returns the types of the tensors.
     pub fn types(&self) -> &[TensorType] {
         &self.types
     }
 
-    /// The signature with the lengths of all sequences, for a function with parameters of this
-    /// layout.
+    /// Returns the signature with the lengths of all sequences, for a function with parameters of
+    /// this layout.
     ///
     /// # Errors
-    /// Only the types are known, and they do not say how the tensors are dealt out to several
+    /// Fails if only the types are known and they do not determine the lengths of several
     /// sequences.
     pub fn with_lengths(self, layout: Layout) -> Result<Signature> {
         let n = self.types.len();
@@ -151,7 +154,7 @@ impl<const N: usize> From<&[TensorType; N]> for Signature {
     }
 }
 
-/// The tensors of the arguments of a call, and the lengths of the sequences among these.
+/// The tensors of the arguments of a call, and the lengths of the sequences among the arguments.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
     tensors: Vec<HostTensor>,
@@ -159,7 +162,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Those of a call of a function with parameters `Args`.
+    /// Returns the arguments of a call of a function with parameters `Args`.
     pub fn of<Args>(args: impl CallArgs<Args>) -> Arguments {
         let mut all = Arguments::default();
         args.feed_all(&mut all);
@@ -177,25 +180,25 @@ impl Arguments {
         items.for_each(|item| item.feed(self));
     }
 
-    /// The tensors, in the order of the parameters.
+    /// Returns the tensors, in the order of the parameters.
     pub fn tensors(&self) -> &[HostTensor] {
         &self.tensors
     }
 
-    /// The lengths of the sequences, in the order of the parameters; that of a sequence before
-    /// those in its items.
+    /// Returns the lengths of the sequences, in the order of the parameters. The length of a
+    /// sequence precedes those in its items.
     pub fn lengths(&self) -> &[usize] {
         &self.lengths
     }
 
-    /// The types of the tensors and the lengths.
+    /// Returns the types of the tensors and the lengths.
     pub fn signature(&self) -> Signature {
         let types = self.tensors.iter().map(HostTensor::ty).collect();
         Signature { types, lengths: Some(self.lengths.clone()) }
     }
 }
 
-/// The inputs that a trace still has to make.
+/// The inputs that a trace still has to create.
 #[derive(Debug)]
 pub struct Inputs<'a> {
     types: std::slice::Iter<'a, TensorType>,
@@ -204,10 +207,10 @@ pub struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    /// The items of a sequence.
+    /// Creates the items of a sequence.
     ///
     /// # Errors
-    /// Those of its items.
+    /// Fails if an item fails.
     pub fn sequence<I: Input>(&mut self) -> Result<Vec<I>> {
         let n = *self.lengths.next().expect("a signature has the lengths of all sequences");
         (0..n).map(|_| I::trace(self)).collect()
@@ -217,8 +220,8 @@ impl Inputs<'_> {
 /// A parameter of a graph function: a tensor, or a tuple, array, `Vec`, `Option` or derived struct
 /// of parameters.
 ///
-/// The length of a `Vec`, and whether there is the value of an `Option`, belong to the signature:
-/// for others the function is traced again.
+/// The length of a `Vec`, and whether an `Option` has a value, belong to the signature: the
+/// function is traced again for others.
 #[diagnostic::on_unimplemented(
     message = "a graph function cannot take `{Self}`",
     label = "no parameter of a graph function",
@@ -226,13 +229,13 @@ impl Inputs<'_> {
     note = "a value of the host that stays the same is captured by a closure: `move |x: Tensor| f(x, value)`"
 )]
 pub trait Input: Sized {
-    /// How many tensors it takes.
+    /// The number of tensors.
     const LAYOUT: Layout;
-    /// Makes graph inputs for the next types of the signature.
+    /// Creates graph inputs for the next types of the signature.
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self>;
 }
 
-/// Host values that can be given for a parameter of type `I`.
+/// A host value that can be passed for a parameter of type `I`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be given for a parameter of type `{I}`",
     label = "not an argument for `{I}`",
@@ -334,13 +337,13 @@ impl Input for () {
     }
 }
 
-/// Makes the host value of a call's outputs, in the structure that the trace had.
+/// Creates the host value of a call's outputs, with the structure of the trace.
 pub type Rebuild<H> = Box<dyn Fn(&mut dyn Iterator<Item = HostTensor>) -> H + Send + Sync>;
 
-/// What a call returns: arrays, and tuples, arrays, vectors, options and derived structs of what
-/// calls return.
+/// The result of a call: an array, or a tuple, array, vector, option or derived struct of results.
 pub trait Results {
-    /// Appends all tensors, in the order of the function's outputs. Who changes one keeps its element type.
+    /// Appends all tensors, in the order of the function's outputs. A tensor that is replaced must
+    /// keep its element type.
     fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>);
 }
 
@@ -364,7 +367,7 @@ impl Results for () {
 }
 
 /// A result of a graph function: a tensor, or a tuple, array, vector, option or derived struct of
-/// results; a `Result` of one, whose error ends the trace.
+/// results, or a `Result` of one, whose error ends the trace.
 #[diagnostic::on_unimplemented(
     message = "a graph function cannot return `{Self}`",
     label = "no result of a graph function",
@@ -372,11 +375,11 @@ impl Results for () {
     note = "`scalar(x)` makes a tensor of a number"
 )]
 pub trait Output {
-    /// The same on the host: [`Array`]s for tensors.
+    /// The type of the result on the host, with [`Array`]s for tensors.
     type Host: Results + 'static;
     /// Appends the handles of all tensors.
     fn flatten(&self, to: &mut Vec<Any>);
-    /// How to make the host value from the tensors in that order.
+    /// Returns a function that creates the host value from the tensors in that order.
     fn rebuild(&self) -> Rebuild<Self::Host>;
 }
 
@@ -415,7 +418,7 @@ impl<O: Output> Output for Vec<O> {
     }
 }
 
-/// Whether there is a value is known when the function is traced.
+/// The trace determines whether there is a value.
 impl<O: Output> Output for Option<O> {
     type Host = Option<O::Host>;
     fn flatten(&self, to: &mut Vec<Any>) {
@@ -427,7 +430,7 @@ impl<O: Output> Output for Option<O> {
     }
 }
 
-/// A function that can fail while it is traced: its error is that of the trace.
+/// The result of a function that can fail while it is traced. Its error is that of the trace.
 impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
     type Host = O::Host;
     fn flatten(&self, to: &mut Vec<Any>) {
@@ -454,11 +457,11 @@ impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
     note = "more parameters are given as a tuple, an array, a `Vec` or a struct of them"
 )]
 pub trait GraphFn<Args> {
-    /// Its result.
+    /// The result.
     type Output: Output;
-    /// How many tensors its parameters take.
+    /// The number of tensors of its parameters.
     const PARAMETERS: Layout;
-    /// Calls it with inputs made for a signature.
+    /// Calls the function with inputs created for a signature.
     fn apply(&self, inputs: &mut Inputs<'_>) -> Result<Self::Output>;
 }
 
@@ -506,7 +509,7 @@ macro_rules! call_args {
         }
     };
 }
-/// The traits for tuples of so many items as are given.
+/// Implements the traits for tuples with the given items.
 macro_rules! tuple {
     ($($a:ident $x:ident $i:tt),+) => {
         impl<Fun: Fn($($a),+) -> Out, Out: Output, $($a: Input),+> GraphFn<($($a,)+)> for Fun {
@@ -544,7 +547,7 @@ macro_rules! tuple {
         }
     };
 }
-/// The traits for tuples of all lengths from that of the first list on.
+/// Implements the traits for tuples of all lengths from that of the first list on.
 macro_rules! tuples {
     ([$($have:tt)+]) => { tuple!($($have)+); call_args!($($have)+); };
     ([$($have:tt)+] $a:ident $x:ident $i:tt $(, $($more:tt)+)?) => {
@@ -556,9 +559,10 @@ macro_rules! tuples {
 tuple!(A Xa 0);
 tuples!([A Xa 0, B Xb 1] C Xc 2, D Xd 3, E Xe 4, G Xg 5, H Xh 6, I Xi 7, J Xj 8, K Xk 9, L Xl 10, M Xm 11, N Xn 12, O Xo 13, P Xp 14, Q Xq 15);
 
-/// The name of a function in messages, graphs and timelines: the last part of its path. A closure
-/// has none, so it is named by the place where it was given to be traced, and so is a pointer to a
-/// function.
+/// Returns the name of a function for messages, graphs and timelines: the last part of its path.
+///
+/// A closure or function pointer has no name, so the result is the location where it was passed to
+/// be traced.
 ///
 /// ```
 /// use anabranch::{Loc, function::name_of};
@@ -573,7 +577,7 @@ pub fn name_of<F: ?Sized>(_: &F, at: Loc) -> String {
     if path.ends_with("{{closure}}") {
         return format!("closure at {at}");
     }
-    // Generic arguments stand behind a name, and a trait and its type before one.
+    // A name precedes its generic arguments, and follows a trait and its type.
     let mut depth = 0;
     let mut name = String::new();
     for c in path.chars() {
@@ -594,7 +598,7 @@ pub fn name_of<F: ?Sized>(_: &F, at: Loc) -> String {
 /// Traces a function for inputs of the given types.
 ///
 /// # Errors
-/// The types do not fit its parameters; and whatever the function meets while it is traced.
+/// Fails if the types do not match its parameters, or if the trace fails.
 pub fn trace_fn<Args, F: GraphFn<Args>>(
     name: &str,
     f: &F,
@@ -618,7 +622,7 @@ pub fn trace_fn<Args, F: GraphFn<Args>>(
     Ok((traced, rebuild.expect("the trace ran")))
 }
 
-/// Traces `f` and runs it once with the interpreter; variables have their initial values.
+/// Traces `f` and runs it once with the interpreter. Variables have their initial values.
 ///
 /// ```
 /// use anabranch::prelude::*;
@@ -631,7 +635,8 @@ pub fn eval<O: Output>(f: impl Fn() -> O) -> Result<O::Host> {
     eval_with(f, ())
 }
 
-/// Traces `f` for the given arguments and runs it once with the interpreter; variables have their initial values.
+/// Traces `f` for the given arguments and runs it once with the interpreter. Variables have their
+/// initial values.
 #[track_caller]
 pub fn eval_with<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Result<<F::Output as Output>::Host> {
     let name = name_of(&f, Loc::caller());
@@ -643,7 +648,7 @@ pub fn eval_with<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Res
 }
 
 impl Traced {
-    /// The variable that a graph means.
+    /// Returns the variable that an id of the graph refers to.
     pub fn var(&self, id: VarId) -> &crate::AnyVar {
         &self.vars[id.index()]
     }

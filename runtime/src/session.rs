@@ -65,7 +65,7 @@ pub struct Builder {
     flow: flow::Options,
 }
 
-/// Takes what functions print.
+/// A receiver of the text that functions print.
 pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
 
 impl fmt::Debug for Builder {
@@ -80,52 +80,57 @@ impl fmt::Debug for Session {
     }
 }
 
-/// CPU devices of a session, at most.
+/// The maximum number of CPU devices of a session.
 const MAX_CPUS: usize = 1024;
 
-/// Threads of a session, at most.
+/// The maximum number of threads of a session.
 const MAX_THREADS: usize = 1024;
 
 impl Builder {
-    /// Whether functions check every result for values that are not finite, unless they say otherwise themselves.
+    /// Sets whether functions check every result for values that are not finite, unless they have
+    /// their own setting.
     pub fn check_finite(self, check_finite: bool) -> Builder {
         Builder { run: Options { check_finite, ..self.run }, ..self }
     }
 
-    /// Whether functions run by the interpreter, unless they say otherwise themselves.
+    /// Sets whether the interpreter runs functions, unless they have their own setting.
     pub fn interpreted(self, interpreted: bool) -> Builder {
         Builder { run: Options { interpreted, ..self.run }, ..self }
     }
 
-    /// Whether the interpreter runs what the compiler fails at. That no plan can be made of a function is an error of the compiler; by
-    /// default the call ends with an error that says what failed, since a program that is suddenly a hundred times slower is hard to notice.
-    /// What is wrong with the function itself is an error in any case.
+    /// Sets whether the interpreter runs functions that the compiler fails at.
+    ///
+    /// By default such a call ends with an error that says what failed, because a program that is
+    /// suddenly a hundred times slower is hard to notice. Mistakes in the function itself are
+    /// errors in any case.
     pub fn interpreter_fallback(self, fallback: bool) -> Builder {
         Builder { run: Options { fallback, ..self.run }, ..self }
     }
 
-    /// Whether loops over numbers become native code, as they do by default; else they are run instruction by instruction. Results are
-    /// the same, bit by bit.
+    /// Sets whether loops over numbers become native code. The default is true. Otherwise they run
+    /// instruction by instruction; results are bitwise identical.
     pub fn native_code(self, native: bool) -> Builder {
         Builder { run: Options { native, ..self.run }, ..self }
     }
 
-    /// Whether operations are computed together in one pass over memory, and new values of variables in the place of the old ones,
-    /// as it is by default; else one after the other, for comparisons. Sums may be rounded in another order.
+    /// Sets whether operations are fused into one pass over memory, and variables updated in place.
+    /// The default is true. Otherwise operations run one after the other, for comparisons. Sums may
+    /// be rounded in another order.
     pub fn fusion(self, fuse: bool) -> Builder {
         Builder { run: Options { fuse, ..self.run }, ..self }
     }
 
-    /// Whether products in loops over sequences become fewer and larger ones, in the loops and outside of them, as they do by default;
-    /// else they stay as they were written, for comparisons. Sums may be rounded in another order.
+    /// Sets whether matmuls in loops over sequences are merged and hoisted. The default is true.
+    /// Otherwise they stay as written, for comparisons. Sums may be rounded in another order.
     pub fn hoisting(self, hoist: bool) -> Builder {
         Builder { run: Options { hoist, ..self.run }, ..self }
     }
 
-    /// Where functions print: `to` gets the text of each `println!` or `dbg!` on tensors when it happens, calls on several
-    /// threads at once included. Without it the text goes to the standard output and the standard error.
+    /// Sets the receiver of printed text, in place of standard output and standard error.
     ///
-    /// What a step has printed stays printed if it fails later.
+    /// `to` receives the text of each `println!` or `dbg!` on tensors when it happens, from calls
+    /// on several threads at once. Text that a step has printed stays printed if the step fails
+    /// later.
     ///
     /// ```
     /// use anabranch::dsl::format::Stream;
@@ -146,8 +151,11 @@ impl Builder {
         Builder { print_to: Some(Arc::new(to)), ..self }
     }
 
-    /// So many CPU devices, `/cpu:0` and on, which share the cores of this machine; one by default. A function runs on several of them if
-    /// the program asks for it ([`on`](anabranch_dsl::on), [`Var::on`], [`place`](Self::place)), or if it is estimated to be faster so.
+    /// Sets the number of CPU devices, named `/cpu:0`, `/cpu:1`, and so on. They share the cores of
+    /// this machine. The default is 1.
+    ///
+    /// A function runs on several of them if the program asks for it ([`on`](anabranch_dsl::on),
+    /// [`Var::on`], [`place`](Self::place)), or if the cost model predicts a gain.
     ///
     /// ```
     /// use anabranch::prelude::*;
@@ -162,16 +170,18 @@ impl Builder {
         Builder { cpus: Some(n), ..self }
     }
 
-    /// Limits the threads that compute one call to `n`. Values do not depend on it, bit by bit.
+    /// Limits the threads that compute one call to `n`. Values are bitwise independent of the
+    /// limit.
     ///
-    /// By default all sessions share one pool of threads, one for each core unless the variable
-    /// `RAYON_NUM_THREADS` of the environment says otherwise, and a call from inside of a rayon
-    /// pool uses the threads of that pool. With a limit the threads are the session's own: each
-    /// call that runs has `n` of them, so calls never wait for each other, and a server that runs
-    /// many calls at once has many times `n`; the thread that calls sleeps. Small calls, in which
-    /// no kernel is worth several threads, run on the thread that calls, with or without a limit.
-    /// Several CPU devices have equal shares of the `n` threads, at least one each. Placement does
-    /// not look at the limit.
+    /// By default all sessions share one pool of threads, one for each core unless the environment
+    /// variable `RAYON_NUM_THREADS` says otherwise. A call from inside of a rayon pool uses the
+    /// threads of that pool.
+    ///
+    /// With a limit the session has its own threads. Each running call has `n` of them, so calls
+    /// never wait for each other, and a server that runs many calls at once has many times `n`
+    /// threads. The calling thread sleeps. Small calls, in which no kernel is worth several
+    /// threads, run on the calling thread, with or without a limit. Several CPU devices share the
+    /// `n` threads equally, with at least one each. Placement ignores the limit.
     ///
     /// ```
     /// use anabranch::prelude::*;
@@ -187,9 +197,12 @@ impl Builder {
         Builder { threads: Some(n), ..self }
     }
 
-    /// Whether it is measured what several CPU devices can do, which takes some tens of milliseconds when the session is made; else, as by
-    /// default, placement takes them for cores of a usual machine. A measured session may place a function otherwise than another one
-    /// on the same machine, and so round sums in another order. [`Function::explain`] shows the rates.
+    /// Sets whether the speed of several CPU devices is measured, which takes some tens of
+    /// milliseconds when the session is created.
+    ///
+    /// By default, placement assumes cores of a typical machine. A measured session may place a
+    /// function differently than another one on the same machine, and so round sums in another
+    /// order. [`Function::explain`] shows the rates.
     ///
     /// ```
     /// use anabranch::Session;
@@ -202,14 +215,17 @@ impl Builder {
         Builder { measure, ..self }
     }
 
-    /// Devices of modelled time instead of those of this machine: what is computed is right, and [`Function::profile`] says how long it
-    /// would have taken.
+    /// Uses simulated devices instead of those of this machine. Values are right, and
+    /// [`Function::profile`] returns how long the computation would have taken.
     pub fn modelled(self, devices: impl IntoIterator<Item = Modelled>) -> Builder {
         Builder { modelled: Some(devices.into_iter().collect()), ..self }
     }
 
-    /// Puts the variables whose names fit a pattern on a device, with what reads and assigns them. In the pattern `*` stands for
-    /// anything and `{i}` for a number, which the device may use. Of several rules that fit a name the last one holds.
+    /// Places the variables whose names match a pattern on a device, along with the operations that
+    /// read and assign them.
+    ///
+    /// In the pattern, `*` matches anything and `{i}` a number, which the device may use. If
+    /// several rules match a name, the last one applies.
     ///
     /// ```
     /// use anabranch::prelude::*;
@@ -226,24 +242,28 @@ impl Builder {
         self
     }
 
-    /// How many iterations of a loop over several devices may run at once: 32 by default, at least 1. More let devices run further
-    /// ahead of each other, and keep the memory of more iterations. A function with `#[graph(parallel_iterations = n)]` says it of its own loops, and of their
+    /// Sets how many iterations of a loop over several devices may run at once. The default is 32,
+    /// the minimum 1.
+    ///
+    /// With more, devices can run further ahead of each other, and the memory of more iterations is
+    /// kept. `#[graph(parallel_iterations = n)]` overrides it for the loops of a function and their
     /// gradients.
     pub fn parallel_iterations(self, n: u32) -> Builder {
         Builder { flow: flow::Options { parallel_iterations: n, ..self.flow }, ..self }
     }
 
-    /// Whether all control flow is lowered and every operation is run by itself, even on one device: slow, for comparisons.
+    /// Sets whether all control flow is lowered and every operation runs by itself, even on one
+    /// device. This is slow, and meant for comparisons.
     pub fn lower_everything(self, lower_everything: bool) -> Builder {
         Builder { flow: flow::Options { lower_everything, ..self.flow }, ..self }
     }
 
-    /// The session.
+    /// Creates the session.
     ///
     /// # Errors
-    /// If there are no devices or more than 1,024 CPU devices, no threads or more than 1,024, CPU
-    /// devices beside modelled ones, a rule that is wrong or names a device that is not there, or
-    /// no iteration may run.
+    /// Fails if there are no devices or more than 1,024 CPU devices, no threads or more than 1,024,
+    /// both CPU devices and simulated ones, a placement rule that is invalid or names a missing
+    /// device, or if `parallel_iterations` is 0.
     pub fn build(self) -> Result<Session> {
         crate::unoptimized::warn_once();
         if self.cpus == Some(0) {
@@ -290,27 +310,27 @@ impl Builder {
 }
 
 impl Session {
-    /// A session with the usual settings.
+    /// Creates a session with the default settings.
     pub fn new() -> Result<Session> {
         Session::builder().build()
     }
 
-    /// Settings for a session.
+    /// Returns the default settings of a session.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// A function that runs in this session. It is traced and compiled when it is called first with arguments of
-    /// given types, and that again for each other combination of types.
+    /// Creates a function that runs in this session.
     ///
-    /// In messages a function has its name, and a closure the line at which it is given to this
-    /// method.
+    /// It is traced and compiled on the first call with arguments of given types, once for each
+    /// combination of types. Messages show the name of a function, and for a closure the line of
+    /// this call.
     #[track_caller]
     pub fn function<Args, F: GraphFn<Args>>(&self, f: F) -> Result<Function<F, Args>> {
         Ok(Function::new(self.clone(), f, Loc::caller()))
     }
 
-    /// The names of its devices.
+    /// Returns the names of its devices.
     ///
     /// ```
     /// # use anabranch::Session;
@@ -322,8 +342,11 @@ impl Session {
         self.devices.topology.devices.iter().map(|d| d.name).collect()
     }
 
-    /// Names the variables of a module by their paths below `name`, for [rules](Builder::place): of a model that is called `model`, `model.layers.0.weight`
-    /// for example. It has to be done before a function that uses them is called first. Variables without a path have their names.
+    /// Names the variables of a module by their paths below `name`, for placement
+    /// [rules](Builder::place). For a model called `model` an example is `model.layers.0.weight`.
+    ///
+    /// Call it before the first call of a function that uses the variables. Variables without a
+    /// path have their own names.
     ///
     /// ```
     /// use anabranch::{nn::{Init, Linear}, prelude::*};
@@ -343,7 +366,7 @@ impl Session {
         self.state.name(&vars);
     }
 
-    /// The present value of a variable.
+    /// Returns the current value of a variable.
     ///
     /// ```
     /// use anabranch::prelude::*;
@@ -364,7 +387,7 @@ impl Session {
         Ok(Array::from_host(tensor).expect("a variable keeps its element type"))
     }
 
-    /// Gives a variable a value of its type.
+    /// Sets a variable to a value of its type.
     pub fn set<T: Element>(&self, var: &Var<T>, value: impl IntoArray<T>) -> Result<()> {
         self.set_any(var.any(), value.into_array().into_host())
     }
@@ -375,7 +398,8 @@ impl Session {
         Ok(())
     }
 
-    /// The present values of all variables of a module with their paths, as they are between two steps.
+    /// Returns the current values of all variables of a module with their paths, as they are
+    /// between two steps.
     pub fn state(&self, module: &impl Module) -> Vec<(String, HostTensor)> {
         let (paths, vars): (Vec<_>, Vec<_>) = module.vars().into_iter().unzip();
         let cells = self.state.cells(&vars);
@@ -383,16 +407,16 @@ impl Session {
         paths.into_iter().zip(guards.iter().map(|g| g.tensor().clone())).collect()
     }
 
-    /// Gives all variables of a module values, found by their paths. Nothing changes if there is an
-    /// error, and no step sees some of the values only.
+    /// Sets all variables of a module to values that are found by their paths. If there is an
+    /// error, nothing changes. No step sees only some of the values.
     ///
-    /// The state of an optimizer is that of the variables that it has seen:
-    /// [`prepare`](anabranch_dsl::optim::Optimizer::prepare) it for the model before its state is
-    /// loaded.
+    /// The state of an optimizer consists of the variables that it has seen: call
+    /// [`prepare`](anabranch_dsl::optim::Optimizer::prepare) for the model before loading its
+    /// state.
     ///
     /// # Errors
-    /// A variable without a value, a value without a variable, a second value of one path, or one
-    /// of another type: the error names the paths.
+    /// Fails for a variable without a value, a value without a variable, two values with one path,
+    /// or a value of another type. The error names the paths.
     ///
     /// ```
     /// use anabranch::{nn::{Init, Linear}, optim::{Adam, Optimizer}, prelude::*};

@@ -1,13 +1,15 @@
-//! Attention and its gradients in blocks, with no matrix of all scores.
+//! Attention and its gradients in blocks, without a matrix of all scores.
 //!
-//! Scores are of a block of queries and a block of keys at a time. Where there are several blocks of keys, the largest score of a
-//! query and the sum of the exponentials grow with them, and what was summed before is scaled to a new largest score (Milakov and
-//! Gimelshein 2018, "Online normalizer calculation for softmax"; Dao et al. 2022, "FlashAttention"). For the gradients the scores are
-//! computed again; with several blocks of keys twice, first for the sums. Memory beside operands and result is two blocks for each
-//! thread, and, with several blocks of queries, the keys and values of a matrix as products read them.
+//! Scores are computed for a block of queries and a block of keys at a time. With several blocks of
+//! keys, the largest score of a query and the sum of its exponentials are accumulated, and earlier
+//! sums are rescaled to each new largest score (Milakov and Gimelshein 2018, "Online normalizer
+//! calculation for softmax"; Dao et al. 2022, "FlashAttention"). The gradients compute the scores
+//! again; with several blocks of keys twice, first for the sums. Besides operands and result, the
+//! memory is two blocks for each thread, and, with several blocks of queries, the packed keys and
+//! values of a matrix.
 //!
-//! Threads share the matrices and, forward, the blocks of queries. Sizes of blocks depend on the shapes only, and each sum is of
-//! one thread, in order.
+//! Threads share the matrices and, in the forward pass, the blocks of queries. Block sizes depend
+//! on the shapes only, and each sum is computed by one thread, in order.
 
 use super::dense::{Matrix, Right, product, with_memory};
 use super::gemm::{Strides, packed_len};
@@ -26,36 +28,38 @@ use std::ops::{AddAssign, DivAssign, MulAssign, Range};
 /// Attention, or its gradients.
 #[derive(Clone, Debug)]
 pub(crate) struct Attention {
-    /// Queries and keys of a matrix, their elements, and those of values.
+    /// The number of queries `n` and keys `m` of a matrix, the length `size` of these and `width`
+    /// of values.
     n: usize,
     m: usize,
     size: usize,
     width: usize,
     causal: bool,
-    /// Whether the gradients are computed.
+    /// Whether the kernel computes the gradients.
     gradients: bool,
-    /// The axes before the matrices, with strides of queries, keys, values and, for gradients, the gradient of the result.
+    /// The axes before the matrices, with strides of queries, keys, values and, for gradients, the
+    /// cotangent of the result.
     batch: Vec<Axis<4>>,
     layouts: [Layout; 4],
     level: Level,
 }
 
-/// Most keys in a block: a multiple of the columns of the tiles of all instruction sets.
+/// The maximum number of keys in a block: a multiple of the tile columns of all instruction sets.
 const KEYS: usize = 21 * GRAIN;
 const GRAIN: usize = 48;
-/// About so many scores are in a block, of at most so many queries.
+/// The approximate number of scores in a block, and its maximum number of queries.
 const SCORES: usize = 1 << 16;
 const QUERIES: usize = 64;
-/// Elements of a line of the cache, at most.
+/// The maximum number of elements in a cache line.
 const LINE: usize = 16;
-/// Multiplications from which on work is split over threads.
+/// The number of multiplications from which on work is split over threads.
 const PARALLEL: usize = 1 << 19;
 
-/// What is computed with.
+/// The element types of the computation.
 trait Scalar: Lane + Cell<Mem = Self> + From<f32> + AddAssign + MulAssign + DivAssign {
     /// `1 / sqrt(n)`
     fn inverse_root(n: usize) -> Self;
-    /// Whether it is neither infinite nor `NaN`.
+    /// Returns whether it is neither infinite nor `NaN`.
     fn is_number(self) -> bool;
 }
 impl Scalar for f32 {
@@ -77,26 +81,27 @@ impl Scalar for f64 {
     }
 }
 
-/// The matrices of one index of the leading axes.
+/// The matrices at one index of the leading axes.
 #[derive(Clone, Copy)]
 struct Matrices<'a, T> {
     q: Matrix<'a, T>,
     k: Matrix<'a, T>,
     v: Matrix<'a, T>,
-    /// The transposes of keys and values, as scores and slopes read them.
+    /// The transposes of keys and values, for scores and slopes.
     k_columns: Right<'a, T>,
     v_columns: Right<'a, T>,
-    /// The gradient of the result; without rows where it is not asked for.
+    /// The cotangent of the result; without rows if gradients are not computed.
     g: Matrix<'a, T>,
 }
 
 impl Attention {
-    /// Whether a view can be an operand as it is.
+    /// Returns whether a view can be an operand without a copy.
     pub(crate) fn takes(view: &View) -> bool {
         layout(view).is_some()
     }
 
-    /// For views of queries, keys, values and, for gradients, the gradient of the result.
+    /// Creates the kernel for views of queries, keys, values and, for gradients, the cotangent of
+    /// the result.
     pub(crate) fn new(operands: &[View], causal: bool) -> Attention {
         let gradients = operands.len() == 4;
         let view = |i: usize| operands.get(i).unwrap_or(&operands[2]);
@@ -173,7 +178,7 @@ impl Attention {
         }
     }
 
-    /// Where the matrices of one index of the leading axes begin.
+    /// Returns the offsets of the matrices at one index of the leading axes.
     fn start(&self, index: usize, mut start: [usize; 4]) -> [usize; 4] {
         let mut rest = index;
         for axis in self.batch.iter().rev() {
@@ -184,18 +189,18 @@ impl Attention {
         start
     }
 
-    /// Queries of a block.
+    /// Returns the number of queries in a block.
     fn queries(&self) -> usize {
         (SCORES / self.m.clamp(1, KEYS)).clamp(1, QUERIES).min(self.n)
     }
 
-    /// The blocks of the keys that some query of a block sees.
+    /// Returns the blocks of the keys that some query of a block sees.
     fn blocks(&self, queries: &Range<usize>) -> impl ExactSizeIterator<Item = Range<usize>> + use<> {
         let seen = if self.causal { queries.end.next_multiple_of(GRAIN).min(self.m) } else { self.m };
         (0..seen.div_ceil(KEYS)).map(move |i| i * KEYS..seen.min((i + 1) * KEYS))
     }
 
-    /// How many keys of a block a query sees.
+    /// Returns how many keys of a block a query sees.
     fn visible(&self, query: usize, keys: &Range<usize>) -> usize {
         if self.causal { (query + 1).clamp(keys.start, keys.end) - keys.start } else { keys.len() }
     }
@@ -254,7 +259,7 @@ impl Attention {
         }
     }
 
-    /// The gradients of queries, keys and values, one behind the other.
+    /// Computes the gradients with respect to queries, keys and values, stored in this order.
     fn backward<T: Scalar>(&self, x: Matrices<'_, T>, out: &mut [T]) {
         out.fill(T::default());
         let (to_q, rest) = out.split_at_mut(self.n * self.size);
@@ -285,7 +290,8 @@ impl Attention {
         largest.fill(T::from(f32::NEG_INFINITY));
         sums.fill(T::default());
         means.fill(T::default());
-        // The largest scores, the sums of exponentials, and of these times the gradients of the weights.
+        // Accumulate the largest scores, the sums of exponentials, and the sums of exponentials
+        // times the cotangents of the weights.
         for keys in self.blocks(&queries) {
             let scores = &mut scores[..n * stride(keys.len())];
             let slopes = &mut slopes[..n * stride(keys.len())];
@@ -342,7 +348,7 @@ impl Attention {
         }
     }
 
-    /// `Q Kᵀ / sqrt(size)` of a block.
+    /// Computes `Q Kᵀ / sqrt(size)` of a block.
     fn scores<T: Scalar>(&self, x: Matrices<'_, T>, queries: &Range<usize>, keys: &Range<usize>, out: &mut [T]) {
         product(self.level, (out, stride(keys.len())), x.q.rows(queries), x.k_columns.columns(self.level, keys), false);
         let root = T::inverse_root(self.size);
@@ -352,45 +358,47 @@ impl Attention {
         );
     }
 
-    /// The gradients of the weights of a block, `G Vᵀ`.
+    /// Computes the cotangents of the weights of a block, `G Vᵀ`.
     fn slopes<T: Scalar>(&self, x: Matrices<'_, T>, queries: &Range<usize>, keys: &Range<usize>, out: &mut [T]) {
         product(self.level, (out, stride(keys.len())), x.g.rows(queries), x.v_columns.columns(self.level, keys), false);
     }
 }
 
-/// How far apart the rows of a block of scores are: an odd number of cache lines, as lines that are a multiple of 4096 bytes apart
-/// displace each other.
+/// Returns the stride between the rows of a block of scores.
+///
+/// It is an odd number of cache lines, because lines at a distance that is a multiple of 4096 bytes
+/// evict each other.
 fn stride(keys: usize) -> usize {
     LINE * (keys.div_ceil(LINE) | 1)
 }
 
-/// A block of scores, or of what has the form of one.
+/// Returns a matrix over a block of scores, or over data of that layout.
 fn block<T>(data: &[T], queries: usize, keys: usize) -> Matrix<'_, T> {
     Matrix::new(data, queries, keys, Strides { down: stride(keys), right: 1 })
 }
 
-/// What is subtracted from scores, as in softmax.
+/// Returns the number to subtract from scores, as in softmax.
 #[inline(always)]
 fn shift<T: Scalar>(largest: T) -> T {
     if T::is_number(largest) { largest } else { T::default() }
 }
 
-/// Makes exponentials of the scores of a query with a block of keys, less the largest score so far; gives what sums of earlier blocks
-/// are to be multiplied with.
+/// Replaces the scores of a query for a block of keys by exponentials, relative to the largest
+/// score so far. Returns the factor for the sums of earlier blocks.
 #[inline(always)]
 fn exponentials<T: Scalar>(scores: &mut [T], largest: &mut T, sum: &mut T) -> T {
     let lowest = T::from(f32::NEG_INFINITY);
     let before = *largest;
     *largest = fold::<T>(scores, before, T::larger);
     let shift_now = shift(*largest);
-    // Nothing was seen before, or nothing that counts.
+    // There was no score before, or only negative infinity.
     let scale = if before == lowest { T::default() } else { (shift(before) - shift_now).fast_exp() };
     scores.iter_mut().for_each(|s| *s = (*s - shift_now).fast_exp());
     *sum = *sum * scale + fold::<T>(scores, T::default(), |a, b| a + b);
     scale
 }
 
-/// The sum of products, as far as both go.
+/// Returns the dot product of the common prefix.
 #[inline(always)]
 fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
     const LANES: usize = 16;
@@ -407,7 +415,7 @@ fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
     rest_a.iter().zip(rest_b).fold(total, |sum, (&a, &b)| sum + a * b)
 }
 
-/// Memory for a block and for sums.
+/// Calls `f` with memory for a block and for sums.
 fn with_scratch<T: Scalar>(n_block: usize, n_sums: usize, f: impl FnOnce(&mut [T], &mut [T])) {
     with_memory(n_block + n_sums, |memory| {
         let (block, sums) = memory.split_at_mut(n_block);

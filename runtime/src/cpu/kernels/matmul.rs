@@ -1,17 +1,19 @@
-//! Matrix products: tiles for floats ([`gemm`]), plain loops for integers.
+//! Matmuls: tiles for floats ([`gemm`]), plain loops for integers.
 //!
-//! Of the operands one may be *packed*: an instruction of its own ([`Pack`]) arranges it as the tiles read it, before the loop if it does not change
-//! there. Which one depends on the shapes and layouts:
+//! One operand may be *packed*: a separate instruction ([`Pack`]) arranges it in the order in which
+//! the tiles read it, before the loop if the operand is loop-invariant. The shapes and layouts
+//! decide which one:
 //!
 //! | operands | packed |
 //! |---|---|
-//! | the right one does not change in the loop around | the right one, before the loop |
-//! | few rows; the right one lies in rows | none: it is read once |
-//! | few rows; the right one lies in columns | the left one, and the product is computed transposed |
+//! | the right one is loop-invariant | the right one, before the loop |
+//! | few rows; the right one is row-major | none: it is read once |
+//! | few rows; the right one is column-major | the left one, and the result is computed transposed |
 //! | others | the right one |
 //!
-//! Behind the product, elementwise operations may run on each block of the result while it is in cache, or the product may be added to what the
-//! result holds. Work is split over threads by matrices and blocks, neither of which changes a result: see [`gemm`].
+//! Elementwise operations may run on each block of the result while it is in cache, or the matmul
+//! may be added to the existing content of the result. Work is split over threads by matrices and
+//! blocks, neither of which changes a result: see [`gemm`].
 
 use super::epilogue::Epilogue;
 use super::gemm::{self, Block, Right, SLAB, Strides};
@@ -24,25 +26,25 @@ use anabranch_dsl::DType;
 use rayon::prelude::*;
 use std::cell::RefCell;
 
-/// A product of matrices in the last two axes of two tensors of equal rank.
+/// A matmul over the last two axes of two tensors of equal rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Matmul {
     m: usize,
     k: usize,
     n: usize,
-    /// The axes before the matrices, with strides of both operands as the kernel reads them.
+    /// The axes before the matrices, with the strides of both operands as the kernel reads them.
     batch: Vec<Axis<2>>,
-    /// Where the elements of operands that are not packed lie.
+    /// The strides of the operands that are not packed.
     at: [Strides; 2],
     /// The operand that is packed.
     packed: Option<Side>,
     level: Level,
-    /// Rows and columns of a block.
+    /// The rows and columns of a block.
     block: [usize; 2],
     epilogue: Option<Epilogue>,
-    /// Whether the last operand is what the product is added to; it may lie where the result goes.
+    /// Whether the matmul is added to the last operand, which may be stored in the result's place.
     has_addend: bool,
-    /// Whether it lies there.
+    /// Whether it is stored there.
     adds: bool,
 }
 
@@ -53,33 +55,38 @@ pub(crate) enum Side {
     Right,
 }
 
-/// Where a matrix's rows and columns are.
+/// The layout of a matrix.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Layout {
-    /// Rows lie so far apart; their elements lie one behind the other.
+    /// Each row is contiguous, at this stride from the previous one.
     RowMajor { stride: usize },
-    /// Columns lie so far apart; their elements lie one behind the other.
+    /// Each column is contiguous, at this stride from the previous one.
     ColumnMajor { stride: usize },
 }
 
-/// Multiplications from which on work is split over threads, and of a part at least.
+/// The number of multiplications from which on work is split over threads, and the minimum of a
+/// part.
 const PARALLEL: usize = 1 << 20;
-/// Parts of a product for each thread: more than one, since threads do not start at once.
+/// The parts of a matmul for each thread: more than one, since threads do not start at the same
+/// time.
 const PARTS: usize = 4;
-/// Rows and columns of a block at most: its slab of the left matrix and its part of the result stay in the second level of the cache.
+/// The maximum rows and columns of a block. Its slab of the left matrix and its part of the result
+/// then stay in the second-level cache.
 const ROWS: usize = 144;
 const COLUMNS: usize = 528;
-/// Rows and columns of a block are multiples of these, so of the tiles of all instruction sets.
+/// Rows and columns of a block are multiples of these, and so of the tiles of all instruction sets.
 const ROW_GRAIN: usize = 24;
 const COLUMN_GRAIN: usize = 48;
-/// Rows up to which a right matrix that is read once is not packed: of one in rows, and of one in columns.
+/// The number of rows up to which a right matrix that is read once is not packed, for a row-major
+/// and for a column-major one.
 const FEW_ROWS: usize = 24;
 const FEW_ROWS_OF_COLUMNS: usize = 64;
-/// Elements that lie so far apart are copied to tiles, if so many columns meet them.
+/// The stride from which on elements are copied for tiles, if at least this many columns use them.
 const FAR: usize = 512;
 const MANY: usize = 256;
 
-/// The layout of the matrices in the last two axes of a view, if it is one that the kernels know.
+/// Returns the layout of the matrices in the last two axes of a view, or `None` if the kernels do
+/// not support it.
 pub(super) fn layout(view: &View) -> Option<Layout> {
     let rank = view.shape.len();
     let (rows, columns) = (view.shape[rank - 2], view.shape[rank - 1]);
@@ -108,13 +115,13 @@ impl Layout {
 }
 
 impl Matmul {
-    /// Whether a view can be an operand as it is.
+    /// Returns whether a view can be an operand without a copy.
     pub(crate) fn takes(view: &View) -> bool {
         layout(view).is_some()
     }
 
-    /// A product of views that [`takes`](Self::takes) allows. Where all matrices are multiplied with the same one, their rows are those of one matrix:
-    /// the views become matrices then.
+    /// Creates a matmul of views that [`takes`](Self::takes) accepts. If all left matrices are
+    /// multiplied by the same right one, their rows form one matrix, and the views become matrices.
     pub(crate) fn merged(a: &mut View, b: &mut View, out: &View, kept: [bool; 2]) -> Matmul {
         let batch = a.shape.len() - 2;
         let is_one = b.shape[..batch].iter().zip(&b.strides).all(|(&n, &stride)| n == 1 || stride == 0);
@@ -129,7 +136,8 @@ impl Matmul {
         Matmul::new(a, b, kept)
     }
 
-    /// A product of views that [`takes`](Self::takes) allows; `kept` says which of them do not change in the loop around.
+    /// Creates a matmul of views that [`takes`](Self::takes) accepts. `kept` says which of them are
+    /// loop-invariant.
     pub(crate) fn new(a: &View, b: &View, kept: [bool; 2]) -> Matmul {
         let batch = a.shape.len() - 2;
         let [m, k, n] = [a.shape[batch], a.shape[batch + 1], b.shape[batch + 1]];
@@ -162,7 +170,7 @@ impl Matmul {
             if packed != Some(side) {
                 return view.strides[..batch].to_vec();
             }
-            // Matrices lie one behind the other, those that repeat themselves once.
+            // Packed matrices are contiguous, and a broadcast one is stored once.
             let mut strides = row_major(&distinct(view).map(|(n, _)| n).collect::<Vec<_>>());
             let len = product.pack(view).matrix_len() as isize;
             strides.iter_mut().zip(&view.strides).for_each(|(s, &of_view)| *s *= if of_view == 0 { 0 } else { len });
@@ -173,18 +181,19 @@ impl Matmul {
         product
     }
 
-    /// The same product with elementwise operations behind it, whose operands other than the product follow the step's own.
+    /// Returns the matmul with an epilogue, whose operands other than the matmul follow those of
+    /// the operation.
     pub(crate) fn with_epilogue(self, epilogue: Epilogue) -> Matmul {
         let has_addend = epilogue.is_sum();
         Matmul { epilogue: Some(epilogue), has_addend, ..self }
     }
 
-    /// The operand that may lie where the result goes: the product is added to it then.
+    /// Returns the operand that the matmul is added to. It may be stored in the result's place.
     pub(crate) fn addend<'a>(&self, operands: &'a [Operand]) -> Option<&'a View> {
         self.has_addend.then(|| operands[2].view())
     }
 
-    /// The same product after its operands or its result were put elsewhere.
+    /// Returns the matmul after its operands or its result were moved.
     pub(crate) fn placed(&self, operands: &[Operand], out: &View) -> Matmul {
         let adds = self.addend(operands).is_some_and(|view| view.same_places(out));
         Matmul { adds, ..self.clone() }
@@ -194,12 +203,13 @@ impl Matmul {
         self.batch.iter().map(|axis| axis.n).product::<usize>().saturating_mul(self.m * self.k * self.n)
     }
 
-    /// Names of the operations behind the product.
+    /// Returns the names of the operations of the epilogue.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.epilogue.iter().flat_map(Epilogue::names)
     }
 
-    /// The operand that has to be packed, and how; the kernel reads the result in its place.
+    /// Returns the index of the operand that has to be packed, and how. The kernel reads the packed
+    /// matrix in its place.
     pub(crate) fn packed(&self, operands: [&View; 2]) -> Option<(usize, Pack)> {
         let index = self.packed? as usize;
         Some((index, self.pack(operands[index])))
@@ -216,7 +226,7 @@ impl Matmul {
         Pack { inner: self.k, columns, at, batch, level: self.level, dtype: view.dtype }
     }
 
-    /// Rows and columns of what the tiles compute: the result, or its transpose.
+    /// Returns the rows and columns that the tiles compute: those of the result or its transpose.
     fn extents(&self) -> [usize; 2] {
         match self.packed {
             Some(Side::Left) => [self.n, self.m],
@@ -224,13 +234,13 @@ impl Matmul {
         }
     }
 
-    /// Rows and columns of a block, of so many matrices.
+    /// Returns the rows and columns of a block, for this number of matrices.
     fn blocks(&self, matrices: usize) -> [usize; 2] {
         let extents = self.extents();
         let even =
             |n: usize, most: usize, grain: usize| n.div_ceil(n.div_ceil(most).max(1)).max(1).next_multiple_of(grain);
         let mut block = [even(extents[0], ROWS, ROW_GRAIN), even(extents[1], COLUMNS, COLUMN_GRAIN)];
-        // Blocks change no result, so their number may follow the threads.
+        // Blocks change no result, so their number may depend on the number of threads.
         let parts = (PARTS * rayon::current_num_threads()).div_ceil(matrices.max(1));
         let wanted = (self.m * self.k * self.n / PARALLEL).min(parts);
         let count = |block: [usize; 2]| extents[0].div_ceil(block[0]) * extents[1].div_ceil(block[1]);
@@ -261,7 +271,7 @@ impl Matmul {
         }
     }
 
-    /// Where the operands of a matrix begin.
+    /// Returns the offsets of the operands of a matrix.
     fn start(&self, matrix: usize, mut start: [usize; 2]) -> [usize; 2] {
         let mut rest = matrix;
         for axis in self.batch.iter().rev() {
@@ -272,7 +282,7 @@ impl Matmul {
         start
     }
 
-    /// One behind the last element of an operand that is read.
+    /// Returns one past the index of the last element that is read of an operand.
     fn end(&self, operand: usize, start: usize) -> usize {
         if self.k == 0 {
             return 0;
@@ -313,7 +323,7 @@ impl Matmul {
             sources,
         };
         let work = self.k * size;
-        // SAFETY: each part is computed once; `end` has looked at what they read.
+        // SAFETY: each part is computed once; `end` was used to check the elements that they read.
         let part = |i: usize| unsafe { all.block(i / n_blocks, i % n_blocks) };
         if matrices * work < 2 * PARALLEL {
             (0..matrices * n_blocks).for_each(part);
@@ -323,7 +333,7 @@ impl Matmul {
         }
     }
 
-    /// Products in plain loops, matrix by matrix.
+    /// Computes matmuls in plain loops, matrix by matrix.
     fn loops<T: Cell<Mem = T> + bytemuck::Pod>(
         &self,
         a: &View,
@@ -357,33 +367,35 @@ impl Matmul {
     }
 }
 
-/// The axes before the matrices, without those along which a view repeats itself.
+/// Returns the axes before the matrices, with broadcast axes as single indices.
 fn distinct(view: &View) -> impl Iterator<Item = (usize, isize)> {
     let batch = view.shape.len() - 2;
     let axes = view.shape[..batch].iter().zip(&view.strides[..batch]);
     axes.map(|(&n, &stride)| if stride == 0 { (1, 0) } else { (n, stride) })
 }
 
-/// A product of floats while it runs.
+/// A running matmul of floats.
 struct Tiles<'a, 's, T> {
     product: &'a Matmul,
     data: [*const T; 2],
     start: [usize; 2],
     result: *mut T,
-    /// Blocks beside each other.
+    /// The number of blocks in a row of blocks.
     columns_of_blocks: usize,
     operands: &'a [Operand],
     sources: &'a Sources<'s>,
 }
 
-// SAFETY: the operands are only read; parts of the result that are written at the same time do not overlap.
+// SAFETY: the operands are only read; parts of the result that are written at the same time do not
+// overlap.
 unsafe impl<T: Sync> Sync for Tiles<'_, '_, T> {}
 
 impl<T: Lane> Tiles<'_, '_, T> {
-    /// Computes a block of a matrix, and does what follows on it.
+    /// Computes a block of a matrix and its epilogue.
     ///
     /// # Safety
-    /// The operands are as large as the product says, and nothing else writes or reads this block of the result.
+    /// The operands must be as large as the matmul says, and nothing else may write or read this
+    /// block of the result.
     unsafe fn block(&self, matrix: usize, block: usize) {
         let p = self.product;
         let extents = p.extents();
@@ -391,7 +403,7 @@ impl<T: Lane> Tiles<'_, '_, T> {
         let [rows, columns] = [0, 1].map(|i| p.block[i].min(extents[i] - first[i]));
         let start = p.start(matrix, self.start);
         let in_matrix = matrix * p.m * p.n;
-        // SAFETY: these are places of a block of the matrices.
+        // SAFETY: these are elements of a block of the matrices.
         let (left, left_at, right, right_at, result, result_at) = unsafe {
             let [a, b] = [0, 1].map(|i| self.data[i].wrapping_add(start[i]));
             let y = self.result.add(in_matrix);
@@ -439,7 +451,8 @@ impl<T: Lane> Tiles<'_, '_, T> {
                 adds: p.adds,
                 left_copy,
             };
-            // SAFETY: says the caller; and the copy is as large as the largest block of the left matrix.
+            // SAFETY: guaranteed by the caller; and the copy is as large as the largest block of
+            // the left matrix.
             unsafe { block.run(p.level) };
         };
         if left_at.right >= FAR && columns >= MANY {
@@ -455,15 +468,16 @@ impl<T: Lane> Tiles<'_, '_, T> {
         let (runs, len) = if columns == p.n { (1, rows * columns) } else { (rows, columns) };
         for i in 0..runs {
             let start = in_matrix + (first[0] + i) * p.n + first[1];
-            // SAFETY: nothing else uses this block, says the caller.
+            // SAFETY: the caller guarantees that nothing else uses this block.
             let part = unsafe { std::slice::from_raw_parts_mut(self.result.add(start), len) };
-            // The first operand of the operations is the product: the others follow the two of the step.
+            // The matmul is the first operand of the epilogue. The others follow the two operands
+            // of the operation.
             epilogue.run(&self.operands[1..], start, bytemuck::cast_slice_mut(part), self.sources);
         }
     }
 }
 
-/// Runs code with memory of this thread for a slab of the left matrix of a block.
+/// Calls `f` with this thread's memory for a slab of the left matrix of a block.
 fn with_copy<T: Lane>(f: impl FnOnce(*mut T)) {
     thread_local! {
         static MEMORY: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
@@ -476,7 +490,7 @@ fn with_copy<T: Lane>(f: impl FnOnce(*mut T)) {
     });
 }
 
-/// Arranges the matrices in the last two axes of a tensor as tiles read them.
+/// Packing of the matrices in the last two axes of a tensor in the order in which tiles read them.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pack {
     inner: usize,
@@ -488,13 +502,13 @@ pub(crate) struct Pack {
 }
 
 impl Pack {
-    /// Of the transpose of a row-major matrix of `columns` rows.
+    /// Creates the packing of the transpose of a row-major matrix with `columns` rows.
     pub(crate) fn transposed(columns: usize, inner: usize, dtype: DType) -> Pack {
         let at = Strides { down: 1, right: inner };
         Pack { inner, columns, at, batch: Vec::new(), level: Level::best(), dtype }
     }
 
-    /// Elements of a packed matrix.
+    /// Returns the number of elements of a packed matrix.
     fn matrix_len(&self) -> usize {
         match self.dtype {
             DType::F32 => gemm::packed_len::<f32>(self.level, self.inner, self.columns),
@@ -502,7 +516,7 @@ impl Pack {
         }
     }
 
-    /// Elements of the result.
+    /// Returns the number of elements of the result.
     pub(crate) fn len(&self) -> usize {
         self.batch.iter().map(|axis| axis.n).product::<usize>() * self.matrix_len()
     }
@@ -521,7 +535,7 @@ impl Pack {
         if len == 0 {
             return;
         }
-        // Panels of about a part of the work.
+        // Panels for about one part of the work.
         let panel = self.level.tile::<T>()[1] * self.inner;
         let panels = (PACKED / panel).max(1);
         let matrix = |(i, out): (usize, &mut [T])| {
@@ -548,5 +562,5 @@ impl Pack {
     }
 }
 
-/// Elements that one part of the work packs.
+/// The number of elements that one part of the work packs.
 const PACKED: usize = 1 << 16;
