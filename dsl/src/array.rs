@@ -1,4 +1,4 @@
-//! Tensors in the memory of the host: constants, inputs, outputs, and what the interpreter computes with.
+//! Tensors in host memory: constants, inputs, outputs, and the values of the interpreter.
 
 use crate::format::{Kind, Spec};
 use crate::memory::{self, OutOfMemory};
@@ -22,7 +22,7 @@ pub enum Buffer {
     Bool(Vec<bool>),
 }
 
-/// Runs the same code for the elements of a buffer, whatever their type.
+/// Runs the same code for the elements of a buffer of any type.
 ///
 /// `match_buffer!(buffer, data => expr)` binds `data` to the `Vec` of the variant.
 #[macro_export]
@@ -88,7 +88,7 @@ macro_rules! match_dtype {
 }
 
 impl Buffer {
-    /// Type of the elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> DType {
         match self {
             Buffer::F32(_) => DType::F32,
@@ -103,38 +103,39 @@ impl Buffer {
         }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         match_buffer!(self, d => d.len())
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// `n` zeros.
+    /// Creates a buffer of `n` zeros.
     pub fn zeros(dtype: DType, n: usize) -> Buffer {
         match_dtype!(dtype, T => T::into_buffer(vec![T::default(); n]))
     }
 }
 
-/// Where the memory of a tensor goes when its last handle is dropped, to be used again: fresh memory is slow.
+/// A pool that receives the memory of a tensor when its last handle is dropped, for reuse, because
+/// fresh memory is slow.
 ///
-/// It stays whole if something panics while it is in use, as does a tensor whose memory goes there.
+/// A panic while it is in use must leave it consistent, and so a tensor whose memory goes there.
 pub trait Reclaim: Send + Sync + RefUnwindSafe {
-    /// Takes the memory back. Its elements have no meaning any more.
+    /// Receives memory. The values of its elements are unspecified from now on.
     fn reclaim(&self, memory: Buffer);
 }
 
-/// The elements of a tensor, and where their memory goes.
+/// The elements of a tensor, and the pool of their memory.
 struct Elements {
     buffer: Buffer,
     home: Option<Arc<dyn Reclaim>>,
 }
 
 impl Clone for Elements {
-    /// A copy has memory of its own.
+    /// Copies the elements to memory of their own.
     fn clone(&self) -> Elements {
         Elements { buffer: self.buffer.clone(), home: None }
     }
@@ -154,15 +155,17 @@ impl fmt::Debug for Elements {
     }
 }
 
-/// The number of elements of a tensor with these extents; the largest `usize` if it is larger than that.
+/// Returns the number of elements of a tensor with these extents, or `usize::MAX` if it is larger.
 fn n_elements(extents: &[usize]) -> usize {
     extents.iter().fold(1, |n, &extent| n.saturating_mul(extent))
 }
 
-/// A dense tensor in host memory whose element type is known at run time. Cloning shares the elements.
+/// A dense tensor in host memory whose element type is known at run time. Cloning shares the
+/// elements.
 ///
-/// Equality is equality of bits, so that graphs with constants can be compared: `NaN` equals itself, `0.0` and `-0.0`
-/// differ. Results are compared by [`equality`](crate::equality), where all NaNs are equal.
+/// Equality compares bits, so that graphs with constants can be compared: `NaN` equals itself, and
+/// `0.0` and `-0.0` differ. Results are compared by [`equality`](crate::equality), where all NaNs
+/// are equal.
 #[derive(Clone, Debug)]
 pub struct HostTensor {
     shape: Vec<usize>,
@@ -174,7 +177,7 @@ impl HostTensor {
         HostTensor { shape, data: Arc::new(Elements { buffer, home }) }
     }
 
-    /// A tensor from its elements in row-major order.
+    /// Creates a tensor from its elements in row-major order.
     ///
     /// # Panics
     /// If the number of elements is not the product of the extents; [`try_new`](Self::try_new)
@@ -184,10 +187,10 @@ impl HostTensor {
         HostTensor::from_buffer(shape.into(), T::into_buffer(data))
     }
 
-    /// A tensor from its elements in row-major order.
+    /// Creates a tensor from its elements in row-major order.
     ///
     /// # Errors
-    /// The number of elements is not the product of the extents.
+    /// Fails if the number of elements is not the product of the extents.
     #[track_caller]
     pub fn try_new<T: Element>(shape: impl Into<Vec<usize>>, data: Vec<T>) -> Result<HostTensor> {
         let (shape, here) = (shape.into(), Loc::caller());
@@ -195,7 +198,7 @@ impl HostTensor {
         Ok(HostTensor::from_parts(shape, T::into_buffer(data), None))
     }
 
-    /// A tensor from a buffer.
+    /// Creates a tensor from a buffer.
     ///
     /// # Panics
     /// If the number of elements is not the product of the extents.
@@ -205,7 +208,8 @@ impl HostTensor {
         HostTensor::from_parts(shape, data, None)
     }
 
-    /// A tensor from a buffer whose memory goes to `home` when the last handle of the tensor is dropped.
+    /// Creates a tensor from a buffer whose memory goes to `home` when the last handle of the
+    /// tensor is dropped.
     ///
     /// # Panics
     /// If the number of elements is not the product of the extents.
@@ -215,12 +219,12 @@ impl HostTensor {
         HostTensor::from_parts(shape, data, Some(home))
     }
 
-    /// A tensor without dimensions.
+    /// Creates a scalar.
     pub fn scalar<T: Element>(x: T) -> HostTensor {
         HostTensor::new(vec![], vec![x])
     }
 
-    /// A tensor of zeros (`false` for `bool`).
+    /// Creates a tensor of zeros (`false` for `bool`).
     ///
     /// # Panics
     /// If there is no memory for it.
@@ -233,7 +237,7 @@ impl HostTensor {
         }
     }
 
-    /// A tensor of zeros, if there is memory for it.
+    /// Creates a tensor of zeros, if there is memory for it.
     ///
     /// ```
     /// use anabranch::{DType, HostTensor};
@@ -249,57 +253,57 @@ impl HostTensor {
         Ok(HostTensor::from_parts(shape, elements, None))
     }
 
-    /// Extents, outermost first.
+    /// Returns the extents, outermost first.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Number of dimensions.
+    /// Returns the number of axes.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.buffer().len()
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.buffer().is_empty()
     }
 
-    /// Type of the elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> DType {
         self.buffer().dtype()
     }
 
-    /// Element type and shape.
+    /// Returns the element type and the shape.
     pub fn ty(&self) -> TensorType {
         TensorType::new(self.dtype(), self.shape.clone())
     }
 
-    /// The elements.
+    /// Returns the elements.
     pub fn buffer(&self) -> &Buffer {
         &self.data.buffer
     }
 
-    /// The elements for writing; copies them first if they are shared.
+    /// Returns the elements for writing. Copies them first if they are shared.
     pub fn buffer_mut(&mut self) -> &mut Buffer {
         &mut Arc::make_mut(&mut self.data).buffer
     }
 
-    /// The elements for writing, if no other handle shares them.
+    /// Returns the elements for writing, if no other handle shares them.
     pub fn own_buffer_mut(&mut self) -> Option<&mut Buffer> {
         Arc::get_mut(&mut self.data).map(|elements| &mut elements.buffer)
     }
 
-    /// The elements, if they are of type `T`.
+    /// Returns the elements, if they are of type `T`.
     pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
         T::from_buffer(self.buffer())
     }
 
-    /// The elements.
+    /// Returns the elements.
     ///
     /// # Panics
     /// If they are not of type `T`.
@@ -311,7 +315,7 @@ impl HostTensor {
         }
     }
 
-    /// The same elements under another shape of the same size, which share their memory.
+    /// Returns the same elements with another shape of the same size. They share their memory.
     ///
     /// # Panics
     /// If the sizes differ; [`try_reshaped`](Self::try_reshaped) returns an error instead.
@@ -320,10 +324,10 @@ impl HostTensor {
         right(self.with_shape(shape.into()))
     }
 
-    /// The same elements under another shape of the same size, which share their memory.
+    /// Returns the same elements with another shape of the same size. They share their memory.
     ///
     /// # Errors
-    /// The sizes differ.
+    /// Fails if the sizes differ.
     #[track_caller]
     pub fn try_reshaped(&self, shape: impl Into<Vec<usize>>) -> Result<HostTensor> {
         let here = Loc::caller();
@@ -336,7 +340,7 @@ impl HostTensor {
         Ok(HostTensor { shape, data: self.data.clone() })
     }
 
-    /// The single element as `f64`, for scalars of any type.
+    /// Returns the single element as `f64`, for scalars of any type.
     pub fn to_f64(&self) -> Option<f64> {
         if self.len() != 1 {
             return None;
@@ -355,7 +359,7 @@ impl HostTensor {
     }
 }
 
-/// The value, or a panic with the message at the caller's line.
+/// Returns the value, or panics with the message at the caller's line.
 #[track_caller]
 fn right<T>(outcome: Result<T, String>) -> T {
     match outcome {
@@ -368,7 +372,7 @@ fn right<T>(outcome: Result<T, String>) -> T {
 fn check_count(shape: &[usize], given: usize) -> Result<(), String> {
     match shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)) {
         Some(n) if n == given => Ok(()),
-        // A product with a zero is zero, whatever overflows before it.
+        // A product with a zero is zero, even if the factors before it overflow.
         None if given == 0 && shape.contains(&0) => Ok(()),
         Some(n) => Err(format!("a tensor of shape {shape:?} has {n} elements, given {given}")),
         None => Err(format!("a tensor of shape {shape:?} has more elements than memory can hold, given {given}")),
@@ -412,15 +416,15 @@ impl std::hash::Hash for HostTensor {
     }
 }
 
-/// Nested brackets, with the formatter's options for each element; a long tensor is abbreviated, but not by `{:#}`. See
-/// [`format`](crate::format).
+/// Writes nested brackets, with the formatter's options for each element. A long tensor is
+/// abbreviated, except by `{:#}`. See [`format`](crate::format).
 impl fmt::Display for HostTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&Spec::of(f, Kind::Display).show(self))
     }
 }
 
-/// A dense tensor in host memory with elements of type `T`: what a call returns.
+/// A dense tensor in host memory with elements of type `T`, as returned by calls.
 #[derive(Clone, Debug)]
 pub struct Array<T: Element> {
     tensor: HostTensor,
@@ -428,7 +432,7 @@ pub struct Array<T: Element> {
 }
 
 impl<T: Element> Array<T> {
-    /// An array from its elements in row-major order.
+    /// Creates an array from its elements in row-major order.
     ///
     /// # Panics
     /// If the number of elements is not the product of the extents; [`try_new`](Self::try_new)
@@ -438,10 +442,10 @@ impl<T: Element> Array<T> {
         Array::over(HostTensor::new(shape, data))
     }
 
-    /// An array from its elements in row-major order.
+    /// Creates an array from its elements in row-major order.
     ///
     /// # Errors
-    /// The number of elements is not the product of the extents.
+    /// Fails if the number of elements is not the product of the extents.
     ///
     /// ```
     /// use anabranch::Array;
@@ -456,53 +460,53 @@ impl<T: Element> Array<T> {
         HostTensor::try_new(shape, data).map(Array::over)
     }
 
-    /// An array over a host tensor whose elements are of type `T`.
+    /// Wraps a host tensor whose elements are of type `T`.
     fn over(tensor: HostTensor) -> Array<T> {
         Array { tensor, element: std::marker::PhantomData }
     }
 
-    /// An array over a host tensor, if its elements are of type `T`.
+    /// Wraps a host tensor, if its elements are of type `T`.
     pub fn from_host(tensor: HostTensor) -> Option<Array<T>> {
         (tensor.dtype() == T::DTYPE).then(|| Array::over(tensor))
     }
 
-    /// Extents, outermost first.
+    /// Returns the extents, outermost first.
     pub fn shape(&self) -> &[usize] {
         self.tensor.shape()
     }
 
-    /// Number of axes.
+    /// Returns the number of axes.
     pub fn rank(&self) -> usize {
         self.tensor.rank()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.tensor.len()
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.tensor.is_empty()
     }
 
-    /// The elements in row-major order.
+    /// Returns the elements in row-major order.
     pub fn as_slice(&self) -> &[T] {
         self.tensor.data()
     }
 
-    /// The elements in row-major order, for writing; copies them first if another array shares
-    /// them.
+    /// Returns the elements in row-major order, for writing. Copies them first if another array
+    /// shares them.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         T::from_buffer_mut(self.tensor.buffer_mut()).expect("the elements are of type `T`")
     }
 
-    /// A copy of the elements in row-major order.
+    /// Copies the elements in row-major order.
     pub fn to_vec(&self) -> Vec<T> {
         self.as_slice().to_vec()
     }
 
-    /// The only element.
+    /// Returns the only element.
     ///
     /// # Panics
     /// If there is not exactly one.
@@ -513,7 +517,7 @@ impl<T: Element> Array<T> {
         d[0]
     }
 
-    /// The same elements under another shape of the same size, which share their memory.
+    /// Returns the same elements with another shape of the same size. They share their memory.
     ///
     /// # Panics
     /// If the sizes differ; [`try_reshape`](Self::try_reshape) returns an error instead.
@@ -531,10 +535,10 @@ impl<T: Element> Array<T> {
         Array::over(self.tensor.reshaped(shape))
     }
 
-    /// The same elements under another shape of the same size, which share their memory.
+    /// Returns the same elements with another shape of the same size. They share their memory.
     ///
     /// # Errors
-    /// The sizes differ.
+    /// Fails if the sizes differ.
     ///
     /// ```
     /// use anabranch::Array;
@@ -547,8 +551,9 @@ impl<T: Element> Array<T> {
         self.tensor.try_reshaped(shape).map(Array::over)
     }
 
-    /// The element at an index, a number for one axis or an array of numbers for several; none if
-    /// it is out of bounds.
+    /// Returns the element at an index, or `None` if it is out of bounds.
+    ///
+    /// The index is a number for one axis, or an array of numbers for several.
     ///
     /// ```
     /// use anabranch::Array;
@@ -564,7 +569,8 @@ impl<T: Element> Array<T> {
         index.offset(self.shape()).map(|i| &self.as_slice()[i])
     }
 
-    /// The element at an index, for writing; none if it is out of bounds. See [`get`](Self::get).
+    /// Returns the element at an index, for writing, or `None` if it is out of bounds. See
+    /// [`get`](Self::get).
     ///
     /// # Panics
     /// If the index has another number of axes than the array.
@@ -573,8 +579,9 @@ impl<T: Element> Array<T> {
         index.offset(self.shape()).map(|i| &mut self.as_mut_slice()[i])
     }
 
-    /// Iterates over the elements in row-major order. `for x in &array` does the same, and `for x
-    /// in array` has them by value.
+    /// Iterates over the elements in row-major order.
+    ///
+    /// `for x in &array` does the same, and `for x in array` yields them by value.
     ///
     /// ```
     /// use anabranch::Array;
@@ -587,7 +594,7 @@ impl<T: Element> Array<T> {
         self.as_slice().iter()
     }
 
-    /// Iterates over the elements in row-major order, for writing; copies them first if another
+    /// Iterates over the elements in row-major order, for writing. Copies them first if another
     /// array shares them.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, T> {
         self.as_mut_slice().iter_mut()
@@ -611,8 +618,8 @@ impl<T: Element> Array<T> {
         (0..n).map(move |i| &self.as_slice()[i * extent..(i + 1) * extent])
     }
 
-    /// Iterates over the first axis: each item is an array with the axes behind it, and elements of
-    /// its own.
+    /// Iterates over the first axis. Each item is an array with the remaining axes and its own
+    /// elements.
     ///
     /// ```
     /// use anabranch::Array;
@@ -631,26 +638,27 @@ impl<T: Element> Array<T> {
         (0..n).map(move |i| Array::new(inner, self.as_slice()[i * size..(i + 1) * size].to_vec()))
     }
 
-    /// The array as a host tensor.
+    /// Returns the array as a host tensor.
     pub fn host(&self) -> &HostTensor {
         &self.tensor
     }
 
-    /// The array as a host tensor, for code that keeps its element type.
+    /// Returns the array as a host tensor, for code that keeps its element type.
     pub(crate) fn host_mut(&mut self) -> &mut HostTensor {
         &mut self.tensor
     }
 
-    /// The array as a host tensor.
+    /// Returns the array as a host tensor.
     pub fn into_host(self) -> HostTensor {
         self.tensor
     }
 }
 
-/// Indices of an element of an [`Array`]: a number for one axis, and an array or a slice of
-/// numbers, one for each axis.
+/// The index of an element of an [`Array`]: a number for one axis, or an array or slice with a
+/// number for each axis.
 pub trait ArrayIndex: Copy + fmt::Debug {
-    /// The position among the elements in row-major order; none if the index is out of bounds.
+    /// Returns the position among the elements in row-major order, or `None` if the index is out of
+    /// bounds.
     ///
     /// # Panics
     /// If there are more or fewer indices than axes.
@@ -690,7 +698,8 @@ fn offset_of(index: impl ArrayIndex, shape: &[usize]) -> usize {
     }
 }
 
-/// The element at an index: `a[i]` of an array with one axis, `a[[i, j]]` of one with two.
+/// Returns the element at an index: `a[i]` for an array with one axis, `a[[i, j]]` for one with
+/// two.
 ///
 /// ```
 /// use anabranch::Array;
@@ -750,22 +759,23 @@ impl<T: Element> fmt::Display for Array<T> {
 }
 
 impl<T: Element> PartialEq for Array<T> {
-    /// Shapes and elements are equal, by the equality of `T`.
+    /// Returns whether shapes and elements are equal, by the equality of `T`.
     fn eq(&self, other: &Array<T>) -> bool {
         self.shape() == other.shape() && self.as_slice() == other.as_slice()
     }
 }
 
 impl<T: Element> PartialEq<T> for Array<T> {
-    /// The array is a scalar with that value.
+    /// Returns whether the array is a scalar of that value.
     fn eq(&self, other: &T) -> bool {
         self.shape().is_empty() && self.as_slice()[0] == *other
     }
 }
 
-/// Host values that can become an [`Array`]: scalars, slices, vectors, nested arrays, arrays themselves.
+/// A host value that can become an [`Array`]: a scalar, slice, vector, nested array, or an array
+/// itself.
 pub trait IntoArray<T: Element> {
-    /// The array.
+    /// Converts the value to an array.
     fn into_array(self) -> Array<T>;
 }
 
@@ -850,7 +860,7 @@ mod tests {
     use super::*;
     use std::panic::{Location, catch_unwind};
 
-    /// The line at which a closure panics.
+    /// Returns the line at which a closure panics.
     fn line_of_panic(f: impl FnOnce() + std::panic::UnwindSafe) -> u32 {
         use std::sync::{Arc, Mutex};
         static HOOK: Mutex<()> = Mutex::new(());

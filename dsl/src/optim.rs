@@ -1,18 +1,19 @@
-//! Optimizers: graph code that gives variables their next values.
+//! Optimizers, which update variables from their gradients.
 //!
-//! An [`Optimizer`] says what the next value of one variable is; everything else is shared. Its own state are variables, made
-//! when a parameter is first seen, so it lives where they live and is saved like them.
+//! An [`Optimizer`] defines the next value of one variable; everything else is shared. Its state
+//! consists of variables that are created when a parameter is first seen, so the state is stored
+//! and saved like parameters.
 //!
-//! The path of such a variable is that of the parameter in its model and the name of the slot:
-//! `hidden.weight.adam_m`. So a saved state still fits a model to which layers were added
-//! elsewhere. The model is the one given to [`prepare`](Optimizer::prepare) or
-//! [`minimize`](Optimizer::minimize), or to [`model_gradients`] in the function that applies them. A
-//! parameter that is only known by a gradient has its name instead of a path. When a parameter is
-//! dropped, so is its state.
+//! The path of such a variable is that of the parameter in its model followed by the name of the
+//! slot: `hidden.weight.adam_m`. So a saved state still fits a model to which layers were added
+//! elsewhere. The model is the argument of [`prepare`](Optimizer::prepare) or
+//! [`minimize`](Optimizer::minimize), or of [`model_gradients`] in the function that applies the
+//! gradients. A parameter that is only known by a gradient has its name in place of a path. When a
+//! parameter is dropped, so is its state.
 //!
-//! Paths do not depend on the order in which an optimizer sees models. A parameter of two models, one
-//! inside of the other, has its path in the outer one. If parameters have the same path, as those of
-//! two separate models, all get a number in the order of their creation:
+//! Paths do not depend on the order in which an optimizer sees models. A parameter of two models,
+//! one inside of the other, has its path in the outer one. If several parameters have the same
+//! path, for example those of two separate models, all get a number in the order of their creation:
 //! `hidden.weight#1.adam_m`, `hidden.weight#2.adam_m`.
 //!
 //! ```
@@ -35,25 +36,27 @@ use crate::{Any, AnyVar, Diagnostic, HostTensor, Loc, Module, Operand, Tensor};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// A rule by which variables follow their gradients.
+/// A rule that updates variables from their gradients.
 pub trait Optimizer {
-    /// The learning rate used by [`minimize`](Optimizer::minimize).
+    /// Returns the learning rate used by [`minimize`](Optimizer::minimize).
     fn rate(&self) -> f32;
 
-    /// What every call begins with, such as counting steps: its result is given to each [`update`](Optimizer::update).
+    /// Starts an update of several variables, for example by counting the step. Each call of
+    /// [`update`](Optimizer::update) receives the result.
     fn begin(&self) -> Option<Any> {
         None
     }
 
-    /// The next value of `var`, now `value`, with gradient `grad`; `rate` is a scalar of its element type.
+    /// Returns the next value of `var` from its current `value` and its gradient `grad`. `rate` is
+    /// a scalar of its element type.
     fn update(&self, var: &AnyVar, value: Any, grad: Any, rate: Any, step: Option<Any>) -> Any;
 
-    /// Makes the state that it keeps for `var`, if there is none yet; `path` is that of the
-    /// variable in its model.
+    /// Creates the state for `var`, if there is none yet. `path` is the path of the variable in its
+    /// model.
     fn prepare_var(&self, _path: &str, _var: &AnyVar) {}
 
-    /// Makes the state that it keeps for the variables of `model`. Updating them does so as well; loading the state of an
-    /// earlier run comes before that.
+    /// Creates the state for the variables of `model`. Updating them does so as well, but loading a
+    /// saved state requires it before.
     fn prepare<M: Module + ?Sized>(&self, model: &M)
     where
         Self: Sized,
@@ -61,7 +64,8 @@ pub trait Optimizer {
         float_vars(model).iter().for_each(|(path, var)| self.prepare_var(path, var));
     }
 
-    /// Differentiates `loss` with respect to the variables of `model` and updates them, as [`model_gradients`] says.
+    /// Differentiates `loss` with respect to the variables of `model`, as [`model_gradients`] does,
+    /// and updates them.
     ///
     /// ```
     /// use anabranch::optim::{Optimizer, Sgd};
@@ -80,7 +84,8 @@ pub trait Optimizer {
         self.minimize_at(self.rate(), loss, model);
     }
 
-    /// [`minimize`](Optimizer::minimize) with another learning rate, which may be a tensor that a schedule computes.
+    /// Minimizes like [`minimize`](Optimizer::minimize) with another learning rate, which may be a
+    /// tensor that a schedule computes.
     #[track_caller]
     fn minimize_at<M: Module + ?Sized>(&self, rate: impl Operand<f32>, loss: Tensor, model: &M)
     where
@@ -89,7 +94,7 @@ pub trait Optimizer {
         self.apply(rate, &model_gradients(loss, model));
     }
 
-    /// Updates variables by gradients that are given.
+    /// Updates variables by the given gradients.
     #[track_caller]
     fn apply(&self, rate: impl Operand<f32>, gradients: &[(AnyVar, Any)])
     where
@@ -103,7 +108,7 @@ pub trait Optimizer {
             }
             let step = self.begin();
             for (var, grad) in gradients {
-                // An update is computed where the variable is.
+                // An update is computed on the device of the variable.
                 let _scope = Scope::enter(var.devices().or(device::scope()));
                 let next = self.update(var, read_var(var), *grad, rate.cast(var.ty().dtype), step);
                 assign_var(var, next);
@@ -112,12 +117,14 @@ pub trait Optimizer {
     }
 }
 
-/// The gradients of a loss with respect to all float variables of a model that are [trained](AnyVar::is_trained). Those of
-/// variables on which the loss does not depend are zero, as long as there are others.
+/// Returns the gradients of a loss with respect to all float variables of a model that are
+/// [trained](AnyVar::is_trained). The gradient is zero for variables on which the loss does not
+/// depend.
 ///
 /// # Errors
-/// End the trace: those of [`gradients`](crate::gradients), and if no gradient reaches any of the variables, which would train
-/// nothing: the model has none that are trained, the loss does not read them, or what it is computed from has no gradient.
+/// Ends the trace with the errors of [`gradients`](crate::gradients), and if no gradient reaches
+/// any variable, so that nothing would be trained: the model has no trained variables, the loss
+/// does not read them, or the operations on the path have no gradient.
 #[track_caller]
 pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyVar, Any)> {
     let (paths, vars): (Vec<String>, Vec<AnyVar>) = float_vars(model).into_iter().unzip();
@@ -126,18 +133,18 @@ pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyV
     vars.into_iter().zip(gradients).collect()
 }
 
-/// The variables of a model that are trained, with their paths: those that have gradients, but for
-/// those that are to be left alone.
+/// Returns the trained float variables of a model, with their paths.
 fn float_vars<M: Module + ?Sized>(model: &M) -> Vec<(String, AnyVar)> {
     let is_updated = |v: &AnyVar| v.is_trained() && v.ty().dtype.is_float();
     model.vars().into_iter().filter(|(_, v)| is_updated(v)).collect()
 }
 
-/// Scales gradients down together so that the root of the sum of all their squares is at most `max` (Pascanu et al. 2013).
+/// Scales all gradients by one factor so that the root of the sum of all their squares is at most
+/// `max` (Pascanu et al. 2013).
 #[track_caller]
 pub fn clip_global_norm(gradients: &mut [(AnyVar, Any)], max: f32) {
     called_at(Loc::caller(), || {
-        // Squares of 16-bit floats may be too large for the type, or too small.
+        // Squares of 16-bit floats may overflow or underflow.
         let wide = |g: Any| if g.dtype().is_half() { g.cast(crate::DType::F32) } else { g };
         let squares = gradients.iter().map(|(_, g)| wide(*g).square().sum().cast(crate::DType::F32));
         let Some(total) = squares.reduce(Any::add) else {
@@ -151,7 +158,8 @@ pub fn clip_global_norm(gradients: &mut [(AnyVar, Any)], max: f32) {
     });
 }
 
-/// Variables that belong to other variables, made on first use, and dropped with these.
+/// Variables that belong to other variables. They are created on first use and dropped with their
+/// owners.
 #[derive(Debug, Default)]
 struct Slots(Arc<SlotTable>);
 
@@ -161,10 +169,10 @@ struct SlotTable(Mutex<BTreeMap<u64, SlotsOfVar>>);
 
 #[derive(Debug)]
 struct SlotsOfVar {
-    /// The path of the variable in the outermost model it was seen in, or else its name. Other
-    /// variables may have the same one.
+    /// The path of the variable in the outermost model that was seen, or else its name. Other
+    /// variables may have the same path.
     path: String,
-    /// Whether the path is that of the variable in a model, and not its name.
+    /// Whether the path is from a model, and is not the name.
     of_model: bool,
     vars: Vec<(&'static str, AnyVar)>,
 }
@@ -177,16 +185,15 @@ impl SlotTable {
 
 impl DropWatcher for SlotTable {
     fn dropped(&self, id: u64) {
-        // The slots are variables that others may watch, so they are dropped when the table is
-        // free.
+        // Others may watch the slots' variables, so these are dropped after the table is unlocked.
         let slots = self.lock().remove(&id);
         drop(slots);
     }
 }
 
 impl Slots {
-    /// The slot variables of `var`, zeros of its type at first, and where it is. `path` is that of
-    /// `var` in its model, if that is known.
+    /// Returns the slot variables of `var`, which start as zeros of its type and are on its device.
+    /// `path` is the path of `var` in its model, if known.
     fn of<const N: usize>(&self, var: &AnyVar, path: Option<&str>, names: [&'static str; N]) -> [AnyVar; N] {
         let mut table = self.0.lock();
         // The path of a model that is one variable is empty.
@@ -213,7 +220,7 @@ impl Slots {
     }
 
     fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
-        // Whoever visits may make slots.
+        // The visitor may create slots, so the table must be unlocked.
         let all: Vec<(String, AnyVar)> = {
             let table = self.0.lock();
             let mut ids_of: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
@@ -234,7 +241,7 @@ impl Slots {
     }
 }
 
-/// Stochastic gradient descent, with momentum if asked for (Sutskever et al. 2013).
+/// Stochastic gradient descent, optionally with momentum (Sutskever et al. 2013).
 #[derive(Debug)]
 pub struct Sgd {
     rate: f32,
@@ -244,19 +251,19 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// `w -= rate * g`
+    /// Creates the optimizer without momentum: `w -= rate * g`.
     pub fn new(rate: f32) -> Sgd {
         Sgd { rate, momentum: 0.0, nesterov: false, slots: Slots::default() }
     }
 
-    /// `v = momentum * v + g`, `w -= rate * v`
+    /// Sets the momentum: `v = momentum * v + g`, `w -= rate * v`.
     #[must_use]
     pub fn momentum(mut self, momentum: f32) -> Sgd {
         self.momentum = momentum;
         self
     }
 
-    /// Looks ahead: `w -= rate * (g + momentum * v)`.
+    /// Uses Nesterov momentum: `w -= rate * (g + momentum * v)`.
     #[must_use]
     pub fn nesterov(mut self) -> Sgd {
         self.nesterov = true;
@@ -298,7 +305,8 @@ impl Module for Sgd {
     }
 }
 
-/// Adam (Kingma and Ba 2015), with decoupled weight decay if asked for (AdamW, Loshchilov and Hutter 2019).
+/// Adam (Kingma and Ba 2015), optionally with decoupled weight decay (AdamW, Loshchilov and Hutter
+/// 2019).
 #[derive(Debug)]
 pub struct Adam {
     rate: f32,
@@ -310,27 +318,27 @@ pub struct Adam {
 }
 
 impl Adam {
-    /// Adam with the constants of the paper: 0.9, 0.999, 1e-8.
+    /// Creates the optimizer with the constants of the paper: 0.9, 0.999, 1e-8.
     pub fn new(rate: f32) -> Adam {
         let steps = AnyVar::new("adam.steps", HostTensor::scalar(0i32));
         Adam { rate, betas: (0.9, 0.999), epsilon: 1e-8, weight_decay: 0.0, steps, slots: Slots::default() }
     }
 
-    /// Decay rates of the two moments.
+    /// Sets the decay rates of the two moments.
     #[must_use]
     pub fn betas(mut self, first: f64, second: f64) -> Adam {
         self.betas = (first, second);
         self
     }
 
-    /// What is added to the root of the second moment.
+    /// Sets the number that is added to the root of the second moment.
     #[must_use]
     pub fn epsilon(mut self, epsilon: f64) -> Adam {
         self.epsilon = epsilon;
         self
     }
 
-    /// Decoupled weight decay: `w -= rate * decay * w`.
+    /// Sets the decoupled weight decay: `w -= rate * decay * w`.
     #[must_use]
     pub fn weight_decay(mut self, decay: f64) -> Adam {
         self.weight_decay = decay;
@@ -390,7 +398,7 @@ mod tests {
         optimizer.vars().into_iter().map(|(path, _)| path).collect()
     }
 
-    /// A module with variables of these paths.
+    /// A module with variables at these paths.
     struct Model(Vec<(&'static str, Var<f32>)>);
 
     impl Model {
@@ -446,7 +454,7 @@ mod tests {
         let slot = sgd.vars()[0].1.id();
         sgd.prepare(&model);
         assert_eq!((paths(&sgd), sgd.vars()[0].1.id()), (vec!["hidden.w.velocity".to_owned()], slot));
-        // The outer model counts, whichever comes first.
+        // The path in the outer model is used, whichever model comes first.
         sgd.prepare(&[&model]);
         assert_eq!(paths(&sgd), ["0.hidden.w.velocity"]);
         sgd.prepare(&model);
@@ -460,7 +468,7 @@ mod tests {
         sgd.prepare(&two);
         let expected = ["w#1.velocity", "w_2.velocity", "w#2.velocity"];
         assert_eq!(paths(&sgd), expected);
-        // In the other order, too: the state of one model never passes for that of the other.
+        // In the other order, too, the state of one model is never taken for that of the other.
         let reversed = Sgd::new(0.1).momentum(0.9);
         reversed.prepare(&two);
         reversed.prepare(&one);

@@ -1,7 +1,7 @@
 //! Variables: named, typed state that outlives a step.
 //!
-//! A variable is an identity with a type and an initial value. Its present value lives in a session, on a device; the
-//! same model can so be used by several sessions, each with state of its own.
+//! A variable is an identity with a type and an initial value. Its current value is stored in a
+//! session, on a device. So several sessions can use the same model, each with its own state.
 
 use crate::device::{self, DevicePattern, IntoDevice, On};
 use crate::trace;
@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// A variable whose element type is known at run time. Cloning gives another handle of the same variable.
+/// A variable whose element type is known at run time. Cloning returns another handle of the same
+/// variable.
 #[derive(Clone, Debug)]
 pub struct AnyVar(Arc<Inner>);
 
@@ -25,11 +26,10 @@ struct Inner {
     watchers: Mutex<Vec<Weak<dyn DropWatcher>>>,
 }
 
-/// Keeps something for variables, such as their values in a session, and frees it when they are
+/// A store of data for variables, such as their values in a session, that frees it when they are
 /// dropped.
 pub trait DropWatcher: Send + Sync {
-    /// The last handle of the variable with this identity was dropped: nothing can name it any
-    /// more.
+    /// Notifies that the last handle of the variable with this identity was dropped.
     fn dropped(&self, id: u64);
 }
 
@@ -41,12 +41,12 @@ impl Drop for Inner {
 }
 
 impl AnyVar {
-    /// A new variable with a name for messages, files and graphs.
+    /// Creates a variable. The name appears in messages, files and graphs.
     pub fn new(name: impl Into<String>, init: HostTensor) -> AnyVar {
         AnyVar::with(name.into(), init, true)
     }
 
-    /// A new variable that optimizers leave alone, such as a running mean.
+    /// Creates a variable that optimizers do not update, such as a running mean.
     pub fn untrained(name: impl Into<String>, init: HostTensor) -> AnyVar {
         AnyVar::with(name.into(), init, false)
     }
@@ -58,30 +58,31 @@ impl AnyVar {
         AnyVar(Arc::new(Inner { id, name, ty, init, is_trained, on, watchers }))
     }
 
-    /// The identity, unique in the process.
+    /// Returns the identity, unique in the process.
     pub fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// Name in messages and graphs; not necessarily unique.
+    /// Returns the name in messages and graphs. It need not be unique.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Whether optimizers update it, if its elements are floats.
+    /// Returns whether optimizers update it, if its elements are floats.
     pub fn is_trained(&self) -> bool {
         self.0.is_trained
     }
 
-    /// The devices it may be on, if that was said: by [`Var::on`], or by the scope of [`on`](crate::on()) that it was made in.
+    /// Returns its device constraint, set by [`Var::on`] or by the scope of [`on`](crate::on()) in
+    /// which it was created.
     pub fn devices(&self) -> Option<On> {
         self.0.on
     }
 
-    /// The same variable, to be on the devices that another one is to be on.
+    /// Sets the device constraint.
     ///
     /// # Panics
-    /// If there are other handles of it.
+    /// Panics if there are other handles of the variable.
     #[must_use]
     pub fn with_devices(mut self, on: Option<On>) -> AnyVar {
         let inner = Arc::get_mut(&mut self.0).expect("devices are said before the variable is shared");
@@ -89,17 +90,18 @@ impl AnyVar {
         self
     }
 
-    /// Type of its value: the shape is always known.
+    /// Returns the type of its value. The shape is always known.
     pub fn ty(&self) -> &TensorType {
         &self.0.ty
     }
 
-    /// Whether this is the only handle of it: when it is dropped, nothing can name the variable any more.
+    /// Returns whether this is the only handle of the variable.
     pub fn is_only_handle(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Tells `watcher`, if it is still there then, when the last handle of the variable is dropped.
+    /// Notifies `watcher`, if it still exists then, when the last handle of the variable is
+    /// dropped.
     pub fn watch(&self, watcher: Weak<dyn DropWatcher>) {
         let mut watchers = self.0.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         watchers.retain(|other| other.strong_count() > 0);
@@ -108,16 +110,17 @@ impl AnyVar {
         }
     }
 
-    /// The value it has before anything was assigned.
+    /// Returns the initial value.
     pub fn init(&self) -> &HostTensor {
         &self.0.init
     }
 }
 
-/// A variable with elements of type `T`. Cloning gives another handle of the same variable.
+/// A variable with elements of type `T`. Cloning returns another handle of the same variable.
 ///
-/// Inside of a graph function [`get`](Var::get) and [`set`](Var::set) read and assign it, in program order. The function's
-/// assignments take effect together when its step ends, and not at all if it fails.
+/// Inside of a graph function [`get`](Var::get) and [`set`](Var::set) read and assign it, in
+/// program order. The function's assignments take effect together when its step ends, and not at
+/// all if it fails.
 #[derive(Debug)]
 pub struct Var<T: Element = f32> {
     any: AnyVar,
@@ -131,13 +134,13 @@ impl<T: Element> Clone for Var<T> {
 }
 
 impl<T: Element> Var<T> {
-    /// A variable with a name and an initial value.
+    /// Creates a variable with a name and an initial value.
     pub fn new(name: impl Into<String>, init: impl IntoArray<T>) -> Var<T> {
         let init: Array<T> = init.into_array();
         Var { any: AnyVar::new(name, init.into_host()), element: PhantomData }
     }
 
-    /// A variable that optimizers leave alone, such as a running mean.
+    /// Creates a variable that optimizers do not update, such as a running mean.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -149,12 +152,13 @@ impl<T: Element> Var<T> {
         Var { any: AnyVar::untrained(name, init.into_host()), element: PhantomData }
     }
 
-    /// The same variable, to be on one of the devices that `device` stands for: there it lives, is read and is assigned. What the
-    /// name leaves open is what the scope says in which the variable is made, as with [`on`](crate::on()).
+    /// Constrains the variable to the devices that match `device`: it is stored, read and assigned
+    /// there. Fields that the name omits are those of the scope in which the variable is created,
+    /// as with [`on`](crate::on()).
     ///
     /// # Errors
-    /// End the trace, or panic outside of one, at the caller's line: `device` is not the name of a device, or the variable has other
-    /// handles already, which might be in use.
+    /// Ends the trace, or panics outside of one, at the caller's line: if `device` is not the name
+    /// of a device, or if the variable already has other handles, which might be in use.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -178,35 +182,38 @@ impl<T: Element> Var<T> {
         Var { any: self.any.with_devices(Some(On::new(devices.within(&outer), loc))), ..self }
     }
 
-    /// The variable of an untyped handle, if its elements are of type `T`.
+    /// Returns the variable of an untyped handle, if its elements are of type `T`.
     pub fn from_any(any: AnyVar) -> Option<Var<T>> {
         (any.ty().dtype == T::DTYPE).then_some(Var { any, element: PhantomData })
     }
 
-    /// The untyped handle.
+    /// Returns the untyped handle.
     pub fn any(&self) -> &AnyVar {
         &self.any
     }
 
-    /// The present value, in a graph function.
+    /// Returns the current value, in a graph function.
     #[track_caller]
     pub fn get(&self) -> Tensor<T> {
         Tensor::from_any(trace::read_var(&self.any))
     }
 
-    /// Gives it a new value of the same shape, in a graph function.
+    /// Assigns a new value of the same shape, in a graph function.
     #[track_caller]
     pub fn set(&self, value: Tensor<T>) {
         trace::assign_var(&self.any, value.untyped());
     }
 }
 
-/// A tree of variables: layers, models, optimizer states. Derive it for structs of variables and modules.
+/// A tree of variables: layers, models, optimizer states. Derive it for structs of variables and
+/// modules.
 pub trait Module {
-    /// Calls `visit` for every variable with its path from here, such as `layers.0.weight`, in the order of the fields.
+    /// Calls `visit` for every variable with its path from here, such as `layers.0.weight`, in the
+    /// order of the fields.
     fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar));
 
-    /// All variables with their paths; a variable that is shared appears once, under its first path.
+    /// Returns all variables with their paths. A shared variable appears once, under its first
+    /// path.
     fn vars(&self) -> Vec<(String, AnyVar)> {
         let mut all: Vec<(String, AnyVar)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
@@ -236,7 +243,7 @@ impl Path {
         r
     }
 
-    /// The path as text.
+    /// Returns the path as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -298,8 +305,8 @@ module_tuples! {
     A 0, B 1, C 2, D 3, E 4, F 5;
 }
 
-/// Checks that a value fits a variable; `name` is what the variable is called in the error, its
-/// name or its path.
+/// Checks that a value has the type of a variable. `name` is the name or path of the variable in
+/// the error.
 pub fn check_value(name: &str, var: &AnyVar, value: &HostTensor) -> Result<()> {
     if value.ty() == *var.ty() {
         return Ok(());

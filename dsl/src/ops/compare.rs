@@ -1,7 +1,8 @@
-//! Comparisons, logic, and the choice between two tensors.
+//! Comparisons, logic, and selection between two tensors.
 //!
-//! Comparisons with `NaN` are false, but for `ne`. The methods of [`Tensor`] have long names (`less`, `equal`), since the short ones
-//! are those of the standard traits; inside of `#[graph]` the operators do.
+//! Comparisons with `NaN` are false, except for `ne`. The methods of [`Tensor`] have long names
+//! (`less`, `equal`), since the standard traits have the short ones. Inside of `#[graph]` the
+//! operators work as well.
 
 use super::elementwise_binary::{broadcast_pair, stretch};
 use super::infer::{Class, common, shapes_differ};
@@ -16,7 +17,7 @@ fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(&T, &T) -> bool) -> Host
     cx.result(a.iter().zip(cx.operands[1].data::<T>()).map(|(a, b)| f(a, b)).collect())
 }
 
-/// A row for two tensors of a class, giving truth values.
+/// Returns the definition of an operation on two tensors of a class that results in `bool`.
 const fn row(name: &'static str, infer: Infer, eval: Eval) -> OpDef {
     OpDef {
         name,
@@ -45,7 +46,7 @@ fn of_bools(cx: &InferCx<'_>) -> Result<Type, OpError> {
 
 /// `a == b`
 static EQ: OpDef = row("eq", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, PartialEq::eq))));
-/// `a != b`, true of `NaN`.
+/// `a != b`, which is true for `NaN`.
 static NE: OpDef = row("ne", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, PartialEq::ne))));
 /// `a < b`
 static LT: OpDef =
@@ -59,25 +60,25 @@ static GT: OpDef =
 /// `a >= b`
 static GE: OpDef =
     row("ge", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::ge))));
-/// Both are true.
+/// `a & b`
 static AND: OpDef = row("and", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a & b)));
-/// One is true, or both.
+/// `a | b`
 static OR: OpDef = row("or", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a | b)));
-/// Exactly one is true.
+/// `a ^ b`
 static XOR: OpDef = row("xor", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a ^ b)));
-/// The opposite.
+/// `!a`
 static NOT: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row("not", of_bools, |cx| Ok(cx.result(cx.operands[0].data::<bool>().iter().map(|x| !x).collect())))
 };
-/// Whether elements are `NaN`.
+/// Whether an element is `NaN`.
 static IS_NAN: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row("is_nan", of_floats, |cx| {
         Ok(match_float!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|x| x.is_nan()).collect())))
     })
 };
-/// Whether elements are neither infinite nor `NaN`.
+/// Whether an element is neither infinite nor `NaN`.
 static IS_FINITE: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row("is_finite", of_floats, |cx| {
@@ -143,7 +144,7 @@ any_methods! {
 }
 
 impl Any {
-    /// The opposite truth values.
+    /// Negates the truth values.
     #[track_caller]
     #[expect(clippy::should_implement_trait, reason = "a graph operation, not the operator of the host")]
     pub fn not(self) -> Any {
@@ -162,7 +163,7 @@ impl Any {
         trace::emit(prim::IS_FINITE, &[self], Attrs::none())
     }
 
-    /// `a` where this is true, `b` elsewhere, all three broadcast to their common shape.
+    /// Selects `a` where this is true and `b` elsewhere, all three broadcast to their common shape.
     #[track_caller]
     pub fn select(self, a: Any, b: Any) -> Any {
         let (a, b) = broadcast_pair("select", a, b);
@@ -189,7 +190,7 @@ macro_rules! comparisons {
 }
 comparisons! {
     Element:
-    /// Whether elements are equal; in `#[graph]`, `a == b`.
+    /// Returns whether elements are equal; in `#[graph]`, `a == b`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -198,7 +199,7 @@ comparisons! {
     /// ```
     equal eq;
     Element:
-    /// Whether elements differ; true of `NaN`. In `#[graph]`, `a != b`.
+    /// Returns whether elements differ, which is true for `NaN`; in `#[graph]`, `a != b`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -207,7 +208,7 @@ comparisons! {
     /// ```
     not_equal ne;
     Numeric:
-    /// Whether elements are less; in `#[graph]`, `a < b`.
+    /// Returns whether elements are less; in `#[graph]`, `a < b`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -216,7 +217,7 @@ comparisons! {
     /// ```
     less lt;
     Numeric:
-    /// Whether elements are less or equal; in `#[graph]`, `a <= b`.
+    /// Returns whether elements are less or equal; in `#[graph]`, `a <= b`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -225,7 +226,7 @@ comparisons! {
     /// ```
     less_equal le;
     Numeric:
-    /// Whether elements are greater; in `#[graph]`, `a > b`.
+    /// Returns whether elements are greater; in `#[graph]`, `a > b`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -234,7 +235,7 @@ comparisons! {
     /// ```
     greater gt;
     Numeric:
-    /// Whether elements are greater or equal; in `#[graph]`, `a >= b`.
+    /// Returns whether elements are greater or equal; in `#[graph]`, `a >= b`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -245,7 +246,7 @@ comparisons! {
 }
 
 impl<T: Float> Tensor<T> {
-    /// Whether elements are `NaN`.
+    /// Returns whether elements are `NaN`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -258,7 +259,7 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().is_nan())
     }
 
-    /// Whether elements are neither infinite nor `NaN`.
+    /// Returns whether elements are neither infinite nor `NaN`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -273,9 +274,10 @@ impl<T: Float> Tensor<T> {
 }
 
 impl Tensor<bool> {
-    /// `a` where this is true, `b` elsewhere; all three are broadcast to their common shape.
+    /// Selects `a` where this is true and `b` elsewhere. All three are broadcast to their common
+    /// shape.
     ///
-    /// Both sides are computed; an `if` in `#[graph]` on a scalar condition runs only one.
+    /// Both sides are computed. An `if` in `#[graph]` on a scalar condition runs only one.
     ///
     /// ```
     /// # use anabranch::prelude::*;

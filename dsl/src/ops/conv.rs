@@ -1,7 +1,8 @@
-//! Convolutions over one, two or three axes (in fact correlations, as everywhere in machine learning), and their gradients.
+//! Convolutions over one, two or three axes, and their gradients.
 //!
-//! A convolution is linear in each of its operands, and so are its gradients. The three operations are closed: the gradients of
-//! each are the other two.
+//! As usual in machine learning, they are in fact cross-correlations. A convolution is linear in
+//! each of its operands, and so are its gradients. The three operations are closed: the gradients
+//! of each are the other two.
 //!
 //! | operation | operands | result |
 //! |---|---|---|
@@ -9,9 +10,10 @@
 //! | `conv_input_grad` | `y`, `w` | `x`: a transposed convolution |
 //! | `conv_weight_grad` | `x`, `y` | `w` |
 //!
-//! where `x` is `[batch, channels, ..]`, `w` is `[filters, channels / groups, ..]` and `y` is `[batch, filters, ..]`. Each adds
-//! up the same products, of those elements that [`Windows::for_each`] brings together. What a window meets beyond the edges adds
-//! nothing; devices may add a zero times the element of the window there, which shows if that is infinite or `NaN`.
+//! Here `x` is `[batch, channels, ..]`, `w` is `[filters, channels / groups, ..]` and `y` is
+//! `[batch, filters, ..]`. Each operation sums the same products, for the indices of
+//! [`Windows::for_each`]. Padding adds nothing. Devices may add a zero times the filter element
+//! there, which differs if that is infinite or `NaN`.
 
 use super::infer::Class;
 use super::number::{Number, match_float};
@@ -54,7 +56,7 @@ static CONV: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// What a convolution makes of `x` is `y`; this is its transpose, `y` to `x`, where `extents` are those of `x` behind the channels.
+/// The transpose of a convolution, from `y` to `x`. `extents` are those of `x` after the channels.
 static CONV_INPUT_GRAD: OpDef = OpDef {
     name: "conv_input_grad",
     arity: Arity::Exactly(2),
@@ -96,7 +98,8 @@ static CONV_INPUT_GRAD: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The gradient of a convolution with respect to its filters, from `x` and the gradient of `y`; `kernel` are the extents of the filters.
+/// The gradient of a convolution with respect to its filters, from `x` and the cotangent of `y`.
+/// `kernel` are the extents of the filters.
 static CONV_WEIGHT_GRAD: OpDef = OpDef {
     name: "conv_weight_grad",
     arity: Arity::Exactly(2),
@@ -139,8 +142,9 @@ static CONV_WEIGHT_GRAD: OpDef = OpDef {
 const IMAGES: &str = "the batch, the channels";
 const FILTERS: &str = "the filters, the channels";
 
-/// Adds the product of an element of one operand and one of the other to each element of the result that they meet in. `roles` says
-/// which of `x`, `w` and `y` (0, 1, 2) is the result, which are the first and second factor.
+/// Adds the product of an element of one operand and one of the other to the corresponding element
+/// of the result. `roles` are the indices of the result, the first and the second factor among `x`,
+/// `w` and `y`.
 fn products(cx: &EvalCx<'_>, x: &[usize], w: &[usize], y: &[usize], roles: [usize; 3]) -> HostTensor {
     fn add<T: Number>(result: &mut [T], a: &[T], b: &[T], for_each: impl Fn(&mut dyn FnMut([usize; 3]))) {
         for_each(&mut |[r, i, j]| result[r] = result[r].plus(a[i].times(b[j])));
@@ -186,7 +190,8 @@ fn check_operands(a: &TensorType, b: &TensorType, windows: &Windows) -> Result<(
     check_rank(a, windows, IMAGES)
 }
 
-/// Channels and filters are divided among the groups; each filter sees the channels of its group.
+/// Checks that channels and filters can be divided into groups, and that each filter has the
+/// channels of its group.
 fn check_filters(channels: &Dim, filters: &Dim, seen: Option<&Dim>, groups: usize, label: &str) -> Result<(), OpError> {
     for (n, what) in [(channels, "channels"), (filters, "filters")] {
         if let Some(n) = n.known()
@@ -208,7 +213,7 @@ fn check_filters(channels: &Dim, filters: &Dim, seen: Option<&Dim>, groups: usiz
     Ok(())
 }
 
-/// An attribute that is a shape of as many axes as the windows have.
+/// Returns an attribute that is a shape with the same number of axes as the windows.
 fn extents<'a>(cx: &InferCx<'a>, name: &str, windows: &Windows) -> Result<&'a [Dim], OpError> {
     let extents = cx.attrs.shape(name);
     if extents.rank() == windows.rank() {
@@ -221,7 +226,7 @@ fn with_axes(first: &Dim, second: &Dim, more: &[Dim]) -> Shape {
     [first.clone(), second.clone()].into_iter().chain(more.iter().cloned()).collect()
 }
 
-/// Checks that there is an element of `y` for each window over `x`.
+/// Checks that `y` has an element for each window over `x`.
 fn check_positions(windows: &Windows, x: &TensorType, w: &[Dim], y: &TensorType) -> Result<(), OpError> {
     let counts = Shape(windows.counts(&x.shape.dims()[2..], &w[2..], x)?);
     let given = Shape(y.shape.dims()[2..].to_vec());
@@ -232,7 +237,8 @@ fn check_positions(windows: &Windows, x: &TensorType, w: &[Dim], y: &TensorType)
     Err(error.label(y.to_string()))
 }
 
-/// How a convolution over `D` axes reads its operand: stride and dilation 1, no padding, one group, if nothing else is said.
+/// Options of a convolution over `D` axes. By default stride and dilation are 1, without padding,
+/// in one group.
 ///
 /// ```
 /// # use anabranch::dsl::ops::ConvOptions;
@@ -261,57 +267,60 @@ impl<const D: usize> Default for ConvOptions<D> {
 }
 
 impl<const D: usize> ConvOptions<D> {
-    /// Stride and dilation 1, no padding (also known as "valid"), one group.
+    /// Creates options with stride and dilation 1, no padding (also known as "valid"), and one
+    /// group.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How far windows lie apart.
+    /// Sets the distance between the starts of windows.
     #[must_use]
     pub fn stride(self, stride: impl PerAxis<D>) -> Self {
         ConvOptions { stride: stride.per_axis(), ..self }
     }
 
-    /// How many zeros are added on both sides of each axis.
+    /// Sets the number of zeros on both sides of each axis.
     #[must_use]
     pub fn padding(self, padding: impl PerAxis<D>) -> Self {
         ConvOptions { padding: Padding::symmetric(padding), ..self }
     }
 
-    /// How many zeros are added before and behind each axis.
+    /// Sets the number of zeros before and after each axis.
     #[must_use]
     pub fn padding_sides(self, padding: [(usize, usize); D]) -> Self {
         ConvOptions { padding: Padding::Sides(padding), ..self }
     }
 
-    /// Zeros on both sides so that the result has an element for every `stride` elements of the operand: with stride 1, as
-    /// many as that. If their number is odd, one more is added behind.
+    /// Sets the padding so that the result has an element for every `stride` elements of the
+    /// operand. With stride 1 both have the same extents. If the number of zeros is odd, the
+    /// additional one is at the end.
     #[must_use]
     pub fn same(self) -> Self {
         ConvOptions { padding: Padding::Same, ..self }
     }
 
-    /// How far the elements of a window lie apart.
+    /// Sets the distance between the elements of a window.
     #[must_use]
     pub fn dilation(self, dilation: impl PerAxis<D>) -> Self {
         ConvOptions { dilation: dilation.per_axis(), ..self }
     }
 
-    /// Into how many groups the channels and the filters are divided; filters see the channels of their group. As many groups as
-    /// channels make a depthwise convolution.
+    /// Sets the number of groups of channels and filters. A filter has the channels of its group.
+    /// With one group for each channel, the convolution is depthwise.
     #[must_use]
     pub fn groups(self, groups: usize) -> Self {
         ConvOptions { groups, ..self }
     }
 
-    /// By how much the result of a transposed convolution is longer than the shortest one, less than the stride: several extents
-    /// have convolutions of the same extent.
+    /// Sets the difference between the extents of a transposed convolution's result and the
+    /// smallest possible ones. It must be less than the stride. Several extents of an operand
+    /// result in the same extent of a convolution.
     #[must_use]
     pub fn output_padding(self, output_padding: impl PerAxis<D>) -> Self {
         ConvOptions { output_padding: output_padding.per_axis(), ..self }
     }
 
-    /// The number of groups.
+    /// Returns the number of groups.
     pub(crate) fn n_groups(&self) -> usize {
         self.groups
     }
@@ -322,7 +331,7 @@ impl<const D: usize> ConvOptions<D> {
     }
 }
 
-/// The first four attributes, which all three operations have.
+/// Returns the first four attributes, which all three operations have.
 fn common(attrs: &Attrs) -> Attrs {
     attrs.iter().take(4).fold(Attrs::none(), |all, (name, attr)| all.with(name, attr.clone()))
 }
@@ -392,8 +401,9 @@ impl Any {
 }
 
 impl<T: Float> Tensor<T> {
-    /// Convolution over one axis: `[batch, channels, length]` with filters `[filters, channels / groups, k]` is
-    /// `[batch, filters, positions]`. See [`conv2d`](Tensor::conv2d).
+    /// Convolves over one axis: `[batch, channels, length]` with filters
+    /// `[filters, channels / groups, k]` yields `[batch, filters, positions]`. See
+    /// [`conv2d`](Tensor::conv2d).
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -408,15 +418,17 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().conv(filters.untyped(), &options))
     }
 
-    /// Convolution over two axes: `[batch, channels, height, width]` with filters `[filters, channels / groups, kh, kw]` is
-    /// `[batch, filters, rows, columns]`.
+    /// Convolves over two axes: `[batch, channels, height, width]` with filters
+    /// `[filters, channels / groups, kh, kw]` yields `[batch, filters, rows, columns]`.
     ///
-    /// Element `[n, o, i, j]` is the sum over the channels `c` of the group of `o`, over `a` and over `b` of
-    /// `x[n, c, i * stride + a * dilation - padding, j * stride + b * dilation - padding] * filters[o, c, a, b]`. The filters are not
-    /// mirrored. Along each axis there are `(extent + padding - dilation * (k - 1) - 1) / stride + 1` positions.
+    /// Element `[n, o, i, j]` is the sum over the channels `c` of the group of `o`, over `a` and
+    /// over `b` of `x[n, c, i * stride + a * dilation - padding, j * stride + b * dilation -
+    /// padding] * filters[o, c, a, b]`. The filters are not flipped. Along each axis there are
+    /// `(extent + padding - dilation * (k - 1) - 1) / stride + 1` positions.
     ///
     /// # Errors
-    /// End the trace: ranks, element types, or channels and groups do not fit; a window is larger than the padded axis.
+    /// Ends the trace if ranks, element types, or channels and groups do not match, or if a window
+    /// is larger than the padded axis.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -433,7 +445,7 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().conv(filters.untyped(), &options))
     }
 
-    /// Convolution over three axes: `[batch, channels, depth, height, width]` with filters
+    /// Convolves over three axes: `[batch, channels, depth, height, width]` with filters
     /// `[filters, channels / groups, kd, kh, kw]`. See [`conv2d`](Tensor::conv2d).
     ///
     /// ```
@@ -449,8 +461,9 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().conv(filters.untyped(), &options))
     }
 
-    /// Transposed convolution over one axis: `[batch, channels, positions]` with filters `[channels, filters / groups, k]` is
-    /// `[batch, filters, length]`. See [`conv_transpose2d`](Tensor::conv_transpose2d).
+    /// Computes a transposed convolution over one axis: `[batch, channels, positions]` with filters
+    /// `[channels, filters / groups, k]` yields `[batch, filters, length]`. See
+    /// [`conv_transpose2d`](Tensor::conv_transpose2d).
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -465,14 +478,16 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().conv_transpose(filters.untyped(), &options))
     }
 
-    /// Transposed convolution over two axes: `[batch, channels, rows, columns]` with filters
-    /// `[channels, filters / groups, kh, kw]` is `[batch, filters, height, width]`.
+    /// Computes a transposed convolution over two axes: `[batch, channels, rows, columns]` with
+    /// filters `[channels, filters / groups, kh, kw]` yields `[batch, filters, height, width]`.
     ///
-    /// It is the transpose of [`conv2d`](Tensor::conv2d) with the same filters and options, as a linear map, and so its gradient. Along
-    /// each axis there are `(positions - 1) * stride + dilation * (k - 1) + 1 - padding + output_padding` elements.
+    /// It is the transpose of [`conv2d`](Tensor::conv2d) with the same filters and options, as a
+    /// linear map, and so its gradient. Along each axis there are `(positions - 1) * stride +
+    /// dilation * (k - 1) + 1 - padding + output_padding` elements.
     ///
     /// # Errors
-    /// End the trace: those of `conv2d`; extents are not known; `same` instead of padding; padding that leaves nothing.
+    /// Ends the trace with the errors of `conv2d`, and if extents are unknown, padding is `same`,
+    /// or the padding removes all elements.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -489,7 +504,8 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().conv_transpose(filters.untyped(), &options))
     }
 
-    /// Transposed convolution over three axes. See [`conv_transpose2d`](Tensor::conv_transpose2d).
+    /// Computes a transposed convolution over three axes. See
+    /// [`conv_transpose2d`](Tensor::conv_transpose2d).
     ///
     /// ```
     /// # use anabranch::prelude::*;

@@ -1,7 +1,8 @@
-//! Arithmetic and functions of two numbers, applied elementwise.
+//! Binary elementwise arithmetic and functions.
 //!
-//! The operations take operands of equal type; the methods of [`Any`] broadcast them to a common shape first, by NumPy's rule.
-//! Integer arithmetic wraps. Division of integers by zero fails the step and names the element.
+//! The operands have equal types. The methods of [`Any`] broadcast them to a common shape first, by
+//! NumPy's rule. Integer arithmetic wraps. Integer division by zero fails the step, and the error
+//! names the element.
 
 use super::infer::{Class, common, shapes_differ};
 use super::number::{Number, match_float, match_numeric};
@@ -32,7 +33,7 @@ fn try_zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(T, T) -> Option<T>) 
     Ok(cx.result(data))
 }
 
-/// The index of the element at an offset.
+/// Returns the index of the element at an offset.
 pub(super) fn index_of(shape: &[usize], mut offset: usize) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (i, &n) in index.iter_mut().zip(shape).rev() {
@@ -42,7 +43,7 @@ pub(super) fn index_of(shape: &[usize], mut offset: usize) -> Vec<usize> {
     index
 }
 
-/// A row for numbers, exact and pure.
+/// Returns the definition of an exact and pure operation on numbers.
 const fn row(name: &'static str, eval: Eval, grad: Grad) -> OpDef {
     OpDef {
         name,
@@ -77,7 +78,7 @@ static MUL: OpDef = row(
     Grad::Rule(|n| vec![n.needs(0).then(|| n.dy() * n.x(1)), n.needs(1).then(|| n.dy() * n.x(0))]),
 );
 
-/// `a / b`; integers are cut towards zero.
+/// `a / b`. Integer quotients are rounded towards zero.
 static DIV: OpDef = OpDef {
     exactness: Exactness::Ulps(1),
     effects: Effects::Fallible,
@@ -98,7 +99,8 @@ static REM: OpDef = OpDef {
         "rem",
         |cx| match_numeric!(cx.operands[0].buffer(), a => try_zip(cx, a, Number::modulo)),
         Grad::Rule(|n| {
-            // x % d = x - q d with the quotient q rounded towards zero, which is constant almost everywhere.
+            // x % d = x - q d with the quotient q rounded towards zero, which is constant almost
+            // everywhere.
             let quotient = || ((n.x(0) - n.y()) / n.x(1)).round();
             vec![Some(n.dy()), n.needs(1).then(|| -(n.dy() * quotient()))]
         }),
@@ -124,7 +126,7 @@ static POW: OpDef = OpDef {
         |cx| Ok(match_float!(cx.operands[0].buffer(), a => zip(cx, a, |x, y| x.powf(y)))),
         Grad::Rule(|n| {
             let base = || {
-                // Where the exponent is 0 the result is constant, also at 0, where x^-1 is infinite.
+                // If the exponent is 0, the result is constant, even at 0, where x^-1 is infinite.
                 let p = n.x(1);
                 let less = p.eq(p.number(0.0)).select(p.number(1.0), p - 1.0);
                 n.dy() * (p * n.x(0).pow(less))
@@ -139,28 +141,29 @@ static POW: OpDef = OpDef {
     )
 };
 
-/// The larger one, or `NaN`.
+/// The larger element, or `NaN` if one is.
 static MAXIMUM: OpDef = row(
     "maximum",
     |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::larger))),
     Grad::Rule(|n| split(n, n.x(0), n.x(1))),
 );
 
-/// The smaller one, or `NaN`.
+/// The smaller element, or `NaN` if one is.
 static MINIMUM: OpDef = row(
     "minimum",
     |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::smaller))),
     Grad::Rule(|n| split(n, n.x(1), n.x(0))),
 );
 
-/// The gradient goes to the operand that was taken, half to each if they are equal.
+/// Returns the cotangents of two operands: that of the result for the selected one, or half of it
+/// for each if they are equal.
 fn split(n: &GradNode<'_>, high: Any, low: Any) -> Vec<Option<Any>> {
     let (zero, half, one) = (high.number(0.0), high.number(0.5), high.number(1.0));
     let first = high.gt(low).select(one, high.eq(low).select(half, zero));
     vec![Some(n.dy() * first), Some(n.dy() * (1.0 - first))]
 }
 
-/// The angle of the point with ordinate `a` and abscissa `b`.
+/// The angle of the point with y-coordinate `a` and x-coordinate `b`.
 static ATAN2: OpDef = OpDef {
     infer: |cx| Ok(common(cx, Class::Float)?.into()),
     exactness: Exactness::Ulps(8),
@@ -175,7 +178,7 @@ static ATAN2: OpDef = OpDef {
     )
 };
 
-/// Two operands broadcast to their common shape; the error names `op`.
+/// Returns two operands broadcast to their common shape. The error names `op`.
 #[track_caller]
 pub(super) fn broadcast_pair(op: &str, a: Any, b: Any) -> (Any, Any) {
     let (ta, tb) = (a.tensor_type(), b.tensor_type());
@@ -186,7 +189,7 @@ pub(super) fn broadcast_pair(op: &str, a: Any, b: Any) -> (Any, Any) {
     (stretch(a, &ta.shape, &shape, b), stretch(b, &tb.shape, &shape, a))
 }
 
-/// Broadcasts `x` to `shape`, which it has in common with `other`.
+/// Broadcasts `x` to `shape`, the common shape of it and `other`.
 #[track_caller]
 pub(super) fn stretch(x: Any, from: &Shape, shape: &Shape, other: Any) -> Any {
     if from.rank() == shape.rank() && from.dims().iter().zip(shape.dims()).all(|(a, b)| stays(a, b)) {
@@ -198,9 +201,11 @@ pub(super) fn stretch(x: Any, from: &Shape, shape: &Shape, other: Any) -> Any {
     }
 }
 
-/// Whether an extent `a` is taken to be the extent `b` of the common shape already. One that is not known while tracing may turn
-/// out to be 1, and broadcasts then to an extent that is known. Of two that are not known neither broadcasts: most are equal,
-/// and to make sure of that would cost each operation on tensors of such shapes two more.
+/// Returns whether an extent `a` is assumed to be already the extent `b` of the common shape.
+///
+/// An unknown extent may turn out to be 1, so it is broadcast to a known one. Of two unknown
+/// extents neither is broadcast: most are equal, and checking that would cost each operation on
+/// tensors of such shapes two more.
 fn stays(a: &crate::Dim, b: &crate::Dim) -> bool {
     a == b || (a.known() != Some(1) && (a.known().is_some() || b.known().is_none()))
 }
@@ -238,14 +243,14 @@ any_methods! {
 }
 
 impl Any {
-    /// `-x`.
+    /// Negates the elements.
     #[track_caller]
     #[expect(clippy::should_implement_trait, reason = "the trait is implemented with it")]
     pub fn neg(self) -> Any {
         trace::emit(prim::NEG, &[self], Attrs::none())
     }
 
-    /// A scalar constant of the element type of this tensor.
+    /// Returns a scalar constant of the element type of this tensor.
     #[track_caller]
     pub fn number(self, x: f64) -> Any {
         trace::constant(super::cast::scalar_of(self.dtype(), x))
@@ -293,7 +298,9 @@ impl std::ops::Neg for Any {
 }
 
 impl<T: Numeric> Tensor<T> {
-    /// The larger of both elements; `NaN` if one of them is. The gradient goes to the larger one, half to each if they are equal.
+    /// Returns the larger of both elements, or `NaN` if one of them is.
+    ///
+    /// The cotangent goes to the larger one, half to each if they are equal.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -306,7 +313,9 @@ impl<T: Numeric> Tensor<T> {
         Tensor::from_any(self.untyped().maximum(other.into_tensor().untyped()))
     }
 
-    /// The smaller of both elements; `NaN` if one of them is. The gradient goes to the smaller one, half to each if they are equal.
+    /// Returns the smaller of both elements, or `NaN` if one of them is.
+    ///
+    /// The cotangent goes to the smaller one, half to each if they are equal.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -319,7 +328,7 @@ impl<T: Numeric> Tensor<T> {
         Tensor::from_any(self.untyped().minimum(other.into_tensor().untyped()))
     }
 
-    /// At least `min` and at most `max`: `minimum(maximum(x, min), max)`.
+    /// Limits the elements to `min` and `max`: `minimum(maximum(x, min), max)`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -332,7 +341,7 @@ impl<T: Numeric> Tensor<T> {
         self.maximum(min).minimum(max)
     }
 
-    /// A whole power, by repeated squaring. `x^0` is 1.
+    /// Raises the elements to an integer power, by repeated squaring. `x^0` is 1.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -364,9 +373,10 @@ impl<T: Numeric> Tensor<T> {
 }
 
 impl<T: Float> Tensor<T> {
-    /// `x^y`: `NaN` for a negative `x` unless `y` is whole.
+    /// Computes `x^y`: `NaN` for a negative `x` unless `y` is an integer.
     ///
-    /// The gradients are `y * x^(y - 1)` and `x^y * log(x)`; the latter is 0 at `x = 0` and `NaN` for a negative `x`.
+    /// The gradients are `y * x^(y - 1)` and `x^y * log(x)`. The latter is 0 at `x = 0` and `NaN`
+    /// for a negative `x`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -379,7 +389,7 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().pow(exponent.into_tensor().untyped()))
     }
 
-    /// The angle in `(-pi, pi]` of the point with ordinate `self` and abscissa `x`.
+    /// Returns the angle in `(-pi, pi]` of the point with y-coordinate `self` and x-coordinate `x`.
     ///
     /// ```
     /// # use anabranch::prelude::*;

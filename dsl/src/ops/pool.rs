@@ -1,12 +1,13 @@
-//! Pooling: the maximum or the mean of each window that moves over the last axes, and what gradients need besides.
+//! Pooling: the maximum or mean of each window over the last axes, and the operations of its
+//! gradients.
 //!
-//! | reads | adds to where it was read |
+//! | forward | gradient |
 //! |---|---|
 //! | `avg_pool` | `avg_pool_grad` |
 //! | `max_pool`, `max_pool_pick` | `max_pool_grad` |
 //!
-//! Of several equal maxima of a window, the first one counts; a NaN is larger than every number. What a window meets beyond the edges
-//! is no candidate for the maximum, and zero in a mean.
+//! Of several equal maxima of a window, the first one counts. A NaN is larger than every number.
+//! Padding is never the maximum, and counts as zero in a mean.
 
 use super::infer::Class;
 use super::number::{Number, match_float};
@@ -38,7 +39,7 @@ static MAX_POOL: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// For each window the element of the second operand at the place of the maximum of the first.
+/// The element of the second operand at the position of the maximum of the first, for each window.
 static MAX_POOL_PICK: OpDef = OpDef {
     name: "max_pool_pick",
     arity: Arity::Exactly(2),
@@ -63,7 +64,8 @@ static MAX_POOL_PICK: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// Zeros of the shape of the first operand, to which the second is added at the place of the maximum of each window.
+/// Zeros of the shape of the first operand, with the second added at the position of the maximum of
+/// each window.
 static MAX_POOL_GRAD: OpDef = OpDef {
     name: "max_pool_grad",
     arity: Arity::Exactly(2),
@@ -131,7 +133,7 @@ static AVG_POOL: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// What [`AVG_POOL`] makes of `x` is `y`; this is its transpose, `y` to `x`, where `extents` are those of the last axes of `x`.
+/// The transpose of [`AVG_POOL`], from `y` to `x`. `extents` are those of the last axes of `x`.
 static AVG_POOL_GRAD: OpDef = OpDef {
     name: "avg_pool_grad",
     arity: Arity::Exactly(1),
@@ -174,7 +176,7 @@ static AVG_POOL_GRAD: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-/// The windows that the attributes say, if they are right and meet something at each position.
+/// Returns the windows of the attributes, if these are valid and each window contains an element.
 fn check(cx: &InferCx<'_>, x: &TensorType) -> Result<(Windows, Vec<Dim>), OpError> {
     Class::Float.check(x)?;
     let windows = Windows::checked(cx)?;
@@ -208,7 +210,8 @@ fn check_pooled(pooled: &TensorType, given: &TensorType) -> Result<(), OpError> 
     Err(OpError::new(format!("pooling gives {pooled}, not {given}")).label(given.to_string()))
 }
 
-/// Calls `f(position, element)` with the offsets in the pooled and in the other tensor of everything that meets.
+/// Calls `f(position, element)` with the offsets in the pooled and the other tensor, for each
+/// element of each window.
 fn for_each(cx: &EvalCx<'_>, pooled: &[usize], x: &[usize], f: &mut impl FnMut(usize, usize)) {
     let windows = Windows::of(cx.attrs);
     let first = x.len() - windows.rank();
@@ -221,7 +224,7 @@ fn for_each(cx: &EvalCx<'_>, pooled: &[usize], x: &[usize], f: &mut impl FnMut(u
     }
 }
 
-/// The places of the maxima, in order of the windows.
+/// Returns the offsets of the maxima, in the order of the windows.
 fn maxima<T: Number>(cx: &EvalCx<'_>, x: &[T], shape: &[usize], pooled: &[usize]) -> std::vec::IntoIter<Option<usize>> {
     let mut best: Vec<Option<usize>> = vec![None; pooled.iter().product()];
     for_each(cx, pooled, shape, &mut |to, from| {
@@ -237,7 +240,7 @@ fn zeros_like<T: Number>(x: &[T]) -> Vec<T> {
     vec![T::ZERO; x.len()]
 }
 
-/// The elements of a tensor, of the type that others have.
+/// Returns the elements of a tensor, with the type of other elements.
 fn same<'a, T: Number>(_: &[T], tensor: &'a HostTensor) -> &'a [T] {
     tensor.data()
 }
@@ -246,14 +249,14 @@ fn value<T: Number>(x: &[T], i: Option<usize>) -> T {
     i.map_or(T::LOWEST, |i| x[i])
 }
 
-/// `sum` divided by the number of elements that a window has, or by the `n` that it meets.
+/// Returns `sum` divided by the size of a window, or by the number `n` of elements in it.
 fn mean<T: Number>(cx: &EvalCx<'_>, sum: T, n: T) -> T {
     let size = cx.attrs.indices("window").iter().product();
     let size = (0..size).fold(T::ZERO, |n, _| n.plus(T::ONE));
     sum.over(if cx.attrs.bool("count_padding") { size } else { n }).expect("floats are divided")
 }
 
-/// How pooling over `D` axes reads its operand: windows that lie side by side, no padding, if nothing else is said.
+/// Options of pooling over `D` axes. By default windows are adjacent, without padding.
 ///
 /// ```
 /// # use anabranch::dsl::ops::PoolOptions;
@@ -269,37 +272,39 @@ pub struct PoolOptions<const D: usize> {
 }
 
 impl<const D: usize> PoolOptions<D> {
-    /// Windows of this extent, side by side: `3` is one over the last two axes, `[3]` and `[3, 3, 3]` over one and three.
+    /// Creates options for adjacent windows of this extent: `3` is a window over the last two axes,
+    /// `[3]` and `[3, 3, 3]` are windows over one and three.
     pub fn new(window: impl WindowExtent<D>) -> Self {
         let window = window.extents();
         PoolOptions { window, stride: window, padding: Padding::Sides([(0, 0); D]), count_padding: true }
     }
 
-    /// How far windows lie apart.
+    /// Sets the distance between the starts of windows.
     #[must_use]
     pub fn stride(self, stride: impl PerAxis<D>) -> Self {
         PoolOptions { stride: stride.per_axis(), ..self }
     }
 
-    /// How far windows reach beyond both sides of each axis; less than the window.
+    /// Sets the padding on both sides of each axis, which must be less than the window.
     #[must_use]
     pub fn padding(self, padding: impl PerAxis<D>) -> Self {
         PoolOptions { padding: Padding::symmetric(padding), ..self }
     }
 
-    /// How far windows reach beyond the start and the end of each axis.
+    /// Sets the padding at the start and the end of each axis.
     #[must_use]
     pub fn padding_sides(self, padding: [(usize, usize); D]) -> Self {
         PoolOptions { padding: Padding::Sides(padding), ..self }
     }
 
-    /// Padding so that there is a window for every `stride` elements.
+    /// Sets the padding so that there is a window for every `stride` elements.
     #[must_use]
     pub fn same(self) -> Self {
         PoolOptions { padding: Padding::Same, ..self }
     }
 
-    /// Whether a mean counts the padding as zeros, which is so if nothing is said; if not, it is the mean of what is there.
+    /// Sets whether a mean counts the padding as zeros. The default is true. Otherwise it is the
+    /// mean of the elements that are not padding.
     #[must_use]
     pub fn count_padding(self, count: bool) -> Self {
         PoolOptions { count_padding: count, ..self }
@@ -340,7 +345,7 @@ impl Any {
         self.mean_axis(&self.axes_behind_channels("global_avg_pool")[..])
     }
 
-    /// The axes behind the batch and the channels, of which there is at least one.
+    /// Returns the axes after the batch and the channels, of which there is at least one.
     #[track_caller]
     fn axes_behind_channels(self, op: &str) -> Vec<isize> {
         let ty = self.tensor_type();
@@ -363,11 +368,14 @@ impl Any {
 }
 
 impl<T: Float> Tensor<T> {
-    /// The maximum of each window over the last `D` axes, of which there may be 1, 2 or 3; the axes before them stay as they
-    /// are. Along each axis there are `(extent + padding - window) / stride + 1` positions. The gradient goes to the first of equal maxima.
+    /// Returns the maximum of each window over the last `D` axes, of which there may be 1, 2 or 3.
+    ///
+    /// The axes before them are unchanged. Along each axis there are
+    /// `(extent + padding - window) / stride + 1` positions. The cotangent goes to the first of
+    /// equal maxima.
     ///
     /// # Errors
-    /// End the trace: a window does not fit, or may be all padding.
+    /// Ends the trace if a window does not fit, or may be all padding.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -383,7 +391,7 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().max_pool(&options))
     }
 
-    /// The mean of each window over the last `D` axes; see [`max_pool`](Tensor::max_pool).
+    /// Returns the mean of each window over the last `D` axes; see [`max_pool`](Tensor::max_pool).
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -400,7 +408,8 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().avg_pool(&options))
     }
 
-    /// The maximum over all axes behind the batch and the channels: `[batch, channels, ..]` to `[batch, channels]`.
+    /// Returns the maximum over all axes after the batch and the channels: `[batch, channels, ..]`
+    /// to `[batch, channels]`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -413,7 +422,8 @@ impl<T: Float> Tensor<T> {
         Tensor::from_any(self.untyped().global_max_pool())
     }
 
-    /// The mean over all axes behind the batch and the channels: `[batch, channels, ..]` to `[batch, channels]`.
+    /// Returns the mean over all axes after the batch and the channels: `[batch, channels, ..]` to
+    /// `[batch, channels]`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
