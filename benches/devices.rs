@@ -155,7 +155,7 @@ fn digits_evaluation(bencher: Bencher<'_, '_>, devices: usize) {
     bencher.bench(|| f.call((&images, &labels)).expect("it runs"));
 }
 
-/// What the executor costs by itself: a chain of operations that are each a node (`BM_executor`).
+/// The cost of the executor itself: a chain of operations, each of them a node (`BM_executor`).
 #[divan::bench]
 fn executor_chain(bencher: Bencher<'_, '_>) {
     let session = Session::builder().lower_everything(true).build().expect("a session");

@@ -17,7 +17,8 @@ use support::{mlp, mlp_batch, mlp_step};
 const CHILD: &str = "ANABRANCH_STARTUP";
 const RUNS: usize = 15;
 
-/// What the process has done by now, in milliseconds since `main` and MiB of memory: of the present size, and of the peak.
+/// Prints the time since `main` in milliseconds, and the current and peak memory of the process in
+/// MiB.
 fn report(start: Instant, what: &str) {
     let time = start.elapsed().as_secs_f64() * 1e3;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -81,7 +81,7 @@ fn gates_loss((input, forget, candidate, output): &Gates, x: Tensor) -> Tensor {
     lstm_loss(step, 512, x)
 }
 
-/// What `lstm_512_batch_32_steps_50` computes, with each gate in matrices of its own.
+/// The computation of `lstm_512_batch_32_steps_50`, with each gate in matrices of its own.
 #[divan::bench(sample_count = 10, sample_size = 1)]
 fn lstm_512_of_separate_gates_batch_32_steps_50(bencher: Bencher<'_, '_>) {
     let (init, sgd) = (Init::new(1), Sgd::new(0.01));

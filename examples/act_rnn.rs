@@ -132,8 +132,8 @@ impl Rng {
     }
 }
 
-/// What held-out sequences show, for elements with so many numbers that are not 0, from 1 on: how many elements, right
-/// answers, steps.
+/// Statistics of held-out sequences by the count of nonzero numbers in an element, from 1 on: the
+/// number of elements, right answers, steps.
 type Counts = [(f32, f32, f32); SIZE];
 
 /// A network trained at a price of a thinking step: its last loss, and what it does on held-out sequences.

@@ -105,8 +105,8 @@ fn train_step(model: &LotkaVolterra, adam: &Adam, observed: S) -> (S, I, I) {
     (loss, accepted, rejected)
 }
 
-/// What the model gives in plain Rust, by 1,000 steps of fixed length of the classical Runge-Kutta method for each
-/// observation.
+/// The solution of the model in plain Rust, by 1,000 steps of fixed length of the classical
+/// Runge-Kutta method for each observation.
 fn observe(rates: [f64; 4], n: usize) -> Vec<[f64; 2]> {
     let [a, b, c, d] = rates;
     let slope_at = |[x, y]: [f64; 2]| [a * x - b * x * y, c * x * y - d * y];

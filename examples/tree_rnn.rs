@@ -20,7 +20,7 @@ const TREES: usize = 48;
 const ROOM: usize = TREES * 63;
 const ROUNDS: usize = 800;
 type Operator = (&'static str, fn(bool, bool) -> bool);
-/// What inner nodes do. The symbols of nodes are: false, true, these.
+/// The operators of inner nodes. The symbols of nodes are false, true, and then these.
 const OPERATORS: [Operator; 3] = [("and", |a, b| a & b), ("or", |a, b| a | b), ("xor", |a, b| a ^ b)];
 const NO_CHILD: i32 = -1;
 

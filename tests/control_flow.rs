@@ -1,4 +1,4 @@
-//! What `#[graph]` makes of control flow, on tensors and on host values, compared with plain Rust.
+//! Control flow in `#[graph]`, on tensors and on host values, compared with plain Rust.
 //!
 //! Most functions are written once and made for both by a macro: the host version is the expected value of the staged one.
 #![deny(warnings)]
@@ -397,7 +397,7 @@ fn an_assertion_in_a_branch_not_taken_does_not_fail() {
     assert!(eval_with(f, 2).is_err());
 }
 
-/// What tracing says about a function.
+/// Returns the error of tracing a function.
 #[track_caller]
 fn error<O: anabranch::dsl::function::Output>(f: impl Fn() -> O) -> Diagnostic {
     match eval(f) {

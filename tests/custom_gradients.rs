@@ -102,7 +102,8 @@ fn arguments_and_results_are_tuples_of_any_elements() {
         let power = custom_gradient(
             |(x, w, n): (S, S, Tensor<i32>)| (x * w, n + 1),
             |(x, w, n), (y, m), (dy, dm)| {
-                // What stands for the gradient of an integer is zero, and what is given for one is not used.
+                // The cotangent of an integer is zero, and the gradient returned for one is not
+                // used.
                 (dy * w * 10.0 + y * 0.0, dy * x * 100.0 + (m + dm - n - 1).cast::<f64>(), dm)
             },
         );

@@ -136,7 +136,7 @@ fn gradients_through_loops_and_checkpoints_keep_devices() {
     assert_eq!(count(&graph, "exp", Some("/cpu:2")), 2, "{graph}");
     let [exp, sin] = ["exp", "sin"].map(|op| count(&graph, op, None));
     assert_eq!((exp, sin), (0, 0));
-    // What autodiff counts and saves in a loop without a device has none or that of what is saved.
+    // Values that autodiff counts and saves in a loop have no device, or that of the saved value.
     assert_eq!(count(&graph, "while", None), 2);
     let parsed = Graph::parse(&graph.to_string(), "f.ir").unwrap();
     assert!(parsed.same_structure(&graph), "{graph}");

@@ -1,4 +1,5 @@
-//! What is at the edge: tensors without elements, lists for which there is no memory, and numbers that are too large.
+//! Edge cases: tensors without elements, lists for which there is no memory, and numbers that are
+//! too large.
 
 use crate::support::{check, error_of, errors_of};
 use anabranch::dsl::function::{CallArgs, GraphFn};

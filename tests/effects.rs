@@ -1,4 +1,4 @@
-//! What a graph does beside computing: prints, in program order, as often as their part of the program runs.
+//! Effects of a graph: prints, in program order, each time that their part of the program runs.
 //!
 //! Every program runs on the interpreter and on a plan, and both must print the same.
 #![deny(warnings)]

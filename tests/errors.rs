@@ -1,4 +1,4 @@
-//! What bad input gets: an error that says what was wrong, shows the user's line, and loses nothing.
+//! Errors of bad input: each says what is wrong, shows the user's line, and loses nothing.
 
 use crate::support::{check, error_of, errors_of};
 use anabranch::dsl::{HostTensor, function::trace_fn};
@@ -305,7 +305,8 @@ fn recursion_is_an_error_that_shows_the_chain() {
     shows(&error, &["`down`", "`up`", "no recursion"]);
 }
 
-/// What a host loop gets that nothing ends but what the graph does: the line of the loop, and that tracing repeats it.
+/// Checks the error of a host loop that only the graph could end: it has the line of the loop, and
+/// says that tracing repeats it.
 #[track_caller]
 fn is_endless<F: anabranch::dsl::function::GraphFn<(S,)>>(f: F, line: &str) {
     let error = trace_fn("test", &f, &[HostTensor::scalar(1.0f64).ty()]).map(|_| ()).unwrap_err();

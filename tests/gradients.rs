@@ -42,7 +42,7 @@ fn no_gradient_backwards_through_integers() {
     check(f, (10, 2.0), &[36.0, 18.0]);
 }
 
-// What is saved.
+// Saved values.
 
 /// The text of the graph of `f`.
 fn graph_of<Args, F: anabranch::dsl::function::GraphFn<Args>>(f: F, inputs: usize) -> String {
@@ -178,7 +178,7 @@ fn an_operation_without_a_rule_is_named_with_its_line_and_the_way() {
     }
 }
 
-// What cannot be.
+// Gradients that are errors.
 
 #[test]
 fn a_way_through_the_loop_around_is_an_error() {

@@ -4,7 +4,7 @@
 
 use anabranch::prelude::*;
 
-/// What the host knows.
+/// A value that the host knows.
 const HOST_TRUE: bool = true;
 
 agree!(early_return(x) over [-3, 0, 4]; {
@@ -541,7 +541,7 @@ agree!(numbers_matched_at_the_end(n) over -2..6; {
     }
 });
 
-/// What is matched behind a reference, and what is no number.
+/// Matches on values behind references, and on values that are not numbers.
 #[graph]
 fn host_matches(counts: &[usize], name: &'static str, x: Tensor) -> Tensor {
     let mut y = x;

@@ -7,7 +7,7 @@ use anabranch::prelude::*;
 
 type S = Tensor<f64>;
 
-// What a list holds.
+// Contents of lists.
 
 #[test]
 fn a_loop_pushes_as_often_as_the_data_says() {
@@ -124,7 +124,7 @@ fn several_elements_are_read_and_written_at_once() {
     check(f, (rows, [3, 1]), &[1.0, 2.0, 1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 3.0, 4.0, 0.0, 0.0, 1.0, 2.0]);
 }
 
-// What it refuses.
+// Errors of lists.
 
 /// Where an error is and what it says.
 #[track_caller]

@@ -92,7 +92,7 @@ fn a_loop_over_the_elements_of_a_tensor() {
         let (dx, dw) = gradients(y, (x, w));
         (dx, dw, gradients((dx * dx).sum(), w))
     }
-    // What the forward loop saved is read by two loops, once each.
+    // The values that the forward loop saved are read by two loops, once each.
     assert_eq!(copies(f, ([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [0.1, 0.2])), (2, 0));
 }
 

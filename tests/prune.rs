@@ -179,7 +179,7 @@ fn the_loss_of_a_training_step_does_not_train() -> Outcome {
             assert_eq!(loss.call(&[floats([2], &[1.0, 1.0]), number(1.0)])?, [number(4.0)]);
         }
         assert!(loss.graph().vars.iter().all(|v| v.name != "count"), "{}", loss.graph());
-        // What reads an assigned variable sees what was assigned; the variable stays.
+        // A read after an assignment returns the assigned value; the variable is unchanged.
         let after = f.prune(&signature, &[], &["after"])?;
         for _ in 0..2 {
             assert_eq!(after.call(&[])?, [HostTensor::scalar(10)]);
@@ -260,7 +260,7 @@ fn prints_and_assertions_stay_with_what_they_look_at() -> Outcome {
         assert!(error.contains("x is not positive: -4") && error.contains("tests/prune.rs"), "{error}");
         taken();
 
-        // What is fed is looked at by the assertions on it; those on what is not computed are gone.
+        // Assertions on feeds are checked; those on values that are not computed are removed.
         let other = f.prune(&signature, &["z", "root"], &["other"])?;
         assert_eq!(other.call(&[number(2.0), number(-3.0)])?, [number(-6.0)]);
         assert!(message(other.call(&[number(2.0), number(6.0)])).contains("other is 12"));

@@ -139,7 +139,7 @@ fn a_loop_saves_the_carried_state_alone() {
     check(again, (x, x), &expected);
 }
 
-/// What `explain` says of a function of `f64` tensors.
+/// Returns the `explain` text of a function of `f64` tensors.
 fn explained<Args, F: GraphFn<Args>>(f: F, shapes: &[&[usize]]) -> String {
     let session = Session::new().unwrap();
     let signature: Vec<TensorType> = shapes.iter().map(|s| TensorType::new(DType::F64, s.to_vec())).collect();
@@ -403,7 +403,7 @@ fn checkpoints_of_no_loop_are_an_error() {
     assert!(text.contains("a loop cannot run in segments of 0 iterations"), "{text}");
 }
 
-// What is saved, in words.
+// Descriptions of saved values.
 
 /// The last part of what `explain` says, with lines of this file counted from the first one that is named.
 fn saved_part(text: &str) -> String {
@@ -474,7 +474,7 @@ fn explain_says_what_segments_and_checkpoints_save() {
     assert!(text.ends_with("  no loop or branch saves anything for a gradient\n"), "{text}");
 }
 
-// What is the same in all iterations.
+// Loop-invariant values.
 
 #[test]
 fn nothing_that_no_iteration_changes_is_saved() {

@@ -473,7 +473,7 @@ fn a_closure_is_named_by_its_line() -> Outcome {
     assert!(name(&session.function(pointer)?).starts_with("function at "));
     let boxed: Box<dyn Fn(Tensor, Tensor) -> Tensor> = Box::new(names::add);
     assert!(name(&session.function(boxed)?).starts_with("function at "));
-    // What is explained can be read again.
+    // An explained graph can be parsed again.
     let f = session.function(|x: Tensor| x * 2.0)?;
     let ty = [HostTensor::scalar(1.0f32).ty()];
     let graph = f.graph(&ty)?;

@@ -594,7 +594,7 @@ fn modelled_time_is_that_of_what_runs() -> Outcome {
         per_trip(hundred, 100) >= per_trip(ten, 10),
         "the branch takes its time, too: {none:?} {ten:?} {hundred:?}"
     );
-    // What nobody asks for is split where that pays, in the time that is modelled, too.
+    // Nodes without constraints are split over devices if that pays, in simulated time, too.
     let two = time(2, 10)?;
     assert!(two <= ten * 11 / 10, "{two:?} on two devices, {ten:?} on one");
     Ok(())

@@ -90,9 +90,9 @@ fn every_file_of_tests_is_part_of_a_test_program() {
     }
 }
 
-// What a rule returns.
+// The result of a rule.
 
-/// What a rule looked at, and what it found wrong.
+/// The number of things that a rule looked at, and the problems that it found.
 #[derive(Debug, Default)]
 struct Report {
     looked_at: usize,
@@ -272,7 +272,8 @@ fn unlisted_tests(sources: &[Source], folder: &str, main: &str, manifest: &str) 
     report
 }
 
-/// What CI runs is what a newcomer is told to run: every `cargo test` and `cargo run` of the README is a line of `.ci/run`.
+/// Checks that CI runs the commands of the README: each of its `cargo test` and `cargo run`
+/// commands is a line of `.ci/run`.
 /// Both kinds must be there. Arguments after `--` belong to the program and may differ.
 fn commands(readme: &str, ci: &str) -> Report {
     let run_by_ci = ci_commands(ci);

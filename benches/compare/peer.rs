@@ -1,4 +1,5 @@
-//! What the programs of the peers in Rust share: which cases they run, and how these are timed, as `peer.py` has it for those in Python.
+//! The code that the programs of the other Rust frameworks share: the list of cases, and their
+//! timing, like `peer.py` for those in Python.
 
 use std::time::Instant;
 

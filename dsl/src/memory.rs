@@ -1,8 +1,9 @@
-//! Whether the system has the memory for something large, asked before it is allocated: Rust's collections abort the process
-//! where there is none.
+//! A check whether the system has memory for something large, before it is allocated. Without it,
+//! Rust's collections abort the process if there is too little.
 //!
-//! What can be asked is whether the system would reserve so much. Like the allocator of a plan it does not count what other
-//! processes may come to use, so a system that promises more memory than it has may still end the process later.
+//! The check is whether the system would reserve that much. Like the allocator of a plan it ignores
+//! the memory that other processes may come to use. So a system that promises more memory than it
+//! has may still end the process later.
 
 use std::fmt;
 
@@ -17,7 +18,8 @@ pub struct OutOfMemory {
 }
 
 impl fmt::Display for OutOfMemory {
-    /// What needs them comes before: `f64[1000]` or `3 elements need`.
+    /// Writes the end of a message. The caller writes what needs the memory: `f64[1000]` or
+    /// `3 elements need`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes of memory, more than there is", self.bytes)
     }

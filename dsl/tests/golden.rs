@@ -86,7 +86,7 @@ fn with_errors(text: &str, errors: &[Diagnostic]) -> String {
     out
 }
 
-/// What a file of graph text should be.
+/// Returns the expected content of a file of graph text.
 fn expected_text(path: &Path) -> String {
     let found = fs::read_to_string(path).unwrap();
     let source = strip_errors(&found);
@@ -126,7 +126,7 @@ fn the_example_of_the_page_on_the_text_form_is_its_own_printed_form() {
     assert_eq!(graph.to_string(), example);
 }
 
-/// What a pass makes of a graph, verified; the text of the error if it gives one.
+/// Returns the graph after a pass, which is verified, or the text of the error.
 fn apply(pass: &str, source: &str, path: &Path) -> String {
     let parse = |text: &str| Graph::parse(text, &path.display().to_string());
     let mut graph = parse(source).unwrap_or_else(|e| panic!("{}: {}", path.display(), e[0]));

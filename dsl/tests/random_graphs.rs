@@ -1,4 +1,5 @@
-//! What holds of every graph, tried on random ones: they verify, print and parse, and passes keep what they compute.
+//! Properties of every graph, checked on random ones: they verify, print and parse, and passes
+//! preserve their results.
 
 use crate::random::{Program, inputs, program, without_checkpoints};
 use crate::random_config::config;

@@ -115,7 +115,7 @@ fn of_first_run(trips: i32, is_up: bool) -> usize {
 
 #[test]
 fn a_loop_that_counts_sizes_what_it_saves_at_its_entry() {
-    // What a process does once is not counted.
+    // Allocations that happen once in a process are not counted.
     of_first_run(1, true);
     for is_up in [true, false] {
         let few = of_first_run(4, is_up);

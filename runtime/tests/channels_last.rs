@@ -298,7 +298,8 @@ fn flipped_tensors_without_elements() {
     .expect("it runs");
 }
 
-/// What the graph permutes is no choice of the plan: optimizers change variables in place all the same.
+/// Permutations in the graph are not the plan's choice: optimizers update variables in place all
+/// the same.
 #[test]
 fn permuted_tensors_are_in_row_major_order() {
     let w = anabranch_dsl::AnyVar::new("w", numbers(&[3, 4, 50], DType::F64));

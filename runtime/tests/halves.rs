@@ -126,7 +126,7 @@ fn sums_and_products_add_up_in_f32() {
     }
 }
 
-/// What only moves elements keeps their bits, also those of a `NaN` that signals.
+/// Operations that only move elements keep their bits, also those of a signaling `NaN`.
 #[test]
 fn moves_keep_bits() {
     for dtype in HALVES {

@@ -77,7 +77,7 @@ fn only_what_is_taken_is_checked(p: B, x: I) -> I {
 fn captured_and_changed_later(x: S, p: B) -> (S, S) {
     let kept = if p { x } else { x * 2.0 };
     let mut y = kept;
-    // What looks like a change in place must not reach the branch's value.
+    // An apparent update in place must not reach the branch's value.
     y = y.update_slice(tensor([100.0]), 0, 0);
     (kept, y)
 }

@@ -31,7 +31,7 @@ pub struct Traced {
     pub vars: Vec<HostTensor>,
 }
 
-/// What a run gives.
+/// The expected outcome of a run.
 pub struct Expected {
     /// All elements of all outputs, or a part of the message of the error.
     values: Result<Vec<f64>, String>,
@@ -95,7 +95,7 @@ impl Case {
         self
     }
 
-    /// What is wrong with the case, if something is.
+    /// Returns the problem of the case, if there is one.
     pub fn check(&self) -> Result<(), String> {
         if self.runs.is_empty() {
             return Err("no inputs".to_owned());

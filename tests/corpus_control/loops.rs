@@ -195,7 +195,7 @@ fn an_integer_beside(x: S) -> (S, I) {
     (v, i)
 }
 
-/// What goes through an integer has no gradient; what goes beside it has.
+/// A path through an integer has no gradient; a path beside it has one.
 #[graph]
 fn through_an_integer(n: I, q: S) -> S {
     let (mut best, mut i) = (scalar(0), scalar(0));

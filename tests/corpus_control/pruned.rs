@@ -1,4 +1,5 @@
-//! What a graph gives when it is cut at one of its values: the value is fetched, then it is fed and the rest is computed.
+//! Results of a graph that is cut at one of its values: the value is fetched, then fed, and the
+//! rest is computed.
 
 use super::engine::Traced;
 use anabranch::dsl::ir::{Op, Value};

@@ -1,4 +1,5 @@
-//! What the graphs and plans of control flow look like: what is carried, and how much is kept for a gradient.
+//! The structure of graphs and plans of control flow: carried values, and the amount saved for a
+//! gradient.
 
 use anabranch::dsl::Graph;
 use anabranch::dsl::function::{GraphFn, trace_fn};
@@ -96,7 +97,7 @@ fn branches_that_do_not_run_together_share_their_memory() {
 #[test]
 fn a_branch_that_does_not_run_saves_nothing() {
     let graph = traced(arms(8), &[TensorType::new(DType::I32, ()), f64s(&[30, 30])]);
-    // What is saved is pushed inside of the arms, so only the arm that runs pushes.
+    // Saved values are pushed inside of the arms, so only the arm that runs pushes.
     let root = graph.region(graph.root());
     let is_push = |n: &&Node| graph.node(**n).op.name() == "push";
     assert_eq!(root.nodes.iter().filter(is_push).count(), 0, "{graph}");

@@ -249,7 +249,7 @@ pub struct OpError {
     pub label: String,
     /// A suggested fix.
     pub help: Option<String>,
-    /// What kind of error it is.
+    /// The kind of the error.
     pub kind: ErrorKind,
 }
 

@@ -12,8 +12,8 @@ use cranelift_module::{Linkage, Module, ModuleError, default_libcall_names};
 use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
 
-/// What a native function is: it gets the registers, the stacks and the byte of the stop flag, and gives the index of the
-/// instruction that comes next.
+/// The type of a native function. It receives the registers, the stacks and the byte of the stop
+/// flag, and returns the index of the next instruction.
 type Function = unsafe extern "C" fn(*mut u64, *mut Stack, *const u8) -> u32;
 
 /// The native code of a plan.

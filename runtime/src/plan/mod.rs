@@ -296,7 +296,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What a register holds if it is one of the constants.
+    /// Returns the value of a constant register, or `None` for any other register.
     #[cfg(feature = "jit")]
     pub(crate) fn constant(&self, r: Reg) -> Option<u64> {
         (r.index() < self.n_constant_registers).then(|| self.registers[r.index()])

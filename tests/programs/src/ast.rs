@@ -1,8 +1,8 @@
 //! Programs as trees.
 //!
 //! A tree is what both texts are printed from, so it holds the structure of the language that they share and nothing of either.
-//! What Rust demands of scopes, labels and types holds in every tree that [`generate`](crate::generate) makes, and of each smaller
-//! one that [`shrink`](crate::shrink) offers; [`check`](crate::check) says what that is.
+//! Every tree of [`generate`](crate::generate), and each smaller one of [`shrink`](crate::shrink),
+//! satisfies Rust's rules of scopes, labels and types; [`check`](crate::check) lists them.
 
 /// Element type of the floats of a program, and what the program is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ pub enum Expr {
     Bool(bool),
     /// A literal of the host.
     Host(i32),
-    /// What is in a variable.
+    /// The value of a variable.
     Get(Place),
     /// A host value as an integer of the program.
     FromHost(Box<Expr>),
@@ -141,7 +141,7 @@ pub enum Expr {
     Loop(Loop, Box<Expr>),
 }
 
-/// What a `match` compares with.
+/// The pattern of a `match` arm.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
     /// `1 | 2`
@@ -177,7 +177,7 @@ pub struct Loop {
     pub id: LoopId,
     /// The most trips.
     pub trips: i32,
-    /// What it repeats.
+    /// The body.
     pub body: Block,
 }
 
@@ -229,9 +229,9 @@ pub struct Function {
     pub params: Vec<Var>,
     /// Types of what it returns: one, or two for a pair.
     pub returns: Vec<Ty>,
-    /// What it does; ends without a value.
+    /// The statements, which end without a value.
     pub body: Block,
-    /// What it returns at its end.
+    /// The values that it returns at its end.
     pub result: Vec<Expr>,
 }
 
@@ -242,11 +242,11 @@ pub struct Function {
 pub struct Program {
     /// Where it comes from.
     pub seed: u64,
-    /// What it is for.
+    /// The purpose of the program.
     pub kind: Kind,
     /// Functions that it calls.
     pub helpers: Vec<Function>,
-    /// What is run.
+    /// The function that is run.
     pub main: Function,
 }
 

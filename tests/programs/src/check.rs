@@ -1,4 +1,4 @@
-//! What holds of the scopes and jumps of a tree.
+//! The invariants of scopes and jumps of a tree.
 //!
 //! - A name means the variable with the number that the place has: nothing hides it.
 //! - A jump has its loop around it, and nothing follows it in its block.

@@ -27,7 +27,7 @@ pub enum Case {
     Values {
         /// Decides the inputs.
         seed: u64,
-        /// What it means.
+        /// The plain function, which defines the result.
         plain: function!(i32, f32),
         /// The expansion over host values.
         host: Option<function!(i32, f32)>,
@@ -38,7 +38,7 @@ pub enum Case {
     Gradients {
         /// Decides the inputs.
         seed: u64,
-        /// What it means.
+        /// The plain function, which defines the result.
         plain: function!(i32, Dual),
         /// The expansion over host values.
         host: Option<function!(i32, Dual)>,
@@ -54,7 +54,7 @@ struct Arguments {
     floats: [f64; 2],
 }
 
-/// What a program gives: the integer, the float, and its derivatives if they are asked for.
+/// The result of a program: the integer, the float, and its derivatives if they are requested.
 #[derive(Clone, Debug)]
 struct Outcome {
     int: i32,
@@ -81,7 +81,7 @@ pub fn run(cases: &[Case]) {
     }
 }
 
-/// What was compared.
+/// Counts of the comparisons.
 #[derive(Debug, Default)]
 struct Found {
     compared: usize,
@@ -196,7 +196,7 @@ fn arguments(rng: &mut Rng, trips: i32) -> Arguments {
     Arguments { ints, floats: [x, if rng.percent(15) { x } else { y }] }
 }
 
-/// What plain Rust gives, if it does not divide the least integer by -1.
+/// Returns the result of plain Rust, unless it divides the least integer by -1.
 fn plain(case: &Case, at: &Arguments) -> Option<Outcome> {
     let [a, b, n] = at.ints;
     let [x, y] = at.floats;

@@ -20,7 +20,7 @@ pub struct Library {
     folders: Vec<PathBuf>,
 }
 
-/// What came of a program.
+/// The outcome of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All agree.
@@ -34,9 +34,9 @@ pub enum Verdict {
     },
     /// There is no input that plain Rust can run.
     Empty,
-    /// What is different, or how it ended.
+    /// The difference, or the way in which the program ended.
     Differs(String),
-    /// What rustc says.
+    /// The error of rustc.
     Refused(String),
 }
 
@@ -85,7 +85,7 @@ fn from_messages(messages: &str) -> Library {
         }
     }
     assert_eq!(library.crates.len(), 2, "cargo does not say where the libraries are: {:?}", library.crates);
-    // What a root package of the build needs lies in the folder of the others.
+    // The dependencies of a root package of the build are in the folder of the others.
     let deps: Vec<PathBuf> = library.folders.iter().map(|f| f.join("deps")).filter(|f| f.is_dir()).collect();
     library.folders.extend(deps);
     library
@@ -152,7 +152,7 @@ impl Library {
         refused.into_iter().map(or_next).collect()
     }
 
-    /// What rustc says against a program, if anything; nothing if it says so of plain Rust.
+    /// Returns rustc's error for a program, or `None` if there is none or it is in the plain Rust.
     pub fn refusal(&self, folder: &Path, name: &str, program: &Program) -> Option<String> {
         let (text, starts) = text_and_lines(std::slice::from_ref(program), with_host);
         let (file, message) = self.compile(folder, name, &text, "metadata").err()?;

@@ -11,7 +11,8 @@
 use crate::ast::*;
 use crate::rng::Rng;
 
-/// What programs may contain, so that one construct can be looked at after the other. Everything but what is listed here always may.
+/// The constructs that programs may contain, so that each can be tested separately. Constructs that
+/// are not listed are always allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Features {
     /// `break` and `continue`, also with labels, and `loop`.
@@ -147,9 +148,9 @@ struct Generator<'a> {
     kind: Kind,
     scope: Vec<Binding>,
     loops: Vec<Around>,
-    /// What the helpers return that may be called.
+    /// The results of the helpers that may be called.
     helpers: Vec<Ty>,
-    /// What the present function returns.
+    /// The results of the current function.
     returns: Vec<Ty>,
     /// How many staged arms and bodies are around.
     staged: u32,
@@ -222,7 +223,7 @@ impl Generator<'_> {
 
     // Variables.
 
-    /// What can be read, or assigned, of a type.
+    /// Returns the places of a type that can be read or assigned.
     fn places(&self, ty: Ty, assign: bool) -> Vec<Place> {
         let mut places = Vec::new();
         for (i, b) in self.scope.iter().enumerate() {
@@ -744,7 +745,7 @@ impl Generator<'_> {
 
     fn if_stmt(&mut self) -> Stmt {
         let mut arms = Vec::new();
-        // What follows an `else` is in it.
+        // Statements after an `else` are inside of it.
         let count = [1, 1, 1, 2, 3][self.rng.below(5)];
         for i in 0..count {
             self.staged += i;

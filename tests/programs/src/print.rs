@@ -75,7 +75,7 @@ fn type_name(ty: &VarTy) -> String {
     }
 }
 
-/// What is done with the value of a block.
+/// The use of the value of a block.
 enum Tail<'a> {
     /// There is none.
     Nothing,

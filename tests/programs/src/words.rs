@@ -57,7 +57,7 @@ pub mod plain64 {
     }
 }
 
-/// What both plain sides have.
+/// Definitions for both plain sides.
 mod plain {
     use crate::dual::Ordered;
     use std::ops::Range;
@@ -79,7 +79,7 @@ mod plain {
         a.larger(b)
     }
 
-    /// What a `range` goes over.
+    /// The argument of a `range`.
     pub trait Bounds {
         /// The integers.
         fn range(self) -> Range<i32>;

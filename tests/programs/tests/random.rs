@@ -148,7 +148,7 @@ fn shown(library: &Library, p: &Program, verdict: &Verdict) -> String {
     )
 }
 
-/// What is wrong, not all of it if it is long.
+/// Returns the problem, shortened if it is long.
 fn what(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Differs(text) | Verdict::Refused(text) => text.chars().take(2_000).collect(),

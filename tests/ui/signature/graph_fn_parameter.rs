@@ -1,4 +1,4 @@
-//! What a graph function cannot take.
+//! Types that a graph function cannot take.
 
 use anabranch::prelude::*;
 

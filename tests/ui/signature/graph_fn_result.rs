@@ -1,4 +1,4 @@
-//! What a graph function cannot return.
+//! Types that a graph function cannot return.
 
 use anabranch::prelude::*;
 
