@@ -1,6 +1,7 @@
 //! Scalar loops and calls: what an iteration and a call cost.
 //!
-//! `cargo bench --bench control_flow`. A loop's time divided by its trips is the cost of one iteration.
+//! `cargo bench --bench control_flow`. A loop's time divided by its trips is the cost of one
+//! iteration.
 
 use anabranch::prelude::*;
 use divan::counter::ItemsCount;

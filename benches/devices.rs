@@ -1,7 +1,9 @@
-//! Loops over several devices, in the manner of the figures of "Dynamic Control Flow in Large-Scale Machine Learning" (EuroSys'18).
+//! Loops over several devices, in the manner of the figures of "Dynamic Control Flow in Large-Scale
+//! Machine Learning" (EuroSys'18).
 //!
-//! `cargo bench --bench devices`. All devices are CPU devices of this process, driven by one thread, but those of `pipeline` and `unrolled`, whose time is
-//! modelled: what these two measure is how long the caller waits; the modelled times are printed at the start.
+//! `cargo bench --bench devices`. All devices are CPU devices of this process, driven by one
+//! thread, but those of `pipeline` and `unrolled`, whose time is modelled: what these two measure
+//! is how long the caller waits; the modelled times are printed at the start.
 
 use anabranch::prelude::*;
 use anabranch::{Builder, Modelled};
@@ -61,7 +63,8 @@ fn without_barrier(bencher: Bencher<'_, '_>, devices: usize) {
     bench_trivial(bencher, devices, Session::builder().lower_everything(devices == 1), trivial);
 }
 
-/// The same loop, whose next iteration depends on all devices having done their part of this one, and each of them on all of the last one.
+/// The same loop, whose next iteration depends on all devices having done their part of this one,
+/// and each of them on all of the last one.
 #[graph]
 fn trivial_with_barrier(n: Tensor<i32>, devices: usize) -> Tensor<i32> {
     let mut i = scalar(0);
@@ -86,7 +89,8 @@ fn with_barrier(bencher: Bencher<'_, '_>, devices: usize) {
     bench_trivial(bencher, devices, Session::builder(), trivial_with_barrier);
 }
 
-/// Iterations of a loop on devices whose time is modelled: a kernel takes 5 microseconds, a link 10.
+/// Iterations of a loop on devices whose time is modelled: a kernel takes 5 microseconds, a link
+/// 10.
 fn modelled_rate(devices: usize, f: fn(Tensor<i32>, usize) -> Tensor<i32>) -> f64 {
     let gpus = (0..devices).map(|i| Modelled::new(&format!("/cpu:{i}")));
     let session = Session::builder().modelled(gpus).build().expect("a session");
@@ -144,7 +148,8 @@ fn unrolled_time() -> Duration {
     f.profile(matrix()).expect("it runs").1.total
 }
 
-/// How the example `digits` is judged: of the functions of the examples the one that is placed on both of two devices.
+/// How the example `digits` is judged: of the functions of the examples the one that is placed on
+/// both of two devices.
 #[divan::bench(args = [1, 2])]
 fn digits_evaluation(bencher: Bencher<'_, '_>, devices: usize) {
     let (_, test) = digits::Data::load(&mut digits::Rng(3));

@@ -1,7 +1,8 @@
 //! From the start of a process to its first training step, and the memory it takes at most.
 //!
-//! `cargo bench --bench startup` starts a process several times that makes a perceptron 784-1024-1024-10, compiles the Adam step for a batch of 128,
-//! and runs it once. It gives the wall time from before the process is started to when it has ended, the peak of its resident memory
+//! `cargo bench --bench startup` starts a process several times that makes a perceptron
+//! 784-1024-1024-10, compiles the Adam step for a batch of 128, and runs it once. It gives the wall
+//! time from before the process is started to when it has ended, the peak of its resident memory
 //! (`VmHWM` in `/proc/self/status`, so on Linux only), and where both went.
 
 mod support;

@@ -31,7 +31,8 @@ fn gather_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| f.call(&ids).unwrap());
 }
 
-/// SGD on these rows: the sum of them times given numbers, its gradient, and the update of the table.
+/// SGD on these rows: the sum of them times given numbers, its gradient, and the update of the
+/// table.
 #[divan::bench(sample_count = 100, sample_size = 1)]
 fn sgd_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
     let init = Init::new(1);
@@ -47,7 +48,8 @@ fn sgd_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| step.call((&ids, &by)).unwrap());
 }
 
-/// The same with a rate for each element of the table, so that the gradient is asked for as a table.
+/// The same with a rate for each element of the table, so that the gradient is asked for as a
+/// table.
 #[divan::bench(sample_count = 40, sample_size = 1)]
 fn descent_by_a_table_of_rates_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
     let init = Init::new(1);
@@ -90,7 +92,8 @@ impl Block {
     }
 }
 
-/// Four blocks of a transformer, 256 wide, 4 heads, 128 positions, batch 8: forward, and the gradients of all parameters.
+/// Four blocks of a transformer, 256 wide, 4 heads, 128 positions, batch 8: forward, and the
+/// gradients of all parameters.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn transformer_4_blocks_256_forward_and_backward(bencher: Bencher<'_, '_>) {
     let init = Init::new(1);

@@ -1,13 +1,15 @@
-//! Learns parity with as many thinking steps as each element of a sequence needs: adaptive computation time.
+//! Learns parity with as many thinking steps as each element of a sequence needs: adaptive
+//! computation time.
 //!
-//! A recurrent network reads a sequence with a staged `for`. On every element it takes steps in a staged `loop`, until
-//! the probabilities to halt, which it computes itself, add up to one (Graves 2016,
-//! <https://arxiv.org/abs/1603.08983>). So the length of the inner loop is learned. The gradient goes through both
-//! loops; the number of steps is a part of the loss, by the remainder of the probability at the last step. There are no
-//! masks: each sequence runs alone, for as long as it does.
+//! A recurrent network reads a sequence with a staged `for`. On every element it takes steps in a
+//! staged `loop`, until the probabilities to halt, which it computes itself, add up to one (Graves
+//! 2016, <https://arxiv.org/abs/1603.08983>). So the length of the inner loop is learned. The
+//! gradient goes through both loops; the number of steps is a part of the loss, by the remainder of
+//! the probability at the last step. There are no masks: each sequence runs alone, for as long as
+//! it does.
 //!
-//! The task is the paper's, made small: an element is a vector of `SIZE` numbers, some of them 1 or -1, the others 0.
-//! Wanted is after each element whether the number of ones so far is odd.
+//! The task is the paper's, made small: an element is a vector of `SIZE` numbers, some of them 1 or
+//! -1, the others 0. Wanted is after each element whether the number of ones so far is odd.
 //!
 //! `cargo run --release --example act_rnn [-- --small] [--seed N]`
 
@@ -41,8 +43,8 @@ impl Ponderer {
         Ponderer { cell, halt, odd: Linear::new(&init, UNITS, 2) }
     }
 
-    /// Thinks about one element `[SIZE]`: the mean of the states, weighted by the probabilities to halt there; the
-    /// number of steps; what was left of the probability at the last one.
+    /// Thinks about one element `[SIZE]`: the mean of the states, weighted by the probabilities to
+    /// halt there; the number of steps; what was left of the probability at the last one.
     #[graph]
     fn ponder(&self, x: Tensor, mut state: Tensor) -> (Tensor, Tensor, Tensor) {
         let (mut mean, mut halted, mut steps) = (zeros([UNITS]), scalar(0.0), scalar(0.0));
@@ -60,7 +62,8 @@ impl Ponderer {
         }
     }
 
-    /// For a sequence `[LENGTH, SIZE]` the logits `[LENGTH, 2]` after each element, steps and ponder cost of each.
+    /// For a sequence `[LENGTH, SIZE]` the logits `[LENGTH, 2]` after each element, steps and
+    /// ponder cost of each.
     #[graph]
     fn read(&self, sequence: Tensor) -> (Tensor, Tensor, Tensor) {
         let mut state = zeros([UNITS]);
@@ -76,8 +79,8 @@ impl Ponderer {
     }
 }
 
-/// One training step with sequences `[BATCH, LENGTH, SIZE]`; `price` is that of a thinking step, against the cross
-/// entropy.
+/// One training step with sequences `[BATCH, LENGTH, SIZE]`; `price` is that of a thinking step,
+/// against the cross entropy.
 #[graph]
 fn train_step(model: &Ponderer, adam: &Adam, rate: Tensor, price: Tensor, x: Tensor, odd: Tensor<i32>) -> Tensor {
     let losses = map((x, odd), |(x, odd)| {
@@ -136,7 +139,8 @@ impl Rng {
 /// number of elements, right answers, steps.
 type Counts = [(f32, f32, f32); SIZE];
 
-/// A network trained at a price of a thinking step: its last loss, and what it does on held-out sequences.
+/// A network trained at a price of a thinking step: its last loss, and what it does on held-out
+/// sequences.
 fn train(price: f32, rounds: usize, seed: u64) -> anabranch::Result<(f32, Counts)> {
     let (model, adam) = (Ponderer::new(seed), Adam::new(0.01));
     let session = Session::new()?;

@@ -1,15 +1,17 @@
-//! Completes words by beam search over a character model, in one graph: the search ends as soon as no hypothesis can
-//! win any more.
+//! Completes words by beam search over a character model, in one graph: the search ends as soon as
+//! no hypothesis can win any more.
 //!
-//! A beam holds the `width` most probable beginnings (Lowerre 1976; for networks Sutskever et al. 2014,
-//! <https://arxiv.org/abs/1409.3215>). Scores are log probabilities, so a longer text never has a better one: once the
-//! best complete word is at least as good as every open beginning, the loop breaks. What was chosen is kept in lists,
-//! and the word is read from them backwards, along the parents. A plain Rust search over the same model must give the
-//! same words and the same scores.
+//! A beam holds the `width` most probable beginnings (Lowerre 1976; for networks Sutskever et al.
+//! 2014, <https://arxiv.org/abs/1409.3215>). Scores are log probabilities, so a longer text never
+//! has a better one: once the best complete word is at least as good as every open beginning, the
+//! loop breaks. What was chosen is kept in lists, and the word is read from them backwards, along
+//! the parents. A plain Rust search over the same model must give the same words and the same
+//! scores.
 //!
 //! `cargo run --release --example beam_search [beginning]..`
 //!
-//! The model counts the letters that follow three letters in the charters of `examples/data/README.md`.
+//! The model counts the letters that follow three letters in the charters of
+//! `examples/data/README.md`.
 
 use anabranch::prelude::*;
 
@@ -20,8 +22,9 @@ const END: i32 = 0;
 const CONTEXTS: usize = LETTERS * LETTERS * LETTERS;
 const LONGEST: i32 = 24;
 
-/// The most probable word that goes on after `context`, its log probability, the steps taken, and how many hypotheses
-/// were open at the end. `table` has the log probability of each letter after each context, `[CONTEXTS, LETTERS]`.
+/// The most probable word that goes on after `context`, its log probability, the steps taken, and
+/// how many hypotheses were open at the end. `table` has the log probability of each letter after
+/// each context, `[CONTEXTS, LETTERS]`.
 #[graph]
 fn search(
     width: usize,
@@ -106,7 +109,8 @@ fn text(codes: &[i32]) -> String {
     codes.iter().filter(|&&c| c != END).map(|&c| char::from(b'a' + c as u8 - 1)).collect()
 }
 
-/// Log probabilities of each letter after each three letters, from counts with a little added to each.
+/// Log probabilities of each letter after each three letters, from counts with a little added to
+/// each.
 fn model(text: &str) -> Array<f64> {
     let mut counts = vec![1e-3; CONTEXTS * LETTERS];
     for word in text.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| word.len() > 2) {

@@ -1,9 +1,11 @@
-//! A character model: learns to continue a text, sentence by sentence, then writes some. The staged `while` runs as long as the
-//! longest sentence of a batch; a second one samples, feeding each character back until the sentence ends.
+//! A character model: learns to continue a text, sentence by sentence, then writes some. The staged
+//! `while` runs as long as the longest sentence of a batch; a second one samples, feeding each
+//! character back until the sentence ends.
 //!
 //! `cargo run --release --example char_rnn [-- --small]`
 //!
-//! The text are the founding charters of the United States, in the public domain: see `examples/data/README.md`.
+//! The text are the founding charters of the United States, in the public domain: see
+//! `examples/data/README.md`.
 
 use anabranch::nn::{Embedding, Init, Linear, Lstm};
 use anabranch::optim::{Adam, Optimizer, clip_global_norm, model_gradients};

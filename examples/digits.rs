@@ -1,12 +1,14 @@
 //! Reads handwritten digits row by row, and thinks about each row for as long as it needs.
 //!
-//! A recurrent network goes over the 8 rows of an image with a staged `while`. On every row it takes thinking steps until its
-//! halting probabilities add up to one: adaptive computation time (Graves 2016, <https://arxiv.org/abs/1603.08983>), a second
-//! `while` whose length depends on the data. Both loops are differentiated; the thinking time is part of the loss.
+//! A recurrent network goes over the 8 rows of an image with a staged `while`. On every row it
+//! takes thinking steps until its halting probabilities add up to one: adaptive computation time
+//! (Graves 2016, <https://arxiv.org/abs/1603.08983>), a second `while` whose length depends on the
+//! data. Both loops are differentiated; the thinking time is part of the loss.
 //!
 //! `cargo run --release --example digits [-- --small] [--seed N]`
 //!
-//! The data are 1,797 images of the UCI repository, embedded in the program: see `examples/data/README.md`.
+//! The data are 1,797 images of the UCI repository, embedded in the program: see
+//! `examples/data/README.md`.
 
 use anabranch::nn::{Gru, Init, Linear};
 use anabranch::optim::{Adam, Optimizer, clip_global_norm, model_gradients};
@@ -39,7 +41,8 @@ impl Reader {
         }
     }
 
-    /// Thinks about one row `[batch, 8]`: the next state, the steps taken and the remainder, which makes the time differentiable.
+    /// Thinks about one row `[batch, 8]`: the next state, the steps taken and the remainder, which
+    /// makes the time differentiable.
     #[graph]
     fn think(&self, row: Tensor, state: Tensor) -> (Tensor, Tensor, Tensor) {
         let batch = row.dim(0);

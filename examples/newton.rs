@@ -1,4 +1,5 @@
-//! A square root by Newton's method, iterated until it has converged, and its derivative through the loop.
+//! A square root by Newton's method, iterated until it has converged, and its derivative through
+//! the loop.
 //!
 //! `cargo run --release --example newton [a]..`
 

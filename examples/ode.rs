@@ -1,12 +1,13 @@
-//! Solves ordinary differential equations with steps as long as the error allows, and differentiates through the
-//! solver.
+//! Solves ordinary differential equations with steps as long as the error allows, and
+//! differentiates through the solver.
 //!
 //! The solver is a staged `while`: a step of the method of Dormand and Prince (1980,
-//! <https://doi.org/10.1016/0771-050X(80)90013-3>) gives a solution of order 5 and the error of one of order 4; an `if`
-//! accepts the step or tries a shorter one, by the usual rule (Hairer, Nørsett and Wanner, Solving Ordinary
-//! Differential Equations I, section II.4). How many steps there are, only the data knows. First a harmonic oscillator
-//! is solved, whose solution and derivatives are known; then the rates of a model of prey and predators (Lotka 1925,
-//! Volterra 1926) are found from observations, by gradient descent through the solver.
+//! <https://doi.org/10.1016/0771-050X(80)90013-3>) gives a solution of order 5 and the error of one
+//! of order 4; an `if` accepts the step or tries a shorter one, by the usual rule (Hairer, Nørsett
+//! and Wanner, Solving Ordinary Differential Equations I, section II.4). How many steps there are,
+//! only the data knows. First a harmonic oscillator is solved, whose solution and derivatives are
+//! known; then the rates of a model of prey and predators (Lotka 1925, Volterra 1926) are found
+//! from observations, by gradient descent through the solver.
 //!
 //! `cargo run --release --example ode`
 
@@ -16,7 +17,8 @@ use anabranch::prelude::*;
 type S = Tensor<f64>;
 type I = Tensor<i32>;
 
-/// Where the slopes are taken: each row weighs the slopes before it. The last one gives the next value.
+/// Where the slopes are taken: each row weighs the slopes before it. The last one gives the next
+/// value.
 const STAGES: [&[f64]; 6] = [
     &[1.0 / 5.0],
     &[3.0 / 40.0, 9.0 / 40.0],
@@ -34,13 +36,14 @@ fn weighted(weights: &[f64], slopes: &[S]) -> S {
     terms.reduce(|a, b| a + b).expect("some weight is not zero")
 }
 
-/// The value at the time `until` of what starts as `start` at time 0 and has the slope `slope_at(y)` at `y`; accepted
-/// and rejected steps. `tolerance` is that of a step, relative to `1 + |y|`.
+/// The value at the time `until` of what starts as `start` at time 0 and has the slope
+/// `slope_at(y)` at `y`; accepted and rejected steps. `tolerance` is that of a step, relative to
+/// `1 + |y|`.
 #[graph]
 fn solve(slope_at: impl Fn(S) -> S, start: S, until: S, tolerance: S) -> (S, I, I) {
     let (mut t, mut y, mut slope) = (scalar(0.0), start, slope_at(start));
-    // The first try is to go all the way. What length a step has is not differentiated: it changes the error of the
-    // solution only. But the last step ends at `until`.
+    // The first try is to go all the way. What length a step has is not differentiated: it changes
+    // the error of the solution only. But the last step ends at `until`.
     let mut length = until.stop_gradient();
     let (mut accepted, mut rejected) = (scalar(0), scalar(0));
     while t < until {
@@ -65,8 +68,8 @@ fn solve(slope_at: impl Fn(S) -> S, start: S, until: S, tolerance: S) -> (S, I, 
     (y, accepted, rejected)
 }
 
-/// Position and speed of the oscillator `x'' = -w^2 x`, and the derivatives of the position by `w`, by the start and by
-/// the time.
+/// Position and speed of the oscillator `x'' = -w^2 x`, and the derivatives of the position by `w`,
+/// by the start and by the time.
 #[graph]
 fn oscillator(w: S, start: S, until: S, tolerance: S) -> (S, [S; 3], I, I) {
     let (end, accepted, rejected) =
@@ -75,14 +78,15 @@ fn oscillator(w: S, start: S, until: S, tolerance: S) -> (S, [S; 3], I, I) {
     (end, [dw, dstart, duntil], accepted, rejected)
 }
 
-/// `prey' = a prey - b prey predators`, `predators' = c prey predators - d predators`; the logarithms of `a, b, c, d`.
+/// `prey' = a prey - b prey predators`, `predators' = c prey predators - d predators`; the
+/// logarithms of `a, b, c, d`.
 #[derive(Module)]
 struct LotkaVolterra {
     log_rates: Var<f64>,
 }
 
-/// Mean square of the distance to observations `[n, 2]`, of which the first is the start and which are one time unit
-/// apart.
+/// Mean square of the distance to observations `[n, 2]`, of which the first is the start and which
+/// are one time unit apart.
 #[graph]
 fn train_step(model: &LotkaVolterra, adam: &Adam, observed: S) -> (S, I, I) {
     let rates = model.log_rates.get().exp();

@@ -1,11 +1,14 @@
-//! A recursive network over trees: learns to evaluate boolean expressions, of which it sees the value of the root only.
+//! A recursive network over trees: learns to evaluate boolean expressions, of which it sees the
+//! value of the root only.
 //!
-//! One staged loop goes over the nodes of a whole forest, children before parents, and keeps their states in a `List`:
-//! a leaf is looked up, an inner node reads the states of its children and combines them in a cell of long short-term
-//! memory for trees (Tai et al. 2015, <https://arxiv.org/abs/1503.00075>). The loop is differentiated, so the gradient
-//! of a state is the sum over all that read it. The shapes of the trees are data: one compiled function serves all of
-//! them, also trees larger than those of the training. Looks et al. (2017, <https://arxiv.org/abs/1702.02181>) make one
-//! static graph serve all trees by batching their operations by depth; here a loop does.
+//! One staged loop goes over the nodes of a whole forest, children before parents, and keeps their
+//! states in a `List`: a leaf is looked up, an inner node reads the states of its children and
+//! combines them in a cell of long short-term memory for trees (Tai et al. 2015,
+//! <https://arxiv.org/abs/1503.00075>). The loop is differentiated, so the gradient of a state is
+//! the sum over all that read it. The shapes of the trees are data: one compiled function serves
+//! all of them, also trees larger than those of the training. Looks et al. (2017,
+//! <https://arxiv.org/abs/1702.02181>) make one static graph serve all trees by batching their
+//! operations by depth; here a loop does.
 //!
 //! `cargo run --release --example tree_rnn [-- --seed N]`
 
@@ -27,7 +30,8 @@ const NO_CHILD: i32 = -1;
 #[derive(Module)]
 struct TreeLstm {
     symbols: Embedding,
-    /// From the symbol and the states of the children to input, candidate, output and a forget gate for each child.
+    /// From the symbol and the states of the children to input, candidate, output and a forget gate
+    /// for each child.
     gates: Linear,
     out: Linear,
 }
@@ -41,8 +45,8 @@ impl TreeLstm {
         }
     }
 
-    /// Logits `[TREES, 2]` of the roots at the places `roots`. Each of the first `n` rows of `nodes` is a node: its
-    /// symbol and the places of its children, which come before it.
+    /// Logits `[TREES, 2]` of the roots at the places `roots`. Each of the first `n` rows of
+    /// `nodes` is a node: its symbol and the places of its children, which come before it.
     #[graph]
     fn evaluate(&self, nodes: Tensor<i32>, n: Tensor<i32>, roots: Tensor<i32>) -> Tensor {
         let (mut states, mut memories) = (List::new([UNITS]), List::new([UNITS]));
@@ -177,8 +181,9 @@ fn main() -> anabranch::Result<()> {
         let (mut right, mut wrong, mut zeros) = (0, 0, 0);
         let mut example = String::new();
         for _ in 0..10 {
-            // The training has trees of 3 to 8 leaves: smaller ones are right only if the gradient has reached the
-            // states below the root, larger ones only if what was learned can be repeated.
+            // The training has trees of 3 to 8 leaves: smaller ones are right only if the gradient
+            // has reached the states below the root, larger ones only if what was learned can be
+            // repeated.
             let forest = Forest::grow(&mut rng, leaves.clone());
             let (nodes, n, roots) = forest.arguments();
             let found = evaluate.call((nodes, n, roots))?;

@@ -1,5 +1,5 @@
-//! `cond`, `switch`, `while_loop`, folds, scans and `map`: that they are the same nodes as the statements, carry any state, say what
-//! does not fit, and have gradients.
+//! `cond`, `switch`, `while_loop`, folds, scans and `map`: that they are the same nodes as the
+//! statements, carry any state, say what does not fit, and have gradients.
 
 use crate::support::{check, error_of};
 use anabranch::dsl::Graph;
@@ -278,8 +278,8 @@ fn a_map_is_recognized_as_parallel_and_a_scan_is_not() {
     }
     let text = explain(scanned);
     assert!(text.contains("its iterations depend on each other: `state` is carried from one to the next"), "{text}");
-    // Forwards, each iteration saves for itself. Backwards, the index of a row is one of the saved values, of which the graph does not
-    // say that they differ.
+    // Forwards, each iteration saves for itself. Backwards, the index of a row is one of the saved
+    // values, of which the graph does not say that they differ.
     let text = explain(gradient_of_a_map);
     assert_eq!(text.matches(independent).count(), 1, "{text}");
     assert_eq!(text.matches("is written at an index that may come twice").count(), 1, "{text}");

@@ -37,7 +37,8 @@ fn a_gradient_passes_straight_through_a_step() {
     check(f, [0.4, 1.7], &[0.0, 2.0, 0.0, 4.0, 0.0, 0.0]);
 }
 
-/// log(sum(exp(x))) by its definition, which overflows, with the gradient softmax(x) by way of a shift.
+/// log(sum(exp(x))) by its definition, which overflows, with the gradient softmax(x) by way of a
+/// shift.
 #[graph]
 fn logsumexp(x: S) -> S {
     let shift = x.max().stop_gradient();

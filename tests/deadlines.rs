@@ -1,6 +1,7 @@
 //! Calls that are ended from outside: by a deadline, or by a handle on another thread.
 //!
-//! A test that needs an exact moment cancels from the print of an iteration; a deadline is asserted to end an endless call, not how fast.
+//! A test that needs an exact moment cancels from the print of an iteration; a deadline is asserted
+//! to end an endless call, not how fast.
 #![deny(warnings)]
 
 use anabranch::prelude::*;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Long enough for a first call to be compiled on a busy machine, so that it is the loop that is ended.
+/// Long enough for a first call to be compiled on a busy machine, so that it is the loop that is
+/// ended.
 const SOON: Duration = Duration::from_millis(200);
 
 fn session(interpreted: bool) -> Session {

@@ -1,4 +1,5 @@
-//! `let x;`: variables that get their first value later, in arms, loops and labelled blocks, also beside jumps.
+//! `let x;`: variables that get their first value later, in arms, loops and labelled blocks, also
+//! beside jumps.
 #![deny(warnings)]
 #![allow(unused_assignments, clippy::needless_late_init, reason = "they are cases, too")]
 

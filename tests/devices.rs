@@ -1,5 +1,5 @@
-//! `on`: what a program says of where it runs stays with the nodes it is about, through control flow, gradients and passes, and
-//! changes no value.
+//! `on`: what a program says of where it runs stays with the nodes it is about, through control
+//! flow, gradients and passes, and changes no value.
 
 use anabranch::dsl::ir::{Graph, Op};
 use anabranch::dsl::passes::{Pipeline, specialize};
@@ -17,7 +17,8 @@ fn traced(f: impl FnOnce(Tensor) -> Tensor) -> Result<Graph, Diagnostic> {
     Ok(traced.graph)
 }
 
-/// The operations of a graph with their devices, `op@device`, in program order; those without devices are left out.
+/// The operations of a graph with their devices, `op@device`, in program order; those without
+/// devices are left out.
 fn stamped(graph: &Graph) -> Vec<String> {
     let mut all = Vec::new();
     graph.visit_nodes(graph.root(), &mut |node| {
@@ -105,7 +106,8 @@ fn the_gradient_of_an_operation_is_where_the_operation_is() {
         on("/cpu:3", || gradients(free, x))
     })
     .unwrap();
-    // tanh: dy (1 - y^2); exp: dz z; the square: two products. What has no constraint gets that of the gradient.
+    // tanh: dy (1 - y^2); exp: dz z; the square: two products. What has no constraint gets that of
+    // the gradient.
     assert_eq!(count(&graph, "cos", Some("/cpu:3")), 1, "of the sine\n{graph}");
     assert!(count(&graph, "mul", Some("/cpu:2")) >= 3, "{graph}");
     assert!(count(&graph, "mul", Some("/cpu:1")) >= 1, "{graph}");
@@ -130,7 +132,8 @@ fn gradients_through_loops_and_checkpoints_keep_devices() {
         gradients(y.sum(), x)
     }
     let graph = traced(powers).unwrap();
-    // The sine saves its operand, where it is made: on the stack of device 1, from which device 1 takes it again.
+    // The sine saves its operand, where it is made: on the stack of device 1, from which device 1
+    // takes it again.
     assert_eq!(count(&graph, "cos", Some("/cpu:1")), 1, "{graph}");
     assert_eq!(count(&graph, "recompute", Some("/cpu:2")), 1, "{graph}");
     assert_eq!(count(&graph, "exp", Some("/cpu:2")), 2, "{graph}");
@@ -181,7 +184,8 @@ fn variables_have_devices_of_their_own() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    // Reading and assigning needs no constraint: it is where the variable is. An update is computed there too.
+    // Reading and assigning needs no constraint: it is where the variable is. An update is computed
+    // there too.
     let mut state = 0;
     graph.visit_nodes(graph.root(), &mut |node| {
         let data = graph.node(node);

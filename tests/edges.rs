@@ -141,7 +141,8 @@ fn grows_for_long(y: Tensor<f64>) -> Tensor<f64> {
     z
 }
 
-/// A loop over numbers is native code, which pushes what its gradient needs. It runs in a process of its own with little memory.
+/// A loop over numbers is native code, which pushes what its gradient needs. It runs in a process
+/// of its own with little memory.
 #[test]
 #[cfg(target_os = "linux")]
 fn native_code_that_outgrows_memory_is_an_error_with_its_line() -> anabranch::Result<()> {

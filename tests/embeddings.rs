@@ -1,4 +1,5 @@
-//! Training of tables: steps cost what the rows cost that were read, and are those on the whole table.
+//! Training of tables: steps cost what the rows cost that were read, and are those on the whole
+//! table.
 
 use anabranch::nn::Embedding;
 use anabranch::optim::{Adam, Optimizer, Sgd};

@@ -1,5 +1,5 @@
-//! Gradients through control flow: what is saved for them, which ones are errors, and higher orders. Values are those of the corpus,
-//! in `tests/corpus_control/`.
+//! Gradients through control flow: what is saved for them, which ones are errors, and higher
+//! orders. Values are those of the corpus, in `tests/corpus_control/`.
 
 #![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 

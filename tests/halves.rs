@@ -1,4 +1,5 @@
-//! Models with 16-bit floats: control flow over them, layers applied to them, training with parameters in `f32`.
+//! Models with 16-bit floats: control flow over them, layers applied to them, training with
+//! parameters in `f32`.
 #![deny(warnings)]
 
 use crate::support::{check, error_of};
@@ -26,7 +27,8 @@ fn root(a: Tensor<bf16>) -> (Tensor<bf16>, Tensor<i32>) {
 
 #[test]
 fn a_loop_ends_where_a_bf16_stays() {
-    // From 1.5 to 1.421875, since 2 / 1.5 is 1.3359375 and the sum is between two values; from there to 1.4140625.
+    // From 1.5 to 1.421875, since 2 / 1.5 is 1.3359375 and the sum is between two values; from
+    // there to 1.4140625.
     check(root, bf16::from_f32(2.0), &[1.414_062_5, 3.0]);
 }
 

@@ -1,4 +1,5 @@
-//! `break`, `continue`, `return`, labels, `loop`, `for` and `match` on tensors, on host values, and in plain Rust.
+//! `break`, `continue`, `return`, labels, `loop`, `for` and `match` on tensors, on host values, and
+//! in plain Rust.
 #![deny(warnings)]
 #![allow(unused_assignments, unreachable_code, reason = "what nobody reads, or comes to, is a case, too")]
 
@@ -1058,7 +1059,8 @@ agree!(a_right_side_that_changes_the_left(b, a) over (-3..5).flat_map(|b| (0..6)
     items[0] * 100 + items[1]
 });
 
-/// Nothing has decided before the first jump under a tensor, so what the host finds out until then is a matter of the host.
+/// Nothing has decided before the first jump under a tensor, so what the host finds out until then
+/// is a matter of the host.
 #[test]
 fn a_host_value_may_end_an_unrolled_loop_before_a_tensor_can() {
     #[graph]

@@ -155,7 +155,8 @@ fn running_statistics_are_not_trained() -> Outcome {
     Ok(())
 }
 
-/// The gradient goes through mean and variance: that of the sum of `c * y` for one channel, by differences.
+/// The gradient goes through mean and variance: that of the sum of `c * y` for one channel, by
+/// differences.
 #[test]
 fn the_gradient_of_batch_normalization_agrees_with_differences() -> Outcome {
     let norm = BatchNorm::new(1);

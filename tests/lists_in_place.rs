@@ -1,4 +1,5 @@
-//! Lists that are used once are changed in place: no plan here copies one, so the time of a loop is linear in its trips.
+//! Lists that are used once are changed in place: no plan here copies one, so the time of a loop is
+//! linear in its trips.
 
 use anabranch::Arguments;
 use anabranch::dsl::function::{CallArgs, GraphFn};

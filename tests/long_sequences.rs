@@ -1,5 +1,5 @@
-//! Long chains and long sequences of jumps: they mean what plain Rust does, nest no deeper than a thread's stack allows, and are
-//! quick to compile.
+//! Long chains and long sequences of jumps: they mean what plain Rust does, nest no deeper than a
+//! thread's stack allows, and are quick to compile.
 
 #![allow(unused_assignments, reason = "what nobody reads is a case, too")]
 
@@ -81,8 +81,8 @@ macro_rules! thousand {
         ] }
     };
 }
-/// Makes functions of tensors of `i32`, of `i32`, and in plain Rust; `sides` is a macro that defines functions, with `#[graph]` or
-/// nothing before them.
+/// Makes functions of tensors of `i32`, of `i32`, and in plain Rust; `sides` is a macro that
+/// defines functions, with `#[graph]` or nothing before them.
 macro_rules! sides {
     ($defines:ident [$($k:tt)*]) => {
         staged_and_plain! { $defines [$($k)*] }

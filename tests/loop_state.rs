@@ -1,4 +1,5 @@
-//! Loop variables: extents that change between iterations or differ between branches, and bounds of iterations, on every engine.
+//! Loop variables: extents that change between iterations or differ between branches, and bounds of
+//! iterations, on every engine.
 #![deny(warnings)]
 
 use crate::support::{check, error_of};

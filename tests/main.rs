@@ -1,5 +1,6 @@
-//! The tests across crates, in one program: each file is a module. A test that needs its own process, for example because it
-//! counts allocations or changes something global, is a separate `[[test]]` in `Cargo.toml`.
+//! The tests across crates, in one program: each file is a module. A test that needs its own
+//! process, for example because it counts allocations or changes something global, is a separate
+//! `[[test]]` in `Cargo.toml`.
 
 #[macro_use]
 mod agree;

@@ -1,6 +1,6 @@
-//! Every operation is complete, or says why it is not: documentation, cases, a gradient or the reason for none. That each has a
-//! kernel is tested in `runtime/tests/corpus.rs`, that each gradient rule is checked against finite differences in
-//! `dsl/tests/ops.rs`.
+//! Every operation is complete, or says why it is not: documentation, cases, a gradient or the
+//! reason for none. That each has a kernel is tested in `runtime/tests/corpus.rs`, that each
+//! gradient rule is checked against finite differences in `dsl/tests/ops.rs`.
 
 use anabranch::dsl::ir::Attrs;
 use anabranch::dsl::ops::{self, Arity, Effects, Exactness, Grad, OpDef, Prim};

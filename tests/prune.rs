@@ -1,4 +1,5 @@
-//! Pruned functions: what is fed and fetched, what runs for it and what does not, on one device and on several.
+//! Pruned functions: what is fed and fetched, what runs for it and what does not, on one device and
+//! on several.
 
 use anabranch::dsl::passes::{self, Assignments};
 use anabranch::dsl::{HostTensor, TensorType, function::trace_fn, interp};
@@ -34,7 +35,8 @@ fn sessions() -> Vec<Session> {
     builders.into_iter().map(|b| b.build().expect("a session")).collect()
 }
 
-/// A network of two layers with a loop between them, half of it on another device where there is one.
+/// A network of two layers with a loop between them, half of it on another device where there is
+/// one.
 #[graph]
 fn model(x: Tensor, w: Tensor) -> Tensor {
     let hidden = (x * w).tanh().named("hidden");
@@ -185,7 +187,8 @@ fn the_loss_of_a_training_step_does_not_train() -> Outcome {
             assert_eq!(after.call(&[])?, [HostTensor::scalar(10)]);
         }
         assert_eq!((session.get(&w)?.to_vec(), session.get(&count)?.item()), (vec![1.0, -2.0], 0));
-        // Steps that assign do what the function does: with the prediction fed, the gradient is that of what was fed.
+        // Steps that assign do what the function does: with the prediction fed, the gradient is
+        // that of what was fed.
         let step = f.prune_step(&signature, &["x", "t", "y"], &["loss"])?;
         assert_eq!(step.call(&[floats([2], &[1.0, 2.0]), number(1.0), number(3.0)])?, [number(4.0)]);
         near(&HostTensor::new([2], session.get(&w)?.to_vec()), &[1.0 - 0.1 * 4.0, -2.0 - 0.1 * 8.0]);
@@ -389,7 +392,8 @@ fn what_has_unknown_extents_may_be_fed_with_any() -> Outcome {
     Ok(())
 }
 
-/// Every tensor of the root of a graph is fetched, and fed; the rest of the graph computes what it did.
+/// Every tensor of the root of a graph is fetched, and fed; the rest of the graph computes what it
+/// did.
 #[test]
 fn every_value_of_a_program_can_be_fetched_and_fed() -> Outcome {
     #[graph]

@@ -405,7 +405,8 @@ fn checkpoints_of_no_loop_are_an_error() {
 
 // Descriptions of saved values.
 
-/// The last part of what `explain` says, with lines of this file counted from the first one that is named.
+/// The last part of what `explain` says, with lines of this file counted from the first one that is
+/// named.
 fn saved_part(text: &str) -> String {
     let from = text.find("  saved for gradients").unwrap_or_else(|| panic!("{text}"));
     let file = "tests/recompute.rs:";
@@ -562,7 +563,8 @@ fn what_is_the_same_is_handed_out_of_branches_and_nests_and_differentiated_again
         check(|x, w| f(x, w, false, up), (x, 0.7), &expected);
         check(|x, w| f(x, w, true, up), (x, 0.7), &expected);
     }
-    // The predicate, y, the trips inside; and the product, which is not computed again from so much. The chain is not among them.
+    // The predicate, y, the trips inside; and the product, which is not computed again from so
+    // much. The chain is not among them.
     let saved = |inside| {
         let graph = graph_of(|x, w| f(x, w, inside, true).1, &[&[], &[]]);
         pushes(&graph)

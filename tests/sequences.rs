@@ -1,4 +1,5 @@
-//! Loops over sequences: what passes make of their products has the values of the loop as it is written.
+//! Loops over sequences: what passes make of their products has the values of the loop as it is
+//! written.
 
 use anabranch::dsl::function::{GraphFn, trace_fn};
 use anabranch::dsl::interp;
@@ -23,8 +24,8 @@ fn matmuls(graph: &Graph, in_loops: bool) -> usize {
     n
 }
 
-/// Checks values before and after the passes, on the interpreter and the plan; gives how many products are in loops after the passes, and
-/// how many are not.
+/// Checks values before and after the passes, on the interpreter and the plan; gives how many
+/// products are in loops after the passes, and how many are not.
 fn check<Args, F: GraphFn<Args>>(f: F, shapes: &[&[usize]]) -> [usize; 2] {
     let inputs: Vec<HostTensor> = shapes.iter().map(|shape| numbers(shape)).collect();
     let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
@@ -78,7 +79,8 @@ fn gates(x: S, ws: [S; 4], us: [S; 4]) -> S {
     total
 }
 
-/// A cell of no library: the sequence backwards, a product with the transposed matrix, and the state twice.
+/// A cell of no library: the sequence backwards, a product with the transposed matrix, and the
+/// state twice.
 #[graph]
 fn own_cell(x: S, w: S, u: S) -> S {
     let mut h = zeros::<f64>([x.dim(1), u.dim(0)]);
@@ -102,7 +104,8 @@ fn products_of_a_sequence_are_taken_out_of_the_loops() {
     };
     // In the loops: the state's product, and the one that goes back through it.
     assert_eq!(check(with_gradients, &[&[7, 2, 3], &[3, 5], &[5, 5]]), [2, 3]);
-    // As many iterations as products are merged in: of a sum of different products one leaves, so they stay apart.
+    // As many iterations as products are merged in: of a sum of different products one leaves, so
+    // they stay apart.
     assert_eq!(check(with_gradients, &[&[12, 2, 3], &[3, 5], &[5, 5]]), [2, 3]);
     let with_all = |x: S, w: S, u: S| {
         let loss = recurrence(x, w, u);

@@ -1,4 +1,5 @@
-//! Models with state: optimizers against their formulas, state that moves between sessions, training inside of control flow.
+//! Models with state: optimizers against their formulas, state that moves between sessions,
+//! training inside of control flow.
 
 use anabranch::nn::{Init, Linear};
 use anabranch::optim::{Adam, Optimizer, Sgd};

@@ -1,4 +1,5 @@
-//! Functions that run on several devices at once: values, effects, errors, ends of calls, and what overlaps.
+//! Functions that run on several devices at once: values, effects, errors, ends of calls, and what
+//! overlaps.
 
 use anabranch::nn::{Init, Linear, Lstm};
 use anabranch::optim::{Optimizer, Sgd};
@@ -646,7 +647,8 @@ fn what_comes_from_the_host_and_goes_there_takes_the_link() -> Outcome {
     let f = session.function(|x: Tensor| branches(&w, x))?;
     let (_, timeline) = f.profile(vec![0.5f32; 4096])?;
     let count = |link: &str| copies(&timeline, link).count();
-    // The input; the predicate, which each device reads for itself; the result. The variable stays where it is.
+    // The input; the predicate, which each device reads for itself; the result. The variable stays
+    // where it is.
     assert_eq!(count("host -> /gpu:0"), 1, "{timeline}");
     assert_eq!(count("/gpu:0 -> host") + count("/gpu:1 -> host"), 3, "{timeline}");
     Ok(())

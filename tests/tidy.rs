@@ -1,8 +1,8 @@
 //! Tidiness: what the repository promises about itself and no compiler checks.
 //!
-//! Each rule is a function from the tree, or from texts, to a [`Report`]: what it looked at, and what is wrong there. A rule
-//! that found nothing to look at fails, since a check of nothing always passes. Each rule is also broken on purpose by a test
-//! of its own, on a small text.
+//! Each rule is a function from the tree, or from texts, to a [`Report`]: what it looked at, and
+//! what is wrong there. A rule that found nothing to look at fails, since a check of nothing always
+//! passes. Each rule is also broken on purpose by a test of its own, on a small text.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -131,7 +131,8 @@ fn unfinished(sources: &[Source]) -> Report {
     report
 }
 
-/// `unsafe` is written as code under `runtime/` only. Comments, strings and the programs of compile-fail tests may name it.
+/// `unsafe` is written as code under `runtime/` only. Comments, strings and the programs of
+/// compile-fail tests may name it.
 fn unsafe_outside_runtime(sources: &[Source]) -> Report {
     let mut report = Report::default();
     for source in sources {
@@ -147,7 +148,8 @@ fn unsafe_outside_runtime(sources: &[Source]) -> Report {
     report
 }
 
-/// The language's manifest names none of the crates in [`NOT_IN_DSL`], nor a part of one (`quinn-proto`).
+/// The language's manifest names none of the crates in [`NOT_IN_DSL`], nor a part of one
+/// (`quinn-proto`).
 fn heavy_dependencies(manifest: &str) -> Report {
     let mut report = Report::default();
     let mut in_dependencies = false;
@@ -183,8 +185,9 @@ fn too_long(sources: &[Source]) -> Report {
     report
 }
 
-/// In the code of the language and the runtime no string is the name of an operation: a misspelled handle is an error of the
-/// compiler, a misspelled name is silence. Definitions and tests use names.
+/// In the code of the language and the runtime no string is the name of an operation: a misspelled
+/// handle is an error of the compiler, a misspelled name is silence. Definitions and tests use
+/// names.
 fn operation_names(sources: &[Source], names: &[String]) -> Report {
     let mut report = Report::default();
     for source in sources {
@@ -245,7 +248,8 @@ fn unlisted_chapters(chapters: &[String], summary: &str, facade: &str) -> Report
     report
 }
 
-/// `document` names the folder of every crate of the workspace in backticks, with or without a `/` at its end.
+/// `document` names the folder of every crate of the workspace in backticks, with or without a `/`
+/// at its end.
 fn unnamed_members(document: &str, members: &[String]) -> Report {
     let folders: BTreeSet<&str> = code_spans(document).map(|span| span.trim_end_matches('/')).collect();
     let mut report = Report::default();
@@ -255,8 +259,9 @@ fn unnamed_members(document: &str, members: &[String]) -> Report {
     report
 }
 
-/// Each file of a folder of tests, and each subfolder that is a module, is one of `main`, or a test program of its own in `manifest`: what is
-/// neither would not be compiled, and its tests would not run.
+/// Each file of a folder of tests, and each subfolder that is a module, is one of `main`, or a test
+/// program of its own in `manifest`: what is neither would not be compiled, and its tests would not
+/// run.
 fn unlisted_tests(sources: &[Source], folder: &str, main: &str, manifest: &str) -> Report {
     let mut report = Report::default();
     for source in sources {

@@ -1,6 +1,7 @@
 //! Every message of the macros, as the compiler shows it: one golden file each.
 //!
-//! `TRYBUILD=overwrite cargo test -p anabranch-tests ui` writes them anew; read each of them before committing it.
+//! `TRYBUILD=overwrite cargo test -p anabranch-tests ui` writes them anew; read each of them before
+//! committing it.
 
 #[test]
 fn messages_say_what_to_write_instead() {

@@ -1,4 +1,5 @@
-//! Changes that the form of the code hides: seen all the same, or refused, never made whatever the condition is.
+//! Changes that the form of the code hides: seen all the same, or refused, never made whatever the
+//! condition is.
 
 use crate::support::check;
 use anabranch::prelude::*;

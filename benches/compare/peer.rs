@@ -25,7 +25,8 @@ impl Cases {
         Cases { peer, names, quick: options.iter().any(|option| option == "--quick") }
     }
 
-    /// Prepares a case and times what it gives, if it is one of those asked for; prints a line of JSON.
+    /// Prepares a case and times what it gives, if it is one of those asked for; prints a line of
+    /// JSON.
     ///
     /// The case `startup` is one step of the perceptron and gives the peak of memory.
     pub fn case<F: FnMut()>(&self, name: &str, prepare: impl FnOnce() -> F) {

@@ -1,4 +1,5 @@
-//! A model that several benchmarks measure: the perceptron 784-1024-1024-10 for batches of 128, trained with Adam.
+//! A model that several benchmarks measure: the perceptron 784-1024-1024-10 for batches of 128,
+//! trained with Adam.
 
 use anabranch::nn::{Init, Linear};
 use anabranch::optim::{Adam, Optimizer};

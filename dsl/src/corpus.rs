@@ -53,8 +53,8 @@ pub enum Outcome {
     Error(String),
 }
 
-/// The seed of random tests: 0, so that every run tries the same cases. `ANABRANCH_SEED=n` sets another one, and
-/// `ANABRANCH_SEED=random` draws one and prints the command that repeats it.
+/// The seed of random tests: 0, so that every run tries the same cases. `ANABRANCH_SEED=n` sets
+/// another one, and `ANABRANCH_SEED=random` draws one and prints the command that repeats it.
 ///
 /// # Panics
 /// If `ANABRANCH_SEED` is neither a number nor `random`.

@@ -1,9 +1,11 @@
-//! When two results of one computation are equal: what a NaN means where engines, and graphs before and after passes, are compared.
+//! When two results of one computation are equal: what a NaN means where engines, and graphs before
+//! and after passes, are compared.
 //!
-//! Numbers that are not NaN are equal if their bits are, as far as an operation is [exact](crate::ops::Exactness). All NaNs are
-//! equal: no operation, pass or engine defines the sign and the payload of a NaN, as neither IEEE 754 nor Rust does. So a pass
-//! may write `x * -1` as `-x`, which flips the sign of a NaN. `HostTensor`'s own `==` compares the bits of NaNs as well, since it
-//! tells constants of graphs apart.
+//! Numbers that are not NaN are equal if their bits are, as far as an operation is
+//! [exact](crate::ops::Exactness). All NaNs are equal: no operation, pass or engine defines the
+//! sign and the payload of a NaN, as neither IEEE 754 nor Rust does. So a pass may write `x * -1`
+//! as `-x`, which flips the sign of a NaN. `HostTensor`'s own `==` compares the bits of NaNs as
+//! well, since it tells constants of graphs apart.
 
 use crate::{Buffer, HostTensor, bf16, f16};
 

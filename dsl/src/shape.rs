@@ -127,9 +127,9 @@ impl Shape {
         Shape(self.0.iter().zip(&other.0).map(|(a, b)| a.meet(b)).collect())
     }
 
-    /// The common shape that both broadcast to by NumPy's rule: shapes are aligned at their last dimension, and an
-    /// extent of 1 stretches. Of two different extents that are not known either may be 1, so the common one is not known.
-    /// `None` if they do not fit.
+    /// The common shape that both broadcast to by NumPy's rule: shapes are aligned at their last
+    /// dimension, and an extent of 1 stretches. Of two different extents that are not known either
+    /// may be 1, so the common one is not known. `None` if they do not fit.
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
         let rank = self.rank().max(other.rank());
         let at = |s: &Shape, i: usize| {

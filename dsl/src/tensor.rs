@@ -143,7 +143,8 @@ pub fn zeros<T: Numeric>(shape: impl Into<Shape>) -> Tensor<T> {
     full(shape, T::default())
 }
 
-/// The other operand of an operation on a tensor: a tensor of the same element type, or a host scalar of it.
+/// The other operand of an operation on a tensor: a tensor of the same element type, or a host
+/// scalar of it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an operand beside a `Tensor<{T}>`",
     label = "not a tensor of `{T}`, nor a number of this type",
@@ -208,11 +209,11 @@ impl<T: Numeric> ops::Neg for Tensor<T> {
     }
 }
 
-/// A bound of `x[i]`, which no index satisfies: it would give a reference to an element, and a tensor has values only when
-/// the graph runs.
+/// A bound of `x[i]`, which no index satisfies: it would give a reference to an element, and a
+/// tensor has values only when the graph runs.
 ///
-/// [`IndexedByBrackets`] stands for the operator, as the compiler shows the message of the bound only where it is on another
-/// type.
+/// [`IndexedByBrackets`] stands for the operator, as the compiler shows the message of the bound
+/// only where it is on another type.
 #[diagnostic::on_unimplemented(
     message = "a `Tensor<{T}>` cannot be indexed by `[..]`",
     label = "`[..]` gives a reference, and elements have values only when the graph runs",

@@ -23,7 +23,8 @@ impl TensorType {
         self.shape.rank()
     }
 
-    /// The bytes of the elements, if all extents are known; of more than `usize` counts, a number that no memory has.
+    /// The bytes of the elements, if all extents are known; of more than `usize` counts, a number
+    /// that no memory has.
     pub fn n_bytes(&self) -> Option<u128> {
         Some(self.shape.size()? as u128 * self.dtype.size() as u128)
     }

@@ -7,8 +7,9 @@
 //! | `passes/<pass>` | a graph, and after the line `; ---- after <pass>` what the pass makes of it |
 //! | `passes/specialize` | the same, with the types of the inputs in the first line, as `; inputs: f32[2]` |
 //!
-//! Lines that begin with `;` at the start of a file say what it is about. `BLESS=1 cargo test -p anabranch-dsl golden`
-//! writes what the library says now into the files; read the difference before it is committed.
+//! Lines that begin with `;` at the start of a file say what it is about.
+//! `BLESS=1 cargo test -p anabranch-dsl golden` writes what the library says now into the files;
+//! read the difference before it is committed.
 
 use anabranch_dsl::ir::verify;
 use anabranch_dsl::passes::{

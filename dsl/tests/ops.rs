@@ -116,7 +116,8 @@ impl Function {
         interpret(&self.graph, &inputs).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// The derivative of the first output, a scalar, along a direction: five points, so that only a term of fifth order is left.
+    /// The derivative of the first output, a scalar, along a direction: five points, so that only a
+    /// term of fifth order is left.
     fn slope(&self, direction: &[HostTensor]) -> f64 {
         let h = 1e-3;
         let f = |step: f64| self.at(step, direction)[0].to_f64().expect("a scalar");

@@ -1,4 +1,5 @@
-//! Methods that are made of several operations: values, gradients against finite differences, and messages.
+//! Methods that are made of several operations: values, gradients against finite differences, and
+//! messages.
 
 use anabranch_dsl::prelude::*;
 use anabranch_dsl::random::Key;
@@ -6,7 +7,8 @@ use anabranch_dsl::{Diagnostic, Result, gradients, trace};
 
 type T64 = Tensor<f64>;
 
-/// Checks the gradient of a scalar function of one vector against finite differences in every coordinate.
+/// Checks the gradient of a scalar function of one vector against finite differences in every
+/// coordinate.
 #[track_caller]
 fn check_gradient(at: &[f64], f: impl Fn(T64) -> T64) {
     let point = |x: &[f64]| x.to_vec();

@@ -130,7 +130,8 @@ fn passes_may_change_the_sign_of_a_nan() {
     assert_eq!(one_nan_each(&run(&optimized)), one_nan_each(&run(&graph)));
 }
 
-/// The text with one thing changed: a character or a word is dropped, doubled, replaced or exchanged.
+/// The text with one thing changed: a character or a word is dropped, doubled, replaced or
+/// exchanged.
 fn edited(text: &str, index: prop::sample::Index, kind: u8, new: &str) -> String {
     let words: Vec<&str> = text.split_inclusive([' ', '\n', '(', ')', ',', '%']).collect();
     if words.is_empty() {

@@ -39,7 +39,8 @@ fn all_steps(n: usize) -> Duration {
 
 #[test]
 fn a_graph_ten_times_as_large_takes_about_ten_times_as_long() {
-    // The best of several, since other work of the machine only adds. A square would be a hundred times.
+    // The best of several, since other work of the machine only adds. A square would be a hundred
+    // times.
     let best = |n: usize| (0..3).map(|_| all_steps(n)).min().expect("there are three");
     let (small, large) = (best(2_000), best(20_000));
     assert!(large < small * 40, "{small:?} for 2,000 nodes, {large:?} for 20,000");

@@ -1,6 +1,8 @@
-//! Products of square and of skinny matrices, next to the rate at which this processor multiplies and adds, measured in between.
+//! Products of square and of skinny matrices, next to the rate at which this processor multiplies
+//! and adds, measured in between.
 //!
-//! `cargo bench --bench products`, or with parts of names: `cargo bench --bench products -- product_512x512x512`
+//! `cargo bench --bench products`, or with parts of names:
+//! `cargo bench --bench products -- product_512x512x512`
 
 use anabranch::{Any, HostTensor};
 use anabranch_runtime::Program;
@@ -85,7 +87,8 @@ fn peak(threads: usize) -> f64 {
     flops as f64 / start.elapsed().as_secs_f64() * 1e-9
 }
 
-/// Independent chains of as many multiplications and additions as there are registers for; gives their number.
+/// Independent chains of as many multiplications and additions as there are registers for; gives
+/// their number.
 fn chains(trips: usize) -> usize {
     const LANES: usize = 16;
     #[inline(always)]

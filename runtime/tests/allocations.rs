@@ -16,8 +16,8 @@ thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes on to the system's allocator as it came; counting touches a thread-local that needs no allocation
-// and no destructor.
+// SAFETY: every call goes on to the system's allocator as it came; counting touches a thread-local
+// that needs no allocation and no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
@@ -94,7 +94,8 @@ fn a_loop_over_tensors_and_its_gradient_take_no_memory() {
     assert_eq!(n, 0);
 }
 
-/// The allocations of the first run of a loop of so many iterations, up or down, that saves numbers and matrices for its gradient.
+/// The allocations of the first run of a loop of so many iterations, up or down, that saves numbers
+/// and matrices for its gradient.
 fn of_first_run(trips: i32, is_up: bool) -> usize {
     let inputs = [HostTensor::scalar(1.0f64), HostTensor::new([2, 2], vec![0.5f64; 4]), HostTensor::scalar(trips)];
     let traced = support::traced(&inputs, |x| {

@@ -1,5 +1,6 @@
-//! Tensors whose channels lie side by side in memory, against the interpreter, which knows of no order: what convolutions give, what
-//! follows it, and where it is brought into row-major order again.
+//! Tensors whose channels lie side by side in memory, against the interpreter, which knows of no
+//! order: what convolutions give, what follows it, and where it is brought into row-major order
+//! again.
 
 use crate::support::{branch, check, check_f32, check_threads, numbers, pooled, traced, while_loop};
 use anabranch_dsl::ops::random::Key;
@@ -22,7 +23,8 @@ fn last(x: Any) -> Any {
     x.permute(to).add(x.number(0.0)).permute(back)
 }
 
-/// The same elements as a convolution lays them out: with filters of which each gives one channel as it is.
+/// The same elements as a convolution lays them out: with filters of which each gives one channel
+/// as it is.
 fn laid_out(x: Any) -> Any {
     let n = x.dim(1);
     let ones: Vec<f64> = (0..n * n).map(|i| if i % (n + 1) == 0 { 1.0 } else { 0.0 }).collect();
@@ -195,7 +197,8 @@ fn what_follows_reads_any_order() {
     .expect("it runs");
 }
 
-/// Blocks of a network: biases, normalization over images, a sum with what was before, and parts side by side.
+/// Blocks of a network: biases, normalization over images, a sum with what was before, and parts
+/// side by side.
 #[test]
 fn blocks_of_networks() {
     let shapes: [&[usize]; 6] =
@@ -269,7 +272,8 @@ fn what_is_packed_before_a_loop_is_packed_for_its_kernel() {
     }
 }
 
-/// Windows that lie further apart than any image is long: products of extents do not fit a machine word.
+/// Windows that lie further apart than any image is long: products of extents do not fit a machine
+/// word.
 #[test]
 fn windows_that_reach_far() {
     for far in [1usize << 21, 1 << 22, 1 << 31, 1 << 40] {
@@ -316,7 +320,8 @@ fn permuted_tensors_are_in_row_major_order() {
     assert!(plan.contains("in place") && !plan.contains("reorder"), "{plan}");
 }
 
-/// The same bits by one thread and by several, where images are divided and where some share a part.
+/// The same bits by one thread and by several, where images are divided and where some share a
+/// part.
 #[test]
 fn threads_change_nothing() {
     for (x, w) in [([1, 8, 60, 50], [16, 8, 3, 3]), ([33, 8, 5, 4], [24, 8, 3, 3]), ([2, 8, 1, 4000], [9, 8, 1, 7])] {

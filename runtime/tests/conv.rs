@@ -1,4 +1,5 @@
-//! Convolutions and pooling by their kernels against the interpreter, in shapes that reach every way through them.
+//! Convolutions and pooling by their kernels against the interpreter, in shapes that reach every
+//! way through them.
 
 use crate::support::{check, check_f32, check_threads, numbers, pooled, traced};
 use anabranch_dsl::ops::{ConvOptions, PoolOptions};
@@ -22,7 +23,8 @@ fn conv<const D: usize>(x: &[usize], w: &[usize], options: ConvOptions<D>) {
 
 #[test]
 fn panels_of_every_width() {
-    // Positions that fill one, two, three, four and more vectors of each width, and those that do not.
+    // Positions that fill one, two, three, four and more vectors of each width, and those that do
+    // not.
     for extent in [3, 6, 10, 18, 34, 50, 66, 67, 100] {
         conv(&[1, 3, extent], &[9, 3, 3], ConvOptions::<1>::new().padding(1));
     }

@@ -43,7 +43,8 @@ fn every_case_optimized() {
     });
 }
 
-/// Inside of a loop the operands are captured, and the result is computed again into the same memory; with each part of the compiler on and off.
+/// Inside of a loop the operands are captured, and the result is computed again into the same
+/// memory; with each part of the compiler on and off.
 #[test]
 fn every_case_in_a_loop() {
     let mut n = 0;
@@ -90,8 +91,8 @@ fn every_case_in_a_loop() {
     assert!(n > 100, "only {n} cases");
 }
 
-/// No operation of the table runs by its reference when its shapes are known, which is all that `with_dynamic`
-/// hides, and what `zeros_of` makes shapes from.
+/// No operation of the table runs by its reference when its shapes are known, which is all that
+/// `with_dynamic` hides, and what `zeros_of` makes shapes from.
 #[test]
 fn every_operation_has_a_kernel() {
     for case in cases() {

@@ -10,7 +10,8 @@ fn numbers(shape: &[usize]) -> HostTensor {
     HostTensor::new(shape, (0..n).map(|i| ((i * 37) % 1009) as f64 / 500.0 - 1.0).collect::<Vec<_>>())
 }
 
-/// Shapes whose rows are shorter and longer than a block, odd ones, empty ones, and such that are split over threads.
+/// Shapes whose rows are shorter and longer than a block, odd ones, empty ones, and such that are
+/// split over threads.
 const SHAPES: &[[usize; 2]] = &[
     [1, 1],
     [3, 1],
@@ -62,14 +63,16 @@ fn chains_are_reduced_over_rows_columns_and_all() {
 
 #[test]
 fn what_belongs_to_a_row_is_one_element_until_the_row_ends() {
-    // Rows that a block has several of, that it has a part of, and that are too short to end blocks.
+    // Rows that a block has several of, that it has a part of, and that are too short to end
+    // blocks.
     for shape in [[6, 5, 70], [3, 7, 300], [2, 3, 1100], [40, 9, 33], [3, 2, 64]] {
         let of_rows = [shape[0], shape[1], 1];
         check(&[numbers(&shape), numbers(&of_rows), numbers(&[shape[0], 1, 1])], |x| {
             let [row, matrix] = [x[1], x[2]].map(|x| x.broadcast_to(shape));
             let y = x[0].sub(row).mul(matrix);
             let z = row.div(x[0].mul(x[0]).add(matrix)).maximum(matrix);
-            // The sine is no operation of a chain, so that one operand is one element for some and a block for others.
+            // The sine is no operation of a chain, so that one operand is one element for some and
+            // a block for others.
             vec![y.add(row), z, y.mul(y).sum(), y.sum_axis(2), z.sum_axis(0), row.sin().mul(x[0].sub(row))]
         })
         .unwrap_or_else(|e| panic!("{shape:?}: {e}"));
@@ -129,7 +132,8 @@ fn the_number_of_threads_changes_no_bit() {
     }
 }
 
-/// A layer norm and a softmax with all their gradients: reductions of rows and over rows, and what is computed of them.
+/// A layer norm and a softmax with all their gradients: reductions of rows and over rows, and what
+/// is computed of them.
 fn normalizations(x: &[Any]) -> Vec<Any> {
     let y = x[0].layer_norm(x[1], x[2], 1e-5);
     let p = y.softmax(-1);

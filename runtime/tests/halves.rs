@@ -1,4 +1,5 @@
-//! 16-bit floats through plans: the interpreter is right bit by bit, since each operation rounds once.
+//! 16-bit floats through plans: the interpreter is right bit by bit, since each operation rounds
+//! once.
 
 use crate::support::traced;
 use anabranch_dsl::equality::one_nan;
@@ -58,7 +59,8 @@ fn every_value_is_cast_to_every_type() {
     }
 }
 
-/// Numbers in the middle of two values, beside it, beyond the largest and below the smallest, from all types.
+/// Numbers in the middle of two values, beside it, beyond the largest and below the smallest, from
+/// all types.
 #[test]
 fn casts_round_to_the_nearest_even_value() {
     let words: Vec<u32> = random::words([5, 6], 40_000).collect();

@@ -7,7 +7,8 @@ use anabranch_dsl::{Array, HostTensor};
 use anabranch_runtime::{Builder, Session};
 use rayon::prelude::*;
 
-/// Calls that assign one variable, each of which is large enough to be cut for the threads, from as many items of the pool at once.
+/// Calls that assign one variable, each of which is large enough to be cut for the threads, from as
+/// many items of the pool at once.
 #[test]
 fn steps_of_one_variable_may_run_in_the_callers_pool() -> anabranch_dsl::Result<()> {
     let total = Var::<f32>::new("total", 0.0);
@@ -18,7 +19,8 @@ fn steps_of_one_variable_may_run_in_the_callers_pool() -> anabranch_dsl::Result<
         (y * 0.0).sum()
     })?;
     let x = Array::new([256, 256], vec![0.01f32; 256 * 256]);
-    // More threads than wait for the variable: some have time to take up parts of what another one computes.
+    // More threads than wait for the variable: some have time to take up parts of what another one
+    // computes.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(8).build().expect("there are threads");
     pool.install(|| (0..16).into_par_iter().try_for_each(|_| step.call(&x).map(|_| ())))?;
     assert_eq!(session.get(&total)?, 16.0);

@@ -1,4 +1,5 @@
-//! Native code against the instructions that it stands for, bit by bit, and against the interpreter.
+//! Native code against the instructions that it stands for, bit by bit, and against the
+//! interpreter.
 
 use anabranch_dsl::equality::one_nan;
 use anabranch_dsl::ir::Attrs;
@@ -201,7 +202,8 @@ fn what_fails_in_the_middle_is_the_same_error_at_the_same_trip() {
 
 #[test]
 fn constants_of_one_bit_pattern_and_moved_numbers_keep_their_types() {
-    // 0 is the pattern of zeros of all types; the numbers are swapped, and some are never computed with.
+    // 0 is the pattern of zeros of all types; the numbers are swapped, and some are never computed
+    // with.
     let text = "graph @f(%x: f64[], %y: f32[], %n: i32[]) -> (f64[], f64[], f32[], i32[], i32[]) {
         %0 = constant 0 : i32[]
         %z = constant 0.0 : f64[]

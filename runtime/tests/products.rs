@@ -1,4 +1,5 @@
-//! Products of matrices: every way in which operands are read, what runs behind them, and what is packed before loops.
+//! Products of matrices: every way in which operands are read, what runs behind them, and what is
+//! packed before loops.
 
 use crate::support::{check, check_f32, check_threads, traced, while_loop};
 use anabranch_dsl::ops::ConvOptions;

@@ -1,4 +1,5 @@
-//! Random numbers as a part of what reads them: the numbers that the meaning of the operation gives, wherever blocks end.
+//! Random numbers as a part of what reads them: the numbers that the meaning of the operation
+//! gives, wherever blocks end.
 
 use anabranch_dsl::{Graph, HostTensor, interp};
 use anabranch_runtime::Program;

@@ -1,4 +1,5 @@
-//! Random programs with loops and branches to any depth: the plan against the interpreter, also for their gradients.
+//! Random programs with loops and branches to any depth: the plan against the interpreter, also for
+//! their gradients.
 
 use crate::random_config::config;
 use crate::support::{branch, check_traced, traced, while_loop};

@@ -25,7 +25,8 @@ fn graph() -> Graph {
     Graph::parse(text, "step.ir").unwrap_or_else(|e| panic!("{}", e[0]))
 }
 
-/// Every third number is that of the first row, so that rows are added often to one place and seldom to others.
+/// Every third number is that of the first row, so that rows are added often to one place and
+/// seldom to others.
 fn inputs() -> Vec<HostTensor> {
     let id = |i: usize| if i.is_multiple_of(3) { 0 } else { (i * i * 31 + 7 * i) % ENTRIES };
     let x = |i: usize| ((i * 7919 + 13) % 1009) as f32 / 500.0 - 1.0;

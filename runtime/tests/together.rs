@@ -12,7 +12,8 @@ fn matrix(rows: usize, columns: usize, seed: usize) -> HostTensor {
     HostTensor::new([rows, columns], (0..rows * columns).map(at).collect::<Vec<_>>())
 }
 
-/// The outputs, and how many steps run beside another one. They are compared with those of the interpreter.
+/// The outputs, and how many steps run beside another one. They are compared with those of the
+/// interpreter.
 fn run(text: &str, inputs: &[HostTensor]) -> (Vec<HostTensor>, usize) {
     let graph = parse(text);
     let expected =

@@ -14,7 +14,8 @@ fn var(name: &str, shape: &[usize]) -> AnyVar {
     AnyVar::new(name, numbers(shape, 0.5))
 }
 
-/// Checks a step against the interpreter; gives how many variables it changes in place, in how many passes, and how many not.
+/// Checks a step against the interpreter; gives how many variables it changes in place, in how many
+/// passes, and how many not.
 #[track_caller]
 fn check(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> (usize, usize, usize) {
     let traced = traced(inputs, f);

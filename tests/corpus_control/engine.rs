@@ -64,7 +64,8 @@ impl Expected {
         Expected { second: Some(gradient.to_vec()), ..self }
     }
 
-    /// Finite differences say something else: the number of trips changes here, or a gradient was stopped.
+    /// Finite differences say something else: the number of trips changes here, or a gradient was
+    /// stopped.
     pub fn not_smooth(self) -> Expected {
         Expected { smooth: false, ..self }
     }
@@ -123,7 +124,8 @@ pub fn check_all(cases: &[Case], at_least: usize) {
 
 type Outcome = Result<Vec<HostTensor>, Diagnostic>;
 
-/// Every way to run a graph: by the interpreter and as a plan, as it was traced and after the passes, all of them and each alone.
+/// Every way to run a graph: by the interpreter and as a plan, as it was traced and after the
+/// passes, all of them and each alone.
 fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
     let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
     let interpreted = |graph: &Graph| {
@@ -264,7 +266,8 @@ impl Run {
     }
 }
 
-/// The gradient of a function, of the given order: see [`Expected::first`] and [`Expected::second`].
+/// The gradient of a function, of the given order: see [`Expected::first`] and
+/// [`Expected::second`].
 pub struct Orders<'a, F> {
     f: &'a F,
     order: usize,

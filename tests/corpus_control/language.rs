@@ -1,5 +1,6 @@
-//! Jumps, labels, counted loops, late initialization: each body is written once, and is a `#[graph]` of tensors and plain Rust on dual
-//! numbers, which carry the first derivative. So every trip count and every way out is compared, with its gradient.
+//! Jumps, labels, counted loops, late initialization: each body is written once, and is a
+//! `#[graph]` of tensors and plain Rust on dual numbers, which carry the first derivative. So every
+//! trip count and every way out is compared, with its gradient.
 //!
 //! The values of many more such bodies are in `tests/jumps.rs` and `tests/control_flow.rs`.
 
@@ -53,7 +54,8 @@ impl PartialOrd<f64> for Dual {
     }
 }
 
-/// The same function of a number and an integer on tensors and on dual numbers; its cases for some numbers.
+/// The same function of a number and an integer on tensors and on dual numbers; its cases for some
+/// numbers.
 macro_rules! same {
     ($name:ident($x:ident, $n:ident) over $numbers:expr, $integers:expr; $body:block) => {
         mod $name {

@@ -1,4 +1,5 @@
-//! Loops: their values, their gradients, and the number of their trips, which is zero as often as not.
+//! Loops: their values, their gradients, and the number of their trips, which is zero as often as
+//! not.
 
 use super::engine::{Case, check_all, fails, gives};
 use anabranch::prelude::*;
@@ -508,7 +509,8 @@ fn loops_are_right_on_every_engine() {
     check_all(&cases(), 39);
 }
 
-/// The masks are not written down: what an element was multiplied with is its slope, if the gradient sees the same masks.
+/// The masks are not written down: what an element was multiplied with is its slope, if the
+/// gradient sees the same masks.
 #[test]
 fn a_random_mask_is_the_same_backwards() {
     fn factors(x: S, n: I) -> (S, S) {

@@ -210,7 +210,8 @@ fn one_loop_in_itself(x: S, n: I) -> S {
     v
 }
 
-/// Steps of a loop as a loop and unrolled, with a branch whose captures and results are read again backwards.
+/// Steps of a loop as a loop and unrolled, with a branch whose captures and results are read again
+/// backwards.
 #[graph]
 fn step(v: S, x: S) -> S {
     if v > 1.0 {

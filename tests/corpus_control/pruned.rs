@@ -12,7 +12,8 @@ const VALUES: usize = 2;
 
 /// Cuts the graph at some of its values, by the interpreter and by plans.
 ///
-/// Both parts compute what the whole does, bit by bit, by the interpreter; the second one assigns what the whole does, and the first one nothing.
+/// Both parts compute what the whole does, bit by bit, by the interpreter; the second one assigns
+/// what the whole does, and the first one nothing.
 pub fn check(traced: &Traced, inputs: &[HostTensor], whole: &[HostTensor]) -> Result<(), String> {
     let g = &traced.graph;
     let mut vars = traced.vars.clone();

@@ -10,8 +10,9 @@ use anabranch_runtime::Program;
 
 pub mod scattered;
 
-/// Calls `f` on the interpreter and on a compiled plan, each with variables as they are initially; all results must be
-/// equal to `expected` (all elements of all outputs, in order) within a relative error of 1e-9, or 1e-5 for `f32`, 1e-3 for `f16`, 1e-2 for `bf16`.
+/// Calls `f` on the interpreter and on a compiled plan, each with variables as they are initially;
+/// all results must be equal to `expected` (all elements of all outputs, in order) within a
+/// relative error of 1e-9, or 1e-5 for `f32`, 1e-3 for `f16`, 1e-2 for `bf16`.
 #[track_caller]
 pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: &[f64]) {
     for (engine, outputs) in run_all(f, args) {

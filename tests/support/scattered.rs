@@ -7,8 +7,9 @@ use anabranch_runtime::{Scatter, ScatteredProgram};
 
 type Outcome = Result<Vec<HostTensor>, Diagnostic>;
 
-/// The ways in which a graph is cut: on how many devices, whether everything is lowered, whether kernels are interpreted, and whether the time
-/// of devices is modelled. Those that are interpreted must give the interpreter's values, bit by bit but for NaNs.
+/// The ways in which a graph is cut: on how many devices, whether everything is lowered, whether
+/// kernels are interpreted, and whether the time of devices is modelled. Those that are interpreted
+/// must give the interpreter's values, bit by bit but for NaNs.
 const CUTS: [(&str, u32, bool, bool, bool); 8] = [
     ("one device, everything lowered", 1, true, true, false),
     ("two devices", 2, false, true, false),
@@ -20,10 +21,12 @@ const CUTS: [(&str, u32, bool, bool, bool); 8] = [
     ("two devices of modelled time, everything lowered", 2, true, true, true),
 ];
 
-/// How many iterations of a loop run at once: each cut gets one of these, in turn over the graphs, and all with `ANABRANCH_SLOW`.
+/// How many iterations of a loop run at once: each cut gets one of these, in turn over the graphs,
+/// and all with `ANABRANCH_SLOW`.
 const WINDOWS: [u32; 3] = [1, 2, 32];
 
-/// The outcome of some of the cuts, and of all with `ANABRANCH_SLOW`. Values of the interpreted ones are compared here.
+/// The outcome of some of the cuts, and of all with `ANABRANCH_SLOW`. Values of the interpreted
+/// ones are compared here.
 pub fn run_scattered(graph: &Graph, inputs: &[HostTensor], vars: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
     let text = graph.to_string();
     // Each graph is cut in its own way, the same in each run.

@@ -1,4 +1,5 @@
-//! Reading texts: words, commands and paths of Markdown, and Rust without its comments and literals.
+//! Reading texts: words, commands and paths of Markdown, and Rust without its comments and
+//! literals.
 //!
 //! Both readers know as much of the syntax as the rules need. Their tests are at the end.
 
@@ -29,9 +30,10 @@ fn by_fence(document: &str) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// The path in a code span, if the span is one: a document or manifest by its extension alone, anything else by a `/`
-/// and by its extension, a `/` at its end, or a first folder that exists. Of a pattern (`tests/ops/<op>.toml`,
-/// `dsl/src/*.rs`), it is the folder before the first part that varies.
+/// The path in a code span, if the span is one: a document or manifest by its extension alone,
+/// anything else by a `/` and by its extension, a `/` at its end, or a first folder that exists. Of
+/// a pattern (`tests/ops/<op>.toml`, `dsl/src/*.rs`), it is the folder before the first part that
+/// varies.
 pub(crate) fn path_of(span: &str, exists: impl Fn(&str) -> bool) -> Option<&str> {
     let is_path_char = |c: char| c.is_ascii_alphanumeric() || "_-./<>*{},".contains(c);
     let hidden = span.starts_with('.') && !span.starts_with(".ci/");
@@ -54,7 +56,8 @@ pub(crate) fn path_of(span: &str, exists: impl Fn(&str) -> bool) -> Option<&str>
     }
 }
 
-/// The `cargo test` or `cargo run` command that ends `text`, up to what is passed to the program, redirected or piped.
+/// The `cargo test` or `cargo run` command that ends `text`, up to what is passed to the program,
+/// redirected or piped.
 pub(crate) fn cargo_command(text: &str) -> Option<String> {
     let start = text.find("cargo test").or_else(|| text.find("cargo run"))?;
     let words = text[start..].split_whitespace();

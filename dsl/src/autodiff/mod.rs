@@ -187,7 +187,8 @@ pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
     scalar_gradients(loss.untyped(), &wrt, loc)
 }
 
-/// [`var_gradients`] with respect to the trained variables of a model, of which at least one must get a gradient.
+/// [`var_gradients`] with respect to the trained variables of a model, of which at least one must
+/// get a gradient.
 #[track_caller]
 pub(crate) fn trained_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
     let loc = Loc::caller();
@@ -197,7 +198,8 @@ pub(crate) fn trained_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> V
     scalar_gradients(loss.untyped(), &wrt, loc)
 }
 
-/// For each variable the latest of its values on which `loss` depends, or its present value if there is none.
+/// For each variable the latest of its values on which `loss` depends, or its present value if
+/// there is none.
 #[track_caller]
 fn values_it_depends_on(loss: Any, vars: &[AnyVar]) -> Vec<Any> {
     let latest: Vec<Any> = vars.iter().map(trace::read_var).collect();
@@ -210,7 +212,8 @@ fn values_it_depends_on(loss: Any, vars: &[AnyVar]) -> Vec<Any> {
             })
         })
         .collect();
-    // A later value may have been assigned since the loss was computed: look back for the one it was computed from.
+    // A later value may have been assigned since the loss was computed: look back for the one it
+    // was computed from.
     let depends = dependencies(loss);
     let used = |versions: &[Any]| versions.iter().copied().find(|v| depends.contains(&v.value()));
     latest.iter().zip(&versions).map(|(&now, versions)| used(versions).unwrap_or(now)).collect()

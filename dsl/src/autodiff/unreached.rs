@@ -1,11 +1,13 @@
-//! The errors of a loss from which no gradient reaches a model: training it would change nothing, silently.
+//! The errors of a loss from which no gradient reaches a model: training it would change nothing,
+//! silently.
 
 use super::activity::active_in;
 use super::*;
 use crate::trace::Tracer;
 use std::collections::VecDeque;
 
-/// Fails if no gradient of `loss` reaches any of `vars`, the trained variables of a model; `wrt` are their values.
+/// Fails if no gradient of `loss` reaches any of `vars`, the trained variables of a model; `wrt`
+/// are their values.
 pub(super) fn check(loss: Any, vars: &[AnyVar], wrt: &[Any], loc: Loc) {
     let error = trace::try_with(|t| {
         let see = |t: &mut Tracer, a: Any| t.resolve_for_gradient(a, loc);
@@ -92,7 +94,8 @@ impl Unreached<'_> {
         (!matches!(op, Op::Read(_))).then(|| op.name())
     }
 
-    /// Whether the variables lead to the operation that gives `v`, but no gradient leads back through it.
+    /// Whether the variables lead to the operation that gives `v`, but no gradient leads back
+    /// through it.
     fn is_blocked(&self, v: Value) -> bool {
         let Some(node) = self.t.graph.producer(v).filter(|_| !self.active.contains(&v)) else { return false };
         let data = self.t.graph.node(node);
@@ -118,7 +121,8 @@ impl Unreached<'_> {
         names
     }
 
-    /// A shortest path from a value back through what it is computed from, to the first for which `ends`.
+    /// A shortest path from a value back through what it is computed from, to the first for which
+    /// `ends`.
     fn path(
         &self,
         from: Value,

@@ -1,8 +1,8 @@
 //! The bits of integers: `&`, `|`, `^`, `!`, `<<`, `>>`, elementwise.
 //!
-//! As all arithmetic of integers, shifts wrap: the count is taken modulo the number of bits, as by `wrapping_shl`, so a shift
-//! never fails, and a negative count means the same as the positive one that it is equal to. `>>` keeps the sign of a signed
-//! integer.
+//! As all arithmetic of integers, shifts wrap: the count is taken modulo the number of bits, as by
+//! `wrapping_shl`, so a shift never fails, and a negative count means the same as the positive one
+//! that it is equal to. `>>` keeps the sign of a signed integer.
 
 use super::elementwise_binary::broadcast_pair;
 use super::infer::{Class, common};
@@ -102,9 +102,11 @@ any_methods! {
     bit_or BIT_OR;
     /// `a ^ b` of integers, broadcast to their common shape.
     bit_xor BIT_XOR;
-    /// `a << b` of integers, broadcast to their common shape; the count is taken modulo the number of bits.
+    /// `a << b` of integers, broadcast to their common shape; the count is taken modulo the number
+    /// of bits.
     shift_left SHIFT_LEFT;
-    /// `a >> b` of integers, broadcast to their common shape; the count is taken modulo the number of bits.
+    /// `a >> b` of integers, broadcast to their common shape; the count is taken modulo the number
+    /// of bits.
     shift_right SHIFT_RIGHT;
 }
 

@@ -62,7 +62,8 @@ pub(super) fn shapes_differ(a: &TensorType, b: &TensorType) -> OpError {
     error.help("shapes are aligned at their last axis, where extents are equal or one of them is 1")
 }
 
-/// The error of operands that were to be broadcast before. Only extents that were not known while tracing differ here.
+/// The error of operands that were to be broadcast before. Only extents that were not known while
+/// tracing differ here.
 fn shapes_not_broadcast(a: &TensorType, b: &TensorType) -> OpError {
     let mut error = shapes_differ(a, b);
     if a.shape.broadcast(&b.shape).is_some() {

@@ -133,7 +133,8 @@ pub enum Effects {
 /// How exactly devices and plans reproduce the reference implementation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Exactness {
-    /// The same bits, but for the sign and the payload of a NaN (see [`equality`](crate::equality)).
+    /// The same bits, but for the sign and the payload of a NaN (see
+    /// [`equality`](crate::equality)).
     Exact,
     /// Every element is within this number of units in the last place.
     Ulps(u32),

@@ -26,7 +26,8 @@ impl<const D: usize> PerAxis<D> for [usize; D] {
     }
 }
 
-/// The extent of a window: `3` along the last two axes, as of images, or `[3]`, `[3, 2]`, `[3, 2, 2]` along as many axes.
+/// The extent of a window: `3` along the last two axes, as of images, or `[3]`, `[3, 2]`,
+/// `[3, 2, 2]` along as many axes.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no window over {D} axes",
     label = "not an extent for each of {D} axes",

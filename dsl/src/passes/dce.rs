@@ -7,9 +7,9 @@ use crate::ops::Effects;
 
 /// Removes everything that no output and no effect depends on.
 ///
-/// Before: verified. After: verified, and an output, assignment, print or assertion depends on every
-/// node, directly or indirectly. The same holds for results of a `cond`, loop variables (one that
-/// only feeds itself is removed) and captures.
+/// Before: verified. After: verified, and an output, assignment, print or assertion depends on
+/// every node, directly or indirectly. The same holds for results of a `cond`, loop variables (one
+/// that only feeds itself is removed) and captures.
 ///
 /// Only a `custom_gradient` is kept whole. Unused operations that may fail and unused loops that
 /// may not terminate are removed too.

@@ -4,14 +4,14 @@
 //! variables. Further guarantees are documented on each pass. [`Pipeline`] runs passes in order
 //! and, in debug builds, verifies the graph after each one.
 //!
-//! Two laws that all keep: an effect happens as often and in the same order as before; and nothing runs that did
-//! not run before, since it might fail (a loop body may run zero times).
+//! Two laws that all keep: an effect happens as often and in the same order as before; and nothing
+//! runs that did not run before, since it might fail (a loop body may run zero times).
 //!
-//! A loop without effects whose results nobody uses is removed, and so is the wait for one that would
-//! never end.
+//! A loop without effects whose results nobody uses is removed, and so is the wait for one that
+//! would never end.
 //!
-//! The same meaning is equality as in [`equality`](crate::equality): a pass may change the sign and the payload of a NaN, and
-//! nothing else of a number.
+//! The same meaning is equality as in [`equality`](crate::equality): a pass may change the sign and
+//! the payload of a NaN, and nothing else of a number.
 
 use crate::ir::{Node, Op, Region, Value, verify};
 use crate::ops::{Prim, prim};

@@ -1,7 +1,8 @@
-//! Random functions: programs with branches, loops, variables and gradients, written through the tracer.
+//! Random functions: programs with branches, loops, variables and gradients, written through the
+//! tracer.
 //!
-//! A program is decided by a tape of bytes, so a failing one shrinks to a small one. Loops are bounded, and nothing in a
-//! program fails when it runs: results can be compared.
+//! A program is decided by a tape of bytes, so a failing one shrinks to a small one. Loops are
+//! bounded, and nothing in a program fails when it runs: results can be compared.
 
 use anabranch_dsl::ir::Graph;
 use anabranch_dsl::trace::{self, Any, CondTrace, WhileTrace};
@@ -188,7 +189,8 @@ impl Writer<'_> {
         trace::read_var(&var)
     }
 
-    /// Values that a branch or body gives back: for some of the scope, others of the same types; or the product with one.
+    /// Values that a branch or body gives back: for some of the scope, others of the same types; or
+    /// the product with one.
     fn next(&mut self, of: &[Any], scope: &[Any]) -> Vec<Any> {
         let mut next = Vec::new();
         for &a in of {

@@ -36,7 +36,8 @@ impl List {
         List { element: element.clone(), shape, bytes, words: Vec::new(), written: Vec::new(), host }
     }
 
-    /// Becomes a list that came from elsewhere, with the elements that it has. Its type may say more or less of their shapes; they are of the type of this one.
+    /// Becomes a list that came from elsewhere, with the elements that it has. Its type may say
+    /// more or less of their shapes; they are of the type of this one.
     pub(crate) fn set(&mut self, other: List) -> std::result::Result<(), OutOfMemory> {
         if self.shape == other.shape {
             let element = std::mem::replace(&mut self.element, other.element.clone());
@@ -316,7 +317,8 @@ impl List {
         }
     }
 
-    /// Becomes a copy of a list of the same type, or of one whose shapes are known where those of this one are not.
+    /// Becomes a copy of a list of the same type, or of one whose shapes are known where those of
+    /// this one are not.
     pub(crate) fn copy_from(&mut self, other: &List) -> std::result::Result<(), OutOfMemory> {
         let bytes = other.len() * other.bytes;
         if self.is_dynamic() {

@@ -24,15 +24,17 @@ pub(crate) struct Native {
     n_stacks: usize,
 }
 
-// SAFETY: after `compile` nothing uses the module but `drop`, which has it alone; the code in it is read and run, never changed (N3).
+// SAFETY: after `compile` nothing uses the module but `drop`, which has it alone; the code in it is
+// read and run, never changed (N3).
 unsafe impl Send for Native {}
 // SAFETY: as above.
 unsafe impl Sync for Native {}
 
 impl Native {
-    /// Compiles the loops of a plan that can be native, and puts an [`Instr::Native`] where each of them is entered. None if there is
-    /// no such loop, this machine is none that Cranelift knows, or there is no memory for code. The plan stays as it was then, and if
-    /// Cranelift does not take what is made of it, which is an error.
+    /// Compiles the loops of a plan that can be native, and puts an [`Instr::Native`] where each of
+    /// them is entered. None if there is no such loop, this machine is none that Cranelift knows,
+    /// or there is no memory for code. The plan stays as it was then, and if Cranelift does not
+    /// take what is made of it, which is an error.
     pub(crate) fn compile(plan: &mut Plan) -> Result<Option<Native>, String> {
         let regions = region::find(plan);
         if regions.is_empty() {
@@ -82,15 +84,17 @@ impl Native {
     pub(crate) fn run(&self, function: u32, regs: &mut [u64], stacks: &mut [Stack], stop: &StopFlag) -> usize {
         assert!(regs.len() == self.n_registers && stacks.len() == self.n_stacks, "the memory is that of another plan");
         let function = self.functions[function as usize];
-        // SAFETY: the function uses `regs` and `stacks` below their lengths, which are those of the plan it was made for (N1), and
-        // reads the byte of the flag, which other threads change atomically. All are borrowed until it returns.
+        // SAFETY: the function uses `regs` and `stacks` below their lengths, which are those of the
+        // plan it was made for (N1), and reads the byte of the flag, which other threads change
+        // atomically. All are borrowed until it returns.
         unsafe { function(regs.as_mut_ptr(), stacks.as_mut_ptr(), stop.address()) as usize }
     }
 }
 
 impl Drop for Native {
     fn drop(&mut self) {
-        // SAFETY: `module` is taken once, here, and none of its functions runs: they are called through `&self`.
+        // SAFETY: `module` is taken once, here, and none of its functions runs: they are called
+        // through `&self`.
         unsafe { ManuallyDrop::take(&mut self.module).free_memory() };
     }
 }
@@ -101,7 +105,8 @@ impl std::fmt::Debug for Native {
     }
 }
 
-/// The processor of this machine. None if Cranelift does not know it, or its pointers are not of 64 bits.
+/// The processor of this machine. None if Cranelift does not know it, or its pointers are not of 64
+/// bits.
 fn target() -> Option<OwnedTargetIsa> {
     static TARGET: OnceLock<Option<OwnedTargetIsa>> = OnceLock::new();
     let find = || {

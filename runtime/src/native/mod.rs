@@ -19,7 +19,8 @@
 //!   without an instruction call the interpreter's function.
 //! - N3. The code lives as long as the plan and is immutable.
 //!
-//! Without the feature `jit` this crate has no Cranelift, and there is no native code: loops are interpreted.
+//! Without the feature `jit` this crate has no Cranelift, and there is no native code: loops are
+//! interpreted.
 //!
 //! This module must never know what a graph is, nor which shapes tensors have.
 
@@ -44,7 +45,8 @@ pub(crate) use without_jit::Native;
 pub(crate) enum WhyNot {
     /// It was not asked for.
     TurnedOff,
-    /// This instruction does not work on numbers alone, or leaves the loop for another place than its end.
+    /// This instruction does not work on numbers alone, or leaves the loop for another place than
+    /// its end.
     Instruction(u32),
     /// The loop is not entered by a jump.
     Entry,

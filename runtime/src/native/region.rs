@@ -17,7 +17,8 @@ pub(super) struct Region {
     pub(super) entry: u32,
 }
 
-/// The loops of a plan that can be native; of nested ones the outermost. The others get the reason why they cannot.
+/// The loops of a plan that can be native; of nested ones the outermost. The others get the reason
+/// why they cannot.
 pub(super) fn find(plan: &mut Plan) -> Vec<Region> {
     let mut loops: Vec<usize> = (0..plan.loops.len()).collect();
     loops.sort_by_key(|&l| (plan.loops[l].code.start, std::cmp::Reverse(plan.loops[l].code.end)));

@@ -349,8 +349,8 @@ impl Plan {
         }
     }
 
-    /// An operand of a step as a tensor of its own, if there is memory for it: a view may have far more elements than what it is a
-    /// view of.
+    /// An operand of a step as a tensor of its own, if there is memory for it: a view may have far
+    /// more elements than what it is a view of.
     fn try_host(&self, cx: &Context, step: &Step, operand: &Operand, foreign: Foreign<'_>) -> Result<HostTensor> {
         if let Operand::View(v) = operand {
             let ty = TensorType::new(v.dtype, &v.shape[..]);

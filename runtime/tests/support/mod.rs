@@ -36,8 +36,8 @@ pub fn traced(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Trac
     t.unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Runs a function by the interpreter and by its plan, the plan twice: outputs, variables and errors must be the same.
-/// Gives the outputs.
+/// Runs a function by the interpreter and by its plan, the plan twice: outputs, variables and
+/// errors must be the same. Gives the outputs.
 #[track_caller]
 pub fn check(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Result<Vec<HostTensor>, String> {
     check_traced(&traced(inputs, f), inputs)
@@ -117,8 +117,8 @@ fn short(t: &HostTensor) -> String {
     t.to_string().chars().take(500).collect()
 }
 
-/// Runs a function of `f32` by the interpreter and by its plan: each output within `tolerance` of its largest element, since sums of numbers
-/// of either sign are as exact as the largest of them.
+/// Runs a function of `f32` by the interpreter and by its plan: each output within `tolerance` of
+/// its largest element, since sums of numbers of either sign are as exact as the largest of them.
 #[track_caller]
 pub fn check_f32(inputs: &[HostTensor], tolerance: f32, f: impl FnOnce(&[Any]) -> Vec<Any>) {
     let graph = traced(inputs, f).graph;

@@ -1,15 +1,17 @@
 //! Programs as trees.
 //!
-//! A tree is what both texts are printed from, so it holds the structure of the language that they share and nothing of either.
-//! Every tree of [`generate`](crate::generate), and each smaller one of [`shrink`](crate::shrink),
-//! satisfies Rust's rules of scopes, labels and types; [`check`](crate::check) lists them.
+//! A tree is what both texts are printed from, so it holds the structure of the language that they
+//! share and nothing of either. Every tree of [`generate`](crate::generate), and each smaller one
+//! of [`shrink`](crate::shrink), satisfies Rust's rules of scopes, labels and types;
+//! [`check`](crate::check) lists them.
 
 /// Element type of the floats of a program, and what the program is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `f32`, with operations whose results IEEE 754 fixes: values are compared bit by bit.
     Values,
-    /// `f64`, also with functions that are rounded differently by each engine: values and gradients are compared closely.
+    /// `f64`, also with functions that are rounded differently by each engine: values and gradients
+    /// are compared closely.
     Gradients,
 }
 
@@ -137,7 +139,8 @@ pub enum Expr {
     Labelled(LoopId, Ty, Block),
     /// A call of a helper, by its number.
     Call(usize, Ty, Vec<Expr>),
-    /// `loop` with a value: that of the `break` that ends it. The second expression is its value when its trips are used up.
+    /// `loop` with a value: that of the `break` that ends it. The second expression is its value
+    /// when its trips are used up.
     Loop(Loop, Box<Expr>),
 }
 
@@ -161,7 +164,8 @@ impl Pattern {
     }
 }
 
-/// Statements, and a value if it is the block of an expression; none if it does not come to its end.
+/// Statements, and a value if it is the block of an expression; none if it does not come to its
+/// end.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Block {
     /// The statements.
@@ -237,7 +241,8 @@ pub struct Function {
 
 /// A program: helpers, of which each calls only earlier ones, and the main function.
 ///
-/// The main function takes two integers, the number of trips, and two floats, and gives an integer and a float.
+/// The main function takes two integers, the number of trips, and two floats, and gives an integer
+/// and a float.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// Where it comes from.

@@ -2,7 +2,8 @@
 //!
 //! - A name means the variable with the number that the place has: nothing hides it.
 //! - A jump has its loop around it, and nothing follows it in its block.
-//! - An arm of an `if` or `match` with a value has a value or jumps; not both arms of an `if` jump, nor does the default of a `match`.
+//! - An arm of an `if` or `match` with a value has a value or jumps; not both arms of an `if` jump,
+//!   nor does the default of a `match`.
 
 use crate::ast::*;
 

@@ -1,7 +1,8 @@
 //! Runs programs on every engine and compares them with plain Rust.
 //!
-//! [`run`] is the `main` of a crate of programs. It writes one line for each program as soon as it knows: `ok`, or `differs` with
-//! what was found. A program of whose inputs plain Rust can run none has nothing to compare, and is `empty`.
+//! [`run`] is the `main` of a crate of programs. It writes one line for each program as soon as it
+//! knows: `ok`, or `differs` with what was found. A program of whose inputs plain Rust can run none
+//! has nothing to compare, and is `empty`.
 
 use crate::dual::Dual;
 use crate::rng::Rng;
@@ -12,7 +13,8 @@ use anabranch::{DType, Graph, HostTensor, Tensor, TensorType, gradients};
 use anabranch_runtime::{Program, Scatter, ScatteredProgram};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The types of a program's parameters and results, for floats of type `$f` and integers of type `$i`.
+/// The types of a program's parameters and results, for floats of type `$f` and integers of type
+/// `$i`.
 macro_rules! function {
     ($i:ty, $f:ty) => {
         fn($i, $i, $i, $f, $f) -> ($i, $f)
@@ -137,7 +139,8 @@ fn compare(case: &Case) -> Result<Found, String> {
     };
     let scatter = |how| ScatteredProgram::new(optimized.clone(), how).map_err(|e| format!("{how:?}: {e}"));
     let scattered_compiled = scatter(Scatter { interpreted: false, ..how })?;
-    // In long runs, every program is cut in all ways besides, each of which gets some of the arguments.
+    // In long runs, every program is cut in all ways besides, each of which gets some of the
+    // arguments.
     let mut ways = vec![how];
     if std::env::var_os("ANABRANCH_SLOW").is_some() {
         for (i, lower_everything) in (0..9).map(|i| (i, (i + seed) % 2 == 0)) {

@@ -1,7 +1,8 @@
 //! Compiles many programs as one crate, and runs it.
 //!
-//! The crate is one file, which rustc gets directly: the library it needs is the one that cargo has built for this workspace, so
-//! nothing is built twice, and no lock file and no second target folder are needed.
+//! The crate is one file, which rustc gets directly: the library it needs is the one that cargo has
+//! built for this workspace, so nothing is built twice, and no lock file and no second target
+//! folder are needed.
 
 use crate::ast::{Kind, Program};
 use crate::print::{Side, module};
@@ -129,7 +130,8 @@ fn with_host(p: &Program) -> bool {
 }
 
 impl Library {
-    /// Compiles and runs programs; `name` is that of the crate, made in `folder`. One verdict for each.
+    /// Compiles and runs programs; `name` is that of the crate, made in `folder`. One verdict for
+    /// each.
     pub fn verdicts(&self, folder: &Path, name: &str, programs: &[Program]) -> Vec<Verdict> {
         if programs.is_empty() {
             return Vec::new();
@@ -160,8 +162,8 @@ impl Library {
         about(&message, &file, plain).is_empty().then_some(message)
     }
 
-    /// The program that is made of the crate, or its source and what rustc says. `emit` is `link`, or `metadata` for no more
-    /// than a check.
+    /// The program that is made of the crate, or its source and what rustc says. `emit` is `link`,
+    /// or `metadata` for no more than a check.
     fn compile(&self, folder: &Path, name: &str, text: &str, emit: &str) -> Result<PathBuf, (PathBuf, String)> {
         std::fs::create_dir_all(folder).expect("the folder for generated crates can be made");
         let (source, file) = (folder.join(format!("{name}.rs")), folder.join(name));
@@ -206,7 +208,8 @@ fn about(message: &str, file: &Path, lines: std::ops::Range<usize>) -> String {
     message.split("\n\n").filter(points_there).collect::<Vec<_>>().join("\n\n")
 }
 
-/// Runs a crate of so many programs. One that ends the process, or does not end, has that as its verdict, and the rest run without it.
+/// Runs a crate of so many programs. One that ends the process, or does not end, has that as its
+/// verdict, and the rest run without it.
 fn verdicts_of(file: &Path, programs: usize) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     while verdicts.len() < programs {

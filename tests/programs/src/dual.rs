@@ -1,7 +1,8 @@
 //! Dual numbers: a value and its derivatives by the two floats that a program is given.
 //!
-//! Forward mode is exact and knows nothing of graphs, so it is what reverse mode is compared with. Where a function has no
-//! derivative (`abs` at 0, the larger of equal numbers), the rules are those that the operations document.
+//! Forward mode is exact and knows nothing of graphs, so it is what reverse mode is compared with.
+//! Where a function has no derivative (`abs` at 0, the larger of equal numbers), the rules are
+//! those that the operations document.
 
 use std::cmp::Ordering;
 use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Rem, RemAssign, Sub, SubAssign};

@@ -1,12 +1,16 @@
 //! Programs from seeds.
 //!
 //! Every program ends, is accepted by rustc in both texts, and gives numbers that can be compared:
-//! - `while` and `loop` count their trips, and the count ends them; the bounds of a `range` are small remainders.
-//! - Floats stay between -2 and 2: what might be larger is brought back before it is kept. Integers may wrap.
+//! - `while` and `loop` count their trips, and the count ends them; the bounds of a `range` are
+//!   small remainders.
+//! - Floats stay between -2 and 2: what might be larger is brought back before it is kept. Integers
+//!   may wrap.
 //! - A divisor is a literal, or is known not to be 0 by the condition around it.
-//! - What is assigned inside of an operand is declared there, since operands are borrowed while they are computed.
-//! - A host variable is assigned only where no tensor decides whether that happens: not in a staged arm or body below its
-//!   declaration, and not after a staged jump. No staged jump leaves a loop of the host.
+//! - What is assigned inside of an operand is declared there, since operands are borrowed while
+//!   they are computed.
+//! - A host variable is assigned only where no tensor decides whether that happens: not in a staged
+//!   arm or body below its declaration, and not after a staged jump. No staged jump leaves a loop
+//!   of the host.
 
 use crate::ast::*;
 use crate::rng::Rng;
@@ -303,7 +307,8 @@ impl Generator<'_> {
         }
     }
 
-    /// An operand: nothing that is declared outside of it, be that in an operand around it, is assigned in it.
+    /// An operand: nothing that is declared outside of it, be that in an operand around it, is
+    /// assigned in it.
     fn operand<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
         let before = (self.pure_from, self.no_jumps);
         self.pure_from = Some(self.scope.len());
@@ -693,7 +698,8 @@ impl Generator<'_> {
                 let (a, b) = (self.arm(2, Some(ty)), self.arm(2, Some(ty)));
                 self.no_jumps = no_jumps;
                 let mut var = self.var(VarTy::One(ty));
-                // The arms may mean another variable of this name, which the declaration would hide.
+                // The arms may mean another variable of this name, which the declaration would
+                // hide.
                 var.name = format!("later{}", var.id);
                 self.declare(&var);
                 Stmt::LetLater(var, c, a, b)

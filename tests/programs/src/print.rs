@@ -1,8 +1,9 @@
 //! Programs as text.
 //!
-//! One text serves for both sides: the types `Int`, `Float` and `Bool` and a few functions are named in it, and [`words`](crate::words)
-//! has a module for each meaning. The staged side has the attribute `#[graph]` besides. A literal stands as it is beside another
-//! operand, and is made a value by `int`, `float` or `truth` where it stands alone.
+//! One text serves for both sides: the types `Int`, `Float` and `Bool` and a few functions are
+//! named in it, and [`words`](crate::words) has a module for each meaning. The staged side has the
+//! attribute `#[graph]` besides. A literal stands as it is beside another operand, and is made a
+//! value by `int`, `float` or `truth` where it stands alone.
 
 use crate::ast::*;
 use std::fmt::Write;

@@ -1,6 +1,7 @@
 //! Numbers that a seed decides.
 
-/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): a counter, mixed.
+/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
+/// 2014): a counter, mixed.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 

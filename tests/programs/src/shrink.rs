@@ -3,8 +3,9 @@
 use crate::ast::*;
 use crate::check::is_sound;
 
-/// Every sound program that is this one less one thing: statements left out, constructs replaced by a block of theirs, expressions by a
-/// part or a literal of their type. Those that leave out most come first.
+/// Every sound program that is this one less one thing: statements left out, constructs replaced by
+/// a block of theirs, expressions by a part or a literal of their type. Those that leave out most
+/// come first.
 pub fn smaller(program: &Program) -> Vec<Program> {
     let size = size_of(program);
     let mut found: Vec<(usize, Program)> = Vec::new();

@@ -94,7 +94,8 @@ mod plain {
             self
         }
     }
-    // `#[graph]` hands both ends over, since a `Range` of tensors could not be told from one of the host.
+    // `#[graph]` hands both ends over, since a `Range` of tensors could not be told from one of the
+    // host.
     impl Bounds for (i32, i32) {
         fn range(self) -> Range<i32> {
             self.0..self.1

@@ -1,8 +1,10 @@
-//! Random programs mean the same as plain Rust, on every engine, with optimization and without, and have its derivatives.
+//! Random programs mean the same as plain Rust, on every engine, with optimization and without, and
+//! have its derivatives.
 //!
-//! `ANABRANCH_SLOW=1` runs 1,000 programs of each kind, otherwise there are fewer. The first seed is that of [all random
-//! tests](corpus::seed). What is found is made smaller and shown with the command that repeats it. `ANABRANCH_FEATURES` names the
-//! constructs that programs may have instead of all, with commas between.
+//! `ANABRANCH_SLOW=1` runs 1,000 programs of each kind, otherwise there are fewer. The first seed
+//! is that of [all random tests](corpus::seed). What is found is made smaller and shown with the
+//! command that repeats it. `ANABRANCH_FEATURES` names the constructs that programs may have
+//! instead of all, with commas between.
 //!
 //! ```sh
 //! ANABRANCH_PROGRAM=values:17 cargo test -p anabranch-programs --test random -- --nocapture
@@ -17,7 +19,8 @@ use anabranch_programs::shrink::smaller;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Programs of one crate: rustc needs about this much less memory for fewer, and more time for more crates.
+/// Programs of one crate: rustc needs about this much less memory for fewer, and more time for more
+/// crates.
 const IN_A_CRATE: usize = 40;
 
 /// How many errors are made smaller and shown; the rest are counted.

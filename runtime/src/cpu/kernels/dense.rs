@@ -1,7 +1,8 @@
 //! Products of matrices as parts of another kernel: on the calling thread, for any strides.
 //!
-//! A right matrix that was packed before serves many products. Another one with adjacent elements in its rows is read in place. Of the
-//! rest the transposed product is computed, with the left matrix packed: see [`gemm`].
+//! A right matrix that was packed before serves many products. Another one with adjacent elements
+//! in its rows is read in place. Of the rest the transposed product is computed, with the left
+//! matrix packed: see [`gemm`].
 
 use super::gemm::{self, Block, Strides};
 use crate::cpu::vector::{Lane, Level};
@@ -69,7 +70,8 @@ impl<'a, T: Lane> Right<'a, T> {
         Right::Packed { panels, rows, columns }
     }
 
-    /// Some of the columns. Those of a packed matrix begin and end at multiples of the columns of a panel, or end with the last one.
+    /// Some of the columns. Those of a packed matrix begin and end at multiples of the columns of a
+    /// panel, or end with the last one.
     pub(super) fn columns(self, level: Level, range: &Range<usize>) -> Right<'a, T> {
         match self {
             Right::Unpacked(matrix) => Right::Unpacked(matrix.transposed().rows(range).transposed()),
@@ -94,7 +96,8 @@ impl<'a, T: Lane> Right<'a, T> {
     }
 }
 
-/// Writes `left * right` to the start of rows of `stride` elements in `to`, or adds it to what is there.
+/// Writes `left * right` to the start of rows of `stride` elements in `to`, or adds it to what is
+/// there.
 pub(super) fn product<T: Lane>(
     level: Level,
     (to, stride): (&mut [T], usize),
@@ -120,8 +123,9 @@ pub(super) fn product<T: Lane>(
         left_copy: None,
     };
     let right = match right {
-        // SAFETY: the left matrix lies in its data, as `Matrix::new` checks, the panels are all that `packed_len` says, as `Right`
-        // checks, and the result lies in `to`, which this call borrows.
+        // SAFETY: the left matrix lies in its data, as `Matrix::new` checks, the panels are all
+        // that `packed_len` says, as `Right` checks, and the result lies in `to`, which this call
+        // borrows.
         Right::Packed { panels, .. } => return unsafe { block(panels.as_ptr(), gemm::Right::Packed).run(level) },
         Right::Unpacked(right) => right,
     };
@@ -145,8 +149,8 @@ pub(super) fn product<T: Lane>(
     });
 }
 
-/// Runs code with memory that this thread keeps for later. Calls may be nested: a thread that waits for others may work on another
-/// part of a kernel.
+/// Runs code with memory that this thread keeps for later. Calls may be nested: a thread that waits
+/// for others may work on another part of a kernel.
 pub(super) fn with_memory<T: Lane>(n: usize, f: impl FnOnce(&mut [T])) {
     thread_local! {
         static FREE: RefCell<Vec<Vec<f64>>> = const { RefCell::new(Vec::new()) };
