@@ -1,15 +1,16 @@
-//! Learns parity with as many thinking steps as each element of a sequence needs: adaptive
-//! computation time.
+//! Learns parity with adaptive computation time: as many thinking steps as each element of a
+//! sequence needs.
 //!
-//! A recurrent network reads a sequence with a staged `for`. On every element it takes steps in a
-//! staged `loop`, until the probabilities to halt, which it computes itself, add up to one (Graves
+//! A recurrent network reads a sequence with a staged `for`. For every element it takes steps in a
+//! staged `loop` until its halting probabilities, which it computes itself, add up to one (Graves
 //! 2016, <https://arxiv.org/abs/1603.08983>). So the length of the inner loop is learned. The
-//! gradient goes through both loops; the number of steps is a part of the loss, by the remainder of
-//! the probability at the last step. There are no masks: each sequence runs alone, for as long as
-//! it does.
+//! gradient goes through both loops. The number of steps is part of the loss, through the remainder
+//! of the probability at the last step. There are no masks: each sequence runs by itself, for its
+//! own number of steps.
 //!
-//! The task is the paper's, made small: an element is a vector of `SIZE` numbers, some of them 1 or
-//! -1, the others 0. Wanted is after each element whether the number of ones so far is odd.
+//! The task is a small version of the paper's. An element is a vector of `SIZE` numbers, some of
+//! them 1 or -1, the others 0. The label after each element is whether the number of ones so far is
+//! odd.
 //!
 //! `cargo run --release --example act_rnn [-- --small] [--seed N]`
 
@@ -21,9 +22,9 @@ const SIZE: usize = 4;
 const LENGTH: usize = 4;
 const BATCH: usize = 32;
 const UNITS: usize = 32;
-/// Most steps for one element.
+/// The maximum number of steps for one element.
 const MAX_STEPS: f32 = 8.0;
-/// The last step is the one after which less than this is left of the probability.
+/// Stepping ends when less than this is left of the probability.
 const EPSILON: f32 = 0.01;
 
 #[derive(Module)]
@@ -36,15 +37,15 @@ struct Ponderer {
 impl Ponderer {
     fn new(seed: u64) -> Ponderer {
         let init = Init::new(seed);
-        // One more input says whether the element is new.
+        // An additional input is 1 for the first step of an element.
         let cell = Gru::new(&init, SIZE + 1, UNITS);
-        // It begins with several steps, and learns which it can do without.
+        // The bias makes it start with several steps; it learns which of them it needs.
         let halt = Linear { bias: Var::new("bias", [-1.0]), ..Linear::new(&init, UNITS, 1) };
         Ponderer { cell, halt, odd: Linear::new(&init, UNITS, 2) }
     }
 
-    /// Thinks about one element `[SIZE]`: the mean of the states, weighted by the probabilities to
-    /// halt there; the number of steps; what was left of the probability at the last one.
+    /// Thinks about one element `[SIZE]`. Returns the mean of the states, weighted by the halting
+    /// probabilities; the number of steps; and the remaining probability at the last step.
     #[graph]
     fn ponder(&self, x: Tensor, mut state: Tensor) -> (Tensor, Tensor, Tensor) {
         let (mut mean, mut halted, mut steps) = (zeros([UNITS]), scalar(0.0), scalar(0.0));
@@ -62,8 +63,8 @@ impl Ponderer {
         }
     }
 
-    /// For a sequence `[LENGTH, SIZE]` the logits `[LENGTH, 2]` after each element, steps and
-    /// ponder cost of each.
+    /// Returns, for a sequence `[LENGTH, SIZE]`, the logits `[LENGTH, 2]` after each element, and
+    /// the steps and ponder cost of each.
     #[graph]
     fn read(&self, sequence: Tensor) -> (Tensor, Tensor, Tensor) {
         let mut state = zeros([UNITS]);
@@ -79,8 +80,8 @@ impl Ponderer {
     }
 }
 
-/// One training step with sequences `[BATCH, LENGTH, SIZE]`; `price` is that of a thinking step,
-/// against the cross entropy.
+/// Runs one training step on sequences `[BATCH, LENGTH, SIZE]`. `price` is the weight of a thinking
+/// step relative to the cross entropy.
 #[graph]
 fn train_step(model: &Ponderer, adam: &Adam, rate: Tensor, price: Tensor, x: Tensor, odd: Tensor<i32>) -> Tensor {
     let losses = map((x, odd), |(x, odd)| {
@@ -93,7 +94,7 @@ fn train_step(model: &Ponderer, adam: &Adam, rate: Tensor, price: Tensor, x: Ten
     losses.mean()
 }
 
-/// A batch of sequences: elements, wanted answers, and how many numbers of each element are not 0.
+/// A batch of sequences: elements, labels, and the count of nonzero numbers in each element.
 struct Batch {
     x: Vec<f32>,
     odd: Vec<i32>,
@@ -123,7 +124,7 @@ impl Batch {
     }
 }
 
-/// A small generator (xorshift64*, Vigna 2016).
+/// A small random number generator (xorshift64*, Vigna 2016).
 struct Rng(u64);
 
 impl Rng {
@@ -139,8 +140,8 @@ impl Rng {
 /// number of elements, right answers, steps.
 type Counts = [(f32, f32, f32); SIZE];
 
-/// A network trained at a price of a thinking step: its last loss, and what it does on held-out
-/// sequences.
+/// Trains a network with this price of a thinking step. Returns its last loss and its statistics on
+/// held-out sequences.
 fn train(price: f32, rounds: usize, seed: u64) -> anabranch::Result<(f32, Counts)> {
     let (model, adam) = (Ponderer::new(seed), Adam::new(0.01));
     let session = Session::new()?;
@@ -154,7 +155,7 @@ fn train(price: f32, rounds: usize, seed: u64) -> anabranch::Result<(f32, Counts
     let mut rng = Rng(2 * seed + 1);
     let mut last = 0.0;
     for round in 0..rounds {
-        // The rate falls to 0, so that the end of the training is no matter of luck.
+        // The rate falls to 0, so that the last loss depends little on chance.
         let rate = adam.rate() * (1.0 - round as f32 / rounds as f32);
         let batch = Batch::draw(&mut rng);
         let odd = Array::new([BATCH, LENGTH], batch.odd.clone());

@@ -1,37 +1,36 @@
-//! Completes words by beam search over a character model, in one graph: the search ends as soon as
-//! no hypothesis can win any more.
+//! Completes words by beam search over a character model, in one graph that stops as soon as no
+//! hypothesis can win any more.
 //!
-//! A beam holds the `width` most probable beginnings (Lowerre 1976; for networks Sutskever et al.
+//! A beam holds the `width` most probable prefixes (Lowerre 1976; for networks Sutskever et al.
 //! 2014, <https://arxiv.org/abs/1409.3215>). Scores are log probabilities, so a longer text never
-//! has a better one: once the best complete word is at least as good as every open beginning, the
-//! loop breaks. What was chosen is kept in lists, and the word is read from them backwards, along
-//! the parents. A plain Rust search over the same model must give the same words and the same
-//! scores.
+//! has a better score: once the best complete word is at least as good as every open prefix, the
+//! loop breaks. Lists keep the chosen letters and parents, and the word is read from them
+//! backwards. A plain Rust search over the same model must find the same words and scores.
 //!
 //! `cargo run --release --example beam_search [beginning]..`
 //!
-//! The model counts the letters that follow three letters in the charters of
+//! The model counts which letter follows each three letters in the charters of
 //! `examples/data/README.md`.
 
 use anabranch::prelude::*;
 
-/// 26 letters; 0 is before the first and after the last one.
+/// 26 letters, and 0 for the positions before the first and after the last one.
 const LETTERS: usize = 27;
 const END: i32 = 0;
-/// Three letters as one number.
+/// The number of contexts: three letters encoded as one number.
 const CONTEXTS: usize = LETTERS * LETTERS * LETTERS;
 const LONGEST: i32 = 24;
 
-/// The most probable word that goes on after `context`, its log probability, the steps taken, and
-/// how many hypotheses were open at the end. `table` has the log probability of each letter after
-/// each context, `[CONTEXTS, LETTERS]`.
+/// Returns the most probable word that continues `context`, its log probability, the number of
+/// steps, and the number of open hypotheses at the end. `table` has the log probability of each
+/// letter after each context, `[CONTEXTS, LETTERS]`.
 #[graph]
 fn search(
     width: usize,
     table: Tensor<f64>,
     context: Tensor<i32>,
 ) -> (Tensor<i32>, Tensor<f64>, Tensor<i32>, Tensor<i32>) {
-    // A slot of the beam that holds nothing has the score -inf. At first one holds the empty word.
+    // An empty slot of the beam has the score -inf. Initially one slot holds the empty word.
     let mut scores = (iota::<i32>(width) == 0).select(0.0, f64::NEG_INFINITY);
     let mut contexts = context.broadcast_to([width]);
     let (mut letters, mut parents) = (List::new([width]), List::new([width]));
@@ -73,7 +72,7 @@ fn search(
     (word.stack().flip(0), best, steps, open)
 }
 
-/// The same in plain Rust: hypotheses are vectors, all continuations are sorted.
+/// Searches in plain Rust: hypotheses are vectors, and all continuations are sorted.
 fn search_in_rust(width: usize, table: &[f64], context: usize) -> (Vec<i32>, f64, i32) {
     let mut beam = vec![(Vec::new(), context, 0.0)];
     let mut best = (Vec::new(), f64::NEG_INFINITY);
@@ -109,8 +108,8 @@ fn text(codes: &[i32]) -> String {
     codes.iter().filter(|&&c| c != END).map(|&c| char::from(b'a' + c as u8 - 1)).collect()
 }
 
-/// Log probabilities of each letter after each three letters, from counts with a little added to
-/// each.
+/// Returns the log probabilities of each letter after each three letters, from counts with additive
+/// smoothing.
 fn model(text: &str) -> Array<f64> {
     let mut counts = vec![1e-3; CONTEXTS * LETTERS];
     for word in text.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| word.len() > 2) {
@@ -150,7 +149,7 @@ fn main() -> anabranch::Result<()> {
             improved += usize::from(score > *first.get_or_insert(score));
         }
     }
-    // The words of this program's own beginnings are such that a narrow beam misses some.
+    // The default prefixes are chosen so that a narrow beam misses some words.
     assert!(!own || improved > 0, "no wider beam found a better word");
     println!("a wider beam found a more probable word {improved} times; all as in plain Rust");
     Ok(())

@@ -1,18 +1,20 @@
-//! A character model: learns to continue a text, sentence by sentence, then writes some. The staged
-//! `while` runs as long as the longest sentence of a batch; a second one samples, feeding each
-//! character back until the sentence ends.
+//! A character model that learns to continue a text, sentence by sentence, and then writes some.
+//!
+//! The staged `while` of the loss runs as long as the longest sentence of a batch. A second one
+//! samples: it feeds each character back until the sentence ends.
 //!
 //! `cargo run --release --example char_rnn [-- --small]`
 //!
-//! The text are the founding charters of the United States, in the public domain: see
-//! `examples/data/README.md`.
+//! The text consists of the founding charters of the United States, which are in the public domain:
+//! see `examples/data/README.md`.
 
 use anabranch::nn::{Embedding, Init, Linear, Lstm};
 use anabranch::optim::{Adam, Optimizer, clip_global_norm, model_gradients};
 use anabranch::{prelude::*, random::Key};
 
 const LONGEST: usize = 120;
-/// Code of "before the first" and "after the last" character; the others count from 1.
+/// The code of the positions before the first and after the last character. The other codes start
+/// at 1.
 const END: i32 = 0;
 
 #[derive(Module)]
@@ -22,7 +24,7 @@ struct CharRnn {
     out: Linear,
 }
 
-/// Mean loss per character of sentences `[batch, LONGEST]`, of which `lengths` characters count.
+/// Returns the mean loss per character of sentences `[batch, LONGEST]` with the given lengths.
 #[graph]
 fn loss(model: &CharRnn, text: Tensor<i32>, lengths: Tensor<i32>) -> Tensor {
     let mut state = model.cell.zero_state(text.dim(0));
@@ -46,7 +48,7 @@ fn train_step(model: &CharRnn, adam: &Adam, text: Tensor<i32>, lengths: Tensor<i
     loss
 }
 
-/// Codes of a sentence drawn from the model, `[LONGEST]`, zeros after its end.
+/// Returns the codes of a sentence sampled from the model, `[LONGEST]`, with zeros after its end.
 #[graph]
 fn sample(model: &CharRnn, seed: Tensor<i32>, temperature: Tensor) -> Tensor<i32> {
     let (key, mut state) = (Key::new(7).fold_in(seed), model.cell.zero_state(1));
@@ -55,7 +57,7 @@ fn sample(model: &CharRnn, seed: Tensor<i32>, temperature: Tensor) -> Tensor<i32
         let (y, next) = model.cell.step(model.embed.at(code), state);
         state = next;
         let logits = model.out.apply(y) / temperature;
-        // The largest of the logits with Gumbel noise is a draw from their softmax.
+        // The argmax of the logits with Gumbel noise is a sample from their softmax.
         let uniform = key.fold_in(t).uniform::<f32>(logits.shape()) * 0.999 + 5e-4;
         code = (logits - (-uniform.log()).log()).argmax(-1);
         text += (iota(LONGEST) == t).cast() * code;
@@ -66,7 +68,7 @@ fn sample(model: &CharRnn, seed: Tensor<i32>, temperature: Tensor) -> Tensor<i32
 
 fn main() -> anabranch::Result<()> {
     let (batch, rounds) = if std::env::args().any(|a| a == "--small") { (8, 20) } else { (32, 600) };
-    // Sentences, without their line breaks; the code of a character is its place in the alphabet.
+    // Sentences without their line breaks. The code of a character is its position in the alphabet.
     let text = include_str!("data/charters.txt").split_whitespace().collect::<Vec<_>>().join(" ");
     let sentences: Vec<&str> = text.split_inclusive(['.', ';']).map(str::trim).filter(|s| s.len() > 20).collect();
     let alphabet: Vec<char> = text.chars().collect::<std::collections::BTreeSet<_>>().into_iter().collect();

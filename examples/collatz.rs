@@ -1,4 +1,4 @@
-//! How many Collatz steps from `n` to 1: a loop whose length only the data knows.
+//! Counts the Collatz steps from `n` to 1: a loop whose length depends on the data.
 //!
 //! `cargo run --release --example collatz [n]..`
 

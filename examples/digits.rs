@@ -1,9 +1,9 @@
 //! Reads handwritten digits row by row, and thinks about each row for as long as it needs.
 //!
-//! A recurrent network goes over the 8 rows of an image with a staged `while`. On every row it
+//! A recurrent network iterates over the 8 rows of an image with a staged `while`. For every row it
 //! takes thinking steps until its halting probabilities add up to one: adaptive computation time
 //! (Graves 2016, <https://arxiv.org/abs/1603.08983>), a second `while` whose length depends on the
-//! data. Both loops are differentiated; the thinking time is part of the loss.
+//! data. Both loops are differentiated, and the thinking time is part of the loss.
 //!
 //! `cargo run --release --example digits [-- --small] [--seed N]`
 //!
@@ -18,9 +18,9 @@ use std::io::IsTerminal;
 
 const UNITS: usize = 96;
 pub(crate) const BATCH: usize = 48;
-/// Longest time to think about one row.
+/// The maximum number of thinking steps for one row.
 const MAX_STEPS: i32 = 6;
-/// Price of a thinking step, against the cross entropy.
+/// The weight of a thinking step relative to the cross entropy.
 const PONDER_PRICE: f32 = 0.01;
 
 #[derive(Module)]
@@ -34,15 +34,15 @@ impl Reader {
     pub(crate) fn new(seed: u64) -> Reader {
         let init = Init::new(seed);
         Reader {
-            // 8 pixels, and a flag that says whether the row is new.
+            // 8 pixels, and a flag for the first step of a row.
             cell: Gru::new(&init, 9, UNITS),
             halt: Linear::new(&init, UNITS, 1),
             digit: Linear::new(&init, UNITS, 10),
         }
     }
 
-    /// Thinks about one row `[batch, 8]`: the next state, the steps taken and the remainder, which
-    /// makes the time differentiable.
+    /// Thinks about one row `[batch, 8]`. Returns the next state, the number of steps and the
+    /// remainder, which makes the number of steps differentiable.
     #[graph]
     fn think(&self, row: Tensor, state: Tensor) -> (Tensor, Tensor, Tensor) {
         let batch = row.dim(0);
@@ -69,7 +69,8 @@ impl Reader {
         (mean, steps, remainder)
     }
 
-    /// Logits `[batch, 10]` of images `[batch, 8, 8]`, thinking steps and ponder cost per image.
+    /// Returns the logits `[batch, 10]` of images `[batch, 8, 8]`, and the thinking steps and
+    /// ponder cost of each image.
     #[graph]
     fn read(&self, images: Tensor) -> (Tensor, Tensor, Tensor) {
         let mut state = self.cell.zero_state(images.dim(0));
@@ -86,7 +87,7 @@ impl Reader {
     }
 }
 
-/// One training step: loss and share of right answers.
+/// Runs one training step. Returns the loss and the accuracy.
 #[graph]
 pub(crate) fn train_step(
     model: &Reader,
@@ -104,7 +105,7 @@ pub(crate) fn train_step(
     (loss, right.cast().mean())
 }
 
-/// Share of right answers, and mean number of thinking steps per row.
+/// Returns the accuracy, and the mean number of thinking steps per row.
 #[graph]
 pub(crate) fn evaluate(model: &Reader, images: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
     let (logits, steps, _) = model.read(images);
@@ -117,7 +118,7 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// The embedded images in a random order, a fifth of them apart.
+    /// Loads the embedded images in random order. A fifth of them is held out.
     pub(crate) fn load(rng: &mut Rng) -> (Data, Data) {
         let records: Vec<&[u8]> = include_bytes!("data/digits.bin").chunks_exact(65).collect();
         let mut order: Vec<usize> = (0..records.len()).collect();
@@ -130,7 +131,7 @@ impl Data {
         (select(train), select(test))
     }
 
-    /// Images `[n, 8, 8]`, moved sideways by so many pixels each, and their labels.
+    /// Returns images `[n, 8, 8]`, each shifted sideways by a number of pixels, and their labels.
     pub(crate) fn batch(&self, ids: &[usize], mut shift: impl FnMut() -> isize) -> (Array<f32>, Array<i32>) {
         let mut images = vec![0.0; ids.len() * 64];
         for (to, &i) in images.chunks_exact_mut(64).zip(ids) {
@@ -150,7 +151,7 @@ impl Data {
     }
 }
 
-/// A small generator for the order of the data (xorshift64*, Vigna 2016).
+/// A small random number generator for the order of the data (xorshift64*, Vigna 2016).
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {

@@ -1,11 +1,11 @@
-//! A square root by Newton's method, iterated until it has converged, and its derivative through
-//! the loop.
+//! Computes a square root by Newton's method, iterated until it has converged, and its derivative
+//! through the loop.
 //!
 //! `cargo run --release --example newton [a]..`
 
 use anabranch::prelude::*;
 
-/// The root of `a > 0`, and how many iterations it took.
+/// Returns the square root of `a > 0`, and the number of iterations.
 #[graph]
 fn root(a: Tensor<f64>) -> (Tensor<f64>, Tensor<i32>) {
     let mut x = if a > 1.0 { a } else { scalar(1.0) };
@@ -20,7 +20,7 @@ fn root(a: Tensor<f64>) -> (Tensor<f64>, Tensor<i32>) {
     (x, iterations)
 }
 
-/// Root, derivative, second derivative, iterations.
+/// Returns the root, its first and second derivative, and the number of iterations.
 #[graph]
 fn derivatives(a: Tensor<f64>) -> (Tensor<f64>, Tensor<f64>, Tensor<f64>, Tensor<i32>) {
     let (x, iterations) = root(a);

@@ -1,13 +1,15 @@
-//! Solves ordinary differential equations with steps as long as the error allows, and
-//! differentiates through the solver.
+//! Solves ordinary differential equations with an adaptive step size, and differentiates through
+//! the solver.
 //!
-//! The solver is a staged `while`: a step of the method of Dormand and Prince (1980,
-//! <https://doi.org/10.1016/0771-050X(80)90013-3>) gives a solution of order 5 and the error of one
-//! of order 4; an `if` accepts the step or tries a shorter one, by the usual rule (Hairer, Nørsett
-//! and Wanner, Solving Ordinary Differential Equations I, section II.4). How many steps there are,
-//! only the data knows. First a harmonic oscillator is solved, whose solution and derivatives are
-//! known; then the rates of a model of prey and predators (Lotka 1925, Volterra 1926) are found
-//! from observations, by gradient descent through the solver.
+//! The solver is a staged `while`. A step of the method of Dormand and Prince (1980,
+//! <https://doi.org/10.1016/0771-050X(80)90013-3>) computes a solution of order 5 and the error of
+//! one of order 4. An `if` accepts the step or retries with a shorter one, by the usual rule
+//! (Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I, section II.4). The
+//! number of steps depends on the data.
+//!
+//! First the program solves a harmonic oscillator, whose solution and derivatives are known. Then
+//! it finds the rates of a predator-prey model (Lotka 1925, Volterra 1926) from observations, by
+//! gradient descent through the solver.
 //!
 //! `cargo run --release --example ode`
 
@@ -17,8 +19,8 @@ use anabranch::prelude::*;
 type S = Tensor<f64>;
 type I = Tensor<i32>;
 
-/// Where the slopes are taken: each row weighs the slopes before it. The last one gives the next
-/// value.
+/// The stages of the method: each row has the weights of the previous slopes. The last one is the
+/// solution of order 5.
 const STAGES: [&[f64]; 6] = [
     &[1.0 / 5.0],
     &[3.0 / 40.0, 9.0 / 40.0],
@@ -27,7 +29,7 @@ const STAGES: [&[f64]; 6] = [
     &[9017.0 / 3168.0, -355.0 / 33.0, 46732.0 / 5247.0, 49.0 / 176.0, -5103.0 / 18656.0],
     &[35.0 / 384.0, 0.0, 500.0 / 1113.0, 125.0 / 192.0, -2187.0 / 6784.0, 11.0 / 84.0],
 ];
-/// The weights of the solution of order 5 less those of order 4.
+/// The weights of the solution of order 5 minus those of order 4.
 const ERROR: [f64; 7] =
     [71.0 / 57600.0, 0.0, -71.0 / 16695.0, 71.0 / 1920.0, -17253.0 / 339200.0, 22.0 / 525.0, -1.0 / 40.0];
 
@@ -36,14 +38,14 @@ fn weighted(weights: &[f64], slopes: &[S]) -> S {
     terms.reduce(|a, b| a + b).expect("some weight is not zero")
 }
 
-/// The value at the time `until` of what starts as `start` at time 0 and has the slope
-/// `slope_at(y)` at `y`; accepted and rejected steps. `tolerance` is that of a step, relative to
+/// Solves `y' = slope_at(y)` from `y = start` at time 0. Returns `y` at time `until`, and the
+/// numbers of accepted and rejected steps. `tolerance` is the error of one step, relative to
 /// `1 + |y|`.
 #[graph]
 fn solve(slope_at: impl Fn(S) -> S, start: S, until: S, tolerance: S) -> (S, I, I) {
     let (mut t, mut y, mut slope) = (scalar(0.0), start, slope_at(start));
-    // The first try is to go all the way. What length a step has is not differentiated: it changes
-    // the error of the solution only. But the last step ends at `until`.
+    // Try the whole interval first. Step lengths are not differentiated, because they only change
+    // the error of the solution. The end of the last step, `until`, is.
     let mut length = until.stop_gradient();
     let (mut accepted, mut rejected) = (scalar(0), scalar(0));
     while t < until {
@@ -68,8 +70,8 @@ fn solve(slope_at: impl Fn(S) -> S, start: S, until: S, tolerance: S) -> (S, I, 
     (y, accepted, rejected)
 }
 
-/// Position and speed of the oscillator `x'' = -w^2 x`, and the derivatives of the position by `w`,
-/// by the start and by the time.
+/// Returns the position and speed of the oscillator `x'' = -w^2 x`, and the derivatives of the
+/// position with respect to `w`, the start and the time.
 #[graph]
 fn oscillator(w: S, start: S, until: S, tolerance: S) -> (S, [S; 3], I, I) {
     let (end, accepted, rejected) =
@@ -78,15 +80,15 @@ fn oscillator(w: S, start: S, until: S, tolerance: S) -> (S, [S; 3], I, I) {
     (end, [dw, dstart, duntil], accepted, rejected)
 }
 
-/// `prey' = a prey - b prey predators`, `predators' = c prey predators - d predators`; the
-/// logarithms of `a, b, c, d`.
+/// The logarithms of `a, b, c, d` in `prey' = a prey - b prey predators`,
+/// `predators' = c prey predators - d predators`.
 #[derive(Module)]
 struct LotkaVolterra {
     log_rates: Var<f64>,
 }
 
-/// Mean square of the distance to observations `[n, 2]`, of which the first is the start and which
-/// are one time unit apart.
+/// Returns the mean squared distance to observations `[n, 2]` at intervals of one time unit. The
+/// first one is the start.
 #[graph]
 fn train_step(model: &LotkaVolterra, adam: &Adam, observed: S) -> (S, I, I) {
     let rates = model.log_rates.get().exp();

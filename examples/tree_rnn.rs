@@ -1,14 +1,15 @@
-//! A recursive network over trees: learns to evaluate boolean expressions, of which it sees the
-//! value of the root only.
+//! A recursive network over trees, which learns to evaluate boolean expressions from the values of
+//! their roots alone.
 //!
-//! One staged loop goes over the nodes of a whole forest, children before parents, and keeps their
-//! states in a `List`: a leaf is looked up, an inner node reads the states of its children and
-//! combines them in a cell of long short-term memory for trees (Tai et al. 2015,
-//! <https://arxiv.org/abs/1503.00075>). The loop is differentiated, so the gradient of a state is
-//! the sum over all that read it. The shapes of the trees are data: one compiled function serves
-//! all of them, also trees larger than those of the training. Looks et al. (2017,
-//! <https://arxiv.org/abs/1702.02181>) make one static graph serve all trees by batching their
-//! operations by depth; here a loop does.
+//! One staged loop iterates over the nodes of a whole forest, children before parents, and keeps
+//! their states in a `List`. The state of a leaf is looked up. An inner node reads the states of
+//! its children and combines them in a tree LSTM cell (Tai et al. 2015,
+//! <https://arxiv.org/abs/1503.00075>). The loop is differentiated, so the cotangent of a state is
+//! the sum over all its readers.
+//!
+//! The shapes of the trees are data: one compiled function serves all of them, also trees larger
+//! than those of the training. Looks et al. (2017, <https://arxiv.org/abs/1702.02181>) make one
+//! static graph serve all trees by batching their operations by depth; here a loop does.
 //!
 //! `cargo run --release --example tree_rnn [-- --seed N]`
 
@@ -18,7 +19,8 @@ use anabranch::prelude::*;
 use std::cell::Cell;
 
 const UNITS: usize = 16;
-/// Trees of a forest, and room for their nodes: forests with fewer nodes have the same type.
+/// The number of trees in a forest, and the capacity for their nodes: forests with fewer nodes have
+/// the same type.
 const TREES: usize = 48;
 const ROOM: usize = TREES * 63;
 const ROUNDS: usize = 800;
@@ -30,8 +32,8 @@ const NO_CHILD: i32 = -1;
 #[derive(Module)]
 struct TreeLstm {
     symbols: Embedding,
-    /// From the symbol and the states of the children to input, candidate, output and a forget gate
-    /// for each child.
+    /// Maps the symbol and the states of the children to the input, candidate, output and a forget
+    /// gate for each child.
     gates: Linear,
     out: Linear,
 }
@@ -45,8 +47,8 @@ impl TreeLstm {
         }
     }
 
-    /// Logits `[TREES, 2]` of the roots at the places `roots`. Each of the first `n` rows of
-    /// `nodes` is a node: its symbol and the places of its children, which come before it.
+    /// Returns the logits `[TREES, 2]` of the roots at the positions `roots`. Each of the first `n`
+    /// rows of `nodes` is a node: its symbol and the positions of its children, which precede it.
     #[graph]
     fn evaluate(&self, nodes: Tensor<i32>, n: Tensor<i32>, roots: Tensor<i32>) -> Tensor {
         let (mut states, mut memories) = (List::new([UNITS]), List::new([UNITS]));
@@ -84,7 +86,7 @@ fn train_step(
     loss
 }
 
-/// Trees whose nodes lie one behind the other.
+/// Trees whose nodes are stored one after the other.
 #[derive(Default)]
 struct Forest {
     nodes: Vec<[i32; 3]>,
@@ -93,7 +95,7 @@ struct Forest {
 }
 
 impl Forest {
-    /// `TREES` random trees with so many leaves each.
+    /// Grows `TREES` random trees, whose numbers of leaves are in the range `leaves`.
     fn grow(rng: &mut Rng, leaves: std::ops::RangeInclusive<usize>) -> Forest {
         let mut forest = Forest::default();
         for _ in 0..TREES {
@@ -105,7 +107,7 @@ impl Forest {
         forest
     }
 
-    /// Place and value of a new tree.
+    /// Grows a tree. Returns its position and value.
     fn tree(&mut self, rng: &mut Rng, leaves: usize) -> (i32, bool) {
         let (node, value) = if leaves == 1 {
             let value = rng.below(2) == 1;
@@ -120,7 +122,7 @@ impl Forest {
         (self.nodes.len() as i32 - 1, value)
     }
 
-    /// The arguments of a call: nodes in `ROOM` places, how many there are, roots.
+    /// Returns the arguments of a call: the nodes, padded to `ROOM`, their number, and the roots.
     fn arguments(&self) -> (Array<i32>, i32, &[i32]) {
         let mut nodes = self.nodes.as_flattened().to_vec();
         nodes.resize(3 * ROOM, NO_CHILD);
@@ -136,7 +138,7 @@ impl Forest {
     }
 }
 
-/// A small generator (xorshift64*, Vigna 2016).
+/// A small random number generator (xorshift64*, Vigna 2016).
 struct Rng(u64);
 
 impl Rng {
@@ -181,8 +183,8 @@ fn main() -> anabranch::Result<()> {
         let (mut right, mut wrong, mut zeros) = (0, 0, 0);
         let mut example = String::new();
         for _ in 0..10 {
-            // The training has trees of 3 to 8 leaves: smaller ones are right only if the gradient
-            // has reached the states below the root, larger ones only if what was learned can be
+            // Training uses trees of 3 to 8 leaves. Smaller ones are right only if the gradient has
+            // reached the states below the root, larger ones only if the learned function can be
             // repeated.
             let forest = Forest::grow(&mut rng, leaves.clone());
             let (nodes, n, roots) = forest.arguments();
