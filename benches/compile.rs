@@ -12,8 +12,8 @@ fn main() {
     divan::main();
 }
 
-/// A chain of `nodes` operations on a small vector, two kinds in turn, so that nothing folds or
-/// merges.
+/// Returns a chain of `nodes` operations on a small vector. Two kinds alternate, so that nothing
+/// folds or merges.
 fn chain(x: Tensor, nodes: usize) -> Tensor {
     (0..nodes).fold(x, |y, i| if i % 2 == 0 { y * x } else { y + x })
 }

@@ -1,6 +1,6 @@
-//! Scalar loops and calls: what an iteration and a call cost.
+//! The cost of an iteration of a scalar loop, and of a call.
 //!
-//! `cargo bench --bench control_flow`. A loop's time divided by its trips is the cost of one
+//! `cargo bench --bench control_flow`. A loop's time divided by its trip count is the cost of one
 //! iteration.
 
 use anabranch::prelude::*;
@@ -97,7 +97,8 @@ fn tanh_of_a_64x64_product_in_a_while(bencher: Bencher<'_, '_>) {
     bencher.counter(ItemsCount::new(2000usize)).bench(|| f.call((&x, &x, 2000)).unwrap());
 }
 
-/// Steps of the Lorenz system by the classical method of Runge and Kutta: a state of three numbers.
+/// Runs steps of the Lorenz system by the classical Runge-Kutta method, with a state of three
+/// numbers.
 #[graph]
 fn lorenz(state: Tensor, n: Tensor<i32>) -> Tensor {
     let slope = |at: Tensor| {

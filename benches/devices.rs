@@ -1,9 +1,9 @@
-//! Loops over several devices, in the manner of the figures of "Dynamic Control Flow in Large-Scale
-//! Machine Learning" (EuroSys'18).
+//! Loops over several devices, like the figures of "Dynamic Control Flow in Large-Scale Machine
+//! Learning" (EuroSys'18).
 //!
-//! `cargo bench --bench devices`. All devices are CPU devices of this process, driven by one
-//! thread, but those of `pipeline` and `unrolled`, whose time is modelled: what these two measure
-//! is how long the caller waits; the modelled times are printed at the start.
+//! `cargo bench --bench devices`. Devices are CPU devices of this process, driven by one thread,
+//! except those of `pipeline` and `unrolled`, which are simulated. These two measure how long the
+//! caller waits; the simulated times are printed at the start.
 
 use anabranch::prelude::*;
 use anabranch::{Builder, Modelled};
@@ -59,12 +59,12 @@ fn bench_trivial(bencher: Bencher<'_, '_>, devices: usize, builder: Builder, f: 
 /// Iterations of a trivial loop over devices, which run ahead of each other.
 #[divan::bench(args = [1, 2, 4, 8])]
 fn without_barrier(bencher: Bencher<'_, '_>, devices: usize) {
-    // On one device, too, the loop is lowered.
+    // Even on one device the loop is lowered.
     bench_trivial(bencher, devices, Session::builder().lower_everything(devices == 1), trivial);
 }
 
-/// The same loop, whose next iteration depends on all devices having done their part of this one,
-/// and each of them on all of the last one.
+/// The same loop with a barrier: each device's part of the next iteration depends on all devices
+/// having finished this one.
 #[graph]
 fn trivial_with_barrier(n: Tensor<i32>, devices: usize) -> Tensor<i32> {
     let mut i = scalar(0);
@@ -73,7 +73,7 @@ fn trivial_with_barrier(n: Tensor<i32>, devices: usize) -> Tensor<i32> {
         for d in 0..devices {
             sums[d] = on(format!("/cpu:{d}"), || sums[d] + 1);
         }
-        // Nobody begins the next iteration before the last one has come here.
+        // No device starts the next iteration before all have finished the previous one.
         let arrived = on("/cpu:0", || sums.iter().copied().reduce(|a, b| a.maximum(b)).expect("there is a device"));
         for d in 0..devices {
             sums[d] = on(format!("/cpu:{d}"), || sums[d].minimum(arrived));
@@ -89,8 +89,8 @@ fn with_barrier(bencher: Bencher<'_, '_>, devices: usize) {
     bench_trivial(bencher, devices, Session::builder(), trivial_with_barrier);
 }
 
-/// Iterations of a loop on devices whose time is modelled: a kernel takes 5 microseconds, a link
-/// 10.
+/// Returns the iterations per second of a loop on simulated devices: a kernel takes 5 microseconds,
+/// a transfer 10.
 fn modelled_rate(devices: usize, f: fn(Tensor<i32>, usize) -> Tensor<i32>) -> f64 {
     let gpus = (0..devices).map(|i| Modelled::new(&format!("/cpu:{i}")));
     let session = Session::builder().modelled(gpus).build().expect("a session");
@@ -100,7 +100,7 @@ fn modelled_rate(devices: usize, f: fn(Tensor<i32>, usize) -> Tensor<i32>) -> f6
 }
 
 fn gpus() -> impl Iterator<Item = Modelled> {
-    // Products of 64 x 64 take about 200 microseconds.
+    // Matmuls of 64 x 64 take about 200 microseconds.
     (0..8).map(|i| Modelled::new(&format!("/gpu:{i}")).flops(2.6e9))
 }
 
@@ -148,8 +148,8 @@ fn unrolled_time() -> Duration {
     f.profile(matrix()).expect("it runs").1.total
 }
 
-/// How the example `digits` is judged: of the functions of the examples the one that is placed on
-/// both of two devices.
+/// The evaluation of the example `digits`: of the functions of the examples, the one that placement
+/// could split over two devices.
 #[divan::bench(args = [1, 2])]
 fn digits_evaluation(bencher: Bencher<'_, '_>, devices: usize) {
     let (_, test) = digits::Data::load(&mut digits::Rng(3));
@@ -168,7 +168,7 @@ fn executor_chain(bencher: Bencher<'_, '_>) {
     bencher.counter(ItemsCount::new(1000usize)).bench(|| f.call(black_box(0.5)).expect("it runs"));
 }
 
-/// A loop that is lowered, on one device (`BM_LoweredWhileLoop`).
+/// A lowered loop on one device (`BM_LoweredWhileLoop`).
 #[divan::bench]
 fn lowered_while(bencher: Bencher<'_, '_>) {
     let session = Session::builder().lower_everything(true).build().expect("a session");
@@ -176,7 +176,7 @@ fn lowered_while(bencher: Bencher<'_, '_>) {
     bencher.counter(ItemsCount::new(TRIPS as usize)).bench(|| f.call(black_box(TRIPS)).expect("it runs"));
 }
 
-/// The same as a region of a plan (`BM_FunctionalWhileLoop`).
+/// The same loop as a region of a plan (`BM_FunctionalWhileLoop`).
 #[divan::bench]
 fn whole_while(bencher: Bencher<'_, '_>) {
     let session = Session::new().expect("a session");

@@ -1,4 +1,5 @@
-//! Operations that read and write much and compute little, next to loops that only read and write.
+//! Operations with many memory accesses and little computation, and plain loops with the same
+//! accesses.
 //!
 //! `cargo bench --bench memory`
 
@@ -12,14 +13,14 @@ fn main() {
     divan::main();
 }
 
-/// Elements of the long vectors.
+/// The number of elements of the long vectors.
 const LONG: usize = 10_000_000;
 
 fn numbers(shape: impl Into<Vec<usize>>, seed: u64) -> Array<f32> {
     Init::new(seed).normal(shape.into(), 1.0)
 }
 
-/// Runs a function of some tensors again and again, with results in memory that is kept.
+/// Runs a function of some tensors repeatedly, with its results in reused memory.
 fn run<Args, F: anabranch::dsl::function::GraphFn<Args>>(bencher: Bencher<'_, '_>, f: F, inputs: &[&Array<f32>]) {
     let inputs: Vec<_> = inputs.iter().map(|x| x.host().clone()).collect();
     let signature: Vec<_> = inputs.iter().map(|x| x.ty()).collect();
@@ -30,7 +31,7 @@ fn run<Args, F: anabranch::dsl::function::GraphFn<Args>>(bencher: Bencher<'_, '_
     bencher.bench_local(|| program.run_into(&inputs, &mut Vec::new(), &mut outputs).unwrap());
 }
 
-/// Splits slices over two threads.
+/// Returns the halves of a range, for two threads.
 fn halves(n: usize) -> [std::ops::Range<usize>; 2] {
     [0..n / 2, n / 2..n]
 }
@@ -55,7 +56,7 @@ fn plain_read_10_000_000(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// `e = a * b + c + d`: four tensors read and one written, as `tanh(a * b + c) * d - a` does.
+/// `e = a * b + c + d`: reads four tensors and writes one, as `tanh(a * b + c) * d - a` does.
 #[divan::bench]
 fn plain_triad_10_000_000(bencher: Bencher<'_, '_>) {
     let [a, b, c, d] = [1, 2, 3, 4].map(|seed| numbers([LONG], seed));

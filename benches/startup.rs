@@ -1,9 +1,9 @@
-//! From the start of a process to its first training step, and the memory it takes at most.
+//! The time from the start of a process to its first training step, and its peak memory.
 //!
-//! `cargo bench --bench startup` starts a process several times that makes a perceptron
-//! 784-1024-1024-10, compiles the Adam step for a batch of 128, and runs it once. It gives the wall
-//! time from before the process is started to when it has ended, the peak of its resident memory
-//! (`VmHWM` in `/proc/self/status`, so on Linux only), and where both went.
+//! `cargo bench --bench startup` starts a process several times. The process creates an MLP
+//! 784-1024-1024-10, compiles the Adam step for a batch of 128, and runs it once. The benchmark
+//! prints the wall time from before the start of the process to its end, the peak of its resident
+//! memory (`VmHWM` in `/proc/self/status`, so only on Linux), and the parts of both.
 
 mod support;
 
@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Instant;
 use support::{mlp, mlp_batch, mlp_step};
 
-/// Names the process that is measured.
+/// The environment variable that marks the measured process.
 const CHILD: &str = "ANABRANCH_STARTUP";
 const RUNS: usize = 15;
 

@@ -11,7 +11,7 @@ fn main() {
     divan::main();
 }
 
-/// Numbers of rows, spread over the table.
+/// Returns row indices, spread over the table.
 fn ids(n: usize, entries: usize) -> Array<i32> {
     let mut state = 1u64;
     let next = |_| {
@@ -31,8 +31,7 @@ fn gather_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| f.call(&ids).unwrap());
 }
 
-/// SGD on these rows: the sum of them times given numbers, its gradient, and the update of the
-/// table.
+/// SGD on these rows: the weighted sum of the rows, its gradient, and the update of the table.
 #[divan::bench(sample_count = 100, sample_size = 1)]
 fn sgd_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
     let init = Init::new(1);
@@ -48,8 +47,7 @@ fn sgd_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| step.call((&ids, &by)).unwrap());
 }
 
-/// The same with a rate for each element of the table, so that the gradient is asked for as a
-/// table.
+/// The same with a rate for each element of the table, which requires the gradient as a table.
 #[divan::bench(sample_count = 40, sample_size = 1)]
 fn descent_by_a_table_of_rates_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
     let init = Init::new(1);
@@ -67,7 +65,7 @@ fn descent_by_a_table_of_rates_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>) 
     bencher.bench_local(|| step.call((&ids, &by)).unwrap());
 }
 
-/// A block of a transformer with the normalization before each part.
+/// A transformer block with the normalization before each part.
 #[derive(Module)]
 struct Block {
     norms: [LayerNorm; 2],
@@ -103,7 +101,7 @@ fn transformer_4_blocks_256_forward_and_backward(bencher: Bencher<'_, '_>) {
         let y = blocks.iter().fold(x, |x, block| block.apply(x));
         let loss = (y * y).mean();
         let gradients = anabranch::optim::model_gradients(loss, &blocks);
-        // A number of each gradient, so that all are computed and little is copied out.
+        // One number of each gradient, so that all are computed and little is copied.
         let sums = gradients.into_iter().map(|(_, g)| Tensor::<f32>::from_any(g.sum()));
         sums.fold(loss, |sum, g| sum + g)
     };

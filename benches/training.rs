@@ -49,7 +49,7 @@ fn lstm_step(cell: &Lstm, sgd: &Sgd, x: Tensor) -> Tensor {
     loss
 }
 
-/// A gate of a cell as one may write it, with matrices of its own.
+/// A gate of a cell with matrices of its own, as a user may write it.
 #[derive(Module)]
 struct Gate {
     weight_input: Var,
@@ -69,7 +69,7 @@ impl Gate {
     }
 }
 
-/// Input, forget, candidate and output gate.
+/// The input, forget, candidate and output gate.
 type Gates = (Gate, Gate, Gate, Gate);
 
 fn gates_loss((input, forget, candidate, output): &Gates, x: Tensor) -> Tensor {
@@ -127,7 +127,7 @@ fn lstm_512_batch_128_steps_200(bencher: Bencher<'_, '_>) {
     lstm(bencher, 128, 200);
 }
 
-/// A perceptron 784-1024-1024-10, batch 128, Adam.
+/// An MLP 784-1024-1024-10, batch 128, Adam.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn mlp_784_1024_1024_10_batch_128(bencher: Bencher<'_, '_>) {
     let init = Init::new(1);

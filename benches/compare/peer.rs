@@ -11,7 +11,7 @@ const MIN_SECONDS: f64 = 1.0;
 const MIN_RUNS: usize = 5;
 const MAX_SECONDS: f64 = 8.0;
 
-/// The cases that the arguments name, or all.
+/// The cases that the arguments name, or all of them.
 pub struct Cases {
     peer: &'static str,
     names: Vec<String>,
@@ -25,10 +25,9 @@ impl Cases {
         Cases { peer, names, quick: options.iter().any(|option| option == "--quick") }
     }
 
-    /// Prepares a case and times what it gives, if it is one of those asked for; prints a line of
-    /// JSON.
+    /// Prepares a case and measures its time, if it is requested, and prints a line of JSON.
     ///
-    /// The case `startup` is one step of the perceptron and gives the peak of memory.
+    /// The case `startup` runs one step of the MLP and prints the peak of memory.
     pub fn case<F: FnMut()>(&self, name: &str, prepare: impl FnOnce() -> F) {
         if name == PERCEPTRON && self.names == ["startup"] {
             prepare()();
@@ -47,7 +46,7 @@ impl Cases {
     }
 }
 
-/// Seconds that calls take, sorted. Short calls are timed many at once.
+/// Returns the durations of calls in seconds, sorted. Short calls are measured many at a time.
 fn measure(mut run: impl FnMut(), quick: bool) -> Vec<f64> {
     let mut time = |at_once: usize| {
         let start = Instant::now();
@@ -69,7 +68,7 @@ fn measure(mut run: impl FnMut(), quick: bool) -> Vec<f64> {
     seconds
 }
 
-/// Numbers of rows, spread over a table.
+/// Returns row indices, spread over a table.
 pub fn ids(n: usize, rows: u64) -> Vec<u32> {
     let mut state = 1u64;
     let next = |_| {

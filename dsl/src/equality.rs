@@ -1,15 +1,16 @@
-//! When two results of one computation are equal: what a NaN means where engines, and graphs before
-//! and after passes, are compared.
+//! Equality of results of one computation, for comparisons of engines and of graphs before and
+//! after passes.
 //!
 //! Numbers that are not NaN are equal if their bits are, as far as an operation is
 //! [exact](crate::ops::Exactness). All NaNs are equal: no operation, pass or engine defines the
 //! sign and the payload of a NaN, as neither IEEE 754 nor Rust does. So a pass may write `x * -1`
-//! as `-x`, which flips the sign of a NaN. `HostTensor`'s own `==` compares the bits of NaNs as
-//! well, since it tells constants of graphs apart.
+//! as `-x`, which flips the sign of a NaN. `HostTensor`'s own `==` also compares the bits of NaNs,
+//! since it distinguishes constants of graphs.
 
 use crate::{Buffer, HostTensor, bf16, f16};
 
-/// The tensor with one NaN in place of all, so that equal results are equal by `==`.
+/// Returns the tensor with all NaNs replaced by the same one, so that equal results are equal by
+/// `==`.
 ///
 /// ```
 /// use anabranch::{HostTensor, dsl::equality::one_nan};
@@ -40,12 +41,12 @@ pub fn one_nan(tensor: &HostTensor) -> HostTensor {
     tensor
 }
 
-/// [`one_nan`] of each tensor.
+/// Applies [`one_nan`] to each tensor.
 pub fn one_nan_each(tensors: &[HostTensor]) -> Vec<HostTensor> {
     tensors.iter().map(one_nan).collect()
 }
 
-/// Whether two numbers are equal, or neither is a number. Zeros of either sign are equal.
+/// Returns whether two numbers are equal or both NaN. Zeros of either sign are equal.
 ///
 /// ```
 /// use anabranch::dsl::equality::same_number;

@@ -10,7 +10,7 @@ use std::fmt;
 /// Bytes below which nothing is asked: the allocator has them, and asking takes time.
 const LARGE: u128 = 1 << 26;
 
-/// There is no memory for so many bytes.
+/// The error that there is no memory for this many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// The number of bytes.
@@ -25,7 +25,7 @@ impl fmt::Display for OutOfMemory {
     }
 }
 
-/// Checks that the system has memory for so many bytes.
+/// Checks that the system has memory for this many bytes.
 ///
 /// ```
 /// use anabranch::dsl::memory;

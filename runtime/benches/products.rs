@@ -1,5 +1,5 @@
-//! Products of square and of skinny matrices, next to the rate at which this processor multiplies
-//! and adds, measured in between.
+//! Matmuls of square and of narrow matrices, and the processor's rate of multiplications and
+//! additions, measured alternately.
 //!
 //! `cargo bench --bench products`, or with parts of names:
 //! `cargo bench --bench products -- product_512x512x512`
@@ -20,11 +20,11 @@ const SHAPES: &[[usize; 3]] = &[
     [32, 2048, 512],
     [128, 1024, 1024],
 ];
-/// Rounds; of each shape the median and the best are shown.
+/// The number of rounds, of which the median and the best are shown.
 const ROUNDS: usize = 11;
 
 fn main() {
-    // `cargo test --benches` runs this, too, and asks for nothing to be measured.
+    // `cargo test --benches` also runs this, and must not measure.
     if !std::env::args().any(|arg| arg == "--bench") {
         return;
     }
@@ -52,7 +52,7 @@ fn main() {
     }
 }
 
-/// A product of two matrices, with its result in memory that is kept.
+/// Returns a matmul of two matrices whose result is in reused memory.
 fn product(m: usize, k: usize, n: usize) -> impl FnMut() {
     let matrix = |rows: usize, columns: usize| {
         let at = |i: usize| (i * 7919 % 101) as f32 / 50.0 - 1.0;
@@ -69,14 +69,15 @@ fn product(m: usize, k: usize, n: usize) -> impl FnMut() {
     move || program.run_into(&inputs, &mut Vec::new(), &mut outputs).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Billions of operations in a second, of something that takes `flops` of them.
+/// Returns the rate, in billions of operations per second, of a function that performs `flops` of
+/// them.
 fn rate(flops: f64, repeat: usize, mut f: impl FnMut()) -> f64 {
     let start = Instant::now();
     (0..repeat).for_each(|_| f());
     flops * repeat as f64 / start.elapsed().as_secs_f64() * 1e-9
 }
 
-/// The rate of multiplications and additions in registers, on so many threads.
+/// Returns the peak rate of multiplications and additions in registers, on this many threads.
 fn peak(threads: usize) -> f64 {
     const TRIPS: usize = 1 << 20;
     let start = Instant::now();
@@ -87,8 +88,8 @@ fn peak(threads: usize) -> f64 {
     flops as f64 / start.elapsed().as_secs_f64() * 1e-9
 }
 
-/// Independent chains of as many multiplications and additions as there are registers for; gives
-/// their number.
+/// Runs independent chains of multiplications and additions, one for each available register.
+/// Returns their number.
 fn chains(trips: usize) -> usize {
     const LANES: usize = 16;
     #[inline(always)]

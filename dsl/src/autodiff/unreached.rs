@@ -1,12 +1,11 @@
-//! The errors of a loss from which no gradient reaches a model: training it would change nothing,
-//! silently.
+//! Errors of a loss from which no gradient reaches a model. Training would silently change nothing.
 
 use super::activity::active_in;
 use super::*;
 use crate::trace::Tracer;
 use std::collections::VecDeque;
 
-/// Fails if no gradient of `loss` reaches any of `vars`, the trained variables of a model; `wrt`
+/// Fails if no gradient of `loss` reaches any of `vars`, the trained variables of a model. `wrt`
 /// are their values.
 pub(super) fn check(loss: Any, vars: &[AnyVar], wrt: &[Any], loc: Loc) {
     let error = trace::try_with(|t| {
@@ -26,7 +25,7 @@ struct Unreached<'t> {
     t: &'t Tracer,
     loss: Value,
     wrt: Vec<Value>,
-    /// The values to which the variables lead through operations with gradients.
+    /// The values that depend on the variables through operations with gradients.
     active: HashSet<Value>,
 }
 
@@ -79,7 +78,7 @@ impl Unreached<'_> {
             .help(format!("the path is {}", steps.join(" <- ")))
     }
 
-    /// The name of a value, or of what computes it.
+    /// Returns the name of a value or of the operation that computes it.
     fn name(&self, v: Value) -> String {
         match (self.t.graph.value(v).name, self.operation(v)) {
             (Some(name), _) => format!("`{name}`"),
@@ -88,14 +87,13 @@ impl Unreached<'_> {
         }
     }
 
-    /// The operation that gives a value; none of a variable, which is named itself.
+    /// Returns the operation that computes a value, or `None` for a variable, which has a name.
     fn operation(&self, v: Value) -> Option<&'static str> {
         let op = &self.t.graph.node(self.t.graph.producer(v)?).op;
         (!matches!(op, Op::Read(_))).then(|| op.name())
     }
 
-    /// Whether the variables lead to the operation that gives `v`, but no gradient leads back
-    /// through it.
+    /// Returns whether `v` is computed from the variables by an operation without a gradient.
     fn is_blocked(&self, v: Value) -> bool {
         let Some(node) = self.t.graph.producer(v).filter(|_| !self.active.contains(&v)) else { return false };
         let data = self.t.graph.node(node);
@@ -103,7 +101,7 @@ impl Unreached<'_> {
         computes && data.operands.iter().any(|v| self.active.contains(v))
     }
 
-    /// The names of the variables that the loss reads.
+    /// Returns the names of the variables that the loss reads.
     fn vars_read(&self) -> Vec<String> {
         let mut names = Vec::new();
         self.path(
@@ -121,8 +119,8 @@ impl Unreached<'_> {
         names
     }
 
-    /// A shortest path from a value back through what it is computed from, to the first for which
-    /// `ends`.
+    /// Returns a shortest path from a value back along its dependencies to the first value for
+    /// which `ends` holds.
     fn path(
         &self,
         from: Value,
@@ -147,7 +145,8 @@ impl Unreached<'_> {
         None
     }
 
-    /// The values that a value is computed from, or that it stands for inside of a construct.
+    /// Returns the direct dependencies of a value: operands, or the values outside or inside of a
+    /// construct.
     fn sources(&self, v: Value) -> Vec<Value> {
         let graph = &self.t.graph;
         match graph.value(v).def {

@@ -1,8 +1,8 @@
-//! The bits of integers: `&`, `|`, `^`, `!`, `<<`, `>>`, elementwise.
+//! Elementwise operations on the bits of integers: `&`, `|`, `^`, `!`, `<<`, `>>`.
 //!
-//! As all arithmetic of integers, shifts wrap: the count is taken modulo the number of bits, as by
-//! `wrapping_shl`, so a shift never fails, and a negative count means the same as the positive one
-//! that it is equal to. `>>` keeps the sign of a signed integer.
+//! Like all integer arithmetic, shifts wrap: the count is taken modulo the number of bits, as in
+//! `wrapping_shl`. So a shift never fails, and a negative count is equivalent to a positive one.
+//! `>>` keeps the sign of a signed integer.
 
 use super::elementwise_binary::broadcast_pair;
 use super::infer::{Class, common};
@@ -19,7 +19,7 @@ macro_rules! match_int {
     };
 }
 
-/// An integer as a row of bits.
+/// An integer as a sequence of bits.
 trait Bits: Integer {
     fn and(self, other: Self) -> Self;
     fn or(self, other: Self) -> Self;
@@ -47,7 +47,7 @@ fn zip<T: Bits>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(T, T) -> T) -> HostTensor {
     cx.result(a.iter().zip(cx.operands[1].data::<T>()).map(|(&a, &b)| f(a, b)).collect())
 }
 
-/// A row for two tensors of integers.
+/// Returns the definition of an operation on two tensors of integers.
 const fn row(name: &'static str, eval: Eval) -> OpDef {
     OpDef {
         name,
@@ -61,23 +61,23 @@ const fn row(name: &'static str, eval: Eval) -> OpDef {
     }
 }
 
-/// The bits that both have.
+/// `a & b`
 static BIT_AND: OpDef = row("bit_and", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::and))));
-/// The bits that one has, or both.
+/// `a | b`
 static BIT_OR: OpDef = row("bit_or", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::or))));
-/// The bits that exactly one has.
+/// `a ^ b`
 static BIT_XOR: OpDef = row("bit_xor", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::xor))));
-/// The bits that it does not have.
+/// `!a`
 static BIT_NOT: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row("bit_not", |cx| {
         Ok(match_int!(cx.operands[0].buffer(), a => cx.result(a.iter().map(|x| x.inverted()).collect())))
     })
 };
-/// The bits, moved towards the higher ones.
+/// `a << b`
 static SHIFT_LEFT: OpDef =
     row("shift_left", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::shifted_left))));
-/// The bits, moved towards the lower ones.
+/// `a >> b`
 static SHIFT_RIGHT: OpDef =
     row("shift_right", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::shifted_right))));
 
@@ -96,22 +96,22 @@ macro_rules! any_methods {
     };
 }
 any_methods! {
-    /// `a & b` of integers, broadcast to their common shape.
+    /// Computes `a & b` of integers, broadcast to their common shape.
     bit_and BIT_AND;
-    /// `a | b` of integers, broadcast to their common shape.
+    /// Computes `a | b` of integers, broadcast to their common shape.
     bit_or BIT_OR;
-    /// `a ^ b` of integers, broadcast to their common shape.
+    /// Computes `a ^ b` of integers, broadcast to their common shape.
     bit_xor BIT_XOR;
-    /// `a << b` of integers, broadcast to their common shape; the count is taken modulo the number
-    /// of bits.
+    /// Computes `a << b` of integers, broadcast to their common shape. The count is taken modulo
+    /// the number of bits.
     shift_left SHIFT_LEFT;
-    /// `a >> b` of integers, broadcast to their common shape; the count is taken modulo the number
-    /// of bits.
+    /// Computes `a >> b` of integers, broadcast to their common shape. The count is taken modulo
+    /// the number of bits.
     shift_right SHIFT_RIGHT;
 }
 
 impl Any {
-    /// `!a` of integers.
+    /// Computes `!a` of integers.
     #[track_caller]
     pub fn bit_not(self) -> Any {
         trace::emit(prim::BIT_NOT, &[self], Attrs::none())

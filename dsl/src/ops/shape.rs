@@ -77,8 +77,8 @@ fn gather_stretched(n: &GradNode<'_>) -> Any {
     let (from, to) = (&n.ty(0).shape, &n.result_ty().shape);
     let missing = to.rank() - from.rank();
     let pairs = || from.dims().iter().zip(&to.dims()[missing..]);
-    // An extent that turns out to be 1 only when it runs may have been stretched. Unknown extents
-    // are never known to be equal.
+    // An extent that turns out to be 1 at run time may have been broadcast. Unknown extents are
+    // never known to be equal.
     if pairs().any(|(a, b)| a.known().is_none() && (a != b || *a == Dim::Unknown)) {
         return n.dy().sum_like(n.like(0));
     }
@@ -496,9 +496,10 @@ impl Any {
 }
 
 impl<T: Element> Tensor<T> {
-    /// Repeats elements along axes of extent 1 and along new leading axes. Operators do this by
-    /// themselves, also where it is found only at run time that an extent is 1, unless the other
-    /// extent is not known while tracing either: such extents are taken to be equal.
+    /// Repeats elements along axes of extent 1 and along new leading axes.
+    ///
+    /// Operators broadcast by themselves, even if an extent turns out to be 1 only at run time. The
+    /// exception are two extents that are unknown while tracing, which are assumed to be equal.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -512,9 +513,8 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().broadcast_to(shape))
     }
 
-    /// Repeats elements as [`broadcast_to`](Tensor::broadcast_to), to the common shape of this
-    /// tensor and another one, whose elements do not matter. Extents of both may be unknown while
-    /// tracing.
+    /// Broadcasts, like [`broadcast_to`](Tensor::broadcast_to), to the common shape of this tensor
+    /// and another one, whose elements are not used. Extents of both may be unknown while tracing.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -529,8 +529,8 @@ impl<T: Element> Tensor<T> {
         Tensor::from_any(self.untyped().broadcast_like(like.untyped()))
     }
 
-    /// The same elements in row-major order under another shape; one extent may be -1 and follows
-    /// from the others.
+    /// Returns the same elements in row-major order with another shape. One extent may be -1 and is
+    /// inferred.
     ///
     /// ```
     /// # use anabranch::prelude::*;

@@ -24,17 +24,19 @@ pub(crate) struct Native {
     n_stacks: usize,
 }
 
-// SAFETY: after `compile` nothing uses the module but `drop`, which has it alone; the code in it is
+// SAFETY: after `compile` only `drop` uses the module, with exclusive access. The code in it is
 // read and run, never changed (N3).
 unsafe impl Send for Native {}
 // SAFETY: as above.
 unsafe impl Sync for Native {}
 
 impl Native {
-    /// Compiles the loops of a plan that can be native, and puts an [`Instr::Native`] where each of
-    /// them is entered. None if there is no such loop, this machine is none that Cranelift knows,
-    /// or there is no memory for code. The plan stays as it was then, and if Cranelift does not
-    /// take what is made of it, which is an error.
+    /// Compiles the loops of a plan that can be native, and puts an [`Instr::Native`] at the entry
+    /// of each.
+    ///
+    /// Returns `None` if there is no such loop, Cranelift does not support this machine, or there
+    /// is no memory for code. Returns an error if Cranelift rejects the generated code. The plan is
+    /// then unchanged.
     pub(crate) fn compile(plan: &mut Plan) -> Result<Option<Native>, String> {
         let regions = region::find(plan);
         if regions.is_empty() {
@@ -58,7 +60,7 @@ impl Native {
                 .expect("the names of functions are different");
             match module.define_function(id, &mut context) {
                 Ok(()) => compiled.push((region, id)),
-                // A loop that is too large for Cranelift stays instructions.
+                // A loop that is too large for Cranelift stays as instructions.
                 Err(ModuleError::Compilation(CodegenError::ImplLimitExceeded | CodegenError::CodeTooLarge)) => {
                     region::refuse(plan, std::slice::from_ref(region), WhyNot::Size);
                 }
@@ -66,7 +68,7 @@ impl Native {
             }
             module.clear_context(&mut context);
         }
-        // It fails if the system gives no memory for code.
+        // This fails if the system provides no memory for code.
         if module.finalize_definitions().is_err() {
             region::refuse(plan, &regions, WhyNot::Memory);
             return Ok(None);
@@ -80,20 +82,20 @@ impl Native {
         Ok(Some(native))
     }
 
-    /// Runs a function; gives the instruction that comes next.
+    /// Runs a function. Returns the index of the next instruction.
     pub(crate) fn run(&self, function: u32, regs: &mut [u64], stacks: &mut [Stack], stop: &StopFlag) -> usize {
         assert!(regs.len() == self.n_registers && stacks.len() == self.n_stacks, "the memory is that of another plan");
         let function = self.functions[function as usize];
-        // SAFETY: the function uses `regs` and `stacks` below their lengths, which are those of the
-        // plan it was made for (N1), and reads the byte of the flag, which other threads change
-        // atomically. All are borrowed until it returns.
+        // SAFETY: the function uses `regs` and `stacks` within their lengths, which are those of
+        // the plan it was compiled for (N1). It reads the byte of the flag, which other threads
+        // change atomically. All are borrowed until it returns.
         unsafe { function(regs.as_mut_ptr(), stacks.as_mut_ptr(), stop.address()) as usize }
     }
 }
 
 impl Drop for Native {
     fn drop(&mut self) {
-        // SAFETY: `module` is taken once, here, and none of its functions runs: they are called
+        // SAFETY: `module` is taken once, here. None of its functions runs, since they are called
         // through `&self`.
         unsafe { ManuallyDrop::take(&mut self.module).free_memory() };
     }
@@ -105,8 +107,8 @@ impl std::fmt::Debug for Native {
     }
 }
 
-/// The processor of this machine. None if Cranelift does not know it, or its pointers are not of 64
-/// bits.
+/// Returns the processor of this machine, or `None` if Cranelift does not support it or its
+/// pointers are not 64 bits wide.
 fn target() -> Option<OwnedTargetIsa> {
     static TARGET: OnceLock<Option<OwnedTargetIsa>> = OnceLock::new();
     let find = || {

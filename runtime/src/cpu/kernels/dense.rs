@@ -1,8 +1,7 @@
-//! Products of matrices as parts of another kernel: on the calling thread, for any strides.
+//! Matmuls as parts of another kernel: on the calling thread, for any strides.
 //!
-//! A right matrix that was packed before serves many products. Another one with adjacent elements
-//! in its rows is read in place. Of the rest the transposed product is computed, with the left
-//! matrix packed: see [`gemm`].
+//! A packed right matrix serves many matmuls. An unpacked one with contiguous rows is read in
+//! place. For others the transposed result is computed, with the left matrix packed: see [`gemm`].
 
 use super::gemm::{self, Block, Strides};
 use crate::cpu::vector::{Lane, Level};
@@ -19,17 +18,17 @@ pub(super) struct Matrix<'a, T> {
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// The matrix whose first element is the first one of `data`.
+    /// Creates a matrix whose first element is the first one of `data`.
     ///
     /// # Panics
-    /// If it does not lie in `data`.
+    /// Panics if the matrix extends beyond `data`.
     pub(super) fn new(data: &'a [T], rows: usize, columns: usize, at: Strides) -> Matrix<'a, T> {
         let matrix = Matrix { data, rows, columns, at };
         assert!(matrix.end() <= data.len(), "{rows}x{columns} elements at {at:?} of {}", data.len());
         matrix
     }
 
-    /// One past the last element.
+    /// Returns one past the index of the last element.
     fn end(&self) -> usize {
         match (self.rows, self.columns) {
             (0, _) | (_, 0) => 0,
@@ -37,7 +36,7 @@ impl<'a, T> Matrix<'a, T> {
         }
     }
 
-    /// Some of the rows.
+    /// Returns a range of rows.
     pub(super) fn rows(self, rows: &Range<usize>) -> Matrix<'a, T> {
         assert!(rows.end <= self.rows, "rows {rows:?} of {}", self.rows);
         let start = (rows.start * self.at.down).min(self.data.len());
@@ -49,11 +48,11 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-/// The right matrix of a product.
+/// The right matrix of a matmul.
 #[derive(Clone, Copy)]
 pub(super) enum Right<'a, T> {
     Unpacked(Matrix<'a, T>),
-    /// Panels of a matrix of so many rows and columns, as [`gemm::pack`] makes them.
+    /// The panels of a matrix with this many rows and columns, as [`gemm::pack`] creates them.
     Packed {
         panels: &'a [T],
         rows: usize,
@@ -70,8 +69,8 @@ impl<'a, T: Lane> Right<'a, T> {
         Right::Packed { panels, rows, columns }
     }
 
-    /// Some of the columns. Those of a packed matrix begin and end at multiples of the columns of a
-    /// panel, or end with the last one.
+    /// Returns a range of columns. In a packed matrix it starts and ends at multiples of the
+    /// columns of a panel, or ends with the last column.
     pub(super) fn columns(self, level: Level, range: &Range<usize>) -> Right<'a, T> {
         match self {
             Right::Unpacked(matrix) => Right::Unpacked(matrix.transposed().rows(range).transposed()),
@@ -96,8 +95,8 @@ impl<'a, T: Lane> Right<'a, T> {
     }
 }
 
-/// Writes `left * right` to the start of rows of `stride` elements in `to`, or adds it to what is
-/// there.
+/// Writes `left * right` to the start of rows of `stride` elements in `to`, or adds it to their
+/// content.
 pub(super) fn product<T: Lane>(
     level: Level,
     (to, stride): (&mut [T], usize),
@@ -123,15 +122,15 @@ pub(super) fn product<T: Lane>(
         left_copy: None,
     };
     let right = match right {
-        // SAFETY: the left matrix lies in its data, as `Matrix::new` checks, the panels are all
-        // that `packed_len` says, as `Right` checks, and the result lies in `to`, which this call
+        // SAFETY: the left matrix is inside its data, as `Matrix::new` checks. The panels have the
+        // length `packed_len`, as `Right` checks. The result is inside `to`, which this call
         // borrows.
         Right::Packed { panels, .. } => return unsafe { block(panels.as_ptr(), gemm::Right::Packed).run(level) },
         Right::Unpacked(right) => right,
     };
     if right.at.right == 1 {
         let at = gemm::Right::Rows { apart: right.at.down };
-        // SAFETY: as above; the right matrix lies in its data.
+        // SAFETY: as above; the right matrix is inside its data.
         return unsafe { block(right.data.as_ptr(), at).run(level) };
     }
     with_memory(gemm::packed_len::<T>(level, inner, rows), |panels| {
@@ -149,8 +148,8 @@ pub(super) fn product<T: Lane>(
     });
 }
 
-/// Runs code with memory that this thread keeps for later. Calls may be nested: a thread that waits
-/// for others may work on another part of a kernel.
+/// Calls `f` with memory that this thread keeps for later. Calls may be nested: a thread that waits
+/// for others may run another part of a kernel.
 pub(super) fn with_memory<T: Lane>(n: usize, f: impl FnOnce(&mut [T])) {
     thread_local! {
         static FREE: RefCell<Vec<Vec<f64>>> = const { RefCell::new(Vec::new()) };
@@ -177,7 +176,7 @@ mod tests {
         for [rows, inner, columns] in [[1, 1, 1], [3, 70, 5], [65, 300, 50], [4, 0, 3], [0, 2, 2], [2, 2, 0]] {
             let numbers = |n: usize| (0..n).map(|i| (i * 7919 % 13) as f32 - 6.0).collect::<Vec<_>>();
             let (a, b) = (numbers(rows * inner), numbers(inner * columns));
-            // The same matrix, with rows or with columns of adjacent elements.
+            // The same matrix, with contiguous rows or contiguous columns.
             let ways = |data: &[f32], rows: usize, columns: usize| {
                 let transposed = (0..data.len()).map(|i| data[i % rows * columns + i / rows]).collect::<Vec<_>>();
                 (data.to_vec(), transposed)
@@ -194,7 +193,7 @@ mod tests {
                     let packed = Right::pack(level, rights[0], &mut panels);
                     for right in rights.map(Right::Unpacked).into_iter().chain([packed]) {
                         for adds in [false, true] {
-                            // Rows with a gap behind each of them.
+                            // Rows with a gap after each of them.
                             let stride = columns + 1;
                             let mut to = vec![1.0; rows * stride];
                             product(level, (&mut to, stride), left, right, adds);
