@@ -1,15 +1,15 @@
-//! Golden files: graphs as text, with what the library says of them beside it.
+//! Golden files: graphs as text, with the library's output.
 //!
 //! | folder of `tests/golden` | what a file is |
 //! |---|---|
-//! | `text` | a graph that is its own printed form, or has its errors behind the lines, as `; error: message` |
-//! | `verify` | a graph that breaks the invariant its name begins with, with all errors behind the lines |
-//! | `passes/<pass>` | a graph, and after the line `; ---- after <pass>` what the pass makes of it |
-//! | `passes/specialize` | the same, with the types of the inputs in the first line, as `; inputs: f32[2]` |
+//! | `text` | a graph in its printed form, or with its errors after the lines, as `; error: message` |
+//! | `verify` | a graph that breaks the invariant in its name, with all errors after the lines |
+//! | `passes/<pass>` | a graph, and after the line `; ---- after <pass>` the output of the pass |
+//! | `passes/specialize` | the same, with the types of the inputs in the first line: `; inputs: f32[2]` |
 //!
-//! Lines that begin with `;` at the start of a file say what it is about.
-//! `BLESS=1 cargo test -p anabranch-dsl golden` writes what the library says now into the files;
-//! read the difference before it is committed.
+//! Lines that begin with `;` at the start of a file describe it.
+//! `BLESS=1 cargo test -p anabranch-dsl golden` writes the current output to the files; read the
+//! difference before committing it.
 
 use anabranch_dsl::ir::verify;
 use anabranch_dsl::passes::{
@@ -24,7 +24,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden")
 }
 
-/// The golden files of a folder, in the order of their names.
+/// Returns the golden files of a folder, sorted by name.
 fn files(folder: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(root().join(folder)).unwrap_or_else(|e| panic!("{folder}: {e}"));
     let mut files: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
@@ -39,7 +39,7 @@ fn stem(path: &Path) -> &str {
     path.file_stem().and_then(|s| s.to_str()).expect("names of golden files are text")
 }
 
-/// Compares a file with what it should be, or writes it.
+/// Compares a file with its expected content, or writes it.
 fn check(path: &Path, expected: &str, failures: &mut Vec<String>) {
     let found = fs::read_to_string(path).unwrap();
     if found == expected {
@@ -60,7 +60,7 @@ fn finish(failures: &[String]) {
     assert!(failures.is_empty(), "BLESS=1 writes what is right now.\n\n{}\n", failures.join("\n\n"));
 }
 
-/// The comment lines at the start of a file, and the rest.
+/// Splits a file into the comment lines at its start and the rest.
 fn split_header(text: &str) -> (&str, &str) {
     let n: usize =
         text.lines().take_while(|l| l.starts_with(';') && !l.starts_with("; ----")).map(|l| l.len() + 1).sum();
@@ -72,7 +72,7 @@ fn strip_errors(text: &str) -> String {
     text.lines().map(strip).collect()
 }
 
-/// The text with every error behind its line; those without a place are behind the head.
+/// Returns the text with every error after its line. Errors without a location follow the head.
 fn with_errors(text: &str, errors: &[Diagnostic]) -> String {
     let head = 1 + text.lines().position(|l| l.starts_with("graph")).unwrap_or(0);
     let mut out = String::new();
@@ -165,7 +165,7 @@ fn printed(graph: &Graph, path: &Path) -> String {
     graph.to_string()
 }
 
-/// The types in the header line `; inputs: ..`, read as the parameters of a graph.
+/// Returns the types in the header line `; inputs: ..`, parsed as the parameters of a graph.
 fn input_types(source: &str) -> Vec<TensorType> {
     let types = source.lines().find_map(|l| l.strip_prefix("; inputs: ")).expect("a line `; inputs: f32[2]`");
     let params: Vec<String> = types.split("; ").enumerate().map(|(i, ty)| format!("%{i}: {ty}")).collect();
@@ -209,7 +209,7 @@ fn every_invariant_is_broken_by_a_file() {
         text.lines().filter_map(|l| l.strip_prefix("//! - **V")?.split_once("**")?.0.parse().ok()).collect();
     assert_eq!(listed, (1..=listed.len()).collect::<Vec<_>>(), "the list of invariants");
     for number in listed {
-        // Ids and owners are no part of the text; `verify`'s own tests break these two.
+        // Ids and owners are not part of the text; `verify`'s own tests break these two invariants.
         let in_text = ![2, 7].contains(&number);
         let found = files.iter().any(|f| stem(f).starts_with(&format!("v{number:02}_")));
         assert_eq!(found, in_text, "files that break V{number}");

@@ -1,4 +1,5 @@
-//! How a case is run: by every engine, with its gradients, against what the case says.
+//! Runs a case on every engine, with its gradients, and compares the results with those of the
+//! case.
 
 use anabranch::dsl::equality::same_number;
 use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, Input, Inputs, Layout, Output, Rebuild, trace_fn};
@@ -12,7 +13,7 @@ use crate::support;
 
 type S = Tensor<f64>;
 
-/// A function of control flow with what it gives for some inputs.
+/// A function with control flow, and its results for some inputs.
 pub struct Case {
     pub name: &'static str,
     runs: Vec<Run>,
@@ -20,7 +21,7 @@ pub struct Case {
 
 /// One set of inputs of a case.
 struct Run {
-    /// Traces the function with so many gradients taken.
+    /// Traces the function with this number of gradients taken.
     traced: Box<dyn Fn(usize) -> Result<Traced, Diagnostic>>,
     inputs: Vec<HostTensor>,
     expected: Expected,
@@ -39,33 +40,34 @@ pub struct Expected {
     first: Option<Vec<f64>>,
     /// The gradient of the sum of the first gradient.
     second: Option<Vec<f64>>,
-    /// Whether the function is smooth at its inputs, so that finite differences tell its gradients.
+    /// Whether the function is smooth at its inputs, so that finite differences approximate its
+    /// gradients.
     smooth: bool,
 }
 
-/// All elements of all outputs.
+/// Expects these elements of all outputs.
 pub fn gives(values: &[f64]) -> Expected {
     Expected { values: Ok(values.to_vec()), first: None, second: None, smooth: true }
 }
 
-/// An error whose text holds this; of the trace, or the same of all engines.
+/// Expects an error that contains this text, from the trace or from all engines.
 pub fn fails(part: &str) -> Expected {
     Expected { values: Err(part.to_owned()), first: None, second: None, smooth: false }
 }
 
 impl Expected {
-    /// The gradient of the sum of all `f64` outputs, for all `f64` inputs.
+    /// Also expects this gradient of the sum of all `f64` outputs, for all `f64` inputs.
     pub fn first(self, gradient: &[f64]) -> Expected {
         Expected { first: Some(gradient.to_vec()), ..self }
     }
 
-    /// The gradient of the sum of the first gradient: the rows of the second derivative summed.
+    /// Also expects this gradient of the sum of the first gradient, which is the sum of the rows of
+    /// the second derivative.
     pub fn second(self, gradient: &[f64]) -> Expected {
         Expected { second: Some(gradient.to_vec()), ..self }
     }
 
-    /// Finite differences say something else: the number of trips changes here, or a gradient was
-    /// stopped.
+    /// Skips finite differences: the trip count changes here, or a gradient was stopped.
     pub fn not_smooth(self) -> Expected {
         Expected { smooth: false, ..self }
     }
@@ -76,7 +78,7 @@ impl Case {
         Case { name, runs: Vec::new() }
     }
 
-    /// One more set of inputs.
+    /// Adds a set of inputs.
     pub fn at<Args: 'static, F>(mut self, f: F, args: impl CallArgs<Args>, expected: Expected) -> Case
     where
         F: GraphFn<Args> + 'static,
@@ -111,7 +113,7 @@ impl Case {
     }
 }
 
-/// Checks every case of a list and says which are wrong.
+/// Checks every case of a list and reports those that fail.
 pub fn check_all(cases: &[Case], at_least: usize) {
     assert!(cases.len() >= at_least, "{} cases", cases.len());
     let mut names: Vec<_> = cases.iter().map(|c| c.name).collect();
@@ -124,8 +126,8 @@ pub fn check_all(cases: &[Case], at_least: usize) {
 
 type Outcome = Result<Vec<HostTensor>, Diagnostic>;
 
-/// Every way to run a graph: by the interpreter and as a plan, as it was traced and after the
-/// passes, all of them and each alone.
+/// Runs a graph in every way: by the interpreter and as a plan, as traced and after the passes, all
+/// of them and each alone.
 fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
     let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
     let interpreted = |graph: &Graph| {
@@ -133,7 +135,7 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
         interp::run(graph, inputs, &mut vars, interp::Options::default())
     };
     let run_plan = |program: Program| {
-        // The second run finds the memory as the first one left it.
+        // The second run reuses the memory of the first one.
         let first = program.run(inputs, &mut traced.vars.clone());
         let second = program.run(inputs, &mut traced.vars.clone());
         match (&first, &second) {
@@ -178,7 +180,7 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
     outcomes
 }
 
-/// Equality for which a `NaN` is itself.
+/// Compares tensors, with `NaN` equal to itself.
 fn same(a: &[HostTensor], b: &[HostTensor]) -> bool {
     format!("{a:?}") == format!("{b:?}")
 }
@@ -233,7 +235,7 @@ impl Run {
         Ok(())
     }
 
-    /// Compares a gradient with differences of what it is the gradient of.
+    /// Compares a gradient with finite differences.
     fn check_differences(&self, order: usize, expected: &[f64]) -> Result<(), String> {
         let traced = (self.traced)(order - 1).map_err(|e| e.to_string())?;
         let sum = |inputs: &[HostTensor]| {
@@ -266,7 +268,7 @@ impl Run {
     }
 }
 
-/// The gradient of a function, of the given order: see [`Expected::first`] and
+/// The gradient of a function, of the given order; see [`Expected::first`] and
 /// [`Expected::second`].
 pub struct Orders<'a, F> {
     f: &'a F,
@@ -286,14 +288,14 @@ impl Output for Tensors {
     }
 }
 
-/// The `f64` tensors in a value.
+/// Returns the `f64` tensors in a value.
 fn floats(value: &impl Output) -> Vec<S> {
     let mut all = Vec::new();
     value.flatten(&mut all);
     all.into_iter().filter(|t| t.dtype() == DType::F64).map(S::from_any).collect()
 }
 
-/// The sum of all elements of all.
+/// Returns the sum of all elements of all tensors.
 fn total(tensors: &[S]) -> S {
     tensors.iter().map(|t| t.sum()).reduce(|a, b| a + b).expect("there is something to sum")
 }
@@ -328,7 +330,7 @@ orders! {
     A, B, C, D;
 }
 
-/// A case that is wrong is found: by its values, by its gradients, and by finite differences.
+/// Checks that a wrong case is found: by its values, by its gradients, and by finite differences.
 #[test]
 fn a_wrong_case_is_found() {
     let square = |x: S| x * x;

@@ -1,8 +1,9 @@
-//! Jumps, labels, counted loops, late initialization: each body is written once, and is a
-//! `#[graph]` of tensors and plain Rust on dual numbers, which carry the first derivative. So every
-//! trip count and every way out is compared, with its gradient.
+//! Jumps, labels, counted loops and late initialization.
 //!
-//! The values of many more such bodies are in `tests/jumps.rs` and `tests/control_flow.rs`.
+//! Each body is written once and used both as a `#[graph]` of tensors and as plain Rust on dual
+//! numbers, which carry the first derivative. So every trip count and every exit is compared, with
+//! its gradient. Many more such bodies are compared by their values in `tests/jumps.rs` and
+//! `tests/control_flow.rs`.
 
 use super::engine::{Case, check_all, gives};
 use std::cmp::Ordering;
@@ -54,8 +55,8 @@ impl PartialOrd<f64> for Dual {
     }
 }
 
-/// The same function of a number and an integer on tensors and on dual numbers; its cases for some
-/// numbers.
+/// Defines a function of a number and an integer on tensors and on dual numbers, and its cases for
+/// some arguments.
 macro_rules! same {
     ($name:ident($x:ident, $n:ident) over $numbers:expr, $integers:expr; $body:block) => {
         mod $name {

@@ -1,4 +1,4 @@
-//! Runs a function on every engine and compares.
+//! Runs functions on every engine and compares the results.
 
 use anabranch::DType;
 use anabranch::dsl::equality::same_number;
@@ -10,8 +10,9 @@ use anabranch_runtime::Program;
 
 pub mod scattered;
 
-/// Calls `f` on the interpreter and on a compiled plan, each with variables as they are initially;
-/// all results must be equal to `expected` (all elements of all outputs, in order) within a
+/// Calls `f` on the interpreter and on a compiled plan, each with the initial values of variables.
+///
+/// All results must be equal to `expected` (all elements of all outputs, in order) within a
 /// relative error of 1e-9, or 1e-5 for `f32`, 1e-3 for `f16`, 1e-2 for `bf16`.
 #[track_caller]
 pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: &[f64]) {
@@ -36,7 +37,7 @@ pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: 
     }
 }
 
-/// The errors of a call: of the trace, or of each engine at run time.
+/// Returns the errors of a call: that of the trace, or those of each engine at run time.
 #[track_caller]
 pub fn errors_of<Args, F: GraphFn<Args>>(
     f: F,
@@ -48,7 +49,7 @@ pub fn errors_of<Args, F: GraphFn<Args>>(
         .collect()
 }
 
-/// The error of a call: of the trace, or the same one of all engines at run time.
+/// Returns the error of a call: that of the trace, or the common one of all engines at run time.
 #[track_caller]
 pub fn error_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> anabranch::Diagnostic {
     let mut errors = errors_of(f, args);
@@ -103,7 +104,7 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
     outcomes
 }
 
-/// All elements as `f64`.
+/// Returns all elements as `f64`.
 pub fn numbers(t: &HostTensor) -> Vec<f64> {
     use anabranch::dsl::Buffer;
     match t.buffer() {

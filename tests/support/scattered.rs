@@ -1,4 +1,5 @@
-//! Runs a graph over several devices, each node on one chosen at random, and compares.
+//! Runs a graph over several devices, with each node on a randomly chosen one, and compares the
+//! results.
 
 use anabranch::Diagnostic;
 use anabranch::dsl::equality::one_nan_each;
@@ -7,9 +8,9 @@ use anabranch_runtime::{Scatter, ScatteredProgram};
 
 type Outcome = Result<Vec<HostTensor>, Diagnostic>;
 
-/// The ways in which a graph is cut: on how many devices, whether everything is lowered, whether
-/// kernels are interpreted, and whether the time of devices is modelled. Those that are interpreted
-/// must give the interpreter's values, bit by bit but for NaNs.
+/// The partitions to try: the number of devices, and whether everything is lowered, kernels are
+/// interpreted, and devices are simulated. Interpreted ones must return the interpreter's values,
+/// bitwise except for NaNs.
 const CUTS: [(&str, u32, bool, bool, bool); 8] = [
     ("one device, everything lowered", 1, true, true, false),
     ("two devices", 2, false, true, false),
@@ -21,15 +22,15 @@ const CUTS: [(&str, u32, bool, bool, bool); 8] = [
     ("two devices of modelled time, everything lowered", 2, true, true, true),
 ];
 
-/// How many iterations of a loop run at once: each cut gets one of these, in turn over the graphs,
-/// and all with `ANABRANCH_SLOW`.
+/// The numbers of concurrent loop iterations. Each partition gets one of them, which alternates
+/// over the graphs, and all with `ANABRANCH_SLOW`.
 const WINDOWS: [u32; 3] = [1, 2, 32];
 
-/// The outcome of some of the cuts, and of all with `ANABRANCH_SLOW`. Values of the interpreted
-/// ones are compared here.
+/// Returns the outcome of some of the partitions, or of all with `ANABRANCH_SLOW`. Compares the
+/// values of the interpreted ones.
 pub fn run_scattered(graph: &Graph, inputs: &[HostTensor], vars: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
     let text = graph.to_string();
-    // Each graph is cut in its own way, the same in each run.
+    // Each graph has its own random partition, which is the same in each run.
     let seed = text.bytes().fold(0, |seed: u64, b| seed.wrapping_mul(31).wrapping_add(b.into()));
     let mut expected_vars = vars.to_vec();
     let expected = interp::run(graph, inputs, &mut expected_vars, interp::Options::default());
@@ -47,7 +48,7 @@ pub fn run_scattered(graph: &Graph, inputs: &[HostTensor], vars: &[HostTensor]) 
             let mut after = vars.to_vec();
             let outcome = ScatteredProgram::new(graph.clone(), how).and_then(|program| {
                 let first = program.run(inputs, &mut after)?;
-                // The second run finds the executors as the first one left them.
+                // The second run reuses the executors of the first one.
                 let second = program.run(inputs, &mut vars.to_vec())?;
                 let again = one_nan_each(&second);
                 assert_eq!(one_nan_each(&first), again, "{how:?}: the second run\n{graph}");

@@ -1,17 +1,16 @@
 //! Programs as trees.
 //!
-//! A tree is what both texts are printed from, so it holds the structure of the language that they
-//! share and nothing of either. Every tree of [`generate`](crate::generate), and each smaller one
-//! of [`shrink`](crate::shrink), satisfies Rust's rules of scopes, labels and types;
-//! [`check`](crate::check) lists them.
+//! Both texts are printed from one tree, so it has the structure of the language that they share.
+//! Every tree of [`generate`](crate::generate), and each smaller one of [`shrink`](crate::shrink),
+//! satisfies Rust's rules of scopes, labels and types; [`check`](crate::check) lists them.
 
-/// Element type of the floats of a program, and what the program is for.
+/// The purpose of a program, which determines the element type of its floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `f32`, with operations whose results IEEE 754 fixes: values are compared bit by bit.
+    /// `f32`, with operations whose results IEEE 754 defines: values are compared bitwise.
     Values,
-    /// `f64`, also with functions that are rounded differently by each engine: values and gradients
-    /// are compared closely.
+    /// `f64`, also with functions that each engine rounds differently: values and gradients are
+    /// compared approximately.
     Gradients,
 }
 
@@ -20,7 +19,7 @@ pub enum Kind {
 pub enum Ty {
     /// `i32`, or a tensor of it.
     Int,
-    /// The program's floats.
+    /// A float of the program.
     Float,
     /// `bool`, or a tensor of it.
     Bool,
@@ -37,12 +36,12 @@ pub enum VarTy {
     Tuple(Vec<Ty>),
 }
 
-/// A variable: several may have one name, so it is known by its number.
+/// A variable. Several may have the same name, so a number identifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Var {
-    /// Different for each `let`.
+    /// The number, which is different for each `let`.
     pub id: u32,
-    /// As it is written.
+    /// The name in the text.
     pub name: String,
     /// Type.
     pub ty: VarTy,
@@ -59,11 +58,11 @@ pub struct Place {
     pub name: String,
     /// The field.
     pub field: Option<usize>,
-    /// The type of what is there.
+    /// The type of the value.
     pub ty: Ty,
 }
 
-/// Functions of one operand; the operand has the type of the result where nothing else is said.
+/// Functions of one operand. The operand has the type of the result unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unary {
     /// `-x`
@@ -72,15 +71,15 @@ pub enum Unary {
     Abs,
     /// `!x`
     Not,
-    /// `x / (1 + |x|)`: keeps floats between -1 and 1 and has a derivative everywhere.
+    /// `x / (1 + |x|)`, which keeps floats between -1 and 1 and has a derivative everywhere.
     Softsign,
     /// `x.sin()`
     Sin,
     /// `x.tanh()`
     Tanh,
-    /// An integer as a float.
+    /// Converts an integer to a float.
     ToFloat,
-    /// A float as an integer, cut towards zero.
+    /// Converts a float to an integer, rounded towards zero.
     ToInt,
 }
 
@@ -97,13 +96,13 @@ pub enum Binary {
     Div,
     /// `%`
     Rem,
-    /// The smaller one.
+    /// The smaller operand.
     Min,
-    /// The larger one.
+    /// The larger operand.
     Max,
 }
 
-/// A label, which is also how a jump knows its loop.
+/// A label, which identifies the loop of a jump.
 pub type LoopId = u32;
 
 /// An expression.
@@ -115,7 +114,7 @@ pub enum Expr {
     Float(f64),
     /// A literal.
     Bool(bool),
-    /// A literal of the host.
+    /// A host literal.
     Host(i32),
     /// The value of a variable.
     Get(Place),
@@ -139,8 +138,8 @@ pub enum Expr {
     Labelled(LoopId, Ty, Block),
     /// A call of a helper, by its number.
     Call(usize, Ty, Vec<Expr>),
-    /// `loop` with a value: that of the `break` that ends it. The second expression is its value
-    /// when its trips are used up.
+    /// `loop` with the value of the `break` that ends it. The second expression is its value when
+    /// its iterations are used up.
     Loop(Loop, Box<Expr>),
 }
 
@@ -164,8 +163,7 @@ impl Pattern {
     }
 }
 
-/// Statements, and a value if it is the block of an expression; none if it does not come to its
-/// end.
+/// Statements, with a value if it is the block of an expression that reaches its end.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Block {
     /// The statements.
@@ -174,12 +172,12 @@ pub struct Block {
     pub value: Option<Box<Expr>>,
 }
 
-/// A `while` or `loop` that makes at most so many trips: the printed text counts them.
+/// A `while` or `loop` with a maximum number of iterations, which the printed text counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loop {
     /// Its label.
     pub id: LoopId,
-    /// The most trips.
+    /// The maximum number of iterations.
     pub trips: i32,
     /// The body.
     pub body: Block,
@@ -190,7 +188,7 @@ pub struct Loop {
 pub enum Stmt {
     /// `let x = e;`
     Let(Var, Expr),
-    /// `let x;`, and an `if` that gives it a value in both arms.
+    /// `let x;`, and an `if` that initializes it in both arms.
     LetLater(Var, Expr, Block, Block),
     /// `let (x, y) = (e, f);` or, with a variable that is a tuple, `let t = (e, f);`
     LetTuple(Vec<Var>, Vec<Expr>),
@@ -202,17 +200,17 @@ pub enum Stmt {
     If(Vec<(Expr, Block)>, Option<Block>),
     /// `match` on an integer.
     Match(Expr, Vec<(Pattern, Block)>, Block),
-    /// `while`; the count of the trips stands first in its condition if told so.
+    /// `while`. The flag says whether its condition starts with the count of iterations.
     While(Expr, Loop, bool),
     /// `loop`
     Loop(Loop),
     /// `for x in range(low..high)`, or `range(high)` without a lower end.
     Range(LoopId, Var, Option<Expr>, Expr, Block),
-    /// `for x in 0..n` of the host.
+    /// A host loop `for x in 0..n`.
     HostFor(LoopId, Var, i32, Block),
-    /// `if` of the host.
+    /// A host `if`.
     HostIf(Expr, Block, Option<Block>),
-    /// `break`; with a value if that of the loop is wanted.
+    /// `break`, with a value if the loop needs one.
     Break(LoopId, Option<Expr>),
     /// `continue`
     Continue(LoopId),
@@ -231,7 +229,7 @@ pub struct Function {
     pub name: String,
     /// Parameters; all are mutable.
     pub params: Vec<Var>,
-    /// Types of what it returns: one, or two for a pair.
+    /// The types of its results: one, or two for a pair.
     pub returns: Vec<Ty>,
     /// The statements, which end without a value.
     pub body: Block,
@@ -239,13 +237,13 @@ pub struct Function {
     pub result: Vec<Expr>,
 }
 
-/// A program: helpers, of which each calls only earlier ones, and the main function.
+/// A program: helpers, each of which calls only earlier ones, and the main function.
 ///
-/// The main function takes two integers, the number of trips, and two floats, and gives an integer
-/// and a float.
+/// The main function takes two integers, a number of iterations, and two floats, and returns an
+/// integer and a float.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// Where it comes from.
+    /// The seed that it was generated from.
     pub seed: u64,
     /// The purpose of the program.
     pub kind: Kind,
@@ -278,7 +276,7 @@ impl Expr {
         }
     }
 
-    /// Whether it is a literal, or a host value, which stand beside a tensor as they are.
+    /// Returns whether it is a literal or a host value, which needs no conversion next to a tensor.
     pub fn is_plain(&self) -> bool {
         matches!(self, Expr::Int(_) | Expr::Float(_) | Expr::Bool(_) | Expr::Host(_) | Expr::FromHost(_))
     }
@@ -378,7 +376,7 @@ impl Stmt {
         }
     }
 
-    /// Whether what follows in its block is never reached.
+    /// Returns whether the rest of its block is never reached.
     pub fn is_jump(&self) -> bool {
         match self {
             Stmt::Break(..) | Stmt::Continue(_) | Stmt::Return(_) => true,
@@ -389,7 +387,7 @@ impl Stmt {
 }
 
 impl Block {
-    /// Whether a `break` in it leaves the loop or block `id`.
+    /// Returns whether a `break` in it leaves the loop or block `id`.
     pub fn breaks(&mut self, id: LoopId) -> bool {
         let is_break = |s: &Stmt| matches!(s, Stmt::Break(to, _) if *to == id);
         let mut found = self.stmts.iter().any(is_break);
@@ -421,7 +419,7 @@ impl Block {
 }
 
 impl Program {
-    /// The helpers and the main function.
+    /// Returns the helpers and the main function.
     pub fn functions(&mut self) -> impl Iterator<Item = &mut Function> {
         self.helpers.iter_mut().chain([&mut self.main])
     }

@@ -1,13 +1,13 @@
 //! The invariants of scopes and jumps of a tree.
 //!
-//! - A name means the variable with the number that the place has: nothing hides it.
-//! - A jump has its loop around it, and nothing follows it in its block.
-//! - An arm of an `if` or `match` with a value has a value or jumps; not both arms of an `if` jump,
-//!   nor does the default of a `match`.
+//! - A name refers to the variable with the number of the place: it is not shadowed.
+//! - A jump is inside of its loop and is the last statement of its block.
+//! - An arm of an `if` or `match` with a value has a value or jumps. Not both arms of an `if` jump,
+//!   and neither does the default arm of a `match`.
 
 use crate::ast::*;
 
-/// Whether all of it holds.
+/// Returns whether all invariants hold.
 pub fn is_sound(program: &Program) -> bool {
     program.helpers.iter().chain([&program.main]).all(|f| {
         let mut c = Check { scope: f.params.iter().map(|v| (v.name.clone(), v.id)).collect(), loops: Vec::new() };
@@ -16,13 +16,13 @@ pub fn is_sound(program: &Program) -> bool {
     })
 }
 
-/// Whether only the last statement is a jump, if one is.
+/// Returns whether at most the last statement is a jump.
 fn ends_with_jumps(b: &Block) -> bool {
     let all_but_last = b.stmts.len().saturating_sub(1);
     !b.stmts[..all_but_last].iter().any(Stmt::is_jump) && b.value.is_none() | !b.stmts.last().is_some_and(Stmt::is_jump)
 }
 
-/// Whether the block of an expression has a value or jumps.
+/// Returns whether the block of an expression has a value or jumps.
 fn ends(b: &Block) -> bool {
     b.value.is_some() || b.stmts.last().is_some_and(Stmt::is_jump)
 }
@@ -88,7 +88,7 @@ impl Check {
         sound
     }
 
-    /// A body with a variable of its own.
+    /// Checks a body with a variable of its own.
     fn body_with(&mut self, id: LoopId, v: &Var, b: &Block) -> bool {
         let scope = self.scope.len();
         self.declare(v);

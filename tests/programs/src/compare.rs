@@ -1,8 +1,8 @@
 //! Runs programs on every engine and compares them with plain Rust.
 //!
-//! [`run`] is the `main` of a crate of programs. It writes one line for each program as soon as it
-//! knows: `ok`, or `differs` with what was found. A program of whose inputs plain Rust can run none
-//! has nothing to compare, and is `empty`.
+//! [`run`] is the `main` of a crate of programs. It writes a line for each program as soon as its
+//! result is known: `ok`, or `differs` with the difference. It writes `empty` for a program without
+//! an input that plain Rust can run.
 
 use crate::dual::Dual;
 use crate::rng::Rng;
@@ -21,13 +21,13 @@ macro_rules! function {
     };
 }
 
-/// The texts of a program, compiled.
+/// The compiled texts of a program.
 #[derive(Debug)]
 #[expect(clippy::type_complexity, reason = "what the macro writes is read as its call")]
 pub enum Case {
     /// With `f32`.
     Values {
-        /// Decides the inputs.
+        /// The seed of the inputs.
         seed: u64,
         /// The plain function, which defines the result.
         plain: function!(i32, f32),
@@ -38,7 +38,7 @@ pub enum Case {
     },
     /// With `f64`.
     Gradients {
-        /// Decides the inputs.
+        /// The seed of the inputs.
         seed: u64,
         /// The plain function, which defines the result.
         plain: function!(i32, Dual),
@@ -64,13 +64,13 @@ struct Outcome {
     by: Option<[f64; 2]>,
 }
 
-/// Numbers of trips that the inputs ask for.
+/// The iteration counts of the inputs.
 const TRIPS: [i32; 6] = [0, 1, 2, 7, 3, 12];
 
-/// Compares all programs from the one with the number in the first argument on.
+/// Compares all programs, starting with the number in the first argument.
 pub fn run(cases: &[Case]) {
     let first = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
-    // Panics are caught and told as what was found.
+    // Panics are caught and reported as differences.
     std::panic::set_hook(Box::new(|_| {}));
     for (i, case) in cases.iter().enumerate().skip(first) {
         let (word, text) = match catch(|| compare(case)) {
@@ -87,7 +87,7 @@ pub fn run(cases: &[Case]) {
 #[derive(Debug, Default)]
 struct Found {
     compared: usize,
-    /// Inputs at which the derivative is too large to be compared.
+    /// The number of inputs at which the derivative is too large to compare.
     without_gradient: usize,
     nodes: usize,
 }
@@ -128,7 +128,8 @@ fn compare(case: &Case) -> Result<Found, String> {
         ("plan without hoisting", compile(&unhoisted, Program::new)?),
         ("plan without any of them", compile(&unhoisted, Program::unoptimized)?),
     ];
-    // Each program is cut in its own way, and each of its nodes on one of up to three devices.
+    // Each program has its own random partition, and each of its nodes is on one of up to three
+    // devices.
     let how = Scatter {
         devices: 1 + (seed % 3) as u32,
         seed: *seed,
@@ -139,8 +140,7 @@ fn compare(case: &Case) -> Result<Found, String> {
     };
     let scatter = |how| ScatteredProgram::new(optimized.clone(), how).map_err(|e| format!("{how:?}: {e}"));
     let scattered_compiled = scatter(Scatter { interpreted: false, ..how })?;
-    // In long runs, every program is cut in all ways besides, each of which gets some of the
-    // arguments.
+    // Long runs also try all other partitions of every program, each with some of the arguments.
     let mut ways = vec![how];
     if std::env::var_os("ANABRANCH_SLOW").is_some() {
         for (i, lower_everything) in (0..9).map(|i| (i, (i + seed) % 2 == 0)) {
@@ -249,10 +249,11 @@ fn outcome(outputs: &[HostTensor]) -> Outcome {
     Outcome { int: int[0], float: float(&outputs[1]), by }
 }
 
-/// Derivatives above this say more of the program than of the gradient.
+/// The largest derivative that is compared. Larger ones depend more on rounding than on the
+/// gradient rules.
 const LARGEST_SLOPE: f64 = 1e6;
 
-/// Says what is different, if anything.
+/// Compares two results. The error names the difference.
 fn same(got: &Outcome, expected: &Outcome, found: &mut Found) -> Result<(), &'static str> {
     if got.int != expected.int {
         return Err("another integer");
@@ -265,7 +266,7 @@ fn same(got: &Outcome, expected: &Outcome, found: &mut Found) -> Result<(), &'st
                 return Err("another float");
             }
             for (g, e) in got_by.into_iter().zip(by) {
-                // Of what is no number neither is true.
+                // Both comparisons are false for NaN.
                 let has_slope = e.abs() <= LARGEST_SLOPE;
                 let close = (g - e).abs() <= 1e-8 * by[0].abs().max(by[1].abs()).max(1.0);
                 if !has_slope {
@@ -281,7 +282,7 @@ fn same(got: &Outcome, expected: &Outcome, found: &mut Found) -> Result<(), &'st
     Ok(())
 }
 
-/// Runs what may panic; the error is the message.
+/// Runs a function that may panic. The error is the message.
 fn catch<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
         let text = payload.downcast_ref::<String>().cloned();

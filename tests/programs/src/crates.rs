@@ -1,8 +1,8 @@
 //! Compiles many programs as one crate, and runs it.
 //!
-//! The crate is one file, which rustc gets directly: the library it needs is the one that cargo has
-//! built for this workspace, so nothing is built twice, and no lock file and no second target
-//! folder are needed.
+//! The crate is one file, which is passed to rustc directly with the library that cargo has built
+//! for this workspace. So nothing is built twice, and no lock file or second target folder is
+//! needed.
 
 use crate::ast::{Kind, Program};
 use crate::print::{Side, module};
@@ -12,12 +12,12 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Where rustc finds what programs need.
+/// The locations of the libraries that programs need.
 #[derive(Debug)]
 pub struct Library {
-    /// Names and files of the crates that programs name.
+    /// The names and files of the crates that programs use.
     crates: Vec<(&'static str, PathBuf)>,
-    /// Folders of what those need.
+    /// The folders of the dependencies of these crates.
     folders: Vec<PathBuf>,
 }
 
@@ -26,11 +26,11 @@ pub struct Library {
 pub enum Verdict {
     /// All agree.
     Agrees {
-        /// Inputs that were compared.
+        /// The number of compared inputs.
         compared: usize,
-        /// Derivatives that were too large to be compared.
+        /// The number of derivatives that were too large to compare.
         without_gradient: usize,
-        /// Lines of the graph.
+        /// The number of lines of the graph.
         nodes: usize,
     },
     /// There is no input that plain Rust can run.
@@ -42,19 +42,19 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the program shows an error.
+    /// Returns whether the program reveals an error.
     pub fn is_error(&self) -> bool {
         matches!(self, Verdict::Differs(_) | Verdict::Refused(_))
     }
 }
 
-/// A program that is silent for so long does not end.
+/// The time after which a program without output is considered endless.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Has cargo build the library.
+/// Builds the library with cargo.
 ///
 /// # Panics
-/// If cargo fails.
+/// Panics if cargo fails.
 pub fn library() -> Library {
     let output = Command::new(env!("CARGO"))
         .args(["build", "--offline", "--package", "anabranch-programs", "--lib", "--message-format", "json"])
@@ -66,7 +66,8 @@ pub fn library() -> Library {
     from_messages(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// Reads cargo's messages, one JSON object on a line: only names and files of artifacts are wanted.
+/// Reads the names and files of artifacts from cargo's messages, which are JSON objects, one per
+/// line.
 fn from_messages(messages: &str) -> Library {
     let mut library = Library { crates: Vec::new(), folders: Vec::new() };
     for line in messages.lines().filter(|l| l.contains("\"reason\":\"compiler-artifact\"")) {
@@ -92,12 +93,12 @@ fn from_messages(messages: &str) -> Library {
     library
 }
 
-/// The text of a crate of programs.
+/// Returns the text of a crate of programs.
 pub fn text(programs: &[Program], with_host: impl Fn(&Program) -> bool) -> String {
     text_and_lines(programs, with_host).0
 }
 
-/// Also the number of lines before each program, and before what follows the last one.
+/// Returns the text, and the number of lines before each program and after the last one.
 fn text_and_lines(programs: &[Program], with_host: impl Fn(&Program) -> bool) -> (String, Vec<usize>) {
     let mut text = String::from("#![allow(warnings)]\nuse anabranch_programs::compare::Case;\n");
     let mut cases = String::new();
@@ -124,14 +125,13 @@ fn text_and_lines(programs: &[Program], with_host: impl Fn(&Program) -> bool) ->
     (text, starts)
 }
 
-/// The expansion over host values costs a third of the time, so some programs have it.
+/// Returns whether a program has the expansion over host values, which costs a third of the time.
 fn with_host(p: &Program) -> bool {
     p.seed.is_multiple_of(4)
 }
 
 impl Library {
-    /// Compiles and runs programs; `name` is that of the crate, made in `folder`. One verdict for
-    /// each.
+    /// Compiles and runs programs as a crate called `name` in `folder`. Returns a verdict for each.
     pub fn verdicts(&self, folder: &Path, name: &str, programs: &[Program]) -> Vec<Verdict> {
         if programs.is_empty() {
             return Vec::new();
@@ -141,7 +141,7 @@ impl Library {
             Ok(file) => return verdicts_of(&file, programs.len()),
             Err(found) => found,
         };
-        // The other programs are not to blame.
+        // The other programs have no error.
         let refused: Vec<String> = starts.windows(2).map(|w| about(&message, &file, w[0] + 1..w[1] + 1)).collect();
         if refused.iter().all(String::is_empty) {
             return vec![Verdict::Refused(message); programs.len()];
@@ -162,8 +162,8 @@ impl Library {
         about(&message, &file, plain).is_empty().then_some(message)
     }
 
-    /// The program that is made of the crate, or its source and what rustc says. `emit` is `link`,
-    /// or `metadata` for no more than a check.
+    /// Returns the compiled program, or its source file and rustc's message. `emit` is `link`, or
+    /// `metadata` for a check only.
     fn compile(&self, folder: &Path, name: &str, text: &str, emit: &str) -> Result<PathBuf, (PathBuf, String)> {
         std::fs::create_dir_all(folder).expect("the folder for generated crates can be made");
         let (source, file) = (folder.join(format!("{name}.rs")), folder.join(name));
@@ -197,7 +197,7 @@ impl Library {
     }
 }
 
-/// The errors of a message that point at some of the lines of a file.
+/// Returns the errors of a message that point into these lines of a file.
 fn about(message: &str, file: &Path, lines: std::ops::Range<usize>) -> String {
     let place = format!("--> {}:", file.display());
     let points_there = |error: &&str| {
@@ -208,8 +208,8 @@ fn about(message: &str, file: &Path, lines: std::ops::Range<usize>) -> String {
     message.split("\n\n").filter(points_there).collect::<Vec<_>>().join("\n\n")
 }
 
-/// Runs a crate of so many programs. One that ends the process, or does not end, has that as its
-/// verdict, and the rest run without it.
+/// Runs a crate with this number of programs. A program that ends the process or never ends gets
+/// that as its verdict, and the rest run without it.
 fn verdicts_of(file: &Path, programs: usize) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     while verdicts.len() < programs {

@@ -1,8 +1,8 @@
-//! Dual numbers: a value and its derivatives by the two floats that a program is given.
+//! Dual numbers: a value and its derivatives with respect to the two floats of a program.
 //!
-//! Forward mode is exact and knows nothing of graphs, so it is what reverse mode is compared with.
-//! Where a function has no derivative (`abs` at 0, the larger of equal numbers), the rules are
-//! those that the operations document.
+//! Forward mode is exact and independent of graphs, so it is the reference for reverse mode. If a
+//! function has no derivative (`abs` at 0, the maximum of equal numbers), the rules are those that
+//! the operations document.
 
 use std::cmp::Ordering;
 use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Rem, RemAssign, Sub, SubAssign};
@@ -12,35 +12,35 @@ use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Rem, RemAssi
 pub struct Dual {
     /// The value.
     pub value: f64,
-    /// By each input.
+    /// The derivatives with respect to the inputs.
     pub by: [f64; 2],
 }
 
 impl Dual {
-    /// A number that depends on no input.
+    /// Creates a number that depends on no input.
     pub fn constant(value: f64) -> Dual {
         Dual { value, by: [0.0; 2] }
     }
 
-    /// An input, by its number.
+    /// Creates the input with this index.
     pub fn input(value: f64, number: usize) -> Dual {
         let mut by = [0.0; 2];
         by[number] = 1.0;
         Dual { value, by }
     }
 
-    /// A function of this one with the value `value` and the derivative `slope`.
+    /// Returns a function of this number with the value `value` and the derivative `slope`.
     fn chain(self, value: f64, slope: f64) -> Dual {
         Dual { value, by: self.by.map(|d| d * slope) }
     }
 
-    /// A function of two with the given value and partial derivatives.
+    /// Returns a function of two numbers with the given value and partial derivatives.
     fn chain2(self, other: Dual, value: f64, slopes: [f64; 2]) -> Dual {
         let by = std::array::from_fn(|i| self.by[i] * slopes[0] + other.by[i] * slopes[1]);
         Dual { value, by }
     }
 
-    /// The absolute value; its derivative at 0 is 0.
+    /// Returns the absolute value, whose derivative at 0 is 0.
     #[must_use]
     pub fn abs(self) -> Dual {
         let sign = if self.value > 0.0 {
@@ -53,13 +53,13 @@ impl Dual {
         self.chain(self.value.abs(), sign)
     }
 
-    /// The sine.
+    /// Returns the sine.
     #[must_use]
     pub fn sin(self) -> Dual {
         self.chain(self.value.sin(), self.value.cos())
     }
 
-    /// The hyperbolic tangent.
+    /// Returns the hyperbolic tangent.
     #[must_use]
     pub fn tanh(self) -> Dual {
         let y = self.value.tanh();
@@ -146,12 +146,12 @@ operators! {
     Rem rem RemAssign rem_assign |a, b| [1.0, -(a / b).trunc()];
 }
 
-/// Numbers of which one is the larger.
+/// Numbers with a minimum and a maximum.
 pub trait Ordered: Copy {
-    /// The smaller one.
+    /// Returns the smaller one.
     #[must_use]
     fn smaller(self, other: Self) -> Self;
-    /// The larger one.
+    /// Returns the larger one.
     #[must_use]
     fn larger(self, other: Self) -> Self;
 }

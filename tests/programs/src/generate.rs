@@ -1,16 +1,18 @@
 //! Programs from seeds.
 //!
-//! Every program ends, is accepted by rustc in both texts, and gives numbers that can be compared:
-//! - `while` and `loop` count their trips, and the count ends them; the bounds of a `range` are
-//!   small remainders.
-//! - Floats stay between -2 and 2: what might be larger is brought back before it is kept. Integers
-//!   may wrap.
-//! - A divisor is a literal, or is known not to be 0 by the condition around it.
-//! - What is assigned inside of an operand is declared there, since operands are borrowed while
-//!   they are computed.
-//! - A host variable is assigned only where no tensor decides whether that happens: not in a staged
-//!   arm or body below its declaration, and not after a staged jump. No staged jump leaves a loop
-//!   of the host.
+//! Every program ends, is accepted by rustc in both texts, and returns numbers that can be
+//! compared:
+//!
+//! - `while` and `loop` count their iterations, and the count ends them. The bounds of a `range`
+//!   are small remainders.
+//! - Floats stay between -2 and 2: a value that may be larger is reduced before it is stored.
+//!   Integers may wrap.
+//! - A divisor is a literal, or is known not to be 0 by an enclosing condition.
+//! - Variables that are assigned inside of an operand are declared there, since operands are
+//!   borrowed while they are computed.
+//! - A host variable is assigned only if no tensor decides whether that happens: not in a staged
+//!   arm or body below its declaration, and not after a staged jump. No staged jump leaves a host
+//!   loop.
 
 use crate::ast::*;
 use crate::rng::Rng;
@@ -35,7 +37,7 @@ pub struct Features {
     pub labelled: bool,
     /// Guards in `match`.
     pub guards: bool,
-    /// `let x;` with its value given by both arms of an `if`.
+    /// `let x;`, initialized in both arms of an `if`.
     pub let_later: bool,
 }
 
@@ -55,10 +57,10 @@ impl Features {
         }
     }
 
-    /// The listed ones of those that are named as the fields are, with commas between.
+    /// Returns the features with the given field names, separated by commas.
     ///
     /// # Panics
-    /// If a name is unknown.
+    /// Panics if a name is unknown.
     pub fn named(names: &str) -> Features {
         let mut features = Features::none();
         for name in names.split(',').filter(|name| !name.is_empty()) {
@@ -79,7 +81,7 @@ impl Features {
         features
     }
 
-    /// None of them: `if`, `while`, `&&`, `||`, calls, and what the host decides.
+    /// Returns no features: programs have `if`, `while`, `&&`, `||`, calls, and host constructs.
     pub fn none() -> Features {
         Features {
             jumps: false,
@@ -95,7 +97,7 @@ impl Features {
     }
 }
 
-/// The program of a seed.
+/// Generates the program of a seed.
 pub fn program(seed: u64, kind: Kind, features: &Features) -> Program {
     let mut g = Generator {
         rng: Rng::new(seed),
@@ -127,22 +129,22 @@ pub fn program(seed: u64, kind: Kind, features: &Features) -> Program {
     Program { seed, kind, helpers, main }
 }
 
-/// A variable that is declared.
+/// A declared variable.
 struct Binding {
     var: Var,
-    /// How many staged arms and bodies are around it.
+    /// The number of staged arms and bodies around it.
     staged: u32,
 }
 
-/// A loop around the present place.
+/// A loop around the current position.
 struct Around {
     id: LoopId,
     host: bool,
-    /// How many staged arms and bodies are around its body's statements.
+    /// The number of staged arms and bodies around the statements of its body.
     staged: u32,
-    /// The type of the value that a `break` gives.
+    /// The type of the value of its `break`s.
     value: Option<Ty>,
-    /// Whether it is a labelled block, which cannot be continued.
+    /// Whether it is a labelled block, which has no `continue`.
     is_block: bool,
 }
 
@@ -156,23 +158,23 @@ struct Generator<'a> {
     helpers: Vec<Ty>,
     /// The results of the current function.
     returns: Vec<Ty>,
-    /// How many staged arms and bodies are around.
+    /// The number of staged arms and bodies around the current position.
     staged: u32,
-    /// How many constructs are around.
+    /// The number of constructs around the current position.
     depth: u32,
-    /// In an operand: where the variables begin that are declared in it.
+    /// In an operand, the index of the first variable that is declared in it.
     pure_from: Option<usize>,
-    /// In what must come to its end.
+    /// Whether the code must reach its end.
     no_jumps: bool,
-    /// Whether a staged jump is in this function so far.
+    /// Whether this function has a staged jump so far.
     jumped: bool,
     /// The next number of a variable or loop.
     next: u32,
-    /// How many statements may still be made.
+    /// The number of statements that may still be generated.
     budget: i32,
 }
 
-/// Floats stay below this.
+/// The bound of stored floats.
 const LARGEST: f64 = 2.0;
 
 const NAMES: [&str; 12] = ["c", "d", "e", "i", "j", "k", "r", "s", "t", "u", "v", "w"];
@@ -207,7 +209,7 @@ impl Generator<'_> {
         Function { name: name.to_owned(), params: declared, returns: returns.to_vec(), body, result }
     }
 
-    /// A value on which as many of the variables as possible have an influence.
+    /// Generates a value that depends on as many of the variables as possible.
     fn summary(&mut self, ty: Ty) -> Expr {
         let mut sum: Option<Expr> = None;
         for place in self.places(ty, false) {
@@ -253,7 +255,7 @@ impl Generator<'_> {
 
     fn place(&mut self, ty: Ty, assign: bool) -> Option<Place> {
         let places = self.places(ty, assign);
-        // Later ones more often: they are what the block is about.
+        // Prefer later ones, which the block is more likely to use.
         let n = places.len();
         (n > 0).then(|| places[self.rng.below(n).max(self.rng.below(n))].clone())
     }
@@ -294,7 +296,7 @@ impl Generator<'_> {
         }
     }
 
-    /// An expression whose value may be kept in a variable.
+    /// Generates an expression whose value may be stored in a variable.
     fn expr(&mut self, ty: Ty, size: u32) -> Expr {
         match ty {
             Ty::Int => self.int(size),
@@ -307,8 +309,8 @@ impl Generator<'_> {
         }
     }
 
-    /// An operand: nothing that is declared outside of it, be that in an operand around it, is
-    /// assigned in it.
+    /// Generates an operand. It assigns nothing that is declared outside of it, even if that is in
+    /// an enclosing operand.
     fn operand<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
         let before = (self.pure_from, self.no_jumps);
         self.pure_from = Some(self.scope.len());
@@ -367,7 +369,7 @@ impl Generator<'_> {
         Expr::If(Box::new(Expr::Compare("!=", Box::new(divisor), Box::new(Expr::Int(0)))), then, otherwise)
     }
 
-    /// A float, and what it stays below.
+    /// Generates a float. Also returns its bound.
     fn float(&mut self, size: u32) -> (Expr, f64) {
         if size == 0 || self.rng.percent(20) {
             return (self.leaf(Ty::Float), LARGEST);
@@ -413,7 +415,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The float below the largest one that is kept.
+    /// Reduces a float to the bound of stored ones.
     fn tame(&mut self, x: Expr, bound: f64) -> Expr {
         if bound <= LARGEST {
             return x;
@@ -447,7 +449,7 @@ impl Generator<'_> {
             }
             9 => Expr::Unary(Unary::Not, Box::new(self.operand(|g| g.truth(size - 1)))),
             10 => {
-                // Lazy: the division would fail.
+                // The operator is lazy; otherwise the division would fail.
                 let Some(divisor) = self.place(Ty::Int, false) else { return self.comparison(0) };
                 let divisor = Expr::Get(divisor);
                 let x = binary(Binary::Rem, self.leaf(Ty::Int), Expr::Int(100));
@@ -462,7 +464,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The right side of `&&` or `||`: sometimes a block that changes something when it is reached.
+    /// Generates the right side of `&&` or `||`, sometimes a block with an assignment.
     fn right_side(&mut self, size: u32) -> Expr {
         if self.pure_from.is_some() || self.depth > 3 || !self.rng.percent(30) {
             return self.operand(|g| g.truth(size));
@@ -501,7 +503,7 @@ impl Generator<'_> {
         Expr::Compare(order, Box::new(left), Box::new(right))
     }
 
-    /// An expression with blocks, or a call.
+    /// Generates an expression with blocks, or a call.
     fn compound(&mut self, ty: Ty, size: u32) -> Expr {
         if self.depth > 3 || self.budget <= 0 {
             return self.leaf(ty);
@@ -543,7 +545,7 @@ impl Generator<'_> {
             7 if self.features.labelled && self.pure_from.is_none() && !self.no_jumps => {
                 let (id, mut block) = self.labelled(Some(ty));
                 if block.value.is_none() && !block.breaks(id) {
-                    // Nothing else would say what type it has.
+                    // Nothing else would determine its type.
                     block.stmts.pop();
                     block.value = Some(Box::new(self.literal(ty)));
                 }
@@ -564,7 +566,7 @@ impl Generator<'_> {
         if x.is_plain() || self.rng.percent(60) { binary(Binary::Rem, self.leaf_var(), Expr::Int(6)) } else { x }
     }
 
-    /// An integer variable.
+    /// Generates an integer variable.
     fn leaf_var(&mut self) -> Expr {
         self.place(Ty::Int, false).map_or(Expr::Int(3), Expr::Get)
     }
@@ -598,7 +600,7 @@ impl Generator<'_> {
 
     // Statements.
 
-    /// A block in its own scope, in the present region.
+    /// Generates a block in a scope of its own, in the current region.
     fn block(&mut self, stmts: usize, value: Option<Ty>) -> Block {
         let scope = self.scope.len();
         self.depth += 1;
@@ -619,7 +621,7 @@ impl Generator<'_> {
         block
     }
 
-    /// A block that a tensor decides about.
+    /// Generates a block under a tensor condition.
     fn arm(&mut self, stmts: usize, value: Option<Ty>) -> Block {
         self.staged += 1;
         let block = self.block(stmts, value);
@@ -678,7 +680,7 @@ impl Generator<'_> {
                     vec![self.var(VarTy::Tuple(tys))]
                 } else {
                     let mut vars: Vec<Var> = tys.into_iter().map(|ty| self.var(VarTy::One(ty))).collect();
-                    // One pattern binds each name once.
+                    // A pattern binds each name only once.
                     let free: Vec<&str> =
                         NAMES.into_iter().filter(|n| vars.iter().all(|v| v.name != *n)).take(vars.len()).collect();
                     for i in 1..vars.len() {
@@ -698,8 +700,8 @@ impl Generator<'_> {
                 let (a, b) = (self.arm(2, Some(ty)), self.arm(2, Some(ty)));
                 self.no_jumps = no_jumps;
                 let mut var = self.var(VarTy::One(ty));
-                // The arms may mean another variable of this name, which the declaration would
-                // hide.
+                // The arms may use another variable of this name, which the declaration would
+                // shadow.
                 var.name = format!("later{}", var.id);
                 self.declare(&var);
                 Stmt::LetLater(var, c, a, b)
@@ -765,7 +767,7 @@ impl Generator<'_> {
         Stmt::If(arms, otherwise)
     }
 
-    /// The most trips of a loop at the present depth.
+    /// Returns the maximum number of iterations of a loop at the current depth.
     fn trips(&mut self) -> i32 {
         let around = self.loops.len().min(2);
         self.rng.between(1, [12, 6, 3][around])
@@ -798,7 +800,7 @@ impl Generator<'_> {
             let c = Expr::Compare("<", Box::new(Expr::Get(counter)), Box::new(limit));
             let trips = self.trips();
             let (id, mut body) = self.body(false, None, 4);
-            // At the end of the body its own variables may hide the counter.
+            // At the end of the body its own variables may shadow the counter.
             let open = |s: &Stmt| matches!(s, Stmt::Let(..) | Stmt::LetTuple(..) | Stmt::LetLater(..)) || s.is_jump();
             if body.stmts.iter().any(open) || self.rng.percent(30) {
                 body.stmts.insert(0, step);
@@ -816,12 +818,12 @@ impl Generator<'_> {
 
     fn repeated(&mut self, value: Option<Ty>) -> Loop {
         let trips = self.trips();
-        // Most loops are left by a condition that comes first.
+        // Most loops are left by a condition at their start.
         let leave = self.rng.percent(70).then(|| {
             let c = self.operand(|g| g.truth(1));
             (c, value.map(|ty| self.operand(|g| g.expr(ty, 1))))
         });
-        // At least the count of the trips leaves it.
+        // At least the iteration count leaves it.
         self.jumped = true;
         let (id, mut body) = self.body(false, value, 4);
         if let Some((c, x)) = leave {
@@ -860,7 +862,7 @@ impl Generator<'_> {
         }
     }
 
-    /// A jump that may stand here, if there is one.
+    /// Generates a jump that is valid here, if there is one.
     fn jump(&mut self) -> Option<Stmt> {
         if self.no_jumps || self.pure_from.is_some() || self.depth == 0 {
             return None;
@@ -870,7 +872,7 @@ impl Generator<'_> {
         for l in self.loops.iter().rev() {
             if l.host {
                 left_host = true;
-                // All that is between is of the host.
+                // All constructs in between are host constructs.
                 if l.staged == self.staged && !self.jumped {
                     targets.push((l.id, l.value, true, false));
                 } else {
@@ -892,7 +894,7 @@ impl Generator<'_> {
         if targets.is_empty() {
             return None;
         }
-        // The innermost one most often.
+        // Prefer the innermost one.
         let n = targets.len();
         let (id, value, host, is_block) = targets[self.rng.below(n).min(self.rng.below(n))];
         self.jumped |= !host;

@@ -1,14 +1,15 @@
 //! Random structured programs: nested `if`, `while`, `loop`, `for`, `match`, jumps and returns over
 //! small integers and floats.
 //!
-//! One tree ([`ast`]), made from a seed ([`generate`]), is printed as one text that is read twice
-//! ([`print`](mod@print), [`words`]): as plain Rust, which says what it means, and as a `#[graph]`
-//! function. Many programs make a crate, which is compiled and run ([`crates`]); in it, [`compare`]
-//! holds every engine, with optimization and without, to the values of plain Rust, and gradients to
-//! those of dual numbers ([`dual`]). What differs is made smaller ([`shrink`]) and shown.
+//! A tree ([`ast`]) is generated from a seed ([`generate`]) and printed as one text with two
+//! meanings ([`print`](mod@print), [`words`]): plain Rust, which defines the result, and a
+//! `#[graph]` function. A crate of many programs is compiled and run ([`crates`]). In it,
+//! [`compare`] checks the values of every engine, with and without optimization, against plain
+//! Rust, and gradients against dual numbers ([`dual`]). A program with a difference is shrunk
+//! ([`shrink`]) and printed.
 //!
-//! This crate knows nothing of how `#[graph]` works, nor of passes and plans but that they keep the
-//! meaning.
+//! This crate knows nothing of the implementation of `#[graph]`, passes and plans, except that they
+//! preserve the semantics.
 
 pub mod ast;
 pub mod check;

@@ -1,26 +1,26 @@
 //! Programs as text.
 //!
-//! One text serves for both sides: the types `Int`, `Float` and `Bool` and a few functions are
-//! named in it, and [`words`](crate::words) has a module for each meaning. The staged side has the
-//! attribute `#[graph]` besides. A literal stands as it is beside another operand, and is made a
-//! value by `int`, `float` or `truth` where it stands alone.
+//! One text serves for both sides. It uses the types `Int`, `Float` and `Bool` and a few functions,
+//! which [`words`](crate::words) defines in a module for each side. The staged side also has the
+//! attribute `#[graph]`. A literal next to another operand is printed as it is; alone it is
+//! converted by `int`, `float` or `truth`.
 
 use crate::ast::*;
 use std::fmt::Write;
 
-/// Which module of [`words`](crate::words) a text is read with.
+/// The module of [`words`](crate::words) that a text uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Plain Rust.
     Plain,
     /// `#[graph]` over tensors.
     Staged,
-    /// `#[graph]` over host values: the same expansion, which must mean what plain Rust does.
+    /// `#[graph]` over host values: the same expansion, which must be equivalent to plain Rust.
     Host,
 }
 
 impl Side {
-    /// The name of its module in the text of a program.
+    /// Returns the name of its module in the text of a program.
     pub fn name(self) -> &'static str {
         match self {
             Side::Plain => "plain",
@@ -30,7 +30,7 @@ impl Side {
     }
 }
 
-/// A module with the functions of a program.
+/// Returns a module with the functions of a program.
 pub fn module(program: &Program, side: Side) -> String {
     let (words, attribute) = match (program.kind, side) {
         (Kind::Values, Side::Plain) => ("plain32", ""),
@@ -48,7 +48,7 @@ pub fn module(program: &Program, side: Side) -> String {
     indented(&(text + "}\n"))
 }
 
-/// A function, without an attribute.
+/// Returns a function without an attribute.
 fn function(program: &Program, f: &Function) -> String {
     let p = Printer { program, loops: Vec::new() };
     let params: Vec<String> = f.params.iter().map(|v| format!("mut {}: {}", v.name, type_name(&v.ty))).collect();
@@ -88,7 +88,7 @@ enum Tail<'a> {
 
 struct Printer<'a> {
     program: &'a Program,
-    /// The loops around, innermost last.
+    /// The enclosing loops, innermost last.
     loops: Vec<LoopId>,
 }
 
@@ -112,7 +112,7 @@ impl Printer<'_> {
         if texts.len() == 1 { texts[0].clone() } else { format!("({})", texts.join(", ")) }
     }
 
-    /// As a value.
+    /// Prints an expression as a value.
     fn expr(&mut self, x: &Expr) -> String {
         match x {
             Expr::Int(_) | Expr::FromHost(_) => format!("int({})", self.plain(x)),
@@ -166,7 +166,7 @@ impl Printer<'_> {
         xs.iter().map(|x| self.expr(x)).collect::<Vec<_>>().join(", ")
     }
 
-    /// A literal or host value as it is.
+    /// Prints a literal or host value as it is.
     fn plain(&mut self, x: &Expr) -> String {
         match x {
             Expr::Int(i) | Expr::Host(i) => i.to_string(),
@@ -180,7 +180,7 @@ impl Printer<'_> {
         }
     }
 
-    /// With parentheses if it needs them.
+    /// Prints an operand, in parentheses if it needs them.
     fn operand(&mut self, x: &Expr) -> String {
         let text = self.expr(x);
         let atom = matches!(
@@ -192,7 +192,7 @@ impl Printer<'_> {
         if atom { text } else { format!("({text})") }
     }
 
-    /// An operator between operands, one of which may be a literal as it is.
+    /// Prints an operator between operands, one of which may be a plain literal.
     fn pair(&mut self, op: &str, a: &Expr, b: &Expr) -> String {
         let host = a.ty() == Ty::Host;
         let (left, right) = if b.is_plain() && !host {
@@ -205,7 +205,7 @@ impl Printer<'_> {
         format!("{left} {op} {right}")
     }
 
-    /// Where a block follows: a value that begins or ends with one stands in parentheses.
+    /// Prints an expression before a block, in parentheses if it begins or ends with a block.
     fn condition(&mut self, x: &Expr) -> String {
         match x {
             Expr::If(..) | Expr::Match(..) | Expr::Block(_) | Expr::Labelled(..) | Expr::Loop(..) => self.operand(x),
@@ -230,7 +230,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Every jump out of a labelled block needs a label.
+    /// Prints a labelled block. Every jump out of it needs a label.
     fn labelled(&mut self, id: LoopId, b: &Block, tail: Tail<'_>) -> String {
         self.loops.push(LoopId::MAX);
         let body = self.block(b, tail);
@@ -357,7 +357,7 @@ fn place_text(place: &Place) -> String {
     }
 }
 
-/// The lines indented by their braces.
+/// Indents lines by their braces.
 fn indented(text: &str) -> String {
     let mut out = String::new();
     let mut depth = 0usize;

@@ -1,11 +1,11 @@
-//! Smaller programs that may still show what a program shows.
+//! Shrinking: smaller programs that may still show the same error.
 
 use crate::ast::*;
 use crate::check::is_sound;
 
-/// Every sound program that is this one less one thing: statements left out, constructs replaced by
-/// a block of theirs, expressions by a part or a literal of their type. Those that leave out most
-/// come first.
+/// Returns every sound program that is this one with one simplification: statements removed,
+/// constructs replaced by one of their blocks, expressions by a part or a literal of their type.
+/// The smallest programs come first.
 pub fn smaller(program: &Program) -> Vec<Program> {
     let size = size_of(program);
     let mut found: Vec<(usize, Program)> = Vec::new();
@@ -23,7 +23,7 @@ pub fn smaller(program: &Program) -> Vec<Program> {
     found.into_iter().map(|(_, p)| p).collect()
 }
 
-/// How many statements and expressions a program has; less simple expressions count more.
+/// Returns the number of statements and expressions of a program. Complex expressions count more.
 pub fn size_of(program: &Program) -> usize {
     let mut p = program.clone();
     let mut size = p.functions().map(|f| f.params.len()).sum();
@@ -34,7 +34,7 @@ pub fn size_of(program: &Program) -> usize {
     size
 }
 
-/// Does the edit with this number; gives whether there is one.
+/// Applies the edit with this number. Returns whether it exists.
 fn apply(program: &mut Program, edit: usize) -> bool {
     let mut left = edit;
     let mut done = false;
@@ -49,7 +49,7 @@ fn apply(program: &mut Program, edit: usize) -> bool {
     };
     program.walk(&mut |part| match part {
         Part::Block(b) => {
-            // From the end: what is used is declared before.
+            // From the end: variables are declared before their uses.
             let choices: usize = b.stmts.iter().map(stmt_choices).sum();
             if let Some(mut n) = choose(choices) {
                 let mut at = 0;
@@ -70,7 +70,7 @@ fn apply(program: &mut Program, edit: usize) -> bool {
     done
 }
 
-/// The blocks of a statement that may stand for it.
+/// Returns the blocks of a statement that can replace it.
 fn blocks_of(s: &Stmt) -> Vec<Block> {
     let mut blocks = Vec::new();
     s.clone().parts(&mut |part| {
@@ -81,7 +81,8 @@ fn blocks_of(s: &Stmt) -> Vec<Block> {
     blocks
 }
 
-/// Leaving it out, each of its blocks for it, and the same with less of it.
+/// Returns the number of edits of a statement: removing it, replacing it by one of its blocks, or
+/// simplifying it.
 fn stmt_choices(s: &Stmt) -> usize {
     1 + blocks_of(s).len() + less(s).len()
 }
@@ -97,7 +98,7 @@ fn edit_stmt(b: &mut Block, at: usize, n: usize) {
     }
 }
 
-/// A statement with one thing less.
+/// Returns simplified versions of a statement.
 fn less(s: &Stmt) -> Vec<Stmt> {
     let mut found = Vec::new();
     match s {
@@ -127,7 +128,7 @@ fn less(s: &Stmt) -> Vec<Stmt> {
     found
 }
 
-/// Its parts of the same type, and a literal.
+/// Returns its parts of the same type, and a literal.
 fn smaller_exprs(x: &Expr) -> Vec<Expr> {
     if x.is_plain() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The words of programs: each name of their text, with one meaning for each side.
+//! The names that the text of programs uses, with a definition for each side.
 
 /// Plain Rust with `f32`.
 pub mod plain32 {
@@ -94,8 +94,7 @@ mod plain {
             self
         }
     }
-    // `#[graph]` hands both ends over, since a `Range` of tensors could not be told from one of the
-    // host.
+    // `#[graph]` passes both ends, since a `Range` of tensors looks like a host range.
     impl Bounds for (i32, i32) {
         fn range(self) -> Range<i32> {
             self.0..self.1

@@ -1,10 +1,10 @@
-//! Random programs mean the same as plain Rust, on every engine, with optimization and without, and
+//! Random programs are equivalent to plain Rust on every engine, with and without optimization, and
 //! have its derivatives.
 //!
 //! `ANABRANCH_SLOW=1` runs 1,000 programs of each kind, otherwise there are fewer. The first seed
-//! is that of [all random tests](corpus::seed). What is found is made smaller and shown with the
-//! command that repeats it. `ANABRANCH_FEATURES` names the constructs that programs may have
-//! instead of all, with commas between.
+//! is that of [all random tests](corpus::seed). A program with an error is shrunk and printed with
+//! the command that repeats it. `ANABRANCH_FEATURES` is a list of the constructs that programs may
+//! have, separated by commas; by default all are.
 //!
 //! ```sh
 //! ANABRANCH_PROGRAM=values:17 cargo test -p anabranch-programs --test random -- --nocapture
@@ -19,11 +19,11 @@ use anabranch_programs::shrink::smaller;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Programs of one crate: rustc needs about this much less memory for fewer, and more time for more
-/// crates.
+/// The number of programs in a crate. Fewer need less memory of rustc, and more crates need more
+/// time.
 const IN_A_CRATE: usize = 40;
 
-/// How many errors are made smaller and shown; the rest are counted.
+/// The number of errors that are shrunk and printed. The rest are counted.
 const SHOWN: usize = 3;
 
 fn folder() -> PathBuf {
@@ -44,7 +44,7 @@ fn name(kind: Kind) -> &'static str {
     }
 }
 
-/// The seed in `ANABRANCH_PROGRAM`, if that names a program of this kind.
+/// Returns the seed in `ANABRANCH_PROGRAM`, if that names a program of this kind.
 fn only(kind: Kind) -> Option<Result<u64, ()>> {
     let wanted = std::env::var("ANABRANCH_PROGRAM").ok()?;
     let (wanted_kind, seed) = wanted.split_once(':').expect("`ANABRANCH_PROGRAM` is KIND:SEED");
@@ -88,7 +88,7 @@ fn check(kind: Kind) {
     assert!(without * 5 <= compared, "{without} of {compared} gradients are too large to compare");
 }
 
-/// Crates are compiled and run by as many threads as there are processors.
+/// Compiles and runs crates on as many threads as there are processors.
 fn all_verdicts(library: &Library, kind: Kind, programs: &[Program]) -> Vec<Verdict> {
     let chunks: Vec<&[Program]> = programs.chunks(IN_A_CRATE.min(programs.len().div_ceil(2))).collect();
     let next = AtomicUsize::new(0);
@@ -109,16 +109,16 @@ fn all_verdicts(library: &Library, kind: Kind, programs: &[Program]) -> Vec<Verd
     found.into_iter().flat_map(|(_, verdicts)| verdicts).collect()
 }
 
-/// Candidates that are tried at once when a program is made smaller.
+/// The number of candidates that are tried at once when a program is shrunk.
 const CANDIDATES: usize = 16;
 
-/// Candidates that are tried in all for one program.
+/// The number of candidates that are tried for one program.
 const TRIES: usize = 160;
 
-/// The smallest program found that still shows an error of this sort, as text.
+/// Returns the text of the smallest program found that still shows the same kind of error.
 fn shown(library: &Library, p: &Program, verdict: &Verdict) -> String {
     let (mut p, mut verdict) = (p.clone(), verdict.clone());
-    // At once, since what follows takes its time.
+    // Printed immediately, since shrinking takes a while.
     println!("{}:{} {}", name(p.kind), p.seed, what(&verdict));
     let mut left = TRIES;
     let crate_name = format!("smaller_{}", name(p.kind));
