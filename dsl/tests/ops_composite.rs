@@ -193,7 +193,7 @@ fn messages_show_both_shapes_at_the_line_of_the_user() {
     );
     check_message(
         eval(|| zeros::<f32>([2, 3]).sum_axis(2)).unwrap_err(),
-        "sum: axis 2 of a tensor of rank 2",
+        "sum_axis: axis 2 of a tensor of rank 2",
         "f32[2, 3]",
         "axes are 0 to 1, or -1 to -2 counted from the back",
     );
