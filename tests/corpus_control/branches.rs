@@ -1,6 +1,6 @@
 //! One of several branches runs.
 
-use super::engine::{Case, check_all, fails, gives};
+use super::engine::{Case, check_corpus, fails, gives};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -186,5 +186,5 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn branches_are_right_on_every_engine() {
-    check_all(&cases(), 17);
+    check_corpus("branches", &cases(), 17);
 }

@@ -98,6 +98,29 @@ impl Case {
         self
     }
 
+    /// The plans of its runs and of their gradients as text, each with a title. Runs on inputs of one
+    /// type have one plan.
+    pub fn plans(&self) -> Vec<(String, String)> {
+        let mut plans: Vec<(String, String)> = Vec::new();
+        for (i, run) in self.runs.iter().enumerate() {
+            let orders = 1 + usize::from(run.expected.first.is_some()) + usize::from(run.expected.second.is_some());
+            for order in 0..orders {
+                // A case may be about an error of the trace.
+                let Ok(traced) = (run.traced)(order) else { continue };
+                let types: Vec<TensorType> = run.inputs.iter().map(HostTensor::ty).collect();
+                let Ok(mut graph) = specialize(&traced.graph, &types) else { continue };
+                Pipeline::standard().run(&mut graph);
+                let Ok(program) = Program::new(graph) else { continue };
+                let gradient = ["", ", gradient", ", second gradient"][order];
+                let plan = program.explain();
+                if plans.iter().all(|(_, other)| *other != plan) {
+                    plans.push((format!("{}, run {i}{gradient}", self.name), plan));
+                }
+            }
+        }
+        plans
+    }
+
     /// Returns the problem of the case, if there is one.
     pub fn check(&self) -> Result<(), String> {
         if self.runs.is_empty() {
@@ -111,6 +134,13 @@ impl Case {
         }
         Ok(())
     }
+}
+
+/// Checks every case of a corpus like [`check_all`], and compares their plans with the golden file of
+/// the corpus.
+pub fn check_corpus(name: &str, cases: &[Case], at_least: usize) {
+    check_all(cases, at_least);
+    support::plans::check_plans(name, &cases.iter().flat_map(Case::plans).collect::<Vec<_>>());
 }
 
 /// Checks every case of a list and reports those that fail.

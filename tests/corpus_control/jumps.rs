@@ -6,7 +6,7 @@
     reason = "first values given later and jumps in nests are the subject"
 )]
 
-use super::engine::{Case, check_all, gives};
+use super::engine::{Case, check_corpus, gives};
 use super::language::Dual;
 
 same!(a_loop_with_a_value_in_another(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
@@ -252,5 +252,5 @@ fn nested_jumps_are_right_on_every_engine() {
         integers_and_truths_decide::case(),
         host_loops_in_a_loop_of_tensors::case(),
     ];
-    check_all(&cases, 14);
+    check_corpus("jumps", &cases, 14);
 }

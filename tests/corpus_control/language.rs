@@ -5,7 +5,7 @@
 //! its gradient. Many more such bodies are compared by their values in `tests/jumps.rs` and
 //! `tests/control_flow.rs`.
 
-use super::engine::{Case, check_all, gives};
+use super::engine::{Case, check_corpus, gives};
 use std::cmp::Ordering;
 use std::ops::{Add, AddAssign, Mul, MulAssign, Sub, SubAssign};
 
@@ -276,11 +276,11 @@ fn the_language_has_its_meaning_on_every_engine() {
         matched::case(),
         a_condition_that_is_a_block::case(),
     ];
-    check_all(&cases, 10);
+    check_corpus("language", &cases, 10);
 }
 
 mod rows {
-    use super::super::engine::{Case, check_all, gives};
+    use super::super::engine::{Case, check_corpus, gives};
     use anabranch::prelude::*;
 
     type S = Tensor<f64>;
@@ -339,6 +339,6 @@ mod rows {
                     .at(pairs, [[2.0, -1.0], [3.0, 5.0]], gives(&[50.0]).first(&[15.0, 0.0, 15.0, 10.0]))
                     .at(pairs, [[-2.0, -1.0]], gives(&[0.0]).first(&[0.0, 0.0])),
             ];
-        check_all(&cases, 3);
+        check_corpus("language_rows", &cases, 3);
     }
 }

@@ -1,6 +1,6 @@
 //! Lists in branches and loops, and the functions that are made of them: scans and maps.
 
-use super::engine::{Case, check_all, fails, gives};
+use super::engine::{Case, check_corpus, fails, gives};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -242,5 +242,5 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn lists_are_right_on_every_engine() {
-    check_all(&cases(), 19);
+    check_corpus("lists", &cases(), 19);
 }

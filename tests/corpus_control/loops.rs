@@ -1,7 +1,7 @@
 //! Loops: their values, their gradients, and the number of their trips, which is zero as often as
 //! not.
 
-use super::engine::{Case, check_all, fails, gives};
+use super::engine::{Case, check_all, check_corpus, fails, gives};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -506,7 +506,7 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn loops_are_right_on_every_engine() {
-    check_all(&cases(), 39);
+    check_corpus("loops", &cases(), 39);
 }
 
 /// The masks are not written down: what an element was multiplied with is its slope, if the

@@ -1,6 +1,6 @@
 //! Branches in loops, loops in branches, loops in loops, and gradients in all of them.
 
-use super::engine::{Case, check_all, gives};
+use super::engine::{Case, check_all, check_corpus, gives};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -318,7 +318,7 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn nests_are_right_on_every_engine() {
-    check_all(&cases(), 15);
+    check_corpus("nests", &cases(), 15);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Variables that branches and loops read and assign.
 
-use super::engine::{Case, check_all, fails, gives};
+use super::engine::{Case, check_corpus, fails, gives};
 use anabranch::dsl::autodiff::var_gradients;
 use anabranch::prelude::*;
 
@@ -299,5 +299,5 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn variables_are_right_on_every_engine() {
-    check_all(&cases(), 8);
+    check_corpus("state", &cases(), 8);
 }

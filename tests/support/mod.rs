@@ -8,6 +8,7 @@ use anabranch::dsl::{HostTensor, interp};
 use anabranch::prelude::*;
 use anabranch_runtime::Program;
 
+pub mod plans;
 pub mod scattered;
 
 /// Calls `f` on the interpreter and on a compiled plan, each with the initial values of variables.

@@ -20,6 +20,7 @@ impl fmt::Display for Plan {
             n_buffers,
             self.arena_bytes,
         )?;
+        writeln!(f, "  {}", self.work())?;
         if !self.stacks.is_empty() {
             let stacks: Vec<String> = self.stacks.iter().enumerate().map(|(i, t)| format!("s{i}: {t}")).collect();
             writeln!(f, "  stacks {}", stacks.join(", "))?;
@@ -68,7 +69,84 @@ impl fmt::Display for Plan {
     }
 }
 
+/// The kernels of a plan and the memory traffic of running each once, whatever the number of
+/// iterations of the loop around it.
+#[derive(Default)]
+struct Work {
+    kernels: usize,
+    bytes_read: usize,
+    bytes_written: usize,
+    /// Kernels some of whose tensors have unknown shapes. Their bytes are not counted.
+    of_unknown_shapes: usize,
+}
+
+impl Work {
+    fn add_step(&mut self, Step { operands, out, .. }: &Step) {
+        self.kernels += 1;
+        let read = bytes_of_all(operands);
+        let written = match out {
+            Out::View(view) => Some(bytes_in_memory(view)),
+            Out::Views(views) => Some(views.iter().map(bytes_in_memory).sum()),
+            Out::Reg(..) | Out::Nothing => Some(0),
+            Out::Slot(_) => None,
+        };
+        match read.zip(written) {
+            Some((read, written)) => {
+                self.bytes_read += read;
+                self.bytes_written += written;
+            }
+            None => self.of_unknown_shapes += 1,
+        }
+    }
+
+    fn add_update(&mut self, Update { map, operands, .. }: &Update) {
+        self.kernels += 1;
+        self.bytes_read += bytes_of_all(operands).expect("updates have known shapes");
+        self.bytes_written += map.bytes_written();
+    }
+}
+
+/// Returns the bytes of memory that operands refer to, or `None` if a shape is unknown.
+fn bytes_of_all(operands: &[Operand]) -> Option<usize> {
+    operands.iter().map(|o| if let Operand::View(view) = o { Some(bytes_in_memory(view)) } else { None }).sum()
+}
+
+/// Returns the bytes of memory that a view refers to, those of a broadcast element once.
+fn bytes_in_memory(view: &View) -> usize {
+    if matches!(view.base, Base::Reg(_)) {
+        return 0;
+    }
+    let extents = view.shape.iter().zip(&view.strides).filter(|&(_, &stride)| stride != 0);
+    extents.map(|(&extent, _)| extent).product::<usize>() * view.dtype.size()
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Work { kernels, bytes_read, bytes_written, of_unknown_shapes } = self;
+        write!(f, "{kernels} kernels read {bytes_read} bytes and write {bytes_written} bytes")?;
+        match of_unknown_shapes {
+            0 => Ok(()),
+            n => write!(f, ", besides {n} of unknown shapes"),
+        }
+    }
+}
+
 impl Plan {
+    /// Counts the kernels of the instructions and those that update variables.
+    fn work(&self) -> Work {
+        let mut work = Work::default();
+        for instr in &self.code {
+            let ids = match instr {
+                Instr::Run(id) => std::slice::from_ref(id),
+                Instr::Together(ids) => ids,
+                _ => &[],
+            };
+            ids.iter().for_each(|id| work.add_step(&self.steps[id.index()]));
+        }
+        self.updates.iter().for_each(|update| work.add_update(update));
+        work
+    }
+
     fn instr(&self, f: &mut fmt::Formatter<'_>, instr: &Instr, name: &str) -> fmt::Result {
         match instr {
             Instr::Unary { dst, a, .. } => write!(f, "{dst:?} = {name} {a:?}"),

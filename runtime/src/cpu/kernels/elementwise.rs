@@ -198,6 +198,11 @@ impl Map {
         map
     }
 
+    /// Returns the number of bytes that it writes to its results.
+    pub(crate) fn bytes_written(&self) -> usize {
+        self.results.iter().map(|&op| self.n * self.ops[op as usize].dtype.size()).sum()
+    }
+
     fn prepare(
         ops: Vec<MapOp>,
         operands: &[Operand],

@@ -1,0 +1,72 @@
+//! Golden files of plans, which show a lost fusion, a copy too many or a larger arena.
+
+use std::fmt::Write;
+use std::path::Path;
+
+/// Compares plans, each with its title, with the golden file of a name; with `BLESS=1`, writes it.
+///
+/// # Panics
+/// If they differ, with the first line that does.
+#[track_caller]
+pub fn check_plans(name: &str, plans: &[(String, String)]) {
+    assert!(!plans.is_empty(), "{name}: no plan");
+    let mut now = String::new();
+    for (title, plan) in plans {
+        write!(now, "==== {title}\n{}\n", portable(plan)).expect("a string takes all text");
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/plans/{name}.txt"));
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, now).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        return;
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    if golden == now {
+        return;
+    }
+    let mut title = "";
+    for (i, (old, new)) in golden.lines().zip(now.lines()).enumerate() {
+        if new.starts_with("==== ") {
+            title = new;
+        }
+        assert!(
+            old == new,
+            "{}:{}: in {title}\n  file: {old}\n  now:  {new}\nBLESS=1 writes the plans as they are now",
+            path.display(),
+            i + 1
+        );
+    }
+    panic!("{}: {} lines, now {}", path.display(), golden.lines().count(), now.lines().count());
+}
+
+/// Returns a plan without what changes with the place of the source and with the processor: source
+/// locations, and the size of the arena if a packed matrix is in it.
+fn portable(plan: &str) -> String {
+    let packs = plan.lines().any(|line| line.contains(" = pack "));
+    let line = |line: &str| {
+        let (code, _) = line.split_once("  ; ").unwrap_or((line, ""));
+        let words = code.split(' ').map(|word| if is_location(word) { ".." } else { word });
+        let line = words.collect::<Vec<_>>().join(" ");
+        match line.find(" bytes in an arena of ") {
+            Some(_) if packs => line.split("; ").next().unwrap_or_default().to_owned(),
+            _ => line,
+        }
+    };
+    plan.lines().map(|l| line(l) + "\n").collect()
+}
+
+/// Returns whether a word is `file:line:column`, with or without a colon or comma at the end.
+fn is_location(word: &str) -> bool {
+    let mut parts = word.trim_end_matches([':', ',']).rsplit(':');
+    let is_number = |part: Option<&str>| part.is_some_and(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()));
+    is_number(parts.next()) && is_number(parts.next()) && parts.next().is_some_and(|file| file.ends_with(".rs"))
+}
+
+#[test]
+fn a_plan_is_stripped_of_locations_and_sizes_of_packed_matrices() {
+    let plan = "  2 registers; 1 buffers of 64 bytes in an arena of 64 bytes\n    0  b0 = add input0  ; a/b.rs:1:2\n  loop at a/b.rs:1:2: x\n";
+    assert_eq!(
+        portable(plan),
+        "  2 registers; 1 buffers of 64 bytes in an arena of 64 bytes\n    0  b0 = add input0\n  loop at .. x\n"
+    );
+    assert!(portable(&format!("{plan}    1  b0 = pack input0")).starts_with("  2 registers\n"));
+}
