@@ -3,7 +3,7 @@
 //! gradient rule is checked against finite differences in `dsl/tests/ops.rs`.
 
 use anabranch::dsl::ir::Attrs;
-use anabranch::dsl::ops::{self, Arity, Effects, Exactness, Grad, OpDef, Prim};
+use anabranch::dsl::ops::{self, Arity, Effects, Effort, Exactness, Grad, Halves, OpClass, OpDef, Prim};
 use anabranch::dsl::trace;
 use anabranch::prelude::*;
 use anabranch::{Graph, HostTensor, TensorType};
@@ -101,6 +101,8 @@ const SOFTSIGN: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| vec![Some(n.dy() / (n.x(0).abs() + 1.0).square())]),
     exactness: Exactness::Exact,
+    class: OpClass::Scalar(Effort::DIVISION),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 

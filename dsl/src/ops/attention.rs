@@ -43,6 +43,8 @@ static ATTENTION: OpDef = OpDef {
         parts.into_iter().enumerate().map(|(i, part)| n.needs(i).then_some(part)).collect()
     }),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Contract(|cx| 2.0 * scores(cx)),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 
@@ -90,8 +92,16 @@ static ATTENTION_GRAD: OpDef = OpDef {
         ]
     }),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Contract(|cx| 5.0 * scores(cx)),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
+
+/// Returns the number of multiplications of all queries with all keys.
+fn scores(cx: &CostCx<'_>) -> f64 {
+    let keys = cx.operands[1].shape.dims().iter().rev().nth(1).map_or(1.0, |dim| cx.extent(dim));
+    cx.elements(cx.operands[0]) * keys
+}
 
 /// Returns the leading axes and the extents `n`, `m`, `size` and `width`, if the operands match.
 fn checked(cx: &InferCx<'_>) -> Result<[Shape; 5], OpError> {

@@ -57,6 +57,8 @@ const fn row(name: &'static str, eval: Eval) -> OpDef {
         eval,
         grad: Grad::Zero("the bits of integers have no derivative"),
         exactness: Exactness::Exact,
+        class: OpClass::Scalar(Effort::SIMPLE),
+        halves: Halves::Widened,
         effects: Effects::Pure,
     }
 }

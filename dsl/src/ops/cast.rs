@@ -93,6 +93,8 @@ static CAST: OpDef = OpDef {
     eval: |cx| Ok(converted(cx.operands[0], cx.attrs.dtype("dtype"))),
     grad: Grad::Rule(|n| vec![n.ty(0).dtype.is_float().then(|| n.dy().cast(n.ty(0).dtype))]),
     exactness: Exactness::Exact,
+    class: OpClass::Scalar(Effort::SIMPLE),
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -105,6 +107,8 @@ static STOP_GRADIENT: OpDef = OpDef {
     eval: |cx| Ok(cx.operands[0].clone()),
     grad: Grad::Zero("it was asked for"),
     exactness: Exactness::Exact,
+    class: OpClass::Scalar(Effort::NONE),
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 

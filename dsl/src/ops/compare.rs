@@ -27,6 +27,8 @@ const fn row(name: &'static str, infer: Infer, eval: Eval) -> OpDef {
         eval,
         grad: Grad::Zero("the result is not a number"),
         exactness: Exactness::Exact,
+        class: OpClass::Scalar(Effort::SIMPLE),
+        halves: Halves::Widened,
         effects: Effects::Pure,
     }
 }
@@ -114,6 +116,8 @@ static SELECT: OpDef = OpDef {
         vec![None, n.needs(1).then(first), n.needs(2).then(second)]
     }),
     exactness: Exactness::Exact,
+    class: OpClass::Scalar(Effort::SIMPLE),
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 

@@ -53,6 +53,8 @@ static CONV: OpDef = OpDef {
         vec![n.needs(0).then(to_x), n.needs(1).then(to_w)]
     }),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Contract(|cx| multiplications(cx, cx.result, cx.operands[1])),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 
@@ -95,6 +97,8 @@ static CONV_INPUT_GRAD: OpDef = OpDef {
         vec![n.needs(0).then(to_y), n.needs(1).then(to_w)]
     }),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Contract(|cx| multiplications(cx, cx.operands[0], cx.operands[1])),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 
@@ -136,8 +140,17 @@ static CONV_WEIGHT_GRAD: OpDef = OpDef {
         vec![n.needs(0).then(to_x), n.needs(1).then(to_y)]
     }),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Contract(|cx| multiplications(cx, cx.operands[1], cx.result)),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
+
+/// Returns the number of multiplications of a convolution and of either of its gradients: for each
+/// element of `y`, those of one of the filters `w`.
+fn multiplications(cx: &CostCx<'_>, y: &TensorType, w: &TensorType) -> f64 {
+    let filters = w.shape.dims().first().map_or(1.0, |dim| cx.extent(dim)).max(1.0);
+    cx.elements(y) * cx.elements(w) / filters
+}
 
 const IMAGES: &str = "the batch, the channels";
 const FILTERS: &str = "the filters, the channels";

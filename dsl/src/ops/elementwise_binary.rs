@@ -53,6 +53,8 @@ const fn row(name: &'static str, eval: Eval, grad: Grad) -> OpDef {
         eval,
         grad,
         exactness: Exactness::Exact,
+        class: OpClass::Scalar(Effort::SIMPLE),
+        halves: Halves::Widened,
         effects: Effects::Pure,
     }
 }
@@ -81,6 +83,7 @@ static MUL: OpDef = row(
 /// `a / b`. Integer quotients are rounded towards zero.
 static DIV: OpDef = OpDef {
     exactness: Exactness::Ulps(1),
+    class: OpClass::Scalar(Effort::DIVISION),
     effects: Effects::Fallible,
     ..row(
         "div",
@@ -94,6 +97,7 @@ static DIV: OpDef = OpDef {
 
 /// `a % b`, with the sign of `a`.
 static REM: OpDef = OpDef {
+    class: OpClass::Scalar(Effort::DIVISION),
     effects: Effects::Fallible,
     ..row(
         "rem",
@@ -119,6 +123,7 @@ static NEG: OpDef = OpDef {
 
 /// `a` to the power `b`.
 static POW: OpDef = OpDef {
+    class: OpClass::Scalar(Effort::FUNCTION),
     infer: |cx| Ok(common(cx, Class::Float)?.into()),
     exactness: Exactness::Ulps(16),
     ..row(
@@ -165,6 +170,7 @@ fn split(n: &GradNode<'_>, high: Any, low: Any) -> Vec<Option<Any>> {
 
 /// The angle of the point with y-coordinate `a` and x-coordinate `b`.
 static ATAN2: OpDef = OpDef {
+    class: OpClass::Scalar(Effort::FUNCTION),
     infer: |cx| Ok(common(cx, Class::Float)?.into()),
     exactness: Exactness::Ulps(8),
     ..row(

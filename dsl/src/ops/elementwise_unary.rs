@@ -46,7 +46,7 @@ real!(f32 libm::erff, libm::erfcf);
 real!(f64 libm::erf, libm::erfc);
 
 macro_rules! rows {
-    ($($(#[$doc:meta])* $name:ident $op:ident $bound:ident $exactness:expr, |$x:ident| $e:expr, $grad:expr;)*) => {
+    ($($(#[$doc:meta])* $name:ident $op:ident $bound:ident $effort:expr, $exactness:expr, |$x:ident| $e:expr, $grad:expr;)*) => {
         family!($($op),*);
         $(
             static $op: OpDef = OpDef {
@@ -57,6 +57,8 @@ macro_rules! rows {
                 eval: |cx| Ok(rows!($bound cx, |$x| $e)),
                 grad: $grad,
                 exactness: $exactness,
+                class: OpClass::Scalar($effort),
+                halves: Halves::Widened,
                 effects: Effects::Pure,
             };
         )*
@@ -104,7 +106,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([-1.5, 2.0]).abs())?.as_slice(), [1.5, 2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    abs ABS Numeric Exactness::Exact, |x| x.magnitude(), d!(|n| n.dy() * n.x(0).sign());
+    abs ABS Numeric Effort::SIMPLE, Exactness::Exact, |x| x.magnitude(), d!(|n| n.dy() * n.x(0).sign());
     /// Computes the sign: -1, 0 or 1. `NaN` stays `NaN`.
     ///
     /// ```
@@ -112,7 +114,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([-3, 0, 7]).sign())?.as_slice(), [-1, 0, 1]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sign SIGN Numeric Exactness::Exact, |x| x.sign(), Grad::Zero("piecewise constant");
+    sign SIGN Numeric Effort::SIMPLE, Exactness::Exact, |x| x.sign(), Grad::Zero("piecewise constant");
     /// Computes `e^x`.
     ///
     /// ```
@@ -120,7 +122,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).exp())?, 1.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    exp EXP Float Exactness::Ulps(4), |x| x.exp(), d!(|n| n.dy() * n.y());
+    exp EXP Float Effort::DIVISION, Exactness::Ulps(4), |x| x.exp(), d!(|n| n.dy() * n.y());
     /// Computes `e^x - 1`, accurate even near 0.
     ///
     /// ```
@@ -128,7 +130,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1e-10).exp_m1())?, 1e-10f32);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    exp_m1 EXP_M1 Float Exactness::Ulps(4), |x| x.exp_m1(), d!(|n| n.dy() * (n.y() + 1.0));
+    exp_m1 EXP_M1 Float Effort::FUNCTION, Exactness::Ulps(4), |x| x.exp_m1(), d!(|n| n.dy() * (n.y() + 1.0));
     /// Computes the natural logarithm: `-inf` at 0, `NaN` below.
     ///
     /// ```
@@ -136,7 +138,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([1.0, 0.0]).log())?.as_slice(), [0.0, f32::NEG_INFINITY]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    log LOG Float Exactness::Ulps(4), |x| x.ln(), d!(|n| n.dy() / n.x(0));
+    log LOG Float Effort::DIVISION, Exactness::Ulps(4), |x| x.ln(), d!(|n| n.dy() / n.x(0));
     /// Computes `log(1 + x)`, accurate even near 0.
     ///
     /// ```
@@ -144,7 +146,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1e-10).log_1p())?, 1e-10f32);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    log_1p LOG_1P Float Exactness::Ulps(4), |x| x.ln_1p(), d!(|n| n.dy() / (n.x(0) + 1.0));
+    log_1p LOG_1P Float Effort::FUNCTION, Exactness::Ulps(4), |x| x.ln_1p(), d!(|n| n.dy() / (n.x(0) + 1.0));
     /// Computes the square root: `NaN` below 0. The derivative at 0 is infinite.
     ///
     /// ```
@@ -152,7 +154,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([4.0, 2.25]).sqrt())?.as_slice(), [2.0, 1.5]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sqrt SQRT Float Exactness::Ulps(1), |x| x.sqrt(), d!(|n| n.dy() * 0.5 / n.y());
+    sqrt SQRT Float Effort::DIVISION, Exactness::Ulps(1), |x| x.sqrt(), d!(|n| n.dy() * 0.5 / n.y());
     /// Computes `1 / sqrt(x)`.
     ///
     /// ```
@@ -160,7 +162,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(4.0f32).rsqrt())?, 0.5);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    rsqrt RSQRT Float Exactness::Ulps(4), |x| 1.0 / x.sqrt(), d!(|n| n.dy() * -0.5 * (n.y() * n.y() * n.y()));
+    rsqrt RSQRT Float Effort::DIVISION, Exactness::Ulps(4), |x| 1.0 / x.sqrt(), d!(|n| n.dy() * -0.5 * (n.y() * n.y() * n.y()));
     /// Computes `1 / x`.
     ///
     /// ```
@@ -168,7 +170,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(4.0f32).recip())?, 0.25);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    recip RECIP Float Exactness::Ulps(1), |x| 1.0 / x, d!(|n| -(n.dy() * (n.y() * n.y())));
+    recip RECIP Float Effort::DIVISION, Exactness::Ulps(1), |x| 1.0 / x, d!(|n| -(n.dy() * (n.y() * n.y())));
     /// Computes the sine of an angle in radians.
     ///
     /// ```
@@ -176,7 +178,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).sin())?, 0.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sin SIN Float Exactness::Ulps(4), |x| x.sin(), d!(|n| n.dy() * n.x(0).cos());
+    sin SIN Float Effort::FUNCTION, Exactness::Ulps(4), |x| x.sin(), d!(|n| n.dy() * n.x(0).cos());
     /// Computes the cosine of an angle in radians.
     ///
     /// ```
@@ -184,7 +186,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).cos())?, 1.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    cos COS Float Exactness::Ulps(4), |x| x.cos(), d!(|n| -(n.dy() * n.x(0).sin()));
+    cos COS Float Effort::FUNCTION, Exactness::Ulps(4), |x| x.cos(), d!(|n| -(n.dy() * n.x(0).sin()));
     /// Computes the tangent of an angle in radians.
     ///
     /// ```
@@ -192,7 +194,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).tan())?, 0.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    tan TAN Float Exactness::Ulps(8), |x| x.tan(), d!(|n| n.dy() * (n.y() * n.y() + 1.0));
+    tan TAN Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.tan(), d!(|n| n.dy() * (n.y() * n.y() + 1.0));
     /// Computes the arcsine, in `[-pi/2, pi/2]`. It is `NaN` outside `[-1, 1]`.
     ///
     /// ```
@@ -200,7 +202,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1.0f32).asin())?, std::f32::consts::FRAC_PI_2);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    asin ASIN Float Exactness::Ulps(8), |x| x.asin(), d!(|n| n.dy() * (1.0 - n.x(0).square()).rsqrt());
+    asin ASIN Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.asin(), d!(|n| n.dy() * (1.0 - n.x(0).square()).rsqrt());
     /// Computes the arccosine, in `[0, pi]`. It is `NaN` outside `[-1, 1]`.
     ///
     /// ```
@@ -208,7 +210,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1.0f32).acos())?, 0.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    acos ACOS Float Exactness::Ulps(8), |x| x.acos(), d!(|n| -(n.dy() * (1.0 - n.x(0).square()).rsqrt()));
+    acos ACOS Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.acos(), d!(|n| -(n.dy() * (1.0 - n.x(0).square()).rsqrt()));
     /// Computes the arctangent, in `(-pi/2, pi/2)`.
     ///
     /// ```
@@ -216,7 +218,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1.0f32).atan())?, std::f32::consts::FRAC_PI_4);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    atan ATAN Float Exactness::Ulps(8), |x| x.atan(), d!(|n| n.dy() / (n.x(0).square() + 1.0));
+    atan ATAN Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.atan(), d!(|n| n.dy() / (n.x(0).square() + 1.0));
     /// Computes the hyperbolic sine.
     ///
     /// ```
@@ -224,7 +226,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).sinh())?, 0.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sinh SINH Float Exactness::Ulps(8), |x| x.sinh(), d!(|n| n.dy() * n.x(0).cosh());
+    sinh SINH Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.sinh(), d!(|n| n.dy() * n.x(0).cosh());
     /// Computes the hyperbolic cosine.
     ///
     /// ```
@@ -232,7 +234,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).cosh())?, 1.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    cosh COSH Float Exactness::Ulps(8), |x| x.cosh(), d!(|n| n.dy() * n.x(0).sinh());
+    cosh COSH Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.cosh(), d!(|n| n.dy() * n.x(0).sinh());
     /// Computes the hyperbolic tangent.
     ///
     /// ```
@@ -240,7 +242,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, 100.0]).tanh())?.as_slice(), [0.0, 1.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    tanh TANH Float Exactness::Ulps(8), |x| x.tanh(), d!(|n| n.dy() * (1.0 - n.y() * n.y()));
+    tanh TANH Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.tanh(), d!(|n| n.dy() * (1.0 - n.y() * n.y()));
     /// Computes the logistic function `1 / (1 + e^-x)`.
     ///
     /// ```
@@ -248,7 +250,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, -1000.0]).sigmoid())?.as_slice(), [0.5, 0.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sigmoid SIGMOID Float Exactness::Ulps(8), |x| x.sigmoid(), d!(|n| n.dy() * (n.y() * (1.0 - n.y())));
+    sigmoid SIGMOID Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.sigmoid(), d!(|n| n.dy() * (n.y() * (1.0 - n.y())));
     /// Computes `max(x, 0)`. The derivative at 0 is 0. `NaN` stays `NaN`.
     ///
     /// ```
@@ -256,7 +258,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([-1.0, 2.0]).relu())?.as_slice(), [0.0, 2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    relu RELU Numeric Exactness::Exact, |x| x.larger(Number::ZERO),
+    relu RELU Numeric Effort::SIMPLE, Exactness::Exact, |x| x.larger(Number::ZERO),
         d!(|n| n.y().gt(n.y().number(0.0)).select(n.dy(), n.dy().number(0.0)));
     /// Computes `log(1 + e^x)`, without overflow.
     ///
@@ -265,7 +267,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([1000.0, -1000.0]).softplus())?.as_slice(), [1000.0, 0.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    softplus SOFTPLUS Float Exactness::Ulps(8), |x| x.softplus(), d!(|n| n.dy() * n.x(0).sigmoid());
+    softplus SOFTPLUS Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.softplus(), d!(|n| n.dy() * n.x(0).sigmoid());
     /// Computes the error function, `2 / sqrt(pi)` times the integral of `e^(-t^2)` from 0 to `x`.
     ///
     /// ```
@@ -273,7 +275,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, 10.0]).erf())?.as_slice(), [0.0, 1.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    erf ERF Float Exactness::Ulps(8), |x| x.error_function(), d!(|n| n.dy() * ((-n.x(0).square()).exp() * FRAC_2_SQRT_PI));
+    erf ERF Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.error_function(), d!(|n| n.dy() * ((-n.x(0).square()).exp() * FRAC_2_SQRT_PI));
     /// Computes the Gaussian error linear unit `x/2 * (1 + erf(x / sqrt(2)))` (Hendrycks and Gimpel
     /// 2016, the exact form).
     ///
@@ -284,7 +286,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, 20.0]).gelu())?.as_slice(), [0.0, 20.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    gelu GELU Float Exactness::Ulps(16), |x| x.gelu(), d!(|n| n.dy() * gelu_slope(n.x(0)));
+    gelu GELU Float Effort::FUNCTION, Exactness::Ulps(16), |x| x.gelu(), d!(|n| n.dy() * gelu_slope(n.x(0)));
     /// Computes `x * sigmoid(x)`, also called swish (Elfwing et al. 2017).
     ///
     /// ```
@@ -292,7 +294,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, 100.0]).silu())?.as_slice(), [0.0, 100.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    silu SILU Float Exactness::Ulps(8), |x| x * x.sigmoid(), d!(|n| n.dy() * silu_slope(n.x(0)));
+    silu SILU Float Effort::FUNCTION, Exactness::Ulps(8), |x| x * x.sigmoid(), d!(|n| n.dy() * silu_slope(n.x(0)));
     /// Rounds down to an integer.
     ///
     /// ```
@@ -300,7 +302,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([1.5, -1.5]).floor())?.as_slice(), [1.0, -2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    floor FLOOR Float Exactness::Exact, |x| x.floor(), Grad::Zero("piecewise constant");
+    floor FLOOR Float Effort::SIMPLE, Exactness::Exact, |x| x.floor(), Grad::Zero("piecewise constant");
     /// Rounds up to an integer.
     ///
     /// ```
@@ -308,7 +310,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([1.5, -1.5]).ceil())?.as_slice(), [2.0, -1.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    ceil CEIL Float Exactness::Exact, |x| x.ceil(), Grad::Zero("piecewise constant");
+    ceil CEIL Float Effort::SIMPLE, Exactness::Exact, |x| x.ceil(), Grad::Zero("piecewise constant");
     /// Rounds to the nearest integer, half to even.
     ///
     /// ```
@@ -316,7 +318,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.5, 1.5, -1.2]).round())?.as_slice(), [0.0, 2.0, -1.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    round ROUND Float Exactness::Exact, |x| x.rounded(), Grad::Zero("piecewise constant");
+    round ROUND Float Effort::SIMPLE, Exactness::Exact, |x| x.rounded(), Grad::Zero("piecewise constant");
 }
 
 /// Returns the derivative of `gelu`: the standard normal distribution function at `x`, plus `x`

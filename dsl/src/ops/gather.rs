@@ -98,6 +98,8 @@ static TAKE: OpDef = OpDef {
         vec![Some(zeros(n, 0).scatter_add(n.x(1), n.dy(), axis)), None]
     }),
     exactness: Exactness::Exact,
+    class: OpClass::Gather,
+    halves: Halves::Direct,
     effects: Effects::Fallible,
 };
 
@@ -124,6 +126,8 @@ static SCATTER_ADD: OpDef = OpDef {
         vec![Some(n.dy()), None, n.needs(2).then(|| n.dy().take(n.x(1), axis))]
     }),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Scatter(Some(Combiner::Add)),
+    halves: Halves::Widened,
     effects: Effects::Fallible,
 };
 
@@ -174,6 +178,8 @@ static TAKE_ALONG_AXIS: OpDef = OpDef {
         vec![Some(zeros(n, 0).scatter_add_along_axis(n.x(1), n.dy(), axis)), None]
     }),
     exactness: Exactness::Exact,
+    class: OpClass::Gather,
+    halves: Halves::Direct,
     effects: Effects::Fallible,
 };
 
@@ -198,6 +204,8 @@ static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
         vec![Some(n.dy()), None, n.needs(2).then(|| n.dy().take_along_axis(n.x(1), axis))]
     }),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Scatter(Some(Combiner::Add)),
+    halves: Halves::Widened,
     effects: Effects::Fallible,
 };
 /// Returns the attributes of operations whose only attribute is an axis.

@@ -73,6 +73,8 @@ static CONCAT: OpDef = OpDef {
             .collect()
     }),
     exactness: Exactness::Exact,
+    class: OpClass::Move,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -127,6 +129,8 @@ static CONCAT_PART: OpDef = OpDef {
         grads
     }),
     exactness: Exactness::Exact,
+    class: OpClass::View,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 

@@ -63,8 +63,16 @@ static MATMUL: OpDef = OpDef {
         ]
     }),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Contract(multiplications),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
+
+/// Returns the number of multiplications.
+fn multiplications(cx: &CostCx<'_>) -> f64 {
+    let depth = cx.operands[0].shape.dims().last().map_or(1.0, |dim| cx.extent(dim));
+    depth * cx.elements(cx.result)
+}
 
 /// Checks that the matrices in the last two axes can be multiplied.
 fn check_matrices(a: &TensorType, b: &TensorType) -> Result<(), OpError> {

@@ -27,6 +27,7 @@ mod attention;
 mod axes;
 mod bits;
 mod cast;
+mod class;
 mod compare;
 mod conv;
 mod elementwise_binary;
@@ -52,6 +53,7 @@ mod window;
 
 pub use axes::{IntoAxes, IntoExtents};
 pub(crate) use cast::converted;
+pub use class::{Combiner, CostCx, Effort, OpClass, OpCost};
 pub(crate) use evaluate::widened_attrs;
 
 pub use attention::AttentionMask;
@@ -143,6 +145,15 @@ pub enum Exactness {
     Sum(f64),
 }
 
+/// How the reference implementation of an operation treats 16-bit floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Halves {
+    /// It is not called with them: it computes with `f32`, and the result is rounded.
+    Widened,
+    /// It takes them, because it only moves elements or rounds by itself.
+    Direct,
+}
+
 /// The gradient rule of an operation.
 #[derive(Clone, Copy)]
 pub enum Grad {
@@ -179,6 +190,10 @@ pub struct OpDef {
     pub grad: Grad,
     /// How exactly other implementations reproduce `eval`.
     pub exactness: Exactness,
+    /// How the elements of the result depend on those of the operands.
+    pub class: OpClass,
+    /// How `eval` treats 16-bit floats.
+    pub halves: Halves,
     /// The effects besides computing the result.
     pub effects: Effects,
 }
@@ -186,17 +201,6 @@ pub struct OpDef {
 impl std::fmt::Debug for OpDef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
-    }
-}
-
-impl OpDef {
-    /// Returns whether the operation is elementwise.
-    ///
-    /// An element of the result then depends only on the operands' elements at the same index, and
-    /// all operands have the shape of the result.
-    pub fn is_elementwise(&self) -> bool {
-        let families = [elementwise_unary::OPS, elementwise_binary::OPS, compare::OPS, bits::OPS, cast::OPS];
-        families.into_iter().flatten().any(|def| std::ptr::eq(*def, self))
     }
 }
 

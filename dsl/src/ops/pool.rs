@@ -36,6 +36,8 @@ static MAX_POOL: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| vec![Some(n.x(0).max_pool_grad(n.dy(), n.attrs()))]),
     exactness: Exactness::Exact,
+    class: OpClass::Window(Combiner::Max),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 
@@ -61,6 +63,8 @@ static MAX_POOL_PICK: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| vec![None, n.needs(1).then(|| n.x(0).max_pool_grad(n.dy(), n.attrs()))]),
     exactness: Exactness::Exact,
+    class: OpClass::Opaque(Effort::SIMPLE),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 
@@ -93,6 +97,8 @@ static MAX_POOL_GRAD: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| vec![None, n.needs(1).then(|| n.x(0).max_pool_pick(n.dy(), n.attrs()))]),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Opaque(Effort::SIMPLE),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 
@@ -130,6 +136,8 @@ static AVG_POOL: OpDef = OpDef {
         vec![Some(trace::emit(prim::AVG_POOL_GRAD, &[n.dy()], n.attrs().clone().with("extents", extents)))]
     }),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Window(Combiner::Add),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 
@@ -173,6 +181,8 @@ static AVG_POOL_GRAD: OpDef = OpDef {
         vec![Some(trace::emit(prim::AVG_POOL, &[n.dy()], attrs))]
     }),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Opaque(Effort::SIMPLE),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 

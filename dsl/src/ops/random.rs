@@ -94,6 +94,8 @@ static RANDOM_BITS: OpDef = OpDef {
     eval: |cx| Ok(cx.result(words(key_of(cx), cx.shape().iter().product()).collect())),
     grad: Grad::Zero("a key has no gradient"),
     exactness: Exactness::Exact,
+    class: OpClass::Random(Effort::RANDOM),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 
@@ -122,6 +124,8 @@ static RANDOM_UNIFORM: OpDef = OpDef {
     },
     grad: Grad::Zero("a key has no gradient"),
     exactness: Exactness::Exact,
+    class: OpClass::Random(Effort::RANDOM),
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -141,6 +145,8 @@ static RANDOM_FOLD_IN: OpDef = OpDef {
     },
     grad: Grad::Zero("a key has no gradient"),
     exactness: Exactness::Exact,
+    class: OpClass::Random(Effort::RANDOM),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 

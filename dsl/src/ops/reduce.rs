@@ -62,7 +62,7 @@ fn infer_not_empty(cx: &InferCx<'_>) -> Result<Type, OpError> {
 }
 
 /// Builds a row of this file. Rows for numbers serve other types with another `infer`.
-const fn row(name: &'static str, infer: Infer, eval: Eval, grad: Grad) -> OpDef {
+const fn row(name: &'static str, by: Combiner, infer: Infer, eval: Eval, grad: Grad) -> OpDef {
     OpDef {
         name,
         arity: Arity::Exactly(1),
@@ -71,6 +71,8 @@ const fn row(name: &'static str, infer: Infer, eval: Eval, grad: Grad) -> OpDef 
         eval,
         grad,
         exactness: Exactness::Exact,
+        class: OpClass::Reduce(by),
+        halves: Halves::Widened,
         effects: Effects::Pure,
     }
 }
@@ -80,6 +82,7 @@ static SUM: OpDef = OpDef {
     exactness: Exactness::Sum(1.0),
     ..row(
         "sum",
+        Combiner::Add,
         |cx| infer(cx, Class::Numeric),
         |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ZERO, Number::plus))),
         Grad::Rule(|n| vec![Some(spread(n, kept(n, n.dy())))]),
@@ -91,6 +94,7 @@ static PROD: OpDef = OpDef {
     exactness: Exactness::Ulps(64),
     ..row(
         "prod",
+        Combiner::Mul,
         |cx| infer(cx, Class::Numeric),
         |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ONE, Number::times))),
         Grad::Rule(|n| vec![Some(prod_gradient(n))]),
@@ -100,6 +104,7 @@ static PROD: OpDef = OpDef {
 /// Maxima over axes, or `NaN`.
 static MAX: OpDef = row(
     "max",
+    Combiner::Max,
     infer_not_empty,
     |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::LOWEST, Number::larger))),
     Grad::Rule(|n| vec![Some(share(n))]),
@@ -108,6 +113,7 @@ static MAX: OpDef = row(
 /// Minima over axes, or `NaN`.
 static MIN: OpDef = row(
     "min",
+    Combiner::Min,
     infer_not_empty,
     |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::HIGHEST, Number::smaller))),
     Grad::Rule(|n| vec![Some(share(n))]),
@@ -116,6 +122,7 @@ static MIN: OpDef = row(
 /// Whether all elements along axes are true.
 static ALL: OpDef = row(
     "all",
+    Combiner::And,
     |cx| infer(cx, Class::Bool),
     |cx| Ok(reduce(cx, cx.operands[0].data(), true, |a, b| a & b)),
     Grad::Zero("truth values have no gradients"),
@@ -124,6 +131,7 @@ static ALL: OpDef = row(
 /// Whether any element along axes is true.
 static ANY: OpDef = row(
     "any",
+    Combiner::Or,
     |cx| infer(cx, Class::Bool),
     |cx| Ok(reduce(cx, cx.operands[0].data(), false, |a, b| a | b)),
     Grad::Zero("truth values have no gradients"),
@@ -219,6 +227,8 @@ static CUMSUM: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| vec![Some(n.dy().running_sum(n.attrs().index("axis"), !n.attrs().bool("reverse")))]),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Scan(Combiner::Add),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 

@@ -26,6 +26,8 @@ const fn row(name: &'static str, eval: Eval) -> OpDef {
         eval,
         grad: Grad::Zero("an index is no number with a gradient"),
         exactness: Exactness::Exact,
+        class: OpClass::Search,
+        halves: Halves::Widened,
         effects: Effects::Pure,
     }
 }

@@ -50,6 +50,8 @@ static BROADCAST_TO: OpDef = OpDef {
     eval: broadcast,
     grad: Grad::Rule(|n| vec![Some(gather_stretched(n))]),
     exactness: Exactness::Exact,
+    class: OpClass::View,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -69,6 +71,8 @@ static BROADCAST_LIKE: OpDef = OpDef {
     eval: broadcast,
     grad: Grad::Rule(|n| vec![Some(gather_stretched(n)), None]),
     exactness: Exactness::Exact,
+    class: OpClass::View,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -122,6 +126,8 @@ static SUM_LIKE: OpDef = OpDef {
         vec![Some(dx), None]
     }),
     exactness: Exactness::Sum(1.0),
+    class: OpClass::Reduce(Combiner::Add),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 
@@ -143,6 +149,8 @@ static RESHAPE: OpDef = OpDef {
         vec![Some(if unknown <= 1 { n.dy().reshape(from) } else { n.dy().reshape_like(n.like(0)) })]
     }),
     exactness: Exactness::Exact,
+    class: OpClass::View,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -207,6 +215,8 @@ static RESHAPE_LIKE: OpDef = OpDef {
     eval: |cx| Ok(cx.operands[0].reshaped(cx.shape())),
     grad: Grad::Rule(|n| vec![Some(n.dy().reshape_like(n.like(0))), None]),
     exactness: Exactness::Exact,
+    class: OpClass::View,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -242,6 +252,8 @@ static PERMUTE: OpDef = OpDef {
         vec![Some(n.dy().permute(inverse))]
     }),
     exactness: Exactness::Exact,
+    class: OpClass::View,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -267,6 +279,8 @@ static FLIP: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| vec![Some(n.dy().flip(n.attrs().indices("axes")))]),
     exactness: Exactness::Exact,
+    class: OpClass::View,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -290,6 +304,8 @@ static WITH_DYNAMIC: OpDef = OpDef {
         vec![Some(if from.is_definite() { n.dy().reshape(from) } else { n.dy().reshape_like(n.like(0)) })]
     }),
     exactness: Exactness::Exact,
+    class: OpClass::View,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -303,6 +319,8 @@ static EXTENTS: OpDef = OpDef {
     eval: |cx| Ok(cx.result(cx.operands[0].shape().iter().map(|&n| n as i64).collect())),
     grad: Grad::Zero("extents do not change with the elements"),
     exactness: Exactness::Exact,
+    class: OpClass::Shape,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -328,6 +346,8 @@ static ZEROS_OF: OpDef = OpDef {
     },
     grad: Grad::Zero("zeros do not change with their extents"),
     exactness: Exactness::Exact,
+    class: OpClass::Shape,
+    halves: Halves::Direct,
     effects: Effects::Fallible,
 };
 
@@ -351,6 +371,8 @@ static IOTA: OpDef = OpDef {
     },
     grad: Grad::Zero("there are no operands"),
     exactness: Exactness::Exact,
+    class: OpClass::Shape,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 

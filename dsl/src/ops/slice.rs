@@ -81,6 +81,8 @@ static SLICE: OpDef = OpDef {
         vec![Some(zeros(n, 0).written(n.dy(), a.index("axis"), a.index("start"), a.index("step")))]
     }),
     exactness: Exactness::Exact,
+    class: OpClass::View,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -139,6 +141,8 @@ static UPDATE_SLICE: OpDef = OpDef {
         vec![n.needs(0).then(whole), n.needs(1).then(part)]
     }),
     exactness: Exactness::Exact,
+    class: OpClass::Move,
+    halves: Halves::Direct,
     effects: Effects::Pure,
 };
 
@@ -189,6 +193,8 @@ static DYNAMIC_SLICE: OpDef = OpDef {
         vec![Some(zeros(n, 0).update_slice_at(n.dy(), n.x(1), axis as isize)), None]
     }),
     exactness: Exactness::Exact,
+    class: OpClass::Gather,
+    halves: Halves::Direct,
     effects: Effects::Fallible,
 };
 
@@ -215,6 +221,8 @@ static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
         vec![n.needs(0).then(whole), n.needs(1).then(part), None]
     }),
     exactness: Exactness::Exact,
+    class: OpClass::Scatter(None),
+    halves: Halves::Direct,
     effects: Effects::Fallible,
 };
 impl Any {

@@ -81,6 +81,8 @@ static SOFTMAX: OpDef = OpDef {
         vec![Some(y * (dy - (dy * y).sum_keepdim(n.attrs().index("axis"))))]
     }),
     exactness: Exactness::Ulps(32),
+    class: OpClass::Rows(Effort::FUNCTION),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 
@@ -96,6 +98,8 @@ static LOG_SOFTMAX: OpDef = OpDef {
         vec![Some(dy - n.y().exp() * dy.sum_keepdim(n.attrs().index("axis")))]
     }),
     exactness: Exactness::Ulps(32),
+    class: OpClass::Rows(Effort::FUNCTION),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 
@@ -128,6 +132,8 @@ static LOGSUMEXP: OpDef = OpDef {
         vec![Some(kept * n.x(0).softmax(axis as isize))]
     }),
     exactness: Exactness::Ulps(32),
+    class: OpClass::Rows(Effort::FUNCTION),
+    halves: Halves::Widened,
     effects: Effects::Pure,
 };
 

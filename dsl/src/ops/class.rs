@@ -1,0 +1,314 @@
+//! The class of an operation, and the facts that follow from it.
+//!
+//! Passes, autodiff, placement and devices ask for these facts instead of keeping lists of
+//! operations. So a new operation states its class once, in its definition, and is treated like
+//! every other operation of that class.
+
+use super::prim::{ADD, AND, MAXIMUM, MINIMUM, MUL, OR};
+use super::{OpDef, Prim};
+use crate::ir::Attrs;
+use crate::{Dim, TensorType};
+
+/// How the elements of a result depend on the elements of the operands.
+#[derive(Clone, Copy, Debug)]
+pub enum OpClass {
+    /// Elementwise: an element of the result depends only on the operands' elements at the same
+    /// index. All operands have the shape of the result.
+    Scalar(Effort),
+    /// The elements of the first operand at other indices, which types and attributes determine. A
+    /// device need not copy them.
+    View,
+    /// Each element of the result is an element of some operand, which types and attributes
+    /// determine.
+    Move,
+    /// Combines the elements of the first operand along some of its axes.
+    Reduce(Combiner),
+    /// Combines, for each index along an axis, the elements up to it.
+    Scan(Combiner),
+    /// The index of an element along an axis.
+    Search,
+    /// Sums of products. The function returns the number of multiplications.
+    Contract(fn(&CostCx<'_>) -> f64),
+    /// Elements of the first operand at indices that are data.
+    Gather,
+    /// The first operand with elements combined at indices that are data, or replaced if there is no
+    /// combiner.
+    Scatter(Option<Combiner>),
+    /// Combines the elements in each window of the first operand.
+    Window(Combiner),
+    /// Each row of the result depends on a row of the operand, which is read several times.
+    Rows(Effort),
+    /// Random bits or numbers.
+    Random(Effort),
+    /// The result depends on types and attributes alone.
+    Shape,
+    /// Anything else.
+    Opaque(Effort),
+}
+
+/// An estimate of the instructions for one element, in units of an addition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Effort(pub u32);
+
+impl Effort {
+    /// No instruction: the value stays the same.
+    pub const NONE: Effort = Effort(0);
+    /// One instruction that is as fast as an addition.
+    pub const SIMPLE: Effort = Effort(1);
+    /// A division or a root, or an exponential that the processor almost does by itself.
+    pub const DIVISION: Effort = Effort(8);
+    /// The generation of a random number.
+    pub const RANDOM: Effort = Effort(16);
+    /// A function without an instruction, such as `tanh`.
+    pub const FUNCTION: Effort = Effort(24);
+
+    /// Returns whether one instruction or none is enough.
+    pub fn is_simple(self) -> bool {
+        self <= Effort::SIMPLE
+    }
+}
+
+/// An associative and commutative operation on two elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Combiner {
+    /// Addition.
+    Add,
+    /// Multiplication.
+    Mul,
+    /// The larger element.
+    Max,
+    /// The smaller element.
+    Min,
+    /// Logical and.
+    And,
+    /// Logical or.
+    Or,
+}
+
+impl Combiner {
+    /// Returns the elementwise operation.
+    pub fn prim(self) -> Prim {
+        match self {
+            Combiner::Add => ADD,
+            Combiner::Mul => MUL,
+            Combiner::Max => MAXIMUM,
+            Combiner::Min => MINIMUM,
+            Combiner::And => AND,
+            Combiner::Or => OR,
+        }
+    }
+}
+
+/// The types for which a cost is estimated.
+pub struct CostCx<'a> {
+    /// The types of the operands.
+    pub operands: &'a [&'a TensorType],
+    /// The type of the result.
+    pub result: &'a TensorType,
+    /// The static arguments.
+    pub attrs: &'a Attrs,
+    /// The extent to assume for an unknown one.
+    pub unknown_extent: usize,
+}
+
+impl CostCx<'_> {
+    /// Returns an extent as a number.
+    pub fn extent(&self, dim: &Dim) -> f64 {
+        dim.known().unwrap_or(self.unknown_extent) as f64
+    }
+
+    /// Returns the number of elements of a tensor.
+    pub fn elements(&self, ty: &TensorType) -> f64 {
+        ty.shape.dims().iter().map(|dim| self.extent(dim)).product()
+    }
+
+    /// Returns the size of a tensor in bytes.
+    pub fn bytes(&self, ty: &TensorType) -> f64 {
+        self.elements(ty) * ty.dtype.size() as f64
+    }
+}
+
+/// An estimate of the work of an operation that runs once.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OpCost {
+    /// Additions, multiplications and other simple operations on elements.
+    pub operations: f64,
+    /// Instructions of functions that take several, in units of an addition.
+    pub special: f64,
+    /// Bytes read from operands.
+    pub bytes_read: f64,
+    /// Bytes written to the result.
+    pub bytes_written: f64,
+}
+
+impl OpDef {
+    /// Returns whether the operation is elementwise.
+    ///
+    /// An element of the result then depends only on the operands' elements at the same index, and
+    /// all operands have the shape of the result.
+    pub fn is_elementwise(&self) -> bool {
+        matches!(self.class, OpClass::Scalar(_))
+    }
+
+    /// Returns whether a device need not copy any element: the result is a view of the first operand
+    /// or known from types and attributes.
+    pub fn is_free(&self) -> bool {
+        matches!(self.class, OpClass::View | OpClass::Shape | OpClass::Scalar(Effort::NONE))
+    }
+
+    /// Returns whether each element of the result is an element of some operand, which types and
+    /// attributes determine.
+    pub fn only_moves(&self) -> bool {
+        matches!(self.class, OpClass::View | OpClass::Move)
+    }
+
+    /// Returns whether the result depends on the elements of an operand, and not on its shape alone.
+    pub fn reads_elements_of(&self, operand: usize) -> bool {
+        match self.class {
+            OpClass::View | OpClass::Reduce(_) => operand == 0,
+            OpClass::Shape => false,
+            _ => true,
+        }
+    }
+
+    /// Returns the combiner of a reduction.
+    pub fn reduces_by(&self) -> Option<Combiner> {
+        match self.class {
+            OpClass::Reduce(combiner) => Some(combiner),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the operation is a sum of products, which costs much more than reading its
+    /// operands.
+    pub fn is_contraction(&self) -> bool {
+        matches!(self.class, OpClass::Contract(_))
+    }
+
+    /// Estimates the cost of running the operation once.
+    pub fn cost(&self, cx: &CostCx<'_>) -> OpCost {
+        let read = || cx.operands.iter().map(|ty| cx.bytes(ty)).sum::<f64>();
+        let (n, written) = (cx.elements(cx.result), cx.bytes(cx.result));
+        let all = |operations, special| OpCost { operations, special, bytes_read: read(), bytes_written: written };
+        let by_effort = |effort: Effort, n: f64| match effort.is_simple() {
+            true => all(f64::from(effort.0) * n, 0.0),
+            false => all(0.0, f64::from(effort.0) * n),
+        };
+        let parts = || {
+            let bytes = cx.operands.iter().skip(1).map(|ty| cx.bytes(ty)).sum();
+            OpCost { bytes_read: bytes, bytes_written: bytes, ..OpCost::default() }
+        };
+        match self.class {
+            OpClass::View | OpClass::Shape | OpClass::Scalar(Effort::NONE) => OpCost::default(),
+            OpClass::Scalar(effort) | OpClass::Rows(effort) | OpClass::Random(effort) | OpClass::Opaque(effort) => {
+                by_effort(effort, n)
+            }
+            // Like a scatter, an update of a part is made in place.
+            OpClass::Move if cx.operands.first().is_some_and(|x| *x == cx.result) => parts(),
+            OpClass::Move => all(0.0, 0.0),
+            OpClass::Reduce(_) | OpClass::Scan(_) | OpClass::Search | OpClass::Window(_) => {
+                all(cx.operands.first().map_or(0.0, |x| cx.elements(x)), 0.0)
+            }
+            OpClass::Contract(multiplications) => all(2.0 * multiplications(cx), 0.0),
+            // Only a part of the first operand is read.
+            OpClass::Gather => OpCost { bytes_read: written, bytes_written: written, ..OpCost::default() },
+            OpClass::Scatter(_) => parts(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Halves, all, prim::*};
+    use super::*;
+
+    /// Compares the operations for which a fact holds with a list that was kept elsewhere, but for
+    /// those in which the list was wrong.
+    #[track_caller]
+    fn same(holds: impl Fn(Prim) -> bool, list: &[Prim], missing_in_list: &[Prim]) {
+        let found: Vec<Prim> = all().filter(|&op| holds(op)).collect();
+        let mut expected = [list, missing_in_list].concat();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+    }
+
+    /// Passes, autodiff, placement and plans kept these lists.
+    #[test]
+    fn facts_equal_the_lists_that_were_kept() {
+        // Scalarization.
+        let moves = [
+            BROADCAST_LIKE,
+            BROADCAST_TO,
+            CONCAT,
+            CONCAT_PART,
+            FLIP,
+            PERMUTE,
+            RESHAPE,
+            RESHAPE_LIKE,
+            SLICE,
+            UPDATE_SLICE,
+        ];
+        same(|op| op.only_moves(), &moves, &[WITH_DYNAMIC]);
+        same(|op| op.reduces_by().is_some(), &[ALL, ANY, MAX, MIN, PROD, SUM, SUM_LIKE], &[]);
+        for (op, combiner) in [(ALL, AND), (ANY, OR), (MAX, MAXIMUM), (MIN, MINIMUM), (PROD, MUL), (SUM, ADD)] {
+            assert_eq!(op.reduces_by().map(Combiner::prim), Some(combiner));
+        }
+        // Constant folding: a fill stays a fill. Saved values: what is made again.
+        let views = [BROADCAST_TO, BROADCAST_LIKE, RESHAPE, RESHAPE_LIKE, PERMUTE, FLIP, SLICE];
+        same(|op| matches!(op.class, OpClass::View), &views, &[CONCAT_PART, WITH_DYNAMIC]);
+        // Hoisting: operations that cost nothing in a loop, those that a consumer can fuse, and those
+        // that are always hoisted.
+        let free = [&views[..], &[WITH_DYNAMIC, STOP_GRADIENT, ZEROS_OF, IOTA, EXTENTS]].concat();
+        same(|op| op.is_free(), &free, &[CONCAT_PART]);
+        let logic = [EQ, NE, LT, LE, GT, GE, AND, OR, XOR, NOT, IS_NAN, IS_FINITE];
+        let bits = [BIT_AND, BIT_OR, BIT_XOR, BIT_NOT, SHIFT_LEFT, SHIFT_RIGHT];
+        let arithmetic = [ADD, SUB, MUL, NEG, ABS, SIGN, MAXIMUM, MINIMUM, SELECT, CAST];
+        same(
+            |op| matches!(op.class, OpClass::Scalar(Effort::SIMPLE)),
+            &[&arithmetic[..], &logic, &bits].concat(),
+            &[RELU, FLOOR, CEIL, ROUND],
+        );
+        same(
+            |op| matches!(op.class, OpClass::Contract(_) | OpClass::Rows(_) | OpClass::Random(_)),
+            &[MATMUL, CONV, ATTENTION, SOFTMAX, LOG_SOFTMAX, RANDOM_BITS, RANDOM_UNIFORM, RANDOM_FOLD_IN],
+            &[CONV_INPUT_GRAD, CONV_WEIGHT_GRAD, ATTENTION_GRAD, LOGSUMEXP],
+        );
+        // Placement: functions of several instructions. Two were written `log1p` and `expm1` at first.
+        let effort = |op: Prim| match op.class {
+            OpClass::Scalar(effort) | OpClass::Rows(effort) => effort,
+            _ => Effort::NONE,
+        };
+        same(|op| effort(op) == Effort::DIVISION, &[EXP, LOG, SQRT, RSQRT, DIV], &[RECIP, REM]);
+        same(
+            |op| effort(op) == Effort::FUNCTION,
+            &[TANH, SIGMOID, SIN, COS, ERF, GELU, POW, LOG_1P, EXP_M1, SOFTPLUS, SOFTMAX, LOG_SOFTMAX, LOGSUMEXP],
+            &[TAN, ASIN, ACOS, ATAN, SINH, COSH, SILU, ATAN2],
+        );
+        // 16-bit floats.
+        let direct = [
+            BROADCAST_LIKE,
+            BROADCAST_TO,
+            CAST,
+            CONCAT,
+            CONCAT_PART,
+            DYNAMIC_SLICE,
+            DYNAMIC_UPDATE_SLICE,
+            EXTENTS,
+            FLIP,
+            IOTA,
+            PERMUTE,
+            RANDOM_UNIFORM,
+            RESHAPE,
+            RESHAPE_LIKE,
+            SELECT,
+            SLICE,
+            STOP_GRADIENT,
+            TAKE,
+            TAKE_ALONG_AXIS,
+            UPDATE_SLICE,
+            WITH_DYNAMIC,
+            ZEROS_OF,
+        ];
+        same(|op| op.halves == Halves::Direct, &direct, &[]);
+    }
+}
