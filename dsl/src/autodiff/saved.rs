@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::ir::Origin;
-use crate::ops::{Effects, prim};
+use crate::ops::{Effects, OpClass, prim};
 
 impl Sweep {
     /// Returns a value of the forward region of `level` as seen by its backward region.
@@ -23,7 +23,7 @@ impl Sweep {
         let mapped = match self.origin(v) {
             Source::Outside(outer) => self.map(level - 1, outer),
             Source::Again(data) => {
-                let is_like = |i: usize| matches!(&data.op, Op::Prim(def, _) if i == 1 && def == prim::BROADCAST_LIKE);
+                let is_like = |i: usize| matches!(&data.op, Op::Prim(def, _) if !def.reads_elements_of(i));
                 let operand = |(i, &x)| if is_like(i) { self.map_like(level, x) } else { self.map(level, x) };
                 let operands: Vec<Any> = data.operands.iter().enumerate().map(operand).collect();
                 trace::at_depth(depth, || match &data.op {
@@ -80,7 +80,7 @@ impl Sweep {
                     _ => Source::Saved,
                 }
             }
-            ValueDef::Result(node, _) if is_view(&g.node(node).op) || is_cheap(g, v, 8) => {
+            ValueDef::Result(node, _) if is_view(g, node) || is_cheap(g, v, 8) => {
                 Source::Again(Box::new(g.node(node).clone()))
             }
             ValueDef::Result(..) if g.ty(v).as_tensor().is_none() => Source::Saved,
@@ -205,10 +205,18 @@ fn operands_needed(g: &crate::Graph, region: Region, values: Vec<Value>) -> Vec<
     operands
 }
 
-/// Returns whether an operation only views its operand. Views are recomputed rather than saved,
-/// which saves the smaller operand.
-fn is_view(op: &Op) -> bool {
-    matches!(op, Op::Prim(def, _) if matches!(*def, prim::BROADCAST_TO | prim::BROADCAST_LIKE | prim::RESHAPE | prim::PERMUTE))
+/// Returns whether an operation views an operand that is not larger than its result. Such a view is
+/// recomputed rather than saved.
+fn is_view(graph: &crate::Graph, node: Node) -> bool {
+    let data = graph.node(node);
+    let Op::Prim(def, _) = &data.op else { return false };
+    let elements = |v: Value| graph.ty(v).element().shape.size();
+    matches!(def.class, OpClass::View)
+        && match (elements(data.operands[0]), elements(data.results[0])) {
+            (Some(operand), Some(result)) => operand <= result,
+            // An unknown part of an unknown whole is smaller.
+            _ => !matches!(*def, prim::SLICE | prim::CONCAT_PART),
+        }
 }
 
 /// Returns whether a few cheap operations compute a value from constants and captures alone.
@@ -231,7 +239,7 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
         Op::Prim(def, _) => {
             fuel > 0
                 && def.effects <= Effects::Fallible
-                && def != prim::MATMUL
+                && !def.is_contraction()
                 && data.operands.iter().all(|&x| is_cheap(graph, x, fuel - 1))
         }
         _ => false,

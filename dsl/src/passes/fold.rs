@@ -3,7 +3,7 @@
 use super::Pass;
 use super::{identity, trips};
 use crate::ir::{Attrs, CallKind, Node, Op, Region, Replacements, Value, ValueDef};
-use crate::ops::{Effects, EvalCx, Prim};
+use crate::ops::{Effects, EvalCx, OpClass, Prim};
 use crate::{DType, Graph, HostTensor, Type, match_buffer};
 
 /// Folds constants, takes branches with a constant predicate and removes operations that change
@@ -160,7 +160,7 @@ impl Folder<'_> {
         {
             return false;
         }
-        if identity::keeps_fill(def)
+        if matches!(def.class, OpClass::View)
             && let Some(Some(scalar)) = fills.first()
         {
             self.facts[result.index()] = Fact::Fill(scalar.clone());

@@ -56,20 +56,6 @@ pub(super) fn is_involution(op: Prim) -> bool {
     matches!(op, prim::NOT | prim::NEG)
 }
 
-/// Returns whether a fill of the first operand makes the result the same fill.
-pub(super) fn keeps_fill(op: Prim) -> bool {
-    matches!(
-        op,
-        prim::BROADCAST_TO
-            | prim::BROADCAST_LIKE
-            | prim::RESHAPE
-            | prim::RESHAPE_LIKE
-            | prim::PERMUTE
-            | prim::FLIP
-            | prim::SLICE
-    )
-}
-
 fn is_definite(ty: &Type) -> bool {
     ty.element().shape.is_definite()
 }

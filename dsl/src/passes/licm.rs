@@ -3,7 +3,7 @@
 use super::Pass;
 use crate::Graph;
 use crate::ir::{Node, Op, Region, Value};
-use crate::ops::{Effects, Prim, prim};
+use crate::ops::{Effects, Effort, OpClass, Prim};
 use std::collections::HashMap;
 
 /// Hoists loop-invariant operations out of as many loops as possible.
@@ -86,43 +86,19 @@ enum Cost {
 }
 
 fn cost(op: Prim) -> Cost {
-    match op {
-        prim::BROADCAST_TO
-        | prim::BROADCAST_LIKE
-        | prim::RESHAPE
-        | prim::RESHAPE_LIKE
-        | prim::PERMUTE
-        | prim::FLIP
-        | prim::SLICE => Cost::Free,
-        prim::WITH_DYNAMIC | prim::STOP_GRADIENT | prim::ZEROS_OF | prim::IOTA | prim::EXTENTS => Cost::Free,
-        prim::ADD
-        | prim::SUB
-        | prim::MUL
-        | prim::NEG
-        | prim::ABS
-        | prim::SIGN
-        | prim::MAXIMUM
-        | prim::MINIMUM
-        | prim::SELECT
-        | prim::CAST => Cost::Light,
-        prim::EQ
-        | prim::NE
-        | prim::LT
-        | prim::LE
-        | prim::GT
-        | prim::GE
-        | prim::AND
-        | prim::OR
-        | prim::XOR
-        | prim::NOT
-        | prim::IS_NAN
-        | prim::IS_FINITE => Cost::Light,
-        prim::BIT_AND | prim::BIT_OR | prim::BIT_XOR | prim::BIT_NOT | prim::SHIFT_LEFT | prim::SHIFT_RIGHT => {
-            Cost::Light
-        }
-        prim::MATMUL | prim::CONV | prim::ATTENTION | prim::SOFTMAX | prim::LOG_SOFTMAX => Cost::Heavy,
-        prim::RANDOM_BITS | prim::RANDOM_UNIFORM | prim::RANDOM_FOLD_IN => Cost::Heavy,
-        _ => Cost::Medium,
+    match op.class {
+        OpClass::View | OpClass::Shape | OpClass::Scalar(Effort::NONE) => Cost::Free,
+        OpClass::Scalar(effort) if effort.is_simple() => Cost::Light,
+        OpClass::Contract(_) | OpClass::Random(_) | OpClass::Rows(_) => Cost::Heavy,
+        OpClass::Scalar(_)
+        | OpClass::Move
+        | OpClass::Reduce(_)
+        | OpClass::Scan(_)
+        | OpClass::Search
+        | OpClass::Gather
+        | OpClass::Scatter(_)
+        | OpClass::Window(_)
+        | OpClass::Opaque(_) => Cost::Medium,
     }
 }
 

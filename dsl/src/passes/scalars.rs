@@ -2,7 +2,7 @@
 
 use super::{Cse, Dce, Fold, Pass};
 use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, StackOp, Value, ValueData};
-use crate::ops::{Effects, EvalCx, Prim, prim};
+use crate::ops::{Combiner, Effects, EvalCx, Prim, prim};
 use crate::{DType, Graph, HostTensor, TensorType, Type, match_buffer};
 use std::collections::{HashMap, HashSet};
 
@@ -30,31 +30,6 @@ const MAX_ELEMENTS: usize = 16;
 
 /// Maximum operations of a scalarized loop.
 const MAX_OPERATIONS: usize = 4096;
-
-/// Operations that only move elements, independent of their values.
-const MOVES: &[Prim] = &[
-    prim::BROADCAST_LIKE,
-    prim::BROADCAST_TO,
-    prim::CONCAT,
-    prim::CONCAT_PART,
-    prim::FLIP,
-    prim::PERMUTE,
-    prim::RESHAPE,
-    prim::RESHAPE_LIKE,
-    prim::SLICE,
-    prim::UPDATE_SLICE,
-];
-
-/// Reductions, each with its operation on two elements.
-const REDUCTIONS: &[(Prim, Prim)] = &[
-    (prim::ALL, prim::AND),
-    (prim::ANY, prim::OR),
-    (prim::MAX, prim::MAXIMUM),
-    (prim::MIN, prim::MINIMUM),
-    (prim::PROD, prim::MUL),
-    (prim::SUM, prim::ADD),
-    (prim::SUM_LIKE, prim::ADD),
-];
 
 impl Pass for Scalars {
     fn name(&self) -> &'static str {
@@ -211,10 +186,10 @@ fn operations(g: &Graph, operands: &[Value], result: Value, def: Prim) -> Option
         let is_one = operands.iter().chain([&result]).all(|&v| !is_apart(g.ty(v)));
         return (is_one || def.effects == Effects::Pure).then_some(n);
     }
-    if MOVES.contains(&def) || def == prim::IOTA {
+    if def.only_moves() || def == prim::IOTA {
         return Some(0);
     }
-    if REDUCTIONS.iter().any(|&(op, _)| op == def) {
+    if def.reduces_by().is_some() {
         return Some(n_elements(g.ty(operands[0])));
     }
     let inner = small(g.ty(operands[0])).filter(|_| def == prim::MATMUL)?;
@@ -440,7 +415,7 @@ impl Rewrite<'_> {
             };
             return (0..n).map(one).collect();
         }
-        if let Some(&(_, combine)) = REDUCTIONS.iter().find(|(op, _)| *op == def) {
+        if let Some(combine) = def.reduces_by().map(Combiner::prim) {
             // A sum starts with zero, which turns `-0.0` into `0.0`, unless it has a single term.
             let start = (combine == prim::ADD && n < operands[0].len()).then(|| self.zero(to, ty.dtype, origin));
             let mut results: Vec<Option<Value>> = vec![start; n];

@@ -3,7 +3,7 @@
 use super::Pass;
 use super::{captured, identity, made_by};
 use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value, ValueDef};
-use crate::ops::{Prim, prim};
+use crate::ops::{OpClass, Prim, prim};
 use crate::{Buffer, DType, Graph, HostTensor, Shape, Type};
 
 /// Rewrites combinations of operations into fewer or cheaper ones.
@@ -265,7 +265,7 @@ impl Algebra<'_> {
                     Op::Constant(t) => {
                         return (t.len() <= super::fold::SMALL).then(|| super::fold::uniform(t)).flatten();
                     }
-                    Op::Prim(def, _) if identity::keeps_fill(*def) => self.graph.node(node).operands[0],
+                    Op::Prim(def, _) if matches!(def.class, OpClass::View) => self.graph.node(node).operands[0],
                     _ => return None,
                 },
             };

@@ -7,11 +7,14 @@
 
 use super::topology::DeviceInfo;
 use anabranch_dsl::ir::{CallKind, Graph, Node, Op, Region, Value, ValueDef};
-use anabranch_dsl::ops::{Prim, prim};
+use anabranch_dsl::ops::CostCx;
 use anabranch_dsl::{Dim, Shape, Type, passes};
 
 /// The extent assumed for an unknown dimension.
-const EXTENT: f64 = 32.0;
+const EXTENT: usize = 32;
+
+/// Instructions in the time of reading one more element from memory.
+const INSTRUCTIONS_PER_ELEMENT: f64 = 4.0;
 
 /// The trip count assumed for a loop of unknown trip count.
 const TRIPS: f64 = 16.0;
@@ -22,7 +25,7 @@ const SHARED: f64 = 50e-6;
 /// The cost of one execution of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Work {
-    /// Floating-point operations of matmuls, convolutions and attention.
+    /// Arithmetic on elements.
     pub(super) flops: f64,
     /// Bytes read and written. Expensive elementwise functions count as more.
     pub(super) bytes: f64,
@@ -116,48 +119,14 @@ impl Costs {
     fn of_node(&self, graph: &Graph, node: Node) -> Work {
         let data = graph.node(node);
         let size = |v: &Value| self.bytes[v.index()];
-        let all = || data.operands.iter().chain(&data.results).map(size).sum::<f64>();
-        let result = || data.results.iter().map(size).sum::<f64>();
         let (flops, bytes) = match &data.op {
-            Op::Prim(def, _) => {
-                let shape = |v: Value| &graph.ty(v).element().shape;
-                match *def {
-                    prim::MATMUL => {
-                        let depth = shape(data.operands[0]).dims().last().map_or(1.0, extent);
-                        (2.0 * depth * elements(shape(data.results[0])), all())
-                    }
-                    prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD => {
-                        let (y, w) = match *def {
-                            prim::CONV => (data.results[0], data.operands[1]),
-                            prim::CONV_INPUT_GRAD => (data.operands[0], data.operands[1]),
-                            _ => (data.operands[1], data.results[0]),
-                        };
-                        let filters = shape(w).dims().first().map_or(1.0, extent).max(1.0);
-                        (2.0 * elements(shape(y)) * elements(shape(w)) / filters, all())
-                    }
-                    prim::ATTENTION | prim::ATTENTION_GRAD => {
-                        let (q, k) = (shape(data.operands[0]), shape(data.operands[1]));
-                        let last = |s: &Shape, i: usize| s.dims().iter().rev().nth(i).map_or(1.0, extent);
-                        let products = if def == prim::ATTENTION { 2.0 } else { 5.0 };
-                        (2.0 * products * elements(q) * last(k, 1), all())
-                    }
-                    // These only view their operand, or are fused into their users.
-                    prim::RESHAPE
-                    | prim::RESHAPE_LIKE
-                    | prim::STOP_GRADIENT
-                    | prim::WITH_DYNAMIC
-                    | prim::EXTENTS
-                    | prim::BROADCAST_TO
-                    | prim::BROADCAST_LIKE => return Work::default(),
-                    // Only a part of the large operand is read or written.
-                    prim::TAKE | prim::SLICE | prim::DYNAMIC_SLICE | prim::CONCAT_PART | prim::TAKE_ALONG_AXIS => {
-                        (0.0, 2.0 * result())
-                    }
-                    prim::SCATTER_ADD | prim::UPDATE_SLICE | prim::DYNAMIC_UPDATE_SLICE => {
-                        (0.0, data.operands[1..].iter().map(size).sum::<f64>() * 2.0)
-                    }
-                    _ => (0.0, all() + passes_for(*def) * result()),
-                }
+            Op::Prim(def, _) if def.is_free() => return Work::default(),
+            Op::Prim(def, attrs) => {
+                let operands: Vec<_> = data.operands.iter().map(|&v| graph.ty(v).element()).collect();
+                let result = graph.ty(data.results[0]).element();
+                let cost = def.cost(&CostCx { operands: &operands, result, attrs, unknown_extent: EXTENT });
+                let special = cost.special / INSTRUCTIONS_PER_ELEMENT * result.dtype.size() as f64;
+                (cost.operations, cost.bytes_read + cost.bytes_written + special)
             }
             Op::Constant(_) | Op::Read(_) | Op::Cond | Op::While { .. } | Op::Call(_) => return Work::default(),
             Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => (0.0, 0.0),
@@ -171,29 +140,8 @@ impl Costs {
     }
 }
 
-/// Returns the additional passes over the result that account for a function of several
-/// instructions.
-fn passes_for(def: Prim) -> f64 {
-    match def {
-        prim::EXP | prim::LOG | prim::SQRT | prim::RSQRT | prim::DIV => 2.0,
-        prim::TANH
-        | prim::SIGMOID
-        | prim::SIN
-        | prim::COS
-        | prim::ERF
-        | prim::GELU
-        | prim::POW
-        | prim::LOG_1P
-        | prim::EXP_M1
-        | prim::SOFTPLUS => 6.0,
-        prim::SOFTMAX | prim::LOG_SOFTMAX | prim::LOGSUMEXP => 6.0,
-        prim::RANDOM_BITS | prim::RANDOM_UNIFORM => 4.0,
-        _ => 0.0,
-    }
-}
-
 fn extent(dim: &Dim) -> f64 {
-    dim.known().map_or(EXTENT, |n| n as f64)
+    dim.known().unwrap_or(EXTENT) as f64
 }
 
 fn elements(shape: &Shape) -> f64 {

@@ -11,7 +11,7 @@ use crate::cpu::math::{Real, wide};
 use crate::cpu::memory::Sources;
 use crate::plan::View;
 use anabranch_dsl::DType;
-use anabranch_dsl::ops::{Prim, prim};
+use anabranch_dsl::ops::{Combiner, Prim, prim};
 use rayon::prelude::*;
 
 /// The reduction function.
@@ -41,14 +41,13 @@ impl Reduction {
 
     /// Returns the reduction function of an operation, or `None` for other operations.
     pub(crate) fn of(op: Prim) -> Option<Reduction> {
-        Some(match op {
-            prim::SUM | prim::SUM_LIKE => Reduction::Sum,
-            prim::PROD => Reduction::Prod,
-            prim::MAX => Reduction::Max,
-            prim::MIN => Reduction::Min,
-            prim::ALL => Reduction::All,
-            prim::ANY => Reduction::Any,
-            _ => return None,
+        op.reduces_by().map(|combiner| match combiner {
+            Combiner::Add => Reduction::Sum,
+            Combiner::Mul => Reduction::Prod,
+            Combiner::Max => Reduction::Max,
+            Combiner::Min => Reduction::Min,
+            Combiner::And => Reduction::All,
+            Combiner::Or => Reduction::Any,
         })
     }
 }
