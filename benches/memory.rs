@@ -1,37 +1,22 @@
-//! Operations with many memory accesses and little computation, and plain loops with the same
-//! accesses.
+//! Operations that read and write much and compute little, next to loops that only read and write.
 //!
 //! `cargo bench --bench memory`
 
 use anabranch::Array;
 use anabranch::nn::Init;
-use anabranch::prelude::*;
-use anabranch_runtime::Program;
+use anabranch_benches::memory as programs;
 use divan::Bencher;
+use programs::LONG;
 
 fn main() {
     divan::main();
 }
 
-/// The number of elements of the long vectors.
-const LONG: usize = 10_000_000;
-
 fn numbers(shape: impl Into<Vec<usize>>, seed: u64) -> Array<f32> {
     Init::new(seed).normal(shape.into(), 1.0)
 }
 
-/// Runs a function of some tensors repeatedly, with its results in reused memory.
-fn run<Args, F: anabranch::dsl::function::GraphFn<Args>>(bencher: Bencher<'_, '_>, f: F, inputs: &[&Array<f32>]) {
-    let inputs: Vec<_> = inputs.iter().map(|x| x.host().clone()).collect();
-    let signature: Vec<_> = inputs.iter().map(|x| x.ty()).collect();
-    let session = Session::new().unwrap();
-    let graph = session.function(f).unwrap().graph(&signature).unwrap();
-    let program = Program::new(graph).unwrap();
-    let mut outputs = Vec::new();
-    bencher.bench_local(|| program.run_into(&inputs, &mut Vec::new(), &mut outputs).unwrap());
-}
-
-/// Returns the halves of a range, for two threads.
+/// Splits slices over two threads.
 fn halves(n: usize) -> [std::ops::Range<usize>; 2] {
     [0..n / 2, n / 2..n]
 }
@@ -56,7 +41,7 @@ fn plain_read_10_000_000(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// `e = a * b + c + d`: reads four tensors and writes one, as `tanh(a * b + c) * d - a` does.
+/// `e = a * b + c + d`: four tensors read and one written, as `tanh(a * b + c) * d - a` does.
 #[divan::bench]
 fn plain_triad_10_000_000(bencher: Bencher<'_, '_>) {
     let [a, b, c, d] = [1, 2, 3, 4].map(|seed| numbers([LONG], seed));
@@ -80,44 +65,42 @@ fn plain_triad_10_000_000(bencher: Bencher<'_, '_>) {
 
 #[divan::bench]
 fn tanh_chain_10_000_000(bencher: Bencher<'_, '_>) {
-    let [a, b, c, d] = [1, 2, 3, 4].map(|seed| numbers([LONG], seed));
-    let f = |a: Tensor, b: Tensor, c: Tensor, d: Tensor| (a * b + c).tanh() * d - a;
-    run(bencher, f, &[&a, &b, &c, &d]);
+    let mut program = programs::tanh_chain_10_000_000();
+    bencher.bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn sum_10_000_000(bencher: Bencher<'_, '_>) {
-    run(bencher, |x: Tensor| x.sum(), &[&numbers([LONG], 1)]);
+    let mut program = programs::sum_10_000_000();
+    bencher.bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn mean_squared_error_10_000_000(bencher: Bencher<'_, '_>) {
-    let f = |x: Tensor, y: Tensor| ((x - y) * (x - y)).mean();
-    run(bencher, f, &[&numbers([LONG], 1), &numbers([LONG], 2)]);
+    let mut program = programs::mean_squared_error_10_000_000();
+    bencher.bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn softmax_4096_1024(bencher: Bencher<'_, '_>) {
-    run(bencher, |x: Tensor| x.softmax(-1), &[&numbers([4096, 1024], 1)]);
+    let mut program = programs::softmax_4096_1024();
+    bencher.bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn softmax_gradient_4096_1024(bencher: Bencher<'_, '_>) {
-    let f = |x: Tensor, w: Tensor| gradients((x.softmax(-1) * w).sum(), x);
-    run(bencher, f, &[&numbers([4096, 1024], 1), &numbers([4096, 1024], 2)]);
+    let mut program = programs::softmax_gradient_4096_1024();
+    bencher.bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn layer_norm_4096_1024(bencher: Bencher<'_, '_>) {
-    let f = |x: Tensor, scale: Tensor, bias: Tensor| x.layer_norm(scale, bias, 1e-5);
-    run(bencher, f, &[&numbers([4096, 1024], 1), &numbers([1024], 2), &numbers([1024], 3)]);
+    let mut program = programs::layer_norm_4096_1024();
+    bencher.bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn layer_norm_gradient_4096_1024(bencher: Bencher<'_, '_>) {
-    let f = |x: Tensor, scale: Tensor, bias: Tensor, w: Tensor| {
-        gradients((x.layer_norm(scale, bias, 1e-5) * w).sum(), (x, scale, bias))
-    };
-    let (x, w) = (numbers([4096, 1024], 1), numbers([4096, 1024], 4));
-    run(bencher, f, &[&x, &numbers([1024], 2), &numbers([1024], 3), &w]);
+    let mut program = programs::layer_norm_gradient_4096_1024();
+    bencher.bench_local(|| program.call());
 }

@@ -5,14 +5,12 @@
 //! prints the wall time from before the start of the process to its end, the peak of its resident
 //! memory (`VmHWM` in `/proc/self/status`, so only on Linux), and the parts of both.
 
-mod support;
-
 use anabranch::nn::Init;
 use anabranch::optim::Adam;
 use anabranch::prelude::*;
+use anabranch_benches::training::{mlp, mlp_batch, mlp_step};
 use std::process::Command;
 use std::time::Instant;
-use support::{mlp, mlp_batch, mlp_step};
 
 /// The environment variable that marks the measured process.
 const CHILD: &str = "ANABRANCH_STARTUP";

@@ -2,217 +2,57 @@
 //!
 //! `cargo bench --bench vision`
 
-use anabranch::dsl::ops::{ConvOptions, PoolOptions};
-use anabranch::nn::{Init, Linear};
-use anabranch::optim::{Optimizer, Sgd};
-use anabranch::prelude::*;
+use anabranch_benches::vision as programs;
 use divan::Bencher;
 
 fn main() {
     divan::main();
 }
 
-/// Filters with a bias for each.
-#[derive(Module)]
-struct Conv {
-    filters: Var,
-    bias: Var,
-}
-
-impl Conv {
-    fn new(init: &Init, channels: usize, filters: usize, k: usize) -> Conv {
-        let fan_in = channels * k * k;
-        Conv {
-            filters: Var::new("filters", init.fan_in([filters, channels, k, k], fan_in)),
-            bias: Var::new("bias", init.fan_in([filters, 1, 1], fan_in)),
-        }
-    }
-
-    fn apply(&self, x: Tensor) -> Tensor {
-        x.conv2d(self.filters.get(), ConvOptions::new().same()) + self.bias.get()
-    }
-}
-
-fn flat(x: Tensor) -> Tensor {
-    let per_image = x.dim(1) * x.dim(2) * x.dim(3);
-    x.reshape([x.dim(0), per_image])
-}
-
-fn conv_3x3(x: Tensor, filters: Tensor) -> Tensor {
-    x.conv2d(filters, ConvOptions::new().padding(1))
-}
-
-fn conv_inputs() -> (anabranch::Array<f32>, anabranch::Array<f32>) {
-    let init = Init::new(1);
-    (init.normal([8, 64, 56, 56], 1.0), init.normal([64, 64, 3, 3], 0.05))
-}
-
-/// One convolution 3×3, 64 to 64 channels, on 56×56, batch 8.
 #[divan::bench(sample_count = 40, sample_size = 1)]
 fn conv_3x3_64_on_56x56_batch_8_forward(bencher: Bencher<'_, '_>) {
-    let (x, w) = conv_inputs();
-    let session = Session::new().unwrap();
-    let f = session.function(|x, w| conv_3x3(x, w).mean()).unwrap();
-    bencher.bench_local(|| f.call((&x, &w)).unwrap());
+    let mut program = programs::conv_3x3_64_on_56x56_batch_8_forward();
+    bencher.bench_local(|| program.call());
 }
 
-/// The same with both gradients.
 #[divan::bench(sample_count = 40, sample_size = 1)]
 fn conv_3x3_64_on_56x56_batch_8_forward_backward(bencher: Bencher<'_, '_>) {
-    let (x, w) = conv_inputs();
-    let session = Session::new().unwrap();
-    let f = session
-        .function(|x, w| {
-            let loss = conv_3x3(x, w).square().mean();
-            let (dx, dw) = gradients(loss, (x, w));
-            (loss, dx.sum(), dw)
-        })
-        .unwrap();
-    bencher.bench_local(|| f.call((&x, &w)).unwrap());
+    let mut program = programs::conv_3x3_64_on_56x56_batch_8_forward_backward();
+    bencher.bench_local(|| program.call());
 }
 
-fn block(layers: &[Conv; 2], x: Tensor) -> Tensor {
-    let h = layers[0].apply(x).relu();
-    layers[1].apply(h).relu().square().mean()
-}
-
-/// Two of these convolutions with bias and relu.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn two_conv_3x3_relu_forward(bencher: Bencher<'_, '_>) {
-    let (init, (x, _)) = (Init::new(1), conv_inputs());
-    let layers = [Conv::new(&init, 64, 64, 3), Conv::new(&init, 64, 64, 3)];
-    let session = Session::new().unwrap();
-    let f = session.function(|x| block(&layers, x)).unwrap();
-    bencher.bench_local(|| f.call(&x).unwrap());
+    let mut program = programs::two_conv_3x3_relu_forward();
+    bencher.bench_local(|| program.call());
 }
 
-/// The same with all gradients.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn two_conv_3x3_relu_forward_backward(bencher: Bencher<'_, '_>) {
-    let (init, (x, _)) = (Init::new(1), conv_inputs());
-    let layers = [Conv::new(&init, 64, 64, 3), Conv::new(&init, 64, 64, 3)];
-    let session = Session::new().unwrap();
-    let f = session
-        .function(|x| {
-            let loss = block(&layers, x);
-            let [a, b] = &layers;
-            let vars = [x, a.filters.get(), a.bias.get(), b.filters.get(), b.bias.get()];
-            let [dx, da, db, dc, dd] = gradients(loss, vars);
-            (dx.sum(), da, db, dc, dd)
-        })
-        .unwrap();
-    bencher.bench_local(|| f.call(&x).unwrap());
+    let mut program = programs::two_conv_3x3_relu_forward_backward();
+    bencher.bench_local(|| program.call());
 }
 
-/// A block of separable convolutions: 1×1 to 128 channels, depthwise 3×3, 1×1 to 64; on 56×56,
-/// batch 8: forward.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn separable_block_forward(bencher: Bencher<'_, '_>) {
-    let inputs = separable_inputs();
-    let [x, wide, each, narrow] = &inputs;
-    let session = Session::new().unwrap();
-    let f = session.function(|x, a, b, c| separable(x, a, b, c).mean()).unwrap();
-    bencher.bench_local(|| f.call((x, wide, each, narrow)).unwrap());
+    let mut program = programs::separable_block_forward();
+    bencher.bench_local(|| program.call());
 }
 
-/// The same with all gradients.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn separable_block_forward_backward(bencher: Bencher<'_, '_>) {
-    let inputs = separable_inputs();
-    let [x, wide, each, narrow] = &inputs;
-    let session = Session::new().unwrap();
-    let f = session
-        .function(|x, a, b, c| {
-            let (dx, da, db, dc) = gradients(separable(x, a, b, c).square().mean(), (x, a, b, c));
-            (dx.sum(), da, db, dc)
-        })
-        .unwrap();
-    bencher.bench_local(|| f.call((x, wide, each, narrow)).unwrap());
+    let mut program = programs::separable_block_forward_backward();
+    bencher.bench_local(|| program.call());
 }
 
-fn separable_inputs() -> [anabranch::Array<f32>; 4] {
-    let init = Init::new(1);
-    [
-        init.normal([8, 64, 56, 56], 1.0),
-        init.normal([128, 64, 1, 1], 0.1),
-        init.normal([128, 1, 3, 3], 0.3),
-        init.normal([64, 128, 1, 1], 0.1),
-    ]
-}
-
-fn separable(x: Tensor, wide: Tensor, each: Tensor, narrow: Tensor) -> Tensor {
-    let h = x.conv2d(wide, ConvOptions::new()).relu();
-    let h = h.conv2d(each, ConvOptions::new().padding(1).groups(128)).relu();
-    h.conv2d(narrow, ConvOptions::new())
-}
-
-#[derive(Module)]
-struct Lenet {
-    convs: [Conv; 2],
-    dense: [Linear; 2],
-}
-
-fn lenet(model: &Lenet, x: Tensor) -> Tensor {
-    let pool = PoolOptions::new(2);
-    let x = model.convs[0].apply(x).relu().max_pool(pool);
-    let x = model.convs[1].apply(x).relu().max_pool(pool);
-    model.dense[1].apply(model.dense[0].apply(flat(x)).relu())
-}
-
-/// LeNet-like network on 28×28, batch 64: forward, backward, SGD.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn lenet_batch_64_sgd(bencher: Bencher<'_, '_>) {
-    let init = Init::new(1);
-    let model = Lenet {
-        convs: [Conv::new(&init, 1, 32, 5), Conv::new(&init, 32, 64, 5)],
-        dense: [Linear::new(&init, 3136, 512), Linear::new(&init, 512, 10)],
-    };
-    let sgd = Sgd::new(0.01);
-    let session = Session::new().unwrap();
-    let step = session
-        .function(|x, labels: Tensor<i32>| {
-            let loss = lenet(&model, x).cross_entropy(labels).mean();
-            sgd.minimize(loss, &model);
-            loss
-        })
-        .unwrap();
-    let x = init.normal([64, 1, 28, 28], 1.0);
-    let labels: Vec<i32> = (0..64).map(|i| i % 10).collect();
-    bencher.bench_local(|| step.call((&x, &labels)).unwrap());
+    let mut program = programs::lenet_batch_64_sgd();
+    bencher.bench_local(|| program.call());
 }
 
-#[derive(Module)]
-struct CifarQuick {
-    convs: [Conv; 3],
-    dense: [Linear; 2],
-}
-
-fn cifar_quick(model: &CifarQuick, x: Tensor) -> Tensor {
-    let pool = PoolOptions::new(3).stride(2);
-    let x = model.convs[0].apply(x).max_pool(pool).relu();
-    let x = model.convs[1].apply(x).relu().avg_pool(pool);
-    let x = model.convs[2].apply(x).relu().avg_pool(pool);
-    model.dense[1].apply(model.dense[0].apply(flat(x)))
-}
-
-/// CIFAR-10 quick on 32×32, batch 100: forward, backward, SGD.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn cifar_quick_batch_100_sgd(bencher: Bencher<'_, '_>) {
-    let init = Init::new(1);
-    let model = CifarQuick {
-        convs: [Conv::new(&init, 3, 32, 5), Conv::new(&init, 32, 32, 5), Conv::new(&init, 32, 64, 5)],
-        dense: [Linear::new(&init, 576, 64), Linear::new(&init, 64, 10)],
-    };
-    let sgd = Sgd::new(0.01);
-    let session = Session::new().unwrap();
-    let step = session
-        .function(|x, labels: Tensor<i32>| {
-            let loss = cifar_quick(&model, x).cross_entropy(labels).mean();
-            sgd.minimize(loss, &model);
-            loss
-        })
-        .unwrap();
-    let x = init.normal([100, 3, 32, 32], 1.0);
-    let labels: Vec<i32> = (0..100).map(|i| i % 10).collect();
-    bencher.bench_local(|| step.call((&x, &labels)).unwrap());
+    let mut program = programs::cifar_quick_batch_100_sgd();
+    bencher.bench_local(|| program.call());
 }

@@ -27,6 +27,7 @@ mod lists;
 mod lists_in_place;
 mod loop_state;
 mod operations;
+mod plans;
 mod prune;
 mod recompute;
 mod sequences;
