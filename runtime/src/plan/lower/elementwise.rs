@@ -10,7 +10,7 @@ use crate::cpu::kernels::random::Random;
 use crate::cpu::kernels::reduce::Reduction;
 use crate::plan::{Base, Meaning, Operand, Order, Out, ScalarOp, View, reg_view};
 use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
-use anabranch_dsl::ops::{Prim, prim};
+use anabranch_dsl::ops::{OpClass, Prim, prim};
 use anabranch_dsl::{DType, Loc, Result};
 
 /// An elementwise expression over views of one shape.
@@ -156,27 +156,6 @@ struct Reading {
     kept: Vec<usize>,
 }
 
-/// Operations that cost less than a memory read.
-const CHEAP: &[Prim] = &[
-    prim::ADD,
-    prim::SUB,
-    prim::MUL,
-    prim::NEG,
-    prim::ABS,
-    prim::CAST,
-    prim::RELU,
-    prim::MAXIMUM,
-    prim::MINIMUM,
-    prim::NOT,
-    prim::SELECT,
-    prim::BIT_AND,
-    prim::BIT_OR,
-    prim::BIT_XOR,
-    prim::BIT_NOT,
-    prim::SHIFT_LEFT,
-    prim::SHIFT_RIGHT,
-];
-
 impl Lower<'_> {
     /// Returns the expression of a value for one of its users.
     fn take_expression(&mut self, v: Value) -> Option<Expr> {
@@ -201,7 +180,7 @@ impl Lower<'_> {
             distinct > size / 8
         };
         expr.ops.len() <= 2
-            && expr.ops.iter().all(|op| CHEAP.contains(&op.op))
+            && expr.ops.iter().all(|op| matches!(op.op.class, OpClass::Scalar(effort) if effort.is_simple()))
             && expr.operands.iter().filter(is_large).count() <= 1
     }
 
