@@ -92,6 +92,10 @@ macro_rules! sides {
             pub fn int(x: i32) -> Int {
                 x
             }
+            #[allow(dead_code, reason = "not all of them count")]
+            pub fn up_to(n: Int) -> std::ops::Range<Int> {
+                0..n
+            }
             $defines! { (#[graph]) $($k)* }
         }
     };
@@ -101,10 +105,15 @@ macro_rules! sides {
 macro_rules! staged_and_plain {
     ($defines:ident [$($k:tt)*]) => {
         pub mod staged {
+            use anabranch::Range;
             use anabranch::prelude::*;
             pub type Int = Tensor<i32>;
             pub fn int(x: i32) -> Int {
                 scalar(x)
+            }
+            #[allow(dead_code, reason = "not all of them count")]
+            pub fn up_to(n: Int) -> Range<i32> {
+                range(n)
             }
             $defines! { (#[graph]) $($k)* }
         }
@@ -112,6 +121,10 @@ macro_rules! staged_and_plain {
             pub type Int = i32;
             pub fn int(x: i32) -> Int {
                 x
+            }
+            #[allow(dead_code, reason = "not all of them count")]
+            pub fn up_to(n: Int) -> std::ops::Range<Int> {
+                0..n
             }
             $defines! { () $($k)* }
         }
@@ -152,6 +165,39 @@ macro_rules! sequences {
 
 mod sequence {
     three_hundred! { staged_and_plain sequences }
+}
+
+macro_rules! loops_that_arms_end {
+    (($(#[$attribute:meta])*) $($k:tt)*) => {
+        $(#[$attribute])*
+        pub fn by_break(x: Int) -> Int {
+            let (mut i, mut t) = (x, int(0));
+            loop {
+                i += 1;
+                match i {
+                    $($k => { t += $k * 2; break; })*
+                    _ => t += 1,
+                }
+                t += 100;
+                if t > 1000 { break; }
+            }
+            t + i
+        }
+        /// Each condition has a type of its own, as far as the macro knows.
+        $(#[$attribute])*
+        pub fn by_break_value(x: Int) -> Int {
+            let mut i = x;
+            let found = loop {
+                i += 1;
+                $(if i + $k == 290 + x { break i * 2 + $k; } else)* { i += 1; }
+            };
+            found + i
+        }
+    };
+}
+
+mod ended_loop {
+    three_hundred! { staged_and_plain loops_that_arms_end }
 }
 
 macro_rules! kinds {
@@ -245,6 +291,53 @@ macro_rules! kinds {
             found + i
         }
         $(#[$attribute])*
+        pub fn match_with_break_values(x: Int) -> Int {
+            let i = x;
+            let found = loop {
+                match i {
+                    $($k => break i * 2 + $k,)*
+                    _ => break i - 1,
+                }
+            };
+            found + i
+        }
+        $(#[$attribute])*
+        pub fn match_in_for(n: Int) -> Int {
+            let mut t = int(0);
+            for i in up_to(n) {
+                match i * 3 - 20 {
+                    $($k => {
+                        t += $k;
+                        if $k % 3 == 0 { break; }
+                        if $k % 3 == 1 { continue; }
+                        return t * 2;
+                    })*
+                    j if j > 50 => return t,
+                    _ => t += 7,
+                }
+                t += 100;
+            }
+            t
+        }
+        $(#[$attribute])*
+        pub fn arms_that_all_leave(n: Int) -> Int {
+            let mut t = int(0);
+            let mut i = n;
+            while i < 20 {
+                i += 1;
+                match i {
+                    $($k => {
+                        t += $k;
+                        if $k == 5 { break }
+                        if $k == 12 { return t }
+                        continue
+                    })*
+                    _ => break,
+                }
+            }
+            t + i
+        }
+        $(#[$attribute])*
         pub fn variables_between(x: Int) -> Int {
             let first = x * 3;
             $(
@@ -279,33 +372,6 @@ macro_rules! agrees {
     };
 }
 
-#[test]
-fn conditions_of_a_chain_are_tested_in_order_and_until_one_holds() {
-    agrees!(of_all_kinds::changing_conditions over [-4, 0, 1, 5, 60, 300, 779, 780, 2000]);
-}
-
-#[test]
-fn chains_have_values() {
-    agrees!(of_all_kinds::values over -45..45);
-}
-
-#[test]
-fn arms_of_a_long_chain_may_jump() {
-    agrees!(of_all_kinds::arms_that_jump over [0, 1, 5, 29, 49, 70, 90, 200]);
-}
-
-#[test]
-fn a_loop_may_have_many_jumps() {
-    agrees!(of_all_kinds::continues over [0, 1, 39, 40, 44, 45, 100]);
-    agrees!(of_all_kinds::in_inner_loops over [0, 1, 2, 9, 30, 60, 200]);
-    agrees!(of_all_kinds::break_values over [-30, 0, 38, 39, 40, 58, 59, 190, 300]);
-}
-
-#[test]
-fn variables_may_stand_between_jumps() {
-    agrees!(of_all_kinds::variables_between over -10..60);
-}
-
 /// Runs on a thread with a small stack, as a server's may be.
 fn on_small_stack<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
     let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(f).expect("a thread");
@@ -334,6 +400,46 @@ macro_rules! on_all_engines {
             }
         });
     };
+}
+
+#[test]
+fn conditions_of_a_chain_are_tested_in_order_and_until_one_holds() {
+    agrees!(of_all_kinds::changing_conditions over [-4, 0, 1, 5, 60, 300, 779, 780, 2000]);
+}
+
+#[test]
+fn chains_have_values() {
+    agrees!(of_all_kinds::values over -45..45);
+}
+
+#[test]
+fn arms_of_a_long_chain_may_jump() {
+    agrees!(of_all_kinds::arms_that_jump over [0, 1, 5, 29, 49, 70, 90, 200]);
+}
+
+#[test]
+fn a_loop_may_have_many_jumps() {
+    agrees!(of_all_kinds::continues over [0, 1, 39, 40, 44, 45, 100]);
+    agrees!(of_all_kinds::in_inner_loops over [0, 1, 2, 9, 30, 60, 200]);
+    agrees!(of_all_kinds::break_values over [-30, 0, 38, 39, 40, 58, 59, 190, 300]);
+}
+
+#[test]
+fn arms_of_a_match_may_end_a_loop() {
+    agrees!(of_all_kinds::match_with_break_values over [-1, 0, 11, 23, 24]);
+    agrees!(of_all_kinds::match_in_for over [0, 1, 7, 8, 12, 30]);
+    agrees!(of_all_kinds::arms_that_all_leave over [-9, -1, 0, 4, 6, 12, 15, 19, 20, 40]);
+}
+
+#[test]
+fn three_hundred_arms_may_end_a_loop() {
+    on_all_engines!(ended_loop::by_break over [-20, -1, 0, 150, 298, 299]);
+    on_all_engines!(ended_loop::by_break_value over [-3, 0, 200, 500]);
+}
+
+#[test]
+fn variables_may_stand_between_jumps() {
+    agrees!(of_all_kinds::variables_between over -10..60);
 }
 
 #[test]

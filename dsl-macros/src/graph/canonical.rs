@@ -16,7 +16,7 @@ mod first_values;
 
 use super::{emit, known};
 use depth::Chain;
-pub(super) use depth::{has_no_value, is_sequence};
+pub(super) use depth::{has_kind_of_outer, has_no_value, is_sequence, note_names};
 use proc_macro2::Span;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};

@@ -5,7 +5,7 @@
 
 use super::place::{Place, Places, Receiver, Written, typed};
 use proc_macro2::{Span, TokenStream};
-use quote::{quote, quote_spanned};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{
     BinOp, Block, Expr, ExprCall, ExprCast, ExprRange, ExprReference, Ident, Label, Lifetime, Pat, Path, RangeLimits,
@@ -727,12 +727,25 @@ pub(super) fn join_kinds(joined: usize, kinds: &[usize], at: Span) -> TokenStrea
     quote_spanned!(at=> #join(&#joined, #kinds);)
 }
 
-/// `(&a, (&b, ()))`
+/// The longest list of kinds. The compiler recurses once for each member of a list, and has a limit.
+const MAX_KINDS: usize = 32;
+
+/// `(&a, (&b, ()))`; of more than [`MAX_KINDS`], some are joined to one: `(&joined((&a, (&b, ()))), (&joined((&c, (&d, ()))), ()))`.
 fn kinds_of(kinds: &[usize], at: Span) -> TokenStream {
-    kinds.iter().rev().fold(quote!(()), |rest, &i| {
-        let kind = kind(i, at);
-        quote!((&#kind, #rest))
-    })
+    let mut members: Vec<TokenStream> = kinds.iter().map(|&i| kind(i, at).into_token_stream()).collect();
+    let list = |members: &[TokenStream]| {
+        let pair = |rest: TokenStream, member: &TokenStream| quote!((&#member, #rest));
+        members.iter().rev().fold(quote!(()), pair)
+    };
+    while members.len() > MAX_KINDS {
+        let joined = rt(at, "joined");
+        let join = |members: &[TokenStream]| {
+            let list = list(members);
+            quote_spanned!(at=> #joined(#list))
+        };
+        members = members.chunks(MAX_KINDS).map(join).collect();
+    }
+    list(&members)
 }
 
 /// Raises a flag.

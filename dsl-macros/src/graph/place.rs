@@ -77,6 +77,21 @@ impl Written {
         prefixes
     }
 
+    /// The fields on the way; a dereference leads to the same place as far as covering is concerned.
+    fn fields(&self) -> Vec<String> {
+        let field = |p: &Projection| match p {
+            Projection::Field(m) => Some(m.to_token_stream().to_string()),
+            Projection::Deref => None,
+        };
+        self.projections.iter().filter_map(field).collect()
+    }
+
+    /// Whether one of two places of a variable is a part of the other.
+    pub(super) fn overlaps(&self, other: &Written) -> bool {
+        let (a, b) = (self.fields(), other.fields());
+        a.starts_with(&b) || b.starts_with(&a)
+    }
+
     /// The place to be carried if the whole of this may change, given what its variable is.
     pub(super) fn whole(mut self, access: Access) -> Written {
         let through_reference = match access {
@@ -155,13 +170,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The fields on the way; a dereference leads to the same place as far as covering is concerned.
     fn fields(&self) -> Vec<String> {
-        let field = |p: &Projection| match p {
-            Projection::Field(m) => Some(m.to_token_stream().to_string()),
-            Projection::Deref => None,
-        };
-        self.written.projections.iter().filter_map(field).collect()
+        self.written.fields()
     }
 
     /// Whether it is the variable, or what that leads to.
@@ -176,8 +186,7 @@ impl Place {
 
     /// Whether one of the places is a part of the other.
     pub(super) fn overlaps(&self, other: &Place) -> bool {
-        let (a, b) = (self.fields(), other.fields());
-        self.binding == other.binding && (a.starts_with(&b) || b.starts_with(&a))
+        self.binding == other.binding && self.written.overlaps(&other.written)
     }
 
     fn derefs(&self) -> usize {

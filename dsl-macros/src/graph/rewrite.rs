@@ -16,7 +16,7 @@ mod operands;
 use jumps::{Flag, Sequence, Target, TargetKind};
 use operands::{Changed, Changes};
 
-use super::canonical::{Jumps, block_jumps, canonical, expr_jumps, has_let, is_sequence};
+use super::canonical::{Jumps, block_jumps, canonical, expr_jumps, has_kind_of_outer, has_let, is_sequence};
 use super::emit::{self, Arm, ArmValue, Carried, IfParts};
 use super::format;
 use super::known::{self, MacroKind};
@@ -90,6 +90,8 @@ struct Construct {
     /// Its helper variable.
     name: Ident,
     index: usize,
+    /// The index of the construct that says of which type the condition is: itself, or one around it.
+    kind_by: usize,
     kind: ConstructKind,
     /// Variables with a smaller id were declared before it.
     first_inside: BindingId,
@@ -203,6 +205,7 @@ impl Walk<'_> {
         self.constructs.push(Construct {
             name: name.clone(),
             index,
+            kind_by: index,
             kind,
             first_inside: self.env.next_id(),
             carried: Default::default(),
@@ -300,6 +303,7 @@ impl Walk<'_> {
             // It may hold mutable references, and hand them on.
             self.used(id, written.clone(), receiver.clone());
         }
+        let is_exact = how == Change::Exact;
         let written = match how {
             Change::Unless(_) if binding.is_known => return,
             // What a plain variable leads to cannot change, unless it is a reference that only its type shows.
@@ -317,7 +321,7 @@ impl Walk<'_> {
             return;
         }
         let constructs = self.constructs.len();
-        self.changed.push(Changed { binding: id, constructs, is_exact: how == Change::Exact });
+        self.changed.push(Changed { binding: id, written: written.clone(), constructs, is_exact });
         // In what is around the construct in which it got its value, it has none.
         let first = binding.given.unwrap_or(0);
         let open = self.constructs.len() - skip.min(self.constructs.len());
@@ -615,9 +619,10 @@ impl Walk<'_> {
                     *e = self.logical(b);
                 } else if is_assignment(&b.op) {
                     let start = self.changed.len();
+                    let is_right_first = operands::is_right_first(&b.left, &b.right);
                     self.visit_expr_mut(&mut b.right);
                     let mut operands = Vec::new();
-                    if self.changes_since(start, &b.left) != Changes::No {
+                    if is_right_first || self.changes_since(start, &b.left) != Changes::No {
                         // Rust computes the right side first where both are numbers.
                         let name = emit::helper("operand", self.index(), b.right.span());
                         operands.push((name.clone(), std::mem::replace(&mut *b.right, parse_quote!(#name))));
@@ -765,7 +770,8 @@ impl Walk<'_> {
         }
     }
 
-    fn if_expr(&mut self, e: ExprIf, is_value: bool, position: Position) -> Expr {
+    fn if_expr(&mut self, mut e: ExprIf, is_value: bool, position: Position) -> Expr {
+        let has_kind_of_outer = has_kind_of_outer(&mut e);
         if has_let(&e.cond) || self.is_host(&e.cond) {
             return self.native_if(e, is_value, position);
         }
@@ -780,7 +786,9 @@ impl Walk<'_> {
         let never_ends = jumps == [true; 2] && position.tail.is_none_or(|t| self.targets[t].kind == TargetKind::Loop);
         let is_value = is_value && !never_ends;
         let at = if_token.span;
+        let kind_of_outer = self.constructs.last().map(|c| c.kind_by).filter(|_| has_kind_of_outer);
         let (index, construct) = self.open(ConstructKind::If, at, &position);
+        self.innermost().kind_by = kind_of_outer.unwrap_or(index);
         self.innermost().has_value = is_value;
         self.innermost().jumps = jumps;
         let arm_position = position.of_arms(is_value);

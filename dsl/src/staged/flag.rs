@@ -52,6 +52,12 @@ impl<R> Kinds for (&Kind<Tensor<bool>>, R) {
 #[inline]
 pub fn join_kinds<K: Kinds>(_joined: &Kind<K::Flag>, _kinds: K) {}
 
+/// Returns the kind of the flag that these kinds make.
+#[inline]
+pub fn joined<K: Kinds>(_kinds: K) -> Kind<K::Flag> {
+    Kind::new()
+}
+
 /// The type of a flag, which says whether a jump was taken.
 pub trait Flag: Condition {
     /// Creates a flag.

@@ -59,7 +59,9 @@ pub use compare::{
 };
 pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values, condition};
 pub(crate) use condition::{check_one_structure, leaf_sites};
-pub use flag::{Flag, Kind, Kinds, RaisedIn, Stops, flag, guard, head, host_kind, is_down, is_up, join_kinds, raise};
+pub use flag::{
+    Flag, Kind, Kinds, RaisedIn, Stops, flag, guard, head, host_kind, is_down, is_up, join_kinds, joined, raise,
+};
 pub use if_else::{If, StagedIf};
 pub use iterate::{
     Bound, Bounds, Ends, HostCounts, HostEnd, HostLoop, HostLooping, HostRows, Inclusive, Iterable, Looping, Position,

@@ -65,10 +65,21 @@ impl Chain {
         if self.arms.len() <= MAX_NESTED {
             self.nested()
         } else if one_subject(&self.arms) {
-            self.tree()
+            self.marked_tree()
         } else {
             self.block(name)
         }
+    }
+
+    /// A tree in which each `if` but the outermost has the mark that [`has_kind_of_outer`] asks for.
+    fn marked_tree(mut self) -> Expr {
+        let attributes = std::mem::take(&mut self.arms[0].attrs);
+        self.arms.iter_mut().for_each(|arm| arm.attrs.push(kind_of_outer()));
+        let mut tree = self.tree();
+        if let Expr::If(outermost) = &mut tree {
+            outermost.attrs = attributes;
+        }
+        tree
     }
 
     /// Halves until few are left. Whether an arm of the first half is the one can be asked at once, as its tests do nothing else.
@@ -78,13 +89,12 @@ impl Chain {
         }
         let second = self.arms.split_off(self.arms.len() / 2);
         let if_token = self.arms[0].if_token;
-        let attrs = std::mem::take(&mut self.arms[0].attrs);
         let any = any_of(&self.arms);
         let last = self.arms.pop().expect("half of many arms are some");
         let first = Chain { arms: self.arms, last: Some(block_expr(last.then_branch)) }.tree();
         let second = Chain { arms: second, last: self.last }.tree();
         Expr::If(ExprIf {
-            attrs,
+            attrs: vec![kind_of_outer()],
             if_token,
             cond: Box::new(any),
             then_branch: block_of(first),
@@ -367,7 +377,7 @@ fn find_last_uses(steps: &mut [Step], value: Option<&Step>) {
 }
 
 /// The names in code, also those in format strings.
-fn note_names(code: TokenStream, note: &mut impl FnMut(String)) {
+pub(in super::super) fn note_names(code: TokenStream, note: &mut impl FnMut(String)) {
     for token in code {
         match token {
             TokenTree::Ident(ident) => note(ident.to_string()),
@@ -454,6 +464,18 @@ fn block_of_steps(steps: Vec<Step>, end: usize) -> Step {
     stmts.push(Stmt::Expr(value, None));
     let block = sequence(parse_quote!(#[sequence_with_value]), stmts);
     Step::new(parse_quote!(#[allow(unused_mut, reason = "it may have changed in the block")] let #pat = #block;), true)
+}
+
+fn kind_of_outer() -> Attribute {
+    parse_quote!(#[kind_of_outer])
+}
+
+/// Removes the mark of an `if` in a tree. Its condition compares what the one of the `if` directly around it compares, also with numbers,
+/// so they are of one type.
+pub(in super::super) fn has_kind_of_outer(e: &mut ExprIf) -> bool {
+    let is_marked = e.attrs.iter().any(|attr| attr.path().is_ident("kind_of_outer"));
+    e.attrs.retain(|attr| !attr.path().is_ident("kind_of_outer"));
+    is_marked
 }
 
 /// Whether a block is one of a long sequence, by the mark that it was given here.

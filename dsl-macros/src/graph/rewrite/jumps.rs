@@ -512,7 +512,7 @@ impl Walk<'_> {
             if has_value && !flag.values_for.contains(&target) {
                 flag.values_for.push(target);
             }
-            for construct in self.constructs[flag.constructs..].iter().map(|c| c.index) {
+            for construct in self.constructs[flag.constructs..].iter().map(|c| c.kind_by) {
                 if flag.excluded == Some(construct) {
                     continue;
                 }

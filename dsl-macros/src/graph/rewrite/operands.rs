@@ -1,21 +1,48 @@
 //! Operands that change what stands before them.
 //!
 //! A construct takes mutable borrows of what it may change. Where plain Rust has borrowed the same before, to be used after the operand
-//! (the receiver of a method, the left side of `+=`), or lets the operand look at it, the operand is computed first.
+//! (the receiver of a method, the left side of `+=`), or lets the operand look at it, the operand is computed first. Only a change of the
+//! same place counts: of two fields of one variable, one may change while the other is borrowed.
 
+use super::super::canonical::note_names;
 use super::*;
+use std::collections::HashSet;
 
-/// A change of a variable.
-#[derive(Clone, Copy)]
+/// Whether `left op= right` has to compute the right side first: it may read what the left side borrows on the way to the place, by an
+/// index or by what a call returns. So Rust does it where both sides are numbers; where they are tensors, it would borrow first.
+pub(super) fn is_right_first(left: &Expr, right: &Expr) -> bool {
+    fn is_variable_or_field(e: &Expr) -> bool {
+        match e {
+            Expr::Path(_) => true,
+            Expr::Field(e) => is_variable_or_field(&e.base),
+            Expr::Paren(e) => is_variable_or_field(&e.expr),
+            Expr::Group(e) => is_variable_or_field(&e.expr),
+            _ => false,
+        }
+    }
+    if is_variable_or_field(left) {
+        return false;
+    }
+    let mut names = HashSet::new();
+    note_names(left.to_token_stream(), &mut |name| {
+        names.insert(name);
+    });
+    let mut is_shared = false;
+    note_names(right.to_token_stream(), &mut |name| is_shared |= names.contains(&name));
+    is_shared
+}
+
+/// A change of a place.
 pub(super) struct Changed {
     pub(super) binding: BindingId,
+    pub(super) written: Written,
     /// The number of constructs around it.
     pub(super) constructs: usize,
     /// Whether it is certain: an assignment, or a `&mut`.
     pub(super) is_exact: bool,
 }
 
-/// How an expression changes a variable, for what holds it before.
+/// How an expression changes a place, for what holds it before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Changes {
     /// Not at all, or as the compiler lets it.
@@ -27,11 +54,11 @@ pub(super) enum Changes {
 }
 
 impl Walk<'_> {
-    /// How the variable of a place was changed in the present constructs since `start`, a length of `changed`.
+    /// How a place was changed in the present constructs since `start`, a length of `changed`.
     pub(super) fn changes_since(&self, start: usize, place: &Expr) -> Changes {
         let Some(written) = Written::of(place) else { return Changes::No };
         let Some(id) = self.env.resolve(&written.root.to_string()) else { return Changes::No };
-        let changes = || self.changed[start..].iter().filter(|c| c.binding == id);
+        let changes = || self.changed[start..].iter().filter(|c| c.binding == id && c.written.overlaps(&written));
         if changes().any(|c| c.is_exact) {
             Changes::Exact
         } else if changes().any(|c| c.constructs > self.constructs.len()) {
