@@ -854,3 +854,65 @@ fn attributes_of_a_match_and_of_its_arms() {
     check(f, (3.0, 2), &[-3.0]);
     check(f, (3.0, 4), &[3.0]);
 }
+
+struct Code;
+
+impl Code {
+    const D: i32 = 3;
+    const E: i32 = 7;
+}
+
+#[test]
+fn associated_constants_with_names_of_one_letter_are_patterns() {
+    macro_rules! function {
+        ($(#[$attribute:meta])* $name:ident, $int:ty) => {
+            $(#[$attribute])*
+            fn $name(x: $int, y: $int) -> $int {
+                let a = match x {
+                    Code::D => x * 2,
+                    i32::MAX => x,
+                    _ => x - 1,
+                };
+                let b = match (x, y % 10) {
+                    (Code::D, 1) => y,
+                    (_, Code::E) => y * 3,
+                    _ => x + y,
+                };
+                let z = x + y;
+                let c = if let Code::D | Code::E = z { z } else { -z };
+                let d = if matches!(x, Code::D | Code::E) { x } else { x + 2 };
+                let e = if matches!(y, n if n > 2) && !matches!(x, n @ 1..=9 if n % 2 == 0) { y } else { -x };
+                a * 1000 + b * 100 + c * 10 + d + e
+            }
+        };
+    }
+    function!(
+        #[graph]
+        staged,
+        Tensor<i32>
+    );
+    function!(plain, i32);
+    for x in [-1, 0, 2, 3, 4, 7, 12] {
+        for y in [-4, 0, 1, 3, 7, 17] {
+            check(staged, (x, y), &[f64::from(plain(x, y))]);
+        }
+    }
+}
+
+#[test]
+fn variants_with_names_of_one_letter_stay_variants() {
+    enum Side {
+        N,
+        S,
+    }
+    #[graph]
+    fn f(side: &Side, n: Option<i32>) -> i32 {
+        match side {
+            Side::N => 1,
+            _ if matches!(n, Some(k) if k > 2) => 2,
+            _ if matches!(side, Side::S if n.is_none()) => 3,
+            _ => 4,
+        }
+    }
+    assert_eq!([f(&Side::N, None), f(&Side::S, Some(3)), f(&Side::S, None), f(&Side::S, Some(1))], [1, 2, 3, 4]);
+}

@@ -471,6 +471,96 @@ fn a_list_is_not_printed() {
     refused(&error_of(f, [1.0]), "a list is not printed", "a `List` is a symbol");
 }
 
+#[test]
+fn an_argument_may_change_another_field_than_it_is_pushed_to() {
+    #[derive(Clone, Carry)]
+    struct Stack {
+        items: List<f64>,
+        left: Tensor<i32>,
+        inner: Inner,
+    }
+    #[derive(Clone, Carry)]
+    struct Inner {
+        items: List<f64>,
+        sum: S,
+    }
+    #[graph]
+    fn f(x: S, n: Tensor<i32>) -> (S, Tensor<i32>) {
+        let mut s = Stack { items: List::new(()), left: n, inner: Inner { items: List::new(()), sum: x } };
+        s.items.push(x + 1.0);
+        s.inner.items.push(x);
+        for _ in 0..3 {
+            s.items.push(if s.left > 0 {
+                s.left -= 1;
+                s.items.read(0)
+            } else {
+                x
+            });
+            s.inner.items.push(if s.left > 0 {
+                s.inner.sum += 1.0;
+                s.inner.items.read(0) + s.items.read(1)
+            } else {
+                s.inner.sum
+            });
+        }
+        (s.items.stack().sum() + 100.0 * s.inner.items.stack().sum(), s.left)
+    }
+    // Items 4, 3, 3, 3; inner ones 3, 3, 3, 3.
+    check(f, (3.0, 0), &[13.0 + 100.0 * 12.0, 0.0]);
+    // Items 4, 4, 4, 3; inner ones 3, 3 + 4, 4, 4.
+    check(f, (3.0, 2), &[15.0 + 100.0 * 18.0, 0.0]);
+}
+
+/// With numbers in place of the tensors Rust computes the right side first.
+#[test]
+fn the_right_side_of_a_compound_assignment_may_read_the_place() {
+    macro_rules! function {
+        ($(#[$attribute:meta])* $name:ident, $of:ty, $int:ty, $one:expr) => {
+            $(#[$attribute])*
+            fn $name(i: $int, a: $of, b: $of) -> ($of, $of) {
+                fn first(v: &mut Vec<$of>) -> $of {
+                    v[0] += 1.0;
+                    v[1]
+                }
+                let mut v = vec![a, b];
+                v[0] += if i == 0 { v[1] } else { v[0] };
+                v[1] -= v[0];
+                let mut k = 0;
+                v[k] += {
+                    k += 1;
+                    if i > 0 { v[k] } else { v[0] }
+                };
+                v[1 - k] = first(&mut v);
+                *v.last_mut().unwrap() *= if i == 0 { v[0] } else { v[1] };
+                let mut pairs = vec![(v[0], v[1]), (v[1], a)];
+                pairs[0].0 += if i == 1 {
+                    pairs[1].1 += 1.0;
+                    pairs[1].1
+                } else {
+                    pairs[0].1
+                };
+                let r = &mut pairs[0].0;
+                *r += if i == 0 { *r * 2.0 } else { *r };
+                let mut boxed = Box::new(*r);
+                *boxed += if i == 0 { $one } else { *boxed };
+                (*boxed, pairs[1].1 + v[0] - v[1])
+            }
+        };
+    }
+    function!(
+        #[graph]
+        staged,
+        S,
+        Tensor<i32>,
+        scalar(1.0)
+    );
+    function!(plain, f64, i32, 1.0);
+    for i in 0..3 {
+        let (first, second) = plain(i, 0.5, 2.25);
+        check(staged, (i, 0.5, 2.25), &[first, second]);
+    }
+}
+
 /// The receiver of a method is borrowed before its arguments, and used after them.
 #[test]
 fn an_argument_may_look_at_what_it_is_pushed_to() {

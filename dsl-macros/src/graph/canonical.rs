@@ -11,13 +11,14 @@
 //!
 //! Each step keeps the meaning of the function in ordinary Rust; no step looks at types.
 
+mod constants;
 mod depth;
 mod first_values;
 
 use super::{emit, known};
 use depth::Chain;
 pub(super) use depth::{has_kind_of_outer, has_no_value, is_sequence, note_names};
-use proc_macro2::Span;
+use proc_macro2::{Span, TokenStream};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -28,7 +29,8 @@ use syn::visit_mut::{self, VisitMut};
 use syn::*;
 
 /// Brings a body into this form.
-pub(super) fn canonical(body: &mut Block) {
+pub(super) fn canonical(signature: &Signature, body: &mut Block) {
+    constants::mark(signature, body);
     Canonical { next_index: 0, deferred: Vec::new() }.visit_block_mut(body);
 }
 
@@ -247,20 +249,21 @@ impl Canonical {
     fn as_comparisons(&mut self, e: &Expr) -> Option<Expr> {
         match e {
             Expr::Macro(m) if known::macro_name(&m.mac).as_deref() == Some("matches") => {
-                let parser = |input: parse::ParseStream<'_>| {
-                    let scrutinee: Expr = input.parse()?;
-                    input.parse::<Token![,]>()?;
-                    let pat = Pat::parse_multi_with_leading_vert(input)?;
-                    input.parse::<Option<Token![,]>>()?;
-                    Ok((scrutinee, pat))
-                };
-                let (scrutinee, pat) = parser.parse2(m.mac.tokens.clone()).ok()?;
-                if has_test(&pat, numbers(&scrutinee).as_ref()) != Some(true) || binds(&pat) {
+                let (scrutinee, pat, rest) = matches_arguments.parse2(m.mac.tokens.clone()).ok()?;
+                let guard = guard_of_matches.parse2(rest).ok()?;
+                let has_test = has_test(&pat, numbers(&scrutinee).as_ref())?;
+                if guard.as_ref().map_or(!has_test || binds(&pat), has_let) {
                     return None;
                 }
                 let name = self.helper("matched", scrutinee.span());
-                let test = test(&pat, &parse_quote!(#name)).expect("the pattern tests something");
-                Some(parse_quote!({ let #name = #scrutinee; #test }))
+                let matched = parse_quote!(#name);
+                let (test, names) = (test(&pat, &matched), names(&pat, &matched, false));
+                let guard = guard.map(|guard| -> Expr { parse_quote!({ #(#names)* #guard }) });
+                let holds: Expr = match (test, guard) {
+                    (Some(test), Some(guard)) => parse_quote!(#test && #guard),
+                    (test, guard) => test.or(guard)?,
+                };
+                Some(parse_quote!({ let #name = #scrutinee; #holds }))
             }
             Expr::MethodCall(m) if m.method == "contains" && m.args.len() == 1 => {
                 let Expr::Paren(receiver) = &*m.receiver else { return None };
@@ -329,6 +332,22 @@ impl VisitMut for Canonical {
     fn visit_item_mut(&mut self, _: &mut Item) {}
     fn visit_type_mut(&mut self, _: &mut Type) {}
     fn visit_pat_mut(&mut self, _: &mut Pat) {}
+}
+
+/// What is matched, the pattern, and what follows it.
+fn matches_arguments(input: parse::ParseStream<'_>) -> Result<(Expr, Pat, TokenStream)> {
+    let scrutinee = input.parse()?;
+    input.parse::<Token![,]>()?;
+    Ok((scrutinee, Pat::parse_multi_with_leading_vert(input)?, input.parse()?))
+}
+
+fn guard_of_matches(input: parse::ParseStream<'_>) -> Result<Option<Expr>> {
+    let guard = match input.parse::<Option<Token![if]>>()? {
+        Some(_) => Some(input.parse()?),
+        None => None,
+    };
+    input.parse::<Option<Token![,]>>()?;
+    Ok(guard)
 }
 
 /// `let a; let b; let c;` for `let (a, [b, c]);`
@@ -864,13 +883,17 @@ fn numbers(matched: &Expr) -> Option<ExprTuple> {
 }
 
 /// The constant that a pattern names, by Rust's convention for names: in capitals, where variants of enums and bound names have
-/// lower-case letters. A single capital behind the name of a type is a variant.
+/// lower-case letters. A single capital behind the name of a type is a variant, unless it is in parentheses, see [`constants`].
 fn constant(pat: &Pat) -> Option<Expr> {
     let in_capitals = |name: &Ident| {
         let name = name.to_string();
         name.starts_with(char::is_uppercase) && !name.contains(char::is_lowercase)
     };
     match pat {
+        Pat::Paren(p) => match &*p.pat {
+            Pat::Path(p) => Some(Expr::Path(p.clone())),
+            _ => None,
+        },
         Pat::Ident(PatIdent { by_ref: None, mutability: None, subpat: None, ident, .. }) => {
             in_capitals(ident).then(|| parse_quote!(#ident))
         }
@@ -1033,7 +1056,7 @@ mod tests {
     #[track_caller]
     fn check(before: &str, after: &str) {
         let mut block: Block = parse_str(before).unwrap();
-        canonical(&mut block);
+        canonical(&parse_quote!(fn f(x: Tensor<i32>)), &mut block);
         let expected: Block = parse_str(after).unwrap();
         let text = |b: &Block| b.to_token_stream().to_string().replace(' ', "");
         assert_eq!(text(&block), text(&expected));

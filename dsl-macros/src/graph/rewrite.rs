@@ -41,7 +41,7 @@ pub(super) struct Rewritten {
 
 /// Rewrites the body of a function.
 pub(super) fn rewrite(cx: &Ctxt, mut function: ItemFn) -> Rewritten {
-    canonical(&mut function.block);
+    canonical(&function.sig, &mut function.block);
     let mut walk = Walk {
         cx,
         env: Env::default(),
