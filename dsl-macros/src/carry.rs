@@ -84,6 +84,9 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
                 cx.error(lifetime, message);
                 continue;
             }
+            if mentions_parameter(ty, &input.generics) {
+                generics.make_where_clause().predicates.push(parse_quote!(#ty: ::anabranch::__rt::HostValue));
+            }
             flatten.push(quote!(__state.host(&self.#member);));
             rebuild.push(quote!(#member: __state.host()));
         } else {
@@ -115,20 +118,26 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
 }
 
 /// The lifetime that a type is bound to, if it is bound to one other than `'static`.
-fn borrowed_for(ty: &syn::Type) -> Option<&syn::Lifetime> {
-    struct Find<'a>(Option<&'a syn::Lifetime>);
+pub(crate) fn borrowed_for(ty: &syn::Type) -> Option<&syn::Lifetime> {
+    #[derive(Default)]
+    struct Find<'a> {
+        found: Option<&'a syn::Lifetime>,
+        /// Those of `for<'a>`, which stand for any.
+        any: Vec<&'a syn::Ident>,
+    }
     impl<'a> syn::visit::Visit<'a> for Find<'a> {
         fn visit_lifetime(&mut self, lifetime: &'a syn::Lifetime) {
-            if lifetime.ident != "static" {
-                self.0.get_or_insert(lifetime);
+            if lifetime.ident != "static" && lifetime.ident != "_" && !self.any.contains(&&lifetime.ident) {
+                self.found.get_or_insert(lifetime);
             }
         }
-        // Its lifetimes are those of its arguments.
-        fn visit_type_fn_ptr(&mut self, _: &'a syn::TypeFnPtr) {}
+        fn visit_lifetime_param(&mut self, param: &'a syn::LifetimeParam) {
+            self.any.push(&param.lifetime.ident);
+        }
     }
-    let mut find = Find(None);
+    let mut find = Find::default();
     syn::visit::Visit::visit_type(&mut find, ty);
-    find.0
+    find.found
 }
 
 /// Whether a type depends on a type parameter.
@@ -172,5 +181,30 @@ mod tests {
     fn enums_and_unknown_arguments_are_errors() {
         assert!(derived("enum E { A }").contains("is for structs, not an enum"));
         assert!(derived("struct S { #[carry(skip)] a: u8 }").contains("the only argument of `#[carry]` is `host`"));
+    }
+
+    #[test]
+    fn bounds_of_the_struct_are_kept_and_those_of_host_fields_added() {
+        let out =
+            derived("struct S<'a: 'a, T: Element, H> where H: Clone { a: Tensor<T>, #[carry(host)] h: H, b: B<'a> }");
+        assert!(out.contains("impl < 'a : 'a , T : Element , H >"), "{out}");
+        assert!(out.contains("H : Clone , Tensor < T > : :: anabranch :: __rt :: Carry"), "{out}");
+        assert!(out.contains("H : :: anabranch :: __rt :: HostValue"), "{out}");
+    }
+
+    #[test]
+    fn a_host_field_may_be_a_function_of_any_reference_but_not_of_a_borrowed_one() {
+        let refused = "cannot borrow for `'a`";
+        assert!(derived("struct S<'a> { #[carry(host)] f: fn(&'a u8) }").contains(refused));
+        assert!(
+            derived("struct S<'a, 'b> { #[carry(host)] f: &'static str, #[carry(host)] g: R<'b, 'a> }")
+                .contains("`'b`")
+        );
+        for field in ["fn(&u8) -> &u8", "for<'b> fn(&'b u8) -> &'b u8", "Box<dyn for<'b> Fn(&'b u8)>", "&'static str"] {
+            assert!(
+                !derived(&format!("struct S {{ #[carry(host)] f: {field} }}")).contains("cannot borrow"),
+                "{field}"
+            );
+        }
     }
 }

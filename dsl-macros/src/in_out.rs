@@ -1,9 +1,10 @@
 //! `#[derive(InOut)]`.
 
-use crate::carry::{member, mentions_parameter, struct_fields};
+use crate::carry::{borrowed_for, member, struct_fields};
 use crate::ctxt::Ctxt;
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{DeriveInput, Fields, parse_quote};
 
@@ -27,56 +28,85 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
     let mut generics = input.generics.clone();
     let (mut layout, mut traces, mut feeds, mut flattens, mut rebuilds, mut built, mut tensors) =
         (quote!(#rt::Layout::NONE), vec![], vec![], vec![], vec![], vec![], vec![]);
-    let (mut declared, mut hosts) = (vec![], vec![]);
+    let (mut declared, mut copied, mut formatted) = (vec![], vec![], vec![]);
     for (i, field) in fields.iter().enumerate() {
         let (member, ty, vis) = (member(i, field), &field.ty, &field.vis);
+        if let Some(lifetime) = borrowed_for(ty) {
+            let message = "a field of a struct with `#[derive(InOut)]` cannot borrow: it is a tensor, or made of tensors; \
+                           a closure captures what stays the same, as in `move |x: Batch| f(x, value)`";
+            cx.error(lifetime, message);
+            continue;
+        }
         // At the type of the field, so that a type that functions cannot take is reported there.
-        let input_ty = quote_spanned!(ty.span()=> <#ty as #rt::Input>);
-        let output_ty = quote_spanned!(ty.span()=> <#ty as #rt::Output>);
+        let of_field = quote_spanned!(ty.span()=> <#ty as #rt::Field>);
         let rebuild = format_ident!("__field{i}");
-        layout = quote!(#layout.and(#input_ty::LAYOUT));
-        traces.push(quote!(#member: #input_ty::trace(__inputs)?));
-        feeds.push(quote!(#rt::Feed::<#ty>::feed(self.#member, __to);));
-        flattens.push(quote!(#output_ty::flatten(&self.#member, __to);));
-        rebuilds.push(quote!(let #rebuild = #output_ty::rebuild(&self.#member);));
+        layout = quote!(#layout.and(#of_field::LAYOUT));
+        traces.push(quote!(#member: #of_field::trace(__inputs)?));
+        feeds.push(quote!(#of_field::feed(self.#member, __to);));
+        flattens.push(quote!(#of_field::flatten(&self.#member, __to);));
+        rebuilds.push(quote!(let #rebuild = #of_field::rebuild(&self.#member);));
         built.push(quote!(#member: #rebuild(__tensors)));
         tensors.push(quote!(#rt::Results::tensors_mut(&mut self.#member, __to);));
-        let host = quote!(#output_ty::Host);
+        let host = quote!(#of_field::Host);
         let doc = match &member {
             syn::Member::Named(name) => format!("The arrays of `{name}`."),
             syn::Member::Unnamed(_) => format!("The arrays of field {i}."),
         };
         let label = field.ident.as_ref().map(|name| quote!(#name:));
         declared.push(quote!(#[doc = #doc] #vis #label #host));
-        if mentions_parameter(ty, &input.generics) {
-            let predicates = &mut generics.make_where_clause().predicates;
-            predicates.push(parse_quote!(#ty: #rt::Input + #rt::Output + 'static));
-            predicates.push(parse_quote!(#host: ::core::clone::Clone + ::core::fmt::Debug));
-            hosts.push(quote!(#host: #rt::Feed<#ty>));
-        }
+        // Of all fields, so that the compiler asks for it once, at the type of the field.
+        let of_type = quote_spanned!(ty.span()=> ::anabranch::__rt::function::Field);
+        generics.make_where_clause().predicates.push(parse_quote!(#ty: #of_type));
+        let shown = match &member {
+            syn::Member::Named(name) => name.unraw().to_string(),
+            syn::Member::Unnamed(i) => i.index.to_string(),
+        };
+        copied.push(quote!(#member: ::core::clone::Clone::clone(&self.#member)));
+        formatted.push((shown, quote!(&self.#member)));
     }
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let (_, ty_generics, _) = input.generics.split_for_impl();
-    let mut feeding = generics.clone();
-    feeding
-        .make_where_clause()
-        .predicates
-        .extend(hosts.into_iter().map(|h| -> syn::WherePredicate { parse_quote!(#h) }));
-    let feed_where = &feeding.where_clause;
     let declared = match fields {
         Fields::Named(_) => quote!(#where_clause { #(#declared),* }),
         Fields::Unnamed(_) => quote!((#(#declared),*) #where_clause;),
         Fields::Unit => quote!(#where_clause;),
+    };
+    let arrays_name = arrays.to_string();
+    let (debug, formatted) = match fields {
+        Fields::Unnamed(_) => {
+            (quote!(debug_tuple), formatted.into_iter().map(|(_, value)| quote!(.field(#value))).collect())
+        }
+        _ => {
+            let field = |(name, value): (String, TokenStream)| quote!(.field(#name, #value));
+            (quote!(debug_struct), formatted.into_iter().map(field).collect::<Vec<_>>())
+        }
     };
     let params = &input.generics.params;
     let declared_generics = (!params.is_empty()).then(|| quote!(<#params>));
     let doc = format!("The arrays of a [`{name}`]: what is given for one in a call, and what a call returns for one.");
     quote! {
         #[doc = #doc]
-        #[derive(::core::clone::Clone, ::core::fmt::Debug)]
+        #[allow(trivial_bounds, reason = "a bound for each field")]
         #vis struct #arrays #declared_generics #declared
 
         #[automatically_derived]
+        #[allow(trivial_bounds, reason = "a bound for each field")]
+        impl #impl_generics ::core::clone::Clone for #arrays #ty_generics #where_clause {
+            fn clone(&self) -> Self {
+                Self { #(#copied),* }
+            }
+        }
+
+        #[automatically_derived]
+        #[allow(trivial_bounds, reason = "a bound for each field")]
+        impl #impl_generics ::core::fmt::Debug for #arrays #ty_generics #where_clause {
+            fn fmt(&self, __to: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                __to.#debug(#arrays_name) #(#formatted)* .finish()
+            }
+        }
+
+        #[automatically_derived]
+        #[allow(trivial_bounds, reason = "a bound for each field")]
         impl #impl_generics #rt::Input for #name #ty_generics #where_clause {
             const LAYOUT: #rt::Layout = #layout;
             fn trace(__inputs: &mut #rt::Inputs<'_>) -> ::anabranch::Result<Self> {
@@ -86,7 +116,8 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
         }
 
         #[automatically_derived]
-        impl #impl_generics #rt::Feed<#name #ty_generics> for #arrays #ty_generics #feed_where {
+        #[allow(trivial_bounds, reason = "a bound for each field")]
+        impl #impl_generics #rt::Feed<#name #ty_generics> for #arrays #ty_generics #where_clause {
             fn feed(self, __to: &mut #rt::Arguments) {
                 let _ = &__to;
                 #(#feeds)*
@@ -94,6 +125,7 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
         }
 
         #[automatically_derived]
+        #[allow(trivial_bounds, reason = "a bound for each field")]
         impl #impl_generics #rt::Results for #arrays #ty_generics #where_clause {
             fn tensors_mut<'__a>(&'__a mut self, __to: &mut ::std::vec::Vec<&'__a mut ::anabranch::HostTensor>) {
                 let _ = &__to;
@@ -102,6 +134,7 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
         }
 
         #[automatically_derived]
+        #[allow(trivial_bounds, reason = "a bound for each field")]
         impl #impl_generics #rt::Output for #name #ty_generics #where_clause {
             type Host = #arrays #ty_generics;
             fn flatten(&self, __to: &mut ::std::vec::Vec<::anabranch::Any>) {

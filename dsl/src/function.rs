@@ -3,6 +3,7 @@
 use crate::ir::VarId;
 use crate::trace::{self, Any, Traced};
 use crate::{Array, Diagnostic, Dim, Element, HostTensor, IntoArray, Loc, Result, Tensor, TensorType, interp};
+use std::fmt;
 
 /// The number of tensors of a parameter, as far as its type determines it. The lengths of `Vec`s
 /// and `Option`s are known only in a call.
@@ -444,6 +445,50 @@ impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
             Ok(output) => output.rebuild(),
             Err(_) => unreachable!("`flatten` ends the trace"),
         }
+    }
+}
+
+/// A field of a struct with `#[derive(InOut)]`. The derive asks for this alone, so that the compiler reports a field that cannot be one
+/// once.
+#[diagnostic::on_unimplemented(
+    message = "a field of a struct with `#[derive(InOut)]` cannot be a `{Self}`",
+    label = "neither a tensor nor made of tensors",
+    note = "such a field is a tensor, or a tuple, array, `Vec`, `Option` or struct with `#[derive(InOut)]` of tensors",
+    note = "take a value of the host out of the struct: a closure captures it, as in `move |x: Batch| f(x, value)`, or make it a tensor"
+)]
+pub trait Field: Sized + 'static {
+    /// How many tensors it takes.
+    const LAYOUT: Layout;
+    /// The same on the host.
+    type Host: Clone + fmt::Debug + Results + 'static;
+    /// [`Input::trace`].
+    fn trace(inputs: &mut Inputs<'_>) -> Result<Self>;
+    /// [`Feed::feed`].
+    fn feed(host: Self::Host, to: &mut Arguments);
+    /// [`Output::flatten`].
+    fn flatten(&self, to: &mut Vec<Any>);
+    /// [`Output::rebuild`].
+    fn rebuild(&self) -> Rebuild<Self::Host>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Input + Output + 'static> Field for T
+where
+    <T as Output>::Host: Clone + fmt::Debug + Feed<T>,
+{
+    const LAYOUT: Layout = <T as Input>::LAYOUT;
+    type Host = <T as Output>::Host;
+    fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
+        <T as Input>::trace(inputs)
+    }
+    fn feed(host: Self::Host, to: &mut Arguments) {
+        Feed::<T>::feed(host, to);
+    }
+    fn flatten(&self, to: &mut Vec<Any>) {
+        Output::flatten(self, to);
+    }
+    fn rebuild(&self) -> Rebuild<Self::Host> {
+        Output::rebuild(self)
     }
 }
 
