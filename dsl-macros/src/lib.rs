@@ -43,6 +43,17 @@ use proc_macro::TokenStream;
 /// What cannot be staged is a compile error at its token that says what to write instead. What cannot be seen is a change behind a shared
 /// reference: it happens once, while tracing, whatever the condition turns out to be.
 ///
+/// # Without the attribute
+///
+/// In a function without `#[graph]` the compiler's messages about comparisons of tensors, and about a `for` over a tensor, a list or a
+/// `range`, name the attribute. Other constructs want a type that a tensor is not, and then rustc says only that:
+///
+/// | without `#[graph]` | rustc says |
+/// |---|---|
+/// | `if t`, `while t`, `assert!(t)` | E0308: expected `bool`, found `Tensor<bool>` |
+/// | `match x { 0 => .., _ => .. }`, `if let 0 = x` | E0308: expected `Tensor<i32>`, found integer |
+/// | `for i in 0..n` | E0308: expected integer, found `Tensor<i32>`; in the graph write `range(n)` |
+///
 /// # Arguments
 ///
 /// A parameter may declare its shape: `#[shape(batch, 784, _)] x: Tensor`. A call with another shape is an error that names the

@@ -2,7 +2,7 @@
 
 use crate::format::Kind;
 use crate::trace::{self, Any};
-use crate::{Array, Element, HostTensor, Integer, IntoArray, Numeric, Shape, bf16, f16, staged};
+use crate::{Array, Element, Float, HostTensor, Integer, IntoArray, Numeric, Shape, bf16, f16, staged};
 use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
@@ -169,6 +169,22 @@ impl<T: Element> Operand<T> for T {
     }
 }
 
+/// The types that literals have by default, beside tensors that they are no operands of: so the compiler says what to write.
+macro_rules! numbers_of_another_kind {
+    ($op:ident $method:ident: $($host:ident $kind:ident),*) => {$(
+        impl<T: $kind> ops::$op<Tensor<T>> for $host
+        where
+            $host: Operand<T>,
+        {
+            type Output = Tensor<T>;
+            #[track_caller]
+            fn $method(self, rhs: Tensor<T>) -> Tensor<T> {
+                Tensor::from_any(self.into_tensor().any.$method(rhs.any))
+            }
+        }
+    )*};
+}
+
 macro_rules! operators {
     ($($op:ident $method:ident $assign:ident $assign_method:ident: $($host:ty)*;)*) => {$(
         impl<T: Numeric, R: Operand<T>> ops::$op<R> for Tensor<T> {
@@ -191,6 +207,7 @@ macro_rules! operators {
                 Tensor::from_any(scalar(self).any.$method(rhs.any))
             }
         })*
+        numbers_of_another_kind! { $op $method: i32 Float, f64 Integer }
     )*};
 }
 operators! {

@@ -659,11 +659,11 @@ pub(super) fn cast_operand(cast: &mut ExprCast) {
     if !is_literal(&cast.expr) && matches!(&*cast.ty, Type::Path(p) if p.qself.is_none() && is_number(&p.path)) {
         let at = cast.as_token.span;
         let (operand, methods) = (rt(at, "CastOperand"), rt(at, "HostCast"));
-        let expr = bare(&cast.expr);
+        let (expr, ty) = (bare(&cast.expr), &cast.ty);
         *cast.expr = Expr::Verbatim(quote_spanned!(at=> ({
             #[allow(unused_imports, reason = "a tensor has the method itself")]
             use #methods as _;
-            #operand(#expr).value()
+            #operand(#expr).value::<#ty>()
         })));
     }
 }

@@ -134,6 +134,34 @@ where
     }
 }
 
+/// A bound of the methods by which the host compares, such as [`PartialOrd::gt`], that no type satisfies. Without methods of a tensor
+/// itself the compiler would ask for a reference first.
+#[diagnostic::on_unimplemented(
+    message = "a tensor cannot be compared by a method of `PartialEq` or `PartialOrd`",
+    label = "this would return a `bool`, and a tensor has values only when the graph runs",
+    note = "write `x > y` in a `#[graph]` function, and methods such as `x.greater(y)` and `x.equal(y)` anywhere"
+)]
+pub trait ComparedByMethod<R> {
+    /// Whether it holds.
+    fn holds(&self, other: R) -> bool;
+}
+
+macro_rules! methods_of_the_host {
+    ($($method:ident)*) => {
+        #[expect(clippy::should_implement_trait, reason = "these stand before the methods of the traits")]
+        impl<T: Element> Tensor<T> {$(
+            #[doc(hidden)]
+            pub fn $method<R>(&self, other: R) -> bool
+            where
+                Tensor<T>: ComparedByMethod<R>,
+            {
+                self.holds(other)
+            }
+        )*}
+    };
+}
+methods_of_the_host!(eq ne lt le gt ge);
+
 /// A tensor, or a reference to one.
 pub trait TensorRef {
     /// The type of the elements.
@@ -320,7 +348,7 @@ pub struct CastOperand<V>(pub V);
 #[diagnostic::on_unimplemented(
     message = "a tensor cannot be converted by `as`",
     label = "`as` converts numbers of the host",
-    note = "write `x.cast::<f64>()` for a tensor with elements of type `f64`"
+    note = "write `x.cast::<{N}>()` for a tensor with elements of type `{N}`"
 )]
 pub trait ConvertedByAs<N> {
     /// Returns the number.
@@ -341,13 +369,13 @@ impl<T: Element> CastOperand<Tensor<T>> {
 pub trait HostCast {
     /// The type of the operand.
     type Value;
-    /// Returns the same value.
-    fn value(self) -> Self::Value;
+    /// Returns the same value, which becomes an `N`.
+    fn value<N>(self) -> Self::Value;
 }
 impl<V> HostCast for CastOperand<V> {
     type Value = V;
     #[inline]
-    fn value(self) -> V {
+    fn value<N>(self) -> V {
         self.0
     }
 }

@@ -6,6 +6,7 @@
 //! `Tensor<bool>`, so the loop is part of the graph, with the position as an additional loop
 //! variable.
 
+use super::OutsideOfGraph;
 use super::carry::{Reader, State};
 use super::{Carry, Condition};
 use crate::{Any, DType, Diagnostic, Element, Integer, List, Loc, Tensor, scalar, trace};
@@ -201,6 +202,38 @@ impl<T: Element> Tensor<T> {
     {
         self.rows()
     }
+}
+
+/// A bound of the host's iterators over what only the graph iterates over, which no type satisfies: so the compiler says why wherever a
+/// `for` over a tensor appears outside of `#[graph]`. It is on [`Iterator`], through which the compiler looks for [`IntoIterator`]. See [`Compares`](super::Compares).
+#[diagnostic::on_unimplemented(
+    message = "the host cannot iterate over `{X}`: its items are known when the graph runs",
+    label = "a loop outside of `#[graph]`, or an iterator of the host",
+    note = "add `#[graph]` to the function: in it, `for` goes over the rows of a tensor, the items of a list and a `range`",
+    note = "for a loop that is unrolled while tracing, go over host numbers: `for i in 0..x.dim(0) {{ let row = x.index(i, 0); .. }}`"
+)]
+pub trait Iterates<X> {
+    /// The next item.
+    fn item<I>(of: &mut X) -> Option<I>;
+}
+
+macro_rules! iterated_in_graphs {
+    ($([$($g:tt)*] $of:ty, $item:ty;)*) => {$(
+        impl<$($g)*> Iterator for $of
+        where
+            OutsideOfGraph: Iterates<$of>,
+        {
+            type Item = $item;
+            fn next(&mut self) -> Option<$item> {
+                OutsideOfGraph::item(self)
+            }
+        }
+    )*};
+}
+iterated_in_graphs! {
+    [T: Element] Tensor<T>, Tensor<T>;
+    [T: Element] List<T>, Tensor<T>;
+    [T: Integer] Range<T>, Tensor<T>;
 }
 
 impl<T: Element> Looping for Rows<T> {

@@ -53,9 +53,9 @@ pub use assert::{Assert, Assertable, Sides, fails};
 pub(crate) use carry::Difference;
 pub use carry::{Carry, HostValue, Reader, State};
 pub use compare::{
-    CastOperand, Comparand, Compare, CompareHost, CompareLeft, CompareNumber, CompareReference, CompareRight, Compares,
-    ConvertedByAs, HostBool, HostCast, HostNumber, NamedBool, OutsideOfGraph, Scalar, TensorRef, compare, host_bool,
-    host_number, named_bool,
+    CastOperand, Comparand, Compare, CompareHost, CompareLeft, CompareNumber, CompareReference, CompareRight,
+    ComparedByMethod, Compares, ConvertedByAs, HostBool, HostCast, HostNumber, NamedBool, OutsideOfGraph, Scalar,
+    TensorRef, compare, host_bool, host_number, named_bool,
 };
 pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values, condition};
 pub(crate) use condition::{check_one_structure, leaf_sites};
