@@ -71,10 +71,10 @@ impl Effort {
 /// An associative and commutative operation on two elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Combiner {
-    /// Addition.
-    Add,
-    /// Multiplication.
-    Mul,
+    /// The sum.
+    Sum,
+    /// The product.
+    Product,
     /// The larger element.
     Max,
     /// The smaller element.
@@ -89,8 +89,8 @@ impl Combiner {
     /// Returns the elementwise operation.
     pub fn prim(self) -> Prim {
         match self {
-            Combiner::Add => ADD,
-            Combiner::Mul => MUL,
+            Combiner::Sum => ADD,
+            Combiner::Product => MUL,
             Combiner::Max => MAXIMUM,
             Combiner::Min => MINIMUM,
             Combiner::And => AND,

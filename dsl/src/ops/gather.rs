@@ -126,7 +126,7 @@ static SCATTER_ADD: OpDef = OpDef {
         vec![Some(n.dy()), None, n.needs(2).then(|| n.dy().take(n.x(1), axis))]
     }),
     exactness: Exactness::Sum(1.0),
-    class: OpClass::Scatter(Some(Combiner::Add)),
+    class: OpClass::Scatter(Some(Combiner::Sum)),
     halves: Halves::Widened,
     effects: Effects::Fallible,
 };
@@ -204,7 +204,7 @@ static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
         vec![Some(n.dy()), None, n.needs(2).then(|| n.dy().take_along_axis(n.x(1), axis))]
     }),
     exactness: Exactness::Sum(1.0),
-    class: OpClass::Scatter(Some(Combiner::Add)),
+    class: OpClass::Scatter(Some(Combiner::Sum)),
     halves: Halves::Widened,
     effects: Effects::Fallible,
 };

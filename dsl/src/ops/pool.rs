@@ -136,7 +136,7 @@ static AVG_POOL: OpDef = OpDef {
         vec![Some(trace::emit(prim::AVG_POOL_GRAD, &[n.dy()], n.attrs().clone().with("extents", extents)))]
     }),
     exactness: Exactness::Sum(1.0),
-    class: OpClass::Window(Combiner::Add),
+    class: OpClass::Window(Combiner::Sum),
     halves: Halves::Widened,
     effects: Effects::Pure,
 };

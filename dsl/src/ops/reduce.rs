@@ -82,7 +82,7 @@ static SUM: OpDef = OpDef {
     exactness: Exactness::Sum(1.0),
     ..row(
         "sum",
-        Combiner::Add,
+        Combiner::Sum,
         |cx| infer(cx, Class::Numeric),
         |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ZERO, Number::plus))),
         Grad::Rule(|n| vec![Some(spread(n, kept(n, n.dy())))]),
@@ -94,7 +94,7 @@ static PROD: OpDef = OpDef {
     exactness: Exactness::Ulps(64),
     ..row(
         "prod",
-        Combiner::Mul,
+        Combiner::Product,
         |cx| infer(cx, Class::Numeric),
         |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ONE, Number::times))),
         Grad::Rule(|n| vec![Some(prod_gradient(n))]),
@@ -227,7 +227,7 @@ static CUMSUM: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| vec![Some(n.dy().running_sum(n.attrs().index("axis"), !n.attrs().bool("reverse")))]),
     exactness: Exactness::Sum(1.0),
-    class: OpClass::Scan(Combiner::Add),
+    class: OpClass::Scan(Combiner::Sum),
     halves: Halves::Widened,
     effects: Effects::Pure,
 };

@@ -126,7 +126,7 @@ static SUM_LIKE: OpDef = OpDef {
         vec![Some(dx), None]
     }),
     exactness: Exactness::Sum(1.0),
-    class: OpClass::Reduce(Combiner::Add),
+    class: OpClass::Reduce(Combiner::Sum),
     halves: Halves::Widened,
     effects: Effects::Pure,
 };

@@ -42,8 +42,8 @@ impl Reduction {
     /// Returns the reduction function of an operation, or `None` for other operations.
     pub(crate) fn of(op: Prim) -> Option<Reduction> {
         op.reduces_by().map(|combiner| match combiner {
-            Combiner::Add => Reduction::Sum,
-            Combiner::Mul => Reduction::Prod,
+            Combiner::Sum => Reduction::Sum,
+            Combiner::Product => Reduction::Prod,
             Combiner::Max => Reduction::Max,
             Combiner::Min => Reduction::Min,
             Combiner::And => Reduction::All,
