@@ -4,9 +4,9 @@
 //! a `u64` whose first bytes in memory are those of the element, so it can be read as a tensor of
 //! one element.
 
+use super::parallel;
 use anabranch_dsl::{Buffer, DType, Element, HostTensor, bf16, f16, match_buffer, match_dtype};
 use bytemuck::Pod;
-use rayon::prelude::*;
 
 /// An element type with its representation in memory.
 pub(crate) trait Cell: Element {
@@ -103,7 +103,7 @@ fn copy(to: &mut [u8], from: &[u8]) {
     if to.len() < 4 * PART {
         return to.copy_from_slice(from);
     }
-    to.par_chunks_mut(PART).zip(from.par_chunks(PART)).for_each(|(to, from)| to.copy_from_slice(from));
+    parallel::chunks(to, PART, |(i, to)| to.copy_from_slice(&from[i * PART..][..to.len()]));
 }
 
 /// Converts a scalar host tensor to a register.

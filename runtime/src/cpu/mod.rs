@@ -5,5 +5,6 @@ pub(crate) mod kernels;
 pub(crate) mod list;
 pub(crate) mod math;
 pub(crate) mod memory;
+pub(crate) mod parallel;
 pub(crate) mod stack;
 pub(crate) mod vector;

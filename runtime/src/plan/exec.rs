@@ -10,6 +10,7 @@ use crate::cpu::kernels::index;
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::list::List;
 use crate::cpu::memory::{Arena, Foreign, MAX_WRITTEN, Memory, Region, Sources, Vars, VarsMut};
+use crate::cpu::parallel;
 use crate::cpu::stack::{NoMemory, Stack};
 use crate::results::Results;
 use anabranch_dsl::interp::{self, Surroundings};
@@ -328,7 +329,7 @@ impl Plan {
         let half = ids.len() / 2;
         let (first, second) = (ids.split_at(half), outs.split_at_mut(half));
         let (a, b) =
-            rayon::join(|| self.run_all(first.0, second.0, sources), || self.run_all(first.1, second.1, sources));
+            parallel::join(|| self.run_all(first.0, second.0, sources), || self.run_all(first.1, second.1, sources));
         a.and(b)
     }
 

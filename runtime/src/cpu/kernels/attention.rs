@@ -19,10 +19,10 @@ use super::walk::{Axis, merged};
 use crate::cpu::element::Cell;
 use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::cpu::vector::{Lane, Level};
 use crate::plan::{Operand, View};
 use anabranch_dsl::DType;
-use rayon::prelude::*;
 use std::ops::{AddAssign, DivAssign, MulAssign, Range};
 
 /// Attention, or its gradients.
@@ -174,7 +174,7 @@ impl Attention {
         if work < PARALLEL {
             out.chunks_exact_mut(of_one).enumerate().for_each(|(i, out)| one(i, out));
         } else {
-            out.par_chunks_mut(of_one).enumerate().for_each(|(i, out)| one(i, out));
+            parallel::chunks(out, of_one, |(i, out)| one(i, out));
         }
     }
 
@@ -216,7 +216,7 @@ impl Attention {
         if self.n * self.m * (self.size + self.width) < PARALLEL {
             y.chunks_mut(rows * self.width).enumerate().for_each(block);
         } else {
-            y.par_chunks_mut(rows * self.width).enumerate().for_each(block);
+            parallel::chunks(y, rows * self.width, block);
         }
     }
 

@@ -7,8 +7,8 @@
 
 use super::walk::{Axis, for_each, merged};
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::plan::View;
-use rayon::prelude::*;
 
 /// A copy from one strided view to another of the same shape.
 #[derive(Clone, Debug)]
@@ -71,9 +71,9 @@ impl Copy {
         match (self.part, self.axes.split_first()) {
             (Some(part), Some((outer, inner))) => {
                 let some = if inner.len() == 1 { SOME } else { 1 };
-                let parts =
-                    to[start[0] as usize..].par_chunks_mut(part * some).take(outer.n.div_ceil(some)).enumerate();
-                parts.for_each(|(i, to)| {
+                let to = &mut to[start[0] as usize..];
+                let n = to.len().min(part * some * outer.n.div_ceil(some));
+                parallel::chunks(&mut to[..n], part * some, |(i, to)| {
                     let first = i * some;
                     let start = [0, start[1] + first as isize * outer.strides[1]];
                     match inner {

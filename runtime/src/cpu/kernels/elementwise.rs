@@ -17,6 +17,7 @@ use super::random::{self, Random};
 use super::walk::{Axis, merged};
 use crate::cpu::kernels::Failed;
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::plan::{Operand, View};
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::Prim;
@@ -365,7 +366,7 @@ impl Map {
             let (left, rest) = std::mem::take(out).split_at_mut(cut * size);
             (*out, right[k]) = (left, rest);
         }
-        let (left, right) = rayon::join(
+        let (left, right) = parallel::join(
             || self.run_parts(operands, first, cut, part, outs, sources),
             || self.run_parts(operands, first + cut, n - cut, part, right, sources),
         );

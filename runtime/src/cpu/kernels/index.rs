@@ -4,9 +4,9 @@ use super::Failed;
 use super::copy::Copy;
 use crate::cpu::element::Cell;
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::plan::{Base, Operand, View};
 use anabranch_dsl::{DType, match_dtype};
-use rayon::prelude::*;
 
 /// The pattern of elements that indices select.
 #[derive(Clone, Debug)]
@@ -133,7 +133,7 @@ pub(crate) fn take(places: &Places, operands: &[Operand], out: &mut [u8], source
             Places::Slices { extent, inner, .. } if inner > 1 && y.len() >= PARALLEL => {
                 let slices = y.len() / inner;
                 let of_part = slices.div_ceil(4 * rayon::current_num_threads());
-                y.par_chunks_mut(of_part * inner).enumerate().for_each(|(part, y)| {
+                parallel::chunks(y, of_part * inner, |(part, y)| {
                     for (i, y) in (part * of_part..).zip(y.chunks_exact_mut(inner)) {
                         let from = (i / ids.len() * extent + ids.get(i % ids.len())) * inner;
                         y.copy_from_slice(&x[from..from + inner]);
@@ -174,7 +174,7 @@ pub(crate) fn scatter_add(
             match *places {
                 Places::Slices { outer: 1, extent, inner } if x.len() >= PARALLEL && extent > 1 && inner > 1 => {
                     let of_part = extent.div_ceil(rayon::current_num_threads());
-                    y.par_chunks_mut(of_part * inner).enumerate().for_each(|(part, y)| {
+                    parallel::chunks(y, of_part * inner, |(part, y)| {
                         let (first, n) = (part * of_part, y.len() / inner);
                         for (i, x) in x.chunks_exact(inner).enumerate() {
                             let id = ids.get(i).wrapping_sub(first);

@@ -2,9 +2,9 @@
 
 use crate::cpu::element::Cell;
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::plan::View;
 use anabranch_dsl::DType;
-use rayon::prelude::*;
 
 /// The operation along the axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(super) fn blocks<T: Sync, R: Send>(x: &[T], y: &mut [R], lengths: [usize; 2]
         return run(0, y);
     }
     let of_part = (PART / from.max(1)).max(1);
-    y.par_chunks_mut(of_part * to).enumerate().for_each(|(i, y)| run(i * of_part, y));
+    parallel::chunks(y, of_part * to, |(i, y)| run(i * of_part, y));
 }
 
 impl Lanes {

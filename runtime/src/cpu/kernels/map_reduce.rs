@@ -13,9 +13,9 @@ use super::reduce::{Reducing, Reduction, dispatch};
 use crate::cpu::element::Cell;
 use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::plan::Operand;
 use anabranch_dsl::DType;
-use rayon::prelude::*;
 
 /// Minimum number of elements for several threads. `PART` is the number per task, a multiple of
 /// [`BLOCK`].
@@ -251,7 +251,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
             return self.rows(0, n, out);
         }
         let of_part = (PART / n).max(1);
-        out.par_chunks_mut(of_part).enumerate().for_each(|(i, out)| self.rows(i * of_part * n, n, out));
+        parallel::chunks(out, of_part, |(i, out)| self.rows(i * of_part * n, n, out));
     }
 
     /// Reduces many elements in parts, combined pairwise.
@@ -262,7 +262,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
             return T::load(total[0]);
         }
         let cut = n.div_ceil(PART) / 2 * PART;
-        let (a, b) = rayon::join(|| self.tree(first, cut), || self.tree(first + cut, n - cut));
+        let (a, b) = parallel::join(|| self.tree(first, cut), || self.tree(first + cut, n - cut));
         (self.f)(a, b)
     }
 
@@ -310,7 +310,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         let of_part = PART / row;
         if n > of_part && n * row >= PARALLEL {
             let cut = n.div_ceil(of_part) / 2 * of_part;
-            let (mut a, b) = rayon::join(|| self.narrow(first, cut, row), || self.narrow(first + cut, n - cut, row));
+            let (mut a, b) = parallel::join(|| self.narrow(first, cut, row), || self.narrow(first + cut, n - cut, row));
             a.iter_mut().zip(b).for_each(|(a, b)| *a = f(*a, b));
             return a;
         }
@@ -335,7 +335,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         if columns >= row {
             return self.columns(0, n, row, out);
         }
-        out.par_chunks_mut(columns).enumerate().for_each(|(i, out)| self.columns(i * columns, n, row, out));
+        parallel::chunks(out, columns, |(i, out)| self.columns(i * columns, n, row, out));
     }
 
     /// Reduces some columns of `n` rows.

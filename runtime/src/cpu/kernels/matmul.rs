@@ -20,10 +20,10 @@ use super::gemm::{self, Block, Right, SLAB, Strides};
 use super::walk::{Axis, merged};
 use crate::cpu::element::Cell;
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::cpu::vector::{Lane, Level};
 use crate::plan::{Operand, View, row_major};
 use anabranch_dsl::DType;
-use rayon::prelude::*;
 use std::cell::RefCell;
 
 /// A matmul over the last two axes of two tensors of equal rank.
@@ -329,7 +329,8 @@ impl Matmul {
             (0..matrices * n_blocks).for_each(part);
         } else {
             let least = (PARALLEL * n_blocks / work.max(1)).max(1);
-            (0..matrices * n_blocks).into_par_iter().with_min_len(least).with_max_len(least).for_each(part);
+            let n = matrices * n_blocks;
+            parallel::indices(n.div_ceil(least), &|i| (i * least..n.min((i + 1) * least)).for_each(part));
         }
     }
 
@@ -362,7 +363,7 @@ impl Matmul {
         if y.len() * self.k < PARALLEL {
             y.chunks_exact_mut(size).enumerate().for_each(one);
         } else {
-            y.par_chunks_exact_mut(size).enumerate().for_each(one);
+            parallel::chunks(y, size, one);
         }
     }
 }
@@ -551,13 +552,13 @@ impl Pack {
             if len < 2 * PACKED {
                 out.chunks_mut(panels * panel).enumerate().for_each(some);
             } else {
-                out.par_chunks_mut(panels * panel).enumerate().for_each(some);
+                parallel::chunks(out, panels * panel, some);
             }
         };
         if out.len() < 2 * PACKED {
             out.chunks_exact_mut(len).enumerate().for_each(matrix);
         } else {
-            out.par_chunks_exact_mut(len).enumerate().for_each(matrix);
+            parallel::chunks(out, len, matrix);
         }
     }
 }

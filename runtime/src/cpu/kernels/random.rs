@@ -1,10 +1,10 @@
 //! Counter-based random numbers.
 
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::plan::{Operand, View};
 use anabranch_dsl::ops::random::{folded, philox, unit_bf16, unit_f16, unit_f32, unit_f64};
 use anabranch_dsl::{DType, bf16, f16};
-use rayon::prelude::*;
 
 /// The distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) fn fill(random: Random, operands: &[Operand], out: &mut [u8], sources
     if out.len() < PARALLEL * size {
         return draw(random, key, 0, out);
     }
-    out.par_chunks_mut(PART * size).enumerate().for_each(|(i, out)| draw(random, key, i * PART, out));
+    parallel::chunks(out, PART * size, |(i, out)| draw(random, key, i * PART, out));
 }
 
 /// Fills `out` with the numbers of a stream, beginning with number `first`.

@@ -9,10 +9,10 @@ use super::walk::{Axis, for_each, merged};
 use crate::cpu::element::Cell;
 use crate::cpu::math::{Real, wide};
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::plan::View;
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::{Combiner, Prim, prim};
-use rayon::prelude::*;
 
 /// The reduction function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +184,7 @@ impl Reduce {
         }
         // Tasks consist of whole rows and read about 2^15 elements.
         let rows = ((1 << 15) * n_rows / size).clamp(1, n_rows);
-        out.par_chunks_mut(rows * self.row).enumerate().for_each(|(i, out)| kernel(i * rows, out));
+        parallel::chunks(out, rows * self.row, |(i, out)| kernel(i * rows, out));
     }
 
     /// Returns the offset of the elements of the `i`-th row of results.

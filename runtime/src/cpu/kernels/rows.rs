@@ -17,6 +17,7 @@ use super::elementwise::{BLOCK, Map, Outs, with_scratch};
 use super::map_reduce::{MapReduce, OfRows};
 use super::softmax::Softmax;
 use crate::cpu::memory::{MAX_WRITTEN, Sources};
+use crate::cpu::parallel;
 use crate::plan::{Operand, View};
 use anabranch_dsl::ops::prim;
 use std::cell::RefCell;
@@ -246,7 +247,7 @@ impl Rows {
             let (left, rest) = std::mem::take(out).split_at_mut(self.out_bytes(k, cut * self.chunk, cut));
             (*out, right[k]) = (left, rest);
         }
-        rayon::join(
+        parallel::join(
             || self.run_chunks(operands, chunks.start..chunks.start + cut, outs, sources),
             || self.run_chunks(operands, chunks.start + cut..chunks.end, right, sources),
         );

@@ -14,10 +14,10 @@ use super::phase::Phase;
 use super::{Geometry, PARALLEL, PARTS, Piece, Pieces, divisor, inside};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::cpu::vector::{Lane, Level, Task, Vector};
 use crate::plan::Operand;
 use anabranch_dsl::DType;
-use rayon::prelude::*;
 
 /// A convolution or transposed convolution of row-major tensors.
 #[derive(Clone, Debug)]
@@ -167,7 +167,7 @@ impl Gather {
         if self.work < PARALLEL {
             out.chunks_mut(part).enumerate().for_each(run);
         } else {
-            out.par_chunks_mut(part).enumerate().for_each(run);
+            parallel::chunks(out, part, run);
         }
     }
 }

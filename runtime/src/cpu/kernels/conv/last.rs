@@ -12,10 +12,10 @@ use super::{Geometry, LANES, PARALLEL, PARTS};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::Pack;
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::cpu::vector::{Lane, Level, Task, Vector};
 use crate::plan::{Operand, Order};
 use anabranch_dsl::DType;
-use rayon::prelude::*;
 
 /// A convolution or transposed convolution to a channels-last result.
 #[derive(Clone, Debug)]
@@ -203,8 +203,8 @@ impl ChannelsLast {
                 out.chunks_mut(part).enumerate().for_each(|(k, out)| run(i, k, out));
             }
         } else {
-            out.par_chunks_mut(unit).enumerate().for_each(|(i, out)| {
-                out.par_chunks_mut(part).enumerate().for_each(|(k, out)| run(i, k, out));
+            parallel::chunks(out, unit, |(i, out)| {
+                parallel::chunks(out, part, |(k, out)| run(i, k, out));
             });
         }
     }

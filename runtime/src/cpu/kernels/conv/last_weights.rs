@@ -12,10 +12,10 @@ use super::last::{Left, Right, SLAB, Term, WIDEST, is_depthwise, tiles};
 use super::phase::Phase;
 use super::{Geometry, LANES, PARALLEL, PARTS};
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::cpu::vector::{Lane, Level, Task, Vector};
 use crate::plan::{Operand, Order};
 use anabranch_dsl::DType;
-use rayon::prelude::*;
 
 /// The filter gradient of a convolution of channels-last tensors.
 #[derive(Clone, Debug)]
@@ -99,14 +99,14 @@ impl ChannelsLastWeights {
             with_room(|room| level.run(Run { all: self, x, dy, out, images, places, room }));
         };
         let of_split = |(s, out): (usize, &mut [T])| {
-            out.par_chunks_mut(self.rows * self.filters).enumerate().for_each(|(i, out)| run(s, i, out));
+            parallel::chunks(out, self.rows * self.filters, |(i, out)| run(s, i, out));
         };
         if self.multiplications() < PARALLEL {
             for (s, out) in out.chunks_mut(split).enumerate() {
                 out.chunks_mut(self.rows * self.filters).enumerate().for_each(|(i, out)| run(s, i, out));
             }
         } else {
-            out.par_chunks_mut(split).enumerate().for_each(of_split);
+            parallel::chunks(out, split, of_split);
         }
     }
 }

@@ -11,10 +11,10 @@
 use super::gather::{Lines, copy};
 use super::{Geometry, PARALLEL, PARTS, Pieces, divisor, inside};
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::cpu::vector::{Lane, Level, Task, Vector};
 use crate::plan::Operand;
 use anabranch_dsl::DType;
-use rayon::prelude::*;
 
 /// The filter gradient of a convolution of row-major tensors.
 #[derive(Clone, Debug)]
@@ -101,7 +101,7 @@ impl Weights {
         if self.multiplications() < PARALLEL {
             out.chunks_mut(part).enumerate().for_each(run);
         } else {
-            out.par_chunks_mut(part).enumerate().for_each(run);
+            parallel::chunks(out, part, run);
         }
     }
 }

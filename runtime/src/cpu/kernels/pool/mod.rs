@@ -10,11 +10,11 @@ mod last;
 use super::conv::{inside, three};
 use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
+use crate::cpu::parallel;
 use crate::cpu::vector::Lane;
 use crate::plan::{Operand, Order};
 use anabranch_dsl::DType;
 use anabranch_dsl::ir::Attrs;
-use rayon::prelude::*;
 
 /// The pooling function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl Pool {
         if out.len() / sizes[0] <= planes {
             out.chunks_mut(planes * sizes[0]).enumerate().for_each(run);
         } else {
-            out.par_chunks_mut(planes * sizes[0]).enumerate().for_each(run);
+            parallel::chunks(out, planes * sizes[0], run);
         }
     }
 
