@@ -13,7 +13,6 @@
 use anabranch::nn::{Gru, Init, Linear};
 use anabranch::optim::{Adam, Optimizer, clip_global_norm, model_gradients};
 use anabranch::prelude::*;
-use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
 const UNITS: usize = 96;
@@ -185,8 +184,7 @@ fn main() -> anabranch::Result<()> {
     let started = std::time::Instant::now();
     let mut order: Vec<usize> = (0..train.labels.len()).collect();
     let per_epoch = order.len() / BATCH;
-    let bar = ProgressBar::new((epochs * per_epoch) as u64);
-    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}").expect("the template is right"));
+    let terminal = std::io::stderr().is_terminal();
     let (test_images, test_labels) = test.all();
     for epoch in 0..epochs {
         rng.shuffle(&mut order);
@@ -197,18 +195,20 @@ fn main() -> anabranch::Result<()> {
             let (images, labels) = train.batch(ids, || rng.below(3) as isize - 1);
             let (l, a) = step.call((rate, images, labels))?;
             (loss, accuracy) = (loss + l.item() / per_epoch as f32, accuracy + a.item() / per_epoch as f32);
-            bar.set_message(format!("loss {:.3}, accuracy {:.3}", l.item(), a.item()));
-            bar.inc(1);
+            if terminal {
+                eprint!("\repoch {:>2}: {:>3} % ", epoch + 1, 100 * (i + 1) / per_epoch);
+            }
         }
         let (held_out, steps) = check.call((&test_images, &test_labels))?;
         let (held_out, steps) = (held_out.item(), steps.item());
-        let line = format!(
+        if terminal {
+            eprint!("\r");
+        }
+        println!(
             "epoch {:>2}: loss {loss:.4}, accuracy {accuracy:.4}, held out {held_out:.4}, {steps:.2} thinking steps a row",
             epoch + 1
         );
-        if std::io::stderr().is_terminal() { bar.println(line) } else { println!("{line}") }
     }
-    bar.finish_and_clear();
     let (accuracy, steps) = check.call((&test_images, &test_labels))?;
     println!(
         "held-out accuracy {:.2} % on {} images, {:.2} thinking steps a row, {:.1} s",
