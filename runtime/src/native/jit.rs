@@ -4,12 +4,11 @@ use super::{WhyNot, region, translate};
 use crate::cpu::stack::Stack;
 use crate::plan::{Instr, Plan};
 use anabranch_dsl::interp::StopFlag;
-use cranelift_codegen::CodegenError;
-use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::isa::{self, OwnedTargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
-use cranelift_jit::{JITBuilder, JITModule};
-use cranelift_module::{Linkage, Module, ModuleError, default_libcall_names};
-use std::mem::ManuallyDrop;
+use cranelift_codegen::{CodegenError, Context};
+use memmap2::{Mmap, MmapMut};
+use std::io;
 use std::sync::OnceLock;
 
 /// The type of a native function. It receives the registers, the stacks and the byte of the stop
@@ -18,17 +17,12 @@ type Function = unsafe extern "C" fn(*mut u64, *mut Stack, *const u8) -> u32;
 
 /// The native code of a plan.
 pub(crate) struct Native {
-    module: ManuallyDrop<JITModule>,
     functions: Vec<Function>,
+    /// The memory of the functions, executable and immutable.
+    _code: Mmap,
     n_registers: usize,
     n_stacks: usize,
 }
-
-// SAFETY: after `compile` only `drop` uses the module, with exclusive access. The code in it is
-// read and run, never changed (N3).
-unsafe impl Send for Native {}
-// SAFETY: as above.
-unsafe impl Sync for Native {}
 
 impl Native {
     /// Compiles the loops of a plan that can be native, and puts an [`Instr::Native`] at the entry
@@ -46,40 +40,45 @@ impl Native {
             region::refuse(plan, &regions, WhyNot::Processor);
             return Ok(None);
         };
-        let module = JITModule::new(JITBuilder::with_isa(target, default_libcall_names()));
-        let (n_registers, n_stacks) = (plan.registers.len(), plan.stacks.len());
-        let mut native = Native { module: ManuallyDrop::new(module), functions: Vec::new(), n_registers, n_stacks };
-        let module = &mut *native.module;
-        let mut context = module.make_context();
+        let align = target.symbol_alignment().max(target.function_alignment().preferred.into()) as usize;
+        let mut context = Context::new();
         let mut builder_context = cranelift_frontend::FunctionBuilderContext::new();
-        let mut compiled = Vec::with_capacity(regions.len());
-        for (i, region) in regions.iter().enumerate() {
-            translate::translate(plan, region, module, &mut context, &mut builder_context);
-            let id = module
-                .declare_function(&format!("loop{i}"), Linkage::Local, &context.func.signature)
-                .expect("the names of functions are different");
-            match module.define_function(id, &mut context) {
-                Ok(()) => compiled.push((region, id)),
+        let (mut code, mut compiled) = (Vec::new(), Vec::with_capacity(regions.len()));
+        for region in &regions {
+            context.clear();
+            translate::translate(plan, region, &*target, &mut context, &mut builder_context);
+            match context.compile(&*target, &mut Default::default()) {
+                // A call of a library function that this processor has no instruction for.
+                Ok(function) if !function.buffer.relocs().is_empty() => {
+                    region::refuse(plan, std::slice::from_ref(region), WhyNot::Processor);
+                }
+                Ok(function) => {
+                    code.resize(code.len().next_multiple_of(align.max(function.buffer.alignment as usize)), 0);
+                    compiled.push((region, code.len()));
+                    code.extend_from_slice(function.code_buffer());
+                }
                 // A loop that is too large for Cranelift stays as instructions.
-                Err(ModuleError::Compilation(CodegenError::ImplLimitExceeded | CodegenError::CodeTooLarge)) => {
+                Err(e) if matches!(e.inner, CodegenError::ImplLimitExceeded | CodegenError::CodeTooLarge) => {
                     region::refuse(plan, std::slice::from_ref(region), WhyNot::Size);
                 }
-                Err(e) => return Err(e.to_string()),
+                Err(e) => return Err(e.inner.to_string()),
             }
-            module.clear_context(&mut context);
         }
-        // This fails if the system provides no memory for code.
-        if module.finalize_definitions().is_err() {
-            region::refuse(plan, &regions, WhyNot::Memory);
+        if compiled.is_empty() {
             return Ok(None);
         }
-        for (i, (region, id)) in compiled.into_iter().enumerate() {
-            plan.code[region.enter as usize] = Instr::Native { function: i as u32, entry: region.entry };
-            let code = native.module.get_finalized_function(id);
-            // SAFETY: the code was compiled for the signature of `Function` by `translate`.
-            native.functions.push(unsafe { std::mem::transmute::<*const u8, Function>(code) });
+        let Ok(code) = executable(&code) else {
+            region::refuse(plan, &regions, WhyNot::Memory);
+            return Ok(None);
+        };
+        let mut functions = Vec::with_capacity(compiled.len());
+        for (region, start) in compiled {
+            plan.code[region.enter as usize] = Instr::Native { function: functions.len() as u32, entry: region.entry };
+            let function = code[start..].as_ptr();
+            // SAFETY: a function begins at `start`, compiled for the signature of `Function` by `translate`.
+            functions.push(unsafe { std::mem::transmute::<*const u8, Function>(function) });
         }
-        Ok(Some(native))
+        Ok(Some(Native { functions, _code: code, n_registers: plan.registers.len(), n_stacks: plan.stacks.len() }))
     }
 
     /// Runs a function. Returns the index of the next instruction.
@@ -93,18 +92,64 @@ impl Native {
     }
 }
 
-impl Drop for Native {
-    fn drop(&mut self) {
-        // SAFETY: `module` is taken once, here. None of its functions runs, since they are called
-        // through `&self`.
-        unsafe { ManuallyDrop::take(&mut self.module).free_memory() };
-    }
-}
-
 impl std::fmt::Debug for Native {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Native").field("functions", &self.functions.len()).finish_non_exhaustive()
     }
+}
+
+/// Copies code, which needs no relocation, to memory from which it can be run.
+fn executable(code: &[u8]) -> io::Result<Mmap> {
+    let mut memory = MmapMut::map_anon(code.len())?;
+    memory.copy_from_slice(code);
+    let memory = memory.make_exec()?;
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        use wasmtime_internal_jit_icache_coherence::{clear_cache, pipeline_flush_mt};
+        // SAFETY: the range is that of `memory`.
+        let cleared = unsafe { clear_cache(memory.as_ptr().cast(), memory.len()) };
+        cleared.and_then(|()| pipeline_flush_mt()).map_err(|e| io::Error::other(e.to_string()))?;
+    }
+    Ok(memory)
+}
+
+/// Enables the instructions of this machine's processor that Cranelift uses.
+#[cfg(target_arch = "x86_64")]
+fn builder() -> Option<isa::Builder> {
+    let mut builder = isa::lookup(target_lexicon::Triple::host()).ok()?;
+    macro_rules! enable {
+        ($($feature:tt: $setting:literal,)*) => {
+            $(if std::is_x86_feature_detected!($feature) {
+                builder.enable($setting).expect("Cranelift has this setting");
+            })*
+        };
+    }
+    enable! {
+        "cmpxchg16b": "has_cmpxchg16b",
+        "sse3": "has_sse3",
+        "ssse3": "has_ssse3",
+        "sse4.1": "has_sse41",
+        "sse4.2": "has_sse42",
+        "popcnt": "has_popcnt",
+        "avx": "has_avx",
+        "avx2": "has_avx2",
+        "fma": "has_fma",
+        "bmi1": "has_bmi1",
+        "bmi2": "has_bmi2",
+        "lzcnt": "has_lzcnt",
+        "avx512f": "has_avx512f",
+        "avx512vl": "has_avx512vl",
+        "avx512dq": "has_avx512dq",
+        "avx512bitalg": "has_avx512bitalg",
+        "avx512vbmi": "has_avx512vbmi",
+    }
+    Some(builder)
+}
+
+/// Enables the instructions of this machine's processor that Cranelift uses.
+#[cfg(not(target_arch = "x86_64"))]
+fn builder() -> Option<isa::Builder> {
+    cranelift_native::builder().ok()
 }
 
 /// Returns the processor of this machine, or `None` if Cranelift does not support it or its
@@ -118,7 +163,7 @@ fn target() -> Option<OwnedTargetIsa> {
         for (name, value) in fixed.into_iter().chain([("enable_verifier", verifier)]) {
             flags.set(name, value).expect("Cranelift has this setting");
         }
-        let isa = cranelift_native::builder().ok()?.finish(settings::Flags::new(flags)).ok()?;
+        let isa = builder()?.finish(settings::Flags::new(flags)).ok()?;
         (isa.pointer_bits() == 64 && cfg!(target_endian = "little")).then_some(isa)
     };
     TARGET.get_or_init(find).clone()

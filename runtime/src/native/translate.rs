@@ -18,10 +18,11 @@ use anabranch_dsl::DType;
 use anabranch_dsl::ops::prim;
 use cranelift_codegen::Context;
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::{AbiParam, Block, BlockArg, InstBuilder, MemFlagsData, SigRef, Type, Value, types};
+use cranelift_codegen::ir::{
+    AbiParam, Block, BlockArg, InstBuilder, MemFlagsData, SigRef, Signature, Type, Value, types,
+};
+use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
-use cranelift_jit::JITModule;
-use cranelift_module::Module;
 use std::collections::{HashMap, HashSet};
 
 /// The state of the translation of one loop.
@@ -58,12 +59,12 @@ fn may_leave(instr: &Instr) -> bool {
 pub(super) fn translate(
     plan: &Plan,
     region: &Region,
-    module: &JITModule,
+    target: &dyn TargetIsa,
     context: &mut Context,
     builder_context: &mut FunctionBuilderContext,
 ) {
     let pointer = types::I64;
-    context.func.signature = module.make_signature();
+    context.func.signature = Signature::new(target.default_call_conv());
     context.func.signature.params.extend([AbiParam::new(pointer), AbiParam::new(pointer), AbiParam::new(pointer)]);
     context.func.signature.returns.push(AbiParam::new(types::I32));
 
@@ -87,7 +88,7 @@ pub(super) fn translate(
     }
     t.leave();
     t.b.seal_all_blocks();
-    t.b.finalize(module.target_config());
+    t.b.finalize(target.frontend_config());
 }
 
 /// Returns the byte offset of a register.
