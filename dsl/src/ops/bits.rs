@@ -43,8 +43,8 @@ macro_rules! bits {
 }
 bits!(i32 i64 u32 u8);
 
-fn zip<T: Bits>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(T, T) -> T) -> HostTensor {
-    cx.result(a.iter().zip(cx.operands[1].data::<T>()).map(|(&a, &b)| f(a, b)).collect())
+fn zip<T: Bits>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> T) -> HostTensor {
+    cx.result(elements::zip(a, cx.operands[1].data(), f))
 }
 
 /// Returns the definition of an operation on two tensors of integers.
@@ -72,9 +72,7 @@ static BIT_XOR: OpDef = row("bit_xor", |cx| Ok(match_int!(cx.operands[0].buffer(
 /// `!a`
 static BIT_NOT: OpDef = OpDef {
     arity: Arity::Exactly(1),
-    ..row("bit_not", |cx| {
-        Ok(match_int!(cx.operands[0].buffer(), a => cx.result(a.iter().map(|x| x.inverted()).collect())))
-    })
+    ..row("bit_not", |cx| Ok(match_int!(cx.operands[0].buffer(), a => cx.result(elements::map(a, Bits::inverted)))))
 };
 /// `a << b`
 static SHIFT_LEFT: OpDef =

@@ -2,72 +2,80 @@
 
 use super::infer::{Class, like_operand};
 use super::*;
-use crate::halves::{Half, odd_f64};
+use crate::halves::odd_f64;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Buffer, DType, Element, Float, HostTensor, Tensor, bf16, f16, match_dtype};
 
 family!(CAST, STOP_GRADIENT);
 
-/// Conversion between element types with the semantics of `as`. A number converts to `bool` as
-/// whether it is nonzero.
+/// The elements of a buffer by index, as numbers of a type that holds those of the buffer's type.
+enum Numbers<'a> {
+    Floats(Box<dyn Fn(usize) -> f64 + 'a>),
+    Ints(Box<dyn Fn(usize) -> i64 + 'a>),
+}
+
+impl Numbers<'_> {
+    fn of(from: &Buffer) -> Numbers<'_> {
+        use Numbers::{Floats, Ints};
+        match from {
+            Buffer::F32(d) => Floats(Box::new(|i| d[i].into())),
+            Buffer::F64(d) => Floats(Box::new(|i| d[i])),
+            Buffer::F16(d) => Floats(Box::new(|i| d[i].to_f64())),
+            Buffer::BF16(d) => Floats(Box::new(|i| d[i].to_f64())),
+            Buffer::I32(d) => Ints(Box::new(|i| d[i].into())),
+            Buffer::I64(d) => Ints(Box::new(|i| d[i])),
+            Buffer::U32(d) => Ints(Box::new(|i| d[i].into())),
+            Buffer::U8(d) => Ints(Box::new(|i| d[i].into())),
+            Buffer::Bool(d) => Ints(Box::new(|i| d[i].into())),
+        }
+    }
+
+    fn convert<T>(&self, n: usize, float: fn(f64) -> T, int: fn(i64) -> T) -> Vec<T> {
+        match self {
+            Numbers::Floats(at) => (0..n).map(|i| float(at(i))).collect(),
+            Numbers::Ints(at) => (0..n).map(|i| int(at(i))).collect(),
+        }
+    }
+}
+
+/// Conversion between element types with the semantics of `as`, rounded once. A number converts to
+/// `bool` as whether it is nonzero.
 trait Convert: Element {
-    fn convert(from: &Buffer) -> Vec<Self>;
+    fn of_float(x: f64) -> Self;
+    fn of_int(x: i64) -> Self;
 }
 macro_rules! convert {
     ($($t:ident)*) => {$(
         impl Convert for $t {
-            fn convert(from: &Buffer) -> Vec<$t> {
-                match from {
-                    Buffer::F32(d) => d.iter().map(|&x| x as $t).collect(),
-                    Buffer::F64(d) => d.iter().map(|&x| x as $t).collect(),
-                    Buffer::F16(d) => d.iter().map(|&x| x.to_f32() as $t).collect(),
-                    Buffer::BF16(d) => d.iter().map(|&x| x.to_f32() as $t).collect(),
-                    Buffer::I32(d) => d.iter().map(|&x| x as $t).collect(),
-                    Buffer::I64(d) => d.iter().map(|&x| x as $t).collect(),
-                    Buffer::U32(d) => d.iter().map(|&x| x as $t).collect(),
-                    Buffer::U8(d) => d.iter().map(|&x| x as $t).collect(),
-                    Buffer::Bool(d) => d.iter().map(|&x| u8::from(x) as $t).collect(),
-                }
+            fn of_float(x: f64) -> $t {
+                x as $t
+            }
+            fn of_int(x: i64) -> $t {
+                x as $t
             }
         }
     )*};
 }
 convert!(f32 f64 i32 i64 u32 u8);
-/// Conversion to a 16-bit float, rounded once from any type.
 macro_rules! convert_half {
     ($($t:ident)*) => {$(
         impl Convert for $t {
-            fn convert(from: &Buffer) -> Vec<$t> {
-                let nearest = <$t as Float>::from_f64;
-                match from {
-                    Buffer::F32(d) => d.iter().map(|&x| $t::rounded(x)).collect(),
-                    Buffer::F64(d) => d.iter().map(|&x| nearest(x)).collect(),
-                    Buffer::F16(d) => d.iter().map(|&x| $t::rounded(x.to_f32())).collect(),
-                    Buffer::BF16(d) => d.iter().map(|&x| $t::rounded(x.to_f32())).collect(),
-                    Buffer::I32(d) => d.iter().map(|&x| nearest(x.into())).collect(),
-                    Buffer::I64(d) => d.iter().map(|&x| nearest(odd_f64(x))).collect(),
-                    Buffer::U32(d) => d.iter().map(|&x| nearest(x.into())).collect(),
-                    Buffer::U8(d) => d.iter().map(|&x| nearest(x.into())).collect(),
-                    Buffer::Bool(d) => d.iter().map(|&x| nearest(u8::from(x).into())).collect(),
-                }
+            fn of_float(x: f64) -> $t {
+                <$t as Float>::from_f64(x)
+            }
+            fn of_int(x: i64) -> $t {
+                <$t as Float>::from_f64(odd_f64(x))
             }
         }
     )*};
 }
 convert_half!(f16 bf16);
 impl Convert for bool {
-    fn convert(from: &Buffer) -> Vec<bool> {
-        match from {
-            Buffer::F32(d) => d.iter().map(|&x| x != 0.0).collect(),
-            Buffer::F64(d) => d.iter().map(|&x| x != 0.0).collect(),
-            Buffer::F16(d) => d.iter().map(|&x| x != f16::ZERO).collect(),
-            Buffer::BF16(d) => d.iter().map(|&x| x != bf16::ZERO).collect(),
-            Buffer::I32(d) => d.iter().map(|&x| x != 0).collect(),
-            Buffer::I64(d) => d.iter().map(|&x| x != 0).collect(),
-            Buffer::U32(d) => d.iter().map(|&x| x != 0).collect(),
-            Buffer::U8(d) => d.iter().map(|&x| x != 0).collect(),
-            Buffer::Bool(d) => d.clone(),
-        }
+    fn of_float(x: f64) -> bool {
+        x != 0.0
+    }
+    fn of_int(x: i64) -> bool {
+        x != 0
     }
 }
 
@@ -76,7 +84,8 @@ pub(crate) fn converted(x: &HostTensor, to: DType) -> HostTensor {
     if x.dtype() == to {
         return x.clone();
     }
-    match_dtype!(to, T => HostTensor::new(x.shape(), T::convert(x.buffer())))
+    let (n, numbers) = (x.buffer().len(), Numbers::of(x.buffer()));
+    match_dtype!(to, T => HostTensor::new(x.shape(), numbers.convert(n, T::of_float, T::of_int)))
 }
 
 /// Returns a scalar of a type, converted from a number.

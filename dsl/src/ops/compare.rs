@@ -13,8 +13,8 @@ use crate::{DType, Element, Float, HostTensor, Numeric, Operand, Tensor, match_b
 
 family!(EQ, NE, LT, LE, GT, GE, AND, OR, XOR, NOT, IS_NAN, IS_FINITE, SELECT);
 
-fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(&T, &T) -> bool) -> HostTensor {
-    cx.result(a.iter().zip(cx.operands[1].data::<T>()).map(|(a, b)| f(a, b)).collect())
+fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> bool) -> HostTensor {
+    cx.result(elements::zip(a, cx.operands[1].data(), f))
 }
 
 /// Returns the definition of an operation on two tensors of a class that results in `bool`.
@@ -47,21 +47,21 @@ fn of_bools(cx: &InferCx<'_>) -> Result<Type, OpError> {
 }
 
 /// `a == b`
-static EQ: OpDef = row("eq", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, PartialEq::eq))));
+static EQ: OpDef = row("eq", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a == b))));
 /// `a != b`, which is true for `NaN`.
-static NE: OpDef = row("ne", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, PartialEq::ne))));
+static NE: OpDef = row("ne", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a != b))));
 /// `a < b`
 static LT: OpDef =
-    row("lt", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::lt))));
+    row("lt", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a < b))));
 /// `a <= b`
 static LE: OpDef =
-    row("le", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::le))));
+    row("le", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a <= b))));
 /// `a > b`
 static GT: OpDef =
-    row("gt", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::gt))));
+    row("gt", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a > b))));
 /// `a >= b`
 static GE: OpDef =
-    row("ge", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, PartialOrd::ge))));
+    row("ge", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a >= b))));
 /// `a & b`
 static AND: OpDef = row("and", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a & b)));
 /// `a | b`
@@ -71,20 +71,20 @@ static XOR: OpDef = row("xor", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<b
 /// `!a`
 static NOT: OpDef = OpDef {
     arity: Arity::Exactly(1),
-    ..row("not", of_bools, |cx| Ok(cx.result(cx.operands[0].data::<bool>().iter().map(|x| !x).collect())))
+    ..row("not", of_bools, |cx| Ok(cx.result(elements::map(cx.operands[0].data::<bool>(), |x| !x))))
 };
 /// Whether an element is `NaN`.
 static IS_NAN: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row("is_nan", of_floats, |cx| {
-        Ok(match_float!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|x| x.is_nan()).collect())))
+        Ok(match_float!(cx.operands[0].buffer(), d => cx.result(elements::map(d, |x| x.is_nan()))))
     })
 };
 /// Whether an element is neither infinite nor `NaN`.
 static IS_FINITE: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row("is_finite", of_floats, |cx| {
-        Ok(match_float!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|x| x.is_finite()).collect())))
+        Ok(match_float!(cx.operands[0].buffer(), d => cx.result(elements::map(d, |x| x.is_finite()))))
     })
 };
 

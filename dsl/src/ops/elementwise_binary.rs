@@ -13,12 +13,12 @@ use crate::{Element, Float, HostTensor, Numeric, Operand, Shape, Tensor};
 family!(ADD, SUB, MUL, DIV, REM, NEG, POW, MAXIMUM, MINIMUM, ATAN2);
 
 /// Applies a function to pairs of elements.
-fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(T, T) -> T) -> HostTensor {
-    cx.result(a.iter().zip(cx.operands[1].data::<T>()).map(|(&a, &b)| f(a, b)).collect())
+fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> T) -> HostTensor {
+    cx.result(elements::zip(a, cx.operands[1].data(), f))
 }
 
 /// Applies a function that fails for a zero divisor.
-fn try_zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: impl Fn(T, T) -> Option<T>) -> Result<HostTensor, OpError> {
+fn try_zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> Option<T>) -> Result<HostTensor, OpError> {
     let b = cx.operands[1].data::<T>();
     let mut data = Vec::with_capacity(a.len());
     for (i, (&a, &b)) in a.iter().zip(b).enumerate() {
@@ -116,7 +116,7 @@ static NEG: OpDef = OpDef {
     arity: Arity::Exactly(1),
     ..row(
         "neg",
-        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => cx.result(d.iter().map(|&x| x.negated()).collect()))),
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => cx.result(elements::map(d, Number::negated)))),
         Grad::Rule(|n| vec![Some(-n.dy())]),
     )
 };

@@ -3,6 +3,7 @@
 //! Every row defines the operation, the method of [`Any`] and the method of [`Tensor`]. Gradients
 //! use the result rather than the operand if either will do.
 
+use super::elements::map;
 use super::infer::{Class, like_operand};
 use super::number::{Number, match_float, match_numeric};
 use super::*;
@@ -83,10 +84,10 @@ macro_rules! rows {
         )*
     };
     (Float $cx:ident, |$x:ident| $e:expr) => {
-        match_float!($cx.operands[0].buffer(), d => $cx.result(d.iter().map(|&$x| $e).collect()))
+        match_float!($cx.operands[0].buffer(), d => $cx.result(map(d, |$x| $e)))
     };
     (Numeric $cx:ident, |$x:ident| $e:expr) => {
-        match_numeric!($cx.operands[0].buffer(), d => $cx.result(d.iter().map(|&$x| $e).collect()))
+        match_numeric!($cx.operands[0].buffer(), d => $cx.result(map(d, |$x| $e)))
     };
 }
 

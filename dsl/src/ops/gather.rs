@@ -9,12 +9,13 @@
 //! | `take` | `scatter_add` |
 //! | `take_along_axis` | `scatter_add_along_axis` |
 
+use super::elements::read;
 use super::infer::{Class, axis_attr, with_extent, zeros};
 use super::layout::{offsets, strides};
 use super::number::{Number, match_numeric};
 use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
-use crate::{DType, Dim, Element, HostTensor, Integer, Numeric, Shape, Tensor, match_buffer};
+use crate::{DType, Dim, Element, HostTensor, Integer, Numeric, Shape, Tensor};
 
 family!(TAKE, SCATTER_ADD, TAKE_ALONG_AXIS, SCATTER_ADD_ALONG_AXIS);
 
@@ -65,7 +66,7 @@ fn along_offsets(x: &[usize], ids: &[usize], ids_shape: &[usize], axis: usize) -
 }
 
 fn read_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
-    match_buffer!(cx.operands[0].buffer(), d => cx.result(at.iter().map(|&o| d[o]).collect()))
+    read(cx, cx.operands[0], &mut at.iter().copied())
 }
 
 fn add_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {

@@ -1,5 +1,6 @@
 //! Concatenation, stacking and padding.
 
+use super::elements::read;
 use super::infer::with_extent;
 use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
@@ -115,8 +116,8 @@ static CONCAT_PART: OpDef = OpDef {
         let before: usize = cx.operands[1..=part].iter().map(|t| block(t)).sum();
         let (row, size) = (block(whole), block(cx.operands[part + 1]));
         let outer: usize = whole.shape()[..axis].iter().product();
-        let parts = |o: usize| o * row + before..o * row + before + size;
-        Ok(match_buffer!(whole.buffer(), d => cx.result((0..outer).flat_map(|o| d[parts(o)].to_vec()).collect())))
+        let part = |o: usize| o * row + before..o * row + before + size;
+        Ok(read(cx, whole, &mut (0..outer).flat_map(part)))
     },
     grad: Grad::Rule(|n| {
         let (axis, part) = (n.attrs().index("axis"), n.attrs().index("part"));

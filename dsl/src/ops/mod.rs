@@ -30,6 +30,7 @@ mod cast;
 mod class;
 mod compare;
 mod conv;
+mod elements;
 mod elementwise_binary;
 mod elementwise_unary;
 mod evaluate;

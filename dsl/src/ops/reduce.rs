@@ -20,7 +20,7 @@ pub(super) fn fold<T: Element>(
     strides: Vec<usize>,
     mut into: Vec<T>,
     data: &[T],
-    f: impl Fn(T, T) -> T,
+    f: fn(T, T) -> T,
 ) -> Vec<T> {
     for (o, &x) in offsets(shape, strides).zip(data) {
         into[o] = f(into[o], x);
@@ -28,7 +28,7 @@ pub(super) fn fold<T: Element>(
     into
 }
 
-fn reduce<T: Element>(cx: &EvalCx<'_>, data: &[T], start: T, f: impl Fn(T, T) -> T) -> HostTensor {
+fn reduce<T: Element>(cx: &EvalCx<'_>, data: &[T], start: T, f: fn(T, T) -> T) -> HostTensor {
     let (shape, axes) = (cx.operands[0].shape(), cx.attrs.indices("axes"));
     if axes.is_empty() {
         return cx.operands[0].clone();

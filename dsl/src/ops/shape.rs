@@ -1,11 +1,12 @@
 //! Shape operations: broadcasting, reshaping, permuting, flipping and counting.
 
+use super::elements::read;
 use super::infer::{axes_attr, axis_attr, reduced};
 use super::layout::{broadcast_strides, offsets, strides};
 use super::number::{Number, match_numeric};
 use super::*;
 use crate::ir::{Attr, AttrKind, Attrs};
-use crate::{DType, Dim, Element, HostTensor, Numeric, Shape, Tensor, match_buffer};
+use crate::{DType, Dim, Element, HostTensor, Numeric, Shape, Tensor};
 
 family!(
     BROADCAST_TO,
@@ -24,7 +25,7 @@ family!(
 /// Reads elements of the first operand with the given strides, one for each element of the result.
 fn pick(cx: &EvalCx<'_>, strides: Vec<usize>) -> HostTensor {
     let shape = cx.shape();
-    match_buffer!(cx.operands[0].buffer(), d => cx.result(offsets(&shape, strides).map(|o| d[o]).collect()))
+    read(cx, cx.operands[0], &mut offsets(&shape, strides))
 }
 
 fn broadcast(cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
@@ -275,7 +276,7 @@ static FLIP: OpDef = OpDef {
             |flipped: bool| (0..shape.len()).map(|i| if axes.contains(&i) == flipped { own[i] } else { 0 }).collect();
         let end: usize = axes.iter().map(|&a| own[a] * shape[a].saturating_sub(1)).sum();
         let pairs = offsets(&shape, part(false)).zip(offsets(&shape, part(true)));
-        Ok(match_buffer!(cx.operands[0].buffer(), d => cx.result(pairs.map(|(o, f)| d[o + end - f]).collect())))
+        Ok(read(cx, cx.operands[0], &mut pairs.map(|(o, f)| o + end - f)))
     },
     grad: Grad::Rule(|n| vec![Some(n.dy().flip(n.attrs().indices("axes")))]),
     exactness: Exactness::Exact,

@@ -9,6 +9,7 @@
 //! | `slice` | `update_slice` |
 //! | `dynamic_slice` | `dynamic_update_slice` |
 
+use super::elements::read;
 use super::gather::{axis_only, numbers};
 use super::infer::{Class, axis_attr, check_scalar, with_extent, zeros};
 use super::layout::{offsets, strides};
@@ -34,19 +35,18 @@ fn part_offsets(
 
 fn read_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
     let (x, shape) = (cx.operands[0], cx.shape());
-    let from = part_offsets(x.shape(), &shape, cx.attrs.index("axis"), start, step);
-    match_buffer!(x.buffer(), d => cx.result(from.map(|o| d[o]).collect()))
+    read(cx, x, &mut part_offsets(x.shape(), &shape, cx.attrs.index("axis"), start, step))
 }
 
 fn write_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
-    fn write<T: Element>(part: &[T], whole: &[T], to: impl Iterator<Item = usize>) -> Vec<T> {
+    fn write<T: Element>(part: &[T], whole: &[T], to: &mut dyn Iterator<Item = usize>) -> Vec<T> {
         let mut whole = whole.to_vec();
         to.zip(part).for_each(|(o, &x)| whole[o] = x);
         whole
     }
     let (x, part) = (cx.operands[0], cx.operands[1]);
-    let to = part_offsets(x.shape(), part.shape(), cx.attrs.index("axis"), start, step);
-    match_buffer!(part.buffer(), d => cx.result(write(d, x.data(), to)))
+    let mut to = part_offsets(x.shape(), part.shape(), cx.attrs.index("axis"), start, step);
+    match_buffer!(part.buffer(), d => cx.result(write(d, x.data(), &mut to)))
 }
 
 /// Every `step`-th element from `start` up to `end` along an axis.

@@ -207,7 +207,7 @@ impl Windows {
         positions: &[usize],
         window: &[usize],
         x: &[usize],
-        f: &mut impl FnMut(usize, usize, usize),
+        f: &mut dyn FnMut(usize, usize, usize),
     ) {
         let rank = self.rank();
         let index = |extents: &[usize], mut offset: usize| {

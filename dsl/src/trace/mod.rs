@@ -283,6 +283,15 @@ pub fn is_tracing() -> bool {
 /// Calls `f` with the active tracer. Fails outside of a trace.
 #[track_caller]
 pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
+    let (mut f, mut result) = (Some(f), None);
+    access(&mut |t| result = f.take().map(|f| f(t)));
+    result.expect("`access` calls its argument")
+}
+
+/// Calls `f` with the active tracer. Most callers are small: the checks and errors are compiled once,
+/// not with each of them.
+#[track_caller]
+fn access(f: &mut dyn FnMut(&mut Tracer)) {
     let loc = Loc::caller();
     let abandoned = TRACER.with_borrow(|t| t.as_ref().and_then(|t| t.abandoned));
     if let Some(construct) = abandoned {
@@ -294,13 +303,13 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
         }
         fail(error.help("the error of `?` under a condition that is a tensor ends the whole function: do not catch it"))
     }
-    TRACER.with_borrow_mut(|t| t.as_mut().map(f)).unwrap_or_else(|| {
+    if TRACER.with_borrow_mut(|t| t.as_mut().map(f)).is_none() {
         fail(
             Diagnostic::new("a tensor operation outside of a graph function")
                 .at(loc, "no graph is being traced here")
                 .help("tensors are symbols: use them inside a function given to `session.function(..)` or `eval(..)`"),
         )
-    })
+    }
 }
 
 /// Calls a fallible `f` like [`with`].
