@@ -63,7 +63,7 @@ impl DType {
     }
 
     /// Returns whether this is `f32`, `f64`, `f16` or `bf16`: the types that have gradients.
-    pub fn is_float(self) -> bool {
+    pub const fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
     }
 

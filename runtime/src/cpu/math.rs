@@ -6,22 +6,19 @@
 //! all processors. Errors are below 3 units in the last place for `f32` and 4 for `f64`, as the
 //! tests check.
 
+use anabranch_dsl::Element;
 use std::f64::consts::LN_2;
 
 /// Runs `f` with the widest vectors of this processor. Results are bitwise identical.
 ///
 /// Mark a closure `#[inline(always)]`: one compiled as a separate function uses only the baseline
-/// vectors.
+/// vectors. It is compiled three times on x86-64.
 #[inline(always)]
 pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
         fn with_avx512<R>(f: impl FnOnce() -> R) -> R {
-            f()
-        }
-        #[target_feature(enable = "avx2")]
-        fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
             f()
         }
         if super::vector::has_avx512f()
@@ -32,12 +29,32 @@ pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
             // SAFETY: the processor supports all features of `with_avx512`.
             return unsafe { with_avx512(f) };
         }
+    }
+    up_to_avx2(f)
+}
+
+/// Like [`wide`], without code for AVX-512.
+#[inline(always)]
+pub(crate) fn up_to_avx2<R>(f: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2")]
+        fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
         if std::is_x86_feature_detected!("avx2") {
             // SAFETY: the processor supports AVX2, the only feature of `with_avx2`.
             return unsafe { with_avx2(f) };
         }
     }
     f()
+}
+
+/// Runs code on elements of type `T`: that of floats like [`wide`], and that of other types, which
+/// is rarely the bottleneck, [without AVX-512](up_to_avx2).
+#[inline(always)]
+pub(crate) fn wide_for<T: Element, R>(f: impl FnOnce() -> R) -> R {
+    if const { T::DTYPE.is_float() } { wide(f) } else { up_to_avx2(f) }
 }
 
 /// The constants of the functions, for code generated at run time. `f64` represents them exactly.

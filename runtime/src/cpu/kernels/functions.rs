@@ -4,7 +4,7 @@
 //! over a block of elements.
 
 use crate::cpu::element::Cell;
-use crate::cpu::math::{Real, wide};
+use crate::cpu::math::{Real, wide, wide_for};
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{DType, bf16, f16};
 
@@ -37,9 +37,18 @@ pub(crate) struct Function {
     pub(crate) check: Option<Check>,
 }
 
-/// Defines a unary function by an expression.
+/// Runs a loop that is not worth vectorizing.
+#[inline(always)]
+pub(super) fn as_is(f: impl FnOnce()) {
+    f();
+}
+
+/// Defines a unary function by an expression. With `plain` its loop is compiled once, for
+/// expressions that call a function.
 macro_rules! unary {
-    ($A:ty => $R:ty, |$x:ident| $e:expr) => {
+    ($A:ty => $R:ty, |$x:ident| $e:expr) => { unary!(wide_for::<$A, _>, $A => $R, |$x| $e) };
+    (plain $A:ty => $R:ty, |$x:ident| $e:expr) => { unary!(as_is, $A => $R, |$x| $e) };
+    ($run:expr, $A:ty => $R:ty, |$x:ident| $e:expr) => {
         Function {
             scalar: Scalar::Unary(|a| {
                 let $x = <$A as Cell>::from_reg(a);
@@ -48,7 +57,7 @@ macro_rules! unary {
             block: |out, [a, _, _]| {
                 let out: &mut [<$R as Cell>::Mem] = bytemuck::cast_slice_mut(out);
                 let a: &[<$A as Cell>::Mem] = bytemuck::cast_slice(a);
-                wide(
+                $run(
                     #[inline(always)]
                     || {
                         for (out, &a) in out.iter_mut().zip(a) {
@@ -63,7 +72,9 @@ macro_rules! unary {
     };
 }
 macro_rules! binary {
-    ($A:ty => $R:ty, |$x:ident, $y:ident| $e:expr) => {
+    ($A:ty => $R:ty, |$x:ident, $y:ident| $e:expr) => { binary!(wide_for::<$A, _>, $A => $R, |$x, $y| $e) };
+    (plain $A:ty => $R:ty, |$x:ident, $y:ident| $e:expr) => { binary!(as_is, $A => $R, |$x, $y| $e) };
+    ($run:expr, $A:ty => $R:ty, |$x:ident, $y:ident| $e:expr) => {
         Function {
             scalar: Scalar::Binary(|a, b| {
                 let ($x, $y) = (<$A as Cell>::from_reg(a), <$A as Cell>::from_reg(b));
@@ -73,7 +84,7 @@ macro_rules! binary {
                 let out: &mut [<$R as Cell>::Mem] = bytemuck::cast_slice_mut(out);
                 let a: &[<$A as Cell>::Mem] = bytemuck::cast_slice(a);
                 let b: &[<$A as Cell>::Mem] = bytemuck::cast_slice(b);
-                wide(
+                $run(
                     #[inline(always)]
                     || {
                         for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
@@ -127,6 +138,9 @@ macro_rules! dispatch {
 }
 macro_rules! float1 { ($d:expr, |$x:ident| $e:expr) => { dispatch!($d, T in [F32 f32, F64 f64] => unary!(T => T, |$x| $e)) } }
 macro_rules! float2 { ($d:expr, |$x:ident, $y:ident| $e:expr) => { dispatch!($d, T in [F32 f32, F64 f64] => binary!(T => T, |$x, $y| $e)) } }
+macro_rules! plain_float1 { ($d:expr, |$x:ident| $e:expr) => { dispatch!($d, T in [F32 f32, F64 f64] => unary!(plain T => T, |$x| $e)) } }
+macro_rules! plain_float2 { ($d:expr, |$x:ident, $y:ident| $e:expr) => { dispatch!($d, T in [F32 f32, F64 f64] => binary!(plain T => T, |$x, $y| $e)) } }
+macro_rules! plain_int2 { ($d:expr, |$x:ident, $y:ident| $e:expr) => { dispatch!($d, T in [I32 i32, I64 i64, U32 u32, U8 u8] => binary!(plain T => T, |$x, $y| $e)) } }
 macro_rules! int1 { ($d:expr, |$x:ident| $e:expr) => { dispatch!($d, T in [I32 i32, I64 i64, U32 u32, U8 u8] => unary!(T => T, |$x| $e)) } }
 macro_rules! int2 { ($d:expr, |$x:ident, $y:ident| $e:expr) => { dispatch!($d, T in [I32 i32, I64 i64, U32 u32, U8 u8] => binary!(T => T, |$x, $y| $e)) } }
 macro_rules! bool2 { ($d:expr, |$x:ident, $y:ident| $e:expr) => { dispatch!($d, T in [Bool bool] => binary!(T => T, |$x, $y| $e)) } }
@@ -158,20 +172,20 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Functi
             _ => int1!(d, |x| x.min(1)),
         }),
         prim::EXP => float1!(d, |x| x.fast_exp()),
-        prim::EXP_M1 => float1!(d, |x| x.exp_m1()),
+        prim::EXP_M1 => plain_float1!(d, |x| x.exp_m1()),
         prim::LOG => float1!(d, |x| x.fast_ln()),
-        prim::LOG_1P => float1!(d, |x| x.ln_1p()),
+        prim::LOG_1P => plain_float1!(d, |x| x.ln_1p()),
         prim::SQRT => float1!(d, |x| x.sqrt()),
         prim::RSQRT => float1!(d, |x| 1.0 / x.sqrt()),
         prim::RECIP => float1!(d, |x| 1.0 / x),
-        prim::SIN => float1!(d, |x| x.sin()),
-        prim::COS => float1!(d, |x| x.cos()),
-        prim::TAN => float1!(d, |x| x.tan()),
-        prim::ASIN => float1!(d, |x| x.asin()),
-        prim::ACOS => float1!(d, |x| x.acos()),
-        prim::ATAN => float1!(d, |x| x.atan()),
-        prim::SINH => float1!(d, |x| x.sinh()),
-        prim::COSH => float1!(d, |x| x.cosh()),
+        prim::SIN => plain_float1!(d, |x| x.sin()),
+        prim::COS => plain_float1!(d, |x| x.cos()),
+        prim::TAN => plain_float1!(d, |x| x.tan()),
+        prim::ASIN => plain_float1!(d, |x| x.asin()),
+        prim::ACOS => plain_float1!(d, |x| x.acos()),
+        prim::ATAN => plain_float1!(d, |x| x.atan()),
+        prim::SINH => plain_float1!(d, |x| x.sinh()),
+        prim::COSH => plain_float1!(d, |x| x.cosh()),
         prim::TANH => float1!(d, |x| x.fast_tanh()),
         prim::SIGMOID => float1!(d, |x| x.sigmoid()),
         prim::RELU => float1!(d, |x| x.larger(0.0)).or_else(|| match d {
@@ -179,9 +193,9 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Functi
             DType::I64 => Some(unary!(i64 => i64, |x| x.max(0))),
             _ => int1!(d, |x| x),
         }),
-        prim::SOFTPLUS => float1!(d, |x| x.larger(0.0) + (-x.abs()).fast_exp().ln_1p()),
-        prim::ERF => float1!(d, |x| Real::erf(x)),
-        prim::GELU => float1!(d, |x| x.gelu()),
+        prim::SOFTPLUS => plain_float1!(d, |x| x.larger(0.0) + (-x.abs()).fast_exp().ln_1p()),
+        prim::ERF => plain_float1!(d, |x| Real::erf(x)),
+        prim::GELU => plain_float1!(d, |x| x.gelu()),
         prim::SILU => float1!(d, |x| x * x.sigmoid()),
         prim::FLOOR => float1!(d, |x| x.floor()),
         prim::CEIL => float1!(d, |x| x.ceil()),
@@ -193,10 +207,10 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Functi
         prim::ADD => float2!(d, |x, y| x + y).or_else(|| int2!(d, |x, y| x.wrapping_add(y))),
         prim::SUB => float2!(d, |x, y| x - y).or_else(|| int2!(d, |x, y| x.wrapping_sub(y))),
         prim::MUL => float2!(d, |x, y| x * y).or_else(|| int2!(d, |x, y| x.wrapping_mul(y))),
-        prim::DIV => float2!(d, |x, y| x / y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_div(y)), d)),
-        prim::REM => float2!(d, |x, y| x % y).or_else(|| dividing(int2!(d, |x, y| x.wrapping_rem(y)), d)),
-        prim::POW => float2!(d, |x, y| x.powf(y)),
-        prim::ATAN2 => float2!(d, |y, x| y.atan2(x)),
+        prim::DIV => float2!(d, |x, y| x / y).or_else(|| dividing(plain_int2!(d, |x, y| x.wrapping_div(y)), d)),
+        prim::REM => plain_float2!(d, |x, y| x % y).or_else(|| dividing(plain_int2!(d, |x, y| x.wrapping_rem(y)), d)),
+        prim::POW => plain_float2!(d, |x, y| x.powf(y)),
+        prim::ATAN2 => plain_float2!(d, |y, x| y.atan2(x)),
         prim::MAXIMUM => float2!(d, |x, y| x.larger(y)).or_else(|| int2!(d, |x, y| x.max(y))),
         prim::MINIMUM => float2!(d, |x, y| x.smaller(y)).or_else(|| int2!(d, |x, y| x.min(y))),
         prim::EQ => {
@@ -222,7 +236,7 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Functi
         prim::SHIFT_RIGHT => int2!(d, |x, y| x.wrapping_shr(y as u32)),
         prim::STOP_GRADIENT => {
             dispatch!(d, T in [F32 f32, F64 f64, F16 f16, BF16 bf16, I32 i32, I64 i64, U32 u32, U8 u8, Bool bool] =>
-            unary!(T => T, |x| x))
+            Function { block: |out, [a, _, _]| out.copy_from_slice(a), ..unary!(plain T => T, |x| x) })
         }
         prim::SELECT => Some(match d.size() {
             8 => select!(u64),

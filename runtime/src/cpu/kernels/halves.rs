@@ -6,7 +6,7 @@
 //! `f16` uses the conversions of the crate `half`, which use hardware instructions where available
 //! (F16C, NEON). `bf16` is the upper half of an `f32`, so loops that shift and round bits suffice.
 
-use super::functions::{Function, Scalar, unary};
+use super::functions::{Function, Scalar, as_is, unary};
 use crate::cpu::element::Cell;
 use crate::cpu::math::wide;
 use anabranch_dsl::halves::odd_f64;
@@ -34,28 +34,28 @@ pub(super) fn cast(from: DType, to: DType) -> Option<Function> {
     macro_rules! from_half {
         ($A:ty) => {
             match to {
-                DType::F32 => unary!($A => f32, |x| x.to_f32()),
-                DType::F64 => unary!($A => f64, |x| x.to_f32().into()),
-                DType::I32 => unary!($A => i32, |x| x.to_f32() as i32),
-                DType::I64 => unary!($A => i64, |x| x.to_f32() as i64),
-                DType::U32 => unary!($A => u32, |x| x.to_f32() as u32),
-                DType::U8 => unary!($A => u8, |x| x.to_f32() as u8),
-                DType::Bool => unary!($A => bool, |x| x.to_f32() != 0.0),
-                DType::F16 => unary!($A => f16, |x| f16::from_f32(x.to_f32())),
-                DType::BF16 => unary!($A => bf16, |x| bf16::from_f32(x.to_f32())),
+                DType::F32 => unary!(plain $A => f32, |x| x.to_f32()),
+                DType::F64 => unary!(plain $A => f64, |x| x.to_f32().into()),
+                DType::I32 => unary!(plain $A => i32, |x| x.to_f32() as i32),
+                DType::I64 => unary!(plain $A => i64, |x| x.to_f32() as i64),
+                DType::U32 => unary!(plain $A => u32, |x| x.to_f32() as u32),
+                DType::U8 => unary!(plain $A => u8, |x| x.to_f32() as u8),
+                DType::Bool => unary!(plain $A => bool, |x| x.to_f32() != 0.0),
+                DType::F16 => unary!(plain $A => f16, |x| f16::from_f32(x.to_f32())),
+                DType::BF16 => unary!(plain $A => bf16, |x| bf16::from_f32(x.to_f32())),
             }
         };
     }
     macro_rules! to_half {
         ($R:ty) => {
             match from {
-                DType::F32 => unary!(f32 => $R, |x| <$R>::from_f32(x)),
-                DType::F64 => unary!(f64 => $R, |x| <$R as Float>::from_f64(x)),
-                DType::I32 => unary!(i32 => $R, |x| <$R as Float>::from_f64(x.into())),
-                DType::I64 => unary!(i64 => $R, |x| <$R as Float>::from_f64(odd_f64(x))),
-                DType::U32 => unary!(u32 => $R, |x| <$R as Float>::from_f64(x.into())),
-                DType::U8 => unary!(u8 => $R, |x| <$R as Float>::from_f64(x.into())),
-                DType::Bool => unary!(bool => $R, |x| <$R as Float>::from_f64(u8::from(x).into())),
+                DType::F32 => unary!(plain f32 => $R, |x| <$R>::from_f32(x)),
+                DType::F64 => unary!(plain f64 => $R, |x| <$R as Float>::from_f64(x)),
+                DType::I32 => unary!(plain i32 => $R, |x| <$R as Float>::from_f64(x.into())),
+                DType::I64 => unary!(plain i64 => $R, |x| <$R as Float>::from_f64(odd_f64(x))),
+                DType::U32 => unary!(plain u32 => $R, |x| <$R as Float>::from_f64(x.into())),
+                DType::U8 => unary!(plain u8 => $R, |x| <$R as Float>::from_f64(x.into())),
+                DType::Bool => unary!(plain bool => $R, |x| <$R as Float>::from_f64(u8::from(x).into())),
                 DType::F16 | DType::BF16 => return None,
             }
         };

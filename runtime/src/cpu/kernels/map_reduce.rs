@@ -11,7 +11,7 @@
 use super::elementwise::{BLOCK, Map, Walk, with_scratch};
 use super::reduce::{Reducing, Reduction, dispatch};
 use crate::cpu::element::Cell;
-use crate::cpu::math::wide;
+use crate::cpu::math::wide_for;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::plan::Operand;
@@ -276,7 +276,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
             let n_elements = n * out.len();
             let mut results = out.iter_mut();
             self.blocks(first, n_elements, block, |values| {
-                wide(
+                wide_for::<T, _>(
                     #[inline(always)]
                     || {
                         for (row, y) in values.chunks_exact(n).zip(&mut results) {
@@ -294,7 +294,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
             for (i, y) in out.iter_mut().enumerate() {
                 let mut lanes = Lanes::new(start);
                 self.walk_blocks(&walk, first + i * n, n, BLOCK, scratch, |values| {
-                    wide(
+                    wide_for::<T, _>(
                         #[inline(always)]
                         || lanes.add(values, f),
                     )
@@ -317,7 +317,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         let mut totals = [start; NARROW];
         self.blocks(first * row, n * row, BLOCK / row * row, |values| {
             let totals = &mut totals[..row];
-            wide(
+            wide_for::<T, _>(
                 #[inline(always)]
                 || {
                     for row in values.chunks_exact(totals.len()) {
@@ -354,7 +354,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         let f = self.f;
         for (k, out) in out.chunks_mut(BLOCK).enumerate() {
             let values = self.values(walk, first + k * BLOCK, out.len(), scratch);
-            wide(
+            wide_for::<T, _>(
                 #[inline(always)]
                 || out.iter_mut().zip(values).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store()),
             );
@@ -372,7 +372,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         }
         self.blocks(first * row, n * row, BLOCK / row * row, |values| {
             let out = &mut out[..row];
-            wide(
+            wide_for::<T, _>(
                 #[inline(always)]
                 || {
                     for row in values.chunks_exact(out.len()) {

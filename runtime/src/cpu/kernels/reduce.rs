@@ -7,7 +7,7 @@
 
 use super::walk::{Axis, for_each, merged};
 use crate::cpu::element::Cell;
-use crate::cpu::math::{Real, wide};
+use crate::cpu::math::{Real, wide_for};
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::plan::View;
@@ -169,7 +169,7 @@ impl Reduce {
         }
         let size: usize = self.reduced.iter().map(|a| a.n).product::<usize>() * out.len();
         let kernel = |first: usize, out: &mut [T::Mem]| {
-            wide(
+            wide_for::<T, _>(
                 #[inline(always)]
                 || {
                     for (i, out) in out.chunks_exact_mut(self.row).enumerate() {
