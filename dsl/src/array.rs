@@ -512,9 +512,10 @@ impl<T: Element> Array<T> {
     /// If there is not exactly one.
     #[track_caller]
     pub fn item(&self) -> T {
-        let d = self.as_slice();
-        assert_eq!(d.len(), 1, "item() of an array of shape {:?}", self.shape());
-        d[0]
+        match self.as_slice() {
+            [item] => *item,
+            all => panic!("`item()` of an array of shape {:?}, which has {} elements", self.shape(), all.len()),
+        }
     }
 
     /// Returns the same elements with another shape of the same size. They share their memory.
@@ -566,7 +567,7 @@ impl<T: Element> Array<T> {
     /// If the index has another number of axes than the array.
     #[track_caller]
     pub fn get(&self, index: impl ArrayIndex) -> Option<&T> {
-        index.offset(self.shape()).map(|i| &self.as_slice()[i])
+        index.offset(self.shape()).ok().map(|i| &self.as_slice()[i])
     }
 
     /// Returns the element at an index, for writing, or `None` if it is out of bounds. See
@@ -576,7 +577,7 @@ impl<T: Element> Array<T> {
     /// If the index has another number of axes than the array.
     #[track_caller]
     pub fn get_mut(&mut self, index: impl ArrayIndex) -> Option<&mut T> {
-        index.offset(self.shape()).map(|i| &mut self.as_mut_slice()[i])
+        index.offset(self.shape()).ok().map(|i| &mut self.as_mut_slice()[i])
     }
 
     /// Iterates over the elements in row-major order.
@@ -657,35 +658,60 @@ impl<T: Element> Array<T> {
 /// The index of an element of an [`Array`]: a number for one axis, or an array or slice with a
 /// number for each axis.
 pub trait ArrayIndex: Copy + fmt::Debug {
-    /// Returns the position among the elements in row-major order, or `None` if the index is out of
-    /// bounds.
+    /// Returns the position among the elements in row-major order.
+    ///
+    /// # Errors
+    /// The index is out of bounds: the first axis along which it is.
     ///
     /// # Panics
     /// If there are more or fewer indices than axes.
     #[track_caller]
-    fn offset(self, shape: &[usize]) -> Option<usize>;
+    fn offset(self, shape: &[usize]) -> Result<usize, IndexOutOfBounds>;
+}
+
+/// An index that is not less than the extent of its axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexOutOfBounds {
+    /// The index along the axis.
+    pub index: usize,
+    /// The axis.
+    pub axis: usize,
+    /// The extent of the axis.
+    pub extent: usize,
+}
+
+impl fmt::Display for IndexOutOfBounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let IndexOutOfBounds { index, axis, extent } = self;
+        write!(f, "index {index} is out of bounds for axis {axis} of extent {extent}")
+    }
 }
 
 impl ArrayIndex for &[usize] {
     #[track_caller]
-    fn offset(self, shape: &[usize]) -> Option<usize> {
+    fn offset(self, shape: &[usize]) -> Result<usize, IndexOutOfBounds> {
         let (n, rank) = (self.len(), shape.len());
-        assert_eq!(n, rank, "an index of {n} axes into an array of {rank}, of shape {shape:?}");
-        let mut axes = self.iter().zip(shape);
-        axes.try_fold(0, |offset, (&i, &extent)| (i < extent).then(|| offset * extent + i))
+        if n != rank {
+            panic!("the index {self:?} is for {n} axes, and an array of shape {shape:?} has {rank}");
+        }
+        let mut axes = self.iter().zip(shape).enumerate();
+        axes.try_fold(0, |offset, (axis, (&index, &extent))| match index < extent {
+            true => Ok(offset * extent + index),
+            false => Err(IndexOutOfBounds { index, axis, extent }),
+        })
     }
 }
 
 impl<const N: usize> ArrayIndex for [usize; N] {
     #[track_caller]
-    fn offset(self, shape: &[usize]) -> Option<usize> {
+    fn offset(self, shape: &[usize]) -> Result<usize, IndexOutOfBounds> {
         self.as_slice().offset(shape)
     }
 }
 
 impl ArrayIndex for usize {
     #[track_caller]
-    fn offset(self, shape: &[usize]) -> Option<usize> {
+    fn offset(self, shape: &[usize]) -> Result<usize, IndexOutOfBounds> {
         [self].offset(shape)
     }
 }
@@ -693,8 +719,8 @@ impl ArrayIndex for usize {
 #[track_caller]
 fn offset_of(index: impl ArrayIndex, shape: &[usize]) -> usize {
     match index.offset(shape) {
-        Some(offset) => offset,
-        None => panic!("index {index:?} is out of bounds for an array of shape {shape:?}"),
+        Ok(offset) => offset,
+        Err(error) => panic!("{error}, in an array of shape {shape:?}"),
     }
 }
 
@@ -900,6 +926,21 @@ mod tests {
         ];
         let n = lines.len() as u32;
         assert_eq!(lines.to_vec(), (first + 1..first + 1 + n).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn panics_of_indices_name_index_axis_and_extent() {
+        let message = |f: fn() -> i32| *catch_unwind(f).unwrap_err().downcast::<String>().unwrap();
+        assert_eq!(
+            message(|| Array::new([2, 3], vec![0; 6])[[1, 3]]),
+            "index 3 is out of bounds for axis 1 of extent 3, in an array of shape [2, 3]"
+        );
+        assert_eq!(
+            message(|| Array::new([2, 3], vec![0; 6])[1]),
+            "the index [1] is for 1 axes, and an array of shape [2, 3] has 2"
+        );
+        let item = message(|| Array::new([2, 3], vec![0; 6]).item());
+        assert_eq!(item, "`item()` of an array of shape [2, 3], which has 6 elements");
     }
 
     #[test]

@@ -449,9 +449,10 @@ impl Session {
         match (missing, unknown) {
             (None, None) => {}
             (Some(missing), None) => {
-                return Err(
-                    Diagnostic::new(missing).help("`session.state(&module)` has a value for each of its variables")
-                );
+                return Err(Diagnostic::new(missing).help(
+                    "add a value for each of these paths, for example its present value, which \
+                     `session.state(&module)` returns",
+                ));
             }
             (missing, Some(unknown)) => {
                 let error = match missing {
@@ -459,8 +460,9 @@ impl Session {
                     Some(missing) => Diagnostic::new(missing).at(Loc::UNKNOWN, unknown),
                 };
                 return Err(error.help(
-                    "the state of an optimizer is that of the variables that it has seen: \
-                     call `prepare(&model)` on it before `load_state`",
+                    "a state fits the module that it was saved from. If a model changed since then, rename or leave out the \
+                     values whose paths it does not have, and take those that it lacks from `session.state(&module)`. \
+                     An optimizer has variables for a model once `prepare(&model)` was called on it",
                 ));
             }
         }
