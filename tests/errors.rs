@@ -1,7 +1,8 @@
 //! Errors of bad input: each says what is wrong, shows the user's line, and loses nothing.
 
 use crate::support::{check, error_of, errors_of};
-use anabranch::dsl::{HostTensor, function::trace_fn};
+use anabranch::dsl::HostTensor;
+use anabranch::dsl::function::{GraphFn, trace_fn};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -90,6 +91,46 @@ fn extents_that_are_unknown_while_tracing_do_not_broadcast_to_each_other_and_the
     };
     check(stretched, ([2.0], [3.0, 4.0]), &[14.0, 7.0, 2.0, 2.0]);
     check(stretched, ([2.0, 1.0], [3.0, 4.0]), &[10.0, 3.0, 4.0, 2.0, 1.0]);
+}
+
+#[test]
+fn extents_that_differ_at_run_time_are_reported_by_the_operation_that_was_written() {
+    fn names(op: &str, f: impl GraphFn<(S, S)>) {
+        let errors = errors_of(f, ([2.0, 3.0, 4.0], [3.0, 4.0]));
+        assert!(errors.len() >= 3);
+        for (engine, error) in errors {
+            assert!(error.message.starts_with(&format!("{op}: ")), "{engine}: {error}");
+            shows(&error, &["[3]", "[2]", "// written here"]);
+        }
+    }
+    names("add", |x: S, y: S| x.with_dynamic(0) + y); // written here
+    names("sub", |x: S, y: S| y - x.with_dynamic(0)); // written here
+    names("maximum", |x: S, y: S| x.with_dynamic(0).maximum(y)); // written here
+    names("select", |x: S, y: S| scalar(true).select(x.with_dynamic(0), y)); // written here
+    // The value of the operation is not used, or its factor is 1.
+    names("add", |x: S, y: S| {
+        let z = (x.with_dynamic(0) + y).sum(); // written here
+        gradients(z, x)
+    });
+    names("mul", |d: S, x: S| {
+        let (d, x) = (d.with_dynamic(0), x.with_dynamic(0));
+        let z = (d * x).sum(); // written here
+        gradients(z, d)
+    });
+    names("mul", |d: S, x: S| {
+        let (e, y) = (d.with_dynamic(0), x.with_dynamic(0));
+        let z = (e * y).sum(); // written here
+        gradients(z, (d, x))
+    });
+    names("div", |d: S, x: S| {
+        let (e, y) = (d.with_dynamic(0), x.with_dynamic(0));
+        let z = (e / y).sum(); // written here
+        gradients(z, d)
+    });
+    names("mul", |d: S, x: S| {
+        let ones = scalar(1.0).broadcast_like(x.with_dynamic(0));
+        d.with_dynamic(0) * ones // written here
+    });
 }
 
 #[test]

@@ -228,6 +228,8 @@ pub struct NodeData {
     pub region: Region,
     /// The source location in the user's code.
     pub loc: Loc,
+    /// The operation that the user wrote there, if the node is a part of it.
+    pub written: Option<&'static str>,
     /// The device constraint. For a node with regions, it applies to the predicate. It affects no
     /// value.
     pub on: Option<On>,
@@ -236,7 +238,12 @@ pub struct NodeData {
 impl NodeData {
     /// Returns the properties that a node derived from this one inherits.
     pub fn origin(&self) -> Origin {
-        Origin { loc: self.loc, on: self.on }
+        Origin { loc: self.loc, written: self.written, on: self.on }
+    }
+
+    /// Returns the name of the operation in errors: that of the operation that the user wrote.
+    pub fn name_in_errors(&self) -> &'static str {
+        self.written.unwrap_or_else(|| self.op.name())
     }
 }
 
@@ -245,19 +252,21 @@ impl NodeData {
 pub struct Origin {
     /// The source location in the user's code.
     pub loc: Loc,
+    /// The operation that the user wrote there, if the node is a part of it.
+    pub written: Option<&'static str>,
     /// The device constraint.
     pub on: Option<On>,
 }
 
 impl Origin {
     /// The origin without a source location or a device constraint.
-    pub const UNKNOWN: Origin = Origin { loc: Loc::UNKNOWN, on: None };
+    pub const UNKNOWN: Origin = Origin { loc: Loc::UNKNOWN, written: None, on: None };
 }
 
 /// The origin with a source location and no device constraint.
 impl From<Loc> for Origin {
     fn from(loc: Loc) -> Origin {
-        Origin { loc, on: None }
+        Origin { loc, ..Origin::UNKNOWN }
     }
 }
 
@@ -473,9 +482,9 @@ impl Graph {
         result_types: impl IntoIterator<Item = Type>,
         origin: impl Into<Origin>,
     ) -> Node {
-        let Origin { loc, on } = origin.into();
+        let Origin { loc, written, on } = origin.into();
         let node = Node::from_index(self.nodes.len());
-        self.nodes.push(NodeData { op, operands, results: Vec::new(), regions: Vec::new(), region, loc, on });
+        self.nodes.push(NodeData { op, operands, results: Vec::new(), regions: Vec::new(), region, loc, written, on });
         for ty in result_types {
             self.add_result(node, ty);
         }

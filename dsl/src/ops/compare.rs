@@ -173,9 +173,9 @@ impl Any {
         let (a, b) = broadcast_pair("select", a, b);
         let (tc, ta) = (self.tensor_type(), a.tensor_type());
         let Some(shape) = tc.shape.broadcast(&ta.shape) else { refuse("select", shapes_differ(&tc, &ta)) };
-        let b = stretch(b, &b.shape(), &shape, self);
-        let cond = stretch(self, &tc.shape, &shape, a);
-        let a = stretch(a, &ta.shape, &shape, self);
+        let b = stretch("select", b, &b.shape(), &shape, self);
+        let cond = stretch("select", self, &tc.shape, &shape, a);
+        let a = stretch("select", a, &ta.shape, &shape, self);
         trace::emit(prim::SELECT, &[cond, a, b], Attrs::none())
     }
 }

@@ -186,25 +186,25 @@ static ATAN2: OpDef = OpDef {
 
 /// Returns two operands broadcast to their common shape. The error names `op`.
 #[track_caller]
-pub(super) fn broadcast_pair(op: &str, a: Any, b: Any) -> (Any, Any) {
+pub(super) fn broadcast_pair(op: &'static str, a: Any, b: Any) -> (Any, Any) {
     let (ta, tb) = (a.tensor_type(), b.tensor_type());
     if ta.shape == tb.shape {
         return (a, b);
     }
     let Some(shape) = ta.shape.broadcast(&tb.shape) else { super::refuse(op, shapes_differ(&ta, &tb)) };
-    (stretch(a, &ta.shape, &shape, b), stretch(b, &tb.shape, &shape, a))
+    (stretch(op, a, &ta.shape, &shape, b), stretch(op, b, &tb.shape, &shape, a))
 }
 
-/// Broadcasts `x` to `shape`, the common shape of it and `other`.
+/// Broadcasts `x`, an operand of `op`, to `shape`, the common shape of it and `other`.
 #[track_caller]
-pub(super) fn stretch(x: Any, from: &Shape, shape: &Shape, other: Any) -> Any {
+pub(super) fn stretch(op: &'static str, x: Any, from: &Shape, shape: &Shape, other: Any) -> Any {
     if from.rank() == shape.rank() && from.dims().iter().zip(shape.dims()).all(|(a, b)| stays(a, b)) {
-        x
-    } else if shape.is_definite() {
-        x.broadcast_to(shape)
-    } else {
-        x.broadcast_like(other)
+        return x;
     }
+    let loc = Loc::caller();
+    trace::written_as(op, || {
+        trace::called_at(loc, || if shape.is_definite() { x.broadcast_to(shape) } else { x.broadcast_like(other) })
+    })
 }
 
 /// Returns whether an extent `a` is assumed to be already the extent `b` of the common shape.

@@ -155,7 +155,8 @@ fn matrices(a: Any, b: Any) -> Any {
         }
     };
     let stretched = || [stretch(a, &ba, sa, b), stretch(b, &bb, sb, a)];
-    let operands = trace::called_at(Loc::caller(), stretched);
+    let loc = Loc::caller();
+    let operands = trace::written_as("matmul", || trace::called_at(loc, stretched));
     trace::emit(prim::MATMUL, &operands, Attrs::none())
 }
 

@@ -3,7 +3,7 @@
 use super::Pass;
 use super::{identity, trips};
 use crate::ir::{Attrs, CallKind, Node, Op, Region, Replacements, Value, ValueDef};
-use crate::ops::{Effects, EvalCx, OpClass, Prim};
+use crate::ops::{Effects, EvalCx, OpClass, Prim, prim};
 use crate::{DType, Graph, HostTensor, Type, match_buffer};
 
 /// Folds constants, takes branches with a constant predicate and removes operations that change
@@ -151,6 +151,7 @@ impl Folder<'_> {
         let types: Vec<&Type> = operands.iter().map(|&v| self.graph.ty(v)).collect();
         let same = identity::operand_given_back(def, attrs, &types, self.graph.ty(result), &fills);
         if let Some(i) = same
+            && self.has_shape_of_all(operands[i], &operands)
             && self.replace(result, operands[i])
         {
             return false;
@@ -166,6 +167,21 @@ impl Folder<'_> {
             self.facts[result.index()] = Fact::Fill(scalar.clone());
         }
         true
+    }
+
+    /// Returns whether a value is known to have the shape of all operands of an elementwise operation.
+    /// Types do not say so of extents that are unknown: there the operation is a check, which fails
+    /// if the shapes differ.
+    fn has_shape_of_all(&self, value: Value, operands: &[Value]) -> bool {
+        let is_like = |a: Value, b: Value| match self.graph.value(a).def {
+            ValueDef::Result(node, _) => match &self.graph.node(node).op {
+                Op::Prim(prim::BROADCAST_LIKE, _) => self.graph.node(node).operands[1] == b,
+                _ => false,
+            },
+            ValueDef::Param(..) => false,
+        };
+        let is_definite = self.graph.ty(value).element().shape.is_definite();
+        is_definite || operands.iter().all(|&x| x == value || is_like(x, value) || is_like(value, x))
     }
 
     /// Returns `x` if an operation that is its own inverse is applied to the same operation on `x`.

@@ -215,7 +215,7 @@ impl Specializer {
 
     fn error(&self, node: Node, broken: Broken) -> Diagnostic {
         let data = self.graph.node(node);
-        let mut error = broken.error.at(data.op.name(), data.loc);
+        let mut error = broken.error.at(data.name_in_errors(), data.loc);
         let mut known: Vec<String> =
             self.dims.iter().map(|(n, d)| format!("{} is {d}", Dim::Named(n.clone()))).collect();
         known.sort();

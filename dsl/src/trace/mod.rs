@@ -188,6 +188,8 @@ pub(crate) struct Tracer {
     pub(crate) autodiff: crate::autodiff::Augmented,
     /// The location for nodes of derived rules, if it is not the caller's.
     loc_override: Option<Loc>,
+    /// The operation that the nodes are parts of.
+    written: Option<&'static str>,
     scalars: HashMap<(Region, Option<On>, HostTensor), Value>,
     calls: Vec<Call>,
     /// The number of times that loops and assertions were traced.
@@ -455,7 +457,22 @@ pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
 #[track_caller]
 pub(crate) fn at_origin<R>(origin: Origin, otherwise: Option<On>, f: impl FnOnce() -> R) -> R {
     let _scope = Scope::enter(origin.on.or(otherwise));
-    at_loc(origin.loc, f)
+    let before = with(|t| std::mem::replace(&mut t.written, origin.written));
+    let r = at_loc(origin.loc, f);
+    with(|t| t.written = before);
+    r
+}
+
+/// Runs `f`, which appends parts of the operation `op`: errors in them name `op`. If the operation is
+/// itself a part of another one, that one is named.
+pub(crate) fn written_as<R>(op: &'static str, f: impl FnOnce() -> R) -> R {
+    let before = with(|t| {
+        let written = t.written.or(Some(op));
+        std::mem::replace(&mut t.written, written)
+    });
+    let r = f();
+    with(|t| t.written = before);
+    r
 }
 
 /// Runs `f`, a part of an operation that was called at `loc`, with that as the location of every
@@ -538,6 +555,7 @@ impl Tracer {
             var_versions: Vec::new(),
             autodiff: Default::default(),
             loc_override: None,
+            written: None,
             scalars: HashMap::new(),
             calls: Vec::new(),
             repetitions: Repetitions::default(),
@@ -641,7 +659,7 @@ impl Tracer {
     ) -> Node {
         let region = self.region_at(self.depth);
         let loc = self.loc_override.unwrap_or(loc);
-        let origin = Origin { loc, on: device::scope() };
+        let origin = Origin { loc, written: self.written, on: device::scope() };
         let node = self.graph.make_node(region, op, operands, results, origin);
         self.graph.append(node);
         node

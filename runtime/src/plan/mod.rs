@@ -125,6 +125,8 @@ pub(crate) enum Out {
 pub(crate) struct Meaning {
     pub(crate) def: Prim,
     pub(crate) attrs: Attrs,
+    /// The name of the operation in errors.
+    pub(crate) name: &'static str,
 }
 
 /// A tensor operation, or the operands of another instruction besides its registers.

@@ -77,7 +77,7 @@ impl<'a> Parser<'a> {
         }
         let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
         let (operands, regions) = (operands?, regions?);
-        let node = self.graph.make_node(region, Op::Cond, operands, [], Origin { loc, on });
+        let node = self.graph.make_node(region, Op::Cond, operands, [], Origin { loc, on, ..Origin::UNKNOWN });
         self.graph.set_regions(node, regions);
         self.set_types(node, annotation, loc)?;
         Ok(node)
@@ -153,7 +153,7 @@ impl<'a> Parser<'a> {
         }
         let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
         let (operands, regions) = (operands?, regions?);
-        let node = self.graph.make_node(region, Op::Call(kind), operands, [], Origin { loc, on });
+        let node = self.graph.make_node(region, Op::Call(kind), operands, [], Origin { loc, on, ..Origin::UNKNOWN });
         self.graph.set_regions(node, regions);
         self.set_types(node, annotation, loc)?;
         Ok(node)
@@ -190,7 +190,13 @@ impl<'a> Parser<'a> {
             let params = &self.graph.region(regions[1]).params[..n_carried];
             params.iter().map(|&p| self.graph.ty(p).clone()).collect()
         });
-        let node = self.graph.make_node(region, Op::While { parallel_iterations }, operands, types, Origin { loc, on });
+        let node = self.graph.make_node(
+            region,
+            Op::While { parallel_iterations },
+            operands,
+            types,
+            Origin { loc, on, ..Origin::UNKNOWN },
+        );
         self.graph.set_regions(node, regions);
         if self.graph.n_carried(node) != n_carried {
             let n = self.graph.n_carried(node);

@@ -12,11 +12,11 @@ pub(crate) fn eval(step: &Step, operands: &[HostTensor]) -> Result<HostTensor, D
     let types: Vec<Type> = operands.iter().map(|t| t.ty().into()).collect();
     let types: Vec<&Type> = types.iter().collect();
     let ty = (meaning.def.infer)(&InferCx { operands: &types, attrs: &meaning.attrs });
-    let ty = ty.map_err(|e| e.at(meaning.def.name, step.loc))?;
+    let ty = ty.map_err(|e| e.at(meaning.name, step.loc))?;
     let ty = ty.as_tensor().expect("primitive operations give tensors");
     let operands: Vec<&HostTensor> = operands.iter().collect();
     let cx = EvalCx { operands: &operands, attrs: &meaning.attrs, ty };
-    meaning.def.evaluate(&cx).map_err(|e| e.at(meaning.def.name, step.loc))
+    meaning.def.evaluate(&cx).map_err(|e| e.at(meaning.name, step.loc))
 }
 
 /// Fails if the result is not finite although all operands are.

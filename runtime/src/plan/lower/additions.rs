@@ -69,7 +69,7 @@ impl Lower<'_> {
             _ => Places::elements(&table.shape, &ids.shape, axis),
         };
         let operands = [table, ids, rows].map(Operand::View).into();
-        let meaning = Meaning { def, attrs: attrs.clone() };
+        let meaning = Meaning { def, attrs: attrs.clone(), name: data.name_in_errors() };
         let step = self.add_step(Kernel::AddAtEnd(places), operands, Out::Nothing, Some(meaning), def.name, data.loc);
         self.emit(Instr::Run(step));
         self.draft.additions.push(step);

@@ -371,7 +371,7 @@ impl Lower<'_> {
         let out = result.arranged(order);
         let operands: Vec<Operand> = expr.operands.iter().map(|v| Operand::View(v.arranged(order))).collect();
         let kernel = Kernel::Map(Map::new(expr.ops, &operands, &out));
-        let meaning = Meaning { def: expr.def, attrs: expr.attrs };
+        let meaning = Meaning { def: expr.def, attrs: expr.attrs, name: expr.def.name };
         let name = expr.def.name;
         let step = self.add_step(kernel, operands, Out::View(out), Some(meaning), name, expr.loc);
         self.emit(Instr::Run(step));
@@ -389,7 +389,7 @@ impl Lower<'_> {
         let step = needs_step.then(|| {
             let operand = |(&r, &v)| Operand::View(reg_view(r, self.graph.ty(v).element().dtype));
             let operands = regs.iter().zip(&data.operands).map(operand).collect();
-            let meaning = Meaning { def, attrs: attrs.clone() };
+            let meaning = Meaning { def, attrs: attrs.clone(), name: data.name_in_errors() };
             let out = Out::Reg(dst, self.graph.ty(data.results[0]).element().dtype);
             self.add_step(Kernel::Data, operands, out, Some(meaning), def.name, data.loc)
         });

@@ -378,7 +378,7 @@ impl Lower<'_> {
     fn change(&mut self, kernel: Kernel, operands: Vec<View>, data: &NodeData, def: Prim, attrs: &Attrs) -> Place {
         let out = operands[0].clone();
         let operands = operands.into_iter().map(Operand::View).collect();
-        let meaning = Meaning { def, attrs: attrs.clone() };
+        let meaning = Meaning { def, attrs: attrs.clone(), name: data.name_in_errors() };
         let step = self.add_step(kernel, operands, Out::View(out.clone()), Some(meaning), def.name, data.loc);
         self.emit(Instr::Run(step));
         Place::View(out)
@@ -407,7 +407,7 @@ impl Lower<'_> {
         def: Prim,
         attrs: &Attrs,
     ) {
-        let meaning = Meaning { def, attrs: attrs.clone() };
+        let meaning = Meaning { def, attrs: attrs.clone(), name: data.name_in_errors() };
         let step = self.add_step(kernel, operands, out, Some(meaning), def.name, data.loc);
         self.emit(Instr::Run(step));
         if self.options.check_finite {

@@ -185,7 +185,7 @@ impl Lower<'_> {
             }
         };
         let operands = operands.into_iter().map(Operand::View).chain(others).collect();
-        let meaning = Meaning { def, attrs };
+        let meaning = Meaning { def, attrs, name: def.name };
         let step = self.add_step(kernel, operands, Out::View(out), Some(meaning), def.name, loc);
         self.emit(Instr::Run(step));
         if self.options.check_finite {
