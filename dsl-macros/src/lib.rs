@@ -69,6 +69,8 @@ use proc_macro::TokenStream;
 /// A loop whose condition is a tensor runs in the graph; one over host values is unrolled while tracing, also where a `break` in it
 /// depends on a tensor: the iterations after it are then skipped when the graph runs, so what only the head of the loop changes, as in
 /// `while let Some(x) = items.next()`, has to be a `Carry` or is an error. A `loop` that only a tensor ends runs in the graph.
+/// A loop of the graph that prints, asserts and assigns nothing, and whose values nothing uses, is not executed, even if it would
+/// never end: so a call may return where the same loop of plain Rust, or the interpreter, would wait forever.
 /// Code behind a jump runs only if the jump was not taken, so a value that is given back early needs the same type and shape
 /// as the value at the end, and a host value cannot be given back under a condition that is a tensor.
 ///
