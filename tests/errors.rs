@@ -1,8 +1,8 @@
 //! Errors of bad input: each says what is wrong, shows the user's line, and loses nothing.
 
 use crate::support::{check, error_of, errors_of};
-use anabranch::dsl::HostTensor;
 use anabranch::dsl::function::{GraphFn, trace_fn};
+use anabranch::dsl::{Array, HostTensor};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -273,7 +273,45 @@ fn wrong_inputs_name_the_parameter_what_was_expected_and_what_was_given() -> ana
     let error = f.call_host(&[floats.clone(), floats.clone()]).unwrap_err().to_string();
     assert!(error.contains("i32") && error.contains("f32[]") && error.contains("input 1"), "{error}");
     let error = f.call_host(&[floats]).unwrap_err().to_string();
-    assert!(error.contains('2') && error.contains('1'), "{error}");
+    assert!(error.contains("takes at least 2 tensors, given 1: there is none for argument #2"), "{error}");
+    Ok(())
+}
+
+#[derive(InOut)]
+struct Layer {
+    w: Tensor,
+    b: (Tensor, Tensor<i32>),
+}
+
+#[test]
+fn wrong_inputs_and_results_are_named_by_their_path() -> anabranch::Result<()> {
+    let f = |x: Tensor, layers: Vec<Layer>| {
+        let layer = layers.into_iter().next_back().unwrap();
+        (x * 2.0, [layer])
+    };
+    let f = Session::new()?.function(f)?;
+    let x = HostTensor::scalar(1.0f32);
+    let message = |inputs: &[HostTensor]| f.call_host(inputs).unwrap_err().message;
+    assert_eq!(
+        message(&[&x; 7].map(Clone::clone)),
+        "input 3 (argument #2, element 0, field `b`, element 1) has elements of type i32, given f32[]"
+    );
+    let layers = |n: usize| {
+        let b = (Array::new([], vec![1.0]), Array::new([], vec![1]));
+        vec![LayerArrays { w: Array::new([n], vec![1.0; n]), b }]
+    };
+    let mut results = f.call((1.0, layers(2)))?;
+    let error = f.call_into((1.0, layers(3)), &mut results).unwrap_err();
+    let expected = "result 1, element 1, element 0, field `w` is f32[3], to the place of f32[2]";
+    assert!(error.message.ends_with(expected), "{error}");
+    let f = Session::new()?.function(|(x,): (Tensor,)| x)?;
+    let error = f.call_host(&[]).unwrap_err();
+    assert_eq!(
+        error.message,
+        "the function takes at least 1 tensor, given 0: there is none for argument #1, element 0"
+    );
+    let error = f.call_host(&[x.clone(), x]).unwrap_err();
+    assert_eq!(error.message, "the function takes 1 tensor, given 2");
     Ok(())
 }
 

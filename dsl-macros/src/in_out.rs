@@ -26,8 +26,8 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
     let arrays = format_ident!("{name}Arrays", span = name.span());
     let rt = quote!(::anabranch::__rt::function);
     let mut generics = input.generics.clone();
-    let (mut layout, mut traces, mut feeds, mut flattens, mut rebuilds, mut built, mut tensors) =
-        (quote!(#rt::Layout::NONE), vec![], vec![], vec![], vec![], vec![], vec![]);
+    let (mut layout, mut traces, mut feeds, mut flattens, mut rebuilds, mut built, mut tensors, mut paths) =
+        (quote!(#rt::Layout::NONE), vec![], vec![], vec![], vec![], vec![], vec![], vec![]);
     let (mut declared, mut copied, mut formatted) = (vec![], vec![], vec![]);
     for (i, field) in fields.iter().enumerate() {
         let (member, ty, vis) = (member(i, field), &field.ty, &field.vis);
@@ -41,7 +41,19 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
         let of_field = quote_spanned!(ty.span()=> <#ty as #rt::Field>);
         let rebuild = format_ident!("__field{i}");
         layout = quote!(#layout.and(#of_field::LAYOUT));
-        traces.push(quote!(#member: #of_field::trace(__inputs)?));
+        let (trace, segment, of_part) = match &member {
+            syn::Member::Named(name) => {
+                let name = name.unraw().to_string();
+                (quote!(trace_field), quote!(#name), format!(", field `{name}`{{}}"))
+            }
+            syn::Member::Unnamed(_) => (quote!(trace_element), quote!(#i), format!(", element {i}{{}}")),
+        };
+        traces.push(quote!(#member: #of_field::#trace(__inputs, #segment)?));
+        paths.push(quote! {
+            if let ::core::option::Option::Some(__path) = #rt::Results::path_of(&self.#member, __i) {
+                return ::core::option::Option::Some(::std::format!(#of_part, __path));
+            }
+        });
         feeds.push(quote!(#of_field::feed(self.#member, __to);));
         flattens.push(quote!(#of_field::flatten(&self.#member, __to);));
         rebuilds.push(quote!(let #rebuild = #of_field::rebuild(&self.#member);));
@@ -130,6 +142,11 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
             fn tensors_mut<'__a>(&'__a mut self, __to: &mut ::std::vec::Vec<&'__a mut ::anabranch::HostTensor>) {
                 let _ = &__to;
                 #(#tensors)*
+            }
+            fn path_of(&self, __i: &mut usize) -> ::core::option::Option<::std::string::String> {
+                let _ = &__i;
+                #(#paths)*
+                ::core::option::Option::None
             }
         }
 

@@ -1,6 +1,6 @@
 //! Functions over tensors as values: their parameters, results and traces.
 
-use crate::ir::VarId;
+use crate::ir::{VarId, count};
 use crate::trace::{self, Any, Traced};
 use crate::{Array, Diagnostic, Dim, Element, HostTensor, IntoArray, Loc, Result, Tensor, TensorType, interp};
 use std::fmt;
@@ -205,6 +205,29 @@ pub struct Inputs<'a> {
     types: std::slice::Iter<'a, TensorType>,
     lengths: std::slice::Iter<'a, usize>,
     taken: usize,
+    /// The path from the arguments to the value that is being made.
+    path: Vec<InputSegment>,
+}
+
+/// A step of the path from the arguments of a call to a tensor.
+#[derive(Clone, Copy, Debug)]
+enum InputSegment {
+    /// An argument, counted from 0.
+    Argument(usize),
+    /// An element of a tuple or sequence, counted from 0.
+    Element(usize),
+    /// A field of a struct.
+    Field(&'static str),
+}
+
+impl std::fmt::Display for InputSegment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            InputSegment::Argument(i) => write!(f, "argument #{}", i + 1),
+            InputSegment::Element(i) => write!(f, "element {i}"),
+            InputSegment::Field(name) => write!(f, "field `{name}`"),
+        }
+    }
 }
 
 impl Inputs<'_> {
@@ -214,7 +237,43 @@ impl Inputs<'_> {
     /// Fails if an item fails.
     pub fn sequence<I: Input>(&mut self) -> Result<Vec<I>> {
         let n = *self.lengths.next().expect("a signature has the lengths of all sequences");
-        (0..n).map(|_| I::trace(self)).collect()
+        (0..n).map(|i| self.element(i)).collect()
+    }
+
+    /// The argument `i`, counted from 0.
+    ///
+    /// # Errors
+    /// Those of the argument.
+    pub fn argument<I: Input>(&mut self, i: usize) -> Result<I> {
+        self.at(InputSegment::Argument(i))
+    }
+
+    /// The element `i` of a tuple or sequence, counted from 0.
+    ///
+    /// # Errors
+    /// Those of the element.
+    pub fn element<I: Input>(&mut self, i: usize) -> Result<I> {
+        self.at(InputSegment::Element(i))
+    }
+
+    /// A field of a struct.
+    ///
+    /// # Errors
+    /// Those of the field.
+    pub fn field<I: Input>(&mut self, name: &'static str) -> Result<I> {
+        self.at(InputSegment::Field(name))
+    }
+
+    fn at<I: Input>(&mut self, segment: InputSegment) -> Result<I> {
+        self.path.push(segment);
+        let made = I::trace(self)?;
+        self.path.pop();
+        Ok(made)
+    }
+
+    /// The position of the value that is being made, for messages: ``argument #2, field `w` ``.
+    fn position(&self) -> String {
+        self.path.iter().map(InputSegment::to_string).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -253,12 +312,15 @@ impl<T: Element> Input for Tensor<T> {
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
         let i = inputs.taken;
         inputs.taken += 1;
-        let ty = inputs
-            .types
-            .next()
-            .ok_or_else(|| Diagnostic::new(format!("the function takes more than {i} tensors, given {i}")))?;
+        let Some(ty) = inputs.types.next() else {
+            let (least, position) = (count(i + 1, "tensor"), inputs.position());
+            let message = format!("the function takes at least {least}, given {i}: there is none for {position}");
+            return Err(Diagnostic::new(message));
+        };
         if ty.dtype != T::DTYPE {
-            return Err(Diagnostic::new(format!("input {i} has elements of type {}, given {ty}", T::DTYPE)));
+            let position = inputs.position();
+            let message = format!("input {i} ({position}) has elements of type {}, given {ty}", T::DTYPE);
+            return Err(Diagnostic::new(message));
         }
         Ok(Tensor::from_any(trace::input(ty.clone(), None)))
     }
@@ -272,7 +334,7 @@ impl<T: Element, X: IntoArray<T>> Feed<Tensor<T>> for X {
 impl<I: Input, const N: usize> Input for [I; N] {
     const LAYOUT: Layout = I::LAYOUT.times(N);
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
-        let items = (0..N).map(|_| I::trace(inputs)).collect::<Result<Vec<_>>>()?;
+        let items = (0..N).map(|i| inputs.element(i)).collect::<Result<Vec<_>>>()?;
         Ok(items.try_into().unwrap_or_else(|_| unreachable!("N items were made")))
     }
 }
@@ -321,7 +383,10 @@ impl<I: Input> Input for Option<I> {
         let mut items = inputs.sequence()?;
         match items.len() {
             0 | 1 => Ok(items.pop()),
-            n => Err(Diagnostic::new(format!("the function takes one value or none for an `Option`, given {n}"))),
+            n => {
+                let position = inputs.position();
+                Err(Diagnostic::new(format!("{position} is an `Option` and takes one value or none, given {n}")))
+            }
         }
     }
 }
@@ -346,11 +411,20 @@ pub trait Results {
     /// Appends all tensors, in the order of the function's outputs. A tensor that is replaced must
     /// keep its element type.
     fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>);
+    /// Returns the path to the tensor `i` in the order of [`tensors_mut`](Self::tensors_mut), for
+    /// messages: ``, element 1, field `w` ``. If there are fewer tensors, returns none and subtracts
+    /// their number from `i`.
+    fn path_of(&self, i: &mut usize) -> Option<String>;
 }
 
 impl<T: Element> Results for Array<T> {
     fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>) {
         to.push(self.host_mut());
+    }
+    fn path_of(&self, i: &mut usize) -> Option<String> {
+        let found = *i == 0;
+        *i = i.saturating_sub(1);
+        found.then(String::new)
     }
 }
 macro_rules! results_of_items {
@@ -359,12 +433,19 @@ macro_rules! results_of_items {
             fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>) {
                 self.iter_mut().for_each(|r| r.tensors_mut(to));
             }
+            fn path_of(&self, i: &mut usize) -> Option<String> {
+                let mut items = self.iter().enumerate();
+                items.find_map(|(k, item)| item.path_of(i).map(|path| format!(", element {k}{path}")))
+            }
         }
     )*};
 }
 results_of_items!([R: Results, const N: usize] [R; N], [R: Results] Vec<R>, [R: Results] Option<R>);
 impl Results for () {
     fn tensors_mut<'a>(&'a mut self, _: &mut Vec<&'a mut HostTensor>) {}
+    fn path_of(&self, _: &mut usize) -> Option<String> {
+        None
+    }
 }
 
 /// A result of a graph function: a tensor, or a tuple, array, vector, option or derived struct of
@@ -373,7 +454,8 @@ impl Results for () {
     message = "a graph function cannot return `{Self}`",
     label = "no result of a graph function",
     note = "it returns tensors, and tuples, arrays, `Vec`s, `Option`s and structs with `#[derive(InOut)]` of tensors, or a `Result` of these",
-    note = "`scalar(x)` makes a tensor of a number"
+    note = "`scalar(x)` makes a tensor of a number",
+    note = "the length of a `List` is known only when the graph runs: return its elements in one tensor, `list.stack()` or `list.concat()`"
 )]
 pub trait Output {
     /// The type of the result on the host, with [`Array`]s for tensors.
@@ -461,8 +543,10 @@ pub trait Field: Sized + 'static {
     const LAYOUT: Layout;
     /// The same on the host.
     type Host: Clone + fmt::Debug + Results + 'static;
-    /// [`Input::trace`].
-    fn trace(inputs: &mut Inputs<'_>) -> Result<Self>;
+    /// [`Input::trace`] for a named field.
+    fn trace_field(inputs: &mut Inputs<'_>, name: &'static str) -> Result<Self>;
+    /// [`Input::trace`] for field `i` of a tuple struct.
+    fn trace_element(inputs: &mut Inputs<'_>, i: usize) -> Result<Self>;
     /// [`Feed::feed`].
     fn feed(host: Self::Host, to: &mut Arguments);
     /// [`Output::flatten`].
@@ -478,8 +562,11 @@ where
 {
     const LAYOUT: Layout = <T as Input>::LAYOUT;
     type Host = <T as Output>::Host;
-    fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
-        <T as Input>::trace(inputs)
+    fn trace_field(inputs: &mut Inputs<'_>, name: &'static str) -> Result<Self> {
+        inputs.field(name)
+    }
+    fn trace_element(inputs: &mut Inputs<'_>, i: usize) -> Result<Self> {
+        inputs.element(i)
     }
     fn feed(host: Self::Host, to: &mut Arguments) {
         Feed::<T>::feed(host, to);
@@ -561,13 +648,13 @@ macro_rules! tuple {
             type Output = Out;
             const PARAMETERS: Layout = <($($a,)+) as Input>::LAYOUT;
             fn apply(&self, inputs: &mut Inputs<'_>) -> Result<Out> {
-                Ok(self($($a::trace(inputs)?),+))
+                Ok(self($(inputs.argument::<$a>($i)?),+))
             }
         }
         impl<$($a: Input),+> Input for ($($a,)+) {
             const LAYOUT: Layout = Layout::NONE$(.and($a::LAYOUT))+;
             fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
-                Ok(($($a::trace(inputs)?,)+))
+                Ok(($(inputs.element::<$a>($i)?,)+))
             }
         }
         impl<$($a: Input, $x: Feed<$a>),+> Feed<($($a,)+)> for ($($x,)+) {
@@ -578,6 +665,12 @@ macro_rules! tuple {
         impl<$($a: Results),+> Results for ($($a,)+) {
             fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>) {
                 $(self.$i.tensors_mut(to);)+
+            }
+            fn path_of(&self, i: &mut usize) -> Option<String> {
+                $(if let Some(path) = self.$i.path_of(i) {
+                    return Some(format!(concat!(", element ", $i, "{}"), path));
+                })+
+                None
             }
         }
         impl<$($a: Output),+> Output for ($($a,)+) {
@@ -653,11 +746,12 @@ pub fn trace_fn<Args, F: GraphFn<Args>>(
     let mut rebuild = None;
     let traced = trace::trace(name, || {
         let lengths = signature.lengths.as_deref().unwrap_or_default();
-        let mut inputs = Inputs { types: signature.types.iter(), lengths: lengths.iter(), taken: 0 };
+        let mut inputs = Inputs { types: signature.types.iter(), lengths: lengths.iter(), taken: 0, path: Vec::new() };
         let output = f.apply(&mut inputs).unwrap_or_else(|e| trace::fail(e));
         if inputs.types.len() > 0 {
             let (takes, given) = (inputs.taken, signature.types.len());
-            trace::fail(Diagnostic::new(format!("the function takes {takes} tensors, given {given}")));
+            let takes = count(takes, "tensor");
+            trace::fail(Diagnostic::new(format!("the function takes {takes}, given {given}")));
         }
         let mut outputs = Vec::new();
         output.flatten(&mut outputs);

@@ -12,7 +12,7 @@ use crate::timeline::Timeline;
 use anabranch_dsl::function::{Arguments, CallArgs, GraphFn, Output, Rebuild, Results, Signature, name_of, trace_fn};
 use anabranch_dsl::passes::Assignments;
 use anabranch_dsl::trace::Traced;
-use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, TensorType};
 use std::marker::PhantomData;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -222,7 +222,9 @@ where
         let (compiled, inputs) = (&self.compiled(&arguments)?.compiled, arguments.tensors());
         let mut tensors = Vec::new();
         results.tensors_mut(&mut tensors);
-        check_results(&self.name, compiled.engine.graph(), &tensors)?;
+        if let Err(wrong) = check_results(compiled.engine.graph(), &tensors) {
+            return Err(wrong.diagnostic(&self.name, results));
+        }
         let step =
             |guards: &mut [Guard<'_>], cx: &StepCx<'_>| compiled.engine.step_into(inputs, guards, cx, &mut tensors);
         compiled.locked(&self.session, None, step)
@@ -387,20 +389,37 @@ where
     }
 }
 
+/// A difference between the results of a graph and the tensors that they replace.
+enum ResultMismatch {
+    /// The number of results, and of the tensors that they replace.
+    Number(usize, usize),
+    /// The type of a result, and another one of the tensor that it replaces.
+    Type { i: usize, ty: TensorType, given: TensorType },
+}
+
+impl ResultMismatch {
+    fn diagnostic(self, name: &str, results: &impl Results) -> Diagnostic {
+        let message = match self {
+            ResultMismatch::Number(n, given) => format!("`{name}` gives {n} tensors, to the place of {given}"),
+            ResultMismatch::Type { i, ty, given } => {
+                let path = results.path_of(&mut i.clone()).unwrap_or_default();
+                format!("`{name}`: result {i}{path} is {ty}, to the place of {given}")
+            }
+        };
+        Diagnostic::new(message).help("give the results of an earlier call with arguments of these types")
+    }
+}
+
 /// Checks the types of the tensors that the results of a graph replace.
-fn check_results(name: &str, graph: &Graph, given: &[&mut HostTensor]) -> Result<()> {
+fn check_results(graph: &Graph, given: &[&mut HostTensor]) -> std::result::Result<(), ResultMismatch> {
     let outputs = graph.outputs();
     if outputs.len() != given.len() {
-        let message = format!("`{name}` gives {} tensors, to the place of {}", outputs.len(), given.len());
-        return Err(Diagnostic::new(message).help("give the results of an earlier call with arguments of these types"));
+        return Err(ResultMismatch::Number(outputs.len(), given.len()));
     }
     for (i, (&output, given)) in outputs.iter().zip(given).enumerate() {
         let ty = graph.ty(output).element();
         if !ty.compatible(&given.ty()) {
-            let message = format!("`{name}`: result {i} is {ty}, to the place of {}", given.ty());
-            return Err(
-                Diagnostic::new(message).help("give the results of an earlier call with arguments of these types")
-            );
+            return Err(ResultMismatch::Type { i, ty: ty.clone(), given: given.ty() });
         }
     }
     Ok(())

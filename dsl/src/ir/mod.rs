@@ -37,7 +37,7 @@ pub use graph::{
     CallKind, Graph, Node, NodeData, Op, Origin, Region, RegionData, StackOp, Value, ValueData, ValueDef, VarDecl,
     VarId,
 };
-pub(crate) use infer::{Broken, is_countable, result_types};
+pub(crate) use infer::{Broken, count, is_countable, result_types};
 pub(crate) use lex::intern;
 pub use list::{ListForm, ListOp};
 pub(crate) use literal::Quoted;
