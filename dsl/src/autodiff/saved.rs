@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::ir::Origin;
+use crate::ops::attributes::Shaped;
 use crate::ops::{Effects, OpClass, prim};
 
 impl Sweep {
@@ -340,7 +341,7 @@ impl trace::Tracer {
         }
         let known = |d: &crate::Dim| if *d == crate::Dim::Unknown { crate::Dim::Known(0) } else { d.clone() };
         let shape = crate::Shape(ty.shape.dims().iter().map(known).collect());
-        let broadcast = Op::Prim(prim::BROADCAST_TO, Attrs::none().with("shape", crate::ir::Attr::Shape(shape)));
+        let broadcast = Op::Prim(prim::BROADCAST_TO, Shaped { shape }.into());
         let node = self.graph.make_node(region, broadcast, vec![zero], [ty.into()], origin);
         self.graph.insert_before(node, before);
         self.graph.node(node).results[0]

@@ -11,6 +11,10 @@ pub enum AttrKind {
     Int,
     /// A list of integers.
     Ints,
+    /// An integer that is not negative: an axis, an extent or a number of elements.
+    Index,
+    /// A list of integers that are not negative.
+    Indices,
     /// A floating-point number.
     Float,
     /// A boolean.
@@ -38,16 +42,16 @@ pub enum Attr {
     Shape(Shape),
 }
 
-impl Attr {
-    /// Returns the type of the attribute.
-    pub fn kind(&self) -> AttrKind {
-        match self {
-            Attr::Int(_) => AttrKind::Int,
-            Attr::Ints(_) => AttrKind::Ints,
-            Attr::Float(_) => AttrKind::Float,
-            Attr::Bool(_) => AttrKind::Bool,
-            Attr::DType(_) => AttrKind::DType,
-            Attr::Shape(_) => AttrKind::Shape,
+impl AttrKind {
+    /// Returns whether an attribute is of this type.
+    pub fn admits(self, attr: &Attr) -> bool {
+        match (self, attr) {
+            (AttrKind::Int, Attr::Int(_)) | (AttrKind::Ints, Attr::Ints(_)) => true,
+            (AttrKind::Index, Attr::Int(i)) => *i >= 0,
+            (AttrKind::Indices, Attr::Ints(list)) => list.iter().all(|&i| i >= 0),
+            (AttrKind::Float, Attr::Float(_)) | (AttrKind::Bool, Attr::Bool(_)) => true,
+            (AttrKind::DType, Attr::DType(_)) | (AttrKind::Shape, Attr::Shape(_)) => true,
+            _ => false,
         }
     }
 }
@@ -129,59 +133,10 @@ impl Attrs {
         Attrs(self.0.iter().map(|(n, a)| (*n, map(a))).collect())
     }
 
-    /// Returns the attribute with the given name.
+    /// Returns the attribute with the given name. The attributes of built-in operations have
+    /// [structs](crate::ops::attributes).
     pub fn get(&self, name: &str) -> Option<&Attr> {
         self.0.iter().find(|(n, _)| *n == name).map(|(_, a)| a)
-    }
-
-    /// Returns an integer attribute.
-    ///
-    /// # Panics
-    /// If the operation has no integer attribute of that name. Verified graphs have all their
-    /// attributes.
-    pub fn int(&self, name: &str) -> i64 {
-        let Some(Attr::Int(a)) = self.get(name) else { panic!("no integer attribute `{name}`") };
-        *a
-    }
-
-    /// Returns an axis or extent attribute.
-    pub fn index(&self, name: &str) -> usize {
-        usize::try_from(self.int(name)).expect("a negative index attribute")
-    }
-
-    /// Returns an integer list attribute.
-    pub fn ints(&self, name: &str) -> &[i64] {
-        let Some(Attr::Ints(a)) = self.get(name) else { panic!("no list attribute `{name}`") };
-        a
-    }
-
-    /// Returns a list attribute of axes or extents.
-    pub fn indices(&self, name: &str) -> Vec<usize> {
-        self.ints(name).iter().map(|&i| usize::try_from(i).expect("a negative index attribute")).collect()
-    }
-
-    /// Returns a float attribute.
-    pub fn float(&self, name: &str) -> f64 {
-        let Some(Attr::Float(a)) = self.get(name) else { panic!("no float attribute `{name}`") };
-        *a
-    }
-
-    /// Returns a boolean attribute.
-    pub fn bool(&self, name: &str) -> bool {
-        let Some(Attr::Bool(a)) = self.get(name) else { panic!("no bool attribute `{name}`") };
-        *a
-    }
-
-    /// Returns an element type attribute.
-    pub fn dtype(&self, name: &str) -> DType {
-        let Some(Attr::DType(a)) = self.get(name) else { panic!("no dtype attribute `{name}`") };
-        *a
-    }
-
-    /// Returns a shape attribute.
-    pub fn shape(&self, name: &str) -> &Shape {
-        let Some(Attr::Shape(a)) = self.get(name) else { panic!("no shape attribute `{name}`") };
-        a
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn check_attrs(def: Prim, attrs: &Attrs) -> Result<(), Broken> {
         return Err(broken(4, message));
     }
     for ((name, attr), (_, kind)) in attrs.iter().zip(def.attrs) {
-        if attr.kind() != *kind {
+        if !kind.admits(attr) {
             return Err(broken(4, format!("the attribute `{name}` is {attr}, expected {}", kind_name(*kind))));
         }
         check_size(name, attr)?;
@@ -66,6 +66,8 @@ pub(crate) fn kind_name(kind: AttrKind) -> &'static str {
     match kind {
         AttrKind::Int => "an integer",
         AttrKind::Ints => "a list of integers",
+        AttrKind::Index => "an integer that is not negative",
+        AttrKind::Indices => "a list of integers that are not negative",
         AttrKind::Float => "a float",
         AttrKind::Bool => "true or false",
         AttrKind::DType => "an element type",

@@ -18,7 +18,6 @@
 use super::infer::Class;
 use super::number::{Number, match_float};
 use super::*;
-use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Dim, Float, Shape, Tensor};
 
 family!(ATTENTION, ATTENTION_GRAD);
@@ -31,7 +30,7 @@ family!(ATTENTION, ATTENTION_GRAD);
 static ATTENTION: OpDef = OpDef {
     name: "attention",
     arity: Arity::Exactly(3),
-    attrs: &[("causal", AttrKind::Bool)],
+    attrs: Attention::DECLARED,
     infer: |cx| {
         let [batch, n, _, _, width] = checked(cx)?;
         Ok(Type::tensor(cx.tensor(0)?.dtype, Shape([&batch.0[..], &[n.0[0].clone(), width.0[0].clone()]].concat())))
@@ -54,7 +53,7 @@ static ATTENTION: OpDef = OpDef {
 static ATTENTION_GRAD: OpDef = OpDef {
     name: "attention_grad",
     arity: Arity::Exactly(4),
-    attrs: &[("causal", AttrKind::Bool)],
+    attrs: Attention::DECLARED,
     infer: |cx| {
         let [batch, n, m, size, width] = checked(cx)?;
         let g = cx.tensor(3)?;
@@ -70,7 +69,7 @@ static ATTENTION_GRAD: OpDef = OpDef {
     },
     eval: |cx| Ok(match_float!(cx.operands[0].buffer(), q => cx.result(gradients(&Sizes::of(cx), q, cx)))),
     grad: Grad::Rule(|n| {
-        let causal = n.attrs().bool("causal");
+        let causal = Attention::of(n.attrs()).causal;
         let [q, k, v, g] = std::array::from_fn(|i| n.x(i));
         let [to_q, to_k, to_v] = parts_of(n.dy(), [n.ty(0), n.ty(1), n.ty(2)]);
         let scale = scale(q);
@@ -128,7 +127,7 @@ fn checked(cx: &InferCx<'_>) -> Result<[Shape; 5], OpError> {
     }
     let m = matched("numbers of keys and values", part(k, last..last + 1), part(v, last..last + 1))?;
     let n = part(q, last..last + 1);
-    if cx.attrs.bool("causal") && !n.compatible(&m) {
+    if Attention::of(cx.attrs).causal && !n.compatible(&m) {
         let error = OpError::new(format!("{n} queries for {m} keys")).label(label());
         return Err(error.help("the causal mask needs as many of both"));
     }
@@ -150,7 +149,7 @@ impl Sizes {
         let (q, v) = (cx.operands[0].shape(), cx.operands[2].shape());
         let last = q.len() - 2;
         let batch = q[..last].iter().product();
-        let causal = cx.attrs.bool("causal");
+        let causal = Attention::of(cx.attrs).causal;
         Sizes { batch, n: q[last], m: v[last], size: q[last + 1], width: v[last + 1], causal }
     }
 
@@ -326,7 +325,7 @@ impl Any {
             && fits(&k, 2, &v, 2)
             && let Some(operands) = trace::called_at(Loc::caller(), || matched([self, keys, values]))
         {
-            return trace::emit(prim::ATTENTION, &operands, Attrs::none().with("causal", Attr::Bool(causal)));
+            return trace::emit(prim::ATTENTION, &operands, Attention { causal }.into());
         }
         weights(self, keys, causal).matmul(values)
     }

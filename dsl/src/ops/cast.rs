@@ -3,7 +3,6 @@
 use super::infer::{Class, like_operand};
 use super::*;
 use crate::halves::odd_f64;
-use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Buffer, DType, Element, Float, HostTensor, Tensor, bf16, f16, match_dtype};
 
 family!(CAST, STOP_GRADIENT);
@@ -97,9 +96,9 @@ pub(super) fn scalar_of(dtype: DType, x: f64) -> HostTensor {
 static CAST: OpDef = OpDef {
     name: "cast",
     arity: Arity::Exactly(1),
-    attrs: &[("dtype", AttrKind::DType)],
-    infer: |cx| Ok(Type::tensor(cx.attrs.dtype("dtype"), &cx.tensor(0)?.shape)),
-    eval: |cx| Ok(converted(cx.operands[0], cx.attrs.dtype("dtype"))),
+    attrs: Cast::DECLARED,
+    infer: |cx| Ok(Type::tensor(Cast::of(cx.attrs).dtype, &cx.tensor(0)?.shape)),
+    eval: |cx| Ok(converted(cx.operands[0], Cast::of(cx.attrs).dtype)),
     grad: Grad::Rule(|n| vec![n.ty(0).dtype.is_float().then(|| n.dy().cast(n.ty(0).dtype))]),
     exactness: Exactness::Exact,
     class: OpClass::Scalar(Effort::SIMPLE),
@@ -128,7 +127,7 @@ impl Any {
         if self.dtype() == dtype {
             return self;
         }
-        trace::emit(prim::CAST, &[self], Attrs::none().with("dtype", Attr::DType(dtype)))
+        trace::emit(prim::CAST, &[self], Cast { dtype }.into())
     }
 
     /// See [`Tensor::stop_gradient`].

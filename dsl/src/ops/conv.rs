@@ -17,9 +17,8 @@
 
 use super::infer::Class;
 use super::number::{Number, match_float};
-use super::window::{Padding, PerAxis, Windows, check_rank, extents_for_gradient, ints, sides};
+use super::window::{Padding, PerAxis, Windows, check_rank, extents_for_gradient, sides};
 use super::*;
-use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Dim, Float, Shape, Tensor};
 
 family!(CONV, CONV_INPUT_GRAD, CONV_WEIGHT_GRAD);
@@ -28,14 +27,9 @@ family!(CONV, CONV_INPUT_GRAD, CONV_WEIGHT_GRAD);
 static CONV: OpDef = OpDef {
     name: "conv",
     arity: Arity::Exactly(2),
-    attrs: &[
-        ("strides", AttrKind::Ints),
-        ("padding", AttrKind::Ints),
-        ("dilation", AttrKind::Ints),
-        ("groups", AttrKind::Int),
-    ],
+    attrs: Conv::DECLARED,
     infer: |cx| {
-        let (windows, groups) = (Windows::checked(cx)?, groups(cx)?);
+        let (windows, groups) = checked(cx)?;
         let (x, w) = (cx.tensor(0)?, cx.tensor(1)?);
         check_operands(x, w, &windows)?;
         check_rank(w, &windows, FILTERS)?;
@@ -62,15 +56,9 @@ static CONV: OpDef = OpDef {
 static CONV_INPUT_GRAD: OpDef = OpDef {
     name: "conv_input_grad",
     arity: Arity::Exactly(2),
-    attrs: &[
-        ("strides", AttrKind::Ints),
-        ("padding", AttrKind::Ints),
-        ("dilation", AttrKind::Ints),
-        ("groups", AttrKind::Int),
-        ("extents", AttrKind::Shape),
-    ],
+    attrs: ConvInputGrad::DECLARED,
     infer: |cx| {
-        let (windows, groups) = (Windows::checked(cx)?, groups(cx)?);
+        let (windows, groups) = checked(cx)?;
         let (y, w) = (cx.tensor(0)?, cx.tensor(1)?);
         check_operands(y, w, &windows)?;
         check_rank(w, &windows, FILTERS)?;
@@ -85,7 +73,7 @@ static CONV_INPUT_GRAD: OpDef = OpDef {
             None => Dim::Unknown,
         };
         check_filters(&channels, &dw[0], None, groups, &label)?;
-        let extents = extents(cx, "extents", &windows)?;
+        let extents = &extents("extents", ConvInputGrad::of(cx.attrs).extents, &windows)?;
         let x = TensorType { dtype: y.dtype, shape: with_axes(&dy[0], &channels, extents) };
         check_positions(&windows, &x, dw, y)?;
         Ok(x.into())
@@ -107,15 +95,9 @@ static CONV_INPUT_GRAD: OpDef = OpDef {
 static CONV_WEIGHT_GRAD: OpDef = OpDef {
     name: "conv_weight_grad",
     arity: Arity::Exactly(2),
-    attrs: &[
-        ("strides", AttrKind::Ints),
-        ("padding", AttrKind::Ints),
-        ("dilation", AttrKind::Ints),
-        ("groups", AttrKind::Int),
-        ("kernel", AttrKind::Shape),
-    ],
+    attrs: ConvWeightGrad::DECLARED,
     infer: |cx| {
-        let (windows, groups) = (Windows::checked(cx)?, groups(cx)?);
+        let (windows, groups) = checked(cx)?;
         let (x, y) = (cx.tensor(0)?, cx.tensor(1)?);
         check_operands(x, y, &windows)?;
         check_rank(y, &windows, IMAGES)?;
@@ -129,7 +111,7 @@ static CONV_WEIGHT_GRAD: OpDef = OpDef {
             Some(n) => Dim::Known(n / groups),
             None => Dim::Unknown,
         };
-        let w = with_axes(&dy[1], &channels, extents(cx, "kernel", &windows)?);
+        let w = with_axes(&dy[1], &channels, &extents("kernel", ConvWeightGrad::of(cx.attrs).kernel, &windows)?);
         check_positions(&windows, x, w.dims(), y)?;
         Ok(Type::tensor(x.dtype, w))
     },
@@ -162,8 +144,8 @@ fn products(cx: &EvalCx<'_>, x: &[usize], w: &[usize], y: &[usize], roles: [usiz
     fn add<T: Number>(result: &mut [T], a: &[T], b: &[T], for_each: impl Fn(&mut dyn FnMut([usize; 3]))) {
         for_each(&mut |[r, i, j]| result[r] = result[r].plus(a[i].times(b[j])));
     }
-    let windows = Windows::of(cx.attrs);
-    let groups = cx.attrs.index("groups");
+    let windows = Windows::of_conv(cx.attrs);
+    let groups = Conv::of(cx.attrs).groups;
     let [x_plane, w_plane, y_plane] = [x, w, y].map(|s| s[2..].iter().product::<usize>());
     let (filters, channels) = (w[0] / groups, w[1]);
     let for_each = |f: &mut dyn FnMut([usize; 3])| {
@@ -187,11 +169,11 @@ fn products(cx: &EvalCx<'_>, x: &[usize], w: &[usize], y: &[usize], roles: [usiz
     })
 }
 
-fn groups(cx: &InferCx<'_>) -> Result<usize, OpError> {
-    match usize::try_from(cx.attrs.int("groups")) {
-        Ok(groups) if groups > 0 => Ok(groups),
-        _ => Err(OpError::new(format!("{} groups, not at least 1", cx.attrs.int("groups")))),
-    }
+/// Returns the windows and the number of groups, if the attributes are valid.
+fn checked(cx: &InferCx<'_>) -> Result<(Windows, usize), OpError> {
+    let Conv { strides, padding, dilation, groups } = Conv::of(cx.attrs);
+    let windows = Windows::checked(strides, &padding, dilation)?;
+    if groups == 0 { Err(OpError::new("0 groups, not at least 1")) } else { Ok((windows, groups)) }
 }
 
 fn check_operands(a: &TensorType, b: &TensorType, windows: &Windows) -> Result<(), OpError> {
@@ -226,11 +208,10 @@ fn check_filters(channels: &Dim, filters: &Dim, seen: Option<&Dim>, groups: usiz
     Ok(())
 }
 
-/// Returns an attribute that is a shape with the same number of axes as the windows.
-fn extents<'a>(cx: &InferCx<'a>, name: &str, windows: &Windows) -> Result<&'a [Dim], OpError> {
-    let extents = cx.attrs.shape(name);
+/// Returns extents, if there are as many as axes of the windows.
+fn extents(name: &str, extents: Shape, windows: &Windows) -> Result<Vec<Dim>, OpError> {
     if extents.rank() == windows.rank() {
-        return Ok(extents.dims());
+        return Ok(extents.0);
     }
     Err(OpError::new(format!("{name} {extents} for windows over {} axes", windows.rank())))
 }
@@ -338,15 +319,10 @@ impl<const D: usize> ConvOptions<D> {
         self.groups
     }
 
-    fn attrs(&self, padding: [(usize, usize); D]) -> Attrs {
-        let attrs = Attrs::none().with("strides", ints(self.stride)).with("padding", sides(padding));
-        attrs.with("dilation", ints(self.dilation)).with("groups", Attr::Int(self.groups as i64))
+    fn attrs(&self, padding: [(usize, usize); D]) -> Conv {
+        let ConvOptions { stride, dilation, groups, .. } = *self;
+        Conv { strides: stride.to_vec(), padding: sides(padding), dilation: dilation.to_vec(), groups }
     }
-}
-
-/// Returns the first four attributes, which all three operations have.
-fn common(attrs: &Attrs) -> Attrs {
-    attrs.iter().take(4).fold(Attrs::none(), |all, (name, attr)| all.with(name, attr.clone()))
 }
 
 impl Any {
@@ -359,7 +335,7 @@ impl Any {
         let (x, filters) = (self.tensor_type(), w.tensor_type());
         let window = filters.shape.dims().get(2..).unwrap_or_default();
         let padding = options.padding.of("conv", &x, window, options.stride, options.dilation);
-        trace::emit(prim::CONV, &[self, w], options.attrs(padding))
+        trace::emit(prim::CONV, &[self, w], options.attrs(padding).into())
     }
 
     /// See [`Tensor::conv_transpose2d`].
@@ -393,23 +369,23 @@ impl Any {
             };
             Dim::Known(extent)
         };
-        let extents = Attr::Shape((0..D).map(extent).collect());
-        trace::emit(prim::CONV_INPUT_GRAD, &[self, w], options.attrs(padding).with("extents", extents))
+        let extents = (0..D).map(extent).collect();
+        trace::emit(prim::CONV_INPUT_GRAD, &[self, w], options.attrs(padding).input_grad(extents).into())
     }
 
     #[track_caller]
     fn conv_with(self, w: Any, attrs: &Attrs) -> Any {
-        trace::emit(prim::CONV, &[self, w], common(attrs))
+        trace::emit(prim::CONV, &[self, w], Conv::of(attrs).into())
     }
 
     #[track_caller]
-    fn conv_input_grad(self, w: Any, attrs: &Attrs, extents: Attr) -> Any {
-        trace::emit(prim::CONV_INPUT_GRAD, &[self, w], common(attrs).with("extents", extents))
+    fn conv_input_grad(self, w: Any, attrs: &Attrs, extents: Shape) -> Any {
+        trace::emit(prim::CONV_INPUT_GRAD, &[self, w], Conv::of(attrs).input_grad(extents).into())
     }
 
     #[track_caller]
-    fn conv_weight_grad(self, dy: Any, attrs: &Attrs, kernel: Attr) -> Any {
-        trace::emit(prim::CONV_WEIGHT_GRAD, &[self, dy], common(attrs).with("kernel", kernel))
+    fn conv_weight_grad(self, dy: Any, attrs: &Attrs, kernel: Shape) -> Any {
+        trace::emit(prim::CONV_WEIGHT_GRAD, &[self, dy], Conv::of(attrs).weight_grad(kernel).into())
     }
 }
 

@@ -14,7 +14,6 @@ use super::infer::{Class, axis_attr, with_extent, zeros};
 use super::layout::{offsets, strides};
 use super::number::{Number, match_numeric};
 use super::*;
-use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{DType, Dim, Element, HostTensor, Integer, Numeric, Shape, Tensor};
 
 family!(TAKE, SCATTER_ADD, TAKE_ALONG_AXIS, SCATTER_ADD_ALONG_AXIS);
@@ -82,7 +81,7 @@ fn add_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
 static TAKE: OpDef = OpDef {
     name: "take",
     arity: Arity::Exactly(2),
-    attrs: &[("axis", AttrKind::Int)],
+    attrs: Along::DECLARED,
     infer: |cx| {
         let (x, ids) = (cx.tensor(0)?, cx.tensor(1)?);
         Class::Int.check(ids)?;
@@ -90,12 +89,12 @@ static TAKE: OpDef = OpDef {
         Ok(Type::tensor(x.dtype, taken_shape(&x.shape, &ids.shape, axis)))
     },
     eval: |cx| {
-        let (x, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
+        let (x, axis) = (cx.operands[0].shape(), Along::of(cx.attrs).axis);
         let ids = checked(cx.operands[1], axis, x[axis])?;
         Ok(read_at(cx, &taken_offsets(x, &ids, axis)))
     },
     grad: Grad::Rule(|n| {
-        let axis = n.attrs().index("axis") as isize;
+        let axis = Along::of(n.attrs()).axis as isize;
         vec![Some(zeros(n, 0).scatter_add(n.x(1), n.dy(), axis)), None]
     }),
     exactness: Exactness::Exact,
@@ -108,7 +107,7 @@ static TAKE: OpDef = OpDef {
 static SCATTER_ADD: OpDef = OpDef {
     name: "scatter_add",
     arity: Arity::Exactly(3),
-    attrs: &[("axis", AttrKind::Int)],
+    attrs: Along::DECLARED,
     infer: |cx| {
         let (x, ids, updates) = (cx.tensor(0)?, cx.tensor(1)?, cx.tensor(2)?);
         Class::Numeric.check(x)?;
@@ -118,12 +117,12 @@ static SCATTER_ADD: OpDef = OpDef {
         Ok(x.clone().into())
     },
     eval: |cx| {
-        let (x, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
+        let (x, axis) = (cx.operands[0].shape(), Along::of(cx.attrs).axis);
         let ids = checked(cx.operands[1], axis, x[axis])?;
         Ok(add_at(cx, &taken_offsets(x, &ids, axis)))
     },
     grad: Grad::Rule(|n| {
-        let axis = n.attrs().index("axis") as isize;
+        let axis = Along::of(n.attrs()).axis as isize;
         vec![Some(n.dy()), None, n.needs(2).then(|| n.dy().take(n.x(1), axis))]
     }),
     exactness: Exactness::Sum(1.0),
@@ -163,19 +162,19 @@ fn infer_along(cx: &InferCx<'_>) -> Result<(), OpError> {
 static TAKE_ALONG_AXIS: OpDef = OpDef {
     name: "take_along_axis",
     arity: Arity::Exactly(2),
-    attrs: &[("axis", AttrKind::Int)],
+    attrs: Along::DECLARED,
     infer: |cx| {
         infer_along(cx)?;
-        let (x, ids, axis) = (cx.tensor(0)?, cx.tensor(1)?, cx.attrs.index("axis"));
+        let (x, ids, axis) = (cx.tensor(0)?, cx.tensor(1)?, Along::of(cx.attrs).axis);
         let shape = ids.shape.meet(&with_extent(&x.shape, axis, Dim::Unknown));
         Ok(Type::tensor(x.dtype, shape))
     },
     eval: |cx| {
-        let (x, ids, axis) = (cx.operands[0].shape(), cx.operands[1], cx.attrs.index("axis"));
+        let (x, ids, axis) = (cx.operands[0].shape(), cx.operands[1], Along::of(cx.attrs).axis);
         Ok(read_at(cx, &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis)))
     },
     grad: Grad::Rule(|n| {
-        let axis = n.attrs().index("axis") as isize;
+        let axis = Along::of(n.attrs()).axis as isize;
         vec![Some(zeros(n, 0).scatter_add_along_axis(n.x(1), n.dy(), axis)), None]
     }),
     exactness: Exactness::Exact,
@@ -188,7 +187,7 @@ static TAKE_ALONG_AXIS: OpDef = OpDef {
 static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
     name: "scatter_add_along_axis",
     arity: Arity::Exactly(3),
-    attrs: &[("axis", AttrKind::Int)],
+    attrs: Along::DECLARED,
     infer: |cx| {
         infer_along(cx)?;
         let (x, ids, updates) = (cx.tensor(0)?, cx.tensor(1)?, cx.tensor(2)?);
@@ -197,11 +196,11 @@ static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
         Ok(x.clone().into())
     },
     eval: |cx| {
-        let (x, ids, axis) = (cx.operands[0].shape(), cx.operands[1], cx.attrs.index("axis"));
+        let (x, ids, axis) = (cx.operands[0].shape(), cx.operands[1], Along::of(cx.attrs).axis);
         Ok(add_at(cx, &along_offsets(x, &checked(ids, axis, x[axis])?, ids.shape(), axis)))
     },
     grad: Grad::Rule(|n| {
-        let axis = n.attrs().index("axis") as isize;
+        let axis = Along::of(n.attrs()).axis as isize;
         vec![Some(n.dy()), None, n.needs(2).then(|| n.dy().take_along_axis(n.x(1), axis))]
     }),
     exactness: Exactness::Sum(1.0),
@@ -209,38 +208,33 @@ static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
     halves: Halves::Widened,
     effects: Effects::Fallible,
 };
-/// Returns the attributes of operations whose only attribute is an axis.
-pub(super) fn axis_only(axis: usize) -> Attrs {
-    Attrs::none().with("axis", Attr::Int(axis as i64))
-}
-
 impl Any {
     /// See [`Tensor::take`].
     #[track_caller]
     pub fn take(self, ids: Any, axis: isize) -> Any {
         let axis = self.axis("take", axis);
-        trace::emit(prim::TAKE, &[self, ids], axis_only(axis))
+        trace::emit(prim::TAKE, &[self, ids], Along { axis }.into())
     }
 
     /// See [`Tensor::scatter_add`].
     #[track_caller]
     pub fn scatter_add(self, ids: Any, updates: Any, axis: isize) -> Any {
         let axis = self.axis("scatter_add", axis);
-        trace::emit(prim::SCATTER_ADD, &[self, ids, updates], axis_only(axis))
+        trace::emit(prim::SCATTER_ADD, &[self, ids, updates], Along { axis }.into())
     }
 
     /// See [`Tensor::take_along_axis`].
     #[track_caller]
     pub fn take_along_axis(self, ids: Any, axis: isize) -> Any {
         let axis = self.axis("take_along_axis", axis);
-        trace::emit(prim::TAKE_ALONG_AXIS, &[self, ids], axis_only(axis))
+        trace::emit(prim::TAKE_ALONG_AXIS, &[self, ids], Along { axis }.into())
     }
 
     /// See [`Tensor::scatter_add_along_axis`].
     #[track_caller]
     pub fn scatter_add_along_axis(self, ids: Any, updates: Any, axis: isize) -> Any {
         let axis = self.axis("scatter_add_along_axis", axis);
-        trace::emit(prim::SCATTER_ADD_ALONG_AXIS, &[self, ids, updates], axis_only(axis))
+        trace::emit(prim::SCATTER_ADD_ALONG_AXIS, &[self, ids, updates], Along { axis }.into())
     }
 
     /// See [`Tensor::one_hot`].

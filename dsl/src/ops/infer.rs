@@ -1,6 +1,6 @@
 //! Shape rules that several families share.
 
-use super::{GradNode, InferCx, OpError};
+use super::{Along, Axes, GradNode, InferCx, OpError};
 use crate::{Any, DType, Dim, HostTensor, Shape, TensorType, Type, trace};
 
 /// A class of element types that an operation takes.
@@ -85,12 +85,12 @@ pub(super) fn check_scalar(cx: &InferCx<'_>, i: usize, class: Class, what: &str)
 
 /// Returns an attribute that is an axis of a tensor.
 pub(super) fn axis_attr(cx: &InferCx<'_>, ty: &TensorType) -> Result<usize, OpError> {
-    super::axes::axis(cx.attrs.int("axis") as isize, ty.rank()).map_err(|e| e.label(ty.to_string()))
+    super::axes::axis(Along::of(cx.attrs).axis as isize, ty.rank()).map_err(|e| e.label(ty.to_string()))
 }
 
 /// Returns an attribute that is a list of axes of a tensor.
 pub(super) fn axes_attr(cx: &InferCx<'_>, ty: &TensorType) -> Result<Vec<usize>, OpError> {
-    let given: Vec<isize> = cx.attrs.ints("axes").iter().map(|&a| a as isize).collect();
+    let given: Vec<isize> = Axes::of(cx.attrs).axes.iter().map(|&a| a as isize).collect();
     super::axes::axes(&given, ty.rank()).map_err(|e| e.label(ty.to_string()))
 }
 

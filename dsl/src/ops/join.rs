@@ -3,7 +3,6 @@
 use super::elements::read;
 use super::infer::with_extent;
 use super::*;
-use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Dim, Element, HostTensor, Operand, Tensor, match_buffer};
 
 family!(CONCAT, CONCAT_PART);
@@ -12,7 +11,7 @@ family!(CONCAT, CONCAT_PART);
 static CONCAT: OpDef = OpDef {
     name: "concat",
     arity: Arity::AtLeast(1),
-    attrs: &[("axis", AttrKind::Int)],
+    attrs: Along::DECLARED,
     infer: |cx| {
         let first = cx.tensor(0)?;
         let axis = super::infer::axis_attr(cx, first)?;
@@ -45,7 +44,7 @@ static CONCAT: OpDef = OpDef {
     },
     eval: |cx| {
         fn joined<T: Element>(cx: &EvalCx<'_>, _: &[T]) -> HostTensor {
-            let (shape, axis) = (cx.shape(), cx.attrs.index("axis"));
+            let (shape, axis) = (cx.shape(), Along::of(cx.attrs).axis);
             let outer: usize = shape[..axis].iter().product();
             let mut data = Vec::with_capacity(shape.iter().product());
             for o in 0..outer {
@@ -59,7 +58,7 @@ static CONCAT: OpDef = OpDef {
         Ok(match_buffer!(cx.operands[0].buffer(), d => joined(cx, d)))
     },
     grad: Grad::Rule(|n| {
-        let axis = n.attrs().index("axis");
+        let axis = Along::of(n.attrs()).axis;
         let extents: Option<Vec<usize>> = (0..n.n_operands()).map(|i| n.ty(i).shape.dims()[axis].known()).collect();
         let mut from = 0;
         (0..n.n_operands())
@@ -86,11 +85,11 @@ static CONCAT: OpDef = OpDef {
 static CONCAT_PART: OpDef = OpDef {
     name: "concat_part",
     arity: Arity::AtLeast(2),
-    attrs: &[("axis", AttrKind::Int), ("part", AttrKind::Int)],
+    attrs: Part::DECLARED,
     infer: |cx| {
         let whole = cx.tensor(0)?;
         let axis = super::infer::axis_attr(cx, whole)?;
-        let part = cx.attrs.index("part");
+        let Part { part, .. } = Part::of(cx.attrs);
         if part + 1 >= cx.operands.len() {
             return Err(OpError::new(format!("there are {} parts, none of index {part}", cx.operands.len() - 1)));
         }
@@ -110,7 +109,7 @@ static CONCAT_PART: OpDef = OpDef {
         Ok(Type::tensor(whole.dtype, &cx.tensor(part + 1)?.shape))
     },
     eval: |cx| {
-        let (axis, part) = (cx.attrs.index("axis"), cx.attrs.index("part"));
+        let Part { axis, part } = Part::of(cx.attrs);
         let whole = cx.operands[0];
         let block = |t: &HostTensor| t.shape()[axis..].iter().product::<usize>();
         let before: usize = cx.operands[1..=part].iter().map(|t| block(t)).sum();
@@ -120,7 +119,7 @@ static CONCAT_PART: OpDef = OpDef {
         Ok(read(cx, whole, &mut (0..outer).flat_map(part)))
     },
     grad: Grad::Rule(|n| {
-        let (axis, part) = (n.attrs().index("axis"), n.attrs().index("part"));
+        let Part { axis, part } = Part::of(n.attrs());
         let piece = |i: usize| {
             let zero = || trace::constant(HostTensor::zeros(n.ty(0).dtype, vec![])).broadcast_like(n.like(i));
             if i == part + 1 { n.dy() } else { zero() }
@@ -141,7 +140,7 @@ impl Any {
     pub fn concat(parts: &[Any], axis: isize) -> Any {
         let Some(first) = parts.first() else { refuse("concat", OpError::new("there is nothing to put side by side")) };
         let axis = first.axis("concat", axis);
-        trace::emit(prim::CONCAT, parts, Attrs::none().with("axis", Attr::Int(axis as i64)))
+        trace::emit(prim::CONCAT, parts, Along { axis }.into())
     }
 
     /// Returns the slice of this tensor at the position that the given part would have in the
@@ -149,8 +148,7 @@ impl Any {
     #[track_caller]
     pub(crate) fn concat_part(self, parts: &[Any], axis: usize, part: usize) -> Any {
         let operands: Vec<Any> = std::iter::once(self).chain(parts.iter().copied()).collect();
-        let attrs = Attrs::none().with("axis", Attr::Int(axis as i64)).with("part", Attr::Int(part as i64));
-        trace::emit(prim::CONCAT_PART, &operands, attrs)
+        trace::emit(prim::CONCAT_PART, &operands, Part { axis, part }.into())
     }
 
     /// See [`stack`].

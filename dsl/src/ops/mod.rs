@@ -21,9 +21,11 @@
 use crate::autodiff::GradNode;
 use crate::ir::{AttrKind, Attrs};
 use crate::{Any, Diagnostic, Element, ErrorKind, HostTensor, Loc, TensorType, Type, trace};
+use attributes::*;
 use prim_table::family;
 
 mod attention;
+pub mod attributes;
 mod axes;
 mod bits;
 mod cast;

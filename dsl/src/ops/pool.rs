@@ -11,9 +11,8 @@
 
 use super::infer::Class;
 use super::number::{Number, match_float};
-use super::window::{Padding, PerAxis, WindowExtent, Windows, check_rank, extents_for_gradient, ints, sides};
+use super::window::{Padding, PerAxis, WindowExtent, Windows, check_rank, extents_for_gradient, sides};
 use super::*;
-use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Dim, Float, Tensor};
 
 family!(MAX_POOL, MAX_POOL_PICK, MAX_POOL_GRAD, AVG_POOL, AVG_POOL_GRAD);
@@ -22,7 +21,7 @@ family!(MAX_POOL, MAX_POOL_PICK, MAX_POOL_GRAD, AVG_POOL, AVG_POOL_GRAD);
 static MAX_POOL: OpDef = OpDef {
     name: "max_pool",
     arity: Arity::Exactly(1),
-    attrs: &[("window", AttrKind::Ints), ("strides", AttrKind::Ints), ("padding", AttrKind::Ints)],
+    attrs: Pool::DECLARED,
     infer: |cx| {
         let x = cx.tensor(0)?;
         let (windows, window) = check(cx, x)?;
@@ -45,7 +44,7 @@ static MAX_POOL: OpDef = OpDef {
 static MAX_POOL_PICK: OpDef = OpDef {
     name: "max_pool_pick",
     arity: Arity::Exactly(2),
-    attrs: &[("window", AttrKind::Ints), ("strides", AttrKind::Ints), ("padding", AttrKind::Ints)],
+    attrs: Pool::DECLARED,
     infer: |cx| {
         let x = super::infer::common(cx, Class::Float)?;
         let (windows, window) = check(cx, &x)?;
@@ -73,7 +72,7 @@ static MAX_POOL_PICK: OpDef = OpDef {
 static MAX_POOL_GRAD: OpDef = OpDef {
     name: "max_pool_grad",
     arity: Arity::Exactly(2),
-    attrs: &[("window", AttrKind::Ints), ("strides", AttrKind::Ints), ("padding", AttrKind::Ints)],
+    attrs: Pool::DECLARED,
     infer: |cx| {
         let (x, dy) = (cx.tensor(0)?, cx.tensor(1)?);
         let (windows, window) = check(cx, x)?;
@@ -106,12 +105,7 @@ static MAX_POOL_GRAD: OpDef = OpDef {
 static AVG_POOL: OpDef = OpDef {
     name: "avg_pool",
     arity: Arity::Exactly(1),
-    attrs: &[
-        ("window", AttrKind::Ints),
-        ("strides", AttrKind::Ints),
-        ("padding", AttrKind::Ints),
-        ("count_padding", AttrKind::Bool),
-    ],
+    attrs: MeanPool::DECLARED,
     infer: |cx| {
         let x = cx.tensor(0)?;
         let (windows, window) = check(cx, x)?;
@@ -131,9 +125,9 @@ static AVG_POOL: OpDef = OpDef {
         }))
     },
     grad: Grad::Rule(|n| {
-        let first = n.ty(0).rank() - n.attrs().ints("window").len();
+        let first = n.ty(0).rank() - Pool::of(n.attrs()).window.len();
         let extents = extents_for_gradient("avg_pool", n.ty(0), first);
-        vec![Some(trace::emit(prim::AVG_POOL_GRAD, &[n.dy()], n.attrs().clone().with("extents", extents)))]
+        vec![Some(trace::emit(prim::AVG_POOL_GRAD, &[n.dy()], MeanPool::of(n.attrs()).grad(extents).into()))]
     }),
     exactness: Exactness::Sum(1.0),
     class: OpClass::Window(Combiner::Sum),
@@ -145,17 +139,11 @@ static AVG_POOL: OpDef = OpDef {
 static AVG_POOL_GRAD: OpDef = OpDef {
     name: "avg_pool_grad",
     arity: Arity::Exactly(1),
-    attrs: &[
-        ("window", AttrKind::Ints),
-        ("strides", AttrKind::Ints),
-        ("padding", AttrKind::Ints),
-        ("count_padding", AttrKind::Bool),
-        ("extents", AttrKind::Shape),
-    ],
+    attrs: MeanPoolGrad::DECLARED,
     infer: |cx| {
         let dy = cx.tensor(0)?;
         let (windows, window) = check(cx, dy)?;
-        let extents = cx.attrs.shape("extents");
+        let MeanPoolGrad { extents, .. } = MeanPoolGrad::of(cx.attrs);
         if extents.rank() != windows.rank() {
             return Err(OpError::new(format!("extents {extents} for windows over {} axes", windows.rank())));
         }
@@ -177,8 +165,7 @@ static AVG_POOL_GRAD: OpDef = OpDef {
         }))
     },
     grad: Grad::Rule(|n| {
-        let attrs = n.attrs().iter().take(4).fold(Attrs::none(), |all, (name, attr)| all.with(name, attr.clone()));
-        vec![Some(trace::emit(prim::AVG_POOL, &[n.dy()], attrs))]
+        vec![Some(trace::emit(prim::AVG_POOL, &[n.dy()], MeanPool::of(n.attrs()).into()))]
     }),
     exactness: Exactness::Sum(1.0),
     class: OpClass::Opaque(Effort::SIMPLE),
@@ -189,8 +176,9 @@ static AVG_POOL_GRAD: OpDef = OpDef {
 /// Returns the windows of the attributes, if these are valid and each window contains an element.
 fn check(cx: &InferCx<'_>, x: &TensorType) -> Result<(Windows, Vec<Dim>), OpError> {
     Class::Float.check(x)?;
-    let windows = Windows::checked(cx)?;
-    let window = cx.attrs.ints("window");
+    let Pool { window, strides, padding } = Pool::of(cx.attrs);
+    let dilation = vec![1; strides.len()];
+    let windows = Windows::checked(strides, &padding, dilation)?;
     if window.len() != windows.rank() {
         return Err(OpError::new(format!("a window over {} axes with strides for {}", window.len(), windows.rank())));
     }
@@ -199,12 +187,12 @@ fn check(cx: &InferCx<'_>, x: &TensorType) -> Result<(Windows, Vec<Dim>), OpErro
         if extent < 1 {
             return Err(OpError::new(format!("window {window:?} with an extent below 1")));
         }
-        if low.max(high) as i64 >= extent {
+        if low.max(high) >= extent {
             let error = OpError::new(format!("padding {} with a window of extent {extent}", low.max(high)));
             return Err(error.label(x.to_string()).help("a window that is all padding has no maximum and no mean"));
         }
     }
-    Ok((windows, window.iter().map(|&n| Dim::Known(n as usize)).collect()))
+    Ok((windows, window.iter().map(|&n| Dim::Known(n)).collect()))
 }
 
 fn pooled(x: &TensorType, windows: &Windows, window: &[Dim]) -> Result<TensorType, OpError> {
@@ -223,12 +211,13 @@ fn check_pooled(pooled: &TensorType, given: &TensorType) -> Result<(), OpError> 
 /// Calls `f(position, element)` with the offsets in the pooled and the other tensor, for each
 /// element of each window.
 fn for_each(cx: &EvalCx<'_>, pooled: &[usize], x: &[usize], f: &mut impl FnMut(usize, usize)) {
-    let windows = Windows::of(cx.attrs);
+    let windows = Windows::of_pool(cx.attrs);
     let first = x.len() - windows.rank();
     let before: usize = x[..first].iter().product();
     let [x_plane, y_plane] = [x, pooled].map(|s| s[first..].iter().product::<usize>());
+    let window = Pool::of(cx.attrs).window;
     for i in 0..before {
-        windows.for_each(&pooled[first..], &cx.attrs.indices("window"), &x[first..], &mut |to, _, from| {
+        windows.for_each(&pooled[first..], &window, &x[first..], &mut |to, _, from| {
             f(i * y_plane + to, i * x_plane + from);
         });
     }
@@ -261,9 +250,10 @@ fn value<T: Number>(x: &[T], i: Option<usize>) -> T {
 
 /// Returns `sum` divided by the size of a window, or by the number `n` of elements in it.
 fn mean<T: Number>(cx: &EvalCx<'_>, sum: T, n: T) -> T {
-    let size = cx.attrs.indices("window").iter().product();
+    let MeanPool { window, count_padding, .. } = MeanPool::of(cx.attrs);
+    let size = window.iter().product();
     let size = (0..size).fold(T::ZERO, |n, _| n.plus(T::ONE));
-    sum.over(if cx.attrs.bool("count_padding") { size } else { n }).expect("floats are divided")
+    sum.over(if count_padding { size } else { n }).expect("floats are divided")
 }
 
 /// Options of pooling over `D` axes. By default windows are adjacent, without padding.
@@ -321,11 +311,10 @@ impl<const D: usize> PoolOptions<D> {
     }
 
     #[track_caller]
-    fn attrs(&self, op: &str, x: &TensorType) -> Attrs {
+    fn attrs(&self, op: &str, x: &TensorType) -> Pool {
         let window = self.window.map(Dim::Known);
         let padding = self.padding.of(op, x, &window, self.stride, [1; D]);
-        let attrs = Attrs::none().with("window", ints(self.window)).with("strides", ints(self.stride));
-        attrs.with("padding", sides(padding))
+        Pool { window: self.window.to_vec(), strides: self.stride.to_vec(), padding: sides(padding) }
     }
 }
 
@@ -333,14 +322,15 @@ impl Any {
     /// See [`Tensor::max_pool`].
     #[track_caller]
     pub fn max_pool<const D: usize>(self, options: &PoolOptions<D>) -> Any {
-        trace::emit(prim::MAX_POOL, &[self], options.attrs("max_pool", &self.tensor_type()))
+        trace::emit(prim::MAX_POOL, &[self], options.attrs("max_pool", &self.tensor_type()).into())
     }
 
     /// See [`Tensor::avg_pool`].
     #[track_caller]
     pub fn avg_pool<const D: usize>(self, options: &PoolOptions<D>) -> Any {
-        let attrs = options.attrs("avg_pool", &self.tensor_type());
-        trace::emit(prim::AVG_POOL, &[self], attrs.with("count_padding", Attr::Bool(options.count_padding)))
+        let Pool { window, strides, padding } = options.attrs("avg_pool", &self.tensor_type());
+        let attrs = MeanPool { window, strides, padding, count_padding: options.count_padding };
+        trace::emit(prim::AVG_POOL, &[self], attrs.into())
     }
 
     /// See [`Tensor::global_max_pool`].

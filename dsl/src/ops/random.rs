@@ -12,7 +12,6 @@
 
 use super::infer::{Class, check_scalar};
 use super::*;
-use crate::ir::{Attr, AttrKind, Attrs};
 use crate::staged::{Carry, Reader, State};
 use crate::{DType, Float, Integer, Operand, Shape, Tensor, bf16, f16};
 
@@ -86,10 +85,10 @@ fn key_of(cx: &EvalCx<'_>) -> [u32; 2] {
 static RANDOM_BITS: OpDef = OpDef {
     name: "random_bits",
     arity: Arity::Exactly(1),
-    attrs: &[("shape", AttrKind::Shape)],
+    attrs: Shaped::DECLARED,
     infer: |cx| {
         check_key(cx)?;
-        Ok(Type::tensor(DType::U32, cx.attrs.shape("shape")))
+        Ok(Type::tensor(DType::U32, Shaped::of(cx.attrs).shape))
     },
     eval: |cx| Ok(cx.result(words(key_of(cx), cx.shape().iter().product()).collect())),
     grad: Grad::Zero("a key has no gradient"),
@@ -103,16 +102,17 @@ static RANDOM_BITS: OpDef = OpDef {
 static RANDOM_UNIFORM: OpDef = OpDef {
     name: "random_uniform",
     arity: Arity::Exactly(1),
-    attrs: &[("shape", AttrKind::Shape), ("dtype", AttrKind::DType)],
+    attrs: Typed::DECLARED,
     infer: |cx| {
         check_key(cx)?;
-        let ty = TensorType::new(cx.attrs.dtype("dtype"), cx.attrs.shape("shape"));
+        let Typed { shape, dtype } = Typed::of(cx.attrs);
+        let ty = TensorType::new(dtype, shape);
         Class::Float.check(&ty)?;
         Ok(ty.into())
     },
     eval: |cx| {
         let n = cx.shape().iter().product();
-        Ok(match cx.attrs.dtype("dtype") {
+        Ok(match Typed::of(cx.attrs).dtype {
             DType::F32 => cx.result(words(key_of(cx), n).map(unit_f32).collect()),
             DType::F16 => cx.result(words(key_of(cx), n).map(unit_f16).collect()),
             DType::BF16 => cx.result(words(key_of(cx), n).map(unit_bf16).collect()),
@@ -213,7 +213,7 @@ impl Key {
     /// ```
     #[track_caller]
     pub fn bits(self, shape: impl Into<Shape>) -> Tensor<u32> {
-        let attrs = Attrs::none().with("shape", Attr::Shape(shape.into()));
+        let attrs = Shaped { shape: shape.into() }.into();
         Tensor::from_any(trace::emit(prim::RANDOM_BITS, &[self.tensor.untyped()], attrs))
     }
 
@@ -228,7 +228,7 @@ impl Key {
     /// ```
     #[track_caller]
     pub fn uniform<T: Float>(self, shape: impl Into<Shape>) -> Tensor<T> {
-        let attrs = Attrs::none().with("shape", Attr::Shape(shape.into())).with("dtype", Attr::DType(T::DTYPE));
+        let attrs = Typed { shape: shape.into(), dtype: T::DTYPE }.into();
         Tensor::from_any(trace::emit(prim::RANDOM_UNIFORM, &[self.tensor.untyped()], attrs))
     }
 

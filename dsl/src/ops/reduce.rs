@@ -8,7 +8,6 @@ use super::infer::{Class, axes_attr, reduced};
 use super::layout::{lanes, offsets, strides};
 use super::number::{Number, match_numeric};
 use super::*;
-use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{DType, Dim, Element, Float, HostTensor, Numeric, Tensor};
 
 family!(SUM, PROD, MAX, MIN, ALL, ANY, CUMSUM);
@@ -29,7 +28,7 @@ pub(super) fn fold<T: Element>(
 }
 
 fn reduce<T: Element>(cx: &EvalCx<'_>, data: &[T], start: T, f: fn(T, T) -> T) -> HostTensor {
-    let (shape, axes) = (cx.operands[0].shape(), cx.attrs.indices("axes"));
+    let (shape, axes) = (cx.operands[0].shape(), Reduced::of(cx.attrs).axes);
     if axes.is_empty() {
         return cx.operands[0].clone();
     }
@@ -40,13 +39,11 @@ fn reduce<T: Element>(cx: &EvalCx<'_>, data: &[T], start: T, f: fn(T, T) -> T) -
     cx.result(fold(shape, to, vec![start; kept.iter().product()], data, f))
 }
 
-const ATTRS: &[(&str, AttrKind)] = &[("axes", AttrKind::Ints), ("keepdim", AttrKind::Bool)];
-
 fn infer(cx: &InferCx<'_>, class: Class) -> Result<Type, OpError> {
     let x = cx.tensor(0)?;
     class.check(x)?;
     let axes = axes_attr(cx, x)?;
-    Ok(Type::Tensor(TensorType { dtype: x.dtype, shape: reduced(&x.shape, &axes, cx.attrs.bool("keepdim")) }))
+    Ok(Type::Tensor(TensorType { dtype: x.dtype, shape: reduced(&x.shape, &axes, Reduced::of(cx.attrs).keepdim) }))
 }
 
 /// Rejects reductions over zero elements.
@@ -66,7 +63,7 @@ const fn row(name: &'static str, by: Combiner, infer: Infer, eval: Eval, grad: G
     OpDef {
         name,
         arity: Arity::Exactly(1),
-        attrs: ATTRS,
+        attrs: Reduced::DECLARED,
         infer,
         eval,
         grad,
@@ -139,8 +136,8 @@ static ANY: OpDef = row(
 
 /// Reshapes a tensor of the result's type to keep the reduced axes.
 fn kept(n: &GradNode<'_>, of: Any) -> Any {
-    let axes = n.attrs().indices("axes");
-    if n.attrs().bool("keepdim") { of } else { of.reshape(reduced(&n.ty(0).shape, &axes, true)) }
+    let Reduced { axes, keepdim } = Reduced::of(n.attrs());
+    if keepdim { of } else { of.reshape(reduced(&n.ty(0).shape, &axes, true)) }
 }
 
 /// Broadcasts a tensor with the reduced axes kept to the shape of the operand.
@@ -153,7 +150,7 @@ fn spread(n: &GradNode<'_>, kept: Any) -> Any {
 /// equal to it.
 fn share(n: &GradNode<'_>) -> Any {
     let taken = n.x(0).eq(kept(n, n.y()));
-    let count = taken.cast(n.ty(0).dtype).sum_keepdim(n.attrs().indices("axes"));
+    let count = taken.cast(n.ty(0).dtype).sum_keepdim(Reduced::of(n.attrs()).axes);
     taken.select(kept(n, n.dy()) / count, n.dy().number(0.0))
 }
 
@@ -163,7 +160,7 @@ fn share(n: &GradNode<'_>) -> Any {
 /// The elements are multiplied pairwise, half with half, until one is left. The gradient descends
 /// this tree.
 fn prod_gradient(n: &GradNode<'_>) -> Any {
-    let axes = n.attrs().indices("axes");
+    let axes = Reduced::of(n.attrs()).axes;
     let mut levels: Vec<(Any, usize, usize)> = Vec::new();
     let mut x = n.x(0);
     for &axis in &axes {
@@ -200,7 +197,7 @@ fn prod_gradient(n: &GradNode<'_>) -> Any {
 static CUMSUM: OpDef = OpDef {
     name: "cumsum",
     arity: Arity::Exactly(1),
-    attrs: &[("axis", AttrKind::Int), ("reverse", AttrKind::Bool)],
+    attrs: RunningSum::DECLARED,
     infer: |cx| {
         let x = cx.tensor(0)?;
         Class::Numeric.check(x)?;
@@ -222,10 +219,13 @@ static CUMSUM: OpDef = OpDef {
             }
             sums
         }
-        let (shape, axis, reverse) = (cx.shape(), cx.attrs.index("axis"), cx.attrs.bool("reverse"));
+        let (shape, RunningSum { axis, reverse }) = (cx.shape(), RunningSum::of(cx.attrs));
         Ok(match_numeric!(cx.operands[0].buffer(), d => cx.result(sums(d, &shape, axis, reverse))))
     },
-    grad: Grad::Rule(|n| vec![Some(n.dy().running_sum(n.attrs().index("axis"), !n.attrs().bool("reverse")))]),
+    grad: Grad::Rule(|n| {
+        let RunningSum { axis, reverse } = RunningSum::of(n.attrs());
+        vec![Some(n.dy().running_sum(axis, !reverse))]
+    }),
     exactness: Exactness::Sum(1.0),
     class: OpClass::Scan(Combiner::Sum),
     halves: Halves::Widened,
@@ -269,8 +269,7 @@ any_methods! {
 impl Any {
     #[track_caller]
     fn over(self, op: Prim, axes: &[usize], keepdim: bool) -> Any {
-        let axes = Attr::Ints(axes.iter().map(|&a| a as i64).collect());
-        trace::emit(op, &[self], Attrs::none().with("axes", axes).with("keepdim", Attr::Bool(keepdim)))
+        trace::emit(op, &[self], Reduced { axes: axes.to_vec(), keepdim }.into())
     }
 
     fn all_axes(self) -> Vec<usize> {
@@ -346,8 +345,7 @@ impl Any {
 
     #[track_caller]
     fn running_sum(self, axis: usize, reverse: bool) -> Any {
-        let attrs = Attrs::none().with("axis", Attr::Int(axis as i64)).with("reverse", Attr::Bool(reverse));
-        trace::emit(prim::CUMSUM, &[self], attrs)
+        trace::emit(prim::CUMSUM, &[self], RunningSum { axis, reverse }.into())
     }
 }
 

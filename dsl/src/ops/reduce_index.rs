@@ -4,7 +4,6 @@ use super::infer::{Class, axis_attr, reduced};
 use super::layout::lanes;
 use super::number::{Number, match_numeric};
 use super::*;
-use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{DType, Dim, HostTensor, Numeric, Tensor};
 
 family!(ARGMAX, ARGMIN);
@@ -13,7 +12,7 @@ const fn row(name: &'static str, eval: Eval) -> OpDef {
     OpDef {
         name,
         arity: Arity::Exactly(1),
-        attrs: &[("axis", AttrKind::Int)],
+        attrs: Along::DECLARED,
         infer: |cx| {
             let x = cx.tensor(0)?;
             Class::Numeric.check(x)?;
@@ -41,7 +40,7 @@ static ARGMIN: OpDef =
 
 /// Returns the index of the first element that no later one beats, or of the first `NaN`.
 fn first<T: Number>(cx: &EvalCx<'_>, data: &[T], beats: impl Fn(T, T) -> bool) -> HostTensor {
-    let (shape, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
+    let (shape, axis) = (cx.operands[0].shape(), Along::of(cx.attrs).axis);
     let (starts, stride) = lanes(shape, axis);
     let best_of = |start: usize| {
         let mut best = 0;
@@ -61,14 +60,14 @@ impl Any {
     #[track_caller]
     pub fn argmax(self, axis: isize) -> Any {
         let axis = self.axis("argmax", axis);
-        trace::emit(prim::ARGMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
+        trace::emit(prim::ARGMAX, &[self], Along { axis }.into())
     }
 
     /// See [`Tensor::argmin`].
     #[track_caller]
     pub fn argmin(self, axis: isize) -> Any {
         let axis = self.axis("argmin", axis);
-        trace::emit(prim::ARGMIN, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
+        trace::emit(prim::ARGMIN, &[self], Along { axis }.into())
     }
 }
 

@@ -5,7 +5,6 @@ use super::infer::{axes_attr, axis_attr, reduced};
 use super::layout::{broadcast_strides, offsets, strides};
 use super::number::{Number, match_numeric};
 use super::*;
-use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{DType, Dim, Element, HostTensor, Numeric, Shape, Tensor};
 
 family!(
@@ -36,9 +35,9 @@ fn broadcast(cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
 static BROADCAST_TO: OpDef = OpDef {
     name: "broadcast_to",
     arity: Arity::Exactly(1),
-    attrs: &[("shape", AttrKind::Shape)],
+    attrs: Shaped::DECLARED,
     infer: |cx| {
-        let (x, to) = (cx.tensor(0)?, cx.attrs.shape("shape"));
+        let (x, to) = (cx.tensor(0)?, &Shaped::of(cx.attrs).shape);
         if !x.shape.broadcasts_to(to) {
             let error = OpError::new(format!("{} does not broadcast to {to}", x.shape)).label(format!("{x} to {to}"));
             return Err(error.help("shapes are aligned at their last axis; only an extent of 1 stretches"));
@@ -137,10 +136,10 @@ static SUM_LIKE: OpDef = OpDef {
 static RESHAPE: OpDef = OpDef {
     name: "reshape",
     arity: Arity::Exactly(1),
-    attrs: &[("shape", AttrKind::Shape)],
+    attrs: Shaped::DECLARED,
     infer: |cx| {
         let x = cx.tensor(0)?;
-        let shape = reshaped(&x.shape, cx.attrs.shape("shape")).map_err(|e| e.label(x.to_string()))?;
+        let shape = reshaped(&x.shape, &Shaped::of(cx.attrs).shape).map_err(|e| e.label(x.to_string()))?;
         Ok(Type::tensor(x.dtype, shape))
     },
     eval: |cx| Ok(cx.operands[0].reshaped(cx.shape())),
@@ -225,13 +224,13 @@ static RESHAPE_LIKE: OpDef = OpDef {
 static PERMUTE: OpDef = OpDef {
     name: "permute",
     arity: Arity::Exactly(1),
-    attrs: &[("axes", AttrKind::Ints)],
+    attrs: Axes::DECLARED,
     infer: |cx| {
         let x = cx.tensor(0)?;
-        let axes = cx.attrs.ints("axes");
-        let mut sorted = axes.to_vec();
+        let axes = Axes::of(cx.attrs).axes;
+        let mut sorted = axes.clone();
         sorted.sort_unstable();
-        if !sorted.iter().copied().eq(0..x.rank() as i64) {
+        if !sorted.into_iter().eq(0..x.rank()) {
             let error = OpError::new(format!("{axes:?} is not an order of the {} axes", x.rank()));
             return Err(error.label(x.to_string()).help("name every axis once"));
         }
@@ -242,10 +241,10 @@ static PERMUTE: OpDef = OpDef {
     },
     eval: |cx| {
         let own = strides(cx.operands[0].shape());
-        Ok(pick(cx, cx.attrs.indices("axes").into_iter().map(|a| own[a]).collect()))
+        Ok(pick(cx, Axes::of(cx.attrs).axes.into_iter().map(|a| own[a]).collect()))
     },
     grad: Grad::Rule(|n| {
-        let axes = n.attrs().indices("axes");
+        let axes = Axes::of(n.attrs()).axes;
         let mut inverse = vec![0; axes.len()];
         for (i, &a) in axes.iter().enumerate() {
             inverse[a] = i;
@@ -262,14 +261,14 @@ static PERMUTE: OpDef = OpDef {
 static FLIP: OpDef = OpDef {
     name: "flip",
     arity: Arity::Exactly(1),
-    attrs: &[("axes", AttrKind::Ints)],
+    attrs: Axes::DECLARED,
     infer: |cx| {
         let x = cx.tensor(0)?;
         axes_attr(cx, x)?;
         Ok(x.clone().into())
     },
     eval: |cx| {
-        let (shape, axes) = (cx.shape(), cx.attrs.indices("axes"));
+        let (shape, axes) = (cx.shape(), Axes::of(cx.attrs).axes);
         let own = strides(&shape);
         // An index counted from the end has the offset of the last element minus its own.
         let part =
@@ -278,7 +277,7 @@ static FLIP: OpDef = OpDef {
         let pairs = offsets(&shape, part(false)).zip(offsets(&shape, part(true)));
         Ok(read(cx, cx.operands[0], &mut pairs.map(|(o, f)| o + end - f)))
     },
-    grad: Grad::Rule(|n| vec![Some(n.dy().flip(n.attrs().indices("axes")))]),
+    grad: Grad::Rule(|n| vec![Some(n.dy().flip(Axes::of(n.attrs()).axes))]),
     exactness: Exactness::Exact,
     class: OpClass::View,
     halves: Halves::Direct,
@@ -290,11 +289,11 @@ static FLIP: OpDef = OpDef {
 static WITH_DYNAMIC: OpDef = OpDef {
     name: "with_dynamic",
     arity: Arity::Exactly(1),
-    attrs: &[("axes", AttrKind::Ints)],
+    attrs: Axes::DECLARED,
     infer: |cx| {
         let x = cx.tensor(0)?;
         axes_attr(cx, x)?;
-        let axes = cx.attrs.indices("axes");
+        let axes = Axes::of(cx.attrs).axes;
         let dims = x.shape.dims().iter().enumerate();
         let shape: Shape = dims.map(|(i, d)| if axes.contains(&i) { Dim::Unknown } else { d.clone() }).collect();
         Ok(Type::tensor(x.dtype, shape))
@@ -329,13 +328,13 @@ static EXTENTS: OpDef = OpDef {
 static ZEROS_OF: OpDef = OpDef {
     name: "zeros_of",
     arity: Arity::Exactly(1),
-    attrs: &[("shape", AttrKind::Shape), ("dtype", AttrKind::DType)],
+    attrs: Typed::DECLARED,
     infer: |cx| {
-        let (extents, shape) = (cx.tensor(0)?, cx.attrs.shape("shape"));
+        let (extents, Typed { shape, dtype }) = (cx.tensor(0)?, Typed::of(cx.attrs));
         if !extents.compatible(&TensorType::new(DType::I64, [shape.rank()])) {
             return Err(OpError::new(format!("extents of {shape} are i64[{}], not {extents}", shape.rank())));
         }
-        Ok(Type::tensor(cx.attrs.dtype("dtype"), shape))
+        Ok(Type::tensor(dtype, shape))
     },
     eval: |cx| {
         let extents = cx.operands[0].data::<i64>();
@@ -356,19 +355,20 @@ static ZEROS_OF: OpDef = OpDef {
 static IOTA: OpDef = OpDef {
     name: "iota",
     arity: Arity::Exactly(0),
-    attrs: &[("shape", AttrKind::Shape), ("axis", AttrKind::Int), ("dtype", AttrKind::DType)],
+    attrs: Iota::DECLARED,
     infer: |cx| {
-        let ty = TensorType::new(cx.attrs.dtype("dtype"), cx.attrs.shape("shape"));
+        let Iota { shape, dtype, .. } = Iota::of(cx.attrs);
+        let ty = TensorType::new(dtype, shape);
         super::infer::Class::Numeric.check(&ty)?;
         axis_attr(cx, &ty)?;
         Ok(ty.into())
     },
     eval: |cx| {
-        let (shape, axis) = (cx.shape(), cx.attrs.index("axis"));
+        let (shape, Iota { axis, dtype, .. }) = (cx.shape(), Iota::of(cx.attrs));
         let mut only = vec![0; shape.len()];
         only[axis] = 1;
         let numbers = HostTensor::new(shape.clone(), offsets(&shape, only).map(|i| i as i64).collect());
-        Ok(super::cast::converted(&numbers, cx.attrs.dtype("dtype")))
+        Ok(super::cast::converted(&numbers, dtype))
     },
     grad: Grad::Zero("there are no operands"),
     exactness: Exactness::Exact,
@@ -376,10 +376,6 @@ static IOTA: OpDef = OpDef {
     halves: Halves::Direct,
     effects: Effects::Pure,
 };
-
-fn axes_list(axes: &[usize]) -> Attrs {
-    Attrs::none().with("axes", Attr::Ints(axes.iter().map(|&a| a as i64).collect()))
-}
 
 impl Any {
     /// See [`Tensor::broadcast_to`].
@@ -389,7 +385,7 @@ impl Any {
         if self.shape() == shape && shape.is_definite() {
             return self;
         }
-        trace::emit(prim::BROADCAST_TO, &[self], Attrs::none().with("shape", Attr::Shape(shape)))
+        trace::emit(prim::BROADCAST_TO, &[self], Shaped { shape }.into())
     }
 
     /// Broadcasts to the common shape of this tensor and another one, whose elements are not used.
@@ -420,20 +416,20 @@ impl Any {
         }
         // The inferred extent is recorded if it is known already.
         let shape = reshaped(&self.shape(), &shape).unwrap_or(shape);
-        trace::emit(prim::RESHAPE, &[self], Attrs::none().with("shape", Attr::Shape(shape)))
+        trace::emit(prim::RESHAPE, &[self], Shaped { shape }.into())
     }
 
     /// See [`Tensor::with_dynamic`].
     #[track_caller]
     pub fn with_dynamic(self, axes: impl IntoAxes) -> Any {
         let axes = self.axes("with_dynamic", axes);
-        trace::emit(prim::WITH_DYNAMIC, &[self], axes_list(&axes))
+        trace::emit(prim::WITH_DYNAMIC, &[self], Axes { axes }.into())
     }
 
     /// Returns zeros of a type, with this vector as extents.
     #[track_caller]
     pub(crate) fn zeros_of(self, ty: &TensorType) -> Any {
-        let attrs = Attrs::none().with("shape", Attr::Shape(ty.shape.clone())).with("dtype", Attr::DType(ty.dtype));
+        let attrs = Typed { shape: ty.shape.clone(), dtype: ty.dtype }.into();
         trace::emit(prim::ZEROS_OF, &[self], attrs)
     }
 
@@ -450,7 +446,7 @@ impl Any {
         let counted: Result<Vec<usize>, OpError> =
             axes.to_axes().into_iter().map(|a| super::axes::axis(a, rank)).collect();
         let counted = accept("permute", counted.map_err(|e| e.label(self.ty().to_string())));
-        trace::emit(prim::PERMUTE, &[self], axes_list(&counted))
+        trace::emit(prim::PERMUTE, &[self], Axes { axes: counted }.into())
     }
 
     /// See [`Tensor::transpose`].
@@ -466,7 +462,7 @@ impl Any {
     #[track_caller]
     pub fn flip(self, axes: impl IntoAxes) -> Any {
         let axes = self.axes("flip", axes);
-        trace::emit(prim::FLIP, &[self], axes_list(&axes))
+        trace::emit(prim::FLIP, &[self], Axes { axes }.into())
     }
 
     /// See [`Tensor::unsqueeze`].
@@ -692,8 +688,7 @@ impl<T: Numeric> Tensor<T> {
     pub fn iota(shape: impl Into<Shape>, axis: isize) -> Tensor<T> {
         let shape = shape.into();
         let axis = accept("iota", super::axes::axis(axis, shape.rank()));
-        let attrs = Attrs::none().with("shape", Attr::Shape(shape)).with("axis", Attr::Int(axis as i64));
-        Tensor::from_any(trace::emit(prim::IOTA, &[], attrs.with("dtype", Attr::DType(T::DTYPE))))
+        Tensor::from_any(trace::emit(prim::IOTA, &[], Iota { shape, axis, dtype: T::DTYPE }.into()))
     }
 }
 

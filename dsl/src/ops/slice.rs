@@ -10,11 +10,10 @@
 //! | `dynamic_slice` | `dynamic_update_slice` |
 
 use super::elements::read;
-use super::gather::{axis_only, numbers};
+use super::gather::numbers;
 use super::infer::{Class, axis_attr, check_scalar, with_extent, zeros};
 use super::layout::{offsets, strides};
 use super::*;
-use crate::ir::{Attr, AttrKind};
 use crate::{Dim, Element, HostTensor, Integer, Tensor, match_buffer};
 
 family!(SLICE, UPDATE_SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE);
@@ -35,7 +34,7 @@ fn part_offsets(
 
 fn read_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
     let (x, shape) = (cx.operands[0], cx.shape());
-    read(cx, x, &mut part_offsets(x.shape(), &shape, cx.attrs.index("axis"), start, step))
+    read(cx, x, &mut part_offsets(x.shape(), &shape, Along::of(cx.attrs).axis, start, step))
 }
 
 fn write_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
@@ -45,7 +44,7 @@ fn write_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
         whole
     }
     let (x, part) = (cx.operands[0], cx.operands[1]);
-    let mut to = part_offsets(x.shape(), part.shape(), cx.attrs.index("axis"), start, step);
+    let mut to = part_offsets(x.shape(), part.shape(), Along::of(cx.attrs).axis, start, step);
     match_buffer!(part.buffer(), d => cx.result(write(d, x.data(), &mut to)))
 }
 
@@ -53,32 +52,35 @@ fn write_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
 static SLICE: OpDef = OpDef {
     name: "slice",
     arity: Arity::Exactly(1),
-    attrs: &[("axis", AttrKind::Int), ("start", AttrKind::Int), ("end", AttrKind::Int), ("step", AttrKind::Int)],
+    attrs: Slice::DECLARED,
     infer: |cx| {
         let x = cx.tensor(0)?;
         let axis = axis_attr(cx, x)?;
-        let (start, end, step) = (cx.attrs.int("start"), cx.attrs.int("end"), cx.attrs.int("step"));
+        let Slice { start, end, step, .. } = Slice::of(cx.attrs);
         let error = |message: String| OpError::new(message).label(x.to_string());
         if step < 1 {
             return Err(
                 error(format!("the step is {step}")).help("steps are at least 1; `.flip(axis)` turns an axis around")
             );
         }
-        if start < 0 || end < start {
+        if end < start {
             return Err(error(format!("the range {start}..{end} is not one of indices")));
         }
         if let Some(n) = x.shape.dims()[axis].known()
-            && end > n as i64
+            && end > n
         {
             return Err(error(format!("the range {start}..{end} leaves axis {axis} of extent {n}")));
         }
-        let n = ((end - start) as usize).div_ceil(step as usize);
+        let n = (end - start).div_ceil(step);
         Ok(Type::tensor(x.dtype, with_extent(&x.shape, axis, Dim::Known(n))))
     },
-    eval: |cx| Ok(read_part(cx, cx.attrs.index("start"), cx.attrs.index("step"))),
+    eval: |cx| {
+        let Slice { start, step, .. } = Slice::of(cx.attrs);
+        Ok(read_part(cx, start, step))
+    },
     grad: Grad::Rule(|n| {
-        let a = n.attrs();
-        vec![Some(zeros(n, 0).written(n.dy(), a.index("axis"), a.index("start"), a.index("step")))]
+        let Slice { axis, start, step, .. } = Slice::of(n.attrs());
+        vec![Some(zeros(n, 0).written(n.dy(), axis, start, step))]
     }),
     exactness: Exactness::Exact,
     class: OpClass::View,
@@ -111,28 +113,30 @@ fn infer_update(cx: &InferCx<'_>) -> Result<(TensorType, usize), OpError> {
 static UPDATE_SLICE: OpDef = OpDef {
     name: "update_slice",
     arity: Arity::Exactly(2),
-    attrs: &[("axis", AttrKind::Int), ("start", AttrKind::Int), ("step", AttrKind::Int)],
+    attrs: SliceTarget::DECLARED,
     infer: |cx| {
         let (ty, axis) = infer_update(cx)?;
-        let (start, step) = (cx.attrs.int("start"), cx.attrs.int("step"));
+        let SliceTarget { start, step, .. } = SliceTarget::of(cx.attrs);
         let part = cx.tensor(1)?;
         let label = format!("{part} into {ty}");
-        if step < 1 || start < 0 {
+        if step < 1 {
             return Err(OpError::new(format!("the start is {start} and the step {step}")).label(label));
         }
         if let (Some(n), Some(m)) = (ty.shape.dims()[axis].known(), part.shape.dims()[axis].known())
             && m > 0
-            && start as usize + (m - 1) * step as usize >= n
+            && start + (m - 1) * step >= n
         {
             let message = format!("{m} elements from {start} with step {step} leave axis {axis} of extent {n}");
             return Err(OpError::new(message).label(label));
         }
         Ok(ty.into())
     },
-    eval: |cx| Ok(write_part(cx, cx.attrs.index("start"), cx.attrs.index("step"))),
+    eval: |cx| {
+        let SliceTarget { start, step, .. } = SliceTarget::of(cx.attrs);
+        Ok(write_part(cx, start, step))
+    },
     grad: Grad::Rule(|n| {
-        let a = n.attrs();
-        let (axis, start, step) = (a.index("axis"), a.index("start"), a.index("step"));
+        let SliceTarget { axis, start, step } = SliceTarget::of(n.attrs());
         let whole = || n.dy().written(zeros(n, 1), axis, start, step);
         let part = || {
             let m = extent_for_gradient("update_slice", n.ty(1), axis);
@@ -156,7 +160,7 @@ fn extent_for_gradient(op: &str, ty: &TensorType, axis: usize) -> usize {
 
 /// Returns the start of a slice of extent `size`, if the slice is in range.
 fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usize, OpError> {
-    let axis = cx.attrs.index("axis");
+    let axis = Along::of(cx.attrs).axis;
     let (extent, start) = (cx.operands[0].shape()[axis], numbers(start)[0]);
     match usize::try_from(start) {
         Ok(s) if s + size <= extent => Ok(s),
@@ -174,22 +178,22 @@ fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usi
 static DYNAMIC_SLICE: OpDef = OpDef {
     name: "dynamic_slice",
     arity: Arity::Exactly(2),
-    attrs: &[("axis", AttrKind::Int), ("size", AttrKind::Int)],
+    attrs: DynamicSlice::DECLARED,
     infer: |cx| {
         let x = cx.tensor(0)?;
         check_scalar(cx, 1, Class::Int, "start")?;
-        let (axis, size) = (axis_attr(cx, x)?, cx.attrs.int("size"));
+        let (axis, DynamicSlice { size, .. }) = (axis_attr(cx, x)?, DynamicSlice::of(cx.attrs));
         let n = x.shape.dims()[axis].known();
-        if size < 0 || n.is_some_and(|n| size > n as i64) {
+        if n.is_some_and(|n| size > n) {
             let extent = &x.shape.dims()[axis];
             let message = format!("a part of extent {size} does not fit into axis {axis} of extent {extent}");
             return Err(OpError::new(message).label(x.to_string()));
         }
-        Ok(Type::tensor(x.dtype, with_extent(&x.shape, axis, Dim::Known(size as usize))))
+        Ok(Type::tensor(x.dtype, with_extent(&x.shape, axis, Dim::Known(size))))
     },
-    eval: |cx| Ok(read_part(cx, dynamic_start(cx, cx.operands[1], cx.attrs.index("size"))?, 1)),
+    eval: |cx| Ok(read_part(cx, dynamic_start(cx, cx.operands[1], DynamicSlice::of(cx.attrs).size)?, 1)),
     grad: Grad::Rule(|n| {
-        let axis = n.attrs().index("axis");
+        let axis = Along::of(n.attrs()).axis;
         vec![Some(zeros(n, 0).update_slice_at(n.dy(), n.x(1), axis as isize)), None]
     }),
     exactness: Exactness::Exact,
@@ -202,17 +206,17 @@ static DYNAMIC_SLICE: OpDef = OpDef {
 static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
     name: "dynamic_update_slice",
     arity: Arity::Exactly(3),
-    attrs: &[("axis", AttrKind::Int)],
+    attrs: Along::DECLARED,
     infer: |cx| {
         check_scalar(cx, 2, Class::Int, "start")?;
         Ok(infer_update(cx)?.0.into())
     },
     eval: |cx| {
-        let size = cx.operands[1].shape()[cx.attrs.index("axis")];
+        let size = cx.operands[1].shape()[Along::of(cx.attrs).axis];
         Ok(write_part(cx, dynamic_start(cx, cx.operands[2], size)?, 1))
     },
     grad: Grad::Rule(|n| {
-        let axis = n.attrs().index("axis");
+        let axis = Along::of(n.attrs()).axis;
         let whole = || n.dy().update_slice_at(zeros(n, 1), n.x(2), axis as isize);
         let part = || {
             let size = extent_for_gradient("dynamic_update_slice", n.ty(1), axis);
@@ -241,8 +245,7 @@ impl Any {
 
     #[track_caller]
     fn ranged(self, axis: usize, start: usize, end: usize, step: usize) -> Any {
-        let attrs = axis_only(axis).with("start", Attr::Int(start as i64)).with("end", Attr::Int(end as i64));
-        trace::emit(prim::SLICE, &[self], attrs.with("step", Attr::Int(step as i64)))
+        trace::emit(prim::SLICE, &[self], Slice { axis, start, end, step }.into())
     }
 
     /// See [`Tensor::update_slice`].
@@ -254,22 +257,21 @@ impl Any {
 
     #[track_caller]
     fn written(self, part: Any, axis: usize, start: usize, step: usize) -> Any {
-        let attrs = axis_only(axis).with("start", Attr::Int(start as i64)).with("step", Attr::Int(step as i64));
-        trace::emit(prim::UPDATE_SLICE, &[self, part], attrs)
+        trace::emit(prim::UPDATE_SLICE, &[self, part], SliceTarget { axis, start, step }.into())
     }
 
     /// See [`Tensor::slice_at`].
     #[track_caller]
     pub fn slice_at(self, start: Any, axis: isize, size: usize) -> Any {
         let axis = self.axis("dynamic_slice", axis);
-        trace::emit(prim::DYNAMIC_SLICE, &[self, start], axis_only(axis).with("size", Attr::Int(size as i64)))
+        trace::emit(prim::DYNAMIC_SLICE, &[self, start], DynamicSlice { axis, size }.into())
     }
 
     /// See [`Tensor::update_slice_at`].
     #[track_caller]
     pub fn update_slice_at(self, part: Any, start: Any, axis: isize) -> Any {
         let axis = self.axis("dynamic_update_slice", axis);
-        trace::emit(prim::DYNAMIC_UPDATE_SLICE, &[self, part, start], axis_only(axis))
+        trace::emit(prim::DYNAMIC_UPDATE_SLICE, &[self, part, start], Along { axis }.into())
     }
 }
 

@@ -7,7 +7,6 @@ use super::infer::{Class, axis_attr, reduced};
 use super::layout::lanes;
 use super::number::{Number, match_float};
 use super::*;
-use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{Float, HostTensor, Integer, Tensor};
 
 family!(SOFTMAX, LOG_SOFTMAX, LOGSUMEXP);
@@ -47,7 +46,7 @@ fn shifted_sum<T: Exponential>(lane: impl Iterator<Item = T> + Clone) -> (T, T) 
 
 /// Applies a function of each element and of the shift and sum of its slice along the axis.
 fn normalize<T: Exponential>(cx: &EvalCx<'_>, data: &[T], f: impl Fn(T, T, T) -> T) -> HostTensor {
-    let (shape, axis) = (cx.shape(), cx.attrs.index("axis"));
+    let (shape, axis) = (cx.shape(), Along::of(cx.attrs).axis);
     let (starts, stride) = lanes(&shape, axis);
     let mut y = data.to_vec();
     for start in starts {
@@ -71,14 +70,14 @@ fn infer(cx: &InferCx<'_>) -> Result<Type, OpError> {
 static SOFTMAX: OpDef = OpDef {
     name: "softmax",
     arity: Arity::Exactly(1),
-    attrs: &[("axis", AttrKind::Int)],
+    attrs: Along::DECLARED,
     infer,
     eval: |cx| {
         Ok(match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift).exp() / sum)))
     },
     grad: Grad::Rule(|n| {
         let (y, dy) = (n.y(), n.dy());
-        vec![Some(y * (dy - (dy * y).sum_keepdim(n.attrs().index("axis"))))]
+        vec![Some(y * (dy - (dy * y).sum_keepdim(Along::of(n.attrs()).axis)))]
     }),
     exactness: Exactness::Ulps(32),
     class: OpClass::Rows(Effort::FUNCTION),
@@ -90,12 +89,12 @@ static SOFTMAX: OpDef = OpDef {
 static LOG_SOFTMAX: OpDef = OpDef {
     name: "log_softmax",
     arity: Arity::Exactly(1),
-    attrs: &[("axis", AttrKind::Int)],
+    attrs: Along::DECLARED,
     infer,
     eval: |cx| Ok(match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift) - sum.ln()))),
     grad: Grad::Rule(|n| {
         let dy = n.dy();
-        vec![Some(dy - n.y().exp() * dy.sum_keepdim(n.attrs().index("axis")))]
+        vec![Some(dy - n.y().exp() * dy.sum_keepdim(Along::of(n.attrs()).axis))]
     }),
     exactness: Exactness::Ulps(32),
     class: OpClass::Rows(Effort::FUNCTION),
@@ -107,16 +106,16 @@ static LOG_SOFTMAX: OpDef = OpDef {
 static LOGSUMEXP: OpDef = OpDef {
     name: "logsumexp",
     arity: Arity::Exactly(1),
-    attrs: &[("axis", AttrKind::Int), ("keepdim", AttrKind::Bool)],
+    attrs: AlongOrKept::DECLARED,
     infer: |cx| {
         let x = cx.tensor(0)?;
         Class::Float.check(x)?;
         let axis = axis_attr(cx, x)?;
-        Ok(Type::tensor(x.dtype, reduced(&x.shape, &[axis], cx.attrs.bool("keepdim"))))
+        Ok(Type::tensor(x.dtype, reduced(&x.shape, &[axis], AlongOrKept::of(cx.attrs).keepdim)))
     },
     eval: |cx| {
         fn sums<T: Exponential>(cx: &EvalCx<'_>, data: &[T]) -> HostTensor {
-            let (shape, axis) = (cx.operands[0].shape(), cx.attrs.index("axis"));
+            let (shape, axis) = (cx.operands[0].shape(), Along::of(cx.attrs).axis);
             let (starts, stride) = lanes(shape, axis);
             let sum = |start: usize| {
                 let (shift, sum) = shifted_sum((0..shape[axis]).map(|i| data[start + i * stride]));
@@ -127,8 +126,8 @@ static LOGSUMEXP: OpDef = OpDef {
         Ok(match_float!(cx.operands[0].buffer(), d => sums(cx, d)))
     },
     grad: Grad::Rule(|n| {
-        let axis = n.attrs().index("axis");
-        let kept = if n.attrs().bool("keepdim") { n.dy() } else { n.dy().unsqueeze(axis as isize) };
+        let AlongOrKept { axis, keepdim } = AlongOrKept::of(n.attrs());
+        let kept = if keepdim { n.dy() } else { n.dy().unsqueeze(axis as isize) };
         vec![Some(kept * n.x(0).softmax(axis as isize))]
     }),
     exactness: Exactness::Ulps(32),
@@ -142,14 +141,14 @@ impl Any {
     #[track_caller]
     pub fn softmax(self, axis: isize) -> Any {
         let axis = self.axis("softmax", axis);
-        trace::emit(prim::SOFTMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
+        trace::emit(prim::SOFTMAX, &[self], Along { axis }.into())
     }
 
     /// See [`Tensor::log_softmax`].
     #[track_caller]
     pub fn log_softmax(self, axis: isize) -> Any {
         let axis = self.axis("log_softmax", axis);
-        trace::emit(prim::LOG_SOFTMAX, &[self], Attrs::none().with("axis", Attr::Int(axis as i64)))
+        trace::emit(prim::LOG_SOFTMAX, &[self], Along { axis }.into())
     }
 
     /// See [`Tensor::logsumexp`].
@@ -166,8 +165,7 @@ impl Any {
 
     #[track_caller]
     fn logsumexp_over(self, axis: usize, keepdim: bool) -> Any {
-        let axis = Attr::Int(axis as i64);
-        trace::emit(prim::LOGSUMEXP, &[self], Attrs::none().with("axis", axis).with("keepdim", Attr::Bool(keepdim)))
+        trace::emit(prim::LOGSUMEXP, &[self], AlongOrKept { axis, keepdim }.into())
     }
 
     /// See [`Tensor::cross_entropy`].

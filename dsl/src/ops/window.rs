@@ -5,8 +5,7 @@
 //! is element `i * stride + j * dilation - low` of the tensor, or padding if there is no such
 //! element.
 
-use super::{InferCx, OpError, refuse};
-use crate::ir::{Attr, Attrs};
+use super::{Attrs, Conv, OpError, Pool, refuse};
 use crate::{Dim, Shape, TensorType};
 
 /// A number for each of `D` axes: `2` is the same for all, `[2, 1]` differs per axis.
@@ -99,14 +98,9 @@ impl<const D: usize> Padding<D> {
     }
 }
 
-/// Returns an attribute with a list of numbers.
-pub(super) fn ints(numbers: impl IntoIterator<Item = usize>) -> Attr {
-    Attr::Ints(numbers.into_iter().map(|n| n as i64).collect())
-}
-
-/// Returns an attribute with the padding before and after each axis, in order.
-pub(super) fn sides<const D: usize>(padding: [(usize, usize); D]) -> Attr {
-    ints(padding.into_iter().flat_map(|(low, high)| [low, high]))
+/// Returns the padding before and after each axis, in order.
+pub(super) fn sides<const D: usize>(padding: [(usize, usize); D]) -> Vec<usize> {
+    padding.into_iter().flat_map(|(low, high)| [low, high]).collect()
 }
 
 /// Windows over the last axes of a tensor.
@@ -118,37 +112,39 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Reads the attributes `strides`, `padding` and, if present, `dilation`.
-    pub(super) fn of(attrs: &Attrs) -> Windows {
-        let strides = attrs.indices("strides");
-        let sides = attrs.indices("padding");
-        let dilation = match attrs.get("dilation") {
-            Some(_) => attrs.indices("dilation"),
-            None => vec![1; strides.len()],
-        };
-        Windows { strides, padding: sides.chunks(2).map(|s| (s[0], s[s.len() - 1])).collect(), dilation }
+    /// Creates windows from checked attributes.
+    pub(super) fn new(strides: Vec<usize>, padding: &[usize], dilation: Vec<usize>) -> Windows {
+        Windows { strides, padding: padding.chunks(2).map(|s| (s[0], s[s.len() - 1])).collect(), dilation }
     }
 
-    /// Checks the attributes and reads them.
-    pub(super) fn checked(cx: &InferCx<'_>) -> Result<Windows, OpError> {
-        let n = cx.attrs.ints("strides").len();
-        let dilation = cx.attrs.get("dilation").map_or(n, |_| cx.attrs.ints("dilation").len());
+    /// Returns the windows of a convolution.
+    pub(super) fn of_conv(attrs: &Attrs) -> Windows {
+        let Conv { strides, padding, dilation, .. } = Conv::of(attrs);
+        Windows::new(strides, &padding, dilation)
+    }
+
+    /// Returns the windows of a pooling.
+    pub(super) fn of_pool(attrs: &Attrs) -> Windows {
+        let Pool { strides, padding, .. } = Pool::of(attrs);
+        let dilation = vec![1; strides.len()];
+        Windows::new(strides, &padding, dilation)
+    }
+
+    /// Checks attributes and creates windows from them.
+    pub(super) fn checked(strides: Vec<usize>, padding: &[usize], dilation: Vec<usize>) -> Result<Windows, OpError> {
+        let n = strides.len();
         if !(1..=3).contains(&n) {
             return Err(OpError::new(format!("windows over {n} axes, not 1 to 3")));
         }
-        if dilation != n || cx.attrs.ints("padding").len() != 2 * n {
+        if dilation.len() != n || padding.len() != 2 * n {
             return Err(OpError::new(format!("strides for {n} axes, but padding or dilation for other ones")));
         }
-        let least = |name: &str, least: i64| match cx.attrs.get(name).map(|_| cx.attrs.ints(name)) {
-            Some(numbers) if numbers.iter().any(|&i| i < least) => {
-                Err(OpError::new(format!("{name} {numbers:?} with a number below {least}")))
+        for (name, numbers) in [("strides", &strides), ("dilation", &dilation)] {
+            if numbers.contains(&0) {
+                return Err(OpError::new(format!("{name} {numbers:?} with a number below 1")));
             }
-            _ => Ok(()),
-        };
-        least("strides", 1)?;
-        least("dilation", 1)?;
-        least("padding", 0)?;
-        Ok(Windows::of(cx.attrs))
+        }
+        Ok(Windows::new(strides, padding, dilation))
     }
 
     /// Returns the number of axes.
@@ -237,13 +233,13 @@ impl Windows {
 
 /// Returns extents that a gradient needs as an attribute.
 #[track_caller]
-pub(super) fn extents_for_gradient(op: &str, ty: &TensorType, from: usize) -> Attr {
+pub(super) fn extents_for_gradient(op: &str, ty: &TensorType, from: usize) -> Shape {
     let extents = Shape(ty.shape.dims()[from..].to_vec());
     if !extents.is_definite() {
         let error = OpError::new(format!("the gradient needs the extents {extents}")).label(ty.to_string());
         refuse(op, error.help("give the function a concrete signature"));
     }
-    Attr::Shape(extents)
+    extents
 }
 
 /// Checks that a tensor has the rank for windows over its last axes, with some axes before them.

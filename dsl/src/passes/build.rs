@@ -1,7 +1,8 @@
 //! Helpers for passes that add nodes.
 
-use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, Value};
+use crate::ir::{Attrs, Node, Op, Origin, Region, Value};
 use crate::ops::Prim;
+use crate::ops::attributes::{Along, Axes, DynamicSlice, Shaped, Slice};
 use crate::{Graph, Type};
 
 /// An insertion point for a new node.
@@ -40,26 +41,25 @@ pub(super) fn matrix(ty: &Type) -> Option<[usize; 2]> {
 }
 
 pub(super) fn shape(extents: &[usize]) -> Attrs {
-    Attrs::none().with("shape", Attr::Shape(extents.to_vec().into()))
+    Shaped { shape: extents.to_vec().into() }.into()
 }
 
 pub(super) fn transposed() -> Attrs {
-    Attrs::none().with("axes", Attr::Ints(vec![1, 0]))
+    Axes { axes: vec![1, 0] }.into()
 }
 
 pub(super) fn along(axis: usize) -> Attrs {
-    Attrs::none().with("axis", Attr::Int(axis as i64))
+    Along { axis }.into()
 }
 
 pub(super) fn first_axis(size: Option<usize>) -> Attrs {
     match size {
-        Some(size) => along(0).with("size", Attr::Int(size as i64)),
+        Some(size) => DynamicSlice { axis: 0, size }.into(),
         None => along(0),
     }
 }
 
 /// Returns the attributes of a slice of `n` columns of a matrix, from `start` on.
 pub(super) fn columns(start: usize, n: usize) -> Attrs {
-    let int = |n: usize| Attr::Int(n as i64);
-    along(1).with("start", int(start)).with("end", int(start + n)).with("step", Attr::Int(1))
+    Slice { axis: 1, start, end: start + n, step: 1 }.into()
 }

@@ -1,7 +1,8 @@
 //! Conversions to and from 16-bit floats: hoisting and widening.
 
 use super::{Pass, captured};
-use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, Replacements, Value, ValueDef};
+use crate::ir::{Node, Op, Origin, Region, Replacements, Value, ValueDef};
+use crate::ops::attributes::Cast;
 use crate::ops::{converted, prim, widened_attrs};
 use crate::{DType, Graph, On, TensorType, Type};
 use std::collections::HashMap;
@@ -226,5 +227,5 @@ impl Rewrite<'_> {
 
 fn cast(to: DType) -> Op {
     let def = prim::CAST;
-    Op::Prim(def, Attrs::none().with("dtype", Attr::DType(to)))
+    Op::Prim(def, Cast { dtype: to }.into())
 }

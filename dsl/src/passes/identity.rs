@@ -1,6 +1,7 @@
 //! Operations whose result is bitwise identical to an operand.
 
 use crate::ir::Attrs;
+use crate::ops::attributes::Axes;
 use crate::ops::{Prim, prim};
 use crate::{Buffer, HostTensor, Type, bf16, f16};
 
@@ -43,8 +44,8 @@ pub(super) fn operand_given_back(
         prim::BROADCAST_LIKE | prim::SUM_LIKE | prim::RESHAPE_LIKE if is_definite(result) && operands[0] == result => {
             Some(0)
         }
-        prim::PERMUTE if attrs.ints("axes").iter().enumerate().all(|(i, &a)| i as i64 == a) => Some(0),
-        prim::SUM | prim::PROD | prim::MAX | prim::MIN | prim::ALL | prim::ANY if attrs.ints("axes").is_empty() => {
+        prim::PERMUTE if Axes::of(attrs).axes.into_iter().enumerate().all(|(i, a)| i == a) => Some(0),
+        prim::SUM | prim::PROD | prim::MAX | prim::MIN | prim::ALL | prim::ANY if Axes::of(attrs).axes.is_empty() => {
             Some(0)
         }
         _ => None,

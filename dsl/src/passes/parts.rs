@@ -2,7 +2,8 @@
 
 use super::{Pass, made_by};
 use crate::Graph;
-use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value};
+use crate::ir::{Node, Op, Region, Replacements, Value};
+use crate::ops::attributes::{Along, SliceTarget};
 use crate::ops::prim;
 
 /// Replaces a sum of zero-padded adjacent slices by one `concat`.
@@ -79,7 +80,7 @@ impl Join<'_> {
         }
         let (region, origin, ty) = (data.region, data.origin(), self.graph.ty(sum).clone());
         let def = prim::CONCAT;
-        let attrs = Attrs::none().with("axis", Attr::Int(axis as i64));
+        let attrs = Along { axis }.into();
         let operands = parts.iter().map(|p| p.value).collect();
         let concat = self.graph.make_node(region, Op::Prim(def, attrs), operands, [ty], origin);
         self.graph.insert_before(concat, node);
@@ -102,12 +103,12 @@ impl Join<'_> {
             }
             (prim::UPDATE_SLICE, &[zeros, value]) => {
                 let Op::Prim(_, attrs) = &self.graph.node(self.graph.producer(v)?).op else { return None };
-                let own = attrs.index("axis");
-                let fits = axis.is_none_or(|axis| axis == own) && attrs.int("step") == 1;
+                let SliceTarget { axis: own, start, step } = SliceTarget::of(attrs);
+                let fits = axis.is_none_or(|axis| axis == own) && step == 1;
                 if !fits || !super::is_zero(self.graph, zeros) {
                     return None;
                 }
-                parts.push(Part { start: attrs.index("start"), value });
+                parts.push(Part { start, value });
                 Some(own)
             }
             _ => None,

@@ -4,6 +4,7 @@ use super::build::{self, At, columns, first_axis, matrix, shape, transposed};
 use super::trips::trips;
 use super::{Pass, captured, has_product, made_by};
 use crate::ir::{Attrs, ListOp, Node, Op, Origin, Region, Replacements, Value, ValueDef};
+use crate::ops::attributes::{Along, DynamicSlice};
 use crate::ops::{Prim, prim};
 use crate::{Graph, HostTensor, TensorType};
 use std::collections::HashMap;
@@ -146,7 +147,7 @@ impl Sequence<'_> {
         let all = self.outside(all)?;
         match &data.op {
             Op::Prim(def, attrs) if def == prim::DYNAMIC_SLICE => {
-                (attrs.index("axis") == 0 && attrs.index("size") == 1).then_some((all, index))
+                (DynamicSlice::of(attrs) == DynamicSlice { axis: 0, size: 1 }).then_some((all, index))
             }
             Op::List(ListOp::Read) => {
                 let list = self.graph.node(self.graph.producer(all)?);
@@ -219,7 +220,7 @@ impl Sequence<'_> {
             let Op::Prim(def, attrs) = &data.op else { continue };
             let all = data.results[0];
             let is_used = self.uses.get(all.index()).is_some_and(|&n| n > 0);
-            if def == prim::CONCAT && attrs.index("axis") == 1 && is_used && matrix(self.graph.ty(all)).is_some() {
+            if def == prim::CONCAT && Along::of(attrs).axis == 1 && is_used && matrix(self.graph.ty(all)).is_some() {
                 for (i, &v) in data.operands.iter().enumerate() {
                     joined.entry(v).or_insert((all, i, data.operands.len()));
                 }

@@ -1,7 +1,8 @@
 //! Scalarization of small tensors in loops.
 
 use super::{Cse, Dce, Fold, Pass};
-use crate::ir::{Attr, Attrs, Node, Op, Origin, Region, StackOp, Value, ValueData};
+use crate::ir::{Attrs, Node, Op, Origin, Region, StackOp, Value, ValueData};
+use crate::ops::attributes::{Reduced, Slice};
 use crate::ops::{Combiner, Effects, EvalCx, Prim, prim};
 use crate::{DType, Graph, HostTensor, TensorType, Type, match_buffer};
 use std::collections::{HashMap, HashSet};
@@ -330,8 +331,7 @@ impl Rewrite<'_> {
                 let all = self.reshape(to, whole, TensorType::new(dtype, [n]), origin);
                 let slice = prim::SLICE;
                 let element = |rewrite: &mut Self, i: usize| {
-                    let int = |n: usize| Attr::Int(n as i64);
-                    let at = super::build::along(0).with("start", int(i)).with("end", int(i + 1)).with("step", int(1));
+                    let at = Slice { axis: 0, start: i, end: i + 1, step: 1 }.into();
                     let one = rewrite.add(to, Op::Prim(slice, at), vec![all], Type::tensor(dtype, [1]), origin);
                     rewrite.reshape(to, one, TensorType::new(dtype, [0; 0]), origin)
                 };
@@ -475,7 +475,7 @@ fn reduced_to(def: Prim, attrs: &Attrs, shapes: &[Vec<usize>], ty: &TensorType) 
         let missing = from.len() - shapes[1].len();
         std::iter::repeat_n(1, missing).chain(shapes[1].iter().copied()).collect()
     } else {
-        let axes = attrs.indices("axes");
+        let axes = Reduced::of(attrs).axes;
         from.iter().enumerate().map(|(i, &n)| if axes.contains(&i) { 1 } else { n }).collect()
     };
     debug_assert_eq!(Some(kept.iter().product()), ty.shape.size(), "the axes that are left are those of the result");

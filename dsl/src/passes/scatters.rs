@@ -2,7 +2,8 @@
 
 use super::{Pass, is_zero, made_by};
 use crate::Graph;
-use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value};
+use crate::ir::{Attrs, Node, Op, Region, Replacements, Value};
+use crate::ops::attributes::Shaped;
 use crate::ops::{Prim, prim};
 
 /// Adds only the rows of a sparse term to a sum, not the whole table.
@@ -144,7 +145,7 @@ impl Sums<'_> {
                     Change::Negate => self.insert(prim::NEG, &[rows], Attrs::none(), scatter, node),
                     Change::Scale(name, by) => {
                         let shape = self.graph.ty(rows).element().shape.clone();
-                        let attrs = Attrs::none().with("shape", Attr::Shape(shape));
+                        let attrs = Shaped { shape }.into();
                         let by = self.insert(prim::BROADCAST_TO, &[by], attrs, scatter, node);
                         self.insert(name, &[rows, by], Attrs::none(), scatter, node)
                     }

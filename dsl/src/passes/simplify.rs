@@ -2,7 +2,8 @@
 
 use super::Pass;
 use super::{captured, identity, made_by};
-use crate::ir::{Attr, Attrs, Node, Op, Region, Replacements, Value, ValueDef};
+use crate::ir::{Attrs, Node, Op, Region, Replacements, Value, ValueDef};
+use crate::ops::attributes::{Axes, Cast, Shaped};
 use crate::ops::{OpClass, Prim, prim};
 use crate::{Buffer, DType, Graph, HostTensor, Shape, Type};
 
@@ -84,7 +85,7 @@ fn truth(value: bool) -> Option<Simpler> {
 }
 
 fn shape(shape: &Shape) -> Attrs {
-    Attrs::none().with("shape", Attr::Shape(shape.clone()))
+    Shaped { shape: shape.clone() }.into()
 }
 
 /// Returns the negation of a comparison, and whether it also holds for `NaN` operands.
@@ -405,7 +406,7 @@ impl Algebra<'_> {
         match (name, *inner) {
             (prim::CAST, prim::CAST) if is_detour(self.dtype(y), self.dtype(x), self.dtype(result)) => {
                 let to = self.dtype(result);
-                let direct = || Simpler::Op(prim::CAST, Attrs::none().with("dtype", Attr::DType(to)), vec![y]);
+                let direct = || Simpler::Op(prim::CAST, Cast { dtype: to }.into(), vec![y]);
                 Some(if self.dtype(y) == to { Simpler::Value(y) } else { direct() })
             }
             (prim::RESHAPE, prim::RESHAPE) if self.graph.ty(y) == self.graph.ty(result) => Some(Simpler::Value(y)),
@@ -415,10 +416,10 @@ impl Algebra<'_> {
                 Some(Simpler::Op(prim::BROADCAST_TO, shape(to), vec![y]))
             }
             (prim::PERMUTE, prim::PERMUTE) => {
-                let inner = inner_attrs.ints("axes");
-                let axes: Vec<i64> = attrs.indices("axes").into_iter().map(|i| inner[i]).collect();
-                let is_identity = axes.iter().enumerate().all(|(i, &a)| i as i64 == a);
-                let permuted = || Simpler::Op(prim::PERMUTE, Attrs::none().with("axes", Attr::Ints(axes)), vec![y]);
+                let inner = Axes::of(inner_attrs).axes;
+                let axes: Vec<usize> = Axes::of(attrs).axes.into_iter().map(|i| inner[i]).collect();
+                let is_identity = axes.iter().enumerate().all(|(i, &a)| i == a);
+                let permuted = || Simpler::Op(prim::PERMUTE, Axes { axes }.into(), vec![y]);
                 Some(if is_identity { Simpler::Value(y) } else { permuted() })
             }
             (prim::FLIP, prim::FLIP) if attrs == inner_attrs => Some(Simpler::Value(y)),
@@ -440,7 +441,7 @@ mod tests {
     fn conversion_by_way_of_a_type_is_left_out_where_it_makes_no_difference() {
         let cast = |t: &HostTensor, to: DType| {
             let def = crate::ops::by_name("cast").expect("there is an operation `cast`");
-            let attrs = Attrs::none().with("dtype", Attr::DType(to));
+            let attrs = Cast { dtype: to }.into();
             let ty = crate::TensorType { dtype: to, shape: t.ty().shape };
             (def.eval)(&crate::ops::EvalCx { operands: &[t], attrs: &attrs, ty: &ty }).expect("it is a conversion")
         };

@@ -10,6 +10,7 @@ use super::{Kernel, Lower, Users};
 use crate::cpu::kernels::index::Places;
 use crate::plan::{Base, Instr, Meaning, Operand, Out, View};
 use anabranch_dsl::ir::{Attrs, Graph, Node, Op, Value};
+use anabranch_dsl::ops::attributes::Along;
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{Loc, Result};
 use std::collections::HashMap;
@@ -63,7 +64,7 @@ impl Lower<'_> {
         let table = View::whole(Base::Var(var as u32), ty.dtype, ty.shape.known().expect("known of variables"));
         let ids = self.kept(data.operands[1], def.name, data.loc)?;
         let rows = self.kept(data.operands[2], def.name, data.loc)?;
-        let axis = attrs.index("axis");
+        let axis = Along::of(attrs).axis;
         let places = match def {
             prim::SCATTER_ADD => Places::slices(&table.shape, axis),
             _ => Places::elements(&table.shape, &ids.shape, axis),

@@ -10,7 +10,7 @@ use crate::cpu::kernels::random::Random;
 use crate::cpu::kernels::reduce::Reduction;
 use crate::plan::{Base, Meaning, Operand, Order, Out, ScalarOp, View, reg_view};
 use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
-use anabranch_dsl::ops::{OpClass, Prim, prim};
+use anabranch_dsl::ops::{OpClass, Prim, attributes, prim};
 use anabranch_dsl::{DType, Loc, Result};
 
 /// An elementwise expression over views of one shape.
@@ -104,7 +104,7 @@ pub(super) fn reduced(graph: &Graph, node: &NodeData) -> Option<(Reduction, Vec<
     let Op::Prim(def, attrs) = &node.op else { return None };
     let reduction = Reduction::of(*def)?;
     if def != prim::SUM_LIKE {
-        return Some((reduction, attrs.indices("axes")));
+        return Some((reduction, attributes::Reduced::of(attrs).axes));
     }
     let shape = |v| graph.ty(v).element().shape.known();
     let (from, to) = (shape(node.operands[0])?, shape(node.results[0])?);
@@ -324,7 +324,7 @@ impl Lower<'_> {
     pub(super) fn drawn(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
         let random = match def {
             prim::RANDOM_BITS => Random::Bits,
-            prim::RANDOM_UNIFORM => Random::Uniform(attrs.dtype("dtype")),
+            prim::RANDOM_UNIFORM => Random::Uniform(attributes::Typed::of(attrs).dtype),
             _ => return Ok(None),
         };
         let (graph, value) = (self.graph, data.results[0]);

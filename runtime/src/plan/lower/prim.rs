@@ -14,7 +14,7 @@ use crate::cpu::kernels::reduce::{Reduce, Reduction};
 use crate::cpu::kernels::softmax::{Normal, Softmax};
 use crate::plan::{Instr, Meaning, Operand, Order, Out, View};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
-use anabranch_dsl::ops::{EvalCx, Prim, prim};
+use anabranch_dsl::ops::{EvalCx, Prim, attributes, prim};
 use anabranch_dsl::{HostTensor, Loc, Result, Type};
 
 impl Lower<'_> {
@@ -77,17 +77,17 @@ impl Lower<'_> {
                 return Ok(Some(self.constant(&HostTensor::new([extents.len()], extents))));
             }
             prim::BROADCAST_TO | prim::BROADCAST_LIKE => self.view_of(data, 0)?.broadcast_to(&shape),
-            prim::PERMUTE => self.view_of(data, 0)?.permute(&attrs.indices("axes")),
+            prim::PERMUTE => self.view_of(data, 0)?.permute(&attributes::Axes::of(attrs).axes),
             prim::FLIP => {
                 let view = self.view_of(data, 0)?;
-                attrs.indices("axes").into_iter().fold(view, |v, axis| v.flip(axis))
+                attributes::Axes::of(attrs).axes.into_iter().fold(view, |v, axis| v.flip(axis))
             }
             prim::SLICE => {
-                let axis = attrs.index("axis");
-                self.view_of(data, 0)?.slice(axis, attrs.index("start"), shape[axis], attrs.int("step") as isize)
+                let attributes::Slice { axis, start, step, .. } = attributes::Slice::of(attrs);
+                self.view_of(data, 0)?.slice(axis, start, shape[axis], step as isize)
             }
             prim::CONCAT_PART => {
-                let (axis, part) = (attrs.index("axis"), attrs.index("part"));
+                let attributes::Part { axis, part } = attributes::Part::of(attrs);
                 let before = (1..=part).map(|i| self.shape_of(data.operands[i])[axis]).sum();
                 self.view_of(data, 0)?.slice(axis, before, shape[axis], 1)
             }
@@ -102,7 +102,7 @@ impl Lower<'_> {
                 }
             }
             prim::CONCAT => {
-                let axis = attrs.index("axis");
+                let axis = attributes::Along::of(attrs).axis;
                 let out = self.new_buffer(self.graph.ty(data.results[0]).element().dtype, shape);
                 let mut start = 0;
                 for i in 0..data.operands.len() {
@@ -114,7 +114,7 @@ impl Lower<'_> {
                 out
             }
             prim::UPDATE_SLICE => {
-                let (axis, start, step) = (attrs.index("axis"), attrs.index("start"), attrs.int("step"));
+                let attributes::SliceTarget { axis, start, step } = attributes::SliceTarget::of(attrs);
                 let part = self.view_of(data, 1)?;
                 let out = self.changeable(data)?;
                 self.copy_to(&part, out.slice(axis, start, part.shape[axis], step as isize), def.name, data.loc);
@@ -149,16 +149,16 @@ impl Lower<'_> {
                     _ => Normal::LogSumExp,
                 };
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
-                Kernel::Softmax(Softmax::new(normal, &operands[0].shape, attrs.index("axis")))
+                Kernel::Softmax(Softmax::new(normal, &operands[0].shape, attributes::Along::of(attrs).axis))
             }
             prim::CUMSUM | prim::ARGMAX | prim::ARGMIN => {
                 let along = match def {
-                    prim::CUMSUM => Along::CumSum { reverse: attrs.bool("reverse") },
+                    prim::CUMSUM => Along::CumSum { reverse: attributes::RunningSum::of(attrs).reverse },
                     prim::ARGMAX => Along::ArgMax,
                     _ => Along::ArgMin,
                 };
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
-                Kernel::Lanes(Lanes::new(along, &operands[0].shape, attrs.index("axis")))
+                Kernel::Lanes(Lanes::new(along, &operands[0].shape, attributes::Along::of(attrs).axis))
             }
             prim::MATMUL => {
                 for view in &mut operands {
@@ -194,7 +194,7 @@ impl Lower<'_> {
                 if !Pool::takes(x) {
                     return Ok(None);
                 }
-                let has_channels = x.len() == attrs.indices("window").len() + 2;
+                let has_channels = x.len() == attributes::Pool::of(attrs).window.len() + 2;
                 // If the result is larger than the operand, convert to channels last before it
                 // grows, as most convolutions use that layout.
                 let grows = pooling == Pooling::MeanGrad && x.get(1).is_some_and(|&channels| channels >= LANES);
@@ -219,7 +219,7 @@ impl Lower<'_> {
                         *view = self.copied(view, def.name, data.loc);
                     }
                 }
-                Kernel::Attention(Attention::new(&operands, attrs.bool("causal")))
+                Kernel::Attention(Attention::new(&operands, attributes::Attention::of(attrs).causal))
             }
             prim::TAKE | prim::TAKE_ALONG_AXIS => {
                 for view in &mut operands {
@@ -236,13 +236,13 @@ impl Lower<'_> {
                 return Ok(Some(self.change(kernel, operands, data, def, attrs)));
             }
             prim::DYNAMIC_SLICE => {
-                let (axis, size) = (attrs.index("axis"), attrs.index("size"));
+                let attributes::DynamicSlice { axis, size } = attributes::DynamicSlice::of(attrs);
                 let out = View::whole(operands[0].base, operands[0].dtype, shape);
                 let copy = Copy::new(&operands[0].slice(axis, 0, size, 1), &out);
                 Kernel::ReadWindow(Window::new(copy, &operands[0], axis, size))
             }
             prim::DYNAMIC_UPDATE_SLICE => {
-                let axis = attrs.index("axis");
+                let axis = attributes::Along::of(attrs).axis;
                 let size = operands[1].shape[axis];
                 operands[0] = self.changeable(data)?;
                 let copy = Copy::new(&operands[1], &operands[0].slice(axis, 0, size, 1));
@@ -253,7 +253,7 @@ impl Lower<'_> {
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 match def {
                     prim::RANDOM_BITS => Kernel::Random(Random::Bits),
-                    prim::RANDOM_UNIFORM => Kernel::Random(Random::Uniform(attrs.dtype("dtype"))),
+                    prim::RANDOM_UNIFORM => Kernel::Random(Random::Uniform(attributes::Typed::of(attrs).dtype)),
                     _ => Kernel::FoldIn,
                 }
             }
@@ -439,7 +439,7 @@ impl Lower<'_> {
 
 /// Returns the pattern of elements that indices select in a tensor.
 fn places(def: Prim, x: &View, ids: &View, attrs: &Attrs) -> Places {
-    let axis = attrs.index("axis");
+    let axis = attributes::Along::of(attrs).axis;
     match def {
         prim::TAKE | prim::SCATTER_ADD => Places::slices(&x.shape, axis),
         _ => Places::elements(&x.shape, &ids.shape, axis),

@@ -35,6 +35,7 @@ pub(crate) use last_weights::ChannelsLastWeights;
 pub(crate) use weights::Weights;
 
 use anabranch_dsl::ir::Attrs;
+use anabranch_dsl::ops::attributes;
 
 /// Minimum multiplications for several threads.
 const PARALLEL: usize = 1 << 18;
@@ -71,8 +72,8 @@ pub(super) fn three(extents: &[usize], missing: usize) -> [usize; 3] {
 impl Geometry {
     /// Returns the geometry of a convolution of `x` with filters `w` to `y`.
     pub(crate) fn new(x: &[usize], w: &[usize], y: &[usize], attrs: &Attrs) -> Geometry {
-        let groups = attrs.index("groups");
-        let low: Vec<usize> = attrs.indices("padding").into_iter().step_by(2).collect();
+        let attributes::Conv { strides, padding, dilation, groups } = attributes::Conv::of(attrs);
+        let low: Vec<usize> = padding.into_iter().step_by(2).collect();
         Geometry {
             batch: x[0],
             groups,
@@ -81,8 +82,8 @@ impl Geometry {
             x: three(&x[2..], 1),
             y: three(&y[2..], 1),
             kernel: three(&w[2..], 1),
-            stride: three(&attrs.indices("strides"), 1),
-            dilation: three(&attrs.indices("dilation"), 1),
+            stride: three(&strides, 1),
+            dilation: three(&dilation, 1),
             low: three(&low, 0),
         }
     }
@@ -187,12 +188,9 @@ mod tests {
     use crate::cpu::kernels::gemm;
     use crate::cpu::vector::{Lane, Level};
     use crate::plan::Order;
-    use anabranch_dsl::ir::Attr;
 
-    fn attrs(strides: [i64; 2], padding: [i64; 4], dilation: [i64; 2], groups: i64) -> Attrs {
-        let ints = |n: &[i64]| Attr::Ints(n.to_vec());
-        let attrs = Attrs::none().with("strides", ints(&strides)).with("padding", ints(&padding));
-        attrs.with("dilation", ints(&dilation)).with("groups", Attr::Int(groups))
+    fn attrs(strides: [usize; 2], padding: [usize; 4], dilation: [usize; 2], groups: usize) -> Attrs {
+        attributes::Conv { strides: strides.into(), padding: padding.into(), dilation: dilation.into(), groups }.into()
     }
 
     fn numbers<T: Lane + From<i8>>(n: usize) -> Vec<T> {
@@ -291,7 +289,7 @@ mod tests {
         let attrs = |groups| attrs([1, 1], [1, 1, 1, 1], [1, 1], groups);
         let chosen = |x: [usize; 4], filters: usize, groups: usize| {
             let w = [filters, x[1] / groups, 3, 3];
-            let g = Geometry::new(&x, &w, &[x[0], filters, x[2], x[3]], &attrs(groups as i64));
+            let g = Geometry::new(&x, &w, &[x[0], filters, x[2], x[3]], &attrs(groups));
             let order = Order::ChannelsLast;
             [ChannelsLast::conv(&g, order).is_some(), ChannelsLastWeights::new(&g, order).is_some()]
         };

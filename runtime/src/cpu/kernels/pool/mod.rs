@@ -15,6 +15,7 @@ use crate::cpu::vector::Lane;
 use crate::plan::{Operand, Order};
 use anabranch_dsl::DType;
 use anabranch_dsl::ir::Attrs;
+use anabranch_dsl::ops::attributes;
 
 /// The pooling function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,17 +73,17 @@ impl Pool {
     /// Creates the kernel. `x` and `y` are the shapes of the tensors with one element per window
     /// element and per window, whatever their layout.
     pub(crate) fn new(pooling: Pooling, x: &[usize], y: &[usize], order: Order, attrs: &Attrs) -> Pool {
-        let window = attrs.indices("window");
+        let attributes::Pool { window, strides, padding } = attributes::Pool::of(attrs);
         let first = x.len() - window.len();
-        let low: Vec<usize> = attrs.indices("padding").into_iter().step_by(2).collect();
+        let low: Vec<usize> = padding.into_iter().step_by(2).collect();
         Pool {
             pooling,
             x: three(&x[first..], 1),
             y: three(&y[first..], 1),
             window: three(&window, 1),
-            stride: three(&attrs.indices("strides"), 1),
+            stride: three(&strides, 1),
             low: three(&low, 0),
-            count_padding: attrs.get("count_padding").is_some() && attrs.bool("count_padding"),
+            count_padding: matches!(pooling, Pooling::Mean | Pooling::MeanGrad) && attributes::MeanPool::of(attrs).count_padding,
             channels: (order == Order::ChannelsLast).then(|| x[first - 1]),
         }
     }
