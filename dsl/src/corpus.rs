@@ -156,7 +156,7 @@ fn read_attrs(op: Prim, table: &toml::Table, t: Option<DType>) -> Result<Attrs, 
     for &(name, kind) in op.attrs {
         let value = table.get(name).ok_or_else(|| format!("the attribute `{name}` is missing"))?;
         let ints = || -> Option<Vec<i64>> { value.as_array()?.iter().map(|v| v.as_integer()).collect() };
-        let attr = match kind {
+        let attr: Option<Attr> = match kind {
             AttrKind::Int | AttrKind::Index => value.as_integer().map(Attr::Int),
             AttrKind::Ints | AttrKind::Indices => ints().map(Attr::Ints),
             AttrKind::Float => value.as_float().map(Attr::Float),
@@ -170,7 +170,11 @@ fn read_attrs(op: Prim, table: &toml::Table, t: Option<DType>) -> Result<Attrs, 
                 extents().map(|e| Attr::Shape(e.into()))
             }
         };
-        attrs = attrs.with(name, attr.ok_or_else(|| format!("the attribute `{name}` is not of kind {kind:?}"))?);
+        attrs = attrs.with(
+            name,
+            attr.filter(|attr| kind.admits(attr))
+                .ok_or_else(|| format!("the attribute `{name}` is not of kind {kind:?}"))?,
+        );
     }
     Ok(attrs)
 }

@@ -164,9 +164,7 @@ static AVG_POOL_GRAD: OpDef = OpDef {
             cx.result(dx)
         }))
     },
-    grad: Grad::Rule(|n| {
-        vec![Some(trace::emit(prim::AVG_POOL, &[n.dy()], MeanPool::of(n.attrs()).into()))]
-    }),
+    grad: Grad::Rule(|n| vec![Some(trace::emit(prim::AVG_POOL, &[n.dy()], MeanPool::of(n.attrs()).into()))]),
     exactness: Exactness::Sum(1.0),
     class: OpClass::Opaque(Effort::SIMPLE),
     halves: Halves::Widened,

@@ -246,7 +246,9 @@ impl<'a> Parser<'a> {
         let start = self.errors.len();
         let attr = match kind {
             AttrKind::Int | AttrKind::Index => self.int().map(Attr::Int),
-            AttrKind::Ints | AttrKind::Indices => self.expect('[').and_then(|()| self.list(']', Self::int)).map(Attr::Ints),
+            AttrKind::Ints | AttrKind::Indices => {
+                self.expect('[').and_then(|()| self.list(']', Self::int)).map(Attr::Ints)
+            }
             AttrKind::Float => self.element_word().and_then(|w| Literal::read(w).ok_or(Failed)).map(Attr::Float),
             AttrKind::Bool => self.element_word().and_then(|w| Literal::read(w).ok_or(Failed)).map(Attr::Bool),
             AttrKind::DType => self.dtype().map(Attr::DType),

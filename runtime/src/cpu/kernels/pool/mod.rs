@@ -83,7 +83,8 @@ impl Pool {
             window: three(&window, 1),
             stride: three(&strides, 1),
             low: three(&low, 0),
-            count_padding: matches!(pooling, Pooling::Mean | Pooling::MeanGrad) && attributes::MeanPool::of(attrs).count_padding,
+            count_padding: matches!(pooling, Pooling::Mean | Pooling::MeanGrad)
+                && attributes::MeanPool::of(attrs).count_padding,
             channels: (order == Order::ChannelsLast).then(|| x[first - 1]),
         }
     }
