@@ -349,21 +349,23 @@ impl Interp<'_> {
             Op::Stack(op) => self.stack_op(op, &data.operands, data.loc)?,
             Op::List(op) => self.list_op(op, node)?,
             Op::Cond => {
-                let taken = data.regions[usize::from(!self.is_true(data.operands[0]))];
-                self.bind(&graph.region(taken).params, self.vals(&data.operands[1..]));
+                let cond = graph.cond_of(node);
+                let taken = cond.branch(self.is_true(cond.predicate()));
+                self.bind(&graph.region(taken).params, self.vals(graph.entry_values(node)));
                 self.region(taken)?;
                 self.vals(&graph.region(taken).yields)
             }
             Op::While { .. } => {
-                let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
-                let n = data.results.len();
-                let mut state = self.vals(&data.operands);
+                let construct = graph.while_of(node);
+                let (cond, body, predicate, n) =
+                    (construct.cond(), construct.body(), construct.predicate(), construct.n_vars());
+                let mut state = self.vals(graph.entry_values(node));
                 self.loops.push(data.loc);
                 loop {
                     self.check_stop(data.loc)?;
                     self.bind(&graph.region(cond).params, state.clone());
                     self.region(cond)?;
-                    if !self.is_true(graph.region(cond).yields[0]) {
+                    if !self.is_true(predicate) {
                         break;
                     }
                     self.trips += 1;
@@ -373,7 +375,7 @@ impl Interp<'_> {
                     }
                     self.bind(&graph.region(body).params, state.clone());
                     self.region(body)?;
-                    let next = self.vals(&graph.region(body).yields);
+                    let next = self.vals(construct.nexts());
                     state.splice(..n, next);
                 }
                 self.loops.pop();
@@ -381,10 +383,10 @@ impl Interp<'_> {
                 state
             }
             Op::Call(_) => {
-                let body = data.regions[0];
-                self.bind(&graph.region(body).params, self.vals(&data.operands));
-                self.region(body)?;
-                self.vals(&graph.region(body).yields)
+                let forward = graph.call_of(node).forward();
+                self.bind(&graph.region(forward).params, self.vals(graph.entry_values(node)));
+                self.region(forward)?;
+                self.vals(&graph.region(forward).yields)
             }
         };
         self.bind(&data.results, results);

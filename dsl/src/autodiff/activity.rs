@@ -2,7 +2,7 @@
 //! depends.
 
 use super::*;
-use crate::ir::CallKind;
+use crate::ir::{CallKind, LoopVar};
 
 /// Returns the values that depend differentiably on `wrt`, in the open regions and all inner
 /// regions.
@@ -27,15 +27,6 @@ pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut HashSe
         if !data.operands.iter().any(|v| active.contains(v)) {
             continue;
         }
-        let bind = |from: &[Value], to: &[Value], active: &mut HashSet<Value>| {
-            let mut changed = false;
-            for (a, b) in from.iter().zip(to) {
-                if active.contains(a) {
-                    changed |= active.insert(*b);
-                }
-            }
-            changed
-        };
         match &data.op {
             Op::Prim(def, _) if matches!(def.grad, Grad::Zero(_)) => {}
             Op::List(ListOp::ZerosLike) => {}
@@ -46,38 +37,42 @@ pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut HashSe
                     }
                 }
             }
-            Op::Cond => {
-                for &arm in &data.regions {
-                    bind(&data.operands[1..], &graph.region(arm).params, active);
-                    activate(graph, arm, active);
-                    bind(&graph.region(arm).yields, &data.results, active);
-                }
-            }
             Op::While { .. } => {
-                let body = graph.region(data.regions[1]);
-                bind(&data.operands, &body.params, active);
+                let data = graph.while_of(node);
+                pass_on(graph.entry(data.body()), active);
                 loop {
-                    activate(graph, data.regions[1], active);
-                    if !bind(&body.yields, &body.params, active) {
+                    activate(graph, data.body(), active);
+                    if !pass_on(data.vars().map(|var| (var.body_param, var.next)), active) {
                         break;
                     }
                 }
-                bind(&body.params[..data.results.len()], &data.results, active);
+                pass_on(data.vars().map(|var| (var.result, var.body_param)), active);
             }
-            Op::Call(kind) => {
-                bind(&data.operands, &graph.region(data.regions[0]).params, active);
-                activate(graph, data.regions[0], active);
-                bind(&graph.region(data.regions[0]).yields, &data.results, active);
+            Op::Cond | Op::Call(_) => {
+                for &inner in graph.result_regions(node) {
+                    pass_on(graph.entry(inner), active);
+                    activate(graph, inner, active);
+                    let yields = graph.region(inner).yields.iter().copied();
+                    pass_on(data.results.iter().copied().zip(yields), active);
+                }
                 // A custom gradient may depend on an argument even if the function does not.
-                if let CallKind::CustomGradient { args } = *kind
-                    && data.operands[..args].iter().any(|v| active.contains(v))
-                {
+                let args = graph.as_call(node).map_or(&[][..], |call| call.args());
+                if args.iter().any(|v| active.contains(v)) {
                     active.extend(data.results.iter().filter(|&&r| graph.ty(r).is_differentiable()));
                 }
             }
             Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => {}
         }
     }
+}
+
+/// Adds the first value of each pair whose second value is active. Returns whether any is new.
+fn pass_on(pairs: impl Iterator<Item = (Value, Value)>, active: &mut HashSet<Value>) -> bool {
+    let mut is_new = false;
+    for (to, from) in pairs {
+        is_new |= active.contains(&from) && active.insert(to);
+    }
+    is_new
 }
 
 impl Sweep {
@@ -101,30 +96,23 @@ impl Sweep {
             let hit = |i: usize| reached.contains(&data.results[i]);
             let operands: Vec<Value> = match &data.op {
                 Op::Prim(..) | Op::Stack(_) | Op::List(_) => data.operands.clone(),
-                Op::Cond => {
+                Op::While { .. } => {
+                    let (vars, captures) = self.reached_in_loop(graph, node, |result| reached.contains(&result));
+                    let inits = vars.iter().map(|var| var.init);
+                    inits.chain(captures.iter().map(|&(_, outer)| outer)).collect()
+                }
+                Op::Cond | Op::Call(CallKind::Checkpoint | CallKind::Recompute) => {
                     let mut operands = Vec::new();
-                    for &arm in &data.regions {
-                        let arm_data = graph.region(arm);
-                        let mut seeds = arm_data.yields.iter().enumerate().filter(|&(i, _)| hit(i)).map(|(_, &v)| v);
-                        let inner = self.reached(graph, arm, &mut seeds);
-                        let pairs = arm_data.params.iter().zip(&data.operands[1..]);
-                        operands.extend(pairs.filter(|(p, _)| inner.contains(p)).map(|(_, &v)| v));
+                    for &inner in graph.result_regions(node) {
+                        let yields = graph.region(inner).yields.iter().enumerate();
+                        let mut seeds = yields.filter(|&(i, _)| hit(i)).map(|(_, &v)| v);
+                        let reached = self.reached(graph, inner, &mut seeds);
+                        let pairs = graph.entry(inner).filter(|(param, _)| reached.contains(param));
+                        operands.extend(pairs.map(|(_, outer)| outer));
                     }
                     operands
                 }
-                Op::While { .. } => {
-                    let seeds = (0..data.results.len()).filter(|&i| hit(i)).collect();
-                    let params = self.reached_params(graph, data, seeds);
-                    params.into_iter().map(|i| data.operands[i]).collect()
-                }
-                Op::Call(CallKind::Checkpoint | CallKind::Recompute) => {
-                    let body = graph.region(data.regions[0]);
-                    let mut seeds = body.yields.iter().enumerate().filter(|&(i, _)| hit(i)).map(|(_, &v)| v);
-                    let inner = self.reached(graph, data.regions[0], &mut seeds);
-                    let pairs = body.params.iter().zip(&data.operands);
-                    pairs.filter(|(p, _)| inner.contains(p)).map(|(_, &v)| v).collect()
-                }
-                Op::Call(CallKind::CustomGradient { args }) => data.operands[..*args].to_vec(),
+                Op::Call(CallKind::CustomGradient { .. }) => graph.call_of(node).args().to_vec(),
                 Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => vec![],
             };
             reached.extend(operands.into_iter().filter(|&v| self.is_active(v)));
@@ -132,23 +120,29 @@ impl Sweep {
         reached
     }
 
-    /// Returns the indices of the parameters of a loop that get a cotangent if the results `seeds`
-    /// do, in order.
+    /// Returns the loop variables that get a cotangent if results do, and the captures that do,
+    /// each as parameter of the body and value outside.
     ///
     /// A loop variable also gets one if a later iteration provides it.
-    pub(super) fn reached_params(&self, graph: &crate::Graph, data: &NodeData, seeds: Vec<usize>) -> Vec<usize> {
-        let body = graph.region(data.regions[1]);
-        let n = data.results.len();
-        let mut hit: HashSet<usize> = seeds.into_iter().filter(|&i| self.is_active(body.params[i])).collect();
+    pub(super) fn reached_in_loop(
+        &self,
+        graph: &crate::Graph,
+        node: Node,
+        is_seed: impl Fn(Value) -> bool,
+    ) -> (Vec<LoopVar>, Vec<(Value, Value)>) {
+        let data = graph.while_of(node);
+        let params = &graph.region(data.body()).params;
+        let seeds = data.vars().filter(|var| is_seed(var.result)).map(|var| var.body_param);
+        let mut hit: HashSet<Value> = seeds.filter(|&param| self.is_active(param)).collect();
         loop {
-            let mut seeds = hit.iter().filter(|&&i| i < n).map(|&i| body.yields[i]);
-            let inner = self.reached(graph, data.regions[1], &mut seeds);
+            let mut seeds = data.vars().filter(|var| hit.contains(&var.body_param)).map(|var| var.next);
+            let inner = self.reached(graph, data.body(), &mut seeds);
             let before = hit.len();
-            hit.extend((0..body.params.len()).filter(|&i| inner.contains(&body.params[i])));
+            hit.extend(params.iter().filter(|param| inner.contains(param)));
             if hit.len() == before {
-                let mut hit: Vec<usize> = hit.into_iter().collect();
-                hit.sort_unstable();
-                return hit;
+                let vars = data.vars().filter(|var| hit.contains(&var.body_param));
+                let captures = graph.captures_in(data.body()).filter(|(param, _)| hit.contains(param));
+                return (vars.collect(), captures.collect());
             }
         }
     }

@@ -8,7 +8,7 @@
 //! backward pass: loops in it get their stacks there.
 
 use super::*;
-use crate::ir::CallKind;
+use crate::ir::{CallKind, GradientInput};
 use crate::ops::Effects;
 use crate::trace::CallTrace;
 
@@ -16,20 +16,20 @@ impl Sweep {
     pub(super) fn call(&self, level: usize, kind: CallKind, node: Node, data: &NodeData, cot: &mut Cotangents) {
         match kind {
             CallKind::Checkpoint | CallKind::Recompute => self.recompute(level, node, data, cot),
-            CallKind::CustomGradient { args } => self.custom_gradient(level, args, node, data, cot),
+            CallKind::CustomGradient { .. } => self.custom_gradient(level, node, data, cot),
         }
     }
 
     fn recompute(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
         let seeds: Vec<(usize, Any)> =
             data.results.iter().enumerate().filter_map(|(i, r)| Some((i, *cot.get(r)?))).collect();
-        let inner = data.regions[0];
-        let params = graph(|g| g.region(inner).params.clone());
-        let start = |(&v, &param): (&Value, &Value)| match graph(|g| g.ty(v).clone()) {
+        let inner = graph(|g| g.call_of(node).forward());
+        let start = |(param, v): (Value, Value)| match graph(|g| g.ty(v).clone()) {
             Type::List(_) => self.start(level, v, inner, param),
             _ => self.map(level, v),
         };
-        let mut given: Vec<Any> = data.operands.iter().zip(&params).map(start).collect();
+        let entry: Vec<(Value, Value)> = graph(|g| g.entry(inner).collect());
+        let mut given: Vec<Any> = entry.into_iter().map(start).collect();
         let n = given.len();
         given.extend(seeds.iter().map(|&(_, d)| d));
         let (call, params) = CallTrace::begin(&given);
@@ -63,31 +63,35 @@ impl Sweep {
         }
     }
 
-    fn custom_gradient(&self, level: usize, args: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
-        let [forward, gradient] = data.regions[..] else { panic!("a call with its own gradient has two regions") };
-        self.refuse_captured(forward, args, data);
+    fn custom_gradient(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
+        self.refuse_captured(node, data.loc);
         // Map only the values that the gradient reads.
-        let (params, read) = graph(|g| {
+        let (gradient, inputs, read) = graph(|g| {
+            let call = g.call_of(node);
+            let gradient = call.gradient().expect("a call with a custom gradient has a gradient region");
             let region = g.region(gradient);
             let operands = region.nodes.iter().flat_map(|&n| &g.node(n).operands);
-            (region.params.clone(), operands.chain(&region.yields).copied().collect::<HashSet<Value>>())
+            let read: HashSet<Value> = operands.chain(&region.yields).copied().collect();
+            (gradient, call.gradient_inputs().collect::<Vec<_>>(), read)
         });
-        let with_gradient = data.results.iter().filter(|&&r| graph(|g| g.ty(r).is_differentiable()));
-        let shared = data.operands.iter().chain(&data.results).map(|&v| (v, false));
-        let stands_for = shared.chain(with_gradient.map(|&r| (r, true)));
         let mut given = HashMap::new();
-        for (&p, (v, is_gradient)) in params.iter().zip(stands_for) {
-            if read.contains(&p) {
-                let seen = match is_gradient {
-                    false => self.map(level, v),
-                    true => cot.get(&v).copied().unwrap_or_else(|| self.zeros_of_type(level, v)),
-                };
-                given.insert(p, trace::try_with(|t| t.resolve(seen, data.loc)));
-            }
+        for (param, input) in inputs.into_iter().filter(|(param, _)| read.contains(param)) {
+            let seen = match input {
+                GradientInput::Operand(v) => self.map(level, v),
+                GradientInput::Result(i) => self.map(level, data.results[i]),
+                GradientInput::Cotangent(i) => {
+                    let result = data.results[i];
+                    cot.get(&result).copied().unwrap_or_else(|| self.zeros_of_type(level, result))
+                }
+            };
+            given.insert(param, trace::try_with(|t| t.resolve(seen, data.loc)));
         }
         let parts = trace::with(|t| t.copy_mapped_here(gradient, given, &|_| false).1);
-        let takes = data.operands[..args].iter().filter(|&&v| graph(|g| g.ty(v).is_differentiable()));
-        for (&v, part) in takes.zip(parts) {
+        let takes: Vec<Value> = graph(|g| {
+            let args = g.call_of(node).args().iter();
+            args.copied().filter(|&v| g.ty(v).is_differentiable()).collect()
+        });
+        for (v, part) in takes.into_iter().zip(parts) {
             let part = trace::with(|t| t.any(part));
             self.add(cot, v, part, Some(node));
         }
@@ -95,15 +99,13 @@ impl Sweep {
 
     /// Rejects gradients of captures of the forward function, which a custom gradient does not
     /// provide.
-    fn refuse_captured(&self, forward: Region, args: usize, data: &NodeData) {
+    fn refuse_captured(&self, node: Node, loc: Loc) {
         let found = graph(|g| {
-            let params = g.region(forward).params[args..].iter().zip(&data.operands[args..]);
-            let captured: Vec<(Value, Value)> =
-                params.filter(|(_, v)| self.is_active(**v)).map(|(&p, &v)| (p, v)).collect();
-            captured.into_iter().find(|&(p, _)| {
+            let call = g.call_of(node);
+            call.captures().filter(|&(_, v)| self.is_active(v)).find(|&(p, _)| {
                 let mut active = HashSet::from([p]);
-                activity::activate(g, forward, &mut active);
-                g.region(forward).yields.iter().any(|y| active.contains(y))
+                activity::activate(g, call.forward(), &mut active);
+                g.region(call.forward()).yields.iter().any(|y| active.contains(y))
             })
         });
         let Some((p, v)) = found else { return };
@@ -111,7 +113,7 @@ impl Sweep {
         let mut error = Diagnostic::new(format!(
             "custom_gradient: the function uses {name} without taking it as an argument, and its gradient is asked for"
         ))
-        .at(data.loc, "the gradient that is given here is that of the arguments alone");
+        .at(loc, "the gradient that is given here is that of the arguments alone");
         let made = graph(|g| g.loc(v));
         if made.is_known() {
             error = error.at(made, "made here");

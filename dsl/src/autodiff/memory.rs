@@ -162,10 +162,11 @@ impl Walk<'_> {
     /// location.
     fn has_segments(&self, node: Node) -> bool {
         let g = self.graph;
-        let nodes = |region: Region| g.region(region).nodes.iter().map(|&n| g.node(n));
-        let body = g.node(node).regions[1];
-        nodes(body).filter(|n| n.op == Op::Call(CallKind::Checkpoint)).any(|call| {
-            nodes(call.regions[0]).any(|inner| matches!(inner.op, Op::While { .. }) && inner.loc == g.node(node).loc)
+        let is_loop = |n: &Node| g.as_while(*n).is_some() && g.node(*n).loc == g.node(node).loc;
+        let mut inside = g.region(g.while_of(node).body()).nodes.iter();
+        inside.any(|&call| {
+            g.node(call).op == Op::Call(CallKind::Checkpoint)
+                && g.region(g.call_of(call).forward()).nodes.iter().any(is_loop)
         })
     }
 }

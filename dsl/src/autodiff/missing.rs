@@ -48,11 +48,7 @@ impl Sweep {
                 way.push(graph.node(node).op.name().to_owned());
                 graph.node(node).operands.iter().copied().find(|&v| self.is_active(v))
             }
-            ValueDef::Param(region, i) => {
-                let owner = graph.node(graph.region(region).owner?);
-                let offset = usize::from(matches!(owner.op, Op::Cond));
-                Some(owner.operands[i as usize + offset]).filter(|&v| self.is_active(v))
-            }
+            ValueDef::Param(..) => graph.source_of(v).first().filter(|&v| self.is_active(v)),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! on a stack.
 
 use super::*;
-use crate::ir::Origin;
+use crate::ir::{Origin, ParamSource};
 use crate::ops::attributes::Shaped;
 use crate::ops::{Effects, OpClass, prim};
 
@@ -72,15 +72,11 @@ impl Sweep {
     /// Returns how a backward region obtains a value of its forward region.
     pub(super) fn origin(&self, v: Value) -> Source {
         graph(|g| match g.value(v).def {
-            ValueDef::Param(region, i) => {
-                let owner = g.region(region).owner.expect("a region inside has an owner");
-                match g.node(owner).op {
-                    Op::Cond => Source::Outside(g.node(owner).operands[i as usize + 1]),
-                    Op::Call(_) => Source::Outside(g.node(owner).operands[i as usize]),
-                    _ if i as usize >= g.n_carried(owner) => Source::Outside(g.node(owner).operands[i as usize]),
-                    _ => Source::Saved,
-                }
-            }
+            ValueDef::Param(..) => match g.source_of(v) {
+                ParamSource::Capture(outer) => Source::Outside(outer),
+                ParamSource::LoopVar(_) => Source::Saved,
+                ParamSource::Input(_) | ParamSource::Own { .. } => panic!("{v} has no value outside of its region"),
+            },
             ValueDef::Result(node, _) if is_view(g, node) || is_cheap(g, v, 8) => {
                 Source::Again(Box::new(g.node(node).clone()))
             }
@@ -105,11 +101,11 @@ impl Sweep {
             while let Some(owner) = g.region(region).owner {
                 path.push((owner, region));
                 let outside = g.node(owner).region;
-                if matches!(g.node(owner).op, Op::While { .. }) {
+                if g.as_while(owner).is_some() {
                     out = path.len();
                 }
                 if g.region(outside).owner.is_some() {
-                    needs = operands_needed(g, region, needs);
+                    needs = operands_needed(g, needs);
                     if out == path.len() && self.are_invariant(g, outside, &needs).contains(&false) {
                         break;
                     }
@@ -136,16 +132,15 @@ impl Sweep {
         let data = g.region(region);
         let Some(node) = data.owner else { return HashSet::new() };
         let owner = g.node(node);
-        let same: Vec<bool> = if matches!(owner.op, Op::While { .. }) {
-            (0..data.params.len()).map(|i| i >= g.n_carried(node)).collect()
+        let same: Vec<bool> = if g.as_while(node).is_some() {
+            data.params.iter().map(|&p| g.captured_by(p).is_some()).collect()
         } else {
-            let first = usize::from(owner.op == Op::Cond);
-            self.are_invariant(g, owner.region, &owner.operands[first..])
+            self.are_invariant(g, owner.region, g.entry_values(node))
         };
         let mut values: HashSet<Value> =
             data.params.iter().zip(same).filter(|(_, same)| *same).map(|(&p, _)| p).collect();
         let mut around = Some(node);
-        while let Some(node) = around.filter(|&n| !matches!(g.node(n).op, Op::While { .. })) {
+        while let Some(node) = around.filter(|&n| !g.as_while(n).is_some()) {
             around = g.region(g.node(node).region).owner;
         }
         if around.is_some() {
@@ -191,15 +186,13 @@ pub(super) enum Source {
 }
 
 /// Returns the operands of a region's owner on which values of the region depend.
-fn operands_needed(g: &crate::Graph, region: Region, values: Vec<Value>) -> Vec<Value> {
-    let owner = g.node(g.region(region).owner.expect("a region inside has an owner"));
-    let first = usize::from(owner.op == Op::Cond);
+fn operands_needed(g: &crate::Graph, values: Vec<Value>) -> Vec<Value> {
     let (mut seen, mut todo, mut operands) = (HashSet::new(), values, Vec::new());
     while let Some(v) = todo.pop() {
         if seen.insert(v) {
             match g.value(v).def {
                 ValueDef::Result(node, _) => todo.extend(&g.node(node).operands),
-                ValueDef::Param(_, i) => operands.push(owner.operands[i as usize + first]),
+                ValueDef::Param(..) => operands.extend(g.source_of(v).first()),
             }
         }
     }
@@ -226,13 +219,7 @@ fn is_view(graph: &crate::Graph, node: Node) -> bool {
 /// same number of times.
 fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
     let Some(node) = graph.producer(v) else {
-        let ValueDef::Param(region, i) = graph.value(v).def else { unreachable!("no producer: a parameter") };
-        return match graph.region(region).owner {
-            Some(owner) => {
-                matches!(graph.node(owner).op, Op::Cond | Op::Call(_)) || i as usize >= graph.n_carried(owner)
-            }
-            None => true,
-        };
+        return !matches!(graph.source_of(v), ParamSource::LoopVar(_));
     };
     let data = graph.node(node);
     match &data.op {
@@ -295,8 +282,8 @@ impl trace::Tracer {
         let zero = constant(&mut self.graph, region, 0);
         self.graph.insert_before(zero, node);
         let zero = self.graph.node(zero).results[0];
-        let (param, result) = self.graph.add_loop_variable(node, zero);
-        let body = self.graph.node(node).regions[1];
+        let (param, result) = self.graph.add_loop_var(node, zero);
+        let body = self.graph.while_of(node).body();
         let one = constant(&mut self.graph, body, 1);
         self.graph.append(one);
         let one = self.graph.node(one).results[0];
@@ -362,7 +349,7 @@ impl trace::Tracer {
         let mut results = Vec::new();
         for &(node, region) in path {
             let (param, result) = match self.graph.node(node).op {
-                Op::While { .. } => self.graph.add_loop_variable(node, value),
+                Op::While { .. } => self.graph.add_loop_var(node, value),
                 Op::Cond => self.graph.add_cond_result(node, value, region),
                 ref op => panic!("{} is swept as a copy: nothing in it is saved", op.name()),
             };
@@ -426,26 +413,5 @@ impl trace::Tracer {
         });
         self.autodiff.stacks.insert((v, base), stack);
         Ok(self.any(stack))
-    }
-}
-
-impl crate::Graph {
-    /// Adds a result to a `cond`: the new capture `init`, updated by the branch `region`. Returns
-    /// its parameter in that branch, and the result.
-    ///
-    /// The caller makes the branch yield the updated value.
-    fn add_cond_result(&mut self, node: Node, init: Value, region: Region) -> (Value, Value) {
-        self.node_mut(node).operands.push(init);
-        let ty = self.ty(init).clone();
-        let mut inner = init;
-        for arm in self.node(node).regions.clone() {
-            let param = self.add_param(arm, ty.clone(), None);
-            if arm == region {
-                inner = param;
-            } else {
-                self.region_mut(arm).yields.push(param);
-            }
-        }
-        (inner, self.add_result(node, ty))
     }
 }

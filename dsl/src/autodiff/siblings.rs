@@ -40,14 +40,11 @@ pub(super) fn check(t: &Tracer, losses: &[Value], wrt: &[Value], loc: Loc) -> Re
 /// Returns the other results of a construct that depend on one of its results.
 fn computed_from(t: &Tracer, node: Node, result: usize) -> Vec<Value> {
     let data = t.graph.node(node);
-    let regions = match &data.op {
-        Op::Cond => &data.regions[..],
-        Op::While { .. } => &data.regions[1..],
-        Op::Call(CallKind::Checkpoint | CallKind::Recompute) => &data.regions[..1],
-        _ => return Vec::new(),
-    };
+    if matches!(data.op, Op::Call(CallKind::CustomGradient { .. })) {
+        return Vec::new();
+    }
     let mut found = Vec::new();
-    for &region in regions {
+    for &region in t.graph.result_regions(node) {
         let yields = &t.graph.region(region).yields;
         let own = yields[result];
         // A value that only passes through is not computed by the construct.

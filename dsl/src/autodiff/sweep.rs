@@ -3,6 +3,7 @@
 use super::saved::Source;
 use super::*;
 use crate::Dim;
+use crate::ir::LoopVar;
 
 impl Sweep {
     /// Adds to the cotangent of a forward value.
@@ -148,17 +149,20 @@ impl Sweep {
     }
 
     fn cond(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
-        let regions: Vec<_> = graph(|g| data.regions.iter().map(|&r| g.region(r).clone()).collect());
-        let pred = self.map(level, data.operands[0]);
-        let captures = &data.operands[1..];
+        let (predicate, branches, captures) = graph(|g| {
+            let cond = g.cond_of(node);
+            (cond.predicate(), cond.branches(), g.captured(node).to_vec())
+        });
+        let regions = graph(|g| branches.map(|branch| g.region(branch).clone()));
+        let pred = self.map(level, predicate);
         let lists: Vec<Option<Any>> =
-            self.captured_lists(captures).into_iter().map(|l| l.and_then(|v| cot.get(&v).copied())).collect();
+            self.captured_lists(&captures).into_iter().map(|l| l.and_then(|v| cot.get(&v).copied())).collect();
         let mut bwd = CondTrace::begin(pred);
         let mut parts: [Vec<Option<Any>>; 2] = Default::default();
         let mut threads: [Vec<Thread>; 2] = Default::default();
         for (arm, region) in regions.iter().enumerate() {
             bwd.select(arm);
-            self.push_level(data.regions[arm], None);
+            self.push_level(branches[arm], None);
             let mut arm_cot = Cotangents::new();
             arm_cot.extend(region.params.iter().zip(&lists).filter_map(|(&p, &d)| Some((p, d?))));
             for (r, &y) in data.results.iter().zip(&region.yields) {
@@ -166,7 +170,7 @@ impl Sweep {
                     self.add(&mut arm_cot, y, dr, Some(node));
                 }
             }
-            self.region(level + 1, data.regions[arm], &mut arm_cot);
+            self.region(level + 1, branches[arm], &mut arm_cot);
             parts[arm] = region.params.iter().map(|p| arm_cot.get(p).copied()).collect();
             threads[arm] = self.pop_level().threads;
         }
@@ -191,74 +195,71 @@ impl Sweep {
     }
 
     fn while_loop(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
-        let n = data.results.len();
-        let body_region = data.regions[1];
-        let seeds: Vec<usize> = (0..n).filter(|&i| cot.contains_key(&data.results[i])).collect();
-        let reached = graph(|g| self.reached_params(g, data, seeds));
-        // Take the current positions of captures: counting the iterations inserts a loop variable
-        // before them.
-        let body = graph(|g| g.region(body_region).clone());
+        let (vars, captures) = graph(|g| self.reached_in_loop(g, node, |result| cot.contains_key(&result)));
+        let (body, all): (Region, Vec<(Value, Value)>) = graph(|g| {
+            let body = g.while_of(node).body();
+            (body, g.captures_in(body).collect())
+        });
+        let outer: Vec<Value> = all.iter().map(|&(_, outer)| outer).collect();
+        // The captured lists, by parameter of the body.
+        let lists = all.iter().zip(self.captured_lists(&outer));
+        let lists: HashMap<Value, Value> = lists.filter_map(|(&(param, _), list)| Some((param, list?))).collect();
         let trips = trace::with(|t| t.count_trips(node));
         let trips = self.map(level, trips);
 
         // The loop variables of the backward loop: the iterations left, then the cotangents of the
         // reached values.
-        let mut lists = vec![None; n];
-        lists.extend(self.captured_lists(&data.operands[n..]));
-        let initial = |&i: &usize| {
-            if let Some(d) = lists[i].and_then(|v| cot.get(&v).copied()) {
-                d
-            } else if i < n {
-                let d = cot.get(&data.results[i]).copied();
-                let d = d.unwrap_or_else(|| self.zeros_left(level, data.results[i]));
-                as_general(d, &graph(|g| g.ty(data.results[i]).clone()))
-            } else {
-                self.zeros_of_type(level, data.operands[i])
-            }
+        let of_var = |var: &LoopVar| {
+            let d = cot.get(&var.result).copied().unwrap_or_else(|| self.zeros_left(level, var.result));
+            as_general(d, &graph(|g| g.ty(var.result).clone()))
+        };
+        let of_capture = |(param, outer): &(Value, Value)| {
+            let known = lists.get(param).and_then(|list| cot.get(list).copied());
+            known.unwrap_or_else(|| self.zeros_of_type(level, *outer))
         };
         let mut init = vec![trips];
-        init.extend(reached.iter().map(initial));
+        init.extend(vars.iter().map(of_var));
+        init.extend(captures.iter().map(of_capture));
         let (mut bwd, params) = WhileTrace::begin(&init, &[]);
         let Op::While { parallel_iterations } = data.op else { panic!("{} is no loop", data.op.name()) };
         bwd.set_parallel_iterations(parallel_iterations);
         let int = |x: i32| trace::constant(HostTensor::scalar(x));
         let params_in_body = bwd.begin_body(params[0].gt(int(0)));
-        let left = params_in_body[0].sub(int(1));
-        self.push_level(body_region, Some(bwd));
+        let (left, cotangents) = params_in_body.split_first().expect("the iterations left are a loop variable");
+        let left = left.sub(int(1));
+        let (of_vars, of_captures) = cotangents.split_at(vars.len());
+        self.push_level(body, Some(bwd));
         let mut body_cot = Cotangents::new();
         let is_list = |d: Any| matches!(d.ty(), Type::List(_));
-        for (&i, &d) in reached.iter().zip(&params_in_body[1..]) {
-            if i >= n && is_list(d) {
-                body_cot.insert(body.params[i], d);
-            }
+        for (&(param, _), &d) in captures.iter().zip(of_captures).filter(|(_, d)| is_list(**d)) {
+            body_cot.insert(param, d);
         }
-        for (&i, &d) in reached.iter().zip(&params_in_body[1..]) {
-            if i < n {
-                self.add(&mut body_cot, body.yields[i], d, Some(node));
-            }
+        for (var, &d) in vars.iter().zip(of_vars) {
+            self.add(&mut body_cot, var.next, d, Some(node));
         }
-        self.region(level + 1, body_region, &mut body_cot);
+        self.region(level + 1, body, &mut body_cot);
         let mut next = vec![left];
-        for (&i, &d) in reached.iter().zip(&params_in_body[1..]) {
-            let part = body_cot.get(&body.params[i]).copied();
-            next.push(if i < n {
-                part.unwrap_or_else(|| self.zeros_of_type(level + 1, body.params[i]))
-            } else {
-                match part {
-                    None => d,
-                    // The previous cotangent is included already.
-                    Some(part) if is_list(d) => part,
-                    Some(part) if matches!(d.ty(), Type::Stack(_)) => stack_op(StackOp::Add, &[d, part])[0],
-                    Some(part) => d.add(part),
-                }
+        for var in &vars {
+            let part = body_cot.get(&var.body_param).copied();
+            next.push(part.unwrap_or_else(|| self.zeros_of_type(level + 1, var.body_param)));
+        }
+        for ((param, _), &d) in captures.iter().zip(of_captures) {
+            next.push(match body_cot.get(param).copied() {
+                None => d,
+                // The previous cotangent is included already.
+                Some(part) if is_list(d) => part,
+                Some(part) if matches!(d.ty(), Type::Stack(_)) => stack_op(StackOp::Add, &[d, part])[0],
+                Some(part) => d.add(part),
             });
         }
         let Level { threads, bwd, .. } = self.pop_level();
         let bwd = bwd.expect("the level is that of a loop");
         let extra: Vec<Any> = threads.iter().map(|t| t.current).collect();
         let results = bwd.end_with(&next, &extra, &[]);
-        let parts = reached.iter().zip(&results[1..]);
-        self.hand_out(cot, parts.map(|(&i, &d)| (data.operands[i], d, lists[i].is_some())), node);
+        let of_vars = vars.iter().map(|var| (var.init, false));
+        let of_captures = captures.iter().map(|(param, outer)| (*outer, lists.contains_key(param)));
+        let parts = of_vars.chain(of_captures).zip(&results[1..]);
+        self.hand_out(cot, parts.map(|((v, is_list), &d)| (v, d, is_list)), node);
         let after = threads.iter().zip(&results[next.len()..]);
         self.hand_back(level, after.map(|(t, &r)| (t.saved, r)));
     }

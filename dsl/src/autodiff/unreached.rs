@@ -2,6 +2,7 @@
 
 use super::activity::active_in;
 use super::*;
+use crate::ir::ParamSource;
 use crate::trace::Tracer;
 use std::collections::VecDeque;
 
@@ -152,37 +153,19 @@ impl Unreached<'_> {
         match graph.value(v).def {
             ValueDef::Result(node, i) => {
                 let (data, i) = (graph.node(node), i as usize);
-                let yields = |region: Region| graph.region(region).yields.get(i).copied();
+                let yields = graph.result_regions(node).iter().map(|&region| graph.region(region).yields[i]);
+                let inside = graph.predicate(node).into_iter().chain(yields);
                 match &data.op {
-                    Op::Cond => data.operands[..1]
-                        .iter()
-                        .copied()
-                        .chain(data.regions.iter().filter_map(|&r| yields(r)))
-                        .collect(),
-                    Op::While { .. } => {
-                        let predicate = graph.region(data.regions[0]).yields.iter().copied();
-                        predicate.chain(yields(data.regions[1])).chain([data.operands[i]]).collect()
-                    }
-                    Op::Call(_) => yields(data.regions[0]).into_iter().chain(data.operands.iter().copied()).collect(),
-                    _ => data.operands.clone(),
+                    Op::Cond => inside.collect(),
+                    Op::While { .. } => inside.chain([graph.while_of(node).var(i).init]).collect(),
+                    _ => inside.chain(data.operands.iter().copied()).collect(),
                 }
             }
-            ValueDef::Param(region, i) => {
-                let i = i as usize;
-                if let Some(outer) = self.t.open_outer(region, i) {
-                    return vec![outer];
-                }
-                let Some(owner) = graph.region(region).owner else { return vec![] };
-                let owner = graph.node(owner);
-                match &owner.op {
-                    Op::Cond => vec![owner.operands[i + 1]],
-                    Op::While { .. } => {
-                        let again = graph.region(owner.regions[1]).yields.get(i).copied();
-                        again.into_iter().chain([owner.operands[i]]).collect()
-                    }
-                    _ => owner.operands.get(i).copied().into_iter().collect(),
-                }
-            }
+            ValueDef::Param(region, i) => match (self.t.open_outer(region, i as usize), graph.source_of(v)) {
+                (Some(outer), _) | (None, ParamSource::Capture(outer)) => vec![outer],
+                (None, ParamSource::LoopVar(var)) => vec![var.next, var.init],
+                (None, ParamSource::Input(_) | ParamSource::Own { .. }) => vec![],
+            },
         }
     }
 }

@@ -16,7 +16,7 @@
 //! may fail; the error is then that of the first iteration that fails. The analysis is
 //! conservative: a loop classified as dependent may still have independent iterations.
 
-use super::{Graph, ListOp, Node, Op, Region, StackOp, Value, ValueDef};
+use super::{Graph, ListOp, LoopVar, Node, Op, Region, StackOp, Value, ValueDef, While};
 use crate::ops::{Effects, prim};
 use std::collections::HashSet;
 use std::fmt;
@@ -80,18 +80,14 @@ impl fmt::Display for Iterations {
 /// # Panics
 /// If the node is not a `while`.
 pub fn iterations(graph: &Graph, node: Node) -> Iterations {
-    let data = graph.node(node);
-    assert!(matches!(data.op, Op::While { .. }), "{} is no loop", data.op.name());
-    let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
-    let l = Loop { graph, node, n: data.results.len(), cond, body };
-    l.iterations()
+    Loop { graph, data: graph.while_of(node) }.iterations()
 }
 
 /// Returns every loop of a graph with its dependence, in program order, outer loops first.
 pub fn all_loops(graph: &Graph) -> Vec<(Node, Iterations)> {
     let mut loops = Vec::new();
     graph.visit_nodes(graph.root(), &mut |node| {
-        if matches!(graph.node(node).op, Op::While { .. }) {
+        if graph.as_while(node).is_some() {
             loops.push((node, iterations(graph, node)));
         }
     });
@@ -100,28 +96,24 @@ pub fn all_loops(graph: &Graph) -> Vec<(Node, Iterations)> {
 
 struct Loop<'a> {
     graph: &'a Graph,
-    node: Node,
-    /// The number of loop variables.
-    n: usize,
-    cond: Region,
-    body: Region,
+    data: While<'a>,
 }
 
 impl Loop<'_> {
     fn iterations(&self) -> Iterations {
-        let counters: HashSet<usize> = (0..self.n).filter(|&i| self.is_counter(i)).collect();
+        let counters: HashSet<Value> =
+            self.data.vars().filter(|&var| self.is_counter(var)).map(|var| var.body_param).collect();
         let dependent = |variable, why| Iterations::Dependent { variable, why };
-        for i in (0..self.n).filter(|i| !counters.contains(i)) {
-            if let Err(why) = self.is_collection(i, &counters) {
-                return dependent(Some(self.name(i)), why);
+        for var in self.data.vars().filter(|var| !counters.contains(&var.body_param)) {
+            if let Err(why) = self.is_collection(var, &counters) {
+                return dependent(Some(self.name(var)), why);
             }
-            let of_cond = self.graph.region(self.cond).params[i];
-            if self.uses(self.cond, of_cond) > 0 {
-                return dependent(Some(self.name(i)), "is read by the condition");
+            if self.uses(self.data.cond(), var.cond_param) > 0 {
+                return dependent(Some(self.name(var)), "is read by the condition");
             }
         }
         let mut effects = false;
-        for region in [self.cond, self.body] {
+        for region in [self.data.cond(), self.data.body()] {
             self.graph.visit_nodes(region, &mut |node| {
                 let of_node = self.graph.node(node).op.effects();
                 effects |= !matches!(of_node, Effects::Pure | Effects::Fallible);
@@ -131,8 +123,8 @@ impl Loop<'_> {
     }
 
     /// Returns the user's name of a loop variable, or its index.
-    fn name(&self, i: usize) -> String {
-        let value = self.graph.region(self.body).params[i];
+    fn name(&self, var: LoopVar) -> String {
+        let value = var.body_param;
         self.graph.value(value).name.map_or_else(|| value.to_string(), str::to_owned)
     }
 
@@ -153,7 +145,7 @@ impl Loop<'_> {
     /// Returns whether a value of the body is loop-invariant: computed from captures and constants.
     fn is_invariant(&self, value: Value) -> bool {
         match self.graph.value(value).def {
-            ValueDef::Param(_, i) => i as usize >= self.n,
+            ValueDef::Param(..) => self.graph.captured_by(value).is_some(),
             ValueDef::Result(..) => match self.made_by(value) {
                 Some((Op::Constant(_), _)) => true,
                 Some((Op::Prim(..), operands)) => operands.iter().all(|&v| self.is_invariant(v)),
@@ -164,22 +156,19 @@ impl Loop<'_> {
 
     /// Returns whether a value of the body is a nonzero constant, possibly captured.
     fn is_step(&self, value: Value) -> bool {
-        let value = match self.graph.value(value).def {
-            ValueDef::Param(_, i) if i as usize >= self.n => self.graph.node(self.node).operands[i as usize],
-            _ => value,
-        };
+        let value = self.graph.captured_by(value).unwrap_or(value);
         let zero = |t: &crate::HostTensor| *t == crate::HostTensor::zeros(t.dtype(), t.shape());
         matches!(self.made_by(value), Some((Op::Constant(t), _)) if t.rank() == 0 && !zero(t))
     }
 
     /// Returns whether every iteration adds the same nonzero integer to a loop variable.
-    fn is_counter(&self, i: usize) -> bool {
-        let param = self.graph.region(self.body).params[i];
+    fn is_counter(&self, var: LoopVar) -> bool {
+        let param = var.body_param;
         let ty = self.graph.ty(param);
         if ty.as_tensor().is_none_or(|t| t.rank() > 0 || t.dtype.is_float()) {
             return false;
         }
-        match self.made_by(self.graph.region(self.body).yields[i]) {
+        match self.made_by(var.next) {
             Some((Op::Prim(def, _), &[a, b])) => match *def {
                 prim::ADD => (a == param && self.is_step(b)) || (b == param && self.is_step(a)),
                 prim::SUB => a == param && self.is_step(b),
@@ -191,9 +180,9 @@ impl Loop<'_> {
 
     /// Returns whether a value of the body differs in every iteration: a counter, plus or minus
     /// loop-invariant values.
-    fn is_own_index(&self, value: Value, counters: &HashSet<usize>) -> bool {
+    fn is_own_index(&self, value: Value, counters: &HashSet<Value>) -> bool {
         match self.graph.value(value).def {
-            ValueDef::Param(region, i) => region == self.body && counters.contains(&(i as usize)),
+            ValueDef::Param(..) => counters.contains(&value),
             ValueDef::Result(..) => match self.made_by(value) {
                 Some((Op::Prim(def, _), &[a, b])) if matches!(*def, prim::ADD | prim::SUB) => {
                     (self.is_own_index(a, counters) && self.is_invariant(b))
@@ -206,12 +195,9 @@ impl Loop<'_> {
 
     /// Checks that each iteration accesses an element of its own of a loop variable. Otherwise
     /// returns the reason.
-    fn is_collection(&self, i: usize, counters: &HashSet<usize>) -> Result<(), &'static str> {
+    fn is_collection(&self, var: LoopVar, counters: &HashSet<Value>) -> Result<(), &'static str> {
         const CARRIED: &str = "is carried from one to the next";
-        let (param, next) = {
-            let body = self.graph.region(self.body);
-            (body.params[i], body.yields[i])
-        };
+        let LoopVar { body_param: param, next, .. } = var;
         let Some((op, operands)) = self.made_by(next) else { return Err(CARRIED) };
         let index = match op {
             Op::List(ListOp::Write | ListOp::Accumulate) => Some(operands[1]),
@@ -219,7 +205,7 @@ impl Loop<'_> {
             _ => return Err(CARRIED),
         };
         // The list must be used by this operation only, and the updated list by the yield only.
-        if operands[0] != param || self.uses(self.body, param) > 1 || self.uses(self.body, next) > 1 {
+        if operands[0] != param || self.uses(self.data.body(), param) > 1 || self.uses(self.data.body(), next) > 1 {
             return Err("is read and changed");
         }
         match index {

@@ -1,6 +1,6 @@
 //! Graph edits that passes share.
 
-use super::{Graph, Node, NodeData, Op, Region, RegionData, Value, ValueData, ValueDef};
+use super::{CallKind, Capture, Graph, LoopVar, Node, NodeData, Op, Region, RegionData, Value, ValueData, ValueDef};
 use crate::Type;
 use std::collections::HashMap;
 
@@ -21,8 +21,8 @@ impl Graph {
     /// Adds a loop variable to a `while`. Returns its parameter in the body, and its result.
     ///
     /// The caller makes the body yield its next value.
-    pub(crate) fn add_loop_variable(&mut self, node: Node, init: Value) -> (Value, Value) {
-        let n = self.n_carried(node);
+    pub(crate) fn add_loop_var(&mut self, node: Node, init: Value) -> (Value, Value) {
+        let n = self.while_of(node).n_vars();
         self.node_mut(node).operands.insert(n, init);
         let ty = self.ty(init).clone();
         let mut param = init;
@@ -32,15 +32,89 @@ impl Graph {
         (param, self.add_result(node, ty))
     }
 
-    /// Adds a capture to a `while`. Returns the parameter in the body.
-    pub(crate) fn add_capture(&mut self, node: Node, value: Value) -> Value {
-        self.node_mut(node).operands.push(value);
-        let ty = self.ty(value).clone();
-        let mut param = value;
-        for region in self.node(node).regions.clone() {
-            param = self.add_param(region, ty.clone(), None);
+    /// Changes the next value of a loop variable.
+    pub(crate) fn set_next(&mut self, var: LoopVar, next: Value) {
+        let body = self.while_of(var.node).body();
+        self.region_mut(body).yields[var.index] = next;
+    }
+
+    /// Adds a capture to a branch or loop.
+    pub(crate) fn add_capture(&mut self, node: Node, outer: Value) -> Capture {
+        self.node_mut(node).operands.push(outer);
+        let [first, second] = self.node(node).regions[..] else {
+            panic!("{} does not have two regions", self.node(node).op.name())
+        };
+        let params = [first, second].map(|region| self.add_param(region, self.ty(outer).clone(), None));
+        Capture { outer, params }
+    }
+
+    /// Adds a result to a `cond`: the new capture `init`, updated by the branch `region`. Returns
+    /// its parameter in that branch, and the result.
+    ///
+    /// The caller makes the branch yield the updated value.
+    pub(crate) fn add_cond_result(&mut self, node: Node, init: Value, region: Region) -> (Value, Value) {
+        let branches = self.cond_of(node).branches();
+        let params = self.add_capture(node, init).params;
+        let side = usize::from(branches[1] == region);
+        self.region_mut(branches[1 - side]).yields.push(params[1 - side]);
+        (params[side], self.add_result(node, self.ty(init).clone()))
+    }
+
+    /// Drops the results of a construct that do not stay, with their yields; in a loop also their
+    /// initial values and parameters.
+    pub(crate) fn retain_results(&mut self, node: Node, stays: &[bool]) {
+        self.retain_yields(node, stays);
+        if let Op::While { .. } = self.node(node).op {
+            self.retain_entry(node, stays);
         }
-        param
+    }
+
+    /// Turns the loop variables that do not stay into captures, before the others. Drops their
+    /// results and yields.
+    pub(crate) fn retain_loop_vars(&mut self, node: Node, stays: &[bool]) {
+        let (first, then): (Vec<usize>, Vec<usize>) =
+            (0..self.node(node).operands.len()).partition(|&i| stays.get(i) == Some(&true));
+        let order = [first, then].concat();
+        for region in self.node(node).regions.clone() {
+            let params = order.iter().map(|&i| self.region(region).params[i]).collect();
+            self.set_params(region, params);
+        }
+        let operands = &self.node(node).operands;
+        self.node_mut(node).operands = order.iter().map(|&i| operands[i]).collect();
+        self.retain_yields(node, stays);
+    }
+
+    /// Drops the results of a construct that do not stay, with their yields.
+    fn retain_yields(&mut self, node: Node, stays: &[bool]) {
+        let results = kept(&self.node(node).results, stays);
+        self.set_results(node, results);
+        for region in self.result_regions(node).to_vec() {
+            let yields = kept(&self.region(region).yields, stays);
+            self.region_mut(region).yields = yields;
+        }
+    }
+
+    /// Drops the captures of a construct that do not stay, with their parameters.
+    ///
+    /// # Panics
+    /// If the node is a `custom_gradient`, whose operands are not all captures.
+    pub(crate) fn retain_captures(&mut self, node: Node, stays: &[bool]) {
+        assert!(!matches!(self.node(node).op, Op::Call(CallKind::CustomGradient { .. })), "its arguments stay");
+        let n_vars = self.entry_values(node).len() - stays.len();
+        self.retain_entry(node, &[&vec![true; n_vars], stays].concat());
+    }
+
+    /// Drops parameters of all regions of a construct with the operands that they start with. Those
+    /// after the end of `stays` stay.
+    fn retain_entry(&mut self, node: Node, stays: &[bool]) {
+        for region in self.node(node).regions.clone() {
+            let params = kept(&self.region(region).params, stays);
+            self.set_params(region, params);
+        }
+        let data = self.node(node);
+        let n_before = data.operands.len() - self.entry_values(node).len();
+        let operands = [&data.operands[..n_before], &kept(self.entry_values(node), stays)].concat();
+        self.node_mut(node).operands = operands;
     }
 
     /// Returns for each value the number of times that nodes and yields use it.
@@ -180,8 +254,7 @@ impl Graph {
                     let param = self.add_param(copy, ty, name);
                     map.insert(p, param);
                 }
-                // The second region of a call is its gradient, which has not run yet: copy all of
-                // it.
+                // The gradient of a call has not run yet: copy all of it.
                 let keep_all = |_: &Op| false;
                 let of_gradient = i > 0 && matches!(self.node(node).op, Op::Call(_));
                 let leave = if of_gradient { &keep_all } else { leave };
@@ -194,6 +267,12 @@ impl Graph {
         }
         copied(&self.region(from).yields, map)
     }
+}
+
+/// Returns the values that stay. Those after the end of `stays` do.
+fn kept(values: &[Value], stays: &[bool]) -> Vec<Value> {
+    let stays = stays.iter().chain(std::iter::repeat(&true));
+    values.iter().zip(stays).filter(|(_, stays)| **stays).map(|(&v, _)| v).collect()
 }
 
 /// A map from replaced values to their replacements.

@@ -358,7 +358,7 @@ impl<'a> Verifier<'a> {
                 return Err(broken(5, format!("`cond` yields {}, not one bool[]", count(yields.len(), "value"))));
             }
         }
-        let (yields, n) = (&g.region(body).yields, g.n_carried(node));
+        let (yields, n) = (&g.region(body).yields, g.node(node).results.len());
         if yields.len() != n || n > data.operands.len() {
             let message = format!("`body` yields {} for {}", count(yields.len(), "value"), count(n, "result"));
             return Err(broken(5, message));

@@ -1,6 +1,6 @@
 //! Conversions to and from 16-bit floats: hoisting and widening.
 
-use super::{Pass, captured};
+use super::Pass;
 use crate::ir::{Node, Op, Origin, Region, Replacements, Value, ValueDef};
 use crate::ops::attributes::Cast;
 use crate::ops::{converted, prim, widened_attrs};
@@ -150,9 +150,8 @@ impl Rewrite<'_> {
 
     /// Returns the value that a parameter captures and the node that owns the region.
     fn outside(&self, v: Value) -> Option<(Value, Node)> {
-        let ValueDef::Param(region, i) = self.graph.value(v).def else { return None };
-        let outer = captured(self.graph, region, i as usize)?;
-        let owner = self.graph.region(region).owner?;
+        let outer = self.graph.captured_by(v)?;
+        let owner = self.graph.region(self.graph.region_of(v)).owner?;
         let passes = matches!(self.graph.node(owner).op, Op::While { .. } | Op::Cond);
         (passes && self.graph.ty(outer) == self.graph.ty(v)).then_some((outer, owner))
     }
@@ -160,7 +159,7 @@ impl Rewrite<'_> {
     /// Returns whether a value is captured by an enclosing loop.
     fn is_of_loop(&self, mut v: Value) -> bool {
         while let Some((outer, owner)) = self.outside(v) {
-            if matches!(self.graph.node(owner).op, Op::While { .. }) {
+            if self.graph.as_while(owner).is_some() {
                 return true;
             }
             v = outer;
@@ -186,24 +185,18 @@ impl Rewrite<'_> {
         made
     }
 
-    /// Adds a capture of `converted` to all regions of a node.
+    /// Adds a capture of `converted` to a branch or loop.
     ///
-    /// In each region it is the conversion of the parameter at the position of `v`. Returns the new
-    /// parameter in the region of `v`.
+    /// In each region it is the conversion of the parameter of the capture to which `v` belongs.
+    /// Returns the new parameter in the region of `v`.
     fn capture(&mut self, owner: Node, converted: Value, v: Value, (dtype, on): (DType, Option<On>)) -> Value {
-        let ValueDef::Param(region, i) = self.graph.value(v).def else { panic!("{v} is no parameter") };
-        self.graph.node_mut(owner).operands.push(converted);
-        let ty = self.graph.ty(converted).clone();
-        let mut own = converted;
-        for r in self.graph.node(owner).regions.clone() {
-            let param = self.graph.add_param(r, ty.clone(), None);
-            let beside = self.graph.region(r).params[i as usize];
-            self.converted.insert((beside, dtype, on), param);
-            if r == region {
-                own = param;
-            }
+        let before = self.graph.captures(owner).find(|capture| capture.params.contains(&v));
+        let before = before.expect("the value is a parameter of the construct").params;
+        let params = self.graph.add_capture(owner, converted).params;
+        for (before, param) in before.into_iter().zip(params) {
+            self.converted.insert((before, dtype, on), param);
         }
-        own
+        if before[0] == v { params[0] } else { params[1] }
     }
 
     fn convert_here(&mut self, v: Value, dtype: DType, origin: Origin) -> Value {

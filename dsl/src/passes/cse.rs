@@ -4,8 +4,8 @@ use super::Pass;
 use crate::ir::{CallKind, ListForm, Node, Op, Region, Replacements, Value};
 use crate::ops::Effects;
 use crate::{Graph, On};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 
 /// Merges equal nodes of a region, and captures of the same value.
@@ -118,41 +118,26 @@ impl Merge<'_> {
 
     /// Merges parameters that capture the same value.
     fn captures(&mut self, node: Node) {
-        let skip = match self.graph.node(node).op {
-            Op::Cond => 1,
-            Op::While { .. } => self.graph.n_carried(node),
-            Op::Call(CallKind::Checkpoint | CallKind::Recompute) => 0,
-            _ => return,
-        };
-        let mut first: HashMap<Value, usize> = HashMap::new();
-        let operands = self.graph.node(node).operands.clone();
-        let mut kept = operands[..skip].to_vec();
-        let mut stays: Vec<usize> = (0..skip).collect();
-        // Operands and parameters of a loop correspond one to one. A `cond` also has the predicate.
-        let shift = if matches!(self.graph.node(node).op, Op::Cond) { 1 } else { 0 };
-        for (i, &v) in operands.iter().enumerate().skip(skip) {
-            match first.entry(v) {
-                Entry::Vacant(e) => {
-                    e.insert(i);
-                    kept.push(v);
-                    stays.push(i);
-                }
-                Entry::Occupied(e) => {
-                    for region in self.graph.node(node).regions.clone() {
-                        let params = &self.graph.region(region).params;
-                        let (old, new) = (params[i - shift], params[*e.get() - shift]);
-                        self.replace(old, new);
-                    }
+        if !matches!(
+            self.graph.node(node).op,
+            Op::Cond | Op::While { .. } | Op::Call(CallKind::Checkpoint | CallKind::Recompute)
+        ) {
+            return;
+        }
+        let mut seen = HashSet::new();
+        let stays: Vec<bool> = self.graph.captured(node).iter().map(|&v| seen.insert(v)).collect();
+        if !stays.contains(&false) {
+            return;
+        }
+        for region in self.graph.node(node).regions.clone() {
+            let mut first: HashMap<Value, Value> = HashMap::new();
+            for (param, outer) in self.graph.captures_in(region).collect::<Vec<_>>() {
+                match first.entry(outer) {
+                    Entry::Vacant(e) => _ = e.insert(param),
+                    Entry::Occupied(e) => self.replace(param, *e.get()),
                 }
             }
         }
-        if kept.len() < operands.len() {
-            for region in self.graph.node(node).regions.clone() {
-                let params = &self.graph.region(region).params;
-                let params = stays.iter().filter(|&&i| i >= shift).map(|&i| params[i - shift]).collect();
-                self.graph.set_params(region, params);
-            }
-            self.graph.node_mut(node).operands = kept;
-        }
+        self.graph.retain_captures(node, &stays);
     }
 }

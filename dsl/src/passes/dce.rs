@@ -2,7 +2,7 @@
 
 use super::Pass;
 use crate::Graph;
-use crate::ir::{CallKind, Node, Op, Region, Value, ValueDef};
+use crate::ir::{CallKind, LoopVar, Node, Op, ParamSource, Region, Value, ValueDef};
 use crate::ops::Effects;
 
 /// Removes everything that no output and no effect depends on.
@@ -75,7 +75,7 @@ impl<'g> Live<'g> {
         while let Some(v) = self.todo.pop() {
             match g.value(v).def {
                 ValueDef::Result(node, i) => self.result(node, i as usize),
-                ValueDef::Param(region, i) => self.param(region, i as usize),
+                ValueDef::Param(region, _) => self.param(region, v),
             }
         }
     }
@@ -97,11 +97,11 @@ impl<'g> Live<'g> {
                 return;
             }
             let data = g.node(node);
-            match data.op {
-                Op::Cond => self.values_needed(&data.operands[..1]),
-                Op::While { .. } => self.values_needed(&g.region(data.regions[0]).yields),
-                Op::Call(CallKind::CustomGradient { .. }) => self.whole(node),
-                _ => {}
+            if let Some(predicate) = g.predicate(node) {
+                self.values_needed(&[predicate]);
+            }
+            if let Op::Call(CallKind::CustomGradient { .. }) = data.op {
+                self.whole(node);
             }
             next = g.region(data.region).owner;
         }
@@ -112,31 +112,25 @@ impl<'g> Live<'g> {
         let data = g.node(node);
         self.node(node);
         match data.op {
-            Op::Cond => {
-                for &region in &data.regions {
+            Op::While { .. } => self.loop_var(g.while_of(node).var(i)),
+            Op::Cond | Op::Call(CallKind::Checkpoint | CallKind::Recompute) => {
+                for &region in g.result_regions(node) {
                     self.values_needed(&g.region(region).yields[i..=i]);
                 }
-            }
-            Op::While { .. } => self.carried(node, i),
-            Op::Call(CallKind::Checkpoint | CallKind::Recompute) => {
-                self.values_needed(&g.region(data.regions[0]).yields[i..=i]);
             }
             Op::Call(CallKind::CustomGradient { .. }) => self.whole(node),
             _ => self.values_needed(&data.operands),
         }
     }
 
-    fn param(&mut self, region: Region, i: usize) {
-        let g = self.graph;
-        let Some(node) = g.region(region).owner else {
-            return;
-        };
-        self.node(node);
-        let data = g.node(node);
-        match data.op {
-            Op::While { .. } if i < g.n_carried(node) => self.carried(node, i),
-            Op::While { .. } | Op::Call(_) => self.values_needed(data.operands.get(i..=i).unwrap_or_default()),
-            _ => self.values_needed(&data.operands[i + 1..=i + 1]),
+    fn param(&mut self, region: Region, param: Value) {
+        if let Some(node) = self.graph.region(region).owner {
+            self.node(node);
+        }
+        match self.graph.source_of(param) {
+            ParamSource::LoopVar(var) => self.loop_var(var),
+            ParamSource::Capture(outer) => self.values_needed(&[outer]),
+            ParamSource::Input(_) | ParamSource::Own { .. } => {}
         }
     }
 
@@ -154,18 +148,8 @@ impl<'g> Live<'g> {
     }
 
     /// Marks a loop variable as a whole: initial value, parameters, next value and result.
-    fn carried(&mut self, node: Node, i: usize) {
-        let g = self.graph;
-        let data = g.node(node);
-        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
-        let whole = [
-            data.operands[i],
-            g.region(cond).params[i],
-            g.region(body).params[i],
-            g.region(body).yields[i],
-            data.results[i],
-        ];
-        self.values_needed(&whole);
+    fn loop_var(&mut self, var: LoopVar) {
+        self.values_needed(&[var.init, var.cond_param, var.body_param, var.next, var.result]);
     }
 }
 
@@ -186,39 +170,24 @@ pub(super) fn sweep(graph: &mut Graph, region: Region, values: &[bool], nodes: &
 
 /// Drops the dead results and captures of a control-flow node.
 fn narrow(graph: &mut Graph, node: Node, values: &[bool], changed: &mut bool) {
-    let op = graph.node(node).op.clone();
-    if matches!(op, Op::Call(CallKind::CustomGradient { .. })) {
+    let data = graph.node(node);
+    if matches!(data.op, Op::Call(CallKind::CustomGradient { .. })) {
         return;
     }
-    let is_cond = op == Op::Cond;
-    let regions = graph.node(node).regions.clone();
-    let results = graph.node(node).results.clone();
-    let stays: Vec<bool> = results.iter().map(|r| values[r.index()]).collect();
-    if stays.contains(&false) {
-        *changed = true;
-        graph.set_results(node, kept(&results, &stays));
-        let yielding = if matches!(op, Op::While { .. }) { &regions[1..] } else { &regions[..] };
-        for &region in yielding {
-            let yields = kept(&graph.region(region).yields, &stays);
-            graph.region_mut(region).yields = yields;
+    let is_live = |v: &Value| values[v.index()];
+    let results: Vec<bool> = data.results.iter().map(is_live).collect();
+    let mut captures = vec![false; graph.captured(node).len()];
+    for &region in &data.regions {
+        for (stays, (param, _)) in captures.iter_mut().zip(graph.captures_in(region)) {
+            *stays |= is_live(&param);
         }
     }
-    let n = graph.region(regions[0]).params.len();
-    let is_needed = |i: usize| regions.iter().any(|&r| values[graph.region(r).params[i].index()]);
-    let stays: Vec<bool> = (0..n).map(is_needed).collect();
-    if stays.contains(&false) {
+    if results.contains(&false) {
         *changed = true;
-        for &region in &regions {
-            let params = kept(&graph.region(region).params, &stays);
-            graph.set_params(region, params);
-        }
-        let first = usize::from(is_cond);
-        let operands = &graph.node(node).operands;
-        let operands = [&operands[..first], &kept(&operands[first..], &stays)].concat();
-        graph.node_mut(node).operands = operands;
+        graph.retain_results(node, &results);
     }
-}
-
-fn kept(values: &[Value], stays: &[bool]) -> Vec<Value> {
-    values.iter().zip(stays).filter(|(_, stays)| **stays).map(|(v, _)| *v).collect()
+    if captures.contains(&false) {
+        *changed = true;
+        graph.retain_captures(node, &captures);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::Pass;
 use super::{identity, trips};
-use crate::ir::{Attrs, CallKind, Node, Op, Region, Replacements, Value, ValueDef};
+use crate::ir::{Attrs, CallKind, LoopVar, Node, Op, Region, Replacements, Value, ValueDef};
 use crate::ops::{Effects, EvalCx, OpClass, Prim, prim};
 use crate::{DType, Graph, HostTensor, Type, match_buffer};
 
@@ -214,13 +214,14 @@ impl Folder<'_> {
 
     fn cond(&mut self, node: Node, region: Region, kept: &mut Vec<Node>) -> bool {
         let data = self.graph.node(node).clone();
-        if let Some(truth) = self.truth(data.operands[0]) {
-            let taken = data.regions[usize::from(!truth)];
+        let cond = self.graph.cond_of(node);
+        if let Some(truth) = self.truth(cond.predicate()) {
+            let taken = cond.branch(truth);
             let branch = self.graph.region(taken).clone();
             let same = |(&r, &y): (&Value, &Value)| self.graph.ty(r) == self.graph.ty(y);
             if data.results.iter().zip(&branch.yields).all(same) {
-                for (&p, &v) in branch.params.iter().zip(&data.operands[1..]) {
-                    self.replaced.replace(p, v);
+                for (param, outer) in self.graph.captures_in(taken) {
+                    self.replaced.replace(param, outer);
                 }
                 self.nodes(branch.nodes, region, kept);
                 for (&r, &y) in data.results.iter().zip(&branch.yields) {
@@ -232,7 +233,7 @@ impl Folder<'_> {
             }
         }
         for &inner in &data.regions {
-            self.captured_facts(inner, &data.operands[1..], 0);
+            self.captured_facts(inner);
             self.region(inner);
         }
         self.forward_captures(node);
@@ -241,10 +242,9 @@ impl Folder<'_> {
 
     /// Copies the facts about captured values to the parameters. Nothing is known about loop
     /// variables.
-    fn captured_facts(&mut self, region: Region, given: &[Value], n_carried: usize) {
-        let captures = self.graph.region(region).params.iter().zip(given).skip(n_carried);
-        for (p, v) in captures {
-            self.facts[p.index()] = self.facts[v.index()].clone();
+    fn captured_facts(&mut self, region: Region) {
+        for (param, outer) in self.graph.captures_in(region) {
+            self.facts[param.index()] = self.facts[outer.index()].clone();
         }
     }
 
@@ -257,22 +257,12 @@ impl Folder<'_> {
 
     /// Replaces results of a `cond` that are the same capture in both branches.
     fn forward_captures(&mut self, node: Node) {
-        let data = self.graph.node(node);
-        let [then, otherwise] = data.regions[..] else { panic!("a cond has two regions") };
-        let captured = |region: Region, i: usize| {
-            let v = self.graph.region(region).yields[i];
-            match self.graph.value(v).def {
-                ValueDef::Param(r, p) if r == region => Some(data.operands[p as usize + 1]),
-                _ => None,
-            }
-        };
-        let outer: Vec<Option<Value>> =
-            (0..data.results.len()).map(|i| captured(then, i).filter(|v| captured(otherwise, i) == Some(*v))).collect();
-        let results = data.results.clone();
-        // The result is left unused, for `Dce` to remove.
-        for (r, v) in results.into_iter().zip(outer) {
-            if let Some(v) = v {
-                self.replace(r, v);
+        let results = self.graph.node(node).results.clone();
+        for (i, result) in results.into_iter().enumerate() {
+            let [then, otherwise] = self.graph.cond_of(node).yields(i).map(|v| self.graph.captured_by(v));
+            // The result is left unused, for `Dce` to remove.
+            if let Some(outer) = then.filter(|_| then == otherwise) {
+                self.replace(result, outer);
             }
         }
     }
@@ -280,16 +270,17 @@ impl Folder<'_> {
     fn call(&mut self, node: Node, kind: CallKind) -> bool {
         let data = self.graph.node(node).clone();
         for &inner in &data.regions {
-            self.captured_facts(inner, &data.operands, 0);
+            self.captured_facts(inner);
             self.region(inner);
         }
         if matches!(kind, CallKind::CustomGradient { .. }) {
             return true;
         }
         // The result is left unused, for `Dce` to remove.
-        for (&r, &y) in data.results.iter().zip(&self.graph.region(data.regions[0]).yields.clone()) {
-            if let ValueDef::Param(_, i) = self.graph.value(y).def {
-                self.replace(r, data.operands[i as usize]);
+        let forward = self.graph.call_of(node).forward();
+        for (&r, &y) in data.results.iter().zip(&self.graph.region(forward).yields.clone()) {
+            if let Some(outer) = self.graph.captured_by(y) {
+                self.replace(r, outer);
             }
         }
         true
@@ -298,35 +289,38 @@ impl Folder<'_> {
     fn while_loop(&mut self, node: Node, kept: &mut Vec<Node>) -> bool {
         let data = self.graph.node(node).clone();
         for &inner in &data.regions {
-            self.captured_facts(inner, &data.operands, data.results.len());
+            self.captured_facts(inner);
             self.region(inner);
         }
-        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
-        let never = self.truth(self.graph.region(cond).yields[0]) == Some(false);
+        let construct = self.graph.while_of(node);
+        let (cond, inits) = (construct.cond(), construct.inits());
+        let never = self.truth(construct.predicate()) == Some(false);
         let silent =
             self.graph.region(cond).nodes.iter().all(|&n| self.graph.node(n).op.effects() <= Effects::Fallible);
         let plain = self.graph.region(cond).nodes.iter().all(|&n| self.graph.node(n).regions.is_empty());
         let same = |(&r, &v): (&Value, &Value)| self.graph.ty(r) == self.graph.ty(v);
-        if never && silent && plain && data.results.iter().zip(&data.operands).all(same) {
-            for (&r, &v) in data.results.iter().zip(&data.operands) {
+        if never && silent && plain && data.results.iter().zip(inits).all(same) {
+            for (&r, &v) in data.results.iter().zip(inits) {
                 self.replaced.replace(r, v);
             }
             return false;
         }
         self.count(node, kept);
-        self.capture_invariants(node, cond, body);
+        self.capture_invariants(node);
         true
     }
 
     /// Replaces the final values of counters by constants, if the trip count is known.
     fn count(&mut self, node: Node, kept: &mut Vec<Node>) {
         let Some(trips) = trips::trips(self.graph, node) else { return };
-        let data = self.graph.node(node).clone();
-        for (i, &result) in data.results.iter().enumerate() {
+        let (region, origin) = (self.graph.node(node).region, self.graph.node(node).origin());
+        let vars: Vec<LoopVar> = self.graph.while_of(node).vars().collect();
+        for var in vars {
+            let result = var.result;
             if self.uses[result.index()] == 0 {
                 continue;
             }
-            let (first, step) = (trips::integer(self.graph, data.operands[i]), trips::step(self.graph, node, i));
+            let (first, step) = (trips::integer(self.graph, var.init), trips::step(self.graph, var));
             let (Some(first), Some(step)) = (first, step) else { continue };
             let Some(last) = trips.checked_mul(step).and_then(|way| first.checked_add(way)) else { continue };
             let ty = self.graph.ty(result).clone();
@@ -335,7 +329,7 @@ impl Folder<'_> {
                 (DType::I32, Ok(last)) => HostTensor::scalar(last),
                 _ => continue,
             };
-            let constant = self.graph.make_node(data.region, Op::Constant(last.clone()), vec![], [ty], data.origin());
+            let constant = self.graph.make_node(region, Op::Constant(last.clone()), vec![], [ty], origin);
             let value = self.graph.node(constant).results[0];
             self.facts.push(Fact::Constant(last));
             self.take_name(value, result);
@@ -346,34 +340,17 @@ impl Folder<'_> {
     }
 
     /// Turns loop variables that the body yields unchanged into captures.
-    fn capture_invariants(&mut self, node: Node, cond: Region, body: Region) {
-        let data = self.graph.node(node).clone();
-        let yields = self.graph.region(body).yields.clone();
-        let stays = |i: usize| {
-            let (param, before) = (self.graph.region(body).params[i], data.operands[i]);
-            yields[i] != param || self.graph.ty(before) != self.graph.ty(data.results[i])
-        };
-        let stays: Vec<bool> = (0..data.results.len()).map(stays).collect();
+    fn capture_invariants(&mut self, node: Node) {
+        let vars: Vec<LoopVar> = self.graph.while_of(node).vars().collect();
+        let stays = |var: &LoopVar| var.next != var.body_param || self.graph.ty(var.init) != self.graph.ty(var.result);
+        let stays: Vec<bool> = vars.iter().map(stays).collect();
         if !stays.contains(&false) {
             return;
         }
         self.changed = true;
-        let n = data.operands.len();
-        let is_carried = |i: &usize| stays.get(*i) == Some(&true);
-        let order: Vec<usize> = (0..n).filter(is_carried).chain((0..n).filter(|i| !is_carried(i))).collect();
-        for region in [cond, body] {
-            let params = &self.graph.region(region).params;
-            let params = order.iter().map(|&i| params[i]).collect();
-            self.graph.set_params(region, params);
-        }
-        self.graph.node_mut(node).operands = order.iter().map(|&i| data.operands[i]).collect();
-        let carried: Vec<usize> = (0..data.results.len()).filter(is_carried).collect();
-        self.graph.region_mut(body).yields = carried.iter().map(|&i| yields[i]).collect();
-        self.graph.set_results(node, carried.iter().map(|&i| data.results[i]).collect());
-        for (i, &r) in data.results.iter().enumerate() {
-            if !stays[i] {
-                self.replaced.replace(r, data.operands[i]);
-            }
+        self.graph.retain_loop_vars(node, &stays);
+        for (var, _) in vars.iter().zip(stays).filter(|(_, stays)| !stays) {
+            self.replaced.replace(var.result, var.init);
         }
     }
 }

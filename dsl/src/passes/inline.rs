@@ -43,21 +43,26 @@ impl Inliner<'_> {
         self.replaced.apply(&mut data.yields);
     }
 
+    /// Returns whether the values around a call have the types that they have in its forward region.
+    fn keeps_types(&self, node: Node) -> bool {
+        let same = |(a, b): (Value, Value)| self.graph.ty(a) == self.graph.ty(b);
+        let forward = self.graph.call_of(node).forward();
+        let yields = self.graph.region(forward).yields.iter().copied();
+        self.graph.entry(forward).all(same) && self.graph.node(node).results.iter().copied().zip(yields).all(same)
+    }
+
     /// Moves nodes to `kept`, as nodes of `region`.
     fn nodes(&mut self, nodes: Vec<Node>, region: Region, kept: &mut Vec<Node>) {
         for node in nodes {
             self.graph.set_region_of(node, region);
             self.replaced.apply(&mut self.graph.node_mut(node).operands);
             let data = self.graph.node(node).clone();
-            let forward = data.regions.first().map(|&r| self.graph.region(r).clone());
-            let same = |(&a, &b): (&Value, &Value)| self.graph.ty(a) == self.graph.ty(b);
-            match (&data.op, forward) {
-                (Op::Call(CallKind::CustomGradient { .. }), Some(forward))
-                    if data.results.iter().zip(&forward.yields).all(same)
-                        && data.operands.iter().zip(&forward.params).all(same) =>
-                {
-                    for (&p, &v) in forward.params.iter().zip(&data.operands) {
-                        self.replaced.replace(p, v);
+            match data.op {
+                Op::Call(CallKind::CustomGradient { .. }) if self.keeps_types(node) => {
+                    let inner = self.graph.call_of(node).forward();
+                    let forward = self.graph.region(inner).clone();
+                    for (param, outer) in self.graph.entry(inner) {
+                        self.replaced.replace(param, outer);
                     }
                     self.nodes(forward.nodes, region, kept);
                     for (&r, &y) in data.results.iter().zip(&forward.yields) {

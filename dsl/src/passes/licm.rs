@@ -111,7 +111,7 @@ impl Motion<'_> {
             for inner in self.graph.node(node).regions.clone() {
                 self.region(inner);
             }
-            if matches!(self.graph.node(node).op, Op::While { .. }) {
+            if self.graph.as_while(node).is_some() {
                 for inner in self.graph.node(node).regions.clone() {
                     self.empty(node, inner, &mut listed);
                 }
@@ -128,11 +128,10 @@ impl Motion<'_> {
         self.used_inside.resize(n, false);
         self.used_outside.resize(n, false);
         self.outside.resize(n, None);
-        let carried = self.graph.n_carried(owner);
-        for i in carried..self.graph.node(owner).operands.len() {
-            let (given, param) = (self.graph.node(owner).operands[i], self.graph.region(region).params[i]);
+        let captures: Vec<(Value, Value)> = self.graph.captures_in(region).collect();
+        for (param, outer) in captures {
             self.invariants[param.index()] = self.bytes(param);
-            self.outside[param.index()] = Some(given);
+            self.outside[param.index()] = Some(outer);
         }
         let nodes = self.graph.region(region).nodes.clone();
         let moves: Vec<bool> = nodes.iter().map(|&node| self.is_worth_moving(node)).collect();
@@ -284,12 +283,10 @@ impl Motion<'_> {
             if self.graph.region_of(v) == region || params.contains_key(&v) {
                 continue;
             }
-            self.graph.add_capture(owner, v);
             let name = self.graph.value(v).name;
-            for inner in self.graph.node(owner).regions.clone() {
-                let param = *self.graph.region(inner).params.last().expect("it was just added");
+            for param in self.graph.add_capture(owner, v).params {
                 self.graph.value_mut(param).name = name;
-                if inner == region {
+                if self.graph.region_of(param) == region {
                     params.insert(v, param);
                 }
             }

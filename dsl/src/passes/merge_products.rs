@@ -2,8 +2,8 @@
 
 use super::build::{At, add, along, columns, matrix, transposed};
 use super::trips::trips;
-use super::{Pass, captured, has_product, made_by};
-use crate::ir::{Attrs, Node, Op, Origin, Region, Replacements, Value, ValueDef};
+use super::{Pass, has_product, made_by};
+use crate::ir::{Attrs, Node, Op, Origin, Region, Replacements, Value};
 use crate::ops::prim;
 use crate::{DType, Graph, On};
 use std::collections::{HashMap, HashSet};
@@ -53,7 +53,7 @@ impl Pass for MergeProducts {
     fn run(&self, graph: &mut Graph) -> bool {
         let mut loops = Vec::new();
         graph.visit_nodes(graph.root(), &mut |node| {
-            if matches!(graph.node(node).op, Op::While { .. }) {
+            if graph.as_while(node).is_some() {
                 loops.push(node);
             }
         });
@@ -151,9 +151,7 @@ impl Families {
 
 /// Returns the value that a chain of captures refers to, outside all regions.
 fn outermost(graph: &Graph, mut v: Value) -> Value {
-    while let ValueDef::Param(region, i) = graph.value(v).def
-        && let Some(outer) = captured(graph, region, i as usize)
-    {
+    while let Some(outer) = graph.captured_by(v) {
         v = outer;
     }
     v
@@ -184,7 +182,7 @@ impl<K: Eq + Hash> Groups<K> {
 
 impl Merge<'_> {
     fn body(&self) -> Region {
-        self.graph.node(self.node).regions[1]
+        self.graph.while_of(self.node).body()
     }
 
     fn is_used(&self, v: Value) -> bool {
@@ -201,10 +199,7 @@ impl Merge<'_> {
         }
         let is_transposed = matches!(made_by(self.graph, right), Some((prim::PERMUTE, _)));
         let right = if is_transposed { made_by(self.graph, right)?.1[0] } else { right };
-        let right = match self.graph.value(right).def {
-            ValueDef::Param(region, i) if region == self.body() => captured(self.graph, region, i as usize)?,
-            _ => return None,
-        };
+        let right = self.graph.captured_by(right).filter(|_| self.graph.region_of(right) == self.body())?;
         Some(Product { node, left, right, is_transposed, columns, origin: data.origin() })
     }
 
@@ -242,7 +237,7 @@ impl Merge<'_> {
             None => {
                 self.families.add(self.graph, &key.0);
                 let all = add(self.graph, At::Before(self.node), prim::CONCAT, &key.0, along(axis), origin);
-                let captured = self.graph.add_capture(self.node, all);
+                let [_, captured] = self.graph.add_capture(self.node, all).params;
                 *self.joined.entry(key).or_insert(captured)
             }
         };
@@ -352,7 +347,7 @@ impl Merge<'_> {
         let Merge { graph, node, replaced, changed, .. } = self;
         if changed {
             // Replaced values are used in the body only, since regions are closed.
-            let body = graph.node(node).regions[1];
+            let body = graph.while_of(node).body();
             for inner in graph.region(body).nodes.clone() {
                 replaced.apply(&mut graph.node_mut(inner).operands);
             }

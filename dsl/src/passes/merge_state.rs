@@ -84,15 +84,11 @@ impl Numbering<'_> {
             }
             match data.op {
                 Op::While { .. } => self.while_loop(node)?,
-                Op::Cond => {
+                Op::Cond | Op::Call(CallKind::Checkpoint | CallKind::Recompute) => {
                     for &region in &data.regions {
-                        self.inside(region, &data.operands[1..])?;
+                        self.inside(region)?;
                     }
-                    self.results(node, &data.regions);
-                }
-                Op::Call(CallKind::Checkpoint | CallKind::Recompute) => {
-                    self.inside(data.regions[0], &data.operands)?;
-                    self.results(node, &data.regions);
+                    self.results(node);
                 }
                 Op::Call(CallKind::CustomGradient { .. }) => {
                     for &region in &data.regions {
@@ -135,19 +131,18 @@ impl Numbering<'_> {
         }
     }
 
-    /// Numbers a region that runs once with these operands.
-    fn inside(&mut self, region: Region, given: &[Value]) -> Option<()> {
-        let params = &self.graph.region(region).params;
-        let key = |(v, &p): (&Value, &Value)| (self.first[v.index()], self.graph.ty(p));
-        let classes = firsts(given.iter().zip(params).map(key));
+    /// Numbers a region that runs once.
+    fn inside(&mut self, region: Region) -> Option<()> {
+        let key = |(p, outer): (Value, Value)| (self.first[outer.index()], self.graph.ty(p));
+        let classes = firsts(self.graph.entry(region).map(key));
         self.equate(region, &classes);
         self.region(region)
     }
 
     /// Numbers the results of a node by the values that its regions yield.
-    fn results(&mut self, node: Node, regions: &[Region]) {
+    fn results(&mut self, node: Node) {
         let g = self.graph;
-        let results = &g.node(node).results;
+        let (results, regions) = (&g.node(node).results, g.result_regions(node));
         let yielded = |(i, &r): (usize, &Value)| {
             let of = |&region: &Region| self.first[g.region(region).yields[i].index()];
             (self.own(r), g.ty(r), regions.iter().map(of).collect::<Vec<Value>>())
@@ -165,21 +160,20 @@ impl Numbering<'_> {
 
     fn while_loop(&mut self, node: Node) -> Option<()> {
         let g = self.graph;
-        let data = g.node(node);
-        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
-        let (inner, n) = (g.region(body), g.n_carried(node));
+        let data = g.while_of(node);
+        let (cond, body, n) = (data.cond(), data.body(), data.n_vars());
         // Loop variables and captures are never merged: a variable equal to a capture does not
         // change, which `Fold` detects.
-        let key = |(i, v): (usize, &Value)| {
-            let p = inner.params[i];
-            (self.first[v.index()], g.ty(p), data.results.get(i).map(|&r| g.ty(r)), self.own(p))
+        let results = data.vars().map(|var| Some(var.result)).chain(std::iter::repeat(None));
+        let key = |((p, outer), result): ((Value, Value), Option<Value>)| {
+            (self.first[outer.index()], g.ty(p), result.map(|r| g.ty(r)), self.own(p))
         };
-        let mut classes = firsts(data.operands.iter().enumerate().map(key));
+        let mut classes = firsts(g.entry(body).zip(results).map(key));
         for round in 0.. {
             self.equate(body, &classes);
             self.region(body)?;
             let next = |(i, &v): (usize, &Value)| (classes[i], self.first[v.index()]);
-            let split = firsts(inner.yields.iter().enumerate().map(next));
+            let split = firsts(data.nexts().iter().enumerate().map(next));
             if split == classes[..n] {
                 break;
             }
@@ -188,8 +182,9 @@ impl Numbering<'_> {
         }
         self.equate(cond, &classes);
         self.region(cond)?;
-        for (&r, &first) in data.results.iter().zip(&classes) {
-            self.first[r.index()] = data.results[first];
+        let results = &g.node(node).results;
+        for (&r, &first) in results.iter().zip(&classes) {
+            self.first[r.index()] = results[first];
         }
         Some(())
     }
@@ -209,7 +204,7 @@ impl Merge<'_> {
             let is_whole = matches!(self.graph.node(node).op, Op::Call(CallKind::CustomGradient { .. }));
             let regions = self.graph.node(node).regions.clone();
             if !regions.is_empty() && !is_whole {
-                self.drop_results(node, &regions);
+                self.drop_results(node);
             }
             for inner in regions {
                 self.region(inner);
@@ -219,42 +214,24 @@ impl Merge<'_> {
     }
 
     /// Drops results that another result replaces, with their parameters, yields and operands.
-    fn drop_results(&mut self, node: Node, regions: &[Region]) {
-        let is_loop = matches!(self.graph.node(node).op, Op::While { .. });
+    fn drop_results(&mut self, node: Node) {
         let results = self.graph.node(node).results.clone();
         let stays: Vec<bool> = results.iter().map(|&r| self.first[r.index()] == r).collect();
         if !stays.contains(&false) {
             return;
         }
         self.changed = true;
-        let kept = |values: &[Value]| {
-            let stays = stays.iter().copied().chain(std::iter::repeat(true));
-            values.iter().zip(stays).filter(|(_, stays)| *stays).map(|(&v, _)| v).collect::<Vec<Value>>()
-        };
         let place: HashMap<Value, usize> = results.iter().enumerate().map(|(i, &r)| (r, i)).collect();
         for (i, &r) in results.iter().enumerate().filter(|(i, _)| !stays[*i]) {
             let first = self.first[r.index()];
             self.replace(r, first);
-            for &region in regions.iter().filter(|_| is_loop) {
-                let params = &self.graph.region(region).params;
-                self.replace(params[i], params[place[&first]]);
+            if let Some(data) = self.graph.as_while(node) {
+                let (old, new) = (data.var(i), data.var(place[&first]));
+                self.replace(old.cond_param, new.cond_param);
+                self.replace(old.body_param, new.body_param);
             }
         }
-        self.graph.set_results(node, kept(&results));
-        for (i, &region) in regions.iter().enumerate() {
-            if is_loop {
-                let params = kept(&self.graph.region(region).params);
-                self.graph.set_params(region, params);
-            }
-            if !is_loop || i == 1 {
-                let yields = kept(&self.graph.region(region).yields);
-                self.graph.region_mut(region).yields = yields;
-            }
-        }
-        if is_loop {
-            let operands = kept(&self.graph.node(node).operands);
-            self.graph.node_mut(node).operands = operands;
-        }
+        self.graph.retain_results(node, &stays);
     }
 
     /// Replaces a value by an equal one, which takes over the name if it has none.

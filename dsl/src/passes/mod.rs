@@ -13,7 +13,7 @@
 //! The same meaning is equality as in [`equality`](crate::equality): a pass may change the sign and
 //! the payload of a NaN, and nothing else of a number.
 
-use crate::ir::{Node, Op, Region, Value, verify};
+use crate::ir::{Node, Op, Value, verify};
 use crate::ops::{Prim, prim};
 use crate::{Graph, HostTensor, TensorType, Type};
 
@@ -182,19 +182,6 @@ pub fn widen(graph: &Graph) -> Option<Graph> {
     // Widening leaves the replaced conversions unused.
     Dce.run(&mut wide);
     Some(wide.compact())
-}
-
-/// Returns the value captured by parameter `i` of a region, or `None` if the parameter is a loop
-/// variable.
-fn captured(g: &Graph, region: Region, i: usize) -> Option<Value> {
-    let owner = g.region(region).owner?;
-    let data = g.node(owner);
-    match data.op {
-        Op::While { .. } if i < g.n_carried(owner) => None,
-        Op::Cond => Some(data.operands[i + 1]),
-        // The gradient region of a call has additional parameters.
-        _ => data.operands.get(i).copied(),
-    }
 }
 
 /// Returns the primitive operation that computes a value and its operands, if there is one.

@@ -2,8 +2,8 @@
 
 use super::build::{self, At, columns, first_axis, matrix, shape, transposed};
 use super::trips::trips;
-use super::{Pass, captured, has_product, made_by};
-use crate::ir::{Attrs, ListOp, Node, Op, Origin, Region, Replacements, Value, ValueDef};
+use super::{Pass, has_product, made_by};
+use crate::ir::{Attrs, ListOp, LoopVar, Node, Op, Origin, Region, Replacements, Value};
 use crate::ops::attributes::{Along, DynamicSlice};
 use crate::ops::{Prim, prim};
 use crate::{Graph, HostTensor, TensorType};
@@ -42,7 +42,7 @@ impl Pass for Products {
     fn run(&self, graph: &mut Graph) -> bool {
         let mut loops = Vec::new();
         graph.visit_nodes(graph.root(), &mut |node| {
-            if matches!(graph.node(node).op, Op::While { .. }) {
+            if graph.as_while(node).is_some() {
                 loops.push(node);
             }
         });
@@ -82,7 +82,7 @@ struct Sequence<'g> {
 
 impl Sequence<'_> {
     fn body(&self) -> Region {
-        self.graph.node(self.node).regions[1]
+        self.graph.while_of(self.node).body()
     }
 
     /// Adds a primitive operation. Returns its result.
@@ -96,10 +96,7 @@ impl Sequence<'_> {
 
     /// Returns the value that a parameter of the body captures, if it is a capture.
     fn outside(&self, v: Value) -> Option<Value> {
-        match self.graph.value(v).def {
-            ValueDef::Param(region, i) if region == self.body() => captured(self.graph, region, i as usize),
-            _ => None,
-        }
+        self.graph.captured_by(v).filter(|_| self.graph.region_of(v) == self.body())
     }
 
     /// Hoists matmuls of the rows of a sequence with one matrix before the loop.
@@ -131,7 +128,7 @@ impl Sequence<'_> {
             let all = self.add(before, prim::RESHAPE, &[all], shape(&[n * rows, depth]), origin);
             let products = self.add(before, prim::MATMUL, &[all, w], Attrs::none(), origin);
             let products = self.add(before, prim::RESHAPE, &[products], shape(&[n, rows, columns]), origin);
-            let products = self.graph.add_capture(self.node, products);
+            let [_, products] = self.graph.add_capture(self.node, products).params;
             let at = At::Before(product);
             let own = self.add(at, prim::DYNAMIC_SLICE, &[products, index], first_axis(Some(1)), origin);
             let own = self.add(at, prim::RESHAPE, &[own], shape(&[rows, columns]), origin);
@@ -159,7 +156,7 @@ impl Sequence<'_> {
 
     /// Replaces sums of matmuls by matmuls after the loop.
     fn sum_up(&mut self) {
-        let sums: Vec<Sum> = (0..self.graph.n_carried(self.node)).filter_map(|i| self.sum(i)).collect();
+        let sums: Vec<Sum> = self.graph.while_of(self.node).vars().filter_map(|var| self.sum(var)).collect();
         let joined = self.joined_columns();
         let mut kept = Kept::default();
         for group in grouped(sums, &joined) {
@@ -191,20 +188,18 @@ impl Sequence<'_> {
             let left = self.add(after, prim::PERMUTE, &[left], transposed(), origin);
             let all = self.add(after, prim::MATMUL, &[left, right], Attrs::none(), origin);
             let mut start = 0;
-            for Sum { i, right, .. } in &group {
+            for Sum { var, right, .. } in &group {
                 let n = matrix(self.graph.ty(*right)).expect("it is one")[1];
                 let mut sum = match group.len() {
                     1 => all,
                     _ => self.add(after, prim::SLICE, &[all], columns(start, n), origin),
                 };
                 start += n;
-                let first = self.graph.node(self.node).operands[*i];
-                if !super::is_zero(self.graph, first) {
-                    sum = self.add(after, prim::ADD, &[first, sum], Attrs::none(), origin);
+                if !super::is_zero(self.graph, var.init) {
+                    sum = self.add(after, prim::ADD, &[var.init, sum], Attrs::none(), origin);
                 }
-                let (result, body) = (self.graph.node(self.node).results[*i], self.body());
-                self.replaced.replace(result, sum);
-                self.graph.region_mut(body).yields[*i] = self.graph.region(body).params[*i];
+                self.replaced.replace(var.result, sum);
+                self.graph.set_next(*var, var.body_param);
             }
             self.changed = true;
         }
@@ -231,11 +226,9 @@ impl Sequence<'_> {
 
     /// Returns a loop variable as a sum of matmuls, if it is one that nothing else in the loop
     /// reads.
-    fn sum(&self, i: usize) -> Option<Sum> {
-        let data = self.graph.node(self.node);
-        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
+    fn sum(&self, var: LoopVar) -> Option<Sum> {
         let uses = |v: Value| self.uses.get(v.index()).copied().unwrap_or(0);
-        let (param, next) = (self.graph.region(body).params[i], self.graph.region(body).yields[i]);
+        let (param, next) = (var.body_param, var.next);
         let (prim::ADD, &[a, b]) = made_by(self.graph, next)? else { return None };
         let product = match (a == param, b == param) {
             (true, false) => b,
@@ -243,10 +236,10 @@ impl Sequence<'_> {
             _ => return None,
         };
         let (prim::MATMUL, &[left, right]) = made_by(self.graph, product)? else { return None };
-        let is_read = uses(self.graph.region(cond).params[i]) > 0;
-        let alone = uses(param) == 1 && uses(next) == 1 && uses(product) == 1 && uses(data.results[i]) > 0;
+        let is_read = uses(var.cond_param) > 0;
+        let alone = uses(param) == 1 && uses(next) == 1 && uses(product) == 1 && uses(var.result) > 0;
         let product = self.graph.producer(product)?;
-        (!is_read && alone).then_some(Sum { i, left, right, product })
+        (!is_read && alone).then_some(Sum { var, left, right, product })
     }
 
     /// Stores the rows that a value of the body has in all iterations. Returns the matrix after the
@@ -262,7 +255,7 @@ impl Sequence<'_> {
             Some(iteration) => iteration,
             None => {
                 let zero = self.add_constant(before, HostTensor::scalar(0i32), origin);
-                let (iteration, _) = self.graph.add_loop_variable(self.node, zero);
+                let (iteration, _) = self.graph.add_loop_var(self.node, zero);
                 let one = self.add_constant(end, HostTensor::scalar(1i32), origin);
                 let next = self.add(end, prim::ADD, &[iteration, one], Attrs::none(), origin);
                 self.yield_also(next);
@@ -273,7 +266,7 @@ impl Sequence<'_> {
         let start = self.add(end, prim::MUL, &[start, by], Attrs::none(), origin);
         let zero = self.add_constant(before, HostTensor::zeros(dtype, []), origin);
         let zeros = self.add(before, prim::BROADCAST_TO, &[zero], shape(&[self.trips * depth, columns]), origin);
-        let (all, result) = self.graph.add_loop_variable(self.node, zeros);
+        let (all, result) = self.graph.add_loop_var(self.node, zeros);
         let next = self.add(end, prim::DYNAMIC_UPDATE_SLICE, &[all, rows, start], first_axis(None), origin);
         self.yield_also(next);
         kept.matrices.insert(rows, result);
@@ -342,8 +335,7 @@ fn grouped(sums: Vec<Sum>, joined: &HashMap<Value, (Value, usize, usize)>) -> Ve
 
 /// A loop variable that sums `left right`.
 struct Sum {
-    /// The index of the loop variable.
-    i: usize,
+    var: LoopVar,
     left: Value,
     right: Value,
     product: Node,

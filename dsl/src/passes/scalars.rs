@@ -105,7 +105,7 @@ fn choose(g: &Graph) -> Chosen {
 fn candidates(g: &Graph, region: Region, found: &mut HashSet<Node>) {
     for &node in &g.region(region).nodes {
         let data = g.node(node);
-        if let Op::While { .. } = data.op {
+        if g.as_while(node).is_some() {
             let mut cost = Cost::default();
             if cost.add(g, node).is_some() && cost.is_apart && cost.operations <= MAX_OPERATIONS {
                 found.insert(node);

@@ -1,7 +1,7 @@
 //! Algebraic simplification.
 
 use super::Pass;
-use super::{captured, identity, made_by};
+use super::{identity, made_by};
 use crate::ir::{Attrs, Node, Op, Region, Replacements, Value, ValueDef};
 use crate::ops::attributes::{Axes, Cast, Shaped};
 use crate::ops::{OpClass, Prim, prim};
@@ -261,7 +261,7 @@ impl Algebra<'_> {
         // This pass merges chains of views, so chains are short.
         for _ in 0..2 * MAX_STEPS {
             v = match self.graph.value(v).def {
-                ValueDef::Param(region, i) => captured(self.graph, region, i as usize)?,
+                ValueDef::Param(..) => self.graph.captured_by(v)?,
                 ValueDef::Result(node, _) => match &self.graph.node(node).op {
                     Op::Constant(t) => {
                         return (t.len() <= super::fold::SMALL).then(|| super::fold::uniform(t)).flatten();

@@ -1,6 +1,6 @@
 //! Specialization of a graph to input types.
 
-use crate::ir::{Broken, Node, Op, Region, StackOp, Value, result_types};
+use crate::ir::{Broken, GradientInput, LoopVar, Node, Op, Region, StackOp, Value, result_types};
 use crate::{Diagnostic, Dim, Graph, Result, Shape, TensorType, Type};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -135,18 +135,15 @@ impl Specializer {
     }
 
     fn node(&mut self, node: Node) -> Result<()> {
-        let data = self.graph.node(node);
-        let (operands, regions) = (data.operands.clone(), data.regions.clone());
-        match data.op {
+        match self.graph.node(node).op {
             Op::Cond => {
-                for region in regions {
-                    let params = self.graph.region(region).params.clone();
-                    self.give(&params, &operands[1..]);
+                for region in self.graph.cond_of(node).branches() {
+                    self.enter(region);
                     self.region(region)?;
                 }
             }
-            Op::While { .. } => self.loop_types(node, &operands, &regions)?,
-            Op::Call(_) => self.call_types(node, &operands, &regions)?,
+            Op::While { .. } => self.loop_types(node)?,
+            Op::Call(_) => self.call_types(node)?,
             _ => {}
         }
         let types = result_types(&self.graph, node).map_err(|broken| self.error(node, broken))?;
@@ -158,26 +155,32 @@ impl Specializer {
 
     /// Infers the types of a call. The gradient region, if present, also takes the results and the
     /// cotangents of the differentiable results.
-    fn call_types(&mut self, node: Node, operands: &[Value], regions: &[Region]) -> Result<()> {
-        for (i, &region) in regions.iter().enumerate() {
-            let params = self.graph.region(region).params.clone();
-            let (shared, more) = params.split_at(operands.len());
-            self.give(shared, operands);
-            if i > 0 {
-                let results = self.graph.node(node).results.clone();
-                let yields = self.graph.region(regions[0]).yields.clone();
-                let differentiable = |&i: &usize| self.graph.ty(results[i]).is_differentiable();
-                let with_gradient: Vec<Value> = (0..results.len()).filter(differentiable).map(|i| yields[i]).collect();
-                self.give(more, &[yields, with_gradient].concat());
-            }
-            self.region(region)?;
-        }
-        Ok(())
+    fn call_types(&mut self, node: Node) -> Result<()> {
+        let call = self.graph.call_of(node);
+        let (forward, gradient) = (call.forward(), call.gradient());
+        self.enter(forward);
+        self.region(forward)?;
+        let Some(gradient) = gradient else { return Ok(()) };
+        let yields = &self.graph.region(forward).yields;
+        let of = |input| match input {
+            GradientInput::Operand(outer) => outer,
+            GradientInput::Result(i) | GradientInput::Cotangent(i) => yields[i],
+        };
+        let types = self.graph.call_of(node).gradient_inputs().map(|(param, input)| (param, of(input))).collect();
+        self.give(types);
+        self.region(gradient)
     }
 
-    fn give(&mut self, params: &[Value], values: &[Value]) {
-        for (&p, &v) in params.iter().zip(values) {
-            self.graph.value_mut(p).ty = self.graph.ty(v).clone();
+    /// Gives the parameters of an inner region the types of the values that they start with.
+    fn enter(&mut self, region: Region) {
+        let entry = self.graph.entry(region).collect();
+        self.give(entry);
+    }
+
+    /// Gives each first value the type of the second.
+    fn give(&mut self, pairs: Vec<(Value, Value)>) {
+        for (param, value) in pairs {
+            self.graph.value_mut(param).ty = self.graph.ty(value).clone();
         }
     }
 
@@ -186,15 +189,16 @@ impl Specializer {
     /// They start with the types of the initial values. Where the body yields a different type, the
     /// variable gets the join of both, and the body is inferred again. This terminates, since an
     /// extent that became unknown stays unknown.
-    fn loop_types(&mut self, node: Node, operands: &[Value], regions: &[Region]) -> Result<()> {
-        let [cond, body] = regions[..] else { panic!("a loop has two regions") };
-        let params = self.graph.region(body).params.clone();
-        self.give(&params, operands);
+    fn loop_types(&mut self, node: Node) -> Result<()> {
+        let data = self.graph.while_of(node);
+        let (cond, body) = (data.cond(), data.body());
+        let vars: Vec<LoopVar> = data.vars().collect();
+        self.enter(body);
         loop {
             self.region(body)?;
             let mut stable = true;
-            for (&p, &y) in params.iter().zip(&self.graph.region(body).yields.clone()) {
-                let (before, after) = (self.graph.ty(p), self.graph.ty(y));
+            for &LoopVar { body_param: p, next, .. } in &vars {
+                let (before, after) = (self.graph.ty(p), self.graph.ty(next));
                 let Some(joined) = before.join(after) else {
                     let message = format!("a loop variable is {before} before an iteration and {after} after it");
                     return Err(Diagnostic::new(message).at(self.graph.node(node).loc, ""));
@@ -208,8 +212,8 @@ impl Specializer {
                 break;
             }
         }
-        let of_cond = self.graph.region(cond).params.clone();
-        self.give(&of_cond, &params);
+        self.enter(cond);
+        self.give(vars.iter().map(|var| (var.cond_param, var.body_param)).collect());
         self.region(cond)
     }
 

@@ -1,8 +1,8 @@
 //! Trip counts of loops that the graph itself determines.
 
-use super::{captured, made_by};
+use super::made_by;
 use crate::Graph;
-use crate::ir::{Node, Op, Value, ValueDef};
+use crate::ir::{LoopVar, Node, Op, Value, ValueDef};
 use crate::ops::prim;
 use crate::{Buffer, DType};
 
@@ -17,14 +17,13 @@ pub(super) fn integer(g: &Graph, v: Value) -> Option<i64> {
             },
             _ => None,
         },
-        ValueDef::Param(region, i) => integer(g, captured(g, region, i as usize)?),
+        ValueDef::Param(..) => integer(g, g.captured_by(v)?),
     }
 }
 
 /// Returns the increment of a loop variable per iteration, if it is a counter.
-pub(super) fn step(g: &Graph, node: Node, i: usize) -> Option<i64> {
-    let body = g.region(g.node(node).regions[1]);
-    let (param, next) = (body.params[i], body.yields[i]);
+pub(super) fn step(g: &Graph, var: LoopVar) -> Option<i64> {
+    let LoopVar { body_param: param, next, .. } = var;
     match made_by(g, next)? {
         (prim::ADD, &[a, b]) if a == param => integer(g, b),
         (prim::ADD, &[a, b]) if b == param => integer(g, a),
@@ -63,19 +62,14 @@ pub enum Limit {
 /// Returns the counter of a `while` whose condition only compares a counter with a loop-invariant
 /// value.
 pub fn count(g: &Graph, node: Node) -> Option<Count> {
-    let data = g.node(node);
-    let cond = g.region(data.regions[0]);
-    let (name, &[a, b]) = made_by(g, cond.yields[0])? else { return None };
-    let n = g.n_carried(node);
-    let carried = |v: Value| cond.params[..n].iter().position(|&p| p == v);
-    let limit = |v: Value| {
-        let before = || cond.params[n..].iter().position(|&p| p == v).map(|i| Limit::Before(data.operands[n + i]));
-        integer(g, v).map(Limit::Number).or_else(before)
-    };
+    let data = g.while_of(node);
+    let (name, &[a, b]) = made_by(g, data.predicate())? else { return None };
+    let variable = |v: Value| data.vars().find(|var| var.cond_param == v);
+    let limit = |v: Value| integer(g, v).map(Limit::Number).or_else(|| g.captured_by(v).map(Limit::Before));
     // `limit > counter` is `counter < limit`.
-    let (variable, limit, is_turned) = match (carried(a), carried(b)) {
-        (Some(i), None) => (i, limit(b)?, false),
-        (None, Some(i)) => (i, limit(a)?, true),
+    let (counter, limit, is_turned) = match (variable(a), variable(b)) {
+        (Some(var), None) => (var, limit(b)?, false),
+        (None, Some(var)) => (var, limit(a)?, true),
         _ => return None,
     };
     let (is_below, is_inclusive) = match name {
@@ -85,9 +79,9 @@ pub fn count(g: &Graph, node: Node) -> Option<Count> {
         prim::GE => (is_turned, true),
         _ => return None,
     };
-    let ty = g.ty(data.operands[variable]).element();
+    let ty = g.ty(counter.init).element();
     let dtype = (ty.rank() == 0 && matches!(ty.dtype, DType::I32 | DType::I64)).then_some(ty.dtype)?;
-    Some(Count { variable, limit, step: step(g, node, variable)?, is_below, is_inclusive, dtype })
+    Some(Count { variable: counter.index, limit, step: step(g, counter)?, is_below, is_inclusive, dtype })
 }
 
 impl Count {
@@ -116,7 +110,7 @@ impl Count {
 pub fn trips(g: &Graph, node: Node) -> Option<i64> {
     let count = count(g, node)?;
     let Limit::Number(limit) = count.limit else { return None };
-    count.trips(integer(g, g.node(node).operands[count.variable])?, limit)
+    count.trips(integer(g, g.while_of(node).inits()[count.variable])?, limit)
 }
 
 #[cfg(test)]
@@ -138,7 +132,7 @@ mod tests {
             }}"
         );
         let g = Graph::parse(&text, "trips.ir").unwrap_or_else(|e| panic!("{}", e[0]));
-        let node = *g.region(g.root()).nodes.iter().find(|&&n| matches!(g.node(n).op, Op::While { .. })).unwrap();
+        let node = *g.region(g.root()).nodes.iter().find(|&&n| g.as_while(n).is_some()).unwrap();
         trips(&g, node)
     }
 

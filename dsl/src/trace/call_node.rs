@@ -54,7 +54,7 @@ impl CallTrace {
             self.results = t.yields_of_call(self.construct, yields, loc)?;
             let c = &mut t.open[self.construct];
             c.current = 1;
-            let region = c.regions[1];
+            let [_, region] = c.regions;
             let own = |t: &mut Tracer, result: Value| {
                 let data = t.graph.value(result).clone();
                 // The parameter gets its position when the call closes and all captures are known.
@@ -79,11 +79,12 @@ impl CallTrace {
             let gradients = t.yields_of_call(self.construct, gradients, loc)?;
             let c = t.open.pop().expect("the construct is open");
             t.depth -= 1;
-            let params = t.graph.region(c.regions[1]).params.iter().chain(&c.own).copied().collect();
-            t.graph.set_params(c.regions[1], params);
+            let [forward, gradient] = c.regions;
+            let params = t.graph.region(gradient).params.iter().chain(&c.own).copied().collect();
+            t.graph.set_params(gradient, params);
             let types: Vec<Type> = self.results.iter().map(|&r| t.graph.ty(r).clone()).collect();
-            t.graph.region_mut(c.regions[0]).yields = self.results;
-            t.graph.region_mut(c.regions[1]).yields = gradients;
+            t.graph.region_mut(forward).yields = self.results;
+            t.graph.region_mut(gradient).yields = gradients;
             let kind = CallKind::CustomGradient { args: self.args };
             let node = t.append(Op::Call(kind), c.outer, types, c.loc);
             t.graph.set_regions(node, c.regions.to_vec());
@@ -125,9 +126,10 @@ impl Tracer {
         let inner: Vec<Value> = values.iter().zip(&given_back).filter(|(_, o)| o.is_none()).map(|(&v, _)| v).collect();
         let types: Vec<Type> = inner.iter().map(|&v| self.graph.ty(v).clone()).collect();
         let names: Vec<_> = inner.iter().map(|&v| self.graph.value(v).name).collect();
-        self.graph.region_mut(c.regions[0]).yields = inner;
+        let [forward, _] = c.regions;
+        self.graph.region_mut(forward).yields = inner;
         let node = self.append(Op::Call(kind), c.outer, types, c.loc);
-        self.graph.set_regions(node, vec![c.regions[0]]);
+        self.graph.set_regions(node, vec![forward]);
         let made = self.graph.node(node).results.clone();
         for (&r, name) in made.iter().zip(names) {
             self.graph.value_mut(r).name = name;

@@ -618,7 +618,6 @@ impl Tracer {
                 .help(help));
         }
         let outer = self.resolve_at(value, depth - 1, loc)?;
-        let which = usize::from(self.open[depth - 1].regions[1] == region);
         let index = match self.open[depth - 1].captures.get(&outer) {
             Some(&i) => i,
             None => {
@@ -627,7 +626,7 @@ impl Tracer {
                 i
             }
         };
-        Ok(self.graph.region(self.open[depth - 1].regions[which]).params[index])
+        Ok(self.graph.region(region).params[index])
     }
 
     /// Returns the location that created a value, or for a parameter that of the value outside.

@@ -53,7 +53,7 @@ impl Tracer {
     /// results.
     pub(super) fn in_segments(&mut self, node: Node, segments: Segments) -> Vec<Value> {
         let data = self.graph.node(node).clone();
-        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
+        let (cond, body) = (self.graph.while_of(node).cond(), self.graph.while_of(node).body());
         let (region, n) = (data.region, data.results.len());
         assert_eq!(self.graph.region_mut(region).nodes.pop(), Some(node), "the loop is the last node");
         let state_params = self.graph.region(body).params.clone();
@@ -157,7 +157,8 @@ impl Builder {
         n: usize,
     ) -> Vec<Value> {
         let skipped = usize::from(!matches!(op, Op::While { .. }));
-        let params = t.graph.region(regions[0]).params.clone();
+        let first = *regions.first().expect("the node has regions");
+        let params = t.graph.region(first).params.clone();
         let params: Vec<Value> = params[..1].iter().chain(&params[1 + skipped..]).take(n).copied().collect();
         let types = params.iter().map(|&p| t.graph.ty(p).clone()).collect();
         let node = self.node(t, region, op, operands, types);

@@ -91,8 +91,8 @@ impl WhileTrace {
             };
             let i = t.add_construct_param(self.construct, outer, None);
             t.open[self.construct].extra.push(i);
-            let param = t.graph.region(t.open[self.construct].regions[1]).params[i];
-            Ok(t.any(param))
+            let [_, body] = t.open[self.construct].regions;
+            Ok(t.any(t.graph.region(body).params[i]))
         })
     }
 

@@ -170,7 +170,7 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn while_loop(&mut self, region: Region, loc: Loc) -> Parse<Node> {
-        let Bound { params, operands, bar: n_carried } = self.bound_params()?;
+        let Bound { params, operands, bar: n_vars } = self.bound_params()?;
         let annotation = self.annotation()?;
         let parallel_iterations = self.parallel_iterations()?;
         let on = self.on()?;
@@ -185,9 +185,9 @@ impl<'a> Parser<'a> {
         }
         let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
         let (operands, regions) = (operands?, regions?);
-        let n_carried = n_carried.unwrap_or(params.len());
+        let n_vars = n_vars.unwrap_or(params.len());
         let types = annotation.unwrap_or_else(|| {
-            let params = &self.graph.region(regions[1]).params[..n_carried];
+            let params = &self.graph.region(regions[1]).params[..n_vars];
             params.iter().map(|&p| self.graph.ty(p).clone()).collect()
         });
         let node = self.graph.make_node(
@@ -198,9 +198,9 @@ impl<'a> Parser<'a> {
             Origin { loc, on, ..Origin::UNKNOWN },
         );
         self.graph.set_regions(node, regions);
-        if self.graph.n_carried(node) != n_carried {
-            let n = self.graph.n_carried(node);
-            return Err(self.error(loc, format!("V5: while: {n_carried} loop variables, {n} results")));
+        if self.graph.node(node).results.len() != n_vars {
+            let n = self.graph.node(node).results.len();
+            return Err(self.error(loc, format!("V5: while: {n_vars} loop variables, {n} results")));
         }
         Ok(node)
     }
