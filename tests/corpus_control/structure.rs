@@ -44,7 +44,7 @@ fn what_a_body_does_not_change_is_captured() {
     }
     for graph in [traced(one_of_three, &[f64s(&[])]), traced(of_three_statements, &[f64s(&[])])] {
         let [node] = constructs(&graph)[..] else { panic!("one loop: {graph}") };
-        assert_eq!(graph.n_carried(node), 1, "{graph}");
+        assert_eq!(graph.while_of(node).n_vars(), 1, "{graph}");
     }
 }
 

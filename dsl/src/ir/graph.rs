@@ -431,13 +431,6 @@ impl Graph {
         self.producer(value).map_or(Origin::UNKNOWN, |node| self.node(node).origin())
     }
 
-    /// Returns the number of loop variables of a `while` node.
-    ///
-    /// They are its first operands, its results and the values that its body yields.
-    pub fn n_carried(&self, node: Node) -> usize {
-        self.node(node).results.len()
-    }
-
     /// Adds an empty region without an owner.
     pub fn add_region(&mut self) -> Region {
         self.regions.push(RegionData::default());

@@ -6,7 +6,7 @@ use crate::place::DeviceId;
 use crate::program::{Contents, Options, Program};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{Datum, Surroundings};
-use anabranch_dsl::ir::{Op, Value};
+use anabranch_dsl::ir::Value;
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, Result, TensorType, passes};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -175,7 +175,7 @@ impl CpuKernel {
         let (mut may_be_long, mut may_not_end) = (false, false);
         graph.visit_nodes(graph.root(), &mut |node| {
             let data = graph.node(node);
-            if matches!(data.op, Op::While { .. }) {
+            if graph.as_while(node).is_some() {
                 may_be_long = true;
                 may_not_end |= passes::trips(&graph, node).is_none();
             }

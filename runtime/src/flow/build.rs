@@ -9,7 +9,7 @@ use super::{
     Block, BlockId, Edge, EdgeId, FlowOp, Frame, FrameId, KernelGraph, KernelId, LoopId, LoopInfo, NodeId, Part,
     PartId, PartNode, Partition, Sink, Source, Target,
 };
-use anabranch_dsl::ir::{Node, Op, Region, Value, ValueDef};
+use anabranch_dsl::ir::{LoopVar, Node, Op, Region, Value, ValueDef};
 use anabranch_dsl::ops::Effects;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -164,7 +164,7 @@ impl Build<'_> {
                 last = match data.op {
                     Op::Cond => self.cond(node, place, last),
                     Op::While { .. } => self.while_loop(node, place, last),
-                    _ => self.region(data.regions[0], last),
+                    _ => self.region(graph.call_of(node).forward(), last),
                 };
                 continue;
             }
@@ -224,7 +224,8 @@ impl Build<'_> {
     fn cond(&mut self, node: Node, place: Place, last: Option<usize>) -> Option<usize> {
         let graph = self.cut.graph;
         let data = graph.node(node);
-        let predicate = self.cut.resolve(data.operands[0]);
+        let cond = graph.cond_of(node);
+        let predicate = self.cut.resolve(cond.predicate());
         let ordered = self.cut.ordered[node.index()];
         let effects = self.effects_part(node);
         for &part in &self.cut.members[&node] {
@@ -239,15 +240,15 @@ impl Build<'_> {
             let protos = &mut self.parts[home.index()];
             let merge = protos.add_for(node, Make::Merge, place, vec![], i);
             protos.ports.insert((result, place), (merge, 0));
-            for &branch in &data.regions {
-                let (value, place) = (self.cut.resolve(graph.region(branch).yields[i]), Place::Region(branch));
+            for (branch, value) in cond.branches().into_iter().zip(cond.yields(i)) {
+                let (value, place) = (self.cut.resolve(value), Place::Region(branch));
                 // A `Yield` makes a value from outside the construct arrive only if the branch is
                 // taken.
                 let yielded = protos.add_for(node, Make::Yield, place, vec![(value, place)], i);
                 protos.nodes[yielded].users[0].push((merge, 0));
             }
         }
-        let tails: Vec<(Region, Option<usize>)> = data.regions.iter().map(|&b| (b, self.region(b, None))).collect();
+        let tails = cond.branches().map(|branch| (branch, self.region(branch, None)));
         if !ordered {
             return last;
         }
@@ -264,10 +265,9 @@ impl Build<'_> {
 
     fn while_loop(&mut self, node: Node, place: Place, last: Option<usize>) -> Option<usize> {
         let graph = self.cut.graph;
-        let data = graph.node(node);
-        let (cond, body) = (data.regions[0], data.regions[1]);
-        let (cond_place, body_place) = (Place::Region(cond), Place::Region(body));
-        let predicate = self.cut.resolve(graph.region(cond).yields[0]);
+        let data = graph.while_of(node);
+        let (cond_place, body_place) = (Place::Region(data.cond()), Place::Region(data.body()));
+        let predicate = self.cut.resolve(data.predicate());
         let ordered = self.cut.ordered[node.index()];
         let effects = self.effects_part(node);
         let (mut begun, mut switch) = (None, None);
@@ -285,11 +285,9 @@ impl Build<'_> {
                 protos.ports.insert((value, cond_place), (id, 0));
             }
         }
-        for (i, &result) in data.results.iter().enumerate() {
+        for LoopVar { index: i, init, cond_param: param, next, result, .. } in data.vars() {
             let Home::In(home) = self.cut.home_of(result) else { panic!("a result has one home") };
-            let param = graph.region(cond).params[i];
-            let next = self.cut.resolve(graph.region(body).yields[i]);
-            let init = self.cut.resolve(data.operands[i]);
+            let (init, next) = (self.cut.resolve(init), self.cut.resolve(next));
             let protos = &mut self.parts[home.index()];
             let enter = protos.add_for(node, Make::Enter, place, vec![(init, place)], i);
             protos.nodes[enter].more_needs = 1;
@@ -302,11 +300,11 @@ impl Build<'_> {
             protos.ports.insert((param, cond_place), (merge, 0));
             protos.ports.insert((result, place), (exit, 0));
         }
-        let tail = self.region(cond, None);
+        let tail = self.region(data.cond(), None);
         if let Some(switch) = switch {
             self.parts[effects.expect("effects are in a part").index()].order(tail, switch);
         }
-        self.region(body, None);
+        self.region(data.body(), None);
         if ordered { begun } else { last }
     }
 
@@ -348,13 +346,8 @@ impl Build<'_> {
     }
 
     fn finish(mut self) -> Partition {
-        let loops: Vec<Node> = self
-            .cut
-            .members
-            .keys()
-            .copied()
-            .filter(|&n| matches!(self.cut.graph.node(n).op, Op::While { .. }))
-            .collect();
+        let loops: Vec<Node> =
+            self.cut.members.keys().copied().filter(|&n| self.cut.graph.as_while(n).is_some()).collect();
         let leaders: Vec<PartId> = loops.iter().map(|&node| self.leader(node)).collect();
         let protos = std::mem::take(&mut self.parts);
         let parts = protos.into_iter().enumerate();
@@ -365,7 +358,7 @@ impl Build<'_> {
 
     /// Returns the subgraph that controls when iterations of a loop begin.
     fn leader(&self, node: Node) -> PartId {
-        let predicate = self.cut.graph.region(self.cut.graph.node(node).regions[0]).yields[0];
+        let predicate = self.cut.graph.while_of(node).predicate();
         match self.cut.home_of(self.cut.resolve(predicate)) {
             Home::In(part) if self.cut.members[&node].contains(&part) => part,
             _ => self.cut.part[node.index()],
@@ -561,9 +554,9 @@ impl<'a> Numbering<'a> {
         let mut receivers = HashMap::new();
         for &i in &order {
             let proto = &protos.nodes[i];
-            let frame_inside = |node: Node| self.frame_of_place[&Place::Region(cut.graph.node(node).regions[0])];
+            let frame_inside = |node: Node| self.frame_of_place[&Place::Region(cut.graph.while_of(node).cond())];
             let origin = || proto.origin.expect("a lowered construct is a node");
-            let place = |region: usize| self.block_of[&Place::Region(cut.graph.node(origin()).regions[region])];
+            let block = |region: Region| self.block_of[&Place::Region(region)];
             let op = match proto.make {
                 Make::Source(source) => FlowOp::Source(source),
                 Make::Sink(sink) => FlowOp::Sink(sink),
@@ -573,9 +566,13 @@ impl<'a> Numbering<'a> {
                     receivers.insert(edge, number[i]);
                     FlowOp::Recv(edge)
                 }
-                Make::Switch => FlowOp::Switch { then: place(0), otherwise: place(1) },
+                Make::Switch => {
+                    let [then, otherwise] = cut.graph.cond_of(origin()).branches().map(block);
+                    FlowOp::Switch { then, otherwise }
+                }
                 Make::LoopSwitch => {
-                    FlowOp::LoopSwitch { body: place(1), exits: self.block_of[&Place::Exits(origin())] }
+                    let body = block(cut.graph.while_of(origin()).body());
+                    FlowOp::LoopSwitch { body, exits: self.block_of[&Place::Exits(origin())] }
                 }
                 Make::Merge => FlowOp::Merge,
                 Make::Yield => FlowOp::Yield,

@@ -13,7 +13,7 @@ use crate::program;
 use crate::session::PrintTo;
 use crate::timeline::{Span, Timeline};
 use anabranch_dsl::interp::{StopFlag, stopped};
-use anabranch_dsl::ir::{Node, Op, VarId};
+use anabranch_dsl::ir::{Node, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -165,7 +165,7 @@ impl Driver {
         let mut region = self.graph.node(node).region;
         while let Some(owner) = self.graph.region(region).owner {
             let data = self.graph.node(owner);
-            if matches!(data.op, Op::While { .. }) {
+            if self.graph.as_while(owner).is_some() {
                 loops.push(data.loc);
             }
             region = data.region;

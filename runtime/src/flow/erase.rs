@@ -8,7 +8,7 @@ use super::simulation::{Rng, random_graph};
 use super::{BlockId, EdgeId, FlowOp, NodeId, Options, Partition, Sink, Source, partition};
 use crate::place::place_at_random;
 use anabranch_dsl::Graph;
-use anabranch_dsl::ir::{Node, Op, Region, Value, ValueDef};
+use anabranch_dsl::ir::{Node, Op, ParamSource, Region, Value, ValueDef};
 use std::collections::{BTreeMap, HashMap};
 
 /// The origin of a value.
@@ -58,14 +58,16 @@ fn text_of(graph: &Graph, node: Node) -> String {
 fn made(graph: &Graph, split: &dyn Fn(Node) -> bool, value: Value) -> Made {
     match graph.value(value).def {
         ValueDef::Result(node, i) => Made::Result(node, i as usize),
-        ValueDef::Param(region, i) => {
-            let Some(owner) = graph.region(region).owner else { return Made::Source(Source::Input(i)) };
-            assert!(split(owner), "regions of nodes that are whole are not looked into");
-            let data = graph.node(owner);
-            match data.op {
-                Op::Cond => made(graph, split, data.operands[i as usize + 1]),
-                _ if (i as usize) < data.results.len() => Made::LoopVariable(owner, i as usize),
-                _ => made(graph, split, data.operands[i as usize]),
+        ValueDef::Param(region, _) => {
+            assert!(
+                graph.region(region).owner.is_none_or(split),
+                "regions of nodes that are whole are not looked into"
+            );
+            match graph.source_of(value) {
+                ParamSource::Input(i) => Made::Source(Source::Input(i as u32)),
+                ParamSource::Capture(outer) => made(graph, split, outer),
+                ParamSource::LoopVar(var) => Made::LoopVariable(var.node, var.index),
+                ParamSource::Own { .. } => panic!("{value}: gradients of calls do not run"),
             }
         }
     }
@@ -79,15 +81,16 @@ fn facts_of_graph(graph: &Graph, split: &dyn Fn(Node) -> bool, region: Region, f
     let made = |v: &Value| made(graph, split, *v);
     for &node in &graph.region(region).nodes {
         let data = graph.node(node);
-        let yields = |r: usize| graph.region(data.regions[r]).yields.iter().map(made).collect::<Vec<_>>();
         let fact = match data.op {
             Op::Cond if split(node) => {
-                let both = yields(0).into_iter().zip(yields(1)).map(|(a, b)| [a, b]).collect();
-                Fact::Cond(place, made(&data.operands[0]), both)
+                let cond = graph.cond_of(node);
+                let both = (0..data.results.len()).map(|i| cond.yields(i).map(|v| made(&v))).collect();
+                Fact::Cond(place, made(&cond.predicate()), both)
             }
             Op::While { .. } if split(node) => {
-                let both = data.operands.iter().map(made).zip(yields(1)).map(|(a, b)| [a, b]).collect();
-                Fact::While(place, both, yields(0)[0])
+                let data = graph.while_of(node);
+                let both = data.vars().map(|var| [var.init, var.next].map(|v| made(&v))).collect();
+                Fact::While(place, both, made(&data.predicate()))
             }
             _ => Fact::Does(place, text_of(graph, node), data.operands.iter().map(made).collect()),
         };

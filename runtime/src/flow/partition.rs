@@ -138,9 +138,7 @@ impl<'g> Cut<'g> {
             }
             let data = self.graph.node(node);
             let mut inside = BTreeSet::from([self.part[node.index()]]);
-            // The gradient region of a call does not run.
-            let n_run = if matches!(data.op, Op::Call(_)) { 1 } else { data.regions.len() };
-            for &inner in &data.regions[..n_run] {
+            for inner in self.graph.running_regions(node) {
                 let (parts, effects) = self.split(inner);
                 inside.extend(parts);
                 self.ordered[node.index()] |= effects;
@@ -216,58 +214,63 @@ impl<'g> Cut<'g> {
             }
             match data.op {
                 Op::Cond => {
-                    for &branch in &data.regions {
+                    let cond = graph.cond_of(node);
+                    for branch in cond.branches() {
                         self.around.insert(Place::Region(branch), (place, node));
-                        for (i, &p) in graph.region(branch).params.iter().enumerate() {
-                            self.alias[p.index()] = Some(data.operands[i + 1]);
-                        }
+                        self.alias_captures(branch);
                         self.homes(branch);
                     }
                     for (i, &r) in data.results.iter().enumerate() {
-                        let yielded = |branch: Region| graph.region(branch).yields[i];
-                        let kept = self.kept_in(yielded(data.regions[0]));
-                        let made = || data.regions.iter().find_map(|&b| self.made_inside(b, yielded(b)));
+                        let yields = cond.yields(i);
+                        let kept = self.kept_in(yields[0]);
+                        let made = || {
+                            let mut yielded = cond.branches().into_iter().zip(yields);
+                            yielded.find_map(|(branch, value)| self.made_inside(branch, value))
+                        };
                         let home = kept.or_else(made).unwrap_or(own);
                         self.here(r, Home::In(home), place);
                     }
                 }
                 Op::While { .. } => {
-                    let (cond, body) = (data.regions[0], data.regions[1]);
+                    let data = graph.while_of(node);
+                    let (cond, body) = (data.cond(), data.body());
                     self.around.insert(Place::Region(cond), (place, node));
                     self.around.insert(Place::Region(body), (Place::Region(cond), node));
                     self.around.insert(Place::Exits(node), (Place::Region(cond), node));
-                    let n = graph.n_carried(node);
-                    for (i, &p) in graph.region(cond).params.iter().enumerate() {
-                        self.alias[graph.region(body).params[i].index()] = Some(p);
-                        if i < n {
-                            // Provisional: the home may change once the body has been processed.
-                            let home = self.kept_in(data.operands[i]).unwrap_or(own);
-                            self.here(p, Home::In(home), Place::Region(cond));
-                        } else {
-                            self.alias[p.index()] = Some(data.operands[i]);
-                        }
+                    for var in data.vars() {
+                        self.alias[var.body_param.index()] = Some(var.cond_param);
+                        // Provisional: the home may change once the body has been processed.
+                        let home = self.kept_in(var.init).unwrap_or(own);
+                        self.here(var.cond_param, Home::In(home), Place::Region(cond));
                     }
+                    self.alias_captures(cond);
+                    self.alias_captures(body);
                     self.homes(cond);
                     self.homes(body);
-                    for i in 0..n {
-                        let made = || self.made_inside(body, graph.region(body).yields[i]);
-                        let home = self.kept_in(data.operands[i]).or_else(made).unwrap_or(own);
-                        self.here(graph.region(cond).params[i], Home::In(home), Place::Region(cond));
-                        self.here(data.results[i], Home::In(home), place);
+                    for var in data.vars() {
+                        let made = || self.made_inside(body, var.next);
+                        let home = self.kept_in(var.init).or_else(made).unwrap_or(own);
+                        self.here(var.cond_param, Home::In(home), Place::Region(cond));
+                        self.here(var.result, Home::In(home), place);
                     }
                 }
                 Op::Call(_) => {
-                    let inner = data.regions[0];
-                    for (i, &p) in graph.region(inner).params.iter().enumerate() {
-                        self.alias[p.index()] = Some(data.operands[i]);
-                    }
+                    let inner = graph.call_of(node).forward();
+                    self.alias_captures(inner);
                     self.homes(inner);
-                    for (i, &r) in data.results.iter().enumerate() {
-                        self.alias[r.index()] = Some(graph.region(inner).yields[i]);
+                    for (&r, &y) in data.results.iter().zip(&graph.region(inner).yields) {
+                        self.alias[r.index()] = Some(y);
                     }
                 }
                 _ => panic!("{} has regions", data.op.name()),
             }
+        }
+    }
+
+    /// Makes the captures of an inner region aliases of the values outside.
+    fn alias_captures(&mut self, region: Region) {
+        for (param, outer) in self.graph.captures_in(region) {
+            self.alias[param.index()] = Some(outer);
         }
     }
 
@@ -307,7 +310,7 @@ impl<'g> Cut<'g> {
 
     /// Returns whether a place is the condition of a loop.
     pub(super) fn begins_frame(&self, place: Place, node: Node) -> bool {
-        place == Place::Region(self.graph.node(node).regions[0]) && matches!(self.graph.node(node).op, Op::While { .. })
+        self.graph.as_while(node).is_some_and(|data| place == Place::Region(data.cond()))
     }
 
     /// Records that a subgraph needs a value in a place. Returns whether that is new.
@@ -355,33 +358,33 @@ impl<'g> Cut<'g> {
                     }
                     continue;
                 }
-                let result_home = |cut: &Self, i: usize| match cut.home_of(data.results[i]) {
+                let home_of_result = |cut: &Self, result: Value| match cut.home_of(result) {
                     Home::In(part) => part,
                     Home::Everywhere => panic!("a result has one home"),
                 };
                 match data.op {
                     Op::Cond => {
-                        for (i, _) in data.results.iter().enumerate() {
-                            let home = result_home(self, i);
-                            for &branch in &data.regions {
-                                self.need(graph.region(branch).yields[i], home, Place::Region(branch));
+                        let cond = graph.cond_of(node);
+                        for (i, &r) in data.results.iter().enumerate() {
+                            let home = home_of_result(self, r);
+                            for (branch, value) in cond.branches().into_iter().zip(cond.yields(i)) {
+                                self.need(value, home, Place::Region(branch));
                             }
                         }
-                        regions.extend(&data.regions);
                     }
                     Op::While { .. } => {
-                        let (cond, body) = (data.regions[0], data.regions[1]);
-                        for i in 0..graph.n_carried(node) {
-                            let home = result_home(self, i);
-                            self.join(home, Place::Region(cond));
-                            self.need(data.operands[i], home, place);
-                            self.need(graph.region(body).yields[i], home, Place::Region(body));
-                            self.need(graph.region(cond).params[i], home, Place::Exits(node));
+                        let data = graph.while_of(node);
+                        for var in data.vars() {
+                            let home = home_of_result(self, var.result);
+                            self.join(home, Place::Region(data.cond()));
+                            self.need(var.init, home, place);
+                            self.need(var.next, home, Place::Region(data.body()));
+                            self.need(var.cond_param, home, Place::Exits(node));
                         }
-                        regions.extend(&data.regions);
                     }
-                    _ => regions.push(data.regions[0]),
+                    _ => {}
                 }
+                regions.extend(graph.running_regions(node));
             }
         }
         for &v in graph.outputs() {
@@ -405,25 +408,13 @@ impl<'g> Cut<'g> {
     fn uses_of_predicates(&mut self) -> bool {
         let mut new = false;
         for (node, members) in self.members.clone() {
-            let (predicate, place) = match self.predicate(node) {
-                Some(found) => found,
-                None => continue,
-            };
+            let Some(predicate) = self.graph.predicate(node) else { continue };
+            let place = self.place(self.graph.region_of(predicate));
             for part in members {
                 new |= self.need(predicate, part, place);
             }
         }
         new
-    }
-
-    /// Returns the predicate of a construct and the place where it is used.
-    fn predicate(&self, node: Node) -> Option<(Value, Place)> {
-        let data = self.graph.node(node);
-        match data.op {
-            Op::Cond => Some((data.operands[0], self.place(data.region))),
-            Op::While { .. } => Some((self.graph.region(data.regions[0]).yields[0], Place::Region(data.regions[0]))),
-            _ => None,
-        }
     }
 
     /// Records that a subgraph that sends a value in a place participates there.
@@ -491,7 +482,7 @@ impl<'g> Cut<'g> {
         let mut regions = vec![graph.root()];
         while let Some(region) = regions.pop() {
             let nodes = &graph.region(region).nodes;
-            regions.extend(nodes.iter().filter(|n| self.split[n.index()]).flat_map(|&n| self.lowered_regions(n)));
+            regions.extend(nodes.iter().filter(|n| self.split[n.index()]).flat_map(|&n| graph.running_regions(n)));
             let levels = self.levels(region, &awaited);
             // Nodes that an awaited value depends on, within the same level and subgraph.
             let mut urgent: HashMap<Node, bool> = HashMap::new();
@@ -540,11 +531,6 @@ impl<'g> Cut<'g> {
                 self.cluster_of[node.index()] = Some(cluster);
             }
         }
-    }
-
-    fn lowered_regions(&self, node: Node) -> &'g [Region] {
-        let data = self.graph.node(node);
-        if matches!(data.op, Op::Call(_)) { &data.regions[..1] } else { &data.regions }
     }
 
     /// Returns the level of each node of a region: how often a value on a path to it has changed

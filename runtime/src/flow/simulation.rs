@@ -210,7 +210,7 @@ fn run_region(
     for &node in &graph.region(region).nodes {
         let data = graph.node(node);
         let operands: Vec<i64> = data.operands.iter().map(|v| values[v]).collect();
-        let mut enter = |region: Region, given: &[i64]| {
+        let mut enter = |values: &mut HashMap<Value, i64>, region: Region, given: &[i64]| {
             values.extend(graph.region(region).params.iter().copied().zip(given.iter().copied()));
             run_region(graph, region, values, printed)?;
             Ok::<_, String>(graph.region(region).yields.iter().map(|v| values[v]).collect::<Vec<i64>>())
@@ -236,11 +236,17 @@ fn run_region(
                 0 => return Err(message.render(&render(&operands[1..]))),
                 _ => vec![],
             },
-            Op::Cond => enter(data.regions[usize::from(operands[0] == 0)], &operands[1..])?,
+            Op::Cond => {
+                let cond = graph.cond_of(node);
+                let captured: Vec<i64> = graph.captured(node).iter().map(|v| values[v]).collect();
+                let taken = cond.branch(values[&cond.predicate()] != 0);
+                enter(values, taken, &captured)?
+            }
             Op::While { .. } => {
+                let construct = graph.while_of(node);
                 let mut state = operands;
-                while enter(data.regions[0], &state)?[0] != 0 {
-                    let next = enter(data.regions[1], &state)?;
+                while enter(values, construct.cond(), &state)? != [0] {
+                    let next = enter(values, construct.body(), &state)?;
                     state.splice(..next.len(), next);
                 }
                 state.truncate(data.results.len());

@@ -6,7 +6,7 @@
 //! them.
 
 use super::topology::DeviceInfo;
-use anabranch_dsl::ir::{CallKind, Graph, Node, Op, Region, Value, ValueDef};
+use anabranch_dsl::ir::{Graph, LoopVar, Node, Op, ParamSource, Region, Runs, Value, ValueDef};
 use anabranch_dsl::ops::CostCx;
 use anabranch_dsl::{Dim, Shape, Type, passes};
 
@@ -96,24 +96,27 @@ impl Costs {
     fn region(&mut self, graph: &Graph, region: Region, runs: f64) {
         self.runs[region.index()] = runs;
         for &node in &graph.region(region).nodes {
-            let data = graph.node(node);
             self.work[node.index()] = self.of_node(graph, node);
-            match data.op {
-                Op::While { .. } => {
-                    let trips = passes::trips(graph, node).map_or(TRIPS, |n| n as f64);
-                    self.trips[node.index()] = trips;
-                    self.region(graph, data.regions[0], runs * (trips + 1.0));
-                    self.region(graph, data.regions[1], runs * trips);
-                }
-                Op::Cond => data.regions.iter().for_each(|&r| self.region(graph, r, runs * 0.5)),
-                // The second region of a call is its gradient. Differentiation is already done, so
-                // it never runs.
-                Op::Call(CallKind::Checkpoint | CallKind::Recompute | CallKind::CustomGradient { .. }) => {
-                    self.region(graph, data.regions[0], runs);
-                }
-                _ => {}
+            if graph.as_while(node).is_some() {
+                self.trips[node.index()] = passes::trips(graph, node).map_or(TRIPS, |n| n as f64);
+            }
+            for (inner, times) in self.running(graph, node) {
+                self.region(graph, inner, runs * times);
             }
         }
+    }
+
+    /// Returns the regions of a node that may run, each with its expected number of runs in one
+    /// execution of the node.
+    pub(super) fn running<'g>(&self, graph: &'g Graph, node: Node) -> impl Iterator<Item = (Region, f64)> + use<'g> {
+        let trips = self.trips[node.index()];
+        graph.region_uses(node).filter_map(move |(region, runs)| match runs {
+            Runs::Never => None,
+            Runs::AtMostOnce => Some((region, 0.5)),
+            Runs::Once => Some((region, 1.0)),
+            Runs::EachTest => Some((region, trips + 1.0)),
+            Runs::EachIteration => Some((region, trips)),
+        })
     }
 
     fn of_node(&self, graph: &Graph, node: Node) -> Work {
@@ -160,25 +163,15 @@ fn maker(graph: &Graph, value: Value) -> Option<Node> {
     for _ in 0..MAX_HOPS {
         v = match graph.value(v).def {
             ValueDef::Result(node, i) => {
-                let data = graph.node(node);
-                match data.op {
-                    Op::While { .. } => graph.region(data.regions[1]).yields[i as usize],
-                    Op::Cond | Op::Call(_) => graph.region(data.regions[0]).yields[i as usize],
-                    _ => return Some(node),
-                }
+                let Some(&region) = graph.result_regions(node).first() else { return Some(node) };
+                graph.region(region).yields[i as usize]
             }
-            ValueDef::Param(region, i) => {
-                let (owner, i) = (graph.region(region).owner?, i as usize);
-                let data = graph.node(owner);
-                match data.op {
-                    Op::Cond => data.operands[i + 1],
-                    Op::While { .. } if i < data.results.len() => match graph.region(data.regions[1]).yields[i] {
-                        next if next == graph.region(data.regions[1]).params[i] => data.operands[i],
-                        next => next,
-                    },
-                    _ => *data.operands.get(i)?,
-                }
-            }
+            ValueDef::Param(..) => match graph.source_of(v) {
+                ParamSource::Capture(outer) => outer,
+                ParamSource::LoopVar(LoopVar { init, body_param, next, .. }) if next == body_param => init,
+                ParamSource::LoopVar(LoopVar { next, .. }) => next,
+                ParamSource::Input(_) | ParamSource::Own { .. } => return None,
+            },
         };
     }
     None

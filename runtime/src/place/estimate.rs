@@ -131,23 +131,10 @@ impl<'a> Estimator<'a> {
     fn list(&mut self, region: Region, owner: Option<Node>) {
         for &node in &self.graph.region(region).nodes {
             self.order.push((node, owner));
-            for (region, _) in self.running(node).collect::<Vec<_>>() {
+            for region in self.graph.running_regions(node) {
                 self.list(region, Some(node));
             }
         }
-    }
-
-    /// Returns the regions of a node that may run, with their execution counts.
-    fn running(&self, node: Node) -> impl Iterator<Item = (Region, f64)> + use<'a> {
-        let data = self.graph.node(node);
-        let trips = self.costs.trips[node.index()];
-        let times = match data.op {
-            Op::While { .. } => [trips + 1.0, trips],
-            Op::Cond => [0.5, 0.5],
-            _ => [1.0, 0.0],
-        };
-        let n = if matches!(data.op, Op::Call(_)) { 1 } else { data.regions.len() };
-        data.regions[..n].iter().copied().zip(times)
     }
 
     /// Returns the seconds of one execution of each node with its regions, given those of one
@@ -156,7 +143,7 @@ impl<'a> Estimator<'a> {
         let mut whole = vec![0.0; self.graph.n_nodes()];
         for &(node, _) in self.order.iter().rev() {
             let inner = |(r, times)| times * self.sum(&whole, r);
-            let inner: f64 = self.running(node).map(inner).sum();
+            let inner: f64 = self.costs.running(self.graph, node).map(inner).sum();
             whole[node.index()] = seconds(&self.costs.work[node.index()]) + inner;
         }
         whole
@@ -239,28 +226,27 @@ impl<'a> Estimator<'a> {
             match data.op {
                 Op::While { .. } => self.split_loop(node, devices, scale),
                 Op::Cond => {
+                    let cond = graph.cond_of(node);
                     let mut yielded: Vec<Vec<Whereabouts>> = Vec::new();
-                    for &inner in &data.regions {
-                        self.bind(&graph.region(inner).params, &data.operands[1..]);
-                        self.wait_for(data.operands[0], inner, devices);
+                    for inner in cond.branches() {
+                        self.bind(&graph.region(inner).params, graph.captured(node));
+                        self.wait_for(cond.predicate(), inner, devices);
                         self.region(inner, devices, 0.5 * scale);
                         yielded.push(graph.region(inner).yields.iter().map(|y| self.values[y.index()]).collect());
                     }
                     for (i, &r) in data.results.iter().enumerate() {
                         // A result is on the device of a branch that computes it. The other branch
                         // sends its value there.
-                        let made = |(&inner, y): (&Region, &Vec<Whereabouts>)| {
-                            graph.producer(graph.region(inner).yields[i]).and(y[i].home)
-                        };
-                        let made = data.regions.iter().zip(&yielded).find_map(made);
+                        let made = |(value, y): (Value, &Vec<Whereabouts>)| graph.producer(value).and(y[i].home);
+                        let made = cond.yields(i).into_iter().zip(&yielded).find_map(made);
                         let home = made.unwrap_or_else(|| self.device(node, devices));
                         let ready = yielded.iter().map(|y| self.moved(y[i], home)).fold(0.0, f64::max);
                         self.values[r.index()] = Whereabouts { home: Some(home), ready, origin: r };
                     }
                 }
                 _ => {
-                    let inner = data.regions[0];
-                    self.bind(&graph.region(inner).params, &data.operands);
+                    let inner = graph.call_of(node).forward();
+                    self.bind(&graph.region(inner).params, graph.entry_values(node));
                     self.region(inner, devices, scale);
                     self.bind(&data.results, &graph.region(inner).yields);
                 }
@@ -271,15 +257,13 @@ impl<'a> Estimator<'a> {
 
     fn split_loop(&mut self, node: Node, devices: &[DeviceId], scale: f64) {
         let graph = self.graph;
-        let data = graph.node(node);
+        let construct = graph.while_of(node);
         let trips = self.costs.trips[node.index()];
-        let [cond, body] = data.regions[..] else { panic!("a loop has two regions") };
+        let (cond, body) = (construct.cond(), construct.body());
         let taking_part = self.taking_part(&[cond, body], devices);
-        let (of_cond, of_body) = (&graph.region(cond).params, &graph.region(body).params);
-        self.bind(of_cond, &data.operands);
-        self.bind(of_body, &data.operands);
-        let n = data.results.len();
-        let mut state: Vec<Whereabouts> = data.operands[..n].iter().map(|v| self.values[v.index()]).collect();
+        self.bind(&graph.region(cond).params, graph.entry_values(node));
+        self.bind(&graph.region(body).params, graph.entry_values(node));
+        let mut state: Vec<Whereabouts> = construct.inits().iter().map(|v| self.values[v.index()]).collect();
         let (times, mut ends) = (self.times, Vec::new());
         let walked = WALKED.min(trips as usize);
         for i in 0..walked {
@@ -287,10 +271,10 @@ impl<'a> Estimator<'a> {
                 self.times = times * (trips - WALKED as f64 + 1.0);
             }
             self.region(cond, devices, scale);
-            let pred = self.values[graph.region(cond).yields[0].index()];
+            let pred = self.values[construct.predicate().index()];
             self.announce(pred, &taking_part);
             self.region(body, devices, scale);
-            let next: Vec<Whereabouts> = graph.region(body).yields.iter().map(|v| self.values[v.index()]).collect();
+            let next: Vec<Whereabouts> = construct.nexts().iter().map(|v| self.values[v.index()]).collect();
             if i == 0 {
                 // A loop variable is on the device that computes its next value.
                 for (init, next) in state.iter().zip(&next) {
@@ -298,9 +282,9 @@ impl<'a> Estimator<'a> {
                 }
             }
             state = next;
-            for (k, &s) in state.iter().enumerate() {
-                self.values[of_cond[k].index()] = s;
-                self.values[of_body[k].index()] = s;
+            for (var, &s) in construct.vars().zip(&state) {
+                self.values[var.cond_param.index()] = s;
+                self.values[var.body_param.index()] = s;
             }
             ends.push(taking_part.iter().map(|d| self.free[d.index()]).fold(0.0, f64::max));
         }
@@ -310,8 +294,8 @@ impl<'a> Estimator<'a> {
             taking_part.iter().for_each(|d| self.free[d.index()] += later);
             state.iter_mut().filter(|s| s.home.is_some()).for_each(|s| s.ready += later);
         }
-        for (&r, s) in data.results.iter().zip(state) {
-            self.values[r.index()] = s;
+        for (var, s) in construct.vars().zip(state) {
+            self.values[var.result.index()] = s;
         }
     }
 

@@ -51,41 +51,25 @@ impl Groups {
             let data = graph.node(node);
             match data.op {
                 Op::Read(var) | Op::Assign(var) => sets.join(node.index(), of_var(var)),
-                Op::Cond => {
-                    if let Some(maker) = graph.producer(data.operands[0]) {
+                _ => {
+                    if let Some(maker) = graph.predicate(node).and_then(|predicate| graph.producer(predicate)) {
                         sets.join(node.index(), maker.index());
                     }
                 }
-                Op::While { .. } => {
-                    if let Some(maker) = graph.producer(graph.region(data.regions[0]).yields[0]) {
-                        sets.join(node.index(), maker.index());
-                    }
-                }
-                _ => {}
             }
             let mut same = |a: Value, b: Value| {
                 if is_container(&a) {
                     sets.join(of_value(a), of_value(b));
                 }
             };
-            let captures = usize::from(matches!(data.op, Op::Cond));
-            for (i, &region) in data.regions.iter().enumerate() {
-                let inner = graph.region(region);
-                for (&given, &param) in data.operands[captures..].iter().zip(&inner.params) {
-                    same(given, param);
-                }
-                let is_condition = i == 0 && matches!(data.op, Op::While { .. });
-                let is_gradient = i > 0 && matches!(data.op, Op::Call(_));
-                if !is_condition && !is_gradient {
-                    for (&r, &y) in data.results.iter().zip(&inner.yields) {
-                        same(r, y);
-                    }
-                }
-                if i == 1 && matches!(data.op, Op::While { .. }) {
-                    for (&p, &y) in inner.params.iter().zip(&inner.yields) {
-                        same(p, y);
-                    }
-                }
+            for &region in &data.regions {
+                graph.entry(region).for_each(|(param, outer)| same(outer, param));
+            }
+            for &region in graph.result_regions(node) {
+                data.results.iter().zip(&graph.region(region).yields).for_each(|(&r, &y)| same(r, y));
+            }
+            if let Some(construct) = graph.as_while(node) {
+                construct.vars().for_each(|var| same(var.body_param, var.next));
             }
             if data.regions.is_empty() {
                 for v in data.operands.iter().chain(&data.results).filter(|v| is_container(v)) {

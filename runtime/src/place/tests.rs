@@ -44,9 +44,7 @@ fn check_laws(graph: &Graph, topology: &Topology, placement: &Placement, constra
                 assert_eq!(device, placement.of_var(var), "{graph}");
                 None
             }
-            Op::Cond => graph.producer(data.operands[0]),
-            Op::While { .. } => graph.producer(graph.region(data.regions[0]).yields[0]),
-            _ => None,
+            _ => graph.predicate(node).and_then(|predicate| graph.producer(predicate)),
         };
         if let Some(decides) = decides {
             assert_eq!(device, placement.of(decides), "{graph}");

@@ -3,7 +3,7 @@
 use super::{Instr, Item, Kernel, Lower, Move, Operand, Out, Place};
 use crate::plan::Pushed;
 use crate::plan::draft::Storage;
-use anabranch_dsl::ir::{Graph, ListForm, ListOp, Node, Op, StackOp, Value};
+use anabranch_dsl::ir::{Graph, ListForm, ListOp, LoopVar, Node, Op, StackOp, Value};
 use anabranch_dsl::passes::{self, Limit};
 use anabranch_dsl::{Loc, Result, Type};
 
@@ -18,17 +18,18 @@ impl Lower<'_> {
         let graph = self.graph;
         let data = graph.node(node);
         // Compute expressions before the branches, since both may use them.
-        let captures = data.operands[1..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
-        let cond = self.reg(data.operands[0])?;
+        let construct = graph.cond_of(node);
+        let captures = graph.captured(node).iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
+        let cond = self.reg(construct.predicate())?;
         let results: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
         let (otherwise, end) = (self.new_label(), self.new_label());
         self.emit(Instr::JumpUnless { cond, to: otherwise });
         let (arms, around) = (self.open_arms(), self.current_arm);
-        for (side, &region) in data.regions.iter().enumerate() {
+        for (side, region) in construct.branches().into_iter().enumerate() {
             let arm = arms + side as u32;
             self.current_arm = Some(arm);
             self.draft.arms[arm as usize].start = self.here();
-            for (&param, place) in graph.region(region).params.iter().zip(&captures) {
+            for ((param, _), place) in graph.captures_in(region).zip(&captures) {
                 self.places[param.index()] = Some(place.clone());
             }
             self.region(region)?;
@@ -52,20 +53,17 @@ impl Lower<'_> {
     /// ```
     pub(super) fn while_loop(&mut self, node: Node) -> Result<()> {
         let graph = self.graph;
-        let data = graph.node(node);
-        let [cond, body] = data.regions[..] else { panic!("a while has two regions") };
-        let n = data.results.len();
-        let captures = data.operands[n..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
+        let (data, construct) = (graph.node(node), graph.while_of(node));
+        let captures = graph.captured(node).iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         // Buffers allocated so far are loop-invariant.
         let (before, n_buffers) = (self.here(), self.draft.buffers.len() as u32);
         self.emit_item(Item::Steps(Vec::new()));
         let carried: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
-        self.move_all(&carried, &data.operands[..n], data.loc)?;
-        for region in [cond, body] {
-            let places = carried.iter().chain(&captures);
-            for (&param, place) in graph.region(region).params.iter().zip(places) {
-                self.places[param.index()] = Some(place.clone());
-            }
+        self.move_all(&carried, construct.inits(), data.loc)?;
+        let vars = construct.vars().map(|var| [var.cond_param, var.body_param]);
+        let params = vars.chain(graph.captures(node).map(|capture| capture.params));
+        for (params, place) in params.zip(carried.iter().chain(&captures)) {
+            params.iter().for_each(|param| self.places[param.index()] = Some(place.clone()));
         }
         self.reserve(node, &carried)?;
         let (again, test) = (self.new_label(), self.new_label());
@@ -82,14 +80,14 @@ impl Lower<'_> {
             self.draft.carried.push((storage, id));
         }
         self.set_label(again);
-        self.region(body)?;
-        self.move_all(&carried, &graph.region(body).yields, data.loc)?;
+        self.region(construct.body())?;
+        self.move_all(&carried, construct.nexts(), data.loc)?;
         // If no loop variable moves, the back edge is the point before the condition.
         self.draft.loops[id as usize].back_edge =
             self.here().saturating_sub(1).max(self.draft.loops[id as usize].start);
         self.set_label(test);
-        self.region(cond)?;
-        let pred = self.reg(graph.region(cond).yields[0])?;
+        self.region(construct.cond())?;
+        let pred = self.reg(construct.predicate())?;
         self.emit(Instr::JumpIf { cond: pred, to: again });
         self.draft.loops[id as usize].end = self.here() - 1;
         self.current_loop = self.draft.loops[id as usize].parent;
@@ -109,7 +107,7 @@ impl Lower<'_> {
         };
         let dtype = graph.ty(graph.node(node).results[count.variable]).element().dtype;
         for (i, place) in carried.iter().enumerate() {
-            if let (Place::Stack(stack), Some(in_each)) = (place, pushes(graph, node, i)) {
+            if let (Place::Stack(stack), Some(in_each)) = (place, pushes(graph, graph.while_of(node).var(i))) {
                 let pushed = Box::new(Pushed { count, first, limit, dtype, in_each });
                 self.emit(Instr::StackReserve { stack: *stack, pushed });
             }
@@ -122,10 +120,11 @@ impl Lower<'_> {
     pub(super) fn call(&mut self, node: Node) -> Result<()> {
         let graph = self.graph;
         let data = graph.node(node);
-        let body = graph.region(data.regions[0]);
-        let operands = data.operands.iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
+        let forward = graph.call_of(node).forward();
+        let body = graph.region(forward);
+        let operands = graph.entry_values(node).iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         self.bind(&body.params, operands);
-        self.region(data.regions[0])?;
+        self.region(forward)?;
         let mut results = Vec::with_capacity(data.results.len());
         for (&r, &y) in data.results.iter().zip(&body.yields) {
             let mut place = self.place(y)?;
@@ -290,10 +289,9 @@ impl Lower<'_> {
 
 /// Returns the number of elements that each iteration pushes to a stack, if it does nothing else
 /// with it.
-fn pushes(graph: &Graph, node: Node, variable: usize) -> Option<usize> {
-    let body = graph.region(graph.node(node).regions[1]);
-    let (mut at, mut n) = (body.yields[variable], 0);
-    while at != body.params[variable] {
+fn pushes(graph: &Graph, var: LoopVar) -> Option<usize> {
+    let (mut at, mut n) = (var.next, 0);
+    while at != var.body_param {
         let push = graph.node(graph.producer(at)?);
         if push.op != Op::Stack(StackOp::Push) {
             return None;
