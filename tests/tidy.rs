@@ -18,6 +18,17 @@ const NOT_IN_DSL: &[&str] = &["rayon", "wgpu", "tokio", "quinn", "faer"];
 /// A file longer than this has more than one subject.
 const LONGEST_SOURCE: usize = 1_200;
 
+/// The files that know the layout of constructs: those that define, build, check and print it.
+const LAYOUT: &[&str] = &[
+    "dsl/src/ir/edit.rs",
+    "dsl/src/ir/graph.rs",
+    "dsl/src/ir/infer.rs",
+    "dsl/src/ir/parse/control.rs",
+    "dsl/src/ir/print.rs",
+    "dsl/src/ir/regions.rs",
+    "dsl/src/ir/verify.rs",
+];
+
 // The rules, applied to this repository.
 
 #[test]
@@ -45,6 +56,11 @@ fn operations_are_handles_and_not_names() {
     let cases = entries(&root().join("tests/ops"));
     let names: Vec<_> = cases.iter().filter_map(|case| Some(case.file_stem()?.to_str()?.to_owned())).collect();
     check(operation_names(&sources(), &names));
+}
+
+#[test]
+fn few_files_know_the_layout_of_constructs() {
+    check(layout_of_constructs(&sources()));
 }
 
 #[test]
@@ -205,6 +221,32 @@ fn operation_names(sources: &[Source], names: &[String]) -> Report {
         }
     }
     report
+}
+
+/// Only the files in [`LAYOUT`] know which operand of a construct is which region parameter, and
+/// which region is which. All others ask the accessors of `dsl/src/ir/regions.rs`.
+fn layout_of_constructs(sources: &[Source]) -> Report {
+    let mut report = Report::default();
+    for source in sources {
+        let is_code = source.path.starts_with("dsl/src/") || source.path.starts_with("runtime/src/");
+        let is_operation = source.path.starts_with("dsl/src/ops/");
+        if !is_code || is_operation || LAYOUT.contains(&source.path.as_str()) {
+            continue;
+        }
+        for (number, line) in (1..).zip(code_of(&source.text).lines()) {
+            let is_constant = |index: &str| index.starts_with(|c: char| c.is_ascii_digit() || c == '.');
+            let is_shifted = |index: &str| index.contains(" + 1") || index.contains(" + first");
+            let knows = indices(line, "regions[").any(is_constant)
+                || indices(line, "operands[").chain(indices(line, "params[")).any(is_shifted);
+            report.look(!knows, || format!("{}:{number}: ask `dsl/src/ir/regions.rs`: {}", source.path, line.trim()));
+        }
+    }
+    report
+}
+
+/// The texts between `name`, which ends with a bracket, and the closing bracket.
+fn indices<'a>(line: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    line.split(name).skip(1).filter_map(|rest| rest.split(']').next())
 }
 
 /// Code in documentation names no crate but the facade, since users depend on no other.
@@ -428,6 +470,19 @@ fn the_name_of_an_operation_in_a_string_is_found() {
     let sources = [source("dsl/src/passes/fold.rs", text), source("dsl/src/ops/add.rs", text)];
     let expected = ["dsl/src/passes/fold.rs:2: write `prim::ADD` for \"add\""];
     check_wrong(&operation_names(&sources, &strings(&["add"])), &expected);
+}
+
+#[test]
+fn index_arithmetic_on_a_construct_is_found() {
+    let text = "// data.regions[1]\nlet body = data.regions[1];\nlet [a, b] = data.regions[..] else { panic!() };\n\
+                let v = data.operands[i as usize + 1];\nlet w = data.operands[i];\nlet r = regions[i];";
+    let sources = [source("runtime/src/flow/build.rs", text), source("dsl/src/ir/regions.rs", text)];
+    let expected = [
+        "runtime/src/flow/build.rs:2: ask `dsl/src/ir/regions.rs`: let body = data.regions[1];",
+        "runtime/src/flow/build.rs:3: ask `dsl/src/ir/regions.rs`: let [a, b] = data.regions[..] else { panic!() };",
+        "runtime/src/flow/build.rs:4: ask `dsl/src/ir/regions.rs`: let v = data.operands[i as usize + 1];",
+    ];
+    check_wrong(&layout_of_constructs(&sources), &expected);
 }
 
 #[test]
