@@ -37,7 +37,7 @@ pub enum OpClass {
     /// Combines the elements in each window of the first operand.
     Window(Combiner),
     /// Each row of the result depends on a row of the operand, which is read several times.
-    Rows(Effort),
+    Rowwise(Effort),
     /// Random bits or numbers.
     Random(Effort),
     /// The result depends on types and attributes alone.
@@ -200,7 +200,7 @@ impl OpDef {
         };
         match self.class {
             OpClass::View | OpClass::Shape | OpClass::Scalar(Effort::NONE) => OpCost::default(),
-            OpClass::Scalar(effort) | OpClass::Rows(effort) | OpClass::Random(effort) | OpClass::Opaque(effort) => {
+            OpClass::Scalar(effort) | OpClass::Rowwise(effort) | OpClass::Random(effort) | OpClass::Opaque(effort) => {
                 by_effort(effort, n)
             }
             // Like a scatter, an update of a part is made in place.
@@ -269,13 +269,13 @@ mod tests {
             &[RELU, FLOOR, CEIL, ROUND],
         );
         same(
-            |op| matches!(op.class, OpClass::Contract(_) | OpClass::Rows(_) | OpClass::Random(_)),
+            |op| matches!(op.class, OpClass::Contract(_) | OpClass::Rowwise(_) | OpClass::Random(_)),
             &[MATMUL, CONV, ATTENTION, SOFTMAX, LOG_SOFTMAX, RANDOM_BITS, RANDOM_UNIFORM, RANDOM_FOLD_IN],
             &[CONV_INPUT_GRAD, CONV_WEIGHT_GRAD, ATTENTION_GRAD, LOGSUMEXP],
         );
         // Placement: functions of several instructions. Two were written `log1p` and `expm1` at first.
         let effort = |op: Prim| match op.class {
-            OpClass::Scalar(effort) | OpClass::Rows(effort) => effort,
+            OpClass::Scalar(effort) | OpClass::Rowwise(effort) => effort,
             _ => Effort::NONE,
         };
         same(|op| effort(op) == Effort::DIVISION, &[EXP, LOG, SQRT, RSQRT, DIV], &[RECIP, REM]);

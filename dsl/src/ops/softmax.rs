@@ -80,7 +80,7 @@ static SOFTMAX: OpDef = OpDef {
         vec![Some(y * (dy - (dy * y).sum_keepdim(Along::of(n.attrs()).axis)))]
     }),
     exactness: Exactness::Ulps(32),
-    class: OpClass::Rows(Effort::FUNCTION),
+    class: OpClass::Rowwise(Effort::FUNCTION),
     halves: Halves::Widened,
     effects: Effects::Pure,
 };
@@ -97,7 +97,7 @@ static LOG_SOFTMAX: OpDef = OpDef {
         vec![Some(dy - n.y().exp() * dy.sum_keepdim(Along::of(n.attrs()).axis))]
     }),
     exactness: Exactness::Ulps(32),
-    class: OpClass::Rows(Effort::FUNCTION),
+    class: OpClass::Rowwise(Effort::FUNCTION),
     halves: Halves::Widened,
     effects: Effects::Pure,
 };
@@ -131,7 +131,7 @@ static LOGSUMEXP: OpDef = OpDef {
         vec![Some(kept * n.x(0).softmax(axis as isize))]
     }),
     exactness: Exactness::Ulps(32),
-    class: OpClass::Rows(Effort::FUNCTION),
+    class: OpClass::Rowwise(Effort::FUNCTION),
     halves: Halves::Widened,
     effects: Effects::Pure,
 };

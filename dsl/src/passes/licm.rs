@@ -89,7 +89,7 @@ fn cost(op: Prim) -> Cost {
     match op.class {
         OpClass::View | OpClass::Shape | OpClass::Scalar(Effort::NONE) => Cost::Free,
         OpClass::Scalar(effort) if effort.is_simple() => Cost::Light,
-        OpClass::Contract(_) | OpClass::Random(_) | OpClass::Rows(_) => Cost::Heavy,
+        OpClass::Contract(_) | OpClass::Random(_) | OpClass::Rowwise(_) => Cost::Heavy,
         OpClass::Scalar(_)
         | OpClass::Move
         | OpClass::Reduce(_)
