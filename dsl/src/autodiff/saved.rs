@@ -140,7 +140,7 @@ impl Sweep {
         let mut values: HashSet<Value> =
             data.params.iter().zip(same).filter(|(_, same)| *same).map(|(&p, _)| p).collect();
         let mut around = Some(node);
-        while let Some(node) = around.filter(|&n| !g.as_while(n).is_some()) {
+        while let Some(node) = around.filter(|&n| g.as_while(n).is_none()) {
             around = g.region(g.node(node).region).owner;
         }
         if around.is_some() {

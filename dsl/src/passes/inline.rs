@@ -43,7 +43,7 @@ impl Inliner<'_> {
         self.replaced.apply(&mut data.yields);
     }
 
-    /// Returns whether the values around a call have the types that they have in its forward region.
+    /// Returns whether the operands and results of a call have the types of the forward region.
     fn keeps_types(&self, node: Node) -> bool {
         let same = |(a, b): (Value, Value)| self.graph.ty(a) == self.graph.ty(b);
         let forward = self.graph.call_of(node).forward();
