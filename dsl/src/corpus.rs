@@ -157,8 +157,8 @@ fn read_attrs(op: Prim, table: &toml::Table, t: Option<DType>) -> Result<Attrs, 
         let value = table.get(name).ok_or_else(|| format!("the attribute `{name}` is missing"))?;
         let ints = || -> Option<Vec<i64>> { value.as_array()?.iter().map(|v| v.as_integer()).collect() };
         let attr: Option<Attr> = match kind {
-            AttrKind::Int | AttrKind::Index => value.as_integer().map(Attr::Int),
-            AttrKind::Ints | AttrKind::Indices => ints().map(Attr::Ints),
+            AttrKind::Int | AttrKind::Natural => value.as_integer().map(Attr::Int),
+            AttrKind::Ints | AttrKind::Naturals => ints().map(Attr::Ints),
             AttrKind::Float => value.as_float().map(Attr::Float),
             AttrKind::Bool => value.as_bool().map(Attr::Bool),
             AttrKind::DType => match (value.as_str(), t) {

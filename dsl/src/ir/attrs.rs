@@ -12,9 +12,9 @@ pub enum AttrKind {
     /// A list of integers.
     Ints,
     /// An integer that is not negative: an axis, an extent or a number of elements.
-    Index,
+    Natural,
     /// A list of integers that are not negative.
-    Indices,
+    Naturals,
     /// A floating-point number.
     Float,
     /// A boolean.
@@ -47,8 +47,8 @@ impl AttrKind {
     pub fn admits(self, attr: &Attr) -> bool {
         match (self, attr) {
             (AttrKind::Int, Attr::Int(_)) | (AttrKind::Ints, Attr::Ints(_)) => true,
-            (AttrKind::Index, Attr::Int(i)) => *i >= 0,
-            (AttrKind::Indices, Attr::Ints(list)) => list.iter().all(|&i| i >= 0),
+            (AttrKind::Natural, Attr::Int(i)) => *i >= 0,
+            (AttrKind::Naturals, Attr::Ints(list)) => list.iter().all(|&i| i >= 0),
             (AttrKind::Float, Attr::Float(_)) | (AttrKind::Bool, Attr::Bool(_)) => true,
             (AttrKind::DType, Attr::DType(_)) | (AttrKind::Shape, Attr::Shape(_)) => true,
             _ => false,

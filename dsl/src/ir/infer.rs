@@ -66,8 +66,8 @@ pub(crate) fn kind_name(kind: AttrKind) -> &'static str {
     match kind {
         AttrKind::Int => "an integer",
         AttrKind::Ints => "a list of integers",
-        AttrKind::Index => "an integer that is not negative",
-        AttrKind::Indices => "a list of integers that are not negative",
+        AttrKind::Natural => "an integer that is not negative",
+        AttrKind::Naturals => "a list of integers that are not negative",
         AttrKind::Float => "a float",
         AttrKind::Bool => "true or false",
         AttrKind::DType => "an element type",

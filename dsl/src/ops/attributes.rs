@@ -20,7 +20,7 @@ use crate::ir::{Attr, AttrKind, Attrs};
 use crate::{DType, Shape};
 
 /// A type of an attribute.
-trait Field: Sized {
+trait Stored: Sized {
     const KIND: AttrKind;
     /// Returns the value, or `None` if the attribute has another type.
     fn read(attr: &Attr) -> Option<Self>;
@@ -29,7 +29,7 @@ trait Field: Sized {
 
 macro_rules! field {
     ($($t:ty: $kind:ident, $read:expr, $attr:expr;)*) => {$(
-        impl Field for $t {
+        impl Stored for $t {
             const KIND: AttrKind = AttrKind::$kind;
             fn read(attr: &Attr) -> Option<Self> {
                 let read: fn(&Attr) -> Option<Self> = $read;
@@ -43,8 +43,8 @@ macro_rules! field {
     )*};
 }
 field! {
-    usize: Index, |a| if let Attr::Int(a) = a { (*a).try_into().ok() } else { None }, |a| Attr::Int(a as i64);
-    Vec<usize>: Indices,
+    usize: Natural, |a| if let Attr::Int(a) = a { (*a).try_into().ok() } else { None }, |a| Attr::Int(a as i64);
+    Vec<usize>: Naturals,
         |a| if let Attr::Ints(a) = a { a.iter().map(|&a| a.try_into().ok()).collect() } else { None },
         |a| Attr::Ints(a.into_iter().map(|a| a as i64).collect());
     bool: Bool, |a| if let Attr::Bool(a) = a { Some(*a) } else { None }, Attr::Bool;
@@ -55,7 +55,7 @@ field! {
 /// # Panics
 /// If the operation declares no such attribute. The attributes of a verified graph are those that
 /// its operations declare.
-fn read<T: Field>(attrs: &Attrs, name: &str) -> T {
+fn read<T: Stored>(attrs: &Attrs, name: &str) -> T {
     let attr = attrs.get(name).unwrap_or_else(|| panic!("no attribute `{name}` in {attrs}"));
     T::read(attr).unwrap_or_else(|| panic!("the attribute `{name}` has another type than in {attrs}"))
 }
@@ -71,7 +71,7 @@ macro_rules! attributes {
         impl $name {
             /// The declaration in [`OpDef::attrs`](super::OpDef::attrs).
             pub const DECLARED: &'static [(&'static str, AttrKind)] =
-                &[$((stringify!($field), <$t as Field>::KIND)),*];
+                &[$((stringify!($field), <$t as Stored>::KIND)),*];
 
             /// Reads the attributes.
             ///

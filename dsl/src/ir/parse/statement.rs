@@ -245,8 +245,8 @@ impl<'a> Parser<'a> {
         let loc = self.loc();
         let start = self.errors.len();
         let attr = match kind {
-            AttrKind::Int | AttrKind::Index => self.int().map(Attr::Int),
-            AttrKind::Ints | AttrKind::Indices => {
+            AttrKind::Int | AttrKind::Natural => self.int().map(Attr::Int),
+            AttrKind::Ints | AttrKind::Naturals => {
                 self.expect('[').and_then(|()| self.list(']', Self::int)).map(Attr::Ints)
             }
             AttrKind::Float => self.element_word().and_then(|w| Literal::read(w).ok_or(Failed)).map(Attr::Float),
