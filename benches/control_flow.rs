@@ -13,19 +13,19 @@ fn main() {
 
 #[divan::bench]
 fn scalar_while(bencher: Bencher<'_, '_>) {
-    let mut program = programs::scalar_while();
+    let mut program = programs::scalar_while().ready();
     bencher.counter(ItemsCount::new(programs::TRIPS as usize)).bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn nested_while_with_a_branch(bencher: Bencher<'_, '_>) {
-    let mut program = programs::nested_while_with_a_branch();
+    let mut program = programs::nested_while_with_a_branch().ready();
     bencher.counter(ItemsCount::new(100usize * 100)).bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn gradient_of_1000_trips(bencher: Bencher<'_, '_>) {
-    let mut program = programs::gradient_of_1000_trips();
+    let mut program = programs::gradient_of_1000_trips().ready();
     bencher.counter(ItemsCount::new(1000usize)).bench_local(|| program.call());
 }
 
@@ -38,18 +38,18 @@ fn call_of_one_op(bencher: Bencher<'_, '_>) {
 
 #[divan::bench]
 fn tanh_of_a_64x64_product_in_a_while(bencher: Bencher<'_, '_>) {
-    let mut program = programs::tanh_of_a_64x64_product_in_a_while();
+    let mut program = programs::tanh_of_a_64x64_product_in_a_while().ready();
     bencher.counter(ItemsCount::new(2000usize)).bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn lorenz_1000_steps(bencher: Bencher<'_, '_>) {
-    let mut program = programs::lorenz_1000_steps();
+    let mut program = programs::lorenz_1000_steps().ready();
     bencher.counter(ItemsCount::new(1000usize)).bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn lorenz_gradient_of_1000_steps(bencher: Bencher<'_, '_>) {
-    let mut program = programs::lorenz_gradient_of_1000_steps();
+    let mut program = programs::lorenz_gradient_of_1000_steps().ready();
     bencher.counter(ItemsCount::new(1000usize)).bench_local(|| program.call());
 }

@@ -65,42 +65,42 @@ fn plain_triad_10_000_000(bencher: Bencher<'_, '_>) {
 
 #[divan::bench]
 fn tanh_chain_10_000_000(bencher: Bencher<'_, '_>) {
-    let mut program = programs::tanh_chain_10_000_000();
+    let mut program = programs::tanh_chain_10_000_000().ready();
     bencher.bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn sum_10_000_000(bencher: Bencher<'_, '_>) {
-    let mut program = programs::sum_10_000_000();
+    let mut program = programs::sum_10_000_000().ready();
     bencher.bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn mean_squared_error_10_000_000(bencher: Bencher<'_, '_>) {
-    let mut program = programs::mean_squared_error_10_000_000();
+    let mut program = programs::mean_squared_error_10_000_000().ready();
     bencher.bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn softmax_4096_1024(bencher: Bencher<'_, '_>) {
-    let mut program = programs::softmax_4096_1024();
+    let mut program = programs::softmax_4096_1024().ready();
     bencher.bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn softmax_gradient_4096_1024(bencher: Bencher<'_, '_>) {
-    let mut program = programs::softmax_gradient_4096_1024();
+    let mut program = programs::softmax_gradient_4096_1024().ready();
     bencher.bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn layer_norm_4096_1024(bencher: Bencher<'_, '_>) {
-    let mut program = programs::layer_norm_4096_1024();
+    let mut program = programs::layer_norm_4096_1024().ready();
     bencher.bench_local(|| program.call());
 }
 
 #[divan::bench]
 fn layer_norm_gradient_4096_1024(bencher: Bencher<'_, '_>) {
-    let mut program = programs::layer_norm_gradient_4096_1024();
+    let mut program = programs::layer_norm_gradient_4096_1024().ready();
     bencher.bench_local(|| program.call());
 }

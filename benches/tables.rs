@@ -11,30 +11,30 @@ fn main() {
 
 #[divan::bench(sample_count = 200, sample_size = 1)]
 fn gather_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
-    let mut program = programs::gather_8192_of_100000_x_64();
+    let mut program = programs::gather_8192_of_100000_x_64().ready();
     bencher.bench_local(|| program.call());
 }
 
 #[divan::bench(sample_count = 100, sample_size = 1)]
 fn sgd_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
-    let mut program = programs::sgd_of_8192_of_100000_x_64();
+    let mut program = programs::sgd_of_8192_of_100000_x_64().ready();
     bencher.bench_local(|| program.call());
 }
 
 #[divan::bench(sample_count = 40, sample_size = 1)]
 fn descent_by_a_table_of_rates_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>) {
-    let mut program = programs::descent_by_a_table_of_rates_of_8192_of_100000_x_64();
+    let mut program = programs::descent_by_a_table_of_rates_of_8192_of_100000_x_64().ready();
     bencher.bench_local(|| program.call());
 }
 
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn transformer_4_blocks_256_forward_and_backward(bencher: Bencher<'_, '_>) {
-    let mut program = programs::transformer_4_blocks_256_forward_and_backward();
+    let mut program = programs::transformer_4_blocks_256_forward_and_backward().ready();
     bencher.bench_local(|| program.call());
 }
 
 #[divan::bench(sample_count = 10, sample_size = 1)]
 fn causal_attention_8_heads_2048_positions(bencher: Bencher<'_, '_>) {
-    let mut program = programs::causal_attention_8_heads_2048_positions();
+    let mut program = programs::causal_attention_8_heads_2048_positions().ready();
     bencher.bench_local(|| program.call());
 }

@@ -94,6 +94,13 @@ impl Benchmark {
         Benchmark { call: Box::new(call), explain: Box::new(move || explained.explain()) }
     }
 
+    /// Makes the inputs and runs the program once, so that a measurement has neither in it.
+    #[must_use]
+    pub fn ready(mut self) -> Benchmark {
+        self.call();
+        self
+    }
+
     /// Runs the program once.
     pub fn call(&mut self) {
         (self.call)();
