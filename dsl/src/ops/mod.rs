@@ -5,12 +5,7 @@
 //! for each. A missing part states its reason ([`Grad::Missing`]); nothing is silently unsupported.
 //! The definitions are grouped by family, one file each. [`all`] lists all of them.
 //!
-//! To add an operation, add
-//!
-//! 1. a row in the file of its family, listed in that file's `family!`;
-//! 2. a method of [`Any`], which broadcasts and counts axes from the front;
-//! 3. a method of [`Tensor`](crate::Tensor) with an example;
-//! 4. its cases in `tests/ops/`.
+//! `docs/src/how-to-operation.md` has the steps to add an operation.
 //!
 //! Tests reject an operation without cases, and a gradient that finite differences have not
 //! confirmed to first and second order.

@@ -236,7 +236,7 @@ static PERMUTE: OpDef = OpDef {
         }
         Ok(Type::Tensor(TensorType {
             dtype: x.dtype,
-            shape: axes.iter().map(|&a| x.shape.dims()[a as usize].clone()).collect(),
+            shape: axes.iter().map(|&a| x.shape.dims()[a].clone()).collect(),
         }))
     },
     eval: |cx| {
