@@ -518,7 +518,7 @@ fn the_right_side_of_a_compound_assignment_may_read_the_place() {
         ($(#[$attribute:meta])* $name:ident, $of:ty, $int:ty, $one:expr) => {
             $(#[$attribute])*
             fn $name(i: $int, a: $of, b: $of) -> ($of, $of) {
-                fn first(v: &mut Vec<$of>) -> $of {
+                fn first(v: &mut [$of]) -> $of {
                     v[0] += 1.0;
                     v[1]
                 }
