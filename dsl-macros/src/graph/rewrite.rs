@@ -1,11 +1,13 @@
 //! Scope resolution, carried places, and the replacement of constructs, in one walk over the body.
 //!
-//! The walk keeps the constructs that are open around the present expression. A change of a place is noted in each of them
-//! whose start came after the declaration of the variable; when a construct has been walked through, what it carries is
-//! known, and it is replaced.
+//! The walk keeps a stack of the constructs around the current expression. A modification of a
+//! place is recorded in each of them that starts after the declaration of the variable. At the end
+//! of a construct its carried places are known, and the construct is replaced.
 //!
-//! Invariants: a variable is carried only by constructs inside of its scope; every block of the user is emitted once; items
-//! and constants inside of the body stay as they are.
+//! Invariants:
+//! - A variable is carried only by constructs inside its scope.
+//! - Every block of the user is emitted once.
+//! - Items and constants inside the body stay as they are.
 //!
 //! Jumps are in [`jumps`], loops in [`loops`], the order of operands in [`operands`].
 
@@ -34,7 +36,7 @@ use syn::*;
 /// A rewritten function.
 pub(super) struct Rewritten {
     pub(super) function: ItemFn,
-    /// What each construct carries, in the order in which the constructs end.
+    /// The places that each construct carries, in the order in which the constructs end.
     #[cfg_attr(not(test), allow(dead_code, reason = "the tests of the analysis read it"))]
     pub(super) carried: Vec<Vec<String>>,
 }
@@ -75,7 +77,7 @@ pub(super) fn rewrite(cx: &Ctxt, mut function: ItemFn) -> Rewritten {
     Rewritten { function, carried }
 }
 
-/// The kinds of constructs.
+/// The kind of a construct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConstructKind {
     If,
@@ -85,60 +87,62 @@ enum ConstructKind {
     Logical,
 }
 
-/// A construct that is open around the present expression.
+/// A construct around the current expression.
 struct Construct {
-    /// Its helper variable.
+    /// The helper variable of the construct.
     name: Ident,
     index: usize,
-    /// The index of the construct that says of which type the condition is: itself, or one around it.
+    /// The index of the construct whose condition has the same type: this one, or an enclosing one.
     kind_by: usize,
     kind: ConstructKind,
-    /// Variables with a smaller id were declared before it.
+    /// Variables with a smaller id are declared before the construct.
     first_inside: BindingId,
-    /// What changes in the first arm, or in the loop, and in the second arm.
+    /// The places that change in the first arm or the loop body, and in the second arm.
     carried: [Places; 2],
-    /// Places of variables that are not known to be mutable, as far as they are receivers and arguments in it.
+    /// Places that are used inside as receivers and arguments, and whose variables are not known to
+    /// be mutable.
     used: Vec<(BindingId, emit::Used)>,
-    /// The arm in which the present expression is.
+    /// The index of the arm that contains the current expression.
     arm: usize,
     /// The arms that a jump leaves.
     left: [bool; 2],
     /// The arms that certainly jump.
     jumps: [bool; 2],
-    /// Whether it has a value.
+    /// Whether the construct has a value.
     has_value: bool,
-    /// The target at whose end it stands, so that nothing follows it there.
+    /// The target that ends with the construct, if nothing follows it there.
     tail: Option<usize>,
-    /// Whether it is a part of a larger expression.
+    /// Whether the construct is a part of a larger expression.
     nested: bool,
-    /// Variables declared by `let x;` that get their first value in it, and in which of its arms.
+    /// Variables declared by `let x;` that are initialized inside, and the arms that do so.
     deferred: Vec<(Ident, [bool; 2])>,
 }
 
 impl Construct {
-    /// The label of the present arm.
+    /// Returns the label of the current arm.
     fn label(&self) -> Lifetime {
         emit::label(["arm", "other"][self.arm], self.index, self.name.span())
     }
 
-    /// The slot of a variable that gets its first value in it.
+    /// Returns the slot of a variable that is initialized in the construct.
     fn slot_of(&self, var: &Ident) -> Ident {
         emit::helper(&format!("{var}_"), self.index, var.span())
     }
 }
 
-/// What an expression is for.
+/// The context of an expression.
 #[derive(Clone, Default)]
 struct Position {
-    /// Its type, where that is written nearby.
+    /// The type of the expression, if it is written nearby.
     expected: Option<Type>,
-    /// Of how many of the innermost constructs it is the value.
+    /// The number of innermost constructs whose value the expression is.
     value_of: usize,
-    /// The target at whose end it stands.
+    /// The target that ends with the expression.
     tail: Option<usize>,
-    /// Whether it is a statement, or the value of one, so that a jump in it leaves nothing half computed.
+    /// Whether the expression is a statement or its value, so that a jump in it leaves no enclosing
+    /// expression half evaluated.
     is_statement: bool,
-    /// Whether it is known to have no value but `()`.
+    /// Whether the value is known to be `()`.
     is_unit: bool,
 }
 
@@ -151,21 +155,22 @@ impl Position {
         Position { tail: Some(target), ..Position::statement() }
     }
 
-    /// Of the arms of an `if` in this position; `is_value` if they have its value.
+    /// Returns the position of the arms of an `if` in this position. `is_value` says whether they
+    /// provide its value.
     fn of_arms(&self, is_value: bool) -> Position {
         let (expected, value_of) = if is_value { (self.expected.clone(), self.value_of + 1) } else { (None, 0) };
         Position { expected, value_of, tail: self.tail, is_statement: self.is_statement, is_unit: self.is_unit }
     }
 }
 
-/// How a place is changed.
+/// How a place is modified.
 #[derive(Clone, PartialEq)]
 enum Change {
     /// Assigned, or borrowed by `&mut`.
     Exact,
-    /// Perhaps: the receiver of a method, or a callee, which may take it by `&mut`.
+    /// Possibly modified: the receiver of a method, or a callee, which may be taken by `&mut`.
     Perhaps,
-    /// If this has a type whose method of a known name may modify it.
+    /// Modified if the receiver has a type whose method of a known name may do so.
     Unless(Receiver),
 }
 
@@ -173,17 +178,18 @@ pub(super) struct Walk<'a> {
     cx: &'a Ctxt,
     env: Env,
     constructs: Vec<Construct>,
-    /// What the jumps of the present function can leave; the first one is the function.
+    /// The targets of jumps in the current function. The first one is the function itself.
     targets: Vec<Target>,
     flags: Vec<Flag>,
     sequences: Vec<Sequence>,
-    /// For each construct whose kind a flag needs, by index: the place in `flags` of the one that declares it.
+    /// For each construct whose kind a flag needs: its index, and the index in `flags` of the flag
+    /// that declares the kind.
     kinds: Vec<(usize, usize)>,
-    /// Constructs from this index on are in the same function or closure as the present expression.
+    /// Constructs from this index on are in the same function or closure as the current expression.
     function_start: usize,
     next_index: usize,
     carried: Vec<Vec<String>>,
-    /// The variables that were changed so far, with the number of constructs around the change.
+    /// The modifications so far, in order.
     changed: Vec<Changed>,
 }
 
@@ -193,7 +199,7 @@ impl Walk<'_> {
         self.next_index - 1
     }
 
-    /// Opens a construct; gives its index and name.
+    /// Opens a construct. Returns its index and name.
     fn open(&mut self, kind: ConstructKind, at: Span, position: &Position) -> (usize, Ident) {
         let index = self.index();
         let text = match kind {
@@ -227,7 +233,8 @@ impl Walk<'_> {
         let mut construct = self.constructs.pop().expect("the construct is open");
         let [mut carried, second] = std::mem::take(&mut construct.carried);
         for place in second.iter() {
-            // What dies with the function or the body, at whose end this construct stands, needs no common value after it.
+            // The construct may be the end of a function or loop body. The variables declared there
+            // go out of scope, so no common value is needed after the construct.
             let dies = construct.tail.is_some_and(|t| place.binding >= self.targets[t].first_binding)
                 && place.is_owned(self.env.binding(place.binding).access)
                 && self.dies_around(place);
@@ -269,26 +276,30 @@ impl Walk<'_> {
         Closed { carried: Carried::new(&carried, &used, &construct.name, construct.index, at), labels, deferred, kind }
     }
 
-    /// Whether the constructs around, at the end of whose arms the present one stands, let a place die as well.
+    /// Returns whether the enclosing constructs need no value of a place either: each of them is in
+    /// its second arm, and its first arm does not modify the place.
     fn dies_around(&self, place: &Place) -> bool {
         let mut around = self.constructs.iter().filter(|c| place.binding < c.first_inside);
         around.all(|c| c.arm == 1 && !c.carried[0].iter().any(|p| p.overlaps(place)))
     }
 
-    /// Whether a variable from outside of a construct is there after it. What dies at the end that the construct stands at needs no
-    /// value after it.
+    /// Returns whether a variable from outside a construct is in scope after it. A variable
+    /// declared in the function or body that ends with the construct is not.
     fn lives_after(&self, construct: &Construct, id: BindingId) -> bool {
         construct.tail.is_none_or(|t| id < self.targets[t].first_binding)
     }
 
-    /// Whether what a deferred variable gets in an arm is not seen after the construct: the arm jumps to the end of a function or a
-    /// labelled block, with the values that go there. A loop takes first values out of its body.
+    /// Returns whether nothing after the construct sees the value that a deferred variable gets in
+    /// an arm.
+    ///
+    /// This holds if the arm jumps to the end of a function or a labeled block and provides its
+    /// value. It does not hold in a `loop`, which passes first values out of its body.
     fn stays_in_arm(&self, construct: &Construct, arm: usize, id: BindingId) -> bool {
         let in_loop = || self.constructs.iter().any(|c| c.kind == ConstructKind::Loop && id < c.first_inside);
         construct.jumps[arm] && self.lives_after(construct, id) && !in_loop()
     }
 
-    /// Notes that a place changes, in all but the `skip` innermost constructs.
+    /// Records that a place is modified, in all but the `skip` innermost constructs.
     fn change(&mut self, written: Written, how: Change, skip: usize) {
         let Some(id) = self.env.resolve(&written.root.to_string()) else {
             return;
@@ -300,13 +311,14 @@ impl Walk<'_> {
             _ => None,
         };
         if receiver.is_some() && binding.access == Access::Mut && !binding.is_known {
-            // It may hold mutable references, and hand them on.
+            // The variable may hold mutable references and hand them out.
             self.used(id, written.clone(), receiver.clone());
         }
         let is_exact = how == Change::Exact;
         let written = match how {
             Change::Unless(_) if binding.is_known => return,
-            // What a plain variable leads to cannot change, unless it is a reference that only its type shows.
+            // Nothing is modified through a plain variable, unless it is a reference by its type
+            // alone.
             Change::Perhaps | Change::Unless(_) if binding.access == Access::Plain => {
                 return self.used(id, written, receiver);
             }
@@ -322,7 +334,7 @@ impl Walk<'_> {
         }
         let constructs = self.constructs.len();
         self.changed.push(Changed { binding: id, written: written.clone(), constructs, is_exact });
-        // In what is around the construct in which it got its value, it has none.
+        // A deferred variable has no value outside the construct that initializes it.
         let first = binding.given.unwrap_or(0);
         let open = self.constructs.len() - skip.min(self.constructs.len());
         for construct in self.constructs[..open].iter_mut().skip(first).filter(|c| id < c.first_inside) {
@@ -331,7 +343,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Notes that a place is used whose variable is not known to be mutable; `receiver` if a method of a known name is called on it.
+    /// Records the use of a place whose variable is not known to be mutable. `receiver` is given if
+    /// the use is a call of a method with a known name.
     fn used(&mut self, id: BindingId, written: Written, receiver: Option<Receiver>) {
         let path = |w: &Written| w.prefixes().last().map(ToString::to_string);
         let first = self.env.binding(id).given.unwrap_or(0);
@@ -343,7 +356,7 @@ impl Walk<'_> {
         }
     }
 
-    /// An assignment to a variable declared by `let x;` that has no value yet.
+    /// Records the initialization of a variable declared by `let x;`.
     fn initial_value(&mut self, id: BindingId, written: &Written) {
         let name = &written.root;
         let around = || self.constructs.iter().filter(|c| id < c.first_inside);
@@ -371,7 +384,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Notes the places that an assignment changes, and walks through what is computed on its left side.
+    /// Records the places that an assignment modifies, and rewrites the expressions on its left
+    /// side.
     fn assigned(&mut self, left: &mut Expr) {
         match left {
             Expr::Tuple(e) => e.elems.iter_mut().for_each(|e| self.assigned(e)),
@@ -390,7 +404,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Walks through what is computed in a place: indices, and what a call gives.
+    /// Rewrites the expressions inside a place: indices and calls.
     fn place(&mut self, place: &mut Expr) {
         match place {
             Expr::Field(e) => self.place(&mut e.base),
@@ -404,7 +418,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Walks through a block. Gives whether it has a value because jumps in it may give one.
+    /// Rewrites a block. Returns whether it ends in statements guarded by a flag that have a value.
     fn block(&mut self, block: &mut Block, position: Position) -> bool {
         let scope = self.env.enter();
         let (stmts, has_value) = self.statements(std::mem::take(&mut block.stmts), position);
@@ -416,7 +430,7 @@ impl Walk<'_> {
     fn statements(&mut self, stmts: Vec<Stmt>, position: Position) -> (Vec<Stmt>, bool) {
         let mut out = Vec::with_capacity(stmts.len());
         let mut rest = stmts.into_iter();
-        // What follows a statement that certainly jumps is never run.
+        // Statements after one that certainly jumps never run.
         let mut is_dead = false;
         while let Some(stmt) = rest.next() {
             let last = rest.as_slice().is_empty();
@@ -451,8 +465,10 @@ impl Walk<'_> {
         (out, false)
     }
 
-    /// Walks through a statement and appends what it becomes; `end` is the position of the block whose last statement it is. One that is
-    /// dead is never run.
+    /// Rewrites a statement and appends the result to `out`.
+    ///
+    /// `end` is the position of the block if this is its last statement. A dead statement is never
+    /// run.
     fn statement(&mut self, stmt: Stmt, end: Option<&Position>, is_dead: bool, out: &mut Vec<Stmt>) {
         match stmt {
             Stmt::Local(mut local) => {
@@ -496,12 +512,13 @@ impl Walk<'_> {
             self.env.declare_let(&local.pat, Some(&borrow));
         } else {
             self.env.declare_let(&local.pat, None);
-            // A construct may give it one value at its end for several on the way.
+            // A construct may replace several assignments by one at its end, so that `mut` is
+            // unused.
             local.attrs.push(parse_quote!(#[allow(unused_mut, reason = "its arms may change it")]));
         }
     }
 
-    /// A pattern with `ref mut` borrows from what it matches.
+    /// Records the mutable borrow of the matched place if a pattern has a `ref mut`.
     fn matched(&mut self, pat: &Pat, scrutinee: &Expr) {
         if scope::has_ref_mut(pat)
             && let Some(written) = Written::of(scrutinee)
@@ -521,7 +538,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Walks through an expression and replaces it.
+    /// Rewrites an expression in place.
     fn expr(&mut self, e: &mut Expr, position: Position) {
         match e {
             Expr::If(_) => {
@@ -623,7 +640,7 @@ impl Walk<'_> {
                     self.visit_expr_mut(&mut b.right);
                     let mut operands = Vec::new();
                     if is_right_first || self.changes_since(start, &b.left) != Changes::No {
-                        // Rust computes the right side first where both are numbers.
+                        // Rust evaluates the right side first if both sides are numbers.
                         let name = emit::helper("operand", self.index(), b.right.span());
                         operands.push((name.clone(), std::mem::replace(&mut *b.right, parse_quote!(#name))));
                     }
@@ -681,7 +698,8 @@ impl Walk<'_> {
                         Some(known::Keeps::OfKnownTypes) => Change::Unless(Receiver::Itself),
                         Some(known::Keeps::ByTrait(_)) | None => Change::Perhaps,
                     };
-                    // A borrow that is the value of an arm lives on; carrying its owner would end it.
+                    // A borrow that is the value of an arm outlives the construct. Carrying its
+                    // owner would end the borrow.
                     let skip = if name.ends_with("_mut") { position.value_of } else { 0 };
                     self.change(written, how, skip);
                 }
@@ -717,7 +735,8 @@ impl Walk<'_> {
         }
     }
 
-    /// A closure that changes a variable around it, and is moved under a tensor, would change it whatever the tensor is.
+    /// Reports a closure that modifies a captured variable and is moved into a construct: it would
+    /// modify the variable whatever the condition is.
     fn moved(&mut self, name: &Ident, id: BindingId) {
         let Some(changed) = self.env.binding(id).changes.clone() else { return };
         if self.constructs.iter().any(|c| id < c.first_inside) {
@@ -729,8 +748,11 @@ impl Walk<'_> {
         }
     }
 
-    /// A variable whose value goes elsewhere: to a function, to a pattern, to a part of a value. A mutable reference is borrowed again, as what
-    /// it leads to may be changed there; what may be one by its type only is checked.
+    /// Rewrites a variable whose value is passed to a function, a pattern or a part of another
+    /// value.
+    ///
+    /// A mutable reference is reborrowed, because its target may be modified there. A variable that
+    /// may be one by its type alone is checked.
     fn value(&mut self, e: &mut Expr, skip: usize) {
         match e {
             Expr::Paren(inner) => return self.value(&mut inner.expr, skip),
@@ -758,7 +780,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The checks for something that leaves, or must not be in, the constructs from `from` on.
+    /// Returns calls of the check `function` for the constructs from index `from` on.
     fn checks(&self, function: &'static str, at: Span, from: usize) -> Option<TokenStream> {
         emit::checks(function, at, self.constructs[from..].iter().rev().map(|c| &c.name))
     }
@@ -782,7 +804,8 @@ impl Walk<'_> {
             !ends_in_jump(&then_branch.stmts),
             !matches!(&else_branch, Some((_, e)) if matches!(&**e, Expr::Block(b) if ends_in_jump(&b.block.stmts))),
         ];
-        // Without a way to its end it has no value, unless its jumps give that of the function.
+        // If both arms jump, the `if` has no value, unless it ends a function or labeled block,
+        // whose value the jumps provide.
         let never_ends = jumps == [true; 2] && position.tail.is_none_or(|t| self.targets[t].kind == TargetKind::Loop);
         let is_value = is_value && !never_ends;
         let at = if_token.span;
@@ -835,7 +858,8 @@ impl Walk<'_> {
         with_attributes(&attrs, expansion)
     }
 
-    /// What gets its first value in one arm, and is there after the `if`, has to get one in the other as well, if that comes to its end.
+    /// Reports variables that are used after an `if` and initialized in only one of its arms,
+    /// although the other arm may reach its end.
     fn check_given(&self, deferred: &[emit::Deferred], jumps: [bool; 2]) {
         for d in deferred.iter().filter(|d| d.slot.is_some()) {
             if (0..2).any(|arm| !d.given_in[arm] && !jumps[arm]) {
@@ -849,7 +873,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Goes on to the second arm of the innermost construct.
+    /// Proceeds to the second arm of the innermost construct.
     fn other_arm(&mut self) {
         self.env.forget_given(self.constructs.len());
         self.innermost().arm = 1;
@@ -859,7 +883,8 @@ impl Walk<'_> {
         self.constructs.last_mut().expect("a construct is open")
     }
 
-    /// An `if` that is certainly on a host value: `if let`, a chain with `let`, a literal.
+    /// Rewrites an `if` on a value that is certainly of the host: `if let`, a `let` chain, a
+    /// literal.
     fn native_if(&mut self, mut e: ExprIf, is_value: bool, position: Position) -> Expr {
         let position = if is_value { position } else { Position { expected: None, value_of: 0, ..position } };
         let scope = self.env.enter();
@@ -881,8 +906,8 @@ impl Walk<'_> {
         Expr::If(e)
     }
 
-    /// A condition that is certainly on a host value: `let`, whose names are visible to the right and in the block, a chain of
-    /// `&&` with one, or the guard of a `match`.
+    /// Rewrites a condition that is certainly a host value: a `let`, whose names are in scope to
+    /// its right and in the block, a `&&` chain with a `let`, or the guard of a `match`.
     fn host_condition(&mut self, cond: &mut Expr) {
         match cond {
             Expr::Let(l) => {
@@ -912,8 +937,10 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether an expression is a `bool` for certain, by its form: then it needs no dispatch, and what it decides stays
-    /// native. Where the form misleads, the compiler finds a tensor in place of a `bool`.
+    /// Returns whether an expression is certainly a `bool` by its form.
+    ///
+    /// Such a condition needs no dispatch, and the code that it controls stays native. If the form
+    /// misleads, the compiler reports a tensor where it expects a `bool`.
     fn is_host(&self, e: &Expr) -> bool {
         match e {
             Expr::Lit(ExprLit { lit: Lit::Bool(_), .. }) => true,
@@ -975,7 +1002,8 @@ impl Walk<'_> {
                 Some(e) => MacroResult::Replaced(e),
                 None => MacroResult::Kept,
             },
-            // In a closure, too: it may change what the closure captures.
+            // Constructs around a closure count as well, because the macro may modify captured
+            // variables.
             MacroKind::Opaque => self.checked(name.span(), "allows_macro", 0),
         }
     }
@@ -987,7 +1015,7 @@ impl Walk<'_> {
         }
     }
 
-    /// `vec![a, b]` or `vec![a; n]`.
+    /// Rewrites the elements of `vec![a, b]` or `vec![a; n]`.
     fn elements(&mut self, mac: &mut Macro) {
         let repeat = |input: parse::ParseStream<'_>| {
             Ok((input.parse::<Expr>()?, input.parse::<Token![;]>()?, input.parse::<Expr>()?))
@@ -1002,7 +1030,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The message of an assertion. The compiler says what is wrong with one that cannot be read.
+    /// Rewrites the message of an assertion. If it cannot be parsed, the compiler reports the
+    /// error.
     fn message(&mut self, message: TokenStream) -> TokenStream {
         format::rewrite_arguments(self, message.clone()).unwrap_or(message)
     }
@@ -1023,7 +1052,7 @@ impl Walk<'_> {
                 let index = self.index();
                 MacroResult::Replaced(emit::assert_equality(index, at, (debug, equal), &sides, &texts, &message))
             }
-            // The compiler says what is wrong with it.
+            // The compiler reports the error.
             Err(_) => MacroResult::Kept,
         }
     }
@@ -1042,34 +1071,34 @@ impl Walk<'_> {
                 let index = self.index();
                 MacroResult::Replaced(emit::assert(index, at, debug, &condition, &text, &message))
             }
-            // The compiler says what is wrong with it.
+            // The compiler reports the error.
             Err(_) => MacroResult::Kept,
         }
     }
 }
 
-/// What is known of a construct when it is closed.
+/// The result of closing a construct.
 struct Closed {
     carried: Carried,
-    /// Of the arms that a jump leaves.
+    /// The labels of the arms that a jump leaves.
     labels: [Option<Lifetime>; 2],
     deferred: Vec<emit::Deferred>,
-    /// The variable to which it passes the type of its condition, if a flag needs it.
+    /// The variable that receives the type of the condition, if a flag needs it.
     kind: Option<Ident>,
 }
 
-/// The expression; nothing is left in its place.
+/// Moves the expression out and leaves an empty one.
 fn take(e: &mut Expr) -> Expr {
     std::mem::replace(e, Expr::Verbatim(TokenStream::new()))
 }
 
-/// What becomes of a macro call.
+/// The result of rewriting a macro call.
 pub(super) enum MacroResult {
-    /// It stays.
+    /// The call stays.
     Kept,
-    /// It stays, after these checks.
+    /// The call stays, after these checks.
     Checked(TokenStream),
-    /// This stands in its place.
+    /// The expression that replaces the call.
     Replaced(Expr),
 }
 
@@ -1080,7 +1109,7 @@ impl VisitMut for Walk<'_> {
     fn visit_block_mut(&mut self, b: &mut Block) {
         self.block(b, Position::default());
     }
-    // What is inside of these is not part of the traced function.
+    // None of these are part of the traced function.
     fn visit_item_mut(&mut self, _: &mut Item) {}
     fn visit_type_mut(&mut self, _: &mut Type) {}
     fn visit_pat_mut(&mut self, _: &mut Pat) {}
@@ -1089,12 +1118,12 @@ impl VisitMut for Walk<'_> {
     fn visit_angle_bracketed_generic_arguments_mut(&mut self, _: &mut AngleBracketedGenericArguments) {}
 }
 
-/// An expansion with the attributes of what it replaces.
+/// Returns an expansion with the attributes of the expression that it replaces.
 fn with_attributes(attrs: &[Attribute], expansion: Expr) -> Expr {
     if attrs.is_empty() { expansion } else { Expr::Verbatim(quote!(#(#attrs)* #expansion)) }
 }
 
-/// `{ checks; expr }`
+/// Returns `{ checks; expr }`.
 fn after_checks(checks: TokenStream, e: &(impl ToTokens + ?Sized)) -> Expr {
     Expr::Block(ExprBlock {
         attrs: Vec::new(),
@@ -1109,7 +1138,7 @@ fn after_checks(checks: TokenStream, e: &(impl ToTokens + ?Sized)) -> Expr {
     })
 }
 
-/// A type that can be written on a local variable.
+/// Returns a type if it can be written on a local variable.
 fn nameable(ty: &Type) -> Option<Type> {
     struct Opaque(bool);
     impl<'a> visit::Visit<'a> for Opaque {
@@ -1130,14 +1159,15 @@ fn certainly_jumps(stmt: &Stmt) -> bool {
     }
 }
 
-/// Whether statements certainly jump, and not in an `if` or `match` at their end, whose value is theirs.
+/// Returns whether statements certainly jump, other than by a final `if` or `match`, which is their
+/// value.
 fn ends_in_jump(stmts: &[Stmt]) -> bool {
     let Some((last, before)) = stmts.split_last() else { return false };
     let is_value = matches!(last, Stmt::Expr(Expr::If(_) | Expr::Match(_) | Expr::Block(_), None));
     before.iter().any(certainly_jumps) || (certainly_jumps(last) && !is_value)
 }
 
-/// Whether an arm of an `if` ends in an expression.
+/// Returns whether an arm of an `if` ends in an expression.
 fn arms_have_values(e: &ExprIf) -> bool {
     let ends_in_value = |b: &Block| matches!(b.stmts.last(), Some(Stmt::Expr(_, None)));
     ends_in_value(&e.then_branch)

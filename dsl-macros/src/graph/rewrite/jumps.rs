@@ -1,39 +1,44 @@
-//! Jumps: what they leave, and what stands in their place.
+//! Jumps: their targets and their expansion.
 //!
-//! The expansion of a jump goes outwards through the constructs that it leaves. At the first one that is staged it leaves
-//! the arm it is in, natively, and tracing goes on behind that arm; if none is staged, it is the jump that the user wrote.
-//! So what follows in the arm is skipped while tracing, whatever host code is in between.
+//! The expansion of a jump visits the constructs that the jump leaves, from the inside out. At the
+//! first staged construct it leaves the current arm natively, and tracing continues after that arm.
+//! If no construct is staged, it is the jump that the user wrote. The rest of the arm is therefore
+//! skipped while tracing, whatever host code is in between.
 //!
-//! What follows the staged construct must not run either. A jump from the end of its target needs nothing for this: nothing
-//! follows there, and a value becomes the value of the arm. Any other jump raises the [`Flag`]s of the statements and loops
-//! that it leaves, and puts its value in the slot of its target.
+//! Code after the staged construct must not run either. A jump from the end of its target needs
+//! nothing for this: nothing follows there, and the value of the jump becomes the value of the arm.
+//! Any other jump raises the [`Flag`]s of the statements and loops that it leaves, and puts its
+//! value into the slot of its target.
 //!
-//! Invariants: each flag and slot is declared before the statement or loop it is for, so that all constructs inside carry it;
-//! whether it is a `bool` or a tensor follows from the kinds of the constructs between it and its jumps.
+//! Invariants:
+//! - Each flag and slot is declared before its statement or loop, so that all constructs inside
+//!   carry it.
+//! - The kinds of the constructs between a flag and its jumps decide whether the flag is a `bool`
+//!   or a tensor.
 
 use super::super::canonical::{give_value, has_no_value};
 use super::*;
 use quote::quote_spanned;
 
-/// What a jump can leave.
+/// A target of jumps: a function, a loop or a labeled block.
 pub(super) struct Target {
     pub(super) kind: TargetKind,
     /// The user's label.
     label: Option<String>,
-    /// The label that the expansion gives it.
+    /// The label in the expansion.
     native: Lifetime,
-    /// Whether a jump uses that label.
+    /// Whether a jump uses the label `native`.
     pub(super) native_used: bool,
-    /// Constructs from this index on are inside of it.
+    /// Constructs from this index on are inside the target.
     first_inside: usize,
-    /// Variables from this id on are declared inside of it.
+    /// Variables from this id on are declared inside the target.
     pub(super) first_binding: BindingId,
-    /// The variable for the values of its jumps.
+    /// The variable that receives the values of jumps to this target.
     slot: Ident,
     pub(super) slot_used: bool,
-    /// Whether a `break` that raises flags leads to its end.
+    /// Whether a `break` that raises flags ends the target.
     is_broken: bool,
-    /// Whether it is a function without a result.
+    /// Whether the target is a function without a result.
     pub(super) returns_unit: bool,
 }
 
@@ -41,7 +46,7 @@ pub(super) struct Target {
 pub(super) enum TargetKind {
     Function,
     Loop,
-    /// A labelled block.
+    /// A labeled block.
     Block,
 }
 
@@ -52,22 +57,26 @@ enum JumpKind {
     Return,
 }
 
-/// From so many kinds on, which decide the type of the flag of a statement, they become one for the flags around it.
+/// The minimum number of kinds shared by two nested flags to be joined into one kind for the outer
+/// flag.
 const MIN_JOINED: usize = 4;
 
-/// A block of a long sequence of jumps. A jump in it asks the constructs in it alone whether one is staged, and the jumps of one way ask
-/// the others together, behind the block: so what a jump costs does not depend on how deep the blocks of a sequence nest.
+/// A block of a long sequence of jumps.
+///
+/// A jump in it only checks whether a construct inside the block is staged. The remaining
+/// constructs are checked after the block, once for all jumps with the same destination. The cost
+/// of a jump therefore does not depend on how deeply the blocks of a sequence nest.
 pub(super) struct Sequence {
-    /// Targets from this index on are inside of it.
+    /// Targets from this index on are inside the block.
     targets: usize,
-    /// Constructs from this index on are inside of it.
+    /// Constructs from this index on are inside the block.
     constructs: usize,
     at: Span,
-    /// The ways out of it, and their labels.
+    /// The destinations of jumps out of the block, and their labels.
     ways: Vec<(Way, Lifetime)>,
 }
 
-/// Where a jump goes.
+/// The destination of a jump.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Way {
     kind: JumpKind,
@@ -75,47 +84,47 @@ struct Way {
     has_value: bool,
 }
 
-/// What says that a statement was left, or that a loop ends.
+/// A flag that records that a statement was left or that a loop ends.
 ///
-/// Statements inside of one another have one variable for their flags, as long as no target stands between them: what leaves the
-/// inner one leaves the outer one as well.
+/// Nested statements share the variable of their flags if no target is between them: a jump that
+/// leaves the inner one also leaves the outer one.
 pub(super) struct Flag {
-    /// The variable.
     name: Ident,
-    /// Whether it is that of a statement around it.
+    /// Whether the variable belongs to an enclosing statement.
     is_shared: bool,
-    /// Targets from this index on are inside of it.
+    /// Targets from this index on are inside the statement or loop.
     targets: usize,
-    /// Constructs from this index on are inside of it.
+    /// Constructs from this index on are inside the statement or loop.
     constructs: usize,
-    /// The loop that it ends.
+    /// The loop that the flag ends.
     loop_target: Option<usize>,
-    /// The construct of its own loop whose kind follows from that of the flag.
+    /// The construct of the flag's own loop, whose kind follows from that of the flag.
     excluded: Option<usize>,
     raised: bool,
-    /// Targets to which a jump that raises it gives a value.
+    /// The targets that receive a value from a jump that raises the flag.
     values_for: Vec<usize>,
-    /// Indices of the constructs whose kinds decide its type.
+    /// The indices of the constructs whose kinds decide the type of the flag.
     kinds: Vec<usize>,
 }
 
-/// A flag whose jumps are known.
+/// A flag after all of its jumps are known.
 pub(super) struct RaisedFlag {
     pub(super) name: Ident,
-    /// Declares it, unless a statement around has, and the kinds of constructs.
+    /// The declarations of the construct kinds and, unless an enclosing statement has it, of the
+    /// flag.
     pub(super) declaration: TokenStream,
-    /// Whether a jump in the statement raised it.
+    /// The test whether a jump in the statement raised the flag.
     is_up: Expr,
     values_for: Vec<usize>,
 }
 
 impl Walk<'_> {
-    /// Adds the target for the present function; gives the variable for its result.
+    /// Adds the target for the current function. Returns the variable for its result.
     pub(super) fn function_target(&mut self, at: Span) -> Ident {
         self.add_target(TargetKind::Function, None, at)
     }
 
-    /// Adds a target; gives the variable for the values of its jumps.
+    /// Adds a target. Returns the variable for the values of jumps to it.
     pub(super) fn add_target(&mut self, kind: TargetKind, label: Option<&Label>, at: Span) -> Ident {
         let index = self.index();
         let (name, native) = match kind {
@@ -124,7 +133,7 @@ impl Walk<'_> {
             TargetKind::Block => ("broken", emit::label("block", index, at)),
         };
         let slot = emit::helper(name, index, at);
-        // The slot is declared before the target, so that what is inside carries it.
+        // The slot is declared before the target, so that the constructs inside carry it.
         self.env.declare(slot.to_string(), Access::Mut, false);
         self.targets.push(Target {
             kind,
@@ -147,7 +156,7 @@ impl Walk<'_> {
         slot
     }
 
-    /// Removes the innermost target; gives the label to put on it.
+    /// Removes the innermost target. Returns it, and the label to put on it.
     pub(super) fn remove_target(&mut self, label: Option<Label>) -> (Target, Option<Label>) {
         let target = self.targets.pop().expect("a target was added");
         let generated = || target.native_used.then(|| emit::label_of(&target.native));
@@ -155,7 +164,8 @@ impl Walk<'_> {
         (target, label)
     }
 
-    /// Walks through a body whose `return` leaves only itself; gives the variable for its result if a jump needs it.
+    /// Rewrites a body that `return` leaves. Returns the variable for its result if a jump needs
+    /// it.
     pub(super) fn in_function(&mut self, at: Span, f: impl FnOnce(&mut Self)) -> Option<Ident> {
         let start = std::mem::replace(&mut self.function_start, self.constructs.len());
         let outer_start = self.env.start_function();
@@ -170,7 +180,8 @@ impl Walk<'_> {
         used.then_some(slot)
     }
 
-    /// Begins what a flag is for: a statement, or if `loop_target`, the loop of the target that is added next.
+    /// Opens the flag of a statement or, if `loop_target` is given, of the loop whose target is
+    /// added next.
     pub(super) fn lower_flag(&mut self, at: Span, loop_target: Option<usize>) {
         let index = self.index();
         let is_statement =
@@ -195,18 +206,18 @@ impl Walk<'_> {
         });
     }
 
-    /// The name of the innermost flag.
+    /// Returns the name of the innermost flag.
     pub(super) fn flag_name(&self) -> Ident {
         self.flags.last().expect("a flag was lowered").name.clone()
     }
 
-    /// Leaves the innermost construct out of what decides the type of the innermost flag.
+    /// Excludes the innermost construct from the kinds that decide the type of the innermost flag.
     pub(super) fn exclude_from_flag(&mut self) {
         let index = self.constructs.last().map(|c| c.index);
         self.flags.last_mut().expect("a flag was lowered").excluded = index;
     }
 
-    /// Ends what the innermost flag is for; `None` if no jump raised it.
+    /// Closes the innermost flag. Returns `None` if no jump raised it.
     pub(super) fn take_flag(&mut self) -> Option<RaisedFlag> {
         let flag = self.flags.pop().expect("a flag was lowered");
         let (at, place) = (flag.name.span(), self.flags.len());
@@ -227,8 +238,10 @@ impl Walk<'_> {
         flag.raised.then(|| RaisedFlag { name: flag.name, declaration, is_up, values_for: flag.values_for })
     }
 
-    /// Makes one kind of those that decide the type of a flag and of flags around it, for the latter: so none has a list that is longer
-    /// than what is directly in it. Gives the new kinds, and those that they are made of.
+    /// Joins the kinds that a flag shares with an enclosing flag into one kind for the latter.
+    ///
+    /// The list of a flag thus grows only with the constructs directly inside it. Returns the new
+    /// kinds and their members.
     fn join_kinds(&mut self, flag: &Flag) -> Vec<(usize, Vec<usize>)> {
         let mut joined: Vec<(usize, Vec<usize>)> = Vec::new();
         for i in 0..self.flags.len() {
@@ -243,7 +256,8 @@ impl Walk<'_> {
                 self.kinds.push((kind, i));
                 kind
             });
-            // It stands where the first of them stood: the earlier the compiler finds a tensor, the earlier it knows the flag's type.
+            // The joined kind replaces the first of its members: the earlier the compiler finds a
+            // tensor, the earlier it knows the type of the flag.
             let around = &mut self.flags[i].kinds;
             let first = around.iter().position(|kind| common.contains(kind)).expect("they are in common");
             around[first] = kind;
@@ -252,17 +266,19 @@ impl Walk<'_> {
                 joined.push((kind, common));
             }
         }
-        // What no other flag needs is declared with this one.
+        // A kind that no other flag needs is declared with this flag.
         for (construct, by) in self.kinds.iter_mut().filter(|(construct, _)| flag.kinds.contains(construct)) {
             *by = self.flags.iter().position(|f| f.kinds.contains(construct)).unwrap_or(self.flags.len());
         }
         joined
     }
 
-    /// What follows a statement that may have been left, and whether it has a value.
+    /// Puts the statements after one that may have been left under its flag. Returns the statement,
+    /// and whether it has a value.
     pub(super) fn guarded(&mut self, flag: &RaisedFlag, rest: Vec<Stmt>, position: Position) -> (Stmt, bool) {
         let at = flag.name.span();
-        // At the end of a function or a labelled block the value of the jump is the value. A loop takes its value from the slot.
+        // At the end of a function or labeled block the value of the jump is the result. A loop
+        // reads its value from the slot.
         let is_value_of = |t: &usize| flag.values_for.contains(t) && self.targets[*t].kind != TargetKind::Loop;
         let slot = position.tail.filter(is_value_of).map(|t| self.targets[t].slot.clone());
         let gives_value = |t: usize| {
@@ -287,7 +303,7 @@ impl Walk<'_> {
         let left = Block {
             brace_token: token::Brace(at),
             stmts: match &slot {
-                // It is empty if tracing did not come to the jump.
+                // The slot is empty if tracing did not reach the jump.
                 Some(slot) => vec![Stmt::Expr(parse_quote!(#slot.taken()), None)],
                 None => Vec::new(),
             },
@@ -295,7 +311,7 @@ impl Walk<'_> {
         let leave = (has_value && label.is_some()).then(|| self.leave(at));
         let left_value = if slot.is_some() { ArmValue::Maybe } else { ArmValue::None };
         let arms = [
-            // What gets its first value behind the jump has none here.
+            // A variable that is initialized after the jump has no value here.
             Some(Arm { block: left, label: None, value: left_value, ends: false }),
             Some(Arm { block, label, value: ArmValue::some_if(rest_has_value), ends: true }),
         ];
@@ -307,7 +323,7 @@ impl Walk<'_> {
         (Stmt::Expr(expansion, None), has_value)
     }
 
-    /// `'a: { .. }`
+    /// Rewrites a labeled block, `'a: { .. }`.
     pub(super) fn labelled_block(&mut self, mut b: ExprBlock, position: Position) -> Expr {
         let at = b.block.brace_token.span.open();
         let slot = self.add_target(TargetKind::Block, b.label.as_ref(), at);
@@ -323,7 +339,7 @@ impl Walk<'_> {
         Expr::Verbatim(quote!({ #declaration #b }))
     }
 
-    /// The target of a `break` or `continue`.
+    /// Returns the target of a `break` or `continue`.
     fn target_of(&self, label: Option<&Lifetime>) -> Option<usize> {
         let fits = |t: &Target| match label {
             Some(label) => t.label.as_ref().is_some_and(|l| label.ident == l),
@@ -332,7 +348,7 @@ impl Walk<'_> {
         self.targets.iter().rposition(fits)
     }
 
-    /// What stands in place of a jump.
+    /// Returns the expansion of a jump.
     pub(super) fn jump_expr(&mut self, mut e: Expr) -> Expr {
         let (kind, at, label, value) = match &mut e {
             Expr::Break(b) => (JumpKind::Break, b.break_token.span, b.label.clone(), b.expr.as_mut()),
@@ -368,7 +384,7 @@ impl Walk<'_> {
         self.staged_jump(kind, at, target, value.map(|v| *v))
     }
 
-    /// Gives a `break` or `continue` that leaves labelled blocks, which a chain has become, the label of its loop.
+    /// Adds the label of its loop to a `break` or `continue` inside generated labeled blocks.
     fn label_break(&mut self, e: &mut Expr, target: usize) {
         if self.targets[target + 1..].iter().all(|t| t.kind != TargetKind::Block) {
             return;
@@ -390,7 +406,7 @@ impl Walk<'_> {
         let is_loop = self.targets[target].kind == TargetKind::Loop;
         let at_end = self.constructs[first..].iter().all(|c| c.tail == Some(target));
         if at_end && !is_loop {
-            // The value of the jump is that of the arm.
+            // The value of the jump is the value of the arm.
             let given = emit::helper("given", self.index(), at);
             let value = value.map_or_else(|| quote!(()), |v| v.to_token_stream());
             let leave = self.leave_arms(target, first, at, Some(&given), true);
@@ -417,15 +433,19 @@ impl Walk<'_> {
             quote_spanned!(at=> #slot.set(#value);)
         });
         let passed_on = (is_loop && kind == JumpKind::Break).then(|| self.passed_on(first));
-        // Behind a sequence, what passes a first value on is out of reach.
+        // First values cannot be passed on after a sequence, because their variables are out of
+        // scope there.
         let may_share = self.constructs[first..].iter().all(|c| c.deferred.is_empty());
         let way = Way { kind, target, has_value: given.is_some() };
         let leave = self.leave_sequences(way, at, self.sequences.len() * usize::from(may_share), passed_on);
         Expr::Verbatim(quote!({ #checks #given #raise #leave }))
     }
 
-    /// Goes the way of a jump whose flags are raised, and which leaves the innermost of so many sequences: to the end of the innermost
-    /// staged arm in it, else to the end of the sequence, behind which the way goes on.
+    /// Returns the exit of a jump whose flags are raised.
+    ///
+    /// If the jump leaves some of the first `n` sequences, it goes to the end of the innermost
+    /// staged arm in the innermost of them, or else to the end of that sequence, where another exit
+    /// follows.
     fn leave_sequences(&mut self, way: Way, at: Span, n: usize, passed_on: Option<TokenStream>) -> TokenStream {
         let Way { kind, target, has_value } = way;
         let first = self.targets[target].first_inside;
@@ -454,7 +474,7 @@ impl Walk<'_> {
             }
             JumpKind::Break => {
                 let native = self.native(target, at);
-                // A loop takes its value from the slot.
+                // A loop reads its value from the slot.
                 let taken = taken.filter(|_| !is_loop);
                 quote_spanned!(at=> break #native #taken)
             }
@@ -462,7 +482,8 @@ impl Walk<'_> {
         quote!(#leave #passed_on #exit;)
     }
 
-    /// A block of a long sequence: each way that jumps go out of it is there once, behind it.
+    /// Rewrites a block of a long sequence. The exit to each destination is emitted once, after the
+    /// block.
     pub(super) fn sequence(&mut self, mut b: ExprBlock, position: Position) -> Expr {
         let at = b.block.brace_token.span.open();
         let (targets, constructs) = (self.targets.len(), self.constructs.len());
@@ -502,7 +523,7 @@ impl Walk<'_> {
         leaves && self.constructs.len() > flag.constructs
     }
 
-    /// Notes a jump in the flags that it raises; gives their names.
+    /// Records a jump in the flags that it raises. Returns their names.
     fn raise(&mut self, kind: JumpKind, target: usize, has_value: bool) -> Vec<Ident> {
         let raised: Vec<usize> =
             (0..self.flags.len()).filter(|&i| self.is_raised(&self.flags[i], kind, target)).collect();
@@ -528,7 +549,8 @@ impl Walk<'_> {
         raised.into_iter().filter(|&i| !self.flags[i].is_shared).map(|i| self.flags[i].name.clone()).collect()
     }
 
-    /// Leaves the arm of the innermost staged construct among those from `first` on; `value` is the arm's.
+    /// Leaves the arm of the innermost staged construct among those from index `first` on. `given`
+    /// is the value of the jump.
     fn leave_arms(
         &mut self,
         target: usize,
@@ -546,7 +568,7 @@ impl Walk<'_> {
             let c = &mut self.constructs[i];
             if c.kind != ConstructKind::Logical {
                 c.left[c.arm] = true;
-                // At the end of the target the value of the jump is that of the arm.
+                // At the end of the target the value of the jump is the value of the arm.
                 let value = c.has_value.then(|| match given {
                     Some(given) => emit::some_of(given),
                     None if has_slot && c.tail == Some(target) => quote_spanned!(at=> #slot.taken()),
@@ -558,7 +580,7 @@ impl Walk<'_> {
         leave
     }
 
-    /// Passes on what the deferred variables got in a construct that is left.
+    /// Passes on the values of the variables that were initialized in a construct that is left.
     fn passed_on(&self, construct: usize) -> TokenStream {
         let c = &self.constructs[construct];
         let is_given = |var: &&Ident| {
@@ -580,15 +602,16 @@ impl Walk<'_> {
             .collect()
     }
 
-    /// After what certainly jumps: goes on behind the innermost staged arm.
+    /// Returns an expression for use after code that certainly jumps. It continues after the
+    /// innermost staged arm.
     pub(super) fn leave(&mut self, at: Span) -> Expr {
         let mut target = self.targets.len() - 1;
-        // To the end of a labelled block from which no jump leads there is no way.
+        // The end of a labeled block cannot be reached if no jump leads to it.
         while self.targets[target].kind == TargetKind::Block && !self.targets[target].is_broken {
             target -= 1;
         }
         let first = self.targets[target].first_inside.max(self.function_start);
-        // The jumps before have passed on what there is.
+        // The jumps before have already passed on the first values.
         let leave = self.leave_arms(target, first, at, None, false);
         let slot = self.targets[target].slot.clone();
         let exit = match self.targets[target].kind {
@@ -608,7 +631,8 @@ impl Walk<'_> {
         Expr::Verbatim(quote!({ #leave #exit; }))
     }
 
-    /// `panic!` and its like: under a tensor, an assertion that fails.
+    /// Rewrites `panic!` and similar macros. Under a tensor condition they become an assertion that
+    /// fails.
     pub(super) fn panic(&mut self, mac: &Macro, name: &Ident) -> Option<Expr> {
         if self.constructs[self.function_start..].is_empty() {
             return None;
@@ -625,7 +649,7 @@ impl Walk<'_> {
         Some(Expr::Verbatim(quote!({ #checks #leave #mac })))
     }
 
-    /// The value of what is never left but by jumps to what is around it.
+    /// Returns the value of code that is left only by jumps to enclosing targets.
     pub(super) fn never_value(&mut self, at: Span, position: &Position) -> Expr {
         match position.tail {
             Some(t) if self.targets[t].slot_used && self.targets[t].kind != TargetKind::Loop => {
@@ -637,7 +661,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether an expression is `()` by its form.
+/// Returns whether an expression is `()` by its form.
 fn is_unit(e: &Expr) -> bool {
     match e {
         Expr::While(_) | Expr::ForLoop(_) | Expr::Assign(_) => true,

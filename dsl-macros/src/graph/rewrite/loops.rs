@@ -1,8 +1,10 @@
 //! Loops.
 //!
-//! A `while` on what may be a tensor, and a `for` over what may be one, become a staged `while`. A `loop` does if a jump that
-//! ends it stands under a condition; it is then a `while` on its flag. Loops that are host loops by their form stay as they
-//! are; if a jump in one stands under a condition, what is left of the loop is traced under its flag.
+//! - A `while` whose condition may be a tensor, and a `for` whose iterable may be one, become a
+//!   staged `while`.
+//! - A `loop` becomes a staged `while` on its flag if a jump that ends it is under a condition.
+//! - A loop that is a host loop by its form stays as it is. If a jump in it is under a condition,
+//!   the rest of the loop is traced under its flag.
 
 use super::*;
 use crate::graph::emit::WhileParts;
@@ -33,7 +35,8 @@ impl Walk<'_> {
         with_attributes(&w.attrs, expansion)
     }
 
-    /// A `while`: `condition` and `item` walk through what comes before the body.
+    /// Rewrites a loop to a staged `while`. `condition` and `item` rewrite the code before the
+    /// body.
     fn staged_while(
         &mut self,
         at: Span,
@@ -51,7 +54,7 @@ impl Walk<'_> {
         let target = self.targets.len() - 1;
         let (index, construct) = self.open(ConstructKind::While, at, &Position::statement());
         let head = stops.then(|| self.open(ConstructKind::Logical, at, &Position::default()));
-        // What jumps out of the condition jumps out of a part of an expression.
+        // A jump out of the condition leaves a part of an expression.
         self.construct_of(index).nested = true;
         let condition = condition(self);
         let while_construct = self.construct_of(index);
@@ -93,7 +96,7 @@ impl Walk<'_> {
         guard
     }
 
-    /// Puts the body into an `if` on what says that the loop was not left.
+    /// Puts the body into an `if` on the condition that the loop was not left.
     fn close_guard(&mut self, construct: Ident, index: usize, at: Span, condition: Expr, body: &mut Block) {
         let Closed { carried, labels: [label, _], deferred, kind } = self.close(at);
         let block = std::mem::replace(body, Block { brace_token: body.brace_token, stmts: Vec::new() });
@@ -102,7 +105,8 @@ impl Walk<'_> {
         body.stmts.push(Stmt::Expr(emit::if_statement(parts, carried), None));
     }
 
-    /// The body of a loop that is a host loop by its form. Gives what comes before the loop, and its label.
+    /// Rewrites the body of a loop that is a host loop by its form. Returns the declarations before
+    /// the loop, and its label.
     fn host_body(&mut self, body: &mut Block, label: Option<Label>, at: Span) -> (Option<TokenStream>, Option<Label>) {
         let stops = Jumps::ending_loop(body, label.as_ref()).under_construct;
         if stops {
@@ -155,7 +159,8 @@ impl Walk<'_> {
         with_attributes(&f.attrs, emit::for_loop(&looping, &position, at, &iterable, &expansion))
     }
 
-    /// The items of a host loop that a jump under a tensor leaves are all made while tracing, also those that it skips.
+    /// Rejects closures with side effects in the iterator of a host loop that a jump under a tensor
+    /// condition leaves: all items are computed while tracing, including those that the jump skips.
     fn refuse_lazy_changes(&mut self, iterator: &Expr) {
         let Expr::MethodCall(m) = iterator else { return };
         if let Some((closure, changed)) = m.args.iter().find_map(|arg| Some((arg, scope::changed_by_closure(arg)?))) {
@@ -207,7 +212,8 @@ impl Walk<'_> {
     }
 }
 
-/// Whether nothing ends a loop with this body but a panic, as far as its form tells: `?` and macros of unknown meaning may.
+/// Returns whether only a panic ends a loop with this body, as far as its form shows. `?` and
+/// unknown macros may end it.
 fn only_panics_end(body: &Block, label: Option<&Label>) -> bool {
     struct FindExit(bool);
     impl<'a> Visit<'a> for FindExit {
@@ -225,7 +231,7 @@ fn only_panics_end(body: &Block, label: Option<&Label>) -> bool {
     !find.0
 }
 
-/// Whether a condition is `true`, as it is written.
+/// Returns whether a condition is the literal `true`.
 fn is_true(condition: &Expr) -> bool {
     match condition {
         Expr::Lit(ExprLit { lit: Lit::Bool(literal), .. }) => literal.value,
@@ -234,7 +240,7 @@ fn is_true(condition: &Expr) -> bool {
     }
 }
 
-/// `{ declaration loop }`
+/// Returns `{ declaration loop }`.
 fn after(declaration: Option<TokenStream>, expansion: Expr) -> Expr {
     match declaration {
         None => expansion,

@@ -1,15 +1,20 @@
-//! Operands that change what stands before them.
+//! Operands that modify places used before them.
 //!
-//! A construct takes mutable borrows of what it may change. Where plain Rust has borrowed the same before, to be used after the operand
-//! (the receiver of a method, the left side of `+=`), or lets the operand look at it, the operand is computed first. Only a change of the
-//! same place counts: of two fields of one variable, one may change while the other is borrowed.
+//! A construct mutably borrows the places that it may modify. In plain Rust the same place may
+//! already be borrowed for use after the operand (the receiver of a method, the left side of `+=`),
+//! or the operand may be allowed to read it. In both cases the operand is evaluated first. Only a
+//! modification of the same place counts: one field of a variable may change while another is
+//! borrowed.
 
 use super::super::canonical::note_names;
 use super::*;
 use std::collections::HashSet;
 
-/// Whether `left op= right` has to compute the right side first: it may read what the left side borrows on the way to the place, by an
-/// index or by what a call returns. So Rust does it where both sides are numbers; where they are tensors, it would borrow first.
+/// Returns whether `left op= right` has to evaluate the right side first.
+///
+/// The right side may read something that the left side borrows to reach its place, by an index or
+/// a call. Rust evaluates the right side first if both sides are numbers. For tensors it would
+/// borrow the left side first.
 pub(super) fn is_right_first(left: &Expr, right: &Expr) -> bool {
     fn is_variable_or_field(e: &Expr) -> bool {
         match e {
@@ -32,29 +37,30 @@ pub(super) fn is_right_first(left: &Expr, right: &Expr) -> bool {
     is_shared
 }
 
-/// A change of a place.
+/// A modification of a place.
 pub(super) struct Changed {
     pub(super) binding: BindingId,
     pub(super) written: Written,
-    /// The number of constructs around it.
+    /// The number of constructs around the modification.
     pub(super) constructs: usize,
-    /// Whether it is certain: an assignment, or a `&mut`.
+    /// Whether the modification is certain: an assignment, or a `&mut`.
     pub(super) is_exact: bool,
 }
 
-/// How an expression changes a place, for what holds it before.
+/// How an expression modifies a place that is used before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Changes {
-    /// Not at all, or as the compiler lets it.
+    /// Not at all, or in a way that the compiler accepts.
     No,
-    /// By methods alone, so a construct borrows it mutably that plain Rust may only look at.
+    /// By methods alone: a construct borrows the place mutably where plain Rust may only read it.
     Perhaps,
-    /// By an assignment, so what stands before has a copy of it.
+    /// By an assignment: the earlier use has a copy.
     Exact,
 }
 
 impl Walk<'_> {
-    /// How a place was changed in the present constructs since `start`, a length of `changed`.
+    /// Returns how a place was modified in the current constructs since `changed` had the length
+    /// `start`.
     pub(super) fn changes_since(&self, start: usize, place: &Expr) -> Changes {
         let Some(written) = Written::of(place) else { return Changes::No };
         let Some(id) = self.env.resolve(&written.root.to_string()) else { return Changes::No };
@@ -68,10 +74,14 @@ impl Walk<'_> {
         }
     }
 
-    /// Walks through the operands of a call. A construct in one of them takes a mutable borrow of what it may change, so where what
-    /// stands before has borrowed that already, the operands come first. Gives them, and what they are bound to.
+    /// Rewrites the operands of a call. Returns those to evaluate before the call, with their
+    /// names.
     ///
-    /// Rust borrows a receiver before the arguments, and uses it after them, and lets them look at it meanwhile.
+    /// A construct in an operand mutably borrows the places that it may modify. If something before
+    /// it has already borrowed one of them, the operands are evaluated before the call.
+    ///
+    /// Rust borrows a receiver before the arguments, uses it after them, and lets them read it
+    /// meanwhile.
     pub(super) fn operands<'e>(
         &mut self,
         receiver: Option<&Expr>,
@@ -95,7 +105,7 @@ impl Walk<'_> {
         }
         let mut bound = Vec::new();
         for arg in args.into_iter().take(first_after) {
-            // These do nothing, or need what they are an argument of to have a type.
+            // These have no effects, or get their type from the call.
             if matches!(arg, Expr::Lit(_) | Expr::Closure(_) | Expr::Reference(_)) {
                 continue;
             }

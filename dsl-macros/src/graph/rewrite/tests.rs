@@ -1,8 +1,9 @@
-//! What the constructs carry, read off the expansion.
+//! The carried places, read from the expansion.
 
 use super::*;
 
-/// What each construct of a body carries, in the order in which the constructs end; without the empty ones.
+/// Returns the places that each construct of a body carries, in the order in which the constructs
+/// end, without empty ones.
 #[track_caller]
 fn carried(function: &str) -> Vec<String> {
     let cx = Ctxt::new();
@@ -12,14 +13,14 @@ fn carried(function: &str) -> Vec<String> {
     rewritten.carried.into_iter().map(of_user).filter(|c| !c.is_empty()).map(|c| c.join(" ")).collect()
 }
 
-/// The errors of a body.
+/// Returns the errors of a body.
 fn errors(function: &str) -> String {
     let cx = Ctxt::new();
     rewrite(&cx, parse_str(function).unwrap());
     cx.finish().unwrap_err().to_string()
 }
 
-/// The body after rewriting.
+/// Returns the body after rewriting.
 fn rewritten(function: &str) -> String {
     let cx = Ctxt::new();
     let rewritten = rewrite(&cx, parse_str(function).unwrap());
