@@ -1,15 +1,17 @@
-//! Rust to Rust, before anything is staged: brings jumps and matches into fewer forms.
+//! Rewrites Rust to Rust before anything is staged, so that jumps and matches take fewer forms.
 //!
-//! - `match` on numbers becomes a chain of `if`s, so that it can be staged as they are; so do `if let`, `while let` and `let else`
-//!   with a pattern of numbers. A tuple of numbers, matched where it is written, is one number after the other.
-//! - What follows an `if` of which one arm jumps is moved into the other arm: `if c { return a; } rest` becomes
-//!   `if c { return a; } else { rest }`. So most jumps need no flag, and both arms are as exclusive as they were.
-//! - A labelled block whose jumps leave with the first value of a variable has the variable as its value.
-//! - An assignment of a value in which a jump stands becomes a `let` and an assignment, so that nothing is assigned where the
-//!   jump is taken.
+//! - A `match` on numbers becomes a chain of `if`s, which can be staged. So do `if let`,
+//!   `while let` and `let else` with a pattern of numbers. A tuple of numbers that is written in
+//!   the `match` is compared item by item.
+//! - The code after an `if` of which one arm jumps moves into the other arm:
+//!   `if c { return a; } rest` becomes `if c { return a; } else { rest }`. Most jumps therefore
+//!   need no flag, and both arms remain exclusive.
+//! - A labeled block whose jumps leave with the first value of a variable returns that value.
+//! - An assignment of a value that contains a jump becomes a `let` and an assignment, so that
+//!   nothing is assigned if the jump is taken.
 //! - Long chains and long sequences of jumps become trees: [`depth`].
 //!
-//! Each step keeps the meaning of the function in ordinary Rust; no step looks at types.
+//! Each step preserves the semantics of the function in ordinary Rust. No step depends on types.
 
 mod constants;
 mod depth;
@@ -28,7 +30,7 @@ use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
 use syn::*;
 
-/// Brings a body into this form.
+/// Rewrites a body to canonical form.
 pub(super) fn canonical(signature: &Signature, body: &mut Block) {
     constants::mark(signature, body);
     Canonical { next_index: 0, deferred: Vec::new() }.visit_block_mut(body);
@@ -36,7 +38,7 @@ pub(super) fn canonical(signature: &Signature, body: &mut Block) {
 
 struct Canonical {
     next_index: usize,
-    /// What `let x;` has declared around the present statement, and has no value yet.
+    /// The variables in scope that are declared by `let x;` and not initialized yet.
     deferred: Vec<Local>,
 }
 
@@ -128,7 +130,8 @@ impl Canonical {
                 block.stmts.push(Stmt::Expr(joined, None));
                 return;
             }
-            // At the end of a function its value may be that of a jump out of this.
+            // At the end of a function, a jump out of this expression may provide the value of the
+            // function.
             if rest.is_empty()
                 && let Stmt::Expr(e, None) = &stmt
                 && is_left_and_ends(e)
@@ -143,7 +146,8 @@ impl Canonical {
         }
     }
 
-    /// `if let P = x { .. }`, with a pattern of numbers: `if` on what it tests, and `let matched = x;` before it.
+    /// Rewrites `if let P = x { .. }` with a pattern of numbers: an `if` on the test, and
+    /// `let matched = x;` before it.
     fn if_let(&mut self, e: &mut Expr) -> Option<Stmt> {
         let Expr::If(e) = e else {
             return None;
@@ -165,7 +169,7 @@ impl Canonical {
         Some(declaration)
     }
 
-    /// Patterns of numbers that bind nothing, in a chain of `&&`, become what they test.
+    /// Replaces patterns of numbers that bind nothing, in a `&&` chain, by their tests.
     fn chain(&mut self, cond: &mut Expr) {
         match cond {
             Expr::Let(l) => {
@@ -186,7 +190,8 @@ impl Canonical {
         }
     }
 
-    /// `while let P = x { .. }`, with a pattern of numbers: `while` on what it tests, or `loop` if it binds a name.
+    /// Rewrites `while let P = x { .. }` with a pattern of numbers: a `while` on the test, or a
+    /// `loop` if the pattern binds a name.
     fn while_let(&mut self, e: &mut Expr) {
         let Expr::While(w) = e else {
             return;
@@ -205,8 +210,10 @@ impl Canonical {
         }
     }
 
-    /// `for p in iter.by_ref() { .. }` with a jump that may be staged: `while let Some(p) = iter.next() { .. }`, so that no item is taken
-    /// where the loop was left.
+    /// Rewrites `for p in iter.by_ref() { .. }` with a jump that may be staged to
+    /// `while let Some(p) = iter.next() { .. }`.
+    ///
+    /// No item is then taken after the jump has left the loop.
     fn for_by_ref(&mut self, e: &mut Expr) {
         let Expr::ForLoop(f) = e else { return };
         let Expr::MethodCall(m) = &*f.expr else { return };
@@ -221,7 +228,7 @@ impl Canonical {
         *e = Expr::While(looping);
     }
 
-    /// `let P = x else { .. };`, with a pattern of numbers.
+    /// Rewrites `let P = x else { .. };` with a pattern of numbers.
     fn let_else(&mut self, local: &mut Local) -> Option<Vec<Stmt>> {
         let init = local.init.as_mut()?;
         let (_, diverge) = init.diverge.as_ref()?;
@@ -245,7 +252,8 @@ impl Canonical {
 }
 
 impl Canonical {
-    /// What `matches!(x, P)` tests, with a pattern of numbers that binds nothing, and what `(a..b).contains(&x)` does.
+    /// Rewrites `matches!(x, P)` with a pattern of numbers, and `(a..b).contains(&x)`, to
+    /// comparisons.
     fn as_comparisons(&mut self, e: &Expr) -> Option<Expr> {
         match e {
             Expr::Macro(m) if known::macro_name(&m.mac).as_deref() == Some("matches") => {
@@ -315,7 +323,7 @@ impl VisitMut for Canonical {
             let chain = self.chain_expr(chain);
             *e = parse_quote!({ #declaration #chain });
         } else if let Expr::Match(m) = e {
-            // It stays a `match` of the host.
+            // It remains a host `match`.
             host_numbers(m);
             m.arms.iter_mut().for_each(|arm| in_block(&mut arm.body));
         } else if let Expr::Closure(c) = e {
@@ -334,7 +342,7 @@ impl VisitMut for Canonical {
     fn visit_pat_mut(&mut self, _: &mut Pat) {}
 }
 
-/// What is matched, the pattern, and what follows it.
+/// Parses the matched expression, the pattern and the tokens after it.
 fn matches_arguments(input: parse::ParseStream<'_>) -> Result<(Expr, Pat, TokenStream)> {
     let scrutinee = input.parse()?;
     input.parse::<Token![,]>()?;
@@ -350,7 +358,7 @@ fn guard_of_matches(input: parse::ParseStream<'_>) -> Result<Option<Expr>> {
     Ok(guard)
 }
 
-/// `let a; let b; let c;` for `let (a, [b, c]);`
+/// Splits `let (a, [b, c]);` into `let a; let b; let c;`.
 fn declared_one_by_one(stmt: &Stmt) -> Option<Vec<Stmt>> {
     let Stmt::Local(Local { attrs, pat: Pat::Tuple(t), init: None, .. }) = stmt else { return None };
     fn names<'a>(pat: &'a Pat, found: &mut Vec<&'a Pat>) -> bool {
@@ -370,7 +378,7 @@ fn declared_one_by_one(stmt: &Stmt) -> Option<Vec<Stmt>> {
     all.then(|| found.into_iter().map(|name| parse_quote!(#(#attrs)* let #name;)).collect())
 }
 
-/// `loop { if cond { .. } else { break } }`
+/// Returns `loop { if cond { .. } else { break } }`.
 fn as_loop(w: &mut ExprWhile) -> ExprLoop {
     let (cond, attrs, body) = (&w.cond, &w.attrs, &w.body);
     let at = w.while_token.span;
@@ -380,7 +388,8 @@ fn as_loop(w: &mut ExprWhile) -> ExprLoop {
     looping
 }
 
-/// Whether an expression may change a variable, by its form: it assigns one, borrows it mutably, or calls a method that may.
+/// Returns whether an expression may modify a variable, by its form: it assigns one, borrows it
+/// mutably, or calls a method that may modify it.
 fn may_change(e: &Expr) -> bool {
     struct Find(bool);
     impl<'a> Visit<'a> for Find {
@@ -402,7 +411,7 @@ fn may_change(e: &Expr) -> bool {
     find.0
 }
 
-/// Checks that what is matched with numbers is of the host.
+/// Adds checks that values matched with numbers are host values.
 fn host_numbers(m: &mut ExprMatch) {
     let pats: Vec<&Pat> = m.arms.iter().map(|arm| unguarded(&arm.pat).0).collect();
     match &mut *m.expr {
@@ -423,7 +432,7 @@ fn host_numbers(m: &mut ExprMatch) {
     }
 }
 
-/// The value of a statement: what it is, is bound to, or is assigned.
+/// Returns the value of a statement: the expression itself, or the one that it binds or assigns.
 fn value_of(stmt: &mut Stmt) -> Option<&mut Expr> {
     match stmt {
         Stmt::Local(Local { init: Some(LocalInit { expr, diverge: None, .. }), .. }) => Some(expr),
@@ -433,7 +442,7 @@ fn value_of(stmt: &mut Stmt) -> Option<&mut Expr> {
     }
 }
 
-/// What is assigned.
+/// Returns the assigned value of an assignment.
 fn assigned_value(stmt: &mut Stmt) -> Option<&mut Expr> {
     match stmt {
         Stmt::Expr(Expr::Assign(a), _) => Some(&mut a.right),
@@ -442,12 +451,13 @@ fn assigned_value(stmt: &mut Stmt) -> Option<&mut Expr> {
     }
 }
 
-/// Whether an expression has a body in which a jump has a statement of its own.
+/// Returns whether an expression has a body in which a jump has a statement of its own.
 fn is_structured(e: &Expr) -> bool {
     matches!(e, Expr::If(_) | Expr::Match(_) | Expr::Block(_) | Expr::Loop(_) | Expr::While(_) | Expr::ForLoop(_))
 }
 
-/// Whether a loop or labelled block may be left by a jump to what is around it and may come to an end by itself.
+/// Returns whether a loop or labeled block may be left by a jump to an enclosing target and may
+/// also reach its own end.
 fn is_left_and_ends(e: &Expr) -> bool {
     match e {
         Expr::Loop(l) => Jumps::breaks_loop(&l.body, l.label.as_ref()) && Jumps::leaving_expr(e).any,
@@ -456,14 +466,15 @@ fn is_left_and_ends(e: &Expr) -> bool {
     }
 }
 
-/// Puts such an expression into a block, where its value is seen to be that of a statement.
+/// Puts such an expression into a block, where it is the value of a statement.
 fn in_block(e: &mut Expr) {
     if is_left_and_ends(e) {
         *e = parse_quote!({ #e });
     }
 }
 
-/// If one arm of the `if` in a statement certainly jumps and the other does not: what makes the whole out of what follows.
+/// If exactly one arm of the `if` in a statement certainly jumps, returns a function that moves the
+/// rest of the block into the other arm.
 fn split(stmt: &mut Stmt) -> Option<impl FnOnce(Vec<Stmt>) -> ExprIf> {
     let e = match value_of(stmt)? {
         Expr::If(e) if !has_let(&e.cond) && e.attrs.is_empty() => e,
@@ -480,7 +491,7 @@ fn split(stmt: &mut Stmt) -> Option<impl FnOnce(Vec<Stmt>) -> ExprIf> {
     Some(move |rest: Vec<Stmt>| join(stmt, jumps[0], rest))
 }
 
-/// Moves `rest` behind the arm that does not jump, which comes second.
+/// Moves `rest` to the end of the arm that does not jump, which becomes the second arm.
 fn join(mut stmt: Stmt, first_jumps: bool, rest: Vec<Stmt>) -> ExprIf {
     let value = value_of(&mut stmt).expect("the statement has an `if`");
     let Expr::If(mut e) = std::mem::replace(value, Expr::Verbatim(Default::default())) else {
@@ -503,7 +514,7 @@ fn join(mut stmt: Stmt, first_jumps: bool, rest: Vec<Stmt>) -> ExprIf {
     if let Some(going) = going {
         match &mut stmt {
             Stmt::Expr(Expr::Verbatim(_), _) => match going {
-                // Names of the arm would hide those that the rest uses.
+                // Names of the arm would shadow names that the rest uses.
                 Expr::Block(b) if b.label.is_none() && !b.block.stmts.iter().any(declares) => {
                     let mut own = b.block.stmts;
                     if let Some(Stmt::Expr(last, semi @ None)) = own.last_mut()
@@ -542,7 +553,7 @@ fn block_expr(block: Block) -> Expr {
     Expr::Block(ExprBlock { attrs: Vec::new(), label: None, block })
 }
 
-/// Whether a condition has a `let` in its chain of `&&`.
+/// Returns whether a condition has a `let` in its `&&` chain.
 pub(super) fn has_let(cond: &Expr) -> bool {
     match cond {
         Expr::Let(_) => true,
@@ -551,7 +562,7 @@ pub(super) fn has_let(cond: &Expr) -> bool {
     }
 }
 
-/// Whether a block certainly jumps out of itself.
+/// Returns whether a block certainly jumps out of itself.
 pub(super) fn block_jumps(block: &Block) -> bool {
     block.stmts.iter().any(|stmt| match stmt {
         Stmt::Local(Local { init: Some(init), .. }) => expr_jumps(&init.expr),
@@ -560,7 +571,7 @@ pub(super) fn block_jumps(block: &Block) -> bool {
     })
 }
 
-/// Whether an expression certainly jumps out of itself.
+/// Returns whether an expression certainly jumps out of itself.
 pub(super) fn expr_jumps(e: &Expr) -> bool {
     match e {
         Expr::Break(_) | Expr::Continue(_) | Expr::Return(_) => true,
@@ -572,31 +583,32 @@ pub(super) fn expr_jumps(e: &Expr) -> bool {
     }
 }
 
-/// The jumps that leave a piece of code.
+/// The existence of jumps that leave a piece of code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Jumps {
-    /// There is one.
+    /// Whether there is a jump.
     pub(super) any: bool,
-    /// There is one inside of an `if`, `while` or the like, which may be staged.
+    /// Whether there is a jump inside a construct that may be staged, for example an `if` or
+    /// `while`.
     pub(super) under_construct: bool,
 }
 
 impl Jumps {
-    /// Those that leave a statement.
+    /// Returns the jumps that leave a statement.
     pub(super) fn leaving(stmt: &Stmt) -> Jumps {
         let mut find = FindJumps::default();
         find.visit_stmt(stmt);
         find.found
     }
 
-    /// Those that leave an expression, which is not yet in the form that this module makes.
+    /// Returns the jumps that leave an expression that is not in canonical form yet.
     fn leaving_expr(e: &Expr) -> Jumps {
         let mut find = FindJumps { before: true, ..FindJumps::default() };
         find.visit_expr(e);
         find.found
     }
 
-    /// Those in the body of a loop that end the loop.
+    /// Returns the jumps in the body of a loop that end the loop.
     pub(super) fn ending_loop(body: &Block, label: Option<&Label>) -> Jumps {
         let mut find = FindJumps::default();
         find.continues.extend(label.map(|l| l.name.ident.to_string()));
@@ -605,7 +617,7 @@ impl Jumps {
         find.found
     }
 
-    /// Whether a `break` in the body of a loop ends just this loop.
+    /// Returns whether a `break` in the body of a loop ends this very loop.
     pub(super) fn breaks_loop(body: &Block, label: Option<&Label>) -> bool {
         let mut find = FindJumps { only_own_break: true, in_loop_body: true, ..FindJumps::default() };
         find.own = label.map(|l| l.name.ident.to_string());
@@ -614,7 +626,7 @@ impl Jumps {
     }
 }
 
-/// Whether a `break` in statements gives the labelled block around them its value.
+/// Returns whether a `break` in statements provides the value of the enclosing labeled block.
 pub(super) fn give_value(stmts: &[Stmt], block: &str) -> bool {
     struct FindValue<'b>(&'b str, bool);
     impl<'a> Visit<'a> for FindValue<'_> {
@@ -633,22 +645,24 @@ pub(super) fn give_value(stmts: &[Stmt], block: &str) -> bool {
 #[derive(Default)]
 struct FindJumps {
     found: Jumps,
-    /// Loops around.
+    /// The number of loops around the current expression.
     loops: usize,
-    /// Labels of what is inside.
+    /// The labels of loops and blocks around the current expression.
     labels: Vec<String>,
-    /// Labels to which a `continue` stays inside.
+    /// The labels for which a `continue` stays inside the searched code.
     continues: Vec<String>,
-    /// Whether it began in the body of a loop: then `continue` stays inside, `break` leaves.
+    /// Whether the search begins in the body of a loop: then `continue` stays inside and `break`
+    /// leaves.
     in_loop_body: bool,
-    /// Only a `break` of the loop in whose body it began counts.
+    /// Whether only a `break` of the loop whose body is searched counts.
     only_own_break: bool,
     own: Option<String>,
     constructs: usize,
-    /// Whether a `match` or `if let` may still become an `if`.
+    /// Whether the code is not in canonical form yet, so that a `match` or `if let` may become an
+    /// `if`.
     before: bool,
-    /// Of the labelled blocks met so far, whether they [may be broken](Self::may_break); without it each would be searched once for
-    /// each block around it, and these as well.
+    /// The result of [`may_break`](Self::may_break) for each labeled block visited so far. Without
+    /// it, each block would be searched once for each block around it.
     may_break: Rc<RefCell<HashMap<*const ExprBlock, bool>>>,
 }
 
@@ -667,7 +681,7 @@ impl FindJumps {
         self.labels.truncate(labels);
     }
 
-    /// Whether a labelled block may be left by a `break` to its end that stands under a condition.
+    /// Returns whether a conditional `break` may jump to the end of a labeled block.
     fn may_break(&self, b: &ExprBlock) -> bool {
         let Some(label) = &b.label else { return false };
         let known = self.may_break.borrow().get(&std::ptr::from_ref(b)).copied();
@@ -716,7 +730,7 @@ impl<'a> Visit<'a> for FindJumps {
                 }
                 visit::visit_expr(self, e);
             }
-            // What follows a `break` under a condition stands under it.
+            // Code after a conditional `break` depends on its condition.
             Expr::Block(b) if self.may_break(b) => {
                 self.construct(|f| f.inside(b.label.as_ref(), false, |f| f.visit_block(&b.block)));
             }
@@ -755,13 +769,13 @@ impl<'a> Visit<'a> for FindJumps {
     fn visit_type(&mut self, _: &'a Type) {}
 }
 
-/// A `match` on numbers: each arm has a condition, or none.
+/// A `match` on numbers, in which each arm has at most one condition.
 struct Switch {
     m: ExprMatch,
 }
 
 impl Switch {
-    /// Takes the `match` out of an expression, if it is one on numbers and its last arm always fits.
+    /// Takes the `match` out of an expression if it is on numbers and its last arm always matches.
     fn of(e: &mut Expr) -> Option<Switch> {
         let Expr::Match(m) = e else {
             return None;
@@ -775,7 +789,7 @@ impl Switch {
             let has_test = has_test(pat, of.as_ref())?;
             tests += usize::from(has_test);
             let always = guard.is_none() && (!has_test || on_bool);
-            // What is not a number may be moved into a name, and not twice.
+            // A value that is not a number may be moved into a name, which a guard would do twice.
             let moves_twice = guard.is_some() && of.as_ref().is_some_and(|of| may_move(pat, of, &m.arms));
             if !arm.attrs.iter().all(is_kept)
                 || moves_twice
@@ -794,7 +808,7 @@ impl Switch {
         }
     }
 
-    /// `let matched = scrutinee;`, and the chain of `if`s.
+    /// Returns `let matched = scrutinee;` and the chain of `if`s.
     fn build(mut self, matched: Ident) -> (Stmt, Chain) {
         let mut attrs = std::mem::take(&mut self.m.attrs);
         let scrutinee = &*self.m.expr;
@@ -831,13 +845,13 @@ impl Switch {
     }
 }
 
-/// Whether an attribute of a `match` or of an arm has its meaning on the `if` that it becomes. One that removes code has not: it is applied
-/// after the expansion.
+/// Returns whether an attribute of a `match` or an arm keeps its effect on the resulting `if`. An
+/// attribute that removes code does not, because it is applied after the expansion.
 fn is_kept(attr: &Attribute) -> bool {
     !["cfg", "cfg_attr"].iter().any(|name| attr.path().is_ident(name))
 }
 
-/// The body of an arm under its attributes, which may stand on a statement only.
+/// Returns the body of an arm under its attributes, which are allowed only on a statement.
 fn under_attributes(attrs: Vec<Attribute>, body: Expr) -> Expr {
     if attrs.is_empty() {
         return body;
@@ -853,7 +867,7 @@ fn unguarded(pat: &Pat) -> (&Pat, Option<&Expr>) {
     }
 }
 
-/// `match b { true => .., false => .. }`
+/// Returns whether this is `match b { true => .., false => .. }`.
 fn is_match_on_bool(m: &ExprMatch) -> bool {
     let value = |pat: &Pat| match pat {
         Pat::Lit(ExprLit { lit: Lit::Bool(b), .. }) => Some(b.value),
@@ -873,7 +887,7 @@ fn is_number(e: &Expr) -> bool {
     }
 }
 
-/// The tuple that is matched, if what is matched is written as one.
+/// Returns the matched tuple, if it is written as one.
 fn numbers(matched: &Expr) -> Option<ExprTuple> {
     match matched {
         Expr::Tuple(t) => Some(t.clone()),
@@ -882,8 +896,11 @@ fn numbers(matched: &Expr) -> Option<ExprTuple> {
     }
 }
 
-/// The constant that a pattern names, by Rust's convention for names: in capitals, where variants of enums and bound names have
-/// lower-case letters. A single capital behind the name of a type is a variant, unless it is in parentheses, see [`constants`].
+/// Returns the constant that a pattern names, by Rust's naming convention.
+///
+/// Constants are in capitals, whereas enum variants and bound names have lower-case letters. A
+/// single capital after the name of a type is a variant, unless it is in parentheses: see
+/// [`constants`].
 fn constant(pat: &Pat) -> Option<Expr> {
     let in_capitals = |name: &Ident| {
         let name = name.to_string();
@@ -911,7 +928,7 @@ fn constant(pat: &Pat) -> Option<Expr> {
     }
 }
 
-/// Whether a pattern over numbers has a literal in it, so that it fits nothing else.
+/// Returns whether a pattern over numbers contains a literal, so that it matches nothing else.
 fn shows_number(pat: &Pat) -> bool {
     struct Find(bool);
     impl<'a> Visit<'a> for Find {
@@ -925,12 +942,13 @@ fn shows_number(pat: &Pat) -> bool {
     find.0 && has_test(pat, None) == Some(true)
 }
 
-/// Whether a pattern over numbers tests anything; `None` for other patterns. `of` is the tuple that is matched, if it is one.
+/// Returns whether a pattern over numbers tests anything, or `None` for other patterns. `of` is the
+/// matched value if it is a tuple.
 fn has_test(pat: &Pat, of: Option<&ExprTuple>) -> Option<bool> {
     match pat {
         Pat::Lit(ExprLit { lit: Lit::Int(_) | Lit::Float(_) | Lit::Bool(_), .. }) => of.is_none().then_some(true),
         Pat::Range(r) => {
-            // The end of a range is a constant.
+            // The ends of a range are constants.
             let ends = [&r.start, &r.end].into_iter().flatten();
             let mut ends = ends.map(|e| is_number(e) || matches!(**e, Expr::Path(_)));
             (of.is_none() && ends.all(|fits| fits)).then_some(true)
@@ -954,7 +972,7 @@ fn has_test(pat: &Pat, of: Option<&ExprTuple>) -> Option<bool> {
     }
 }
 
-/// Whether a pattern binds something of a matched tuple that no pattern shows to be a number.
+/// Returns whether a pattern binds an item of a matched tuple that no pattern shows to be a number.
 fn may_move(pat: &Pat, of: &ExprTuple, arms: &[Arm]) -> bool {
     let is_number = |i: usize| {
         arms.iter().any(|arm| match unguarded(&arm.pat).0 {
@@ -968,7 +986,7 @@ fn may_move(pat: &Pat, of: &ExprTuple, arms: &[Arm]) -> bool {
     }
 }
 
-/// The names that a pattern over numbers binds, and to what.
+/// Returns the names that a pattern over numbers binds, and their values.
 fn bound<'a>(pat: &'a Pat, matched: &Expr) -> Vec<(&'a Ident, Expr)> {
     match pat {
         _ if constant(pat).is_some() => Vec::new(),
@@ -979,28 +997,28 @@ fn bound<'a>(pat: &'a Pat, matched: &Expr) -> Vec<(&'a Ident, Expr)> {
     }
 }
 
-/// Whether a pattern over numbers binds a name.
+/// Returns whether a pattern over numbers binds a name.
 fn binds(pat: &Pat) -> bool {
     !bound(pat, &parse_quote!(matched)).is_empty()
 }
 
-/// An item of a tuple.
+/// Returns an item of a tuple.
 fn item(matched: &Expr, i: usize) -> Expr {
     let i = Index::from(i);
     parse_quote!(#matched.#i)
 }
 
-/// Binds the names of a pattern over numbers.
+/// Returns the bindings of the names of a pattern over numbers.
 fn names(pat: &Pat, matched: &Expr, in_guard: bool) -> Vec<Stmt> {
     let bind = |(name, value): (&Ident, Expr)| match in_guard {
         false => parse_quote!(let #name = #value;),
-        // It is bound twice, and perhaps used once.
+        // The name is bound twice and may be used once.
         true => parse_quote!(#[allow(unused_variables)] let #name = #value;),
     };
     bound(pat, matched).into_iter().map(bind).collect()
 }
 
-/// The condition that a pattern over numbers tests.
+/// Returns the condition that a pattern over numbers tests.
 fn test(pat: &Pat, matched: &Expr) -> Option<Expr> {
     let at = pat.span();
     let mut matched = matched.clone();
@@ -1125,7 +1143,7 @@ mod tests {
             "{ let __matched1 = n; if (__matched1 == A) | (__matched1 == Self::B) { a } \
              else if __matched1 == consts::C { b } else if __matched1 == i32::MAX { c } else { d } }",
         );
-        // On host values only.
+        // Such a `match` accepts only host values.
         let host = "{ match (::anabranch::__rt::host_number(n), s) { (0, Kind::A) => a, (1, _) => b, _ => c } }";
         check("{ match (n, s) { (0, Kind::A) => a, (1, _) => b, _ => c } }", host);
         let host = "{ match ::anabranch::__rt::host_number(n) { 0 => a, Max => b, _ => c } }";

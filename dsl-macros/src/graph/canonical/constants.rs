@@ -1,8 +1,8 @@
-//! Which patterns name a constant, where a name could be that of a constant or of a variant: `K::D`.
+//! Patterns such as `K::D`, whose name may be that of a constant or of a variant.
 //!
-//! What is compared with numbers has no variants. Whether something is a number follows from another arm with a number, from a
-//! type that is written nearby, or from the arithmetic that computes it. There the name gets parentheses, by which
-//! [`constant`](super::constant) knows it.
+//! A number is never compared with a variant. An expression is known to be a number from a number
+//! in another arm, from a type that is written nearby, or from the arithmetic that computes it. The
+//! name in the pattern then gets parentheses, by which [`constant`](super::constant) recognizes it.
 
 use super::{constant, numbers, shows_number};
 use std::collections::HashSet;
@@ -10,7 +10,8 @@ use syn::parse::Parser;
 use syn::visit_mut::{self, VisitMut};
 use syn::*;
 
-/// Puts parentheses around the patterns that are constants because of what they are compared with.
+/// Puts parentheses around the patterns that must be constants because they are compared with
+/// numbers.
 pub(super) fn mark(signature: &Signature, body: &mut Block) {
     let mut marks = Marks { numbers: HashSet::new() };
     for input in &signature.inputs {
@@ -22,7 +23,7 @@ pub(super) fn mark(signature: &Signature, body: &mut Block) {
 }
 
 struct Marks {
-    /// The variables that are numbers, or tensors of them.
+    /// The variables that are numbers or tensors.
     numbers: HashSet<String>,
 }
 
@@ -38,7 +39,7 @@ impl Marks {
         }
     }
 
-    /// Whether an expression is a number, or a tensor of them, by its form.
+    /// Returns whether an expression is a number or a tensor by its form.
     fn is_number(&self, e: &Expr) -> bool {
         match e {
             Expr::Path(p) => p.path.get_ident().is_some_and(|name| self.numbers.contains(&name.to_string())),
@@ -93,7 +94,7 @@ fn is_number_type(ty: &Type) -> bool {
     let names =
         ["Tensor", "i8", "i16", "i32", "i64", "isize", "u8", "u16", "u32", "u64", "usize", "f16", "bf16", "f32", "f64"];
     match ty {
-        // Of an argument of a `macro_rules!`.
+        // The type is an argument of a `macro_rules!` macro.
         Type::Group(ty) => is_number_type(&ty.elem),
         Type::Paren(ty) => is_number_type(&ty.elem),
         Type::Path(p) => p.path.segments.last().is_some_and(|s| names.iter().any(|name| s.ident == name)),

@@ -1,41 +1,47 @@
-//! How deep the constructs of a function nest: long chains and long sequences of jumps become trees.
+//! Nesting depth of constructs: long chains and long sequences of jumps become trees.
 //!
-//! What follows a jump stands in the other arm of its `if`, so without this each jump of a sequence would nest one deeper than
-//! the one before, and so would each `else if` of a chain.
+//! The code after a jump moves into the other arm of its `if`. Without this module, each jump of a
+//! sequence would nest one level deeper than the one before, and so would each `else if` of a
+//! chain.
 //!
-//! - A chain of conditions that compare one variable with numbers, as the arms of a `match` do, becomes a tree of `if`s.
-//! - Another chain of `else if`s becomes a labelled block that its arms leave: `'chain: { if a { break 'chain x; } .. z }`, a sequence
-//!   of jumps.
-//! - Of a sequence of jumps, a few neighbors become a block, a few of these blocks another one, and so on. What follows a block
-//!   stands under its flag, so the depth grows with the logarithm of the length. A variable that is used behind a block is
-//!   declared outside of it; where that leaves too many jumps side by side, the block has the variable as its value.
+//! - A chain of conditions that compare one variable with numbers, like the arms of a `match`,
+//!   becomes a tree of `if`s.
+//! - Any other chain of `else if`s becomes a labeled block that its arms leave:
+//!   `'chain: { if a { break 'chain x; } .. z }`. This is a sequence of jumps.
+//! - In a sequence of jumps, a few neighbors become a block, a few of these blocks another block,
+//!   and so on. The code after a block is under its flag, so the depth grows with the logarithm of
+//!   the length. A variable that is used after a block is declared outside it. If that leaves too
+//!   many jumps side by side, the block returns the variable.
 
 use super::*;
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 
-/// As many arms, and jumps in a row, nest in each other as they are.
+/// The maximum number of arms, or of successive jumps, that stay nested.
 const MAX_NESTED: usize = 16;
 
-/// As many arms follow each other at the ends of a tree.
+/// The maximum number of arms in a leaf of a tree.
 const PER_LEAF: usize = 4;
 
-/// As many jumps, or blocks of jumps, become a block. A jump asks each construct that it leaves whether it is staged, so few nested
-/// levels count for more than few blocks.
+/// The maximum number of jumps, or blocks of jumps, in a block.
+///
+/// A jump checks whether each construct that it leaves is staged, so few levels of nesting are more
+/// important than few blocks.
 const PER_BLOCK: usize = 4;
 
-/// If more jumps stand side by side, the blocks of them have variables as their values, which a condition that is a tensor allows
-/// only for those that a graph can have.
+/// The maximum number of jumps side by side whose blocks need not return variables.
+///
+/// Under a tensor condition, a block can return only variables that a graph can have.
 const MAX_WITHOUT_VALUES: usize = 32;
 
-/// The arms of an `if`: those with a condition, without what follows their `else`, and the last one.
+/// The arms of an `if`: those with a condition, without their `else`, and the last one.
 pub(super) struct Chain {
     pub(super) arms: Vec<ExprIf>,
     pub(super) last: Option<Expr>,
 }
 
 impl Chain {
-    /// Takes an `if` apart, if it is a long chain.
+    /// Takes an `if` apart if it is a long chain.
     pub(super) fn of_long(e: &mut Expr) -> Option<Chain> {
         let mut n = 0;
         let mut next = Some(&*e);
@@ -60,7 +66,8 @@ impl Chain {
         Some(chain)
     }
 
-    /// The expression: nested `if`s if there are few, else a tree of them, or a block, which `name` gives names.
+    /// Returns the expression: nested `if`s for few arms, else a tree of `if`s or a block. `name`
+    /// returns the names in the block.
     pub(super) fn build(self, name: impl FnMut(Span) -> (Lifetime, Ident)) -> Expr {
         if self.arms.len() <= MAX_NESTED {
             self.nested()
@@ -71,7 +78,8 @@ impl Chain {
         }
     }
 
-    /// A tree in which each `if` but the outermost has the mark that [`has_kind_of_outer`] asks for.
+    /// Returns a tree in which each `if` but the outermost has the mark that [`has_kind_of_outer`]
+    /// looks for.
     fn marked_tree(mut self) -> Expr {
         let attributes = std::mem::take(&mut self.arms[0].attrs);
         self.arms.iter_mut().for_each(|arm| arm.attrs.push(kind_of_outer()));
@@ -82,7 +90,10 @@ impl Chain {
         tree
     }
 
-    /// Halves until few are left. Whether an arm of the first half is the one can be asked at once, as its tests do nothing else.
+    /// Splits the arms in half until few are left.
+    ///
+    /// One condition tests whether the arm is in the first half. This is possible because the tests
+    /// have no side effects.
     fn tree(mut self) -> Expr {
         if self.arms.len() <= PER_LEAF {
             return self.nested();
@@ -132,7 +143,7 @@ impl Chain {
     }
 }
 
-/// Whether all conditions compare one variable with numbers.
+/// Returns whether all conditions compare one variable with numbers.
 fn one_subject(arms: &[ExprIf]) -> bool {
     fn subject<'e>(cond: &'e Expr, found: &mut Vec<&'e Ident>) -> bool {
         match cond {
@@ -154,10 +165,10 @@ fn one_subject(arms: &[ExprIf]) -> bool {
     arms.iter().all(|arm| subject(&arm.cond, &mut found)) && found.iter().all(|name| *name == found[0])
 }
 
-/// The condition that one of these holds.
+/// Returns the condition that one of the arms applies.
 fn any_of(arms: &[ExprIf]) -> Expr {
     let equals: Option<Vec<i128>> = arms.iter().map(|arm| equals_number(&arm.cond)).collect();
-    // A run of numbers is a range.
+    // Consecutive numbers are a range.
     if let Some(equals) = equals
         && equals.windows(2).all(|w| w[1] == w[0] + 1)
         && let (Some(first), Some(last)) = (arms.first(), arms.last())
@@ -176,7 +187,7 @@ fn any_of(arms: &[ExprIf]) -> Expr {
     }
 }
 
-/// The integer that something is equal to by a condition.
+/// Returns the integer in a condition `x == integer`.
 fn equals_number(cond: &Expr) -> Option<i128> {
     fn integer(e: &Expr) -> Option<i128> {
         match e {
@@ -206,7 +217,7 @@ fn leave_at_end(arm: &mut Block, label: &Lifetime, name: Ident) {
         )
     };
     match arm.stmts.pop() {
-        // The compiler, and the tracer, know that it does not come to its end.
+        // The compiler and the tracer know that a panic never reaches the end of the arm.
         Some(Stmt::Macro(m)) if known::macro_name(&m.mac).is_some_and(|n| is_panic(&n)) => {
             arm.stmts.push(Stmt::Macro(m))
         }
@@ -233,7 +244,7 @@ fn is_panic(name: &str) -> bool {
     matches!(known::macro_kind(name), known::MacroKind::Panic)
 }
 
-/// Whether a structured expression is `()` by its form.
+/// Returns whether a structured expression is `()` by its form.
 fn is_unit(e: &Expr) -> bool {
     match e {
         Expr::While(_) | Expr::ForLoop(_) => true,
@@ -245,17 +256,17 @@ fn is_unit(e: &Expr) -> bool {
 /// A statement of a sequence.
 struct Step {
     stmt: Stmt,
-    /// Whether a jump leaves it that stands under a condition.
+    /// Whether a conditional jump leaves the statement.
     jumps: bool,
-    /// The names that it declares for what follows.
+    /// The names that the statement declares for those after it.
     declares: Vec<Ident>,
-    /// The last statement that uses one of them.
+    /// The index of the last statement that uses one of the names.
     last_use: usize,
-    /// Whether a block may have them as its value.
+    /// Whether a block can return the declared variables.
     is_value: bool,
 }
 
-/// The statements of a block, with blocks of those that jump if they are many.
+/// Returns the statements of a block, grouped into blocks if many of them jump.
 pub(super) fn in_blocks(stmts: Vec<Stmt>) -> Vec<Stmt> {
     let jumps: Vec<bool> = stmts.iter().map(leaves_under_construct).collect();
     let has_macro = || stmts.iter().any(|stmt| matches!(stmt, Stmt::Item(Item::Macro(_))));
@@ -266,7 +277,7 @@ pub(super) fn in_blocks(stmts: Vec<Stmt>) -> Vec<Stmt> {
     let is_item = |(stmt, _): &(Stmt, bool)| matches!(stmt, Stmt::Item(_));
     let (mut items, stmts): (Vec<_>, Vec<_>) = stmts.into_iter().zip(jumps).partition(is_item);
     let mut steps: Vec<Step> = stmts.into_iter().map(|(stmt, jumps)| Step::new(stmt, jumps)).collect();
-    // It is the value of the block.
+    // The last statement may be the value of the block.
     let value = match steps.last() {
         Some(Step { stmt: Stmt::Expr(_, None) | Stmt::Macro(StmtMacro { semi_token: None, .. }), .. }) => steps.pop(),
         _ => None,
@@ -318,7 +329,8 @@ impl Step {
         Step { stmt, jumps, declares, last_use: 0, is_value }
     }
 
-    /// Whether what it declares is not known, or not used, so that it must be there to the end of the block.
+    /// Returns whether the statement must stay outside of blocks: its declarations are not known,
+    /// or no use of them is found.
     fn stays(&self) -> bool {
         match &self.stmt {
             Stmt::Local(local) => local.init.is_none() || (!self.declares.is_empty() && self.last_use == 0),
@@ -329,7 +341,8 @@ impl Step {
     }
 }
 
-/// The names that a pattern declares; and whether it is one of plain names that own what they are bound to.
+/// The names that a pattern declares, and whether all of them own the values that they are bound
+/// to.
 struct DeclaredNames(Vec<Ident>, bool);
 
 impl<'a> Visit<'a> for DeclaredNames {
@@ -345,9 +358,9 @@ impl<'a> Visit<'a> for DeclaredNames {
     fn visit_expr(&mut self, _: &'a Expr) {}
 }
 
-/// Finds where the variables of each statement are used last; `value` follows the statements.
+/// Finds the last use of the variables of each statement. `value` follows the statements.
 fn find_last_uses(steps: &mut [Step], value: Option<&Step>) {
-    // The first use of each name behind the present statement is not asked for, only the last one.
+    // The statements are visited from the end, so the first use found of a name is its last one.
     let mut used = HashMap::new();
     let end = steps.len();
     if let Some(value) = value {
@@ -376,7 +389,7 @@ fn find_last_uses(steps: &mut [Step], value: Option<&Step>) {
     }
 }
 
-/// The names in code, also those in format strings.
+/// Passes the names in code to `note`, including those in format strings.
 pub(in super::super) fn note_names(code: TokenStream, note: &mut impl FnMut(String)) {
     for token in code {
         match token {
@@ -394,7 +407,8 @@ pub(in super::super) fn note_names(code: TokenStream, note: &mut impl FnMut(Stri
     }
 }
 
-/// Makes blocks of neighbors, where what they declare is not used behind them, or `with_values`, may be the value of the block.
+/// Groups neighbors into blocks. Their variables must not be used after the block or, if
+/// `with_values`, can be returned by it.
 fn one_level(mut steps: Vec<Step>, value: Option<&Step>, with_values: bool) -> Vec<Step> {
     find_last_uses(&mut steps, value);
     let mut out = Vec::with_capacity(steps.len());
@@ -413,7 +427,7 @@ fn one_level(mut steps: Vec<Step>, value: Option<&Step>, with_values: bool) -> V
     out
 }
 
-/// How many of the next statements, of which the first one is that at `start`, become a block.
+/// Returns how many of the next statements become a block. The first of them has the index `start`.
 fn block_length(steps: &VecDeque<Step>, start: usize, with_values: bool) -> usize {
     let (mut jumps, mut last_use, mut found) = (0, 0, 0);
     for (i, step) in steps.iter().enumerate() {
@@ -433,7 +447,7 @@ fn block_length(steps: &VecDeque<Step>, start: usize, with_values: bool) -> usiz
     found
 }
 
-/// A block of statements, which has the variables as its value that are used from `end` on.
+/// Returns a block of statements. It returns the variables that are used from index `end` on.
 fn block_of_steps(steps: Vec<Step>, end: usize) -> Step {
     let mut shown: Vec<PatIdent> = Vec::new();
     let mut stmts: Vec<Stmt> = Vec::with_capacity(steps.len() + 1);
@@ -470,21 +484,23 @@ fn kind_of_outer() -> Attribute {
     parse_quote!(#[kind_of_outer])
 }
 
-/// Removes the mark of an `if` in a tree. Its condition compares what the one of the `if` directly around it compares, also with numbers,
-/// so they are of one type.
+/// Removes the mark of an `if` in a tree, and returns whether it was there.
+///
+/// The condition of a marked `if` compares the same variable with numbers as the enclosing `if`, so
+/// both conditions have the same type.
 pub(in super::super) fn has_kind_of_outer(e: &mut ExprIf) -> bool {
     let is_marked = e.attrs.iter().any(|attr| attr.path().is_ident("kind_of_outer"));
     e.attrs.retain(|attr| !attr.path().is_ident("kind_of_outer"));
     is_marked
 }
 
-/// Whether a block is one of a long sequence, by the mark that it was given here.
+/// Returns whether a block is marked as one of a long sequence.
 pub(in super::super) fn is_sequence(block: &ExprBlock) -> bool {
     let is_mark = |attr: &Attribute| has_no_value(attr) || attr.path().is_ident("sequence_with_value");
     matches!(&block.attrs[..], [attr] if is_mark(attr))
 }
 
-/// Whether this is the mark of one without a value.
+/// Returns whether an attribute marks a block without a value.
 pub(in super::super) fn has_no_value(mark: &Attribute) -> bool {
     mark.path().is_ident("sequence")
 }
@@ -493,7 +509,8 @@ fn path(name: Ident) -> Expr {
     parse_quote!(#name)
 }
 
-/// A tuple of patterns, and one of their values; of tuples if they are many, as a tuple may have twelve items.
+/// Returns a tuple of the patterns and a tuple of their values. If there are more than twelve
+/// items, both consist of tuples.
 fn in_tuples(mut items: Vec<(Pat, Expr)>) -> (Pat, Expr) {
     while items.len() > 1 {
         let tuples = items.chunks(12).map(|items| {

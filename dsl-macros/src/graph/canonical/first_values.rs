@@ -1,14 +1,18 @@
-//! Variables declared by `let x;` that get their first value on the ways through a labelled block, or out of a `loop`.
+//! Variables declared by `let x;` that are initialized on the paths through a labeled block, or out
+//! of a `loop`.
 //!
-//! `'a: { if c { x = 1; break 'a; } x = 2; }` becomes `x = 'a: { let x; if c { break 'a 1; } x = 2; x };`, and
-//! `loop { if c { x = 1; break; } }` becomes `x = 'a: loop { let x; if c { break 'a 1; } }`, because a value is what a jump takes along.
+//! `'a: { if c { x = 1; break 'a; } x = 2; }` becomes
+//! `x = 'a: { let x; if c { break 'a 1; } x = 2; x };`, and `loop { if c { x = 1; break; } }`
+//! becomes `x = 'a: loop { let x; if c { break 'a 1; } }`, because a jump can carry a value.
 
 use super::*;
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 
-/// The block or loop with the variables as its value, if the statement is one that a jump leaves after it gave one of them its
-/// first value inside of an arm.
+/// Rewrites a block or loop to return the variables that it initializes.
+///
+/// This applies if a jump leaves the statement after the initialization of a variable inside an
+/// arm.
 pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Span) -> Lifetime) -> Option<Vec<Stmt>> {
     if deferred.is_empty() {
         return None;
@@ -41,7 +45,7 @@ pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Sp
         })
         .map(|(_, local)| local)
         .collect();
-    // The value that a `let` gets stands before those of the variables.
+    // The value of a `let` comes before those of the variables.
     let with_value = matches!(stmt, Stmt::Local(_));
     if given.is_empty() || find.has_value != with_value {
         return None;
@@ -67,7 +71,7 @@ pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Sp
             body.stmts.push(Stmt::Expr(value.clone(), None));
         }
     }
-    // What each jump gives at once needs no variable.
+    // A value that each jump provides directly needs no variable.
     let named = |local: &&&Local| name_of(local).is_some_and(|name| is_named(body.to_token_stream(), name));
     let declarations: Vec<Stmt> = given
         .iter()
@@ -90,13 +94,14 @@ pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Sp
     Some(vec![parse_quote!(let (#own, #given) = #whole;), parse_quote!(#value = #given;), Stmt::Local(local)])
 }
 
-/// Whether this is the pattern of a block that already has the variables beside its value.
+/// Returns whether this is the pattern of a block that already returns the variables along with its
+/// value.
 fn is_made_here(pat: &Pat) -> bool {
     let own = emit::helper("own", 0, Span::call_site()).to_string();
     matches!(pat, Pat::Tuple(t) if matches!(t.elems.first(), Some(Pat::Ident(first)) if first.ident == own))
 }
 
-/// Whether a name occurs in code.
+/// Returns whether a name occurs in code.
 fn is_named(code: TokenStream, name: &Ident) -> bool {
     code.into_iter().any(|token| match token {
         TokenTree::Ident(ident) => ident == *name,
@@ -105,7 +110,7 @@ fn is_named(code: TokenStream, name: &Ident) -> bool {
     })
 }
 
-/// The loop with a label, which each `break` out of it has.
+/// Returns the loop with a label on itself and on each `break` out of it.
 fn labelled(l: &ExprLoop, new_label: impl FnOnce(Span) -> Lifetime) -> ExprLoop {
     struct Label<'a>(&'a Lifetime);
     impl VisitMut for Label<'_> {
@@ -130,7 +135,7 @@ fn labelled(l: &ExprLoop, new_label: impl FnOnce(Span) -> Lifetime) -> ExprLoop 
     l
 }
 
-/// Notes what a statement declares, and what has a value after it.
+/// Updates the uninitialized variables after a statement that may declare or assign some.
 pub(super) fn after(stmt: &Stmt, deferred: &mut Vec<Local>) {
     let mut find =
         Find { label: "", jumps: false, has_value: false, assigned: Vec::new(), given: Vec::new(), depth: 0 };
@@ -147,7 +152,7 @@ pub(super) fn after(stmt: &Stmt, deferred: &mut Vec<Local>) {
     }
 }
 
-/// The name that a `let` declares, if it is a single one.
+/// Returns the name that a `let` declares, if it is a single one.
 fn name_of(local: &Local) -> Option<&Ident> {
     match &local.pat {
         Pat::Ident(p) => Some(&p.ident),
@@ -169,15 +174,15 @@ impl<'a> Visit<'a> for Declared {
     fn visit_expr(&mut self, _: &'a Expr) {}
 }
 
-/// What is assigned in a piece of code, and jumps that leave it by a label.
+/// A search for the assignments in a piece of code, and for the jumps that leave it by a label.
 struct Find<'a> {
     label: &'a str,
     jumps: bool,
     /// Whether a jump has a value.
     has_value: bool,
-    /// What is assigned.
+    /// The assigned variables.
     assigned: Vec<String>,
-    /// What is assigned before a jump in the same inner block.
+    /// The variables assigned before a jump in the same inner block.
     given: Vec<String>,
     depth: usize,
 }
@@ -223,14 +228,14 @@ impl Find<'_> {
     }
 }
 
-/// Gives jumps to a label a value.
+/// A rewriter that adds a value to the jumps to a label.
 struct Leave<'a> {
     label: &'a str,
     value: &'a Expr,
 }
 
 impl Leave<'_> {
-    /// What `x = value; break 'a x;` gives at once.
+    /// Replaces `x = value; break 'a x;` by `break 'a value;`.
     fn given_at_once(&self, block: &mut Block) {
         let [.., Stmt::Expr(Expr::Assign(a), _), Stmt::Expr(Expr::Break(b), _)] = &mut block.stmts[..] else { return };
         let gives_variable = b.expr.as_deref() == Some(self.value) && *a.left == *self.value;
