@@ -1,7 +1,8 @@
 //! The templates of the emitted code.
 //!
-//! Helper variables have mixed-site hygiene, so they cannot be seen by the user's code; what is emitted in place of a token
-//! has that token's location, so that messages of the compiler and of the tracer point at it.
+//! Helper variables have mixed-site hygiene, so the user's code cannot see them. Code that is
+//! emitted in place of a token has the location of that token, so that messages of the compiler and
+//! of the tracer point to it.
 
 use super::place::{Place, Places, Receiver, Written, typed};
 use proc_macro2::{Span, TokenStream};
@@ -12,29 +13,29 @@ use syn::{
     Token, Type,
 };
 
-/// The hygiene of helper variables at the location of a token.
+/// Returns the hygiene of helper variables at the location of a token.
 fn helper_span(at: Span) -> Span {
     Span::mixed_site().located_at(at)
 }
 
-/// A helper variable.
+/// Returns the name of a helper variable.
 pub(super) fn helper(name: &str, index: usize, at: Span) -> Ident {
     Ident::new(&format!("__{name}{index}"), helper_span(at))
 }
 
-/// A path into the interface of the expansion, at a token.
+/// Returns a path into the interface of the expansion, at a token.
 fn rt(at: Span, name: &str) -> TokenStream {
     let name = Ident::new(name, at);
     quote_spanned!(at=> ::anabranch::__rt::#name)
 }
 
-/// The site of a name.
+/// Returns the site of a name.
 fn site(at: Span, name: &str) -> TokenStream {
     let site = rt(at, "Site");
     quote_spanned!(at=> #site { name: #name, file: ::core::file!(), line: ::core::line!(), column: ::core::column!() })
 }
 
-/// The guard at the start of a graph function.
+/// Returns the guard at the start of a graph function.
 pub(super) fn guard(name: &Ident) -> TokenStream {
     let at = name.span();
     let text = name.to_string();
@@ -43,21 +44,21 @@ pub(super) fn guard(name: &Ident) -> TokenStream {
     quote_spanned!(helper_span(at)=> let #guard = #enter(#text, #site);)
 }
 
-/// Bounds the loops of a function.
+/// Sets the bound of the loops of a function.
 pub(super) fn bound_loops(max_iterations: &Expr) -> TokenStream {
     let at = max_iterations.span();
     let bound_loops = rt(at, "bound_loops");
     quote_spanned!(at=> #bound_loops(#max_iterations);)
 }
 
-/// Says how many iterations of the loops of a function may run at once.
+/// Sets how many iterations of the loops of a function may run at once.
 pub(super) fn overlap_loops(argument: &Path, parallel_iterations: &Expr) -> TokenStream {
     let at = argument.span();
     let (overlap_loops, site) = (rt(at, "overlap_loops"), site(at, "parallel_iterations"));
     quote_spanned!(at=> #overlap_loops(#parallel_iterations, #site);)
 }
 
-/// Names a parameter.
+/// Names a parameter in the graph.
 pub(super) fn name_param(param: &Ident) -> TokenStream {
     let (at, text) = (param.span(), param.to_string());
     let name_param = rt(at, "name_param");
@@ -71,26 +72,27 @@ pub(super) fn expect_shape(param: &Ident, extents: &[TokenStream]) -> TokenStrea
     quote_spanned!(helper_span(at)=> #expect(::anabranch::Tensor::untyped(#param), #text, &[#(#extents),*], #site);)
 }
 
-/// What a construct carries, in the forms that its calls need.
+/// The places that a construct carries, in the forms that its calls need.
 pub(super) struct Carried {
     /// `(construct.place(&mut a), (construct.place(&mut b), ()))`
     places: TokenStream,
-    /// The sites as a variable, and its name.
+    /// The declaration of the variable for the sites.
     declaration: TokenStream,
     sites: TokenStream,
-    /// Checks of what is used and not carried.
+    /// The checks of places that are used but not carried.
     uses: Option<TokenStream>,
 }
 
 impl Carried {
     pub(super) fn new(places: &Places, used: &[Used], construct: &Ident, index: usize, at: Span) -> Carried {
         let uses = uses(used, construct, at);
-        // What says whether a place changes, for those that are not certain to.
+        // The variable for the inferred kind of a place that may be modified.
         let changes = |i: usize, place: &Place| {
             let is_certain = place.is_certain() && places.around(place).next().is_none();
             (!is_certain).then(|| helper(&format!("changes{i}_"), index, place.written.span))
         };
-        // The whole call has the hygiene of helpers: so the compiler reports it at the user's assignment.
+        // The whole call has the hygiene of helpers, so that the compiler reports it at the user's
+        // assignment.
         let calls = places.iter().enumerate().rev().fold(quote!(()), |rest, (i, place)| {
             let (at, borrow) = (helper_span(place.written.span), place.borrow());
             let mut construct = construct.clone();
@@ -122,7 +124,7 @@ impl Carried {
     }
 }
 
-/// Declares, for each place that is not certain to change, whether it does, by the types that the compiler finds.
+/// Declares, for each place that may be modified, whether it is, as inferred from its types.
 fn changing(places: &Places, at: Span, name: impl Fn(usize, &Place) -> Option<Ident>) -> Option<TokenStream> {
     let uncertain: Vec<_> = places.iter().enumerate().filter_map(|(i, place)| Some((place, name(i, place)?))).collect();
     if uncertain.is_empty() {
@@ -136,7 +138,7 @@ fn changing(places: &Places, at: Span, name: impl Fn(usize, &Place) -> Option<Id
         let kind = kinds.reduce(|a, b| quote_spanned!(at=> #either(#a, #b)))?;
         Some(quote!(#name = ::core::option::Option::Some(#kind);))
     });
-    // The larger ones come first: what is a part of one that changes is carried with it.
+    // Larger places come first: a part of a place that is modified is carried with it.
     let mut sorted = uncertain.clone();
     sorted.sort_by_key(|(place, _)| place.written.projections.len());
     let decided = sorted.iter().map(|(place, changes)| {
@@ -154,13 +156,14 @@ fn changing(places: &Places, at: Span, name: impl Fn(usize, &Place) -> Option<Id
     Some(quote!(#(let mut #names = ::core::option::Option::None;)* #checks #(#decided)*))
 }
 
-/// The receiver of a method as an expression that can stand before the construct around it.
+/// Returns the receiver of a method as an expression that is valid before the enclosing construct.
 pub(super) fn typed_receiver(receiver: &Expr, at: Span) -> TokenStream {
     let (at, indexed) = (helper_span(at), rt(at, "indexed"));
     typed(receiver, &|base| quote_spanned!(at=> #indexed(&#base).index()))
 }
 
-/// Whether methods of known names keep what they are called on as it is, by its type.
+/// Returns the kind of a receiver: whether its type has methods of known names that leave it
+/// unmodified.
 fn receiver_kind(receiver: &Receiver, expr: &TokenStream, at: Span) -> TokenStream {
     let wrapper = match receiver {
         Receiver::Itself => rt(at, "Receiver"),
@@ -177,7 +180,7 @@ fn receiver_kind(receiver: &Receiver, expr: &TokenStream, at: Span) -> TokenStre
     quote_spanned!(at=> (&&&&#wrapper(&#expr)).kind())
 }
 
-/// Code that is compiled and not run, so that it borrows nothing.
+/// Returns code that is compiled but never run, so that it borrows nothing.
 fn type_checks(at: Span, checks: impl Iterator<Item = TokenStream>) -> TokenStream {
     let at = helper_span(at);
     let (kinds, never) = (rt(at, "kinds"), rt(at, "never"));
@@ -191,15 +194,15 @@ fn type_checks(at: Span, checks: impl Iterator<Item = TokenStream>) -> TokenStre
     )
 }
 
-/// A place of a variable that is not known to be mutable.
+/// A used place of a variable that is not known to be mutable.
 #[derive(Clone, Debug)]
 pub(super) struct Used {
     pub(super) written: Written,
-    /// If it is one on which a method of a known name is called, and no more.
+    /// The receiver, if the place is only used to call a method with a known name.
     pub(super) receiver: Option<Receiver>,
 }
 
-/// The checks that places are no mutable references, at each of them.
+/// Returns the checks that the used places are not mutable references, located at each of them.
 fn uses(used: &[Used], construct: &Ident, at: Span) -> Option<TokenStream> {
     let checks = used.iter().flat_map(|Used { written, receiver }| {
         let at = helper_span(written.span);
@@ -216,36 +219,40 @@ fn uses(used: &[Used], construct: &Ident, at: Span) -> Option<TokenStream> {
     (!used.is_empty()).then(|| type_checks(at, checks))
 }
 
-/// A variable declared by `let x;` that gets its first value in the arms of an `if`, or in the body of a `loop`: each arm and
-/// iteration has its own, and the slot passes its value on.
+/// A variable declared by `let x;` that is initialized in the arms of an `if` or in the body of a
+/// `loop`.
+///
+/// Each arm and iteration has its own variable, and the slot passes its value on.
 pub(super) struct Deferred {
     pub(super) var: Ident,
     pub(super) is_mut: bool,
-    /// The arms in which it gets a value.
+    /// The arms that initialize the variable.
     pub(super) given_in: [bool; 2],
-    /// The arms of which nothing after the construct sees the value.
+    /// The arms whose value is not visible after the construct.
     pub(super) own: [bool; 2],
-    /// None if nothing follows.
+    /// The slot, or `None` if nothing after the construct uses the variable.
     pub(super) slot: Option<Ident>,
 }
 
 impl Deferred {
-    /// Whether an arm has its own variable. If nothing follows, the first arm that gives a value gives it to the outer one,
-    /// which so has its type.
+    /// Returns whether an arm has its own variable.
+    ///
+    /// Without a slot, the first arm that initializes the variable assigns the outer one, which
+    /// gets its type from that.
     fn is_declared_in(&self, arm: usize) -> bool {
         let is_outer = arm == 0 || !self.given_in[0] || self.own[0];
         self.given_in[arm] && (self.slot.is_some() || self.own[arm] || !is_outer)
     }
 }
 
-/// The value of an arm.
+/// The form of an arm's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ArmValue {
-    /// It has none, or never comes to its end.
+    /// The arm has no value, or never reaches its end.
     None,
-    /// That of its block.
+    /// The value is that of the block.
     Some,
-    /// Its block gives an `Option` of it.
+    /// The block returns an `Option` of the value.
     Maybe,
 }
 
@@ -258,11 +265,11 @@ impl ArmValue {
 /// An arm of an `if`.
 pub(super) struct Arm {
     pub(super) block: Block,
-    /// If a jump leaves it.
+    /// The label, if a jump leaves the arm.
     pub(super) label: Option<Lifetime>,
-    /// Whether it comes to its end with a value, if the `if` has one.
+    /// The form of the value at the end of the arm, if the `if` has a value.
     pub(super) value: ArmValue,
-    /// Whether it may come to its end.
+    /// Whether the arm may reach its end.
     pub(super) ends: bool,
 }
 
@@ -277,10 +284,11 @@ pub(super) struct IfParts {
     pub(super) kind: Option<Ident>,
 }
 
-/// An `if` up to its end, with `arm` for each arm; and what follows its end.
+/// Returns an `if` up to its end, and the code after its end. `arm` emits each arm.
 ///
-/// A host condition runs one arm. The compiler knows that too: an arm goes on to the next only where [`staged`] gives a value,
-/// and for host conditions there is none. So a value may be moved in both.
+/// A host condition runs one arm, and the compiler knows that: the second arm follows the first
+/// only if [`staged`] returns a value, which it cannot do for a host condition. A value may
+/// therefore be moved in both arms.
 ///
 /// [`staged`]: ../../../anabranch_dsl/staged/struct.If.html
 fn if_parts(
@@ -328,7 +336,8 @@ fn if_parts(
     (tokens, carried, given)
 }
 
-/// What declares the slots of deferred variables, and what takes their values from them, if anything does.
+/// Returns the declarations of the slots of deferred variables, and the code that takes the values
+/// out of them, if any.
 fn slots(deferred: &[Deferred], here: Span) -> (TokenStream, Option<TokenStream>) {
     let declarations = deferred.iter().filter_map(|d| d.slot.as_ref()).map(|name| slot(name, None)).collect();
     let given = deferred.iter().filter_map(|d| {
@@ -341,7 +350,8 @@ fn slots(deferred: &[Deferred], here: Span) -> (TokenStream, Option<TokenStream>
     (declarations, given)
 }
 
-/// The block of an arm with its own variables for the deferred ones; `value` is for its value.
+/// Returns the block of an arm with its own variables for the deferred ones. `value` is the
+/// variable for the value of the arm.
 fn arm_block(i: usize, arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) -> TokenStream {
     let stmts = &arm.block.stmts;
     let declarations = deferred.iter().filter(|d| d.is_declared_in(i)).map(|d| {
@@ -355,12 +365,12 @@ fn arm_block(i: usize, arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) 
     }
 }
 
-/// Gives a slot the value of a deferred variable.
+/// Puts the value of a deferred variable into its slot.
 pub(super) fn pass_on(slot: &Ident, var: &Ident) -> TokenStream {
     quote_spanned!(helper_span(var.span())=> #slot.set(#var);)
 }
 
-/// An `if` without a value.
+/// Returns an `if` without a value.
 pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
     let (construct, at) = (parts.construct.clone(), parts.at);
     let (tokens, Carried { places, sites, .. }, given) = if_parts(parts, carried, None, |i, arm, deferred| {
@@ -377,8 +387,10 @@ pub(super) fn if_statement(parts: IfParts, carried: Carried) -> Expr {
     Expr::Verbatim(quote!({ #tokens #end #given }))
 }
 
-/// An `if` with a value; `expected` is its type where it is written nearby. If jumps leave its arms, `leave` goes on where all arms
-/// that ran were left.
+/// Returns an `if` with a value.
+///
+/// `expected` is its type if it is written nearby. If jumps leave its arms, `leave` continues after
+/// the case that all arms that ran were left.
 pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>, leave: Option<Expr>) -> Expr {
     let (construct, at) = (parts.construct.clone(), parts.at);
     let parts_index = parts.index;
@@ -430,7 +442,7 @@ pub(super) fn if_value(parts: IfParts, carried: Carried, expected: Option<Type>,
     })
 }
 
-/// An arm that jumps, without a value that stands behind the jump, where nothing comes to it.
+/// Discards the final value of an arm that jumps, because it is unreachable.
 fn without_dead_value(mut arm: Arm) -> Arm {
     if arm.block.stmts.len() > 1
         && let Some(syn::Stmt::Expr(e, semi @ None)) = arm.block.stmts.last_mut()
@@ -441,7 +453,8 @@ fn without_dead_value(mut arm: Arm) -> Arm {
     arm
 }
 
-/// `Some` of the value of a block. The braces are no longer the user's, so that no lint finds them unneeded.
+/// Returns `Some` of the value of a block. The user's braces are dropped, so that no lint reports
+/// them as unneeded.
 fn some_block(block: &Block) -> TokenStream {
     match &block.stmts[..] {
         [syn::Stmt::Expr(e, None)] => some(e),
@@ -449,7 +462,7 @@ fn some_block(block: &Block) -> TokenStream {
     }
 }
 
-/// An expression without parentheses around it: as an argument it needs none.
+/// Returns an expression without its outer parentheses, which an argument does not need.
 fn bare(expr: &Expr) -> &Expr {
     match expr {
         Expr::Paren(e) if e.attrs.is_empty() => bare(&e.expr),
@@ -457,13 +470,13 @@ fn bare(expr: &Expr) -> &Expr {
     }
 }
 
-/// `Some(value)`, at the value.
+/// Returns `Some(value)`, located at the value.
 fn some(value: &Expr) -> TokenStream {
     let value = bare(value);
     quote_spanned!(value.span()=> ::core::option::Option::Some(#value))
 }
 
-/// A condition, with the check that it is one.
+/// Returns a condition with a check of its type.
 fn checked_condition(at: Span, condition: &Expr) -> TokenStream {
     let (check, condition) = (rt(at, "condition"), bare(condition));
     quote_spanned!(at=> #check(#condition))
@@ -476,11 +489,11 @@ pub(super) struct WhileParts {
     pub(super) label: Option<Label>,
     pub(super) at: Span,
     pub(super) condition: Expr,
-    /// Whether a jump leaves the condition, by the label of the body.
+    /// Whether a jump leaves the condition through the label of the body.
     pub(super) leaves_condition: bool,
-    /// If a jump leaves the body.
+    /// The label of the body, if a jump leaves it.
     pub(super) body_label: Option<Lifetime>,
-    /// What comes before the body.
+    /// The binding of the item, before the body.
     pub(super) item: Option<TokenStream>,
     pub(super) body: Block,
     pub(super) deferred: Vec<Deferred>,
@@ -495,7 +508,7 @@ impl WhileParts {
     }
 }
 
-/// A `while`.
+/// Returns a `while`.
 pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
     let WhileParts { construct, index, mut label, at, condition, leaves_condition, .. } = parts;
     let WhileParts { body_label, item, body, deferred, kind, .. } = parts;
@@ -544,7 +557,7 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
     }})
 }
 
-/// The condition of a loop that a flag may stop: the flag comes first.
+/// Returns the condition of a loop that a flag may stop. The flag is tested first.
 pub(super) fn stopped_condition(
     construct: Ident,
     index: usize,
@@ -575,7 +588,7 @@ pub(super) fn stopped_condition(
     }})
 }
 
-/// `for`, given the expansion of the `while` that it is.
+/// Returns a `for`, given the expansion of its `while`.
 pub(super) fn for_loop(looping: &Ident, position: &Ident, at: Span, iterable: &Expr, expansion: &Expr) -> Expr {
     let (function, methods, iterable) = (rt(at, "looping"), rt(at, "Looping"), bare(iterable));
     let iterable = checked_iterable(iterable);
@@ -591,26 +604,28 @@ pub(super) fn for_loop(looping: &Ident, position: &Ident, at: Span, iterable: &E
     })
 }
 
-/// What is matched with numbers, checked to be a host value.
+/// Returns an expression that is matched with numbers, with a check that it is a host value.
 pub(super) fn host_number(matched: &Expr) -> Expr {
     let (at, matched) = (matched.span(), bare(matched));
     let host_number = rt(at, "host_number");
     syn::parse_quote_spanned!(at=> #host_number(#matched))
 }
 
-/// A condition that decides on the host, checked to be a `bool`.
+/// Returns a condition that must be of the host, with a check that it is a `bool`.
 pub(super) fn host_bool(at: Span, condition: &Expr) -> Expr {
     let (host_bool, condition) = (rt(at, "host_bool"), bare(condition));
     syn::parse_quote_spanned!(at=> #host_bool(#condition))
 }
 
-/// What a method gives by whose name the condition is one of the host, checked to be a `bool`.
+/// Returns a condition that is of the host by the name of its method, with a check that it is a
+/// `bool`.
 pub(super) fn named_bool(at: Span, condition: &Expr) -> Expr {
     let named_bool = rt(at, "named_bool");
     syn::parse_quote_spanned!(at=> #named_bool(#condition))
 }
 
-/// The ends of a `range(a..b)` may be of different types, a tensor and a host number: so they become `(a, b)`.
+/// Replaces `range(a..b)` by `range((a, b))`, because one end may be a tensor and the other a host
+/// number.
 pub(super) fn bounds(call: &mut ExprCall) {
     if !is_range(&call.func) || call.args.len() != 1 {
         return;
@@ -627,7 +642,8 @@ pub(super) fn bounds(call: &mut ExprCall) {
     }
 }
 
-/// The ends of a range, also of one on which methods are called, `(a..b).rev()`, checked to be numbers of the host.
+/// Adds checks that the ends of a range are host numbers. Methods may be called on the range, as in
+/// `(a..b).rev()`.
 pub(super) fn host_ends(iterator: &mut Expr) {
     match iterator {
         Expr::MethodCall(m) => host_ends(&mut m.receiver),
@@ -644,7 +660,8 @@ pub(super) fn host_ends(iterator: &mut Expr) {
     }
 }
 
-/// The operand of `as` with a number as its type, checked to be no tensor, unless it is a literal.
+/// Adds a check that the operand of `as` with a numeric type is not a tensor, unless it is a
+/// literal.
 pub(super) fn cast_operand(cast: &mut ExprCast) {
     fn is_literal(e: &Expr) -> bool {
         match e {
@@ -668,7 +685,7 @@ pub(super) fn cast_operand(cast: &mut ExprCast) {
     }
 }
 
-/// Whether a `for` has another item.
+/// Returns the test for another item of a `for`.
 pub(super) fn another(looping: &Ident, position: &Ident, at: Span) -> Expr {
     let methods = rt(at, "Looping");
     Expr::Verbatim(quote_spanned!(at=> #methods::test(&mut #looping, &#position)))
@@ -681,12 +698,12 @@ pub(super) fn item(looping: &Ident, position: &Ident, pat: &Pat, at: Span) -> To
     quote!(let #pat = #item;)
 }
 
-/// The label of a part of a construct.
+/// Returns a label for a part of a construct.
 pub(super) fn label(name: &str, index: usize, at: Span) -> Lifetime {
     Lifetime::new(&format!("'__{name}{index}"), helper_span(at))
 }
 
-/// `'a:`
+/// Returns `'a:`.
 pub(super) fn label_of(name: &Lifetime) -> Label {
     Label { name: name.clone(), colon_token: Token![:](name.span()) }
 }
@@ -698,18 +715,18 @@ pub(super) fn slot(name: &Ident, expected: Option<&Type>) -> TokenStream {
     quote_spanned!(name.span()=> let mut #name #ty = #slot::new();)
 }
 
-/// The variable for the kind of a construct.
+/// Returns the variable for the kind of a construct.
 pub(super) fn kind(construct: usize, at: Span) -> Ident {
     helper("kind", construct, at)
 }
 
-/// The kind of host loops.
+/// Returns the kind of host loops.
 pub(super) fn host_kind(at: Span) -> TokenStream {
     let host_kind = rt(at, "host_kind");
     quote_spanned!(at=> #host_kind())
 }
 
-/// Declares a flag, if it has a name, and the kinds of constructs.
+/// Declares the kinds of constructs and, if it has a name, a flag.
 pub(super) fn flag(name: Option<&Ident>, declared: &[usize], kinds: &[usize], at: Span) -> TokenStream {
     let new = rt(at, "Kind");
     let declared = declared.iter().map(|&i| kind(i, at));
@@ -721,16 +738,20 @@ pub(super) fn flag(name: Option<&Ident>, declared: &[usize], kinds: &[usize], at
     quote!(#declared #flag)
 }
 
-/// Says of a kind that it is that of the flag which these kinds make.
+/// Infers a joined kind as that of the flag which the given kinds make.
 pub(super) fn join_kinds(joined: usize, kinds: &[usize], at: Span) -> TokenStream {
     let (join, joined, kinds) = (rt(at, "join_kinds"), kind(joined, at), kinds_of(kinds, at));
     quote_spanned!(at=> #join(&#joined, #kinds);)
 }
 
-/// The longest list of kinds. The compiler recurses once for each member of a list, and has a limit.
+/// The maximum length of a list of kinds. The compiler recurses once for each member, and its
+/// recursion is limited.
 const MAX_KINDS: usize = 32;
 
-/// `(&a, (&b, ()))`; of more than [`MAX_KINDS`], some are joined to one: `(&joined((&a, (&b, ()))), (&joined((&c, (&d, ()))), ()))`.
+/// Returns the list `(&a, (&b, ()))`.
+///
+/// If there are more than [`MAX_KINDS`], groups of them are joined:
+/// `(&joined((&a, (&b, ()))), (&joined((&c, (&d, ()))), ()))`.
 fn kinds_of(kinds: &[usize], at: Span) -> TokenStream {
     let mut members: Vec<TokenStream> = kinds.iter().map(|&i| kind(i, at).into_token_stream()).collect();
     let list = |members: &[TokenStream]| {
@@ -754,42 +775,43 @@ pub(super) fn raise(name: &Ident, at: Span) -> TokenStream {
     quote_spanned!(at=> #raise(&mut #name);)
 }
 
-/// Whether a jump under constructs of these kinds has raised a flag.
+/// Returns the test whether a jump under constructs of these kinds has raised a flag.
 pub(super) fn is_up(name: &Ident, kinds: &[usize]) -> Expr {
     let at = name.span();
     let (is_up, kinds) = (rt(at, "is_up"), kinds_of(kinds, at));
     Expr::Verbatim(quote_spanned!(at=> #is_up(#kinds, &#name)))
 }
 
-/// Whether a flag is down.
+/// Returns the test whether a flag is down.
 pub(super) fn is_down(name: &Ident) -> Expr {
     let is_down = rt(name.span(), "is_down");
     Expr::Verbatim(quote_spanned!(name.span()=> #is_down(&#name)))
 }
 
-/// Counts an iteration of a host loop that nothing ends but a panic.
+/// Counts an iteration of a host loop that only a panic ends.
 pub(super) fn count_endless(at: Span) -> syn::Stmt {
     let count = rt(at, "count_endless");
     syn::Stmt::Expr(Expr::Verbatim(quote_spanned!(at=> #count())), Some(Token![;](at)))
 }
 
-/// Whether to run the body of a loop of this kind.
+/// Returns the test whether a loop of this kind runs its body.
 pub(super) fn unless_stopped(kind: TokenStream, stop: &Ident, at: Span) -> Expr {
     let guard = rt(at, "guard");
     Expr::Verbatim(quote_spanned!(helper_span(at)=> #guard(&#kind, &#stop)))
 }
 
-/// `Some(value)`
+/// Returns `Some(value)`.
 pub(super) fn some_of(value: &Ident) -> TokenStream {
     quote!(::core::option::Option::Some(#value))
 }
 
-/// `None`
+/// Returns `None`.
 pub(super) fn none() -> TokenStream {
     quote!(::core::option::Option::None)
 }
 
-/// Leaves an arm if its construct is staged, after `before`; `value` is what the arm gives, if the construct has a value.
+/// Leaves an arm if its construct is staged, after `before`. `value` is the value of the arm, if
+/// the construct has one.
 pub(super) fn leave(
     construct: &Ident,
     label: &Lifetime,
@@ -811,7 +833,7 @@ pub(super) fn leave(
     }
 }
 
-/// Fails the step and leaves an arm, if its construct is staged.
+/// Fails the step and leaves an arm if its construct is staged.
 pub(super) fn fail(
     construct: &Ident,
     label: &Lifetime,
@@ -823,7 +845,7 @@ pub(super) fn fail(
     leave(construct, label, at, has_value.then(none), quote_spanned!(at=> #fails(#message);))
 }
 
-/// What a macro that panics says.
+/// Returns the message of a macro that panics.
 pub(super) fn panic_message(name: &str, at: Span, tokens: &TokenStream) -> TokenStream {
     let prefix = match name {
         "todo" => "not yet implemented",
@@ -841,24 +863,24 @@ pub(super) fn panic_message(name: &str, at: Span, tokens: &TokenStream) -> Token
     }
 }
 
-/// A message that is a text.
+/// Returns a message with a fixed text.
 fn message_from(at: Span, text: &str) -> TokenStream {
     let message = rt(at, "Message");
     quote!(#message::from(#text))
 }
 
-/// A message from a format string and its arguments.
+/// Returns a message from a format string and its arguments.
 fn message_of(at: Span, tokens: &TokenStream) -> TokenStream {
     let message = rt(at, "message");
     quote_spanned!(at=> #message(::core::format_args!(#tokens)))
 }
 
-/// What is never reached.
+/// Returns code that is never reached.
 pub(super) fn never(at: Span) -> TokenStream {
     quote_spanned!(at=> ::core::unreachable!("what certainly jumps does not come to its end"))
 }
 
-/// `left && right` or `left || right`.
+/// Returns the expansion of `left && right` or `left || right`.
 pub(super) fn logical(construct: Ident, index: usize, op: &BinOp, sides: (Expr, Expr), carried: Carried) -> Expr {
     let (at, function) = match op {
         BinOp::And(t) => (t.spans[0], "and"),
@@ -886,7 +908,8 @@ pub(super) fn logical(construct: Ident, index: usize, op: &BinOp, sides: (Expr, 
     }})
 }
 
-/// An expression whose operands come first, one after the other. What they borrow lives as long as it does in the expression.
+/// Evaluates operands in order before an expression. Temporaries that they borrow live until the
+/// end of the expression.
 pub(super) fn with_operands(e: &mut Expr, operands: Vec<(Ident, Expr)>, is_statement: bool) {
     if operands.is_empty() {
         return;
@@ -904,7 +927,7 @@ pub(super) fn with_operands(e: &mut Expr, operands: Vec<(Ident, Expr)>, is_state
     *e = Expr::Verbatim(quote!(#whole));
 }
 
-/// The name of the function that a comparison calls.
+/// Returns the location of a comparison and the name of the function that it calls.
 pub(super) fn comparison(op: &BinOp) -> Option<(Span, &'static str)> {
     Some(match op {
         BinOp::Eq(t) => (t.spans[0], "eq"),
@@ -917,14 +940,14 @@ pub(super) fn comparison(op: &BinOp) -> Option<(Span, &'static str)> {
     })
 }
 
-/// A comparison.
+/// Returns a comparison.
 pub(super) fn compare(at: Span, function: &str, left: &Expr, right: &Expr) -> Expr {
     let (compare, method) = (rt(at, "compare"), Ident::new(function, at));
     let (left, right) = (borrow(left), borrow(right));
     Expr::Verbatim(quote_spanned!(at=> #compare(#left, #right).#method()))
 }
 
-/// `&expr`, with parentheses where they are needed.
+/// Returns `&expr`, with parentheses if needed.
 fn borrow(expr: &Expr) -> Expr {
     Expr::Reference(ExprReference {
         attrs: Vec::new(),
@@ -934,9 +957,10 @@ fn borrow(expr: &Expr) -> Expr {
     })
 }
 
-/// The checks that something may stand in each of the constructs around it.
+/// Returns the checks that a token is allowed in each of the given constructs.
 ///
-/// The whole call has the hygiene of helpers: so the compiler reports it at the token, not at the attribute.
+/// The whole call has the hygiene of helpers, so that the compiler reports it at the token and not
+/// at the attribute.
 pub(super) fn checks<'a>(
     method: &'static str,
     at: Span,
@@ -953,14 +977,14 @@ pub(super) fn checks<'a>(
     Some(quote!(#(#checks)*))
 }
 
-/// `for` over host values.
+/// Returns the iterator of a `for` over host values.
 pub(super) fn host_iter(at: Span, iterable: &Expr) -> Expr {
     let (function, iterable) = (rt(at, "host_iter"), bare(iterable));
     let iterable = checked_iterable(iterable);
     Expr::Verbatim(quote_spanned!(at=> #function(#iterable)))
 }
 
-/// What a `for` goes over, with the check that it can, unless it can by its form.
+/// Returns the iterable of a `for`, with a check that it is one unless its form shows that.
 fn checked_iterable(iterable: &Expr) -> TokenStream {
     fn can(e: &Expr) -> bool {
         let is_literal = |e: &Option<Box<Expr>>| e.as_ref().is_none_or(|e| matches!(**e, Expr::Lit(_)));
@@ -979,12 +1003,12 @@ fn checked_iterable(iterable: &Expr) -> TokenStream {
     quote_spanned!(iterable.span()=> #check(#iterable))
 }
 
-/// Whether a function is `range`, by its name.
+/// Returns whether a function is `range`, by its name.
 fn is_range(function: &Expr) -> bool {
     matches!(function, Expr::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == "range"))
 }
 
-/// `assert!`, or `debug_assert!` if `debug`.
+/// Returns the expansion of `assert!`, or of `debug_assert!` if `debug` is true.
 pub(super) fn assert(index: usize, at: Span, debug: bool, condition: &Expr, text: &str, message: &TokenStream) -> Expr {
     let assertion = helper("assert", index, at);
     let new = rt(at, "Assert");
@@ -1007,7 +1031,8 @@ pub(super) fn assert(index: usize, at: Span, debug: bool, condition: &Expr, text
     })
 }
 
-/// `assert_eq!`, or `assert_ne!` if they are not to be equal; in debug builds only, if `debug`.
+/// Returns the expansion of `assert_eq!`, or of `assert_ne!` if `equal` is false. If `debug` is
+/// true, it applies to debug builds only.
 pub(super) fn assert_equality(
     index: usize,
     at: Span,
@@ -1050,7 +1075,8 @@ pub(super) fn assert_equality(
     })
 }
 
-/// `print!` and its relatives; the arguments begin with the format string.
+/// Returns the expansion of `print!` and similar macros. The arguments begin with the format
+/// string.
 pub(super) fn print(at: Span, error: bool, line: bool, arguments: &TokenStream) -> Expr {
     let (print, stream) = (rt(at, "print"), rt(at, "Stream"));
     let stream_name = Ident::new(if error { "Stderr" } else { "Stdout" }, at);
@@ -1059,7 +1085,7 @@ pub(super) fn print(at: Span, error: bool, line: bool, arguments: &TokenStream) 
     Expr::Verbatim(quote_spanned!(at=> #print(#stream::#stream_name, ::core::format_args!(#arguments), #end)))
 }
 
-/// `dbg!(value)`, where `written` is what stood there.
+/// Returns the expansion of `dbg!(value)`. `written` is the source text of the value.
 pub(super) fn dbg(at: Span, written: &TokenStream, value: &Expr) -> Expr {
     let (dbg, name) = (rt(at, "dbg"), Ident::new("__debugged", helper_span(at)));
     Expr::Verbatim(quote_spanned!(at=>
@@ -1072,7 +1098,7 @@ pub(super) fn dbg(at: Span, written: &TokenStream, value: &Expr) -> Expr {
     ))
 }
 
-/// `dbg!()`.
+/// Returns the expansion of `dbg!()`.
 pub(super) fn dbg_here(at: Span) -> Expr {
     let dbg_here = rt(at, "dbg_here");
     Expr::Verbatim(quote_spanned!(at=> #dbg_here()))

@@ -1,9 +1,9 @@
-//! Which variable a name means: lexical scopes.
+//! Lexical scopes: which variable a name refers to.
 
 use syn::visit::{self, Visit};
 use syn::{Expr, FnArg, Pat, PatIdent, ReceiverKind, Type};
 
-/// What is known from tokens about the value behind a name.
+/// How the value of a variable can be modified, as far as tokens show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// Neither `mut` nor known to be a mutable reference.
@@ -12,8 +12,10 @@ pub(super) enum Access {
     Mut,
     /// A mutable reference, so that `*name` can change.
     MutRef,
-    /// A mutable reference to an item of something, as far as methods show: `*name` can change. Its kind is a guess from the
-    /// names of methods, so that passing it on, which may move it, does not count as a change.
+    /// A mutable reference to an item of a collection, so that `*name` can change.
+    ///
+    /// This is guessed from the names of methods. Passing the variable on, which may move it,
+    /// therefore does not count as a modification.
     Item,
 }
 
@@ -21,32 +23,36 @@ pub(super) enum Access {
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
     pub(super) access: Access,
-    /// Declared by `let name;` and without a value so far outside of all constructs.
+    /// Whether the variable is declared by `let name;` and not yet initialized outside of
+    /// constructs.
     pub(super) deferred: bool,
-    /// If it is deferred and has a value at the present place: in how many constructs that one was given.
+    /// The number of constructs around the initialization, if the variable is deferred and has a
+    /// value here.
     pub(super) given: Option<usize>,
-    /// Declared as `bool`.
+    /// Whether the variable is declared as `bool`.
     pub(super) is_bool: bool,
-    /// Declared as a tensor or a number of the host, whose methods are known.
+    /// Whether the variable is declared as a tensor or host number, whose methods are known.
     pub(super) is_known: bool,
-    /// A closure that changes this variable of those around it.
+    /// The captured variable that this variable modifies, if it is a closure.
     pub(super) changes: Option<String>,
 }
 
-/// Identifies a variable. Ids grow in the order of declaration, so that a variable declared inside of a block has a larger
-/// one than each that was declared before the block.
+/// The identifier of a variable.
+///
+/// Ids grow in the order of declaration: a variable declared inside a block has a larger id than
+/// any variable declared before the block.
 pub(super) type BindingId = usize;
 
-/// The names that are in scope.
+/// The names in scope.
 #[derive(Debug, Default)]
 pub(super) struct Env {
     bindings: Vec<Binding>,
     names: Vec<(String, BindingId)>,
-    /// Variables with a smaller id belong to the functions around the present one.
+    /// Variables with a smaller id belong to enclosing functions.
     function_start: BindingId,
 }
 
-/// The end of a scope: the names declared since [`Env::enter`].
+/// A scope to be closed: the number of names before it.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Scope(usize);
@@ -57,12 +63,12 @@ impl Env {
         Scope(self.names.len())
     }
 
-    /// Closes a scope: the names in it are forgotten.
+    /// Closes a scope and forgets its names.
     pub(super) fn leave(&mut self, scope: Scope) {
         self.names.truncate(scope.0);
     }
 
-    /// Enters the body of a closure; gives what to leave it with.
+    /// Enters the body of a closure. Returns the argument for [`end_function`](Env::end_function).
     pub(super) fn start_function(&mut self) -> BindingId {
         std::mem::replace(&mut self.function_start, self.bindings.len())
     }
@@ -72,32 +78,35 @@ impl Env {
         self.function_start = outer;
     }
 
-    /// The first variable of the present function; the parameters of a closure count to what is around it.
+    /// Returns the id of the first variable of the current function. The parameters of a closure
+    /// belong to the function around it.
     pub(super) fn function_start(&self) -> BindingId {
         self.function_start
     }
 
-    /// The id that the next variable will have.
+    /// Returns the id of the next variable.
     pub(super) fn next_id(&self) -> BindingId {
         self.bindings.len()
     }
 
-    /// The variable that a name means, if it is one of this function.
+    /// Returns the variable that a name refers to, if it is local to the function.
     pub(super) fn resolve(&self, name: &str) -> Option<BindingId> {
         self.names.iter().rev().find(|(n, _)| n == name).map(|&(_, id)| id)
     }
 
-    /// What is known of a variable.
+    /// Returns the properties of a variable.
     pub(super) fn binding(&mut self, id: BindingId) -> &mut Binding {
         &mut self.bindings[id]
     }
 
-    /// If a deferred variable has a value at the present place: in how many constructs that one was given.
+    /// Returns the number of constructs around the initialization, if the variable is deferred and
+    /// has a value here.
     pub(super) fn given(&self, id: BindingId) -> Option<usize> {
         self.bindings[id].given.filter(|_| self.bindings[id].deferred)
     }
 
-    /// Forgets the values of deferred variables that were given in `depth` constructs or more.
+    /// Forgets the values of deferred variables that were initialized inside `depth` constructs or
+    /// more.
     pub(super) fn forget_given(&mut self, depth: usize) {
         for binding in &mut self.bindings {
             binding.given = binding.given.filter(|&given| given < depth);
@@ -124,7 +133,7 @@ impl Env {
         let mut found = Names(Vec::new());
         found.visit_pat(pat);
         let lent = match self.lends(source) {
-            // The patterns of a mutable reference bind mutable references.
+            // A pattern matched with a mutable reference binds mutable references.
             Lends::Itself => !contains_reference(pat),
             Lends::Item => matches!(pat, Pat::TupleStruct(_)) && found.0.len() == 1,
             Lends::No => false,
@@ -196,7 +205,7 @@ impl Env {
         }
     }
 
-    /// What an expression lends mutably; the name of a mutable reference lends what that leads to.
+    /// Returns what an expression lends mutably. The name of a mutable reference lends its target.
     fn lends(&self, expr: &Expr) -> Lends {
         let name = match expr {
             Expr::Path(p) => p.path.get_ident().map(ToString::to_string),
@@ -209,7 +218,7 @@ impl Env {
         }
     }
 
-    /// Notes the type with which the last variable was declared.
+    /// Records the declared type of the last variable.
     fn note_type(&mut self, ty: Option<&Type>) {
         let is_bool = matches!(ty, Some(Type::Path(p)) if p.qself.is_none() && p.path.is_ident("bool"));
         if let Some(last) = self.bindings.last_mut() {
@@ -218,7 +227,7 @@ impl Env {
         }
     }
 
-    /// Whether a name means a variable that is declared as `bool`.
+    /// Returns whether a name refers to a variable that is declared as `bool`.
     pub(super) fn is_bool(&self, name: &str) -> bool {
         self.resolve(name).is_some_and(|id| self.bindings[id].is_bool)
     }
@@ -249,7 +258,7 @@ impl Env {
     }
 }
 
-/// Whether a type is a tensor or a number of the host by its name, or a reference to one.
+/// Returns whether a type is, by its name, a tensor, a host number or a reference to one.
 fn is_known_type(ty: &Type) -> bool {
     let names = ["Tensor", "bool", "f32", "f64", "f16", "bf16", "i32", "i64", "u32", "u64", "usize"];
     match ty {
@@ -259,7 +268,7 @@ fn is_known_type(ty: &Type) -> bool {
     }
 }
 
-/// The variable that a closure assigns, or borrows mutably, if there is one from around it.
+/// Returns a captured variable that a closure assigns or borrows mutably, if there is one.
 pub(super) fn changed_by_closure(e: &Expr) -> Option<String> {
     struct Find {
         own: Vec<String>,
@@ -306,11 +315,11 @@ pub(super) fn changed_by_closure(e: &Expr) -> Option<String> {
     find.found
 }
 
-/// What an expression lends mutably, as far as its form shows.
+/// The mutable borrow that an expression returns, as far as its form shows.
 enum Lends {
     /// `&mut place`
     Itself,
-    /// `Some` of a reference to an item, as `v.last_mut()` does.
+    /// `Some` of a reference to an item, for example `v.last_mut()`.
     Item,
     No,
 }
@@ -328,7 +337,7 @@ fn lends(expr: &Expr) -> Lends {
     }
 }
 
-/// `v.last_mut().unwrap()`, or with `expect` or `?`.
+/// Returns whether an expression is `v.last_mut().unwrap()` or the like, with `expect` or `?`.
 fn unwraps_lent(expr: &Expr) -> bool {
     let inner = match expr {
         Expr::MethodCall(m) if m.method == "unwrap" || m.method == "expect" => &m.receiver,
@@ -351,7 +360,7 @@ fn contains_reference(pat: &Pat) -> bool {
     find.0
 }
 
-/// Whether a type is written as `&mut T`.
+/// Returns whether a type is written as `&mut T`.
 fn is_mut_ref(ty: &Type) -> bool {
     matches!(ty, Type::Reference(r) if r.mutability.is_some())
 }
@@ -368,7 +377,7 @@ impl<'a> Visit<'a> for Names {
             self.0.push((i.ident.to_string(), Access::MutRef));
             return;
         }
-        // The cases of `A(x) | B(x)` bind the same names.
+        // All cases of `A(x) | B(x)` bind the same names.
         if let Pat::Or(or) = pat {
             if let Some(first) = or.cases.first() {
                 self.visit_pat(first);
@@ -393,7 +402,7 @@ impl<'a> Visit<'a> for Names {
     fn visit_type(&mut self, _: &'a Type) {}
 }
 
-/// Whether a pattern borrows mutably from what it matches.
+/// Returns whether a pattern borrows mutably from the matched value.
 pub(super) fn has_ref_mut(pat: &Pat) -> bool {
     let mut by_ref = RefMut(false);
     by_ref.visit_pat(pat);
