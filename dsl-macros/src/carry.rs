@@ -7,7 +7,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Fields, parse_quote};
 
-/// The whole derive.
+/// Expands the derive macro.
 pub(crate) fn derive(item: TokenStream) -> TokenStream {
     let cx = Ctxt::new();
     let tokens = syn::parse2(item).map(|input| implement(&cx, &input)).unwrap_or_else(|error| {
@@ -17,7 +17,7 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
     cx.finish().map_or_else(|errors| errors, |()| tokens)
 }
 
-/// Whether a field has `#[attribute(word)]`, which is the only argument that the attribute takes.
+/// Returns whether a field has `#[attribute(word)]`. The attribute takes no other argument.
 pub(crate) fn marked(cx: &Ctxt, field: &syn::Field, attribute: &str, word: &str) -> bool {
     let mut found = false;
     for attr in field.attrs.iter().filter(|a| a.path().is_ident(attribute)) {
@@ -36,7 +36,7 @@ pub(crate) fn marked(cx: &Ctxt, field: &syn::Field, attribute: &str, word: &str)
     found
 }
 
-/// The fields of a struct; an error for anything else.
+/// Returns the fields of a struct, or reports an error for anything else.
 pub(crate) fn struct_fields<'a>(cx: &Ctxt, input: &'a DeriveInput, derive: &str) -> Option<&'a Fields> {
     let (token, kind): (&dyn quote::ToTokens, _) = match &input.data {
         Data::Struct(data) => return Some(&data.fields),
@@ -52,7 +52,7 @@ pub(crate) fn struct_fields<'a>(cx: &Ctxt, input: &'a DeriveInput, derive: &str)
     None
 }
 
-/// The member that a field is reached by.
+/// Returns the name or index by which a field is accessed.
 pub(crate) fn member(index: usize, field: &syn::Field) -> syn::Member {
     field.ident.clone().map_or_else(|| syn::Member::from(index), syn::Member::from)
 }
@@ -90,7 +90,8 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
             flatten.push(quote!(__state.host(&self.#member);));
             rebuild.push(quote!(#member: __state.host()));
         } else {
-            // At the type of the field, so that a type that cannot be carried is reported there.
+            // Located at the type of the field, so that a type that cannot be carried is reported
+            // there.
             let carry = quote_spanned!(ty.span()=> <#ty as ::anabranch::__rt::Carry>);
             flatten.push(quote!(#carry::flatten(&self.#member, __state);));
             rebuild.push(quote!(#member: #carry::rebuild(__state)));
@@ -117,12 +118,12 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
     }
 }
 
-/// The lifetime that a type is bound to, if it is bound to one other than `'static`.
+/// Returns a lifetime other than `'static` that a type is bound to, if there is one.
 pub(crate) fn borrowed_for(ty: &syn::Type) -> Option<&syn::Lifetime> {
     #[derive(Default)]
     struct Find<'a> {
         found: Option<&'a syn::Lifetime>,
-        /// Those of `for<'a>`, which stand for any.
+        /// The lifetimes of `for<'a>`, which stand for any lifetime.
         any: Vec<&'a syn::Ident>,
     }
     impl<'a> syn::visit::Visit<'a> for Find<'a> {
@@ -140,7 +141,7 @@ pub(crate) fn borrowed_for(ty: &syn::Type) -> Option<&syn::Lifetime> {
     find.found
 }
 
-/// Whether a type depends on a type parameter.
+/// Returns whether a type depends on a type parameter.
 pub(crate) fn mentions_parameter(ty: &syn::Type, generics: &syn::Generics) -> bool {
     struct Find<'a>(&'a syn::Generics, bool);
     impl<'a> syn::visit::Visit<'a> for Find<'_> {

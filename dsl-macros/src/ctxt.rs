@@ -1,4 +1,4 @@
-//! Collecting errors, so that all of them are reported at once.
+//! Collection of errors, so that all of them are reported at once.
 
 use proc_macro2::TokenStream;
 use quote::ToTokens;
@@ -7,16 +7,17 @@ use std::fmt::Display;
 
 /// The errors found so far.
 ///
-/// Invariant: it is read by [`finish`](Ctxt::finish) before it is dropped, so no error is lost.
+/// Invariant: [`finish`](Ctxt::finish) reads the errors before they are dropped, so no error is
+/// lost.
 pub(crate) struct Ctxt(RefCell<Option<Vec<syn::Error>>>);
 
 impl Ctxt {
-    /// No errors so far.
+    /// Starts without errors.
     pub(crate) fn new() -> Ctxt {
         Ctxt(RefCell::new(Some(Vec::new())))
     }
 
-    /// Adds an error at the tokens that are wrong.
+    /// Adds an error at the wrong tokens.
     pub(crate) fn error(&self, at: impl ToTokens, message: impl Display) {
         self.push(syn::Error::new_spanned(at, message));
     }
@@ -26,12 +27,12 @@ impl Ctxt {
         self.0.borrow_mut().as_mut().expect("errors are added before they are read").push(error);
     }
 
-    /// Whether there are errors so far.
+    /// Returns whether there are errors so far.
     pub(crate) fn has_errors(&self) -> bool {
         self.0.borrow().as_ref().is_some_and(|errors| !errors.is_empty())
     }
 
-    /// `Err` with a `compile_error!` for every error, if there are any.
+    /// Returns `Err` with a `compile_error!` for each error, if there are any.
     pub(crate) fn finish(self) -> Result<(), TokenStream> {
         let errors = self.0.take().expect("errors are read once");
         if errors.is_empty() { Ok(()) } else { Err(errors.iter().map(syn::Error::to_compile_error).collect()) }

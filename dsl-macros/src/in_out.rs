@@ -8,7 +8,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{DeriveInput, Fields, parse_quote};
 
-/// The whole derive.
+/// Expands the derive macro.
 pub(crate) fn derive(item: TokenStream) -> TokenStream {
     let cx = Ctxt::new();
     let tokens = syn::parse2(item).map(|input| implement(&cx, &input)).unwrap_or_else(|error| {
@@ -37,7 +37,8 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
             cx.error(lifetime, message);
             continue;
         }
-        // At the type of the field, so that a type that functions cannot take is reported there.
+        // Located at the type of the field, so that a type that functions cannot take is reported
+        // there.
         let of_field = quote_spanned!(ty.span()=> <#ty as #rt::Field>);
         let rebuild = format_ident!("__field{i}");
         layout = quote!(#layout.and(#of_field::LAYOUT));
@@ -66,7 +67,8 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
         };
         let label = field.ident.as_ref().map(|name| quote!(#name:));
         declared.push(quote!(#[doc = #doc] #vis #label #host));
-        // Of all fields, so that the compiler asks for it once, at the type of the field.
+        // Every field gets a bound, so that the compiler reports a missing one once, at the type of
+        // the field.
         let of_type = quote_spanned!(ty.span()=> ::anabranch::__rt::function::Field);
         generics.make_where_clause().predicates.push(parse_quote!(#ty: #of_type));
         let shown = match &member {

@@ -7,7 +7,7 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{DeriveInput, parse_quote};
 
-/// The whole derive.
+/// Expands the derive macro.
 pub(crate) fn derive(item: TokenStream) -> TokenStream {
     let cx = Ctxt::new();
     let tokens = syn::parse2(item).map(|input| implement(&cx, &input)).unwrap_or_else(|error| {
@@ -31,7 +31,7 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
         let (member, ty) = (member(i, field), &field.ty);
         let path = member.to_token_stream().to_string();
         let path = path.strip_prefix("r#").unwrap_or(&path);
-        // At the type of the field, so that a type that is no module is reported there.
+        // Located at the type of the field, so that a type that is not a module is reported there.
         visits.push(quote_spanned! {ty.span()=>
             __path.with(#path, |__path| <#ty as ::anabranch::__rt::Module>::visit(&self.#member, __path, __visit));
         });

@@ -1,8 +1,9 @@
 //! `println!`, `print!`, `eprintln!`, `eprint!`, `dbg!` and `format!`.
 //!
-//! The arguments are expressions like any others, so they are rewritten; the format string stays as it is, because the
-//! compiler itself reads it: the expansion passes on `format_args!`, in which tensors announce themselves when they are
-//! formatted. So every form of a placeholder works, captured names included, and the compiler reports what is wrong with one.
+//! The arguments are ordinary expressions and are rewritten like any others. The format string
+//! stays as it is, because the compiler itself parses it: the expansion passes `format_args!` on,
+//! and tensors register themselves when they are formatted. All forms of placeholders therefore
+//! work, including captured names, and the compiler reports errors in them.
 
 use super::emit;
 use super::rewrite::{MacroResult, Walk};
@@ -13,7 +14,7 @@ use syn::punctuated::Punctuated;
 use syn::visit_mut::VisitMut;
 use syn::{Expr, Ident, Macro, Token, ext::IdentExt};
 
-/// An argument, perhaps with a name.
+/// A macro argument with an optional name.
 struct Argument {
     name: Option<(Ident, Token![=])>,
     value: Expr,
@@ -37,16 +38,16 @@ impl ToTokens for Argument {
     }
 }
 
-/// A macro whose arguments are those of `format!`.
+/// Rewrites a printing macro, whose arguments are those of `format!`.
 pub(super) fn print(walk: &mut Walk<'_>, mac: &Macro, at: Span, error: bool, line: bool) -> MacroResult {
     match rewrite_arguments(walk, mac.tokens.clone()) {
         Some(arguments) => MacroResult::Replaced(emit::print(at, error, line, &arguments)),
-        // The compiler says what is wrong with it.
+        // The compiler reports the error.
         None => MacroResult::Kept,
     }
 }
 
-/// `format!`: a host value, made while tracing.
+/// Rewrites `format!`, whose result is a host value computed while tracing.
 pub(super) fn format(walk: &mut Walk<'_>, mac: &mut Macro) -> MacroResult {
     if let Some(arguments) = rewrite_arguments(walk, mac.tokens.clone()) {
         mac.tokens = arguments;
@@ -54,15 +55,15 @@ pub(super) fn format(walk: &mut Walk<'_>, mac: &mut Macro) -> MacroResult {
     MacroResult::Kept
 }
 
-/// Rewrites a format string and its arguments, if they can be read.
+/// Rewrites a format string and its arguments, if they can be parsed.
 pub(super) fn rewrite_arguments(walk: &mut Walk<'_>, tokens: TokenStream) -> Option<TokenStream> {
     let mut arguments = Punctuated::<Argument, Token![,]>::parse_terminated.parse2(tokens).ok()?;
-    // The first one is the format string.
+    // The first argument is the format string.
     arguments.iter_mut().skip(1).for_each(|a| walk.visit_expr_mut(&mut a.value));
     Some(arguments.into_token_stream())
 }
 
-/// `dbg!(a)` is `a`, and `dbg!(a, b)` is `(a, b)`.
+/// Rewrites `dbg!`: `dbg!(a)` returns `a`, and `dbg!(a, b)` returns `(a, b)`.
 pub(super) fn dbg(walk: &mut Walk<'_>, mac: &Macro, at: Span) -> MacroResult {
     let Ok(arguments) = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(mac.tokens.clone()) else {
         return MacroResult::Kept;

@@ -1,17 +1,18 @@
-//! The expansion grows linearly: with the depth of nesting, with the number of statements, and with the number of constructs;
-//! where there are jumps at each level, a little more.
+//! Tests that the expansion grows linearly with the nesting depth, the number of statements and the
+//! number of constructs. Jumps at each level make it grow slightly faster.
 //!
-//! Each block of the user must appear once, and each construct may add no more than so many tokens, wherever it stands. Tokens are
-//! counted, not time, so these tests mean the same on every machine.
+//! Each block of the user must appear once, and each construct may add a bounded number of tokens
+//! wherever it is. The tests count tokens and do not measure time, so they are independent of the
+//! machine.
 
 use proc_macro2::{TokenStream, TokenTree};
 
-/// How many tokens there are, those in groups included.
+/// Returns the number of tokens, including those in groups.
 fn count(tokens: TokenStream) -> usize {
     tokens.into_iter().map(|t| if let TokenTree::Group(g) = t { 2 + count(g.stream()) } else { 1 }).sum()
 }
 
-/// Tokens of a function with this body, and of its expansion.
+/// Returns the number of tokens of a function with this body, and of its expansion.
 fn sizes(body: &str) -> (usize, usize) {
     let text =
         format!("fn f(mut x: Tensor<i32>, mut y: Tensor<i32>, n: Tensor<i32>) -> Tensor<i32> {{ {body} x + y }}");
@@ -21,13 +22,15 @@ fn sizes(body: &str) -> (usize, usize) {
     (count(function), count(expansion))
 }
 
-/// The most tokens that a construct which changes two variables becomes, with a few statements in it.
+/// The maximum number of tokens for a construct that changes two variables, with a few statements
+/// in it.
 const CONSTRUCT: usize = 400;
 
-/// The most tokens of what stays as it is.
+/// The maximum number of tokens for code that stays as it is.
 const SIMPLE: usize = 30;
 
-/// The expansion of `body(n)` costs the same for each further step of `n`, from the second one on, and less than `most` tokens.
+/// Checks that each increment of `n` after the first adds the same number of tokens to the
+/// expansion of `body(n)`, and at most `most`.
 #[track_caller]
 fn grows_linearly(most: usize, body: impl Fn(usize) -> String) {
     const STEPS: usize = 12;
@@ -38,7 +41,7 @@ fn grows_linearly(most: usize, body: impl Fn(usize) -> String) {
     assert!(largest - least <= most / 20, "the steps are not equal: {steps:?}");
 }
 
-/// `inner` in `n` constructs, the kinds in turn.
+/// Nests `inner` in `n` constructs that cycle through `kinds`.
 fn nested(kinds: &[&str], inner: &str, n: usize) -> String {
     (0..n).rev().fold(inner.to_owned(), |body, i| kinds[i % kinds.len()].replace('_', &body))
 }
@@ -61,7 +64,7 @@ fn with_the_depth_of_while() {
 
 #[test]
 fn with_the_depth_of_all_kinds() {
-    // One step is all kinds.
+    // One increment adds a construct of each kind.
     let kinds =
         ["if x > 1 { _ } else { x -= 2; }", "while x < n && y > 2 { x += 1; _ }", "y = if x == y { _ y } else { x };"];
     grows_linearly(4 * CONSTRUCT, |n| nested(&kinds, "x += 1;", kinds.len() * n));
@@ -82,8 +85,11 @@ fn with_the_number_of_statements() {
     });
 }
 
-/// A jump asks each construct that it leaves whether tracing goes on there. So where the constructs that a step adds are left by its jumps
-/// and by those of all further steps, each step costs a little more than the one before, here less than `more` tokens.
+/// Checks that each increment of `n` adds at most `more` tokens more than the one before.
+///
+/// A jump checks whether each construct that it leaves is staged. If its jumps and those of all
+/// further increments leave the constructs that an increment adds, each increment costs slightly
+/// more than the one before.
 #[track_caller]
 fn grows_a_little_more_than_linearly(most: usize, more: usize, body: impl Fn(usize) -> String) {
     let size = |n: usize| sizes(&body(n)).1;
@@ -130,7 +136,7 @@ fn with_the_depth_of_jumps() {
     });
 }
 
-/// No step may do the work of the steps inside of it twice, or this would not end.
+/// Checks that no level repeats the work of the levels inside it, or this would not end.
 #[test]
 fn in_time_with_the_depth_of_labelled_blocks() {
     sizes(&nested(&["y = 'a: { if x > 1 { break 'a y; } _ y };"], "y += 1;", 30));
@@ -150,7 +156,8 @@ fn with_the_number_of_host_statements() {
     grows_linearly(SIMPLE, |n| nested(&["{ _ }"], "x += y;", n));
 }
 
-/// 40 control-flow statements in about 300 lines, as a large model has them: eight variables, four deep.
+/// Returns about 300 lines with 40 control-flow statements, eight variables and four levels of
+/// nesting, like a large model.
 fn large_function() -> String {
     let mut lines = vec!["let (mut a, mut b, mut c, mut d, mut e, mut g) = (x, y, n, x, y, n);".to_owned()];
     for i in 0..10 {

@@ -1,12 +1,14 @@
-//! What is known of methods and macros by their names alone.
+//! Properties of methods and macros that follow from their names.
 
 use syn::{Expr, ExprIf, ExprLit, Lit, Macro, UnOp};
 
-/// Methods that change nothing, whatever declares them in the standard library or in anabranch: a `mut` variable of a type
-/// from there is not carried because it is the receiver of one of them. A user's own type may have a method with such a name
-/// that does change its receiver, so the type is asked, by the traits of `dsl/src/staged/receiver.rs`.
+/// Names of methods that modify nothing in any type of the standard library or of anabranch.
 ///
-/// Sorted. Names that are used for both are not here.
+/// A `mut` variable of such a type is not carried just because it is the receiver of one of these
+/// methods. A user's own type may have a method of such a name that modifies its receiver, so the
+/// type decides, through the traits in `dsl/src/staged/receiver.rs`.
+///
+/// The list is sorted. It excludes names that some types use for methods that modify the receiver.
 const PURE_METHODS: &[&str] = &[
     "abs",
     "argmax",
@@ -136,17 +138,20 @@ const PURE_METHODS: &[&str] = &[
     "zip",
 ];
 
-/// The traits of the standard library that most types implement, as they are called in `dsl/src/staged/receiver.rs`, and
-/// the method of each, which takes `&self` and no arguments.
+/// Methods of traits of the standard library that most types implement, and the traits by their
+/// names in `dsl/src/staged/receiver.rs`.
+///
+/// Each method takes `&self` and no arguments.
 const BY_TRAIT: &[(&str, &str)] =
     &[("clone", "CloneMethod"), ("to_owned", "ToOwnedMethod"), ("to_string", "ToStringMethod")];
 
-/// Which types have a method of a certain name that leaves its receiver unmodified.
+/// The types that have a method of a certain name that leaves its receiver unmodified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeps {
-    /// Those that implement this trait, unless they have a method of their own that comes before it.
+    /// The types that implement this trait, unless they have a method of their own that takes
+    /// precedence.
     ByTrait(&'static str),
-    /// Those of the standard library and of anabranch.
+    /// The types of the standard library and of anabranch.
     OfKnownTypes,
 }
 
@@ -157,7 +162,7 @@ pub(super) fn keeps_receiver(name: &str) -> Option<Keeps> {
     Some(by_trait.map_or(Keeps::OfKnownTypes, |&(_, of_trait)| Keeps::ByTrait(of_trait)))
 }
 
-/// Whether a method of this name gives a `bool`, whatever declares it.
+/// Returns whether a method of this name returns a `bool` for every type.
 pub(super) fn gives_bool(name: &str) -> bool {
     let names = [
         "contains_key",
@@ -175,7 +180,7 @@ pub(super) fn gives_bool(name: &str) -> bool {
     names.contains(&name)
 }
 
-/// Whether an expression is a `bool` because of the name of the method that gives it.
+/// Returns whether an expression is a `bool` by the name of the method that returns it.
 pub(super) fn is_bool_by_name(e: &Expr) -> bool {
     match e {
         Expr::MethodCall(m) => gives_bool(&m.method.to_string()),
@@ -185,7 +190,8 @@ pub(super) fn is_bool_by_name(e: &Expr) -> bool {
     }
 }
 
-/// Whether an expression is no tensor, by its form: a text, a character, a rank. A length may be that of a list, which is one.
+/// Returns whether an expression is not a tensor by its form: a string, a character or a rank. A
+/// length is excluded, because the length of a list is a tensor.
 pub(super) fn is_host_value(e: &Expr) -> bool {
     match e {
         Expr::Lit(ExprLit { lit: Lit::Str(_) | Lit::ByteStr(_) | Lit::Char(_), .. }) => true,
@@ -195,7 +201,8 @@ pub(super) fn is_host_value(e: &Expr) -> bool {
     }
 }
 
-/// Whether an expression is a host iterator by its form: not a tensor, nor a range that the graph counts.
+/// Returns whether an expression is a host iterator by its form, and neither a tensor nor a `range`
+/// of the graph.
 pub(super) fn is_host_iterator(e: &Expr) -> bool {
     let names = [
         "bytes",
@@ -229,7 +236,7 @@ pub(super) fn is_host_iterator(e: &Expr) -> bool {
     }
 }
 
-/// Whether an `if` can have a value: its last `else` has no condition.
+/// Returns whether an `if` can have a value, because its last `else` has no condition.
 pub(super) fn ends_with_else(e: &ExprIf) -> bool {
     match e.else_branch.as_ref().map(|(_, e)| &**e) {
         Some(Expr::If(inner)) => ends_with_else(inner),
@@ -237,40 +244,40 @@ pub(super) fn ends_with_else(e: &ExprIf) -> bool {
     }
 }
 
-/// How a macro is treated.
+/// The treatment of a macro.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MacroKind {
-    /// `vec!`: its elements are rewritten.
+    /// `vec!`: the elements are rewritten.
     Elements,
-    /// `matches!`: its first argument is rewritten; always a host value.
+    /// `matches!`: the first argument is rewritten. The result is always a host value.
     Matches,
     /// `assert!` and, if true, `debug_assert!`.
     Assert(bool),
-    /// `println!` and its relatives.
+    /// `println!` and similar macros.
     Print {
-        /// Whether it writes to the standard error.
+        /// Whether the macro writes to the standard error stream.
         error: bool,
-        /// Whether a line ends after it.
+        /// Whether the macro ends the line.
         line: bool,
     },
     /// `dbg!`.
     Dbg,
-    /// `format!`: its arguments are rewritten; it makes a host value.
+    /// `format!`: the arguments are rewritten. The result is a host value.
     Format,
-    /// Panics when it is reached.
+    /// A macro that panics.
     Panic,
-    /// A constant: nothing happens in it.
+    /// A constant, without any effect.
     Constant,
-    /// Anything else: runs once, while tracing.
+    /// Any other macro: it runs once, while tracing.
     Opaque,
 }
 
-/// The last segment of the path of a macro.
+/// Returns the last segment of the path of a macro.
 pub(super) fn macro_name(mac: &Macro) -> Option<String> {
     mac.path.segments.last().map(|s| s.ident.to_string())
 }
 
-/// The kind of a macro by the last segment of its path.
+/// Returns the kind of a macro, given the last segment of its path.
 pub(super) fn macro_kind(name: &str) -> MacroKind {
     match name {
         "vec" => MacroKind::Elements,
@@ -289,7 +296,7 @@ pub(super) fn macro_kind(name: &str) -> MacroKind {
     }
 }
 
-/// Whether a macro of this name may expand to a jump.
+/// Returns whether a macro of this name may expand to a jump.
 pub(super) fn may_jump(name: &str) -> bool {
     let is_assertion = matches!(name.strip_prefix("debug_").unwrap_or(name), "assert_eq" | "assert_ne");
     !is_assertion && macro_kind(name) == MacroKind::Opaque

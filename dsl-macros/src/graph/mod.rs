@@ -1,8 +1,9 @@
-//! `#[graph]`: parse, check, rewrite, expand.
+//! `#[graph]`: parses, checks, rewrites and expands a function.
 //!
-//! [`parse`] reads the function, [`check_signature`] refuses kinds of functions that cannot be traced, [`rewrite`](rewrite::rewrite)
-//! resolves scopes, finds what every construct carries and replaces the constructs, and [`expand`] puts the function together
-//! again. The templates of the emitted code are in [`emit`].
+//! [`parse`] reads the function, and [`check_signature`] rejects kinds of functions that cannot be
+//! traced. [`rewrite`](rewrite::rewrite) resolves scopes, finds the places that each construct
+//! carries, and replaces the constructs. [`expand`] assembles the function. The templates of the
+//! emitted code are in [`emit`].
 
 mod canonical;
 mod emit;
@@ -24,7 +25,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Block, Expr, Item, ItemFn, MetaNameValue, Safety, Signature, Token};
 
-/// The whole macro: tokens of its arguments and of the function to tokens.
+/// Expands the macro, given the tokens of its arguments and of the function.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let cx = Ctxt::new();
     let loops = loop_options(&cx, arguments);
@@ -48,7 +49,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let guard = emit::guard(&sig.ident);
     let stmts = &block.stmts;
     let errors = cx.finish().err();
-    // There is always a function, so that editors and later errors stay sensible.
+    // The function is always emitted, so that editors and later errors remain useful.
     if signature_is_wrong {
         return quote!(#errors #item);
     }
@@ -64,7 +65,8 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     }
 }
 
-/// Reads the arguments of the attribute, each at most once: `max_iterations = N`, `parallel_iterations = N`; gives what they say to the tracer.
+/// Parses the arguments `max_iterations = N` and `parallel_iterations = N`, each at most once.
+/// Returns the statements that pass them to the tracer.
 fn loop_options(cx: &Ctxt, arguments: TokenStream) -> Vec<TokenStream> {
     let wrong = |at: &dyn ToTokens| {
         cx.error(
@@ -96,14 +98,14 @@ fn loop_options(cx: &Ctxt, arguments: TokenStream) -> Vec<TokenStream> {
     emitted
 }
 
-/// Reads the function.
+/// Parses the function.
 fn parse(item: TokenStream) -> syn::Result<ItemFn> {
     syn::parse2(item).map_err(|error| {
         syn::Error::new(error.span(), format!("`#[graph]` is for functions and methods with a body: {error}"))
     })
 }
 
-/// Refuses functions whose calls tracing cannot follow.
+/// Rejects functions whose calls tracing cannot follow.
 fn check_signature(cx: &Ctxt, sig: &Signature) {
     let refuse = |token: &dyn ToTokens, kind: &str| {
         cx.error(token.to_token_stream(), format!("a graph function is an ordinary function, it cannot be {kind}"));
@@ -125,8 +127,10 @@ fn check_signature(cx: &Ctxt, sig: &Signature) {
     }
 }
 
-/// Refuses `#[cfg]` inside of the body. The compiler applies it after this macro, which would take a jump or an assignment for code
-/// that is there.
+/// Rejects `#[cfg]` inside the body.
+///
+/// The compiler applies it after this macro, which would treat a removed jump or assignment as
+/// present.
 fn check_body(cx: &Ctxt, body: &Block) {
     struct Configured<'a>(&'a Ctxt);
     impl<'a> Visit<'a> for Configured<'_> {
@@ -142,11 +146,14 @@ fn check_body(cx: &Ctxt, body: &Block) {
     Configured(cx).visit_block(body);
 }
 
-/// As many constructs may stand in each other: rewriting a deeper nest would end the stack of the compiler. As deep may they be open while
-/// tracing.
+/// The maximum nesting depth of constructs.
+///
+/// A deeper nest would overflow the compiler's stack during rewriting. Tracing has the same limit
+/// for open constructs.
 const MAX_DEPTH: usize = 128;
 
-/// Refuses constructs that are nested too deep. What follows an `else if` is not deeper than its `if`.
+/// Rejects constructs that are nested too deeply. An `else if` is not deeper than its `if`. Returns
+/// whether the depth is allowed.
 fn check_depth(cx: &Ctxt, body: &Block) -> bool {
     struct Depth {
         depth: usize,
@@ -212,7 +219,7 @@ mod tests {
         assert!(out.ends_with("async unsafe fn f () { unsafe { g () } }"), "{out}");
     }
 
-    /// On a stack as that of the compiler.
+    /// Uses a stack of the same size as the compiler's.
     #[test]
     fn constructs_nested_too_deep_are_an_error_and_long_chains_are_not() {
         let check = || {

@@ -7,7 +7,8 @@ use quote::quote;
 use syn::punctuated::Punctuated;
 use syn::{Expr, FnArg, Ident, Lit, Pat, PatType, Signature, Token, Type};
 
-/// Takes the `#[shape(..)]` attributes off the parameters; gives the statements that name and check the parameters.
+/// Removes the `#[shape(..)]` attributes from the parameters. Returns the statements that name and
+/// check the parameters.
 pub(super) fn take(cx: &Ctxt, sig: &mut Signature) -> Vec<TokenStream> {
     let mut statements = Vec::new();
     for param in &mut sig.inputs {
@@ -44,7 +45,7 @@ fn is_tensor(ty: &Type) -> bool {
     matches!(ty, Type::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == "Tensor"))
 }
 
-/// One extent of a `#[shape(..)]`.
+/// Expands one extent of a `#[shape(..)]`.
 fn extent(cx: &Ctxt, e: &Expr) -> TokenStream {
     let extent = quote!(::anabranch::__rt::Extent);
     match e {

@@ -1,4 +1,4 @@
-//! Places: what an assignment changes.
+//! Places: the targets of assignments.
 
 use super::scope::{Access, BindingId};
 use proc_macro2::{Span, TokenStream};
@@ -6,7 +6,7 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Expr, Ident, Member, UnOp};
 
-/// A step from a place to a part of it.
+/// A projection from a place to a part of it.
 #[derive(Clone, Debug)]
 pub(super) enum Projection {
     /// `.name` or `.0`
@@ -15,25 +15,25 @@ pub(super) enum Projection {
     Deref,
 }
 
-/// A place as it is written: a variable and the way to a part of it.
+/// A place as it is written: a variable and the path to a part of it.
 #[derive(Clone, Debug)]
 pub(super) struct Written {
     pub(super) root: Ident,
     pub(super) projections: Vec<Projection>,
-    /// Whether an index follows, so that the place is a part of what the projections lead to.
+    /// Whether an index follows the projections, so that the place is only a part of their target.
     pub(super) indexed: bool,
     pub(super) span: Span,
 }
 
 impl Written {
-    /// A whole variable, at a place.
+    /// Returns the place of a whole variable, located at `span`.
     pub(super) fn variable(name: &Ident, span: Span) -> Written {
         let mut root = name.clone();
         root.set_span(name.span().located_at(span));
         Written { root, projections: Vec::new(), indexed: false, span }
     }
 
-    /// The place that an expression names, if it is one.
+    /// Returns the place that an expression names, if it is one.
     pub(super) fn of(expr: &Expr) -> Option<Written> {
         let span = expr.span();
         let mut place = match expr {
@@ -64,7 +64,7 @@ impl Written {
         Some(place)
     }
 
-    /// The variable, and each part of it on the way to this place, as expressions.
+    /// Returns expressions for the variable and each field on the path to this place.
     pub(super) fn prefixes(&self) -> Vec<TokenStream> {
         let mut prefixes = vec![self.root.to_token_stream()];
         for projection in &self.projections {
@@ -77,7 +77,7 @@ impl Written {
         prefixes
     }
 
-    /// The fields on the way; a dereference leads to the same place as far as covering is concerned.
+    /// Returns the fields on the path. Dereferences do not matter for the comparison of places.
     fn fields(&self) -> Vec<String> {
         let field = |p: &Projection| match p {
             Projection::Field(m) => Some(m.to_token_stream().to_string()),
@@ -86,13 +86,14 @@ impl Written {
         self.projections.iter().filter_map(field).collect()
     }
 
-    /// Whether one of two places of a variable is a part of the other.
+    /// Returns whether one of two places of a variable is a part of the other.
     pub(super) fn overlaps(&self, other: &Written) -> bool {
         let (a, b) = (self.fields(), other.fields());
         a.starts_with(&b) || b.starts_with(&a)
     }
 
-    /// The place to be carried if the whole of this may change, given what its variable is.
+    /// Returns the place to carry if all of this place may change. `access` is that of its
+    /// variable.
     pub(super) fn whole(mut self, access: Access) -> Written {
         let through_reference = match access {
             Access::MutRef | Access::Item => true,
@@ -106,20 +107,20 @@ impl Written {
     }
 }
 
-/// By whose type it is decided whether a method of a known name changes a place.
+/// The value whose type decides whether a method with a known name modifies a place.
 #[derive(Clone, Debug)]
 pub(super) enum Receiver {
-    /// The place.
+    /// The place itself.
     Itself,
-    /// What is found in it by an index; if that may change, the place may.
+    /// An item of the place, found by an index. If the item may change, the place may.
     Item,
-    /// The receiver as it is written, on which a method is called that a trait declares with `&self`.
+    /// The receiver as it is written. The method is one that a trait declares with `&self`.
     OfTrait {
-        /// The method, at the call.
+        /// The method, located at the call.
         method: Ident,
-        /// The trait, as the expansion names it.
+        /// The name of the trait in the expansion.
         of_trait: &'static str,
-        /// The receiver; see [`typed`].
+        /// The receiver, see [`typed`].
         expr: TokenStream,
     },
 }
@@ -136,8 +137,9 @@ impl PartialEq for Receiver {
     }
 }
 
-/// The expression of a place with what `index` makes of the container in place of each index: an expression of the same type
-/// that uses no variable but that of the place.
+/// Returns the expression of a place with each index replaced by `index(container)`.
+///
+/// The expression has the same type and uses only the variable of the place.
 pub(super) fn typed(place: &Expr, index: &impl Fn(&TokenStream) -> TokenStream) -> TokenStream {
     match place {
         Expr::Field(e) => {
@@ -164,8 +166,8 @@ pub(super) fn typed(place: &Expr, index: &impl Fn(&TokenStream) -> TokenStream) 
 pub(super) struct Place {
     pub(super) written: Written,
     pub(super) binding: BindingId,
-    /// If it changes only where the compiler finds a type in one of these whose method may modify it; empty if it changes
-    /// for certain.
+    /// The values of which at least one needs a method that may modify it for the place to change.
+    /// If there are none, the place certainly changes.
     pub(super) receivers: Vec<Receiver>,
 }
 
@@ -174,17 +176,17 @@ impl Place {
         self.written.fields()
     }
 
-    /// Whether it is the variable, or what that leads to.
+    /// Returns whether this is the whole variable, or the target of its reference.
     pub(super) fn is_whole(&self) -> bool {
         self.fields().is_empty()
     }
 
-    /// Whether it is a part of the variable itself, not of what that refers to.
+    /// Returns whether this is a part of the variable itself, not of the target of a reference.
     pub(super) fn is_owned(&self, access: Access) -> bool {
         matches!(access, Access::Mut | Access::Plain) && self.derefs() == 0
     }
 
-    /// Whether one of the places is a part of the other.
+    /// Returns whether one of the places is a part of the other.
     pub(super) fn overlaps(&self, other: &Place) -> bool {
         self.binding == other.binding && self.written.overlaps(&other.written)
     }
@@ -193,34 +195,34 @@ impl Place {
         self.written.projections.iter().filter(|p| matches!(p, Projection::Deref)).count()
     }
 
-    /// Whether `other` is this place or a part of it.
+    /// Returns whether `other` is this place or a part of it.
     pub(super) fn covers(&self, other: &Place) -> bool {
         let (a, b) = (self.fields(), other.fields());
         self.binding == other.binding && b.starts_with(&a) && (b.len() > a.len() || self.derefs() <= other.derefs())
     }
 
-    /// Whether it changes whatever the types in it are.
+    /// Returns whether the place changes whatever its types are.
     pub(super) fn is_certain(&self) -> bool {
         self.receivers.is_empty()
     }
 
-    /// Its name; with `?` where it does not change for certain.
+    /// Returns the name of the place, with a `?` if it may not change.
     pub(super) fn described(&self) -> String {
         self.name() + if self.is_certain() { "" } else { "?" }
     }
 
-    /// `a.b.0`, for messages.
+    /// Returns `a.b.0`, for messages.
     pub(super) fn name(&self) -> String {
         std::iter::once(self.written.root.to_string()).chain(self.fields()).collect::<Vec<_>>().join(".")
     }
 
-    /// `&mut a.b.0`, at the user's assignment.
+    /// Returns `&mut a.b.0`, located at the user's assignment.
     pub(super) fn borrow(&self) -> TokenStream {
         let (at, expr) = (Span::mixed_site().located_at(self.written.span), self.expr());
         quote_spanned!(at=> &mut #expr)
     }
 
-    /// `a.b.0`
+    /// Returns `a.b.0`.
     pub(super) fn expr(&self) -> TokenStream {
         let mut expr = self.written.root.to_token_stream();
         let last = self.written.projections.len().wrapping_sub(1);
@@ -235,12 +237,13 @@ impl Place {
     }
 }
 
-/// The places that a construct carries: none is a part of another that changes for certain.
+/// The places that a construct carries. None of them is a part of another one that certainly
+/// changes.
 #[derive(Debug, Default)]
 pub(super) struct Places(Vec<Place>);
 
 impl Places {
-    /// Adds a place, unless one that covers it is there.
+    /// Adds a place, unless another one covers it.
     pub(super) fn add(&mut self, place: Place) {
         if self.0.iter().any(|p| p.is_certain() && p.covers(&place)) {
             return;
@@ -258,7 +261,8 @@ impl Places {
         self.0.push(place);
     }
 
-    /// The places that may change in the place of a part of theirs: where they do, it is carried with them.
+    /// Returns the places that contain `part` and may change. If one does, `part` is carried with
+    /// it.
     pub(super) fn around<'a>(&'a self, part: &'a Place) -> impl Iterator<Item = (usize, &'a Place)> {
         self.iter().enumerate().filter(|(_, p)| !p.is_certain() && p.covers(part) && !part.covers(p))
     }
