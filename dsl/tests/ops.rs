@@ -31,7 +31,7 @@ fn operations_have_names_of_their_own() {
     assert!(names.iter().all(|name| !name.is_empty()));
 }
 
-/// Every rule has a case that checks it, and only rules have.
+/// Every operation with a gradient rule has a gradient case, and no other operation has one.
 #[test]
 fn every_gradient_rule_is_checked_by_a_case() {
     let cases = cases();
@@ -57,7 +57,7 @@ fn every_case_fits_the_arity_of_its_operation() {
     }
 }
 
-/// With unknown extents inference gives a type that the real one fits.
+/// Inference with unknown extents returns a type that the actual type matches.
 #[test]
 fn inference_knows_no_more_than_it_is_told() {
     for case in cases() {
@@ -81,7 +81,7 @@ fn inference_knows_no_more_than_it_is_told() {
 
 // Gradients.
 
-/// Numbers in [-1, 1) that are the same in every run.
+/// Returns deterministic numbers in [-1, 1).
 fn noise(like: &HostTensor, stream: u32) -> HostTensor {
     let words: Vec<u32> = random::words([stream, 0], 2 * like.len()).collect();
     HostTensor::new(like.shape(), words.chunks_exact(2).map(|w| 2.0 * random::unit_f64(w[0], w[1]) - 1.0).collect())
@@ -91,7 +91,7 @@ fn is_float(t: &HostTensor) -> bool {
     t.dtype().is_float()
 }
 
-/// A function of the float inputs of a case, as a graph: the others are constants.
+/// A case as a graph whose inputs are the float inputs of the case. The other inputs are constants.
 struct Function {
     graph: Graph,
     point: Vec<HostTensor>,
@@ -106,7 +106,7 @@ impl Function {
         Function { graph, point }
     }
 
-    /// The outputs at `point + step * direction`.
+    /// Returns the outputs at `point + step * direction`.
     fn at(&self, step: f64, direction: &[HostTensor]) -> Vec<HostTensor> {
         let moved = |(x, d): (&HostTensor, &HostTensor)| {
             let data = x.data::<f64>().iter().zip(d.data::<f64>()).map(|(x, d)| x + step * d).collect();
@@ -116,8 +116,8 @@ impl Function {
         interpret(&self.graph, &inputs).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// The derivative of the first output, a scalar, along a direction: five points, so that only a
-    /// term of fifth order is left.
+    /// Returns the derivative of the first output, a scalar, along a direction, by five-point
+    /// differences, whose error is of fourth order in the step.
     fn slope(&self, direction: &[HostTensor]) -> f64 {
         let h = 1e-3;
         let f = |step: f64| self.at(step, direction)[0].to_f64().expect("a scalar");
@@ -125,7 +125,7 @@ impl Function {
     }
 }
 
-/// The node of a case, with its float inputs replaced by parameters.
+/// Adds the node of a case, with its float inputs replaced by parameters.
 fn node(case: &Case, params: &[Any]) -> Any {
     let mut params = params.iter();
     let operand = |t: &HostTensor| {
@@ -135,10 +135,10 @@ fn node(case: &Case, params: &[Any]) -> Any {
     case.emit(&operands)
 }
 
-/// `sum(weights * values)`.
+/// Returns `sum(weights * values)`.
 fn weighted(values: &[Any], stream: u32) -> Any {
     let part = |(i, v): (usize, &Any)| {
-        // Along an extent that only the data knows there is one weight.
+        // An unknown extent gets one weight for all of its elements.
         let shape: Vec<usize> = v.shape().dims().iter().map(|d| d.known().unwrap_or(1)).collect();
         let weights = noise(&HostTensor::zeros(v.dtype(), shape), stream + i as u32);
         v.mul(trace::constant(weights)).sum()
@@ -234,7 +234,7 @@ fn a_wrong_result_is_noticed() {
     assert_eq!(case.verdict(&result).as_deref(), Some("the result is [3], not [3.5]"));
 }
 
-/// Shapes as attributes may name dimensions, which a call then decides.
+/// Named dimensions in the shape attributes of operations get their extents from the call.
 #[test]
 fn a_named_dimension_in_an_attribute_is_that_of_the_call() {
     let named =
@@ -249,7 +249,7 @@ fn a_named_dimension_in_an_attribute_is_that_of_the_call() {
     assert_eq!(given[1], HostTensor::new([3], vec![3.0f32; 3]));
 }
 
-/// Extents that nobody knows until the graph runs are those of the data, also in gradients.
+/// Extents that are unknown until the graph runs are those of the data, also in gradients.
 #[test]
 fn unknown_extents_are_those_of_the_data() {
     let unknown = |rank: usize| TensorType { dtype: anabranch_dsl::DType::F64, shape: Shape(vec![Dim::Unknown; rank]) };
@@ -269,7 +269,7 @@ fn unknown_extents_are_those_of_the_data() {
     assert_eq!(given[2], HostTensor::new([2], vec![1.0, 1.5]));
 }
 
-/// An attribute of a case survives the way to `f64`.
+/// The conversion of a case to `f64` applies to its attributes as well.
 #[test]
 fn a_case_in_f64_has_no_narrow_floats() {
     let op = ops::by_name("cast").expect("there is an operation `cast`");

@@ -1,4 +1,4 @@
-//! Methods that are made of several operations: values, gradients against finite differences, and
+//! Methods that consist of several operations: values, gradients against finite differences, and
 //! messages.
 
 use anabranch_dsl::prelude::*;
@@ -223,7 +223,7 @@ fn messages_show_both_shapes_at_the_line_of_the_user() {
     );
 }
 
-/// Closures do not know who called the function around them: the methods see to it.
+/// The methods set the location of their caller, which closures in them do not know.
 #[test]
 fn every_node_of_a_method_has_the_place_of_its_call() {
     let x = || tensor(SIX).reshape([2, 3]);

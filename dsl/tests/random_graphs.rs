@@ -10,14 +10,14 @@ use anabranch_dsl::passes::{Pipeline, specialize};
 use anabranch_dsl::{Buffer, Graph, HostTensor};
 use proptest::prelude::*;
 
-/// Outputs and variables after a run, which no random program fails, with one NaN for all.
+/// Returns the outputs and variables after a run, with all NaNs made equal. The run must not fail.
 fn results(graph: &Graph, vars: &[HostTensor]) -> (Vec<HostTensor>, Vec<HostTensor>) {
     let mut vars = vars.to_vec();
     let outputs = run(graph, &inputs(), &mut vars, Options::default()).unwrap_or_else(|e| panic!("{e}\n{graph}"));
     (one_nan_each(&outputs), one_nan_each(&vars))
 }
 
-/// Whether floats differ by rounding alone.
+/// Returns whether floats differ only by rounding.
 fn is_close(a: &HostTensor, b: &HostTensor) -> bool {
     let (Buffer::F32(x), Buffer::F32(y)) = (a.buffer(), b.buffer()) else { return false };
     let close = |(x, y): (&f32, &f32)| {
@@ -77,7 +77,7 @@ proptest! {
         let ((a, vars), (b, expected)) = (results(&with.graph, &with.vars), results(&without.graph, &without.vars));
         prop_assert_eq!(vars, expected);
         for (a, b) in a.iter().zip(&b) {
-            // A gradient may be summed in another order.
+            // A gradient may be summed in a different order.
             prop_assert!(a == b || is_close(a, b), "{:?}\n{:?}\n{}", a, b, with.graph);
         }
     }
@@ -100,7 +100,7 @@ proptest! {
         for (index, kind, new) in edits {
             text = edited(&text, index, kind, &new);
         }
-        // Whatever is accepted is as good as any other graph.
+        // Any accepted text must behave like any other graph.
         if let Ok(graph) = Graph::parse(&text, "random.ir") {
             check_verified(&graph);
             check_text(&graph);
@@ -115,7 +115,7 @@ proptest! {
     }
 }
 
-/// A pass writes `x * -1` as `-x`, which gives a NaN the other sign.
+/// A pass rewrites `x * -1` to `-x`, which changes the sign of a NaN.
 #[test]
 fn passes_may_change_the_sign_of_a_nan() {
     let text = "graph @f(%x: f32[]) -> f32[] { %m = constant -1 : f32[] %y = mul %x, %m return %y }";
@@ -130,8 +130,8 @@ fn passes_may_change_the_sign_of_a_nan() {
     assert_eq!(one_nan_each(&run(&optimized)), one_nan_each(&run(&graph)));
 }
 
-/// The text with one thing changed: a character or a word is dropped, doubled, replaced or
-/// exchanged.
+/// Returns the text with one change: a character or word is removed, duplicated, replaced or
+/// swapped with another one.
 fn edited(text: &str, index: prop::sample::Index, kind: u8, new: &str) -> String {
     let words: Vec<&str> = text.split_inclusive([' ', '\n', '(', ')', ',', '%']).collect();
     if words.is_empty() {

@@ -1,4 +1,4 @@
-//! Large graphs: the work on a graph grows with its size, not with the square of it.
+//! Large graphs: the work on a graph grows linearly with its size, not quadratically.
 
 use anabranch_dsl::ir::verify;
 use anabranch_dsl::passes::{Pipeline, specialize};
@@ -6,7 +6,7 @@ use anabranch_dsl::trace::WhileTrace;
 use anabranch_dsl::{DType, Dim, Graph, Shape, Tensor, TensorType, gradients, trace};
 use std::time::{Duration, Instant};
 
-/// A chain of about `n` nodes with constants, shared values and names that are taken.
+/// Returns a chain of about `n` nodes with constants, shared values and colliding names.
 fn chain(n: usize) -> Graph {
     let ty = TensorType { dtype: DType::F32, shape: Shape(vec![Dim::Named("n".into())]) };
     let traced = trace::trace("chain", || {
@@ -23,7 +23,7 @@ fn chain(n: usize) -> Graph {
     traced.expect("the chain is traced").graph
 }
 
-/// Everything that is done with a graph before it runs.
+/// Runs all steps on a graph before its execution, and returns the time.
 #[expect(clippy::disallowed_methods, reason = "the time that passes is what is tested")]
 fn all_steps(n: usize) -> Duration {
     let graph = chain(n);
@@ -39,14 +39,14 @@ fn all_steps(n: usize) -> Duration {
 
 #[test]
 fn a_graph_ten_times_as_large_takes_about_ten_times_as_long() {
-    // The best of several, since other work of the machine only adds. A square would be a hundred
-    // times.
+    // The minimum of several times, because other load only adds time. Quadratic growth would give
+    // a factor of a hundred.
     let best = |n: usize| (0..3).map(|_| all_steps(n)).min().expect("there are three");
     let (small, large) = (best(2_000), best(20_000));
     assert!(large < small * 40, "{small:?} for 2,000 nodes, {large:?} for 20,000");
 }
 
-/// The gradient of a loop whose body has `n` values that are saved.
+/// Returns the time for the gradient of a loop whose body has `n` saved values.
 #[expect(clippy::disallowed_methods, reason = "the time that passes is what is tested")]
 fn gradient_of_a_loop(n: usize) -> Duration {
     let start = Instant::now();

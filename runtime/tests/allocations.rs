@@ -1,4 +1,4 @@
-//! A plan takes no memory from the allocator once it has run: a counting allocator watches.
+//! Plans do not allocate memory after their first runs, as a counting allocator checks.
 
 #[expect(dead_code, reason = "the other tests use more of it")]
 mod support;
@@ -16,12 +16,12 @@ thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes on to the system's allocator as it came; counting touches a thread-local
+// SAFETY: every call is forwarded to the system's allocator unchanged; counting uses a thread-local
 // that needs no allocation and no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller keeps the contract of `alloc`, which is that of `System`.
+        // SAFETY: the caller upholds the contract of `alloc`, which is that of `System`.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
@@ -37,7 +37,7 @@ fn constant(x: i32) -> Any {
     trace::constant(HostTensor::scalar(x))
 }
 
-/// The allocations of the third of three equal runs.
+/// Returns the number of allocations in the third of three equal runs.
 fn of_third_run(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> usize {
     let traced = support::traced(inputs, f);
     let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
@@ -94,8 +94,8 @@ fn a_loop_over_tensors_and_its_gradient_take_no_memory() {
     assert_eq!(n, 0);
 }
 
-/// The allocations of the first run of a loop of so many iterations, up or down, that saves numbers
-/// and matrices for its gradient.
+/// Returns the number of allocations in the first run of a loop with `trips` iterations that counts
+/// up or down and saves scalars and matrices for its gradient.
 fn of_first_run(trips: i32, is_up: bool) -> usize {
     let inputs = [HostTensor::scalar(1.0f64), HostTensor::new([2, 2], vec![0.5f64; 4]), HostTensor::scalar(trips)];
     let traced = support::traced(&inputs, |x| {
@@ -116,7 +116,7 @@ fn of_first_run(trips: i32, is_up: bool) -> usize {
 
 #[test]
 fn a_loop_that_counts_sizes_what_it_saves_at_its_entry() {
-    // Allocations that happen once in a process are not counted.
+    // Excludes allocations that happen once per process.
     of_first_run(1, true);
     for is_up in [true, false] {
         let few = of_first_run(4, is_up);
@@ -195,7 +195,7 @@ fn variables_change_in_place() {
     assert_eq!(n, 0);
 }
 
-/// A training step with parameters in `f32` and activations in `bf16`.
+/// A training step with `f32` parameters and `bf16` activations.
 #[test]
 fn a_step_of_mixed_precision_takes_no_memory() {
     let numbers = |shape: &[usize]| {

@@ -1,11 +1,11 @@
-//! Attention by its kernel against the interpreter, in shapes that reach every way through it.
+//! The attention kernel against the interpreter, in shapes that reach every code path.
 
 use crate::support::{check, check_f32, check_threads, traced};
 use anabranch_dsl::ops::AttentionMask;
 use anabranch_dsl::{Any, DType, HostTensor, autodiff};
 use anabranch_runtime::Program;
 
-/// Numbers that are not regular, around zero.
+/// Returns irregular numbers around zero.
 fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
     let n: usize = shape.iter().product();
     let at = |i: usize| ((i * 7919 + 13) % 1009) as f64 / 400.0 - 1.2;
@@ -15,14 +15,14 @@ fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
     }
 }
 
-/// Attention and its gradients, for a loss that depends on each element in another way.
+/// Returns attention and its gradients, for a loss that depends differently on each element.
 fn all(x: &[Any], mask: AttentionMask) -> Vec<Any> {
     let y = x[0].scaled_dot_product_attention(x[1], x[2], mask);
     let loss = y.mul(y).mul(y + 1.0).sum();
     [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
 }
 
-/// Queries `[.., n, size]`, keys `[.., m, size]`, values `[.., m, width]`.
+/// Checks queries `[.., n, size]`, keys `[.., m, size]` and values `[.., m, width]`.
 #[track_caller]
 fn attention(shapes: [&[usize]; 3], mask: AttentionMask) {
     let inputs = shapes.map(|shape| numbers(shape, DType::F64));

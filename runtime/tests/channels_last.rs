@@ -1,6 +1,6 @@
-//! Tensors whose channels lie side by side in memory, against the interpreter, which knows of no
-//! order: what convolutions give, what follows it, and where it is brought into row-major order
-//! again.
+//! Channels-last tensors against the interpreter, which has only one memory layout: the results of
+//! convolutions, the operations after them, and the conversion to row-major order. The channels of
+//! such tensors are contiguous in memory.
 
 use crate::support::{branch, check, check_f32, check_threads, numbers, pooled, traced, while_loop};
 use anabranch_dsl::ops::random::Key;
@@ -8,23 +8,23 @@ use anabranch_dsl::ops::{ConvOptions, PoolOptions};
 use anabranch_dsl::{Any, DType, HostTensor, autodiff, trace};
 use anabranch_runtime::Program;
 
-/// A loss that depends on each element in another way, and its gradients.
+/// Returns `y` and the gradients of a loss that depends differently on each element.
 fn with_gradients(y: Any, of: &[Any]) -> Vec<Any> {
     let loss = y.mul(y).mul(y + 1.0).sum();
     [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], of)].concat()
 }
 
-/// The same elements with the second axis last in memory.
+/// Returns the same elements with the second axis last in memory.
 fn last(x: Any) -> Any {
     let rank = x.rank() as isize;
     let to: Vec<isize> = [0].into_iter().chain(2..rank).chain([1]).collect();
     let back: Vec<isize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
-    // A copy in the order of the permuted axes, seen in the order of the first ones.
+    // A copy with permuted axes, viewed in the original order of the axes.
     x.permute(to).add(x.number(0.0)).permute(back)
 }
 
-/// The same elements as a convolution lays them out: with filters of which each gives one channel
-/// as it is.
+/// Returns the same elements in the layout of a convolution's result: each filter copies one
+/// channel of its input.
 fn laid_out(x: Any) -> Any {
     let n = x.dim(1);
     let ones: Vec<f64> = (0..n * n).map(|i| if i % (n + 1) == 0 { 1.0 } else { 0.0 }).collect();
@@ -101,7 +101,7 @@ fn one_and_three_axes() {
     check(&inputs, |x| with_gradients(x[0].conv(x[1], &options), x)).expect("it runs");
 }
 
-/// Planes of one element, images without elements, and windows that see nothing but zeros.
+/// Planes of one element, images without elements, and windows that contain only padding.
 #[test]
 fn small_planes() {
     for (x, w, padding) in
@@ -129,12 +129,12 @@ fn pooling_of_every_number_of_channels() {
     check(&[numbers(&[2, 9, 4, 5, 6], DType::F64)], |x| pooled(last(x[0]), &options)).expect("it runs");
     let options = PoolOptions::new([3]).stride(2).padding_sides([(2, 1)]);
     check(&[numbers(&[2, 9, 30], DType::F64)], |x| pooled(last(x[0]), &options)).expect("it runs");
-    // Windows over the last axes of others than images have no channels.
+    // Windows over the last axes of a tensor that is not an image have no channels.
     check(&[numbers(&[2, 9, 30], DType::F64)], |x| pooled(last(x[0]), &PoolOptions::new(2))).expect("it runs");
     check(&[numbers(&[2, 9, 8, 8], DType::F64)], |x| pooled(last(x[0]), &PoolOptions::new([2]))).expect("it runs");
 }
 
-/// Equal maxima and numbers that are none, in all places.
+/// Equal maxima and NaNs in all positions.
 #[test]
 fn the_place_of_a_maximum_is_that_of_the_reference() {
     let x: Vec<f32> = (0..2 * 17 * 60)
@@ -152,7 +152,7 @@ fn the_place_of_a_maximum_is_that_of_the_reference() {
     .expect("it runs");
 }
 
-/// Sums over every set of axes, and what else reads a tensor in this order.
+/// Sums over every set of axes, and other operations that read a tensor in this layout.
 #[test]
 fn what_follows_reads_any_order() {
     let inputs =
@@ -197,8 +197,8 @@ fn what_follows_reads_any_order() {
     .expect("it runs");
 }
 
-/// Blocks of a network: biases, normalization over images, a sum with what was before, and parts
-/// side by side.
+/// Blocks of a network: biases, normalization over images, a residual sum, and a concatenation of
+/// branches.
 #[test]
 fn blocks_of_networks() {
     let shapes: [&[usize]; 6] =
@@ -218,7 +218,7 @@ fn blocks_of_networks() {
     .expect("it runs");
 }
 
-/// Random numbers are counted in row-major order, whatever lies beside them.
+/// Random numbers are counted in row-major order, whatever the layout of the other operands.
 #[test]
 fn masks_are_the_same_in_any_order() {
     let inputs = [numbers(&[2, 3, 6, 5], DType::F64), numbers(&[8, 3, 3, 3], DType::F64)];
@@ -247,7 +247,7 @@ fn loops_and_branches_carry_any_order() {
     .expect("it runs");
 }
 
-/// In a loop a convolution and a product may pack the same matrix, each in its way.
+/// A convolution and a matmul in a loop may pack the same matrix in different ways.
 #[test]
 fn what_is_packed_before_a_loop_is_packed_for_its_kernel() {
     for product_first in [true, false] {
@@ -272,7 +272,7 @@ fn what_is_packed_before_a_loop_is_packed_for_its_kernel() {
     }
 }
 
-/// Windows that lie further apart than any image is long: products of extents do not fit a machine
+/// Windows whose stride exceeds the extent of any image: products of extents overflow a machine
 /// word.
 #[test]
 fn windows_that_reach_far() {
@@ -285,7 +285,7 @@ fn windows_that_reach_far() {
     }
 }
 
-/// A tensor without elements may begin anywhere.
+/// A tensor without elements may have any offset.
 #[test]
 fn flipped_tensors_without_elements() {
     let inputs = [numbers(&[0, 8, 5], DType::F64), numbers(&[8, 8, 3], DType::F64)];
@@ -302,8 +302,8 @@ fn flipped_tensors_without_elements() {
     .expect("it runs");
 }
 
-/// Permutations in the graph are not the plan's choice: optimizers update variables in place all
-/// the same.
+/// Permutations in the graph are independent of the layouts in the plan: optimizers still update
+/// variables in place.
 #[test]
 fn permuted_tensors_are_in_row_major_order() {
     let w = anabranch_dsl::AnyVar::new("w", numbers(&[3, 4, 50], DType::F64));
@@ -320,8 +320,8 @@ fn permuted_tensors_are_in_row_major_order() {
     assert!(plan.contains("in place") && !plan.contains("reorder"), "{plan}");
 }
 
-/// The same bits by one thread and by several, where images are divided and where some share a
-/// part.
+/// One thread and several threads compute bitwise identical results, both where images are divided
+/// and where images share a chunk.
 #[test]
 fn threads_change_nothing() {
     for (x, w) in [([1, 8, 60, 50], [16, 8, 3, 3]), ([33, 8, 5, 4], [24, 8, 3, 3]), ([2, 8, 1, 4000], [9, 8, 1, 7])] {

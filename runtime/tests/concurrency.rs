@@ -29,7 +29,7 @@ fn one_function_runs_on_many_threads() -> Outcome {
     let f = session.function(|x: Tensor, y: Tensor| (x * y + 1.0).tanh().sum())?;
     on_threads(|thread| {
         for i in 0..STEPS {
-            // Threads use several shapes, so that they trace, too.
+            // Threads use several shapes, so that they also trace.
             let n = 1 + (thread + i) % 5;
             let (x, y) = (vec![thread as f32 * 0.1; n], i as f32 * 0.01);
             let expected: f32 = x.iter().map(|x| (x * y + 1.0).tanh()).sum();
@@ -57,7 +57,7 @@ fn no_step_is_lost() -> Outcome {
 fn steps_over_several_variables_are_serializable() -> Outcome {
     let session = Session::new()?;
     let (a, b) = (Var::<f64>::new("a", [1.0, 1.0]), Var::<f64>::new("b", [1.0, 1.0]));
-    // Written in both orders, so that locks taken in program order would wait for each other.
+    // Written in both orders, so that locks acquired in program order would deadlock.
     let forth = session.function(|| {
         a.set(a.get() * 3.0);
         b.set(b.get() * 3.0);

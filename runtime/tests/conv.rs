@@ -1,12 +1,12 @@
-//! Convolutions and pooling by their kernels against the interpreter, in shapes that reach every
-//! way through them.
+//! Convolution and pooling kernels against the interpreter, in shapes that reach every code path of
+//! the kernels.
 
 use crate::support::{check, check_f32, check_threads, numbers, pooled, traced};
 use anabranch_dsl::ops::{ConvOptions, PoolOptions};
 use anabranch_dsl::{Any, DType, HostTensor, autodiff};
 use anabranch_runtime::Program;
 
-/// A convolution and its gradients, for a loss that depends on each element in another way.
+/// Returns a convolution and its gradients, for a loss that depends differently on each element.
 fn all<const D: usize>(x: Any, w: Any, options: ConvOptions<D>) -> Vec<Any> {
     let y = x.conv(w, &options);
     let loss = y.mul(y).mul(y + 1.0).sum();
@@ -23,7 +23,7 @@ fn conv<const D: usize>(x: &[usize], w: &[usize], options: ConvOptions<D>) {
 
 #[test]
 fn panels_of_every_width() {
-    // Positions that fill one, two, three, four and more vectors of each width, and those that do
+    // Extents that fill one, two, three, four and more vectors of each width, and extents that do
     // not.
     for extent in [3, 6, 10, 18, 34, 50, 66, 67, 100] {
         conv(&[1, 3, extent], &[9, 3, 3], ConvOptions::<1>::new().padding(1));
@@ -117,7 +117,7 @@ fn second_gradients() {
     .expect("it runs");
 }
 
-/// The same bits by one thread and by several.
+/// One thread and several threads compute bitwise identical results.
 #[test]
 fn threads_change_nothing() {
     let inputs = [numbers(&[9, 8, 20, 20], DType::F32), numbers(&[16, 8, 3, 3], DType::F32)];
@@ -145,7 +145,7 @@ fn pooling_of_every_shape() {
     check(&[numbers(&[2, 30], DType::F32)], |x| pooled(x[0], &options)).expect("it runs");
 }
 
-/// Planes that several threads share.
+/// Planes that are divided among several threads.
 #[test]
 fn pooling_of_many_planes() {
     let options = PoolOptions::new(2);
@@ -153,7 +153,7 @@ fn pooling_of_many_planes() {
         .expect("it runs");
 }
 
-/// Equal maxima and numbers that are none, in all places.
+/// Equal maxima and NaNs in all positions.
 #[test]
 fn the_place_of_a_maximum_is_that_of_the_reference() {
     let x: Vec<f32> = (0..600)

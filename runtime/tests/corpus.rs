@@ -1,4 +1,4 @@
-//! The corpus of operations through plans: as they are, optimized, and inside of a loop.
+//! The corpus of operations through plans: unchanged, optimized, and inside a loop.
 
 use crate::support::while_loop;
 use anabranch_dsl::corpus::{self, Outcome, cases, parameters};
@@ -43,8 +43,8 @@ fn every_case_optimized() {
     });
 }
 
-/// Inside of a loop the operands are captured, and the result is computed again into the same
-/// memory; with each part of the compiler on and off.
+/// Inside a loop the operands are captured, and the result is computed repeatedly into the same
+/// memory, with each part of the compiler enabled and disabled.
 #[test]
 fn every_case_in_a_loop() {
     let mut n = 0;
@@ -91,8 +91,8 @@ fn every_case_in_a_loop() {
     assert!(n > 100, "only {n} cases");
 }
 
-/// No operation of the table runs by its reference when its shapes are known, which is all that
-/// `with_dynamic` hides, and what `zeros_of` makes shapes from.
+/// With known shapes, no operation of the table runs its reference implementation. `with_dynamic`,
+/// which hides shapes, and `zeros_of`, which makes tensors from shapes, are exempt.
 #[test]
 fn every_operation_has_a_kernel() {
     for case in cases() {

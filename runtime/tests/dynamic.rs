@@ -1,4 +1,4 @@
-//! Shapes that only the data decides: the plan against the interpreter.
+//! Shapes that depend on the data: the plan against the interpreter.
 
 use crate::support::check_traced;
 use anabranch_dsl::trace::Traced;
@@ -128,7 +128,7 @@ fn a_list_is_restored_as_it_was() {
     for n in [3, 5] {
         let ids = HostTensor::new([3], if n == 3 { vec![2, 0, 1] } else { vec![4, 0, 2] });
         check(&text("2"), &[x.clone(), ids.clone(), HostTensor::scalar(n)]);
-        // An element that is not written has no shape then.
+        // An element that is never written has no shape in this case.
         if n == 3 {
             check(&text("?"), &[x.clone(), ids, HostTensor::scalar(n)]);
         }

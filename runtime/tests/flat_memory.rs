@@ -1,10 +1,10 @@
-//! Steps leave no memory behind, however many there are: an allocator counts what is live in the
-//! whole process.
+//! Steps do not leak memory, however many there are: an allocator counts the live memory of the
+//! process.
 //!
-//! Each case warms up for as many steps as it is measured for. A container that grows by an element
-//! in each step so either allocates in each step or doubles its memory once in the time that is
-//! measured, and both are seen. There is one test function, as other tests would be counted, too.
-//! `ANABRANCH_SLOW=1` measures 1,000 steps of each case, `ANABRANCH_STEPS=n` measures n.
+//! Each case warms up for as many steps as are measured. A container that grows by one element per
+//! step then either allocates in each step or doubles its memory once during the measurement. Both
+//! are detected. There is only one test function, because other tests would be counted as well.
+//! `ANABRANCH_SLOW=1` measures 1,000 steps of each case, `ANABRANCH_STEPS=n` measures `n` steps.
 
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::prelude::*;
@@ -25,11 +25,11 @@ fn count(allocations: isize, bytes: isize) {
     LIVE_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes on to the system's allocator as it came; counting takes no memory.
+// SAFETY: every call is forwarded to the system's allocator unchanged; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size() as isize);
-        // SAFETY: the caller keeps the contract of `alloc`, which is that of `System`.
+        // SAFETY: the caller upholds the contract of `alloc`, which is that of `System`.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
@@ -42,18 +42,18 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Steps of one case, by default.
+/// The default number of measured steps.
 const STEPS: isize = 96;
 
-/// How many steps a case has: fewer if each waits for a time to pass.
+/// The pace of a case: a case whose steps wait for a time to pass runs fewer of them.
 #[derive(Clone, Copy, PartialEq)]
 enum Pace {
     Full,
     Waits,
 }
 
-/// Fails if steps leave memory behind: in each of three times, of which each is twice as long as
-/// the one before. What happens once, as threads of a device that start, is seen in one of them.
+/// Fails if steps leak memory in each of three measurements, each of which is twice as long as the
+/// one before. One-time allocations, for example at the start of a thread, affect only one.
 fn check(case: &str, pace: Pace, mut step: impl FnMut()) {
     let mut steps: isize = match pace {
         Pace::Full => match std::env::var("ANABRANCH_STEPS") {
@@ -69,7 +69,7 @@ fn check(case: &str, pace: Pace, mut step: impl FnMut()) {
         (0..steps).for_each(|_| step());
         let live = LIVE.load(Ordering::Relaxed) - live;
         let bytes = LIVE_BYTES.load(Ordering::Relaxed) - bytes;
-        // Queues between threads hold a block more at one time than at another.
+        // The number of blocks in queues between threads varies over time.
         if live < steps / 8 && bytes < (4 * steps).max(1024) {
             return;
         }
@@ -78,7 +78,7 @@ fn check(case: &str, pace: Pace, mut step: impl FnMut()) {
     }
 }
 
-/// A session of each engine, with the name of what it computes on.
+/// Returns a session of each engine, with its name and its devices.
 fn sessions() -> Vec<(String, Session, [&'static str; 2])> {
     let silent = || Session::builder().print_to(|_: Stream, _: &str| ());
     let gpus = || [Modelled::new("/gpu:0"), Modelled::new("/gpu:1")];
@@ -97,8 +97,8 @@ fn sessions() -> Vec<(String, Session, [&'static str; 2])> {
     made.into_iter().map(|(name, b, on)| (name.to_owned(), b.build().unwrap_or_else(|e| panic!("{e}")), on)).collect()
 }
 
-/// A loop over two devices that computes a square root, with its gradient, what it prints and
-/// asserts, and a variable.
+/// A loop over two devices that computes a square root, with a gradient, prints, assertions and a
+/// variable.
 fn program(x: Tensor, w: &Var<f32>, [first, second]: [&str; 2]) -> (Tensor, Tensor, Tensor<i32>) {
     let y = on(first, || x + 1.0);
     let (root, n) = control::while_loop(
@@ -192,7 +192,7 @@ fn steps_leave_no_memory_behind() {
     models();
 }
 
-/// Programs without sessions: whole ones, and cut at random.
+/// Checks programs without sessions: whole ones, and randomly partitioned ones.
 fn parts() {
     let text = "graph @f(%x: f32[2], %n: i32[]) -> (f32[2], i32[]) {
         var @w: f32[2]
@@ -228,7 +228,7 @@ fn parts() {
     }
 }
 
-/// A session and an optimizer see one model after the other.
+/// Checks a session and an optimizer with many successive models.
 fn models() {
     use anabranch_dsl::nn::{Init, Linear};
     use anabranch_dsl::optim::{Adam, Optimizer};

@@ -1,4 +1,4 @@
-//! Reductions together with what gives their operands.
+//! Reductions fused with the producers of their operands.
 
 use crate::support::{check, check_threads, traced};
 use anabranch_dsl::trace::constant;
@@ -63,7 +63,7 @@ fn chains_are_reduced_over_rows_columns_and_all() {
 
 #[test]
 fn what_belongs_to_a_row_is_one_element_until_the_row_ends() {
-    // Rows that a block has several of, that it has a part of, and that are too short to end
+    // Rows of which a block contains several, rows longer than a block, and rows too short to end
     // blocks.
     for shape in [[6, 5, 70], [3, 7, 300], [2, 3, 1100], [40, 9, 33], [3, 2, 64]] {
         let of_rows = [shape[0], shape[1], 1];
@@ -71,8 +71,8 @@ fn what_belongs_to_a_row_is_one_element_until_the_row_ends() {
             let [row, matrix] = [x[1], x[2]].map(|x| x.broadcast_to(shape));
             let y = x[0].sub(row).mul(matrix);
             let z = row.div(x[0].mul(x[0]).add(matrix)).maximum(matrix);
-            // The sine is no operation of a chain, so that one operand is one element for some and
-            // a block for others.
+            // The sine cannot be fused, so one operand is a single element for some consumers and a
+            // block for others.
             vec![y.add(row), z, y.mul(y).sum(), y.sum_axis(2), z.sum_axis(0), row.sin().mul(x[0].sub(row))]
         })
         .unwrap_or_else(|e| panic!("{shape:?}: {e}"));
@@ -132,8 +132,8 @@ fn the_number_of_threads_changes_no_bit() {
     }
 }
 
-/// A layer norm and a softmax with all their gradients: reductions of rows and over rows, and what
-/// is computed of them.
+/// A layer norm and a softmax with all their gradients: reductions of rows and across rows, and the
+/// consumers of their results.
 fn normalizations(x: &[Any]) -> Vec<Any> {
     let y = x[0].layer_norm(x[1], x[2], 1e-5);
     let p = y.softmax(-1);
@@ -167,13 +167,13 @@ fn a_layer_norm_reads_its_operand_once_and_keeps_nothing() {
 
 #[test]
 fn what_stands_between_rows_and_touches_them_parts_them() {
-    // The product reads what the first reduction gives, and the last chain what the product gives.
+    // The matmul reads the result of the first reduction, and the last chain that of the matmul.
     let inputs = [numbers(&[6, 6]), numbers(&[6, 6])];
     check(&inputs, |x| {
         let centered = x[0].sub(x[0].mean_keepdim(-1).broadcast_like(x[0]));
         let product = centered.matmul(x[1]);
         let scaled = centered.mul(product.sum_keepdim(-1).broadcast_like(centered));
-        // Rows of the transposed tensor are columns of the one that was written.
+        // Rows of the transposed tensor are columns of the tensor that was computed.
         let across = scaled.permute([1, 0]).sub(scaled.max_keepdim(-1).broadcast_like(scaled));
         vec![scaled, across, across.sum_axis(0), centered.sum_axis(0).add(scaled.sum_axis(0))]
     })

@@ -14,7 +14,7 @@ fn constant(x: i32) -> Any {
     trace::constant(HostTensor::scalar(x))
 }
 
-/// `loss` and its gradients with respect to `wrt`, and the gradients of the sum of these.
+/// Returns `loss`, its gradients with respect to `wrt`, and the gradients of the sum of these.
 fn two_orders(loss: Any, wrt: &[Any]) -> Vec<Any> {
     let one = || loss.number(1.0);
     let first = autodiff::vjp(&[(loss, one())], wrt);

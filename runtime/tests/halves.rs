@@ -1,5 +1,5 @@
-//! 16-bit floats through plans: the interpreter is right bit by bit, since each operation rounds
-//! once.
+//! 16-bit floats through plans: the results of the interpreter are the bitwise reference, because
+//! each operation rounds once.
 
 use crate::support::traced;
 use anabranch_dsl::equality::one_nan;
@@ -11,7 +11,7 @@ fn interpret(graph: &Graph, inputs: &[HostTensor]) -> Vec<HostTensor> {
     interp::run(graph, inputs, &mut vec![], interp::Options::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Runs a function by the interpreter and by its plans; all outputs must be the same bits.
+/// Runs a function by the interpreter and by its plans. All outputs must be bitwise identical.
 #[track_caller]
 fn same_bits(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Vec<HostTensor> {
     let graph = traced(inputs, f).graph;
@@ -53,14 +53,14 @@ fn every_value_is_cast_to_every_type() {
         let to = || DType::ALL.into_iter().filter(|&to| to != dtype);
         let given = same_bits(std::slice::from_ref(&x), |x| to().map(|to| x[0].cast(to)).collect());
         assert_eq!(given.len(), 8);
-        // There and back again is the same value.
+        // A conversion to `f32` and back preserves the value.
         let back = same_bits(std::slice::from_ref(&x), |x| vec![x[0].cast(DType::F32).cast(dtype)]);
         assert_eq!(one_nan(&back[0]), one_nan(&x));
     }
 }
 
-/// Numbers in the middle of two values, beside it, beyond the largest and below the smallest, from
-/// all types.
+/// Numbers halfway between two values, next to that, above the largest and below the smallest
+/// value, from all types.
 #[test]
 fn casts_round_to_the_nearest_even_value() {
     let words: Vec<u32> = random::words([5, 6], 40_000).collect();
@@ -80,7 +80,7 @@ fn casts_round_to_the_nearest_even_value() {
         })
         .collect();
     let middles = HostTensor::new([middles.len()], middles);
-    // Halves of the smallest subnormal number of f16.
+    // Multiples of a quarter of the smallest subnormal `f16`.
     let small = HostTensor::new([9000], (0..9000).map(|i| (i as f32 - 4500.0) * 2.0f32.powi(-26)).collect::<Vec<_>>());
     let wide = HostTensor::new([5], vec![1.0 + 2f64.powi(-11) + 2f64.powi(-40), 65519.999, 65520.0, 1e300, -1e-300]);
     let ints = HostTensor::new([4], vec![(1i64 << 60) + (1 << 52) + 1, -2049, i64::MAX, i64::MIN]);
@@ -99,7 +99,7 @@ fn numbers(dtype: DType, shape: &[usize], stream: u32) -> HostTensor {
     interpret(&graph, &[x]).remove(0)
 }
 
-/// A chain in one pass rounds after each operation.
+/// A fused chain rounds after each operation.
 #[test]
 fn fused_chains_round_after_each_operation() {
     for dtype in HALVES {
@@ -112,7 +112,7 @@ fn fused_chains_round_after_each_operation() {
     }
 }
 
-/// A sum of numbers whose partial sums a 16-bit float cannot tell apart.
+/// A sum of numbers whose partial sums are indistinguishable as 16-bit floats.
 #[test]
 fn sums_and_products_add_up_in_f32() {
     for dtype in HALVES {
@@ -128,7 +128,7 @@ fn sums_and_products_add_up_in_f32() {
     }
 }
 
-/// Operations that only move elements keep their bits, also those of a signaling `NaN`.
+/// Operations that only move elements preserve their bits, including those of a signaling `NaN`.
 #[test]
 fn moves_keep_bits() {
     for dtype in HALVES {
@@ -146,7 +146,7 @@ fn moves_keep_bits() {
     }
 }
 
-/// A loop whose state is of 16-bit floats, scalars among it, which native code carries.
+/// A loop with 16-bit loop variables, including scalars, in native code.
 #[test]
 fn loops_carry_16_bit_floats() {
     for dtype in HALVES {
@@ -170,7 +170,7 @@ fn loops_carry_16_bit_floats() {
     }
 }
 
-/// Where each result is looked at, errors name the operation that made what is not finite.
+/// If each result is checked, errors name the operation that computed a value that is not finite.
 #[test]
 fn an_overflow_is_said_of_the_operation() {
     let session = anabranch_runtime::Session::new().expect("a session");

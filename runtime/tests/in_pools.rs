@@ -1,4 +1,4 @@
-//! Calls from inside of thread pools of the caller, and sessions with threads of their own.
+//! Calls from inside thread pools of the caller, and sessions with threads of their own.
 #![deny(warnings)]
 
 use anabranch_dsl::ops::{AttentionMask, ConvOptions};
@@ -7,8 +7,8 @@ use anabranch_dsl::{Array, HostTensor};
 use anabranch_runtime::{Builder, Session};
 use rayon::prelude::*;
 
-/// Calls that assign one variable, each of which is large enough to be cut for the threads, from as
-/// many items of the pool at once.
+/// Concurrent calls from a pool that assign one variable. Each of them is large enough to be
+/// divided among the threads.
 #[test]
 fn steps_of_one_variable_may_run_in_the_callers_pool() -> anabranch_dsl::Result<()> {
     let total = Var::<f32>::new("total", 0.0);
@@ -19,16 +19,16 @@ fn steps_of_one_variable_may_run_in_the_callers_pool() -> anabranch_dsl::Result<
         (y * 0.0).sum()
     })?;
     let x = Array::new([256, 256], vec![0.01f32; 256 * 256]);
-    // More threads than wait for the variable: some have time to take up parts of what another one
-    // computes.
+    // There are more threads than threads waiting for the variable: some can take over chunks of
+    // another thread's work.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(8).build().expect("there are threads");
     pool.install(|| (0..16).into_par_iter().try_for_each(|_| step.call(&x).map(|_| ())))?;
     assert_eq!(session.get(&total)?, 16.0);
     Ok(())
 }
 
-/// Reading calls lock variables, too: one that waits must not take up a call that assigns what it
-/// reads.
+/// Calls that only read lock variables, too. A waiting one must not take over a call that assigns
+/// the variable that it reads.
 #[test]
 fn reading_steps_may_run_in_the_callers_pool_beside_writing_ones() -> anabranch_dsl::Result<()> {
     let total = Var::<f32>::new("total", 0.0);
@@ -51,7 +51,7 @@ fn reading_steps_may_run_in_the_callers_pool_beside_writing_ones() -> anabranch_
     Ok(())
 }
 
-/// Sessions with 1, 2 and 3 threads, and one with the usual ones.
+/// Returns a session with the default number of threads, and sessions with 1, 2 and 3 threads.
 fn limited(build: impl Fn() -> Builder) -> Vec<Session> {
     let limits = [1, 2, 3].map(|n| build().threads(n));
     std::iter::once(build()).chain(limits).map(|b| b.build().unwrap_or_else(|e| panic!("{e}"))).collect()

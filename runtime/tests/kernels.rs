@@ -4,7 +4,7 @@ use crate::support::check;
 use anabranch_dsl::ops::random::Key;
 use anabranch_dsl::{Any, DType, HostTensor, Tensor, bf16, f16, trace};
 
-/// Numbers that are not regular, around zero.
+/// Returns irregular numbers around zero.
 fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
     let n: usize = shape.iter().product();
     let at = |i: usize| ((i * 7919 + 13) % 101) as f64 / 10.0 - 5.0;
@@ -23,7 +23,7 @@ fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
 
 const NUMERIC: [DType; 6] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U8];
 
-/// The tensor itself and views of it, all of one shape, by what it is made of.
+/// Returns tensors of one shape with different memory layouts.
 fn layouts(x: &[Any]) -> Vec<Any> {
     // x[0]: [3, 4, 5], x[1]: [5, 3, 4], x[2]: [3, 4, 10], x[3]: [4, 1]
     vec![
@@ -58,7 +58,7 @@ fn arithmetic_takes_every_layout() {
     }
 }
 
-/// Something that mixes comparison, selection and casting.
+/// A combination of comparison, selection and casting.
 trait LessCount {
     fn less_count(self, other: Any) -> Any;
 }
@@ -309,7 +309,7 @@ fn elementwise_chains_are_one_instruction() {
     assert_eq!(text.lines().filter(|l| l.contains(" = ") && l.contains("; ")).count(), 1, "{text}");
 }
 
-/// Copies that threads share, of elements that lie apart in every way, next to small ones.
+/// Copies that threads share, of elements with every kind of stride, next to small copies.
 #[test]
 fn large_tensors_are_copied_in_every_order() {
     for shape in [[61usize, 50, 45], [3, 4, 5]] {
@@ -320,7 +320,7 @@ fn large_tensors_are_copied_in_every_order() {
             let mut results = Vec::new();
             for x in x {
                 for axes in [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-                    // Only a copy can give a permuted tensor another shape.
+                    // Only a copy can reshape a permuted tensor.
                     results.push(x.permute(axes).reshape([shape.iter().product::<usize>()]));
                 }
                 let flipped = x.flip([0]).permute([0, 2, 1]).reshape([shape.iter().product::<usize>()]);

@@ -1,5 +1,5 @@
-//! Native code against the instructions that it stands for, bit by bit, and against the
-//! interpreter.
+//! Native code against the instructions that it replaces, which must be bitwise identical, and
+//! against the interpreter.
 
 use anabranch_dsl::equality::one_nan;
 use anabranch_dsl::ir::Attrs;
@@ -9,7 +9,7 @@ use anabranch_runtime::Program;
 
 const TYPES: [DType; 9] = DType::ALL;
 
-/// Numbers at the ends of a type, and in between.
+/// Returns numbers at the ends of a type's range and in between.
 fn numbers(dtype: DType) -> Vec<HostTensor> {
     match dtype {
         DType::F32 => {
@@ -36,7 +36,7 @@ fn numbers(dtype: DType) -> Vec<HostTensor> {
     }
 }
 
-/// The bits of a number; those of one NaN for all.
+/// Returns the bits of a number. All NaNs have the same bits.
 fn bits(t: &HostTensor) -> u64 {
     match one_nan(t).buffer() {
         Buffer::F32(d) => u64::from(d[0].to_bits()),
@@ -51,7 +51,7 @@ fn bits(t: &HostTensor) -> u64 {
     }
 }
 
-/// A graph with the plan that has native code and the one that has none.
+/// A graph with two plans, one with native code and one without.
 struct Both {
     graph: Graph,
     native: Program,
@@ -59,7 +59,7 @@ struct Both {
 }
 
 impl Both {
-    /// None if nothing becomes native.
+    /// Returns `None` if nothing becomes native.
     #[track_caller]
     fn new(text: &str) -> Option<Both> {
         let graph = Graph::parse(text, "native.ir").unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
@@ -70,7 +70,7 @@ impl Both {
         native.explain().contains("natively").then_some(Both { graph, native, portable })
     }
 
-    /// The outputs, which are the same bit by bit.
+    /// Returns the outputs, which must be bitwise identical.
     #[track_caller]
     fn run(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
         let run = |p: &Program| p.run(inputs, &mut vec![]).map_err(|e| e.to_string());
@@ -94,7 +94,7 @@ fn run(text: &str, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
     Both::new(text).expect("there is native code").run(inputs)
 }
 
-/// A loop of one trip in which `v` becomes the result of an operation on `x` and `y`.
+/// Returns a loop of one iteration in which `v` becomes the result of an operation on `x` and `y`.
 fn one_trip(op: &str, operand: DType, result: DType, attrs: &str, n: usize) -> String {
     let operands = ["%a", "%b", "%c"][..n].join(", ");
     format!(
@@ -140,14 +140,14 @@ fn every_operation_on_every_number_is_that_of_the_plan() {
             }
             for (result, attrs) in forms {
                 let text = one_trip(op.name, operand, result, &attrs, arity);
-                // Some operations are no functions of numbers.
+                // Some operations do not apply to numbers.
                 let Some(both) = Both::new(&text) else { continue };
                 n += 1;
                 for x in numbers(operand) {
                     for y in if arity == 1 { numbers(operand)[..1].to_vec() } else { numbers(operand) } {
                         for p in [false, true] {
                             let init = HostTensor::zeros(result, []);
-                            // Some fail for some numbers; then all do.
+                            // Some operations fail for some numbers, in both plans.
                             let _ = both.run(&[x.clone(), y.clone(), HostTensor::scalar(p), init]);
                         }
                     }
@@ -202,8 +202,8 @@ fn what_fails_in_the_middle_is_the_same_error_at_the_same_trip() {
 
 #[test]
 fn constants_of_one_bit_pattern_and_moved_numbers_keep_their_types() {
-    // 0 is the pattern of zeros of all types; the numbers are swapped, and some are never computed
-    // with.
+    // Zero has the same bit pattern in all types. The numbers are swapped, and some are never used
+    // in arithmetic.
     let text = "graph @f(%x: f64[], %y: f32[], %n: i32[]) -> (f64[], f64[], f32[], i32[], i32[]) {
         %0 = constant 0 : i32[]
         %z = constant 0.0 : f64[]

@@ -1,5 +1,5 @@
-//! Products of matrices: every way in which operands are read, what runs behind them, and what is
-//! packed before loops.
+//! Matrix multiplications: all layouts of operands, epilogues, and operands that are packed before
+//! loops.
 
 use crate::support::{check, check_f32, check_threads, traced, while_loop};
 use anabranch_dsl::ops::ConvOptions;
@@ -20,7 +20,7 @@ fn text(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> String {
     Program::new(traced(inputs, f).graph).unwrap_or_else(|e| panic!("{e}")).explain()
 }
 
-/// Rows, inner extents and columns around those of tiles, panels, slabs and blocks.
+/// Row counts, inner extents and column counts around those of tiles, panels, slabs and blocks.
 const SHAPES: &[[usize; 3]] = &[
     [1, 1, 1],
     [1, 40, 70],
@@ -115,7 +115,7 @@ fn elementwise_operations_run_behind_a_convolution() {
     assert!(explained.contains("= conv.add.relu"), "{explained}");
 }
 
-/// `x = tanh(x w)` so many times.
+/// Applies `x = tanh(x w)` for `trips` iterations.
 fn power(x: Any, w: Any, trips: i32) -> Any {
     let zero = constant(HostTensor::scalar(0i32));
     while_loop(
@@ -147,7 +147,7 @@ fn what_an_outer_loop_changes_is_packed_again() {
         let one = || constant(HostTensor::scalar(1i32));
         let state = [constant(HostTensor::scalar(0i32)), x[0], x[1]];
         let less = |s: &[Any]| s[0].lt(constant(HostTensor::scalar(3i32)));
-        // The matrix changes in each trip of the outer loop, and in the inner one nothing does.
+        // Each iteration of the outer loop changes the matrix, and the inner loop does not.
         let result = while_loop(&state, less, |s| {
             let (y, w) = (power(s[1], s[2], 2), s[2].add(x[1]).tanh());
             vec![s[0].add(one()), y, w.matmul(x[1])]
@@ -183,7 +183,7 @@ fn a_sum_of_products_is_one_product() {
     check(&inputs, f).expect("it runs");
     let explained = text(&inputs, f);
     assert!(explained.contains("= matmul") && !explained.contains("= sum"), "{explained}");
-    // Rows of different matrices do not follow each other here.
+    // Rows of different matrices are not contiguous here.
     check(&inputs, |x| vec![x[1].permute([0, 2, 1]).matmul(x[0].flip(0)).sum_keepdim(0)]).expect("it runs");
 }
 

@@ -1,10 +1,10 @@
-//! Random numbers as a part of what reads them: the numbers that the meaning of the operation
-//! gives, wherever blocks end.
+//! Random numbers fused into their consumers: they are those of the reference implementation,
+//! wherever blocks end.
 
 use anabranch_dsl::{Graph, HostTensor, interp};
 use anabranch_runtime::Program;
 
-/// Compares a plan with the interpreter, bit by bit, and gives it as text.
+/// Compares a plan with the interpreter bitwise, and returns the text of the plan.
 fn check(text: &str, inputs: &[HostTensor]) -> String {
     let graph = Graph::parse(text, "random.ir").unwrap_or_else(|e| panic!("{}", e[0]));
     let expected =

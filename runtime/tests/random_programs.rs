@@ -1,12 +1,12 @@
-//! Random programs with loops and branches to any depth: the plan against the interpreter, also for
-//! their gradients.
+//! Random programs with nested loops and branches: the plan against the interpreter, also for their
+//! gradients.
 
 use crate::random_config::config;
 use crate::support::{branch, check_traced, traced, while_loop};
 use anabranch_dsl::{Any, AnyVar, DType, HostTensor, Type, autodiff, trace};
 use proptest::prelude::*;
 
-/// Choices that steer what a program does.
+/// Random choices that determine a program.
 struct Choices<'a> {
     bytes: std::cell::Cell<&'a [u8]>,
 }
@@ -28,7 +28,7 @@ fn scalar(x: f64) -> Any {
     trace::constant(HostTensor::scalar(x))
 }
 
-/// One of the values of a type.
+/// Returns one of the values of a type.
 fn pick(c: &Choices<'_>, values: &[Any], fits: impl Fn(&Any) -> bool) -> Any {
     let fitting: Vec<Any> = values.iter().copied().filter(fits).collect();
     fitting[c.below(fitting.len())]
@@ -38,17 +38,17 @@ fn is_float(x: &Any) -> bool {
     x.dtype() == DType::F64
 }
 
-/// A predicate over what there is.
+/// Returns a predicate over the existing values.
 fn predicate(c: &Choices<'_>, values: &[Any]) -> Any {
     pick(c, values, is_float).sum().gt(scalar(c.below(5) as f64 - 2.0))
 }
 
-/// Keeps numbers small, so that chaos does not blow rounding up.
+/// Keeps numbers small, so that chaotic programs do not amplify rounding errors.
 fn tame(x: Any) -> Any {
     x.mul(scalar(0.5)).sin()
 }
 
-/// Grows `values` by what the choices say.
+/// Extends `values` according to the choices.
 fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize) {
     for _ in 0..1 + c.below(6) {
         if c.is_empty() {
@@ -84,7 +84,7 @@ fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize
                 let outer = values.clone();
                 let side = |values: &mut Vec<Any>| {
                     program(c, values, vars, depth + 1);
-                    // Both sides give a value of the type of `x`: a new one if there is one.
+                    // Both branches return a value of the type of `x`, a new one if possible.
                     let last = *values.iter().rfind(|v| v.ty() == x.ty()).expect("x has its type");
                     vec![last, pick(c, &outer, is_float).sum()]
                 };
@@ -106,7 +106,7 @@ fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize
                         program(c, &mut inside, vars, depth + 1);
                         let of = |ty: Type| *inside.iter().rfind(|v| v.ty() == ty).expect("there is one of its type");
                         let (a, b) = (of(x.ty()), of(y.ty()));
-                        // Sometimes the two are exchanged.
+                        // Sometimes the two are swapped.
                         let (a, b) = if x.ty() == y.ty() && c.below(2) == 0 { (s[2], a) } else { (a, b) };
                         vec![s[0].add(trace::constant(HostTensor::scalar(1))), a, b]
                     },

@@ -1,10 +1,10 @@
-//! Results: memory that the caller gets, that comes back, and that a call may be given.
+//! Results: memory that is returned to the caller, recycled, or provided by the caller.
 
 use anabranch_dsl::prelude::*;
 use anabranch_dsl::{Any, Array, HostTensor, trace};
 use anabranch_runtime::{Program, Session};
 
-/// Elements of a tensor whose memory is kept when it comes back.
+/// The number of elements of a tensor whose memory is pooled when it is dropped.
 const LARGE: usize = 1 << 16;
 
 fn numbers(n: usize) -> Array<f32> {
@@ -30,7 +30,7 @@ fn memory_of_a_dropped_result_is_that_of_a_later_one() {
     assert_ne!(address(&double.call(&x).unwrap()), at, "a handle is left");
     assert_eq!(copy.as_slice()[100], 200.0);
     drop((copy, second));
-    // Functions of one session share it.
+    // The functions of a session share the pool.
     let places = [more.call(&x).unwrap(), more.call(&x).unwrap(), more.call(&x).unwrap()];
     assert!(places.iter().any(|y| address(y) == at));
     assert!(places.iter().all(|y| y.as_slice()[100] == 101.0));

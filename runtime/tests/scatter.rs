@@ -1,4 +1,4 @@
-//! Gathering and adding rows: split over threads, and into variables.
+//! Gathering and adding rows: divided among threads, and in place in variables.
 
 use anabranch_dsl::passes::{Pass, Pipeline, Scatters};
 use anabranch_dsl::{Graph, HostTensor, interp};
@@ -25,8 +25,8 @@ fn graph() -> Graph {
     Graph::parse(text, "step.ir").unwrap_or_else(|e| panic!("{}", e[0]))
 }
 
-/// Every third number is that of the first row, so that rows are added often to one place and
-/// seldom to others.
+/// Returns the inputs. Every third index is that of the first row, so that many rows are added to
+/// the first row and few to others.
 fn inputs() -> Vec<HostTensor> {
     let id = |i: usize| if i.is_multiple_of(3) { 0 } else { (i * i * 31 + 7 * i) % ENTRIES };
     let x = |i: usize| ((i * 7919 + 13) % 1009) as f32 / 500.0 - 1.0;
@@ -66,7 +66,7 @@ fn the_step_is_the_one_on_the_whole_table() {
     Pipeline::standard().run(&mut graph);
     let mut vars = vec![table()];
     Program::new(graph).and_then(|program| program.run(&inputs(), &mut vars)).unwrap_or_else(|e| panic!("{e}"));
-    // A thousand rows are added to the first one.
+    // A thousand rows are added to the first row.
     for (got, want) in vars[0].data::<f32>().iter().zip(expected[0].data::<f32>()) {
         assert!((got - want).abs() < 1e-3, "{got} is not {want}");
     }

@@ -35,7 +35,7 @@ fn a_function_is_traced_once_for_each_combination_of_types() -> Outcome {
     }
     f.compile(&[TensorType::new(DType::F32, [2])])?;
     assert_eq!(traces.load(Ordering::Relaxed), 2);
-    // More combinations than are kept: the oldest is compiled again, the newest is not.
+    // More combinations than the cache keeps: the oldest is compiled again, the newest is not.
     for n in 3..80 {
         f.call(vec![0.0; n])?;
     }
@@ -160,7 +160,7 @@ fn arrays_of_ndarray_go_in_and_come_out() -> Outcome {
     let session = Session::new()?;
     let f = session.function(|x: Tensor<f64>, y: Tensor<f64>| x - y)?;
     let (x, y) = (array![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]);
-    // A transposed view does not lie in row-major order.
+    // A transposed view is not in row-major order.
     let z: ArrayD<f64> = f.call((&x, y.t()))?.into();
     assert_eq!(z, (&x - &y.t()).into_dyn());
     assert_eq!(f.call((x, array![1.0, 1.0, 1.0].into_dyn()))?.to_vec(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
@@ -196,7 +196,7 @@ fn a_caught_panic_leaves_a_session_as_it_was() -> Outcome {
         Session::builder().cpus(2).lower_everything(true),
         Session::builder().modelled(gpus()),
     ] {
-        // The printer is the user's code that runs in a step.
+        // The printer is user code that runs inside a step.
         let session = builder
             .print_to(|_: Stream, text: &str| {
                 if text.contains("13") {
@@ -216,7 +216,7 @@ fn a_caught_panic_leaves_a_session_as_it_was() -> Outcome {
             assert_eq!(session.get(&w)?, 2.0);
         }
         assert_eq!(f.call(1.0)?, 6.0);
-        // One that panics while it is traced, and is right the next time.
+        // The function panics in its first trace and succeeds in the next one.
         let first = AtomicUsize::new(0);
         let g = session.function(|x: Tensor| {
             assert!(first.fetch_add(1, Ordering::Relaxed) > 0, "on purpose");
@@ -297,7 +297,7 @@ fn a_state_that_does_not_fit_names_the_paths() -> Outcome {
     Ok(())
 }
 
-/// The state of an optimizer that is saved before a layer is inserted fits what is left of the
+/// Optimizer state that is saved before a layer is inserted can be loaded for the rest of the
 /// model.
 #[test]
 fn a_layer_that_is_inserted_shifts_no_state_of_the_optimizer() -> Outcome {

@@ -1,4 +1,4 @@
-//! Stacks, written as text as autodiff would trace them: the plan against the interpreter.
+//! Stacks in the form that autodiff emits, written as text: the plan against the interpreter.
 
 use crate::support::check_traced;
 use anabranch_dsl::trace::Traced;
@@ -64,7 +64,7 @@ fn what_is_not_there_is_an_error() {
         ("%s1, %y = pop %s0", "pop of an empty stack"),
         ("%s1 = push %s0, %x\n %s2 = stack_add %s0, %s1\n %s3, %y = pop %s2", "sum of stacks of 0 and 1 elements"),
         (
-            // The zeros end where the other stack does.
+            // The stack of zeros is as long as the other stack.
             "%z = stack_zeros : stack<f32[1]>\n %s1 = stack_add %s0, %z\n %s2, %y = pop %s1",
             "pop of an empty stack",
         ),

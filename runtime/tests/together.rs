@@ -1,4 +1,4 @@
-//! Heavy steps that do not depend on each other run at once, and compute what each computes alone.
+//! Independent heavy operations run in parallel, and compute the same results as alone.
 
 use anabranch_dsl::{Graph, HostTensor, interp};
 use anabranch_runtime::Program;
@@ -12,8 +12,8 @@ fn matrix(rows: usize, columns: usize, seed: usize) -> HostTensor {
     HostTensor::new([rows, columns], (0..rows * columns).map(at).collect::<Vec<_>>())
 }
 
-/// The outputs, and how many steps run beside another one. They are compared with those of the
-/// interpreter.
+/// Returns the outputs, and the number of operations that run in parallel with another one.
+/// Compares the outputs with those of the interpreter.
 fn run(text: &str, inputs: &[HostTensor]) -> (Vec<HostTensor>, usize) {
     let graph = parse(text);
     let expected =
@@ -49,7 +49,7 @@ fn products_of_one_operand_run_together_with_what_they_need_before_them() {
     let inputs = [matrix(128, 128, 0), matrix(128, 128, 1), matrix(128, 128, 2), matrix(1, 128, 3).reshaped([128])];
     let (outputs, beside) = run(text, &inputs);
     assert_eq!(beside, 2);
-    // Bit by bit what one of them is alone.
+    // The results are bitwise identical to those of each operation alone.
     let text = "graph @f(%x: f32[128, 128], %b: f32[128, 128]) -> f32[128, 128] {
         %t = tanh %b
         %k = matmul %x, %t
@@ -77,7 +77,7 @@ fn what_depends_on_another_or_is_light_runs_by_itself() {
 
 #[test]
 fn operands_that_die_are_not_overwritten_by_what_runs_beside_their_last_use() {
-    // `%s` could be added to in the place of `%h`, which the other product still reads.
+    // The other matmul still reads `%h`, which an in-place computation of `%s` would overwrite.
     let text = "graph @f(%x: f32[128, 128], %a: f32[128, 128]) -> (f32[128, 128], f32[128, 128]) {
         %h = tanh %x
         %p = matmul %x, %a

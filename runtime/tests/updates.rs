@@ -1,4 +1,4 @@
-//! New values of variables, in place and not.
+//! New values of variables, computed in place or not.
 
 use crate::support::{check_traced, traced};
 use anabranch_dsl::trace::{self, assign_var, constant, read_var};
@@ -14,8 +14,8 @@ fn var(name: &str, shape: &[usize]) -> AnyVar {
     AnyVar::new(name, numbers(shape, 0.5))
 }
 
-/// Checks a step against the interpreter; gives how many variables it changes in place, in how many
-/// passes, and how many not.
+/// Checks a step against the interpreter. Returns the number of variables updated in place, the
+/// number of passes for them, and the number of other variables.
 #[track_caller]
 fn check(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> (usize, usize, usize) {
     let traced = traced(inputs, f);
@@ -68,7 +68,7 @@ fn the_old_value_can_be_returned_and_read_before() {
 #[test]
 fn an_old_value_that_a_later_update_reads_stays_until_then() {
     let [a, b] = ["a", "b"].map(|name| var(name, &[4]));
-    // The new value of `a` must not lie in `a` when `b` reads the old one; `b` may change in place.
+    // `a` must not be overwritten before `b` has read its old value. `b` may be updated in place.
     let got = check(&[numbers(&[4], 1.0)], |x| {
         let (old_a, old_b) = (read_var(&a), read_var(&b));
         assign_var(&a, old_a.add(old_b));
@@ -87,7 +87,7 @@ fn a_variable_read_at_other_places_is_not_changed_in_place() {
         vec![]
     });
     assert_eq!(got, (0, 0, 1));
-    // Nor are two done in one pass if one reads the other's new value transposed.
+    // Two updates are not fused if one reads the new value of the other transposed.
     let [a, b] = ["a", "b"].map(|name| var(name, &[30, 30]));
     let got = check(&[numbers(&[30, 30], 1.0)], |x| {
         let new = read_var(&a).add(x[0]);
@@ -96,7 +96,7 @@ fn a_variable_read_at_other_places_is_not_changed_in_place() {
         vec![]
     });
     assert_eq!(got, (2, 2, 0));
-    // Nor if an earlier one reads the old value of a later one transposed.
+    // Two updates are not fused if the first reads the old value of the second transposed.
     let got = check(&[numbers(&[30, 30], 1.0)], |x| {
         assign_var(&a, read_var(&a).add(read_var(&b).permute([1, 0])));
         assign_var(&b, read_var(&b).add(x[0]));
@@ -128,7 +128,7 @@ fn a_step_that_fails_after_all_new_values_were_known_changes_nothing() {
             trace::assert(positive, "the number is positive".to_owned());
             vec![]
         });
-        // This compares variables as well, with those before if the step fails.
+        // This also compares variables, with their old values if the step fails.
         assert_eq!(check_traced(&traced, &inputs).is_ok(), x > 0.0);
     }
 }
