@@ -1,5 +1,5 @@
-//! `&`, `|`, `^`, `!`, `<<`, `>>` on tensors of integers: as in Rust, and the same in all engines,
-//! native code included.
+//! `&`, `|`, `^`, `!`, `<<`, `>>` on integer tensors: the results of Rust in all engines, including
+//! native code.
 
 use crate::support::{check, error_of};
 use anabranch::prelude::*;
@@ -28,8 +28,8 @@ fn operators_of_bits_take_scalars_on_both_sides_and_broadcast() {
     check(f, (x, y), &expected);
 }
 
-/// The generator `xorshift32`, the number of bits of its last value, and a shift by more than there
-/// are bits.
+/// The generator `xorshift32`, the bit count of its last value, and a shift by more than the number
+/// of bits.
 #[graph]
 fn generated(seed: Tensor<u32>, n: Tensor<i32>) -> (Tensor<u32>, Tensor<i32>, Tensor<u32>) {
     let (mut x, mut count) = (seed, n);

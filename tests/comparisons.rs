@@ -1,4 +1,4 @@
-//! Comparisons in all the forms that Rust has for them: operators, patterns, `matches!` and ranges.
+//! Comparisons in all forms of Rust: operators, patterns, `matches!` and ranges.
 
 use crate::support::{check, error_of};
 use anabranch::prelude::*;
@@ -83,7 +83,7 @@ fn patterns_of_a_match_may_be_constants() {
     fn pair(x: Tensor<i32>, y: S) -> Tensor<i32> {
         let of_y = if let LIMIT = y { scalar(100) } else { scalar(0) };
         let mut sum = of_y;
-        // Variants of the host stay what they are, and texts, and constants of theirs.
+        // Host variants, strings and constants of host types are compared on the host.
         for kind in [Kind::First, Kind::B, Kind::Last] {
             const NAME: &str = "name";
             sum += match kind {

@@ -1,5 +1,5 @@
-//! `cond`, `switch`, `while_loop`, folds, scans and `map`: that they are the same nodes as the
-//! statements, carry any state, say what does not fit, and have gradients.
+//! `cond`, `switch`, `while_loop`, folds, scans and `map`: they create the same nodes as
+//! statements, accept any loop variables, report mismatches, and have gradients.
 
 use crate::support::{check, error_of};
 use anabranch::dsl::Graph;
@@ -64,7 +64,7 @@ fn a_state_is_any_carry() {
 fn a_host_condition_calls_one_closure_only() {
     let f = |x: S| cond(true, || x + 1.0, || panic!("this closure is not called"));
     check(f, 1.0, &[2.0]);
-    // The value may then be anything.
+    // A host condition allows values of any type.
     let n: &str = cond(false, || "one", || "other");
     assert_eq!(n, "other");
 }
@@ -119,7 +119,7 @@ fn folds_go_in_both_directions_and_have_gradients() {
         let right = fold_right(init, xs, |a, x| (a + x) * 2.0);
         (left, right, gradients(left, init), gradients(right, xs).sum())
     }
-    // With the first (last) element in place of a first state, and with one beside all elements.
+    // With the first or last element as initial state, and with a separate initial state.
     let after_first = |xs: S, init: S| fold_left(init, xs, |a, x| (a + x) * 2.0);
     check(after_first, ([2.0, 3.0, 4.0, 5.0, 6.0], 1.0), &[208.0]);
     check(f, ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 10.0), &[880.0, 1282.0, 64.0, 126.0]);
@@ -138,7 +138,7 @@ fn folds_go_over_rows_of_several_tensors() {
     check(f, (xs, ws), &[14.0, 23.0, 0.0, 28.0 * 2.0 + 46.0 * 4.0, 28.0 * 3.5 + 46.0 * 6.0]);
 }
 
-/// The same scan by a host loop over rows: no loop in the graph.
+/// Returns the same scan, unrolled over the rows on the host: the graph has no loop.
 fn unrolled<S: Carry, Y>(mut state: S, n: usize, f: impl Fn(S, usize) -> (S, Y)) -> (S, Vec<Y>) {
     let mut outputs = Vec::new();
     for i in 0..n {
@@ -220,7 +220,7 @@ fn no_rows_give_no_outputs() {
 
 #[test]
 fn rows_whose_number_only_the_data_decides() {
-    /// The first `n` numbers from 1, as a tensor whose extent is not known while tracing.
+    /// Returns the numbers from 1 to `n` as a tensor whose extent is unknown while tracing.
     fn first(n: I) -> S {
         let push = |(i, mut list): (I, List<f64>)| {
             list.push((i + 1).cast::<f64>());
@@ -278,8 +278,8 @@ fn a_map_is_recognized_as_parallel_and_a_scan_is_not() {
     }
     let text = explain(scanned);
     assert!(text.contains("its iterations depend on each other: `state` is carried from one to the next"), "{text}");
-    // Forwards, each iteration saves for itself. Backwards, the index of a row is one of the saved
-    // values, of which the graph does not say that they differ.
+    // Forwards, each iteration has its own saved values. Backwards, the row indices are saved
+    // values, which the graph does not know to be distinct.
     let text = explain(gradient_of_a_map);
     assert_eq!(text.matches(independent).count(), 1, "{text}");
     assert_eq!(text.matches("is written at an index that may come twice").count(), 1, "{text}");
@@ -288,7 +288,7 @@ fn a_map_is_recognized_as_parallel_and_a_scan_is_not() {
 mod errors_name_the_leaf {
     use super::*;
 
-    /// The message, and that the place is in this file.
+    /// Checks the message, and that the location is in this file.
     #[track_caller]
     fn message<O: anabranch::dsl::function::Output>(f: impl Fn() -> O) -> String {
         let error = error_of(f, ());

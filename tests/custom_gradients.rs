@@ -1,4 +1,4 @@
-//! Functions with gradients of their own, on every engine.
+//! Functions with custom gradient rules, on every engine.
 
 use crate::support::{check, error_of};
 use anabranch::prelude::*;
@@ -37,8 +37,8 @@ fn a_gradient_passes_straight_through_a_step() {
     check(f, [0.4, 1.7], &[0.0, 2.0, 0.0, 4.0, 0.0, 0.0]);
 }
 
-/// log(sum(exp(x))) by its definition, which overflows, with the gradient softmax(x) by way of a
-/// shift.
+/// Returns log(sum(exp(x))) by its definition, which overflows, with the gradient softmax(x), which
+/// is computed with shifted inputs.
 #[graph]
 fn logsumexp(x: S) -> S {
     let shift = x.max().stop_gradient();
@@ -103,8 +103,8 @@ fn arguments_and_results_are_tuples_of_any_elements() {
         let power = custom_gradient(
             |(x, w, n): (S, S, Tensor<i32>)| (x * w, n + 1),
             |(x, w, n), (y, m), (dy, dm)| {
-                // The cotangent of an integer is zero, and the gradient returned for one is not
-                // used.
+                // The cotangent of an integer is zero, and the gradient returned for an integer is
+                // ignored.
                 (dy * w * 10.0 + y * 0.0, dy * x * 100.0 + (m + dm - n - 1).cast::<f64>(), dm)
             },
         );
@@ -184,7 +184,7 @@ fn a_captured_tensor_is_a_constant_or_an_error() {
     let text = error.to_string();
     assert!(text.contains("custom_gradient: the function uses a tensor without taking it as an argument"), "{text}");
     assert!(text.contains("custom_gradients.rs") && text.contains("take it as an argument"), "{text}");
-    // The gradient function's captures are ordinary operands of what it computes.
+    // The captures of a gradient function are ordinary operands of its results.
     #[graph]
     fn through_the_rule(x: S, w: S) -> S {
         let y = custom_gradient(|x: S| x, move |_, _, dy: S| dy * w * w)(x);

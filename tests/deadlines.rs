@@ -1,7 +1,7 @@
-//! Calls that are ended from outside: by a deadline, or by a handle on another thread.
+//! Calls that are interrupted by a deadline, or by a handle on another thread.
 //!
-//! A test that needs an exact moment cancels from the print of an iteration; a deadline is asserted
-//! to end an endless call, not how fast.
+//! A test that needs an exact moment cancels during the print of an iteration. A test of a deadline
+//! checks that it ends an endless call, not how quickly.
 #![deny(warnings)]
 
 use anabranch::prelude::*;
@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Long enough for a first call to be compiled on a busy machine, so that it is the loop that is
-/// ended.
+/// Long enough to compile a first call on a busy machine, so that the deadline interrupts the loop
+/// itself.
 const SOON: Duration = Duration::from_millis(200);
 
 fn session(interpreted: bool) -> Session {
     Session::builder().interpreted(interpreted).build().unwrap()
 }
 
-/// The loop that an error names first.
+/// Returns the line of the loop that an error names first.
 #[track_caller]
 fn named_line(error: &Diagnostic) -> u32 {
     let loc = error.loc().unwrap_or_else(|| panic!("no place: {error}"));
@@ -74,7 +74,7 @@ fn a_deadline_ends_endless_loops_of_every_form() {
     }
     #[graph]
     fn without_variables(x: Tensor<i32>) -> Tensor<i32> {
-        // An effect keeps it: a loop of which nothing is needed is removed.
+        // An effect keeps the loop: a loop whose results are unused is removed.
         while x > 0 {
             print!("");
         }
@@ -161,7 +161,7 @@ fn a_cancelled_step_changes_no_variable_and_later_steps_work() {
         assert_eq!(f.call_with(&options, 1_000_000).unwrap_err().kind, ErrorKind::Cancelled);
         assert_eq!(trips.load(Ordering::Relaxed), 5, "the loop ended where it was cancelled");
         assert_eq!(session.get(&count).unwrap(), 2);
-        // The handle stays cancelled; other calls go on.
+        // The handle remains canceled, and calls without it are not affected.
         assert_eq!(f.call_with(&options, 1).unwrap_err().kind, ErrorKind::Cancelled);
         assert_eq!(f.call(3).unwrap(), 5);
     }

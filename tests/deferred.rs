@@ -1,5 +1,5 @@
-//! `let x;`: variables that get their first value later, in arms, loops and labelled blocks, also
-//! beside jumps.
+//! `let x;`: variables that are initialized later, in arms, loops and labeled blocks, also together
+//! with jumps.
 #![deny(warnings)]
 #![allow(unused_assignments, clippy::needless_late_init, reason = "they are cases, too")]
 

@@ -1,5 +1,5 @@
-//! `on`: what a program says of where it runs stays with the nodes it is about, through control
-//! flow, gradients and passes, and changes no value.
+//! `on`: the device constraints of nodes are preserved through control flow, gradients and passes,
+//! and do not change any value.
 
 use anabranch::dsl::ir::{Graph, Op};
 use anabranch::dsl::passes::{Pipeline, specialize};
@@ -8,7 +8,7 @@ use anabranch::dsl::{TensorType, interp};
 use anabranch::prelude::*;
 use anabranch::{Diagnostic, HostTensor, optim, optim::Optimizer};
 
-/// The graph of a function of one tensor.
+/// Traces a function of one tensor.
 fn traced(f: impl FnOnce(Tensor) -> Tensor) -> Result<Graph, Diagnostic> {
     let traced = trace::trace("f", || {
         let x = Tensor::from_any(trace::input(TensorType::new(anabranch::DType::F32, [3usize]), Some("x")));
@@ -17,8 +17,8 @@ fn traced(f: impl FnOnce(Tensor) -> Tensor) -> Result<Graph, Diagnostic> {
     Ok(traced.graph)
 }
 
-/// The operations of a graph with their devices, `op@device`, in program order; those without
-/// devices are left out.
+/// Returns the operations of a graph that have devices, as `op@device`, in program order. It omits
+/// those without devices.
 fn stamped(graph: &Graph) -> Vec<String> {
     let mut all = Vec::new();
     graph.visit_nodes(graph.root(), &mut |node| {
@@ -38,7 +38,7 @@ fn count(graph: &Graph, name: &str, device: Option<&str>) -> usize {
     n
 }
 
-/// Control flow and a tuple in a scope; a scope in a branch; `?` of host code in one.
+/// Control flow and a tuple in a scope, a scope in a branch, and host `?` in a scope.
 #[graph]
 fn layers(x: Tensor, trips: usize) -> Tensor {
     let device = format!("/cpu:{}", trips - 1);
@@ -106,8 +106,8 @@ fn the_gradient_of_an_operation_is_where_the_operation_is() {
         on("/cpu:3", || gradients(free, x))
     })
     .unwrap();
-    // tanh: dy (1 - y^2); exp: dz z; the square: two products. What has no constraint gets that of
-    // the gradient.
+    // tanh: dy (1 - y^2); exp: dz z; the square: two products. The rest gets the constraint of the
+    // gradient.
     assert_eq!(count(&graph, "cos", Some("/cpu:3")), 1, "of the sine\n{graph}");
     assert!(count(&graph, "mul", Some("/cpu:2")) >= 3, "{graph}");
     assert!(count(&graph, "mul", Some("/cpu:1")) >= 1, "{graph}");
@@ -132,14 +132,14 @@ fn gradients_through_loops_and_checkpoints_keep_devices() {
         gradients(y.sum(), x)
     }
     let graph = traced(powers).unwrap();
-    // The sine saves its operand, where it is made: on the stack of device 1, from which device 1
-    // takes it again.
+    // The sine saves its operand where it is computed: device 1 pushes it on a stack of its own and
+    // pops it again.
     assert_eq!(count(&graph, "cos", Some("/cpu:1")), 1, "{graph}");
     assert_eq!(count(&graph, "recompute", Some("/cpu:2")), 1, "{graph}");
     assert_eq!(count(&graph, "exp", Some("/cpu:2")), 2, "{graph}");
     let [exp, sin] = ["exp", "sin"].map(|op| count(&graph, op, None));
     assert_eq!((exp, sin), (0, 0));
-    // Values that autodiff counts and saves in a loop have no device, or that of the saved value.
+    // Values that autodiff counts or saves in a loop have no device, or that of the saved value.
     assert_eq!(count(&graph, "while", None), 2);
     let parsed = Graph::parse(&graph.to_string(), "f.ir").unwrap();
     assert!(parsed.same_structure(&graph), "{graph}");
@@ -184,8 +184,8 @@ fn variables_have_devices_of_their_own() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    // Reading and assigning needs no constraint: it is where the variable is. An update is computed
-    // there too.
+    // Reads and assignments need no constraint, because they run where the variable is. Updates
+    // also run there.
     let mut state = 0;
     graph.visit_nodes(graph.root(), &mut |node| {
         let data = graph.node(node);
@@ -217,12 +217,12 @@ fn a_wrong_name_is_an_error_at_the_line_of_the_scope() {
 fn a_scope_around_a_session_does_not_reach_into_its_functions() {
     let graph = on("/cpu:7", || traced(|x| x.exp())).unwrap();
     assert_eq!(stamped(&graph), [""; 0]);
-    // After an error in a scope there is none.
+    // An error in a scope ends the scope.
     traced(|x| on("/cpu:7", || x.reshape([5]))).unwrap_err();
     assert_eq!(stamped(&traced(|x| x.exp()).unwrap()), [""; 0]);
 }
 
-/// Handles in a scope are those outside.
+/// Handles in a scope are the same as outside it.
 #[test]
 fn scopes_nest_with_constructs_in_any_order() {
     let graph = traced(|x| {

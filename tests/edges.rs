@@ -1,5 +1,5 @@
-//! Edge cases: tensors without elements, lists for which there is no memory, and numbers that are
-//! too large.
+//! Edge cases: tensors without elements, lists that exceed the memory, and numbers that are too
+//! large.
 
 use crate::support::{check, error_of, errors_of};
 use anabranch::dsl::function::{CallArgs, GraphFn};
@@ -65,7 +65,7 @@ fn a_list_too_large_for_memory_is_the_same_error_on_every_engine() {
     }
     assert!(error_of(in_a_loop, 1 << 30).message.starts_with("list_new: 1073741824 elements need "));
 
-    // The number of elements of one is larger than any number here.
+    // The element count of one of them overflows any integer type here.
     #[graph]
     fn without_bounds(n: Tensor<i32>) -> Tensor<i32> {
         List::<f32>::with_len(n, [1 << 40, 1 << 40]).len()
@@ -86,7 +86,7 @@ fn a_list_whose_stack_is_too_large_is_an_error_of_every_engine() {
     all_need_memory(|i: Tensor<i32>| gathers(i.with_dynamic(0)), indices());
 }
 
-/// Every engine must say that there is not enough memory.
+/// Checks that every engine reports the lack of memory.
 #[track_caller]
 fn all_need_memory<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) {
     for (engine, error) in errors_of(f, args) {
@@ -141,8 +141,8 @@ fn grows_for_long(y: Tensor<f64>) -> Tensor<f64> {
     z
 }
 
-/// A loop over numbers is native code, which pushes what its gradient needs. It runs in a process
-/// of its own with little memory.
+/// A loop over scalars is native code, which pushes the values for its gradient. The test runs in a
+/// separate process with little memory.
 #[test]
 #[cfg(target_os = "linux")]
 fn native_code_that_outgrows_memory_is_an_error_with_its_line() -> anabranch::Result<()> {

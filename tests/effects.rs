@@ -9,7 +9,7 @@ use anabranch::prelude::*;
 use anabranch::{Carry, Diagnostic, gradients};
 use std::sync::{Arc, Mutex};
 
-/// Everything that `f` prints when it is called, in the order in which it comes, on every engine.
+/// Returns the output of `f` in order, after comparing the engines.
 #[track_caller]
 fn printed<Args, F: GraphFn<Args> + Copy, A: CallArgs<Args> + Clone>(f: F, args: A) -> Vec<(Stream, String)> {
     let run = |interpreted: bool| {
@@ -20,7 +20,7 @@ fn printed<Args, F: GraphFn<Args> + Copy, A: CallArgs<Args> + Clone>(f: F, args:
         let f = session.function(f)?;
         f.call(args.clone())?;
         let first = std::mem::take(&mut *log.lock().unwrap());
-        // A print belongs to the call, not to the trace.
+        // Every call prints, not only the one that traces.
         f.call(args.clone())?;
         assert_eq!(*log.lock().unwrap(), first, "the second call prints the same");
         Ok::<_, Diagnostic>(first)
@@ -30,7 +30,7 @@ fn printed<Args, F: GraphFn<Args> + Copy, A: CallArgs<Args> + Clone>(f: F, args:
     plan
 }
 
-/// The text on the standard output.
+/// Returns the text on the standard output.
 #[track_caller]
 fn text<Args, F: GraphFn<Args> + Copy, A: CallArgs<Args> + Clone>(f: F, args: A) -> String {
     let all = printed(f, args);
@@ -90,7 +90,7 @@ fn prints_in_branches_and_loops_happen_once_for_each_taken_trip() {
         println!("end");
     }
     let expected = "start 4\ntest 0\neven 0\ntest 1\n0 test 2\neven 2\n0 1 test 3\nthree\n0 1 2 test 4\nend\n";
-    // The last line has no tensor and stands outside of constructs: it is printed while tracing.
+    // The last line has no tensor and is outside of constructs: it is printed while tracing.
     assert_eq!(text(f, 4), expected.strip_suffix("end\n").unwrap());
     assert_eq!(text(f, 0), "start 0\ntest 0\n");
 }

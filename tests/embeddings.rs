@@ -1,5 +1,5 @@
-//! Training of tables: steps cost what the rows cost that were read, and are those on the whole
-//! table.
+//! Training of embedding tables: the cost of a step depends on the rows that are read, and the
+//! results equal those of updates to the whole table.
 
 use anabranch::nn::Embedding;
 use anabranch::optim::{Adam, Optimizer, Sgd};
@@ -9,7 +9,7 @@ use anabranch::{DType, TensorType};
 const ENTRIES: usize = 1000;
 const SIZE: usize = 4;
 
-/// Small whole numbers, so that sums are exact in any order.
+/// Returns small integers, whose sums are exact in any order.
 fn whole(shape: [usize; 2]) -> Array<f32> {
     Array::new(shape, (0..shape[0] * shape[1]).map(|i| ((i * 37 + 5) % 23) as f32 - 11.0).collect())
 }
@@ -18,7 +18,7 @@ fn table() -> Embedding {
     Embedding { table: Var::new("table", whole([ENTRIES, SIZE])) }
 }
 
-/// `table - rate * gradient` for rows read with the given gradients.
+/// Returns `table - rate * gradient` for the rows that are read with the given gradients.
 fn expected(rate: f32, rows: &[(i32, [f32; SIZE])]) -> Vec<f32> {
     let mut table = whole([ENTRIES, SIZE]).to_vec();
     for (id, gradient) in rows {
@@ -33,7 +33,7 @@ fn ty(dtype: DType, shape: &[usize]) -> TensorType {
     TensorType::new(dtype, shape)
 }
 
-/// The bytes of the arena, as the text of a plan says.
+/// Returns the size of the arena in bytes, read from the text of a plan.
 fn arena_bytes(plan: &str) -> usize {
     let text = plan.split("in an arena of ").nth(1).and_then(|rest| rest.split(' ').next());
     text.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("the size of the arena is in the plan\n{plan}"))
@@ -52,7 +52,7 @@ fn a_step_of_gradient_descent_changes_the_rows_that_were_read_and_holds_no_table
         };
         let step = session.function(step).unwrap().interpreted(interpreted);
         let by = whole([3, SIZE]);
-        // 7 is read three times: twice by one look-up, once by the other.
+        // Row 7 is read three times: twice by one look-up and once by the other.
         step.call(([7, 999, 7], [7i64, 0], &by)).unwrap();
         let gradient = |i: usize| std::array::from_fn(|j| by.to_vec()[i * SIZE + j]);
         let rows = [(7, gradient(0)), (999, gradient(1)), (7, gradient(2)), (7, [-2.0; SIZE]), (0, [-2.0; SIZE])];

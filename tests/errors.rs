@@ -1,4 +1,4 @@
-//! Errors of bad input: each says what is wrong, shows the user's line, and loses nothing.
+//! Errors for invalid input: each states the problem, shows the user's line, and has no effect.
 
 use crate::support::{check, error_of, errors_of};
 use anabranch::dsl::function::{GraphFn, trace_fn};
@@ -7,7 +7,7 @@ use anabranch::prelude::*;
 
 type S = Tensor<f64>;
 
-/// The rendered error must hold all of `parts`, among them the place in this file.
+/// Checks that a rendered error contains all of `parts`, and a location in this file.
 #[track_caller]
 fn shows(error: &anabranch::Diagnostic, parts: &[&str]) {
     let text = error.to_string();
@@ -107,7 +107,7 @@ fn extents_that_differ_at_run_time_are_reported_by_the_operation_that_was_writte
     names("sub", |x: S, y: S| y - x.with_dynamic(0)); // written here
     names("maximum", |x: S, y: S| x.with_dynamic(0).maximum(y)); // written here
     names("select", |x: S, y: S| scalar(true).select(x.with_dynamic(0), y)); // written here
-    // The value of the operation is not used, or its factor is 1.
+    // The value of the operation is unused, or its factor is 1.
     names("add", |x: S, y: S| {
         let z = (x.with_dynamic(0) + y).sum(); // written here
         gradients(z, x)
@@ -384,8 +384,8 @@ fn recursion_is_an_error_that_shows_the_chain() {
     shows(&error, &["`down`", "`up`", "no recursion"]);
 }
 
-/// Checks the error of a host loop that only the graph could end: it has the line of the loop, and
-/// says that tracing repeats it.
+/// Checks the error for a host loop that only the graph could end. It shows the line of the loop
+/// and says that tracing repeats the loop.
 #[track_caller]
 fn is_endless<F: anabranch::dsl::function::GraphFn<(S,)>>(f: F, line: &str) {
     let error = trace_fn("test", &f, &[HostTensor::scalar(1.0f64).ty()]).map(|_| ()).unwrap_err();
@@ -633,7 +633,7 @@ fn messages_show_tensors() {
     assert_eq!(error.message, text);
     let error = error_of(unequal, 3);
     assert_eq!(error.message, "assertion failed: assertion `x != 3` failed\n  left: 3\n right: 3");
-    // A loop of numbers alone, which is native code.
+    // A loop of scalars only, which is native code.
     let error = error_of(counted, 7);
     assert_eq!(error.message, "assertion failed: i = 5, x = 10");
     let error = eval_with(|x| only_the_host_fails(x, false), 20.0f32).unwrap_err().to_string();

@@ -1,7 +1,7 @@
-//! The data files of the examples are what `examples/data/README.md` says they are.
+//! The data files of the examples match their description in `examples/data/README.md`.
 //!
-//! A checkout that converts line ends, or an edit by hand, would otherwise show up only as a model
-//! that learns a little worse.
+//! A checkout that converts line endings, or a manual edit, would otherwise show up only as a model
+//! that learns slightly worse.
 
 const DIGITS: &[u8] = include_bytes!("../examples/data/digits.bin");
 const CHARTERS: &[u8] = include_bytes!("../examples/data/charters.txt");

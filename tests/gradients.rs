@@ -1,5 +1,5 @@
-//! Gradients through control flow: what is saved for them, which ones are errors, and higher
-//! orders. Values are those of the corpus, in `tests/corpus_control/`.
+//! Gradients through control flow: saved values, errors, and higher orders. The values are compared
+//! in the corpus in `tests/corpus_control/`.
 
 #![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 
@@ -44,7 +44,7 @@ fn no_gradient_backwards_through_integers() {
 
 // Saved values.
 
-/// The text of the graph of `f`.
+/// Returns the text of the graph of `f`.
 fn graph_of<Args, F: anabranch::dsl::function::GraphFn<Args>>(f: F, inputs: usize) -> String {
     let signature = vec![anabranch::TensorType::new(anabranch::DType::F64, ()); inputs];
     let (traced, _) = anabranch::dsl::function::trace_fn("f", &f, &signature).unwrap();
@@ -63,7 +63,7 @@ fn only_what_the_gradient_reads_is_saved() {
         let (dx, dc) = gradients(v, (x, c));
         dx + dc
     }
-    // The captured factor is read where it is; the product's other side is saved.
+    // The captured factor is read directly; the other operand of the product is saved.
     assert_eq!(graph_of(scaled, 2).matches("= push ").count(), 1);
 
     #[graph]
@@ -107,7 +107,7 @@ fn of_tensors_whose_shape_alone_matters_the_extents_are_saved() {
     let types: Vec<String> = saved.places.iter().flat_map(|p| &p.values).map(|v| v.ty.to_string()).collect();
     assert!(!types.is_empty() && types.iter().all(|ty| ty.starts_with("i64[1]")), "{saved}");
 
-    // Each trip doubles what is there, and adds the sum of `x` to each element.
+    // Each iteration doubles all elements and adds the sum of `x` to each.
     let (x, mut all) = ([1.0, 2.0], vec![1.0, 2.0]);
     let mut slope = vec![[1.0, 0.0], [0.0, 1.0]];
     for _ in 0..3 {
@@ -180,7 +180,7 @@ fn an_operation_without_a_rule_is_named_with_its_line_and_the_way() {
     }
 }
 
-// Gradients that are errors.
+// Gradients that are rejected.
 
 #[test]
 fn a_way_through_the_loop_around_is_an_error() {
@@ -337,7 +337,7 @@ fn a_gradient_between_two_results_of_one_construct_is_an_error() {
         assert!(error.to_string().contains("y, z)"), "{error}");
     }
 
-    // The other way round there is nothing between them.
+    // In the other direction there is no dependence.
     #[graph]
     fn apart(x: S, n: Tensor<i32>) -> S {
         let (mut y, mut z, mut i) = (x, x, scalar(0));
@@ -399,9 +399,9 @@ fn a_match_with_many_arms_has_the_gradient_of_the_taken_one() {
     check(f, (42, 2.0), &[0.0, 0.0]);
 }
 
-// Losses from which no gradient reaches a model.
+// Losses whose gradient reaches no parameter of a model.
 
-/// The error of a step that trains `model`; it must hold all of `parts`.
+/// Checks that the error of a step that trains `model` contains all of `parts`.
 #[track_caller]
 fn trains_nothing(step: impl Fn(Tensor), parts: &[&str]) {
     let traced = anabranch::dsl::function::trace_fn("step", &step, &[anabranch::TensorType::new(DType::F32, [2])]);

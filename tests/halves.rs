@@ -1,5 +1,5 @@
-//! Models with 16-bit floats: control flow over them, layers applied to them, training with
-//! parameters in `f32`.
+//! Models with 16-bit floats: control flow over them, layers applied to them, and training with
+//! `f32` parameters.
 #![deny(warnings)]
 
 use crate::support::{check, error_of};
@@ -9,7 +9,7 @@ use anabranch::optim::{Adam, Optimizer};
 use anabranch::prelude::*;
 use anabranch::random::Key;
 
-/// Square roots by Newton's method, until a step changes nothing that a `bf16` can hold.
+/// Computes square roots by Newton's method until a step no longer changes the `bf16` value.
 #[graph]
 fn root(a: Tensor<bf16>) -> (Tensor<bf16>, Tensor<i32>) {
     let mut x = a;
@@ -57,7 +57,7 @@ fn branches_compare_f16() {
     check(branches, (f16::from_f32(0.75), 7), &[f64::from(-y)]);
 }
 
-/// The gradient of `x^(2^n)` through casts to a type and back; of powers of two all is exact.
+/// The gradient of `x^(2^n)` through casts to a type and back, which is exact for powers of two.
 #[graph]
 fn slope_through_casts(x: Tensor, n: Tensor<i32>) -> Tensor {
     let mut y = x.cast::<bf16>();
@@ -113,7 +113,7 @@ fn operators_take_host_numbers_of_the_type() {
     assert_eq!(y.to_string(), "[0.25, 1.25]");
 }
 
-/// All kinds of layers, from an image in `bf16` to a loss in `f32`.
+/// Layers of all kinds, from an image in `bf16` to a loss in `f32`.
 struct Layers {
     conv: Conv2d,
     batch_norm: BatchNorm,
@@ -158,7 +158,7 @@ fn layers_take_every_float_type() {
     assert!(narrow < 0.2 && half < 0.05, "{narrow} and {half}");
 }
 
-/// Two classes of points: inside of a ring, or outside.
+/// Two classes of points: inside and outside a ring.
 #[graph]
 fn train_step(layers: &[Linear; 2], adam: &Adam, x: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
     let h = layers[0].apply(x.cast::<bf16>()).tanh();

@@ -1,4 +1,4 @@
-//! Host code keeps everything that Rust can do.
+//! Host code in graph functions can use all of Rust.
 
 #![deny(warnings)]
 #![allow(clippy::all, reason = "code as users write it, odd forms included")]
@@ -236,7 +236,7 @@ fn break_with_a_value() {
     assert_eq!([labelled_blocks_and_loops(3), labelled_blocks_and_loops(20)], [9, 9]);
 }
 
-/// Makes a function twice, plain and as a graph function, and compares what they give.
+/// Defines a plain function and a graph function with the same body, and compares their results.
 macro_rules! same {
     ($name:ident($($arg:ident: $ty:ty),*) -> $out:ty, $($input:expr),+; $body:block) => {
         #[test]
@@ -438,7 +438,7 @@ fn comparisons_of_host_values() {
     assert_eq!(conditions(Some(101), "", &0), 0);
 }
 
-/// A receiver is borrowed before the arguments, which may look at it.
+/// A receiver is borrowed before the arguments, which may read it.
 #[test]
 fn arguments_look_at_the_receiver() {
     struct Acc {

@@ -5,7 +5,7 @@
 
 use anabranch::prelude::*;
 
-/// A value that the host knows.
+/// A value that is known on the host.
 const HOST_TRUE: bool = true;
 
 agree!(early_return(x) over [-3, 0, 4]; {
@@ -484,7 +484,7 @@ agree!(numbers_in_let_else(n) over -2..14; {
     sum * 10 + k
 });
 
-/// A jump in the condition of a loop of the host.
+/// A jump in the condition of a host loop.
 #[graph]
 fn sum_until(numbers: &[i32], x: Tensor) -> Tensor {
     let mut rest = numbers.len();
@@ -542,7 +542,7 @@ agree!(numbers_matched_at_the_end(n) over -2..6; {
     }
 });
 
-/// Matches on values behind references, and on values that are not numbers.
+/// Matches on values behind references, and on values other than numbers.
 #[graph]
 fn host_matches(counts: &[usize], name: &'static str, x: Tensor) -> Tensor {
     let mut y = x;
@@ -646,7 +646,7 @@ fn a_question_mark_ends_the_trace_with_its_error() {
     assert!(error.contains("tests/jumps.rs"), "{error}");
 }
 
-/// Returns early where a tensor says so, and with an error where the host finds one.
+/// Returns early if a tensor condition holds, and with an error if the host finds one.
 #[graph]
 fn early_or_parsed(x: Tensor, text: &str) -> Result<Tensor, std::num::ParseFloatError> {
     if x < 0.0 {
@@ -821,7 +821,7 @@ fn a_range_runs_up_to_the_largest_number_of_its_type() {
     check!(u8: 0u8, 255u8, 100; 255u8, 255u8, 1; 255u8, 0u8, 1;);
 }
 
-/// `assert_eq!` and its relatives, on tensors and on host values.
+/// `assert_eq!` and similar macros, on tensors and on host values.
 #[graph]
 fn asserts_equality(x: Tensor, n: usize) -> Tensor {
     assert_eq!(n, 3, "the host says {}", n);
@@ -1059,8 +1059,8 @@ agree!(a_right_side_that_changes_the_left(b, a) over (-3..5).flat_map(|b| (0..6)
     items[0] * 100 + items[1]
 });
 
-/// Nothing has decided before the first jump under a tensor, so what the host finds out until then
-/// is a matter of the host.
+/// No tensor has decided anything before the first jump under a tensor condition, so the host may
+/// still end the loop.
 #[test]
 fn a_host_value_may_end_an_unrolled_loop_before_a_tensor_can() {
     #[graph]
@@ -1110,7 +1110,7 @@ fn a_host_value_may_end_an_unrolled_loop_before_a_tensor_can() {
         assert_eq!(called(all, -9.0), Ok(-30.0), "function {i}");
         assert_eq!(called(&[None, Some(1.0)], 0.5), Ok(-1.0), "function {i}");
         assert_eq!(called(&[], 0.5), Ok(5.0), "function {i}");
-        // On one way there is a value, and on the other there is none.
+        // One path has a value, and the other has none.
         let error = called(&[Some(1.0), None], 0.5).expect_err("the structure depends on a tensor");
         let text = error.to_string();
         assert!(error.loc().is_some_and(|loc| loc.file.ends_with("jumps.rs")), "{text}");

@@ -1,4 +1,4 @@
-//! Layers against values computed by hand, and trained as parts of models.
+//! Layers, compared with values computed by hand, and trained as parts of models.
 
 use anabranch::nn::{
     BatchNorm, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Dropout, Init, Linear, Mode,
@@ -68,7 +68,7 @@ fn layers_of_all_axes_have_the_extents_of_their_documentation() -> Outcome {
     Ok(())
 }
 
-/// The product of `conv(x)` and `y` is that of `x` and the transposed convolution of `y`.
+/// The inner product of `conv(x)` and `y` is that of `x` and the transposed convolution of `y`.
 #[test]
 fn a_transposed_convolution_is_the_transpose() -> Outcome {
     let init = Init::new(3);
@@ -140,7 +140,7 @@ fn norm_names(norm: &BatchNorm) {
 
 #[test]
 fn running_statistics_are_not_trained() -> Outcome {
-    // With weight decay an optimizer changes all that it trains.
+    // With weight decay, an optimizer changes all variables that it trains.
     let (norm, adam) = (BatchNorm::new(1), Adam::new(0.1).weight_decay(0.5));
     let session = Session::new()?;
     let step = session.function(|x: Tensor| {
@@ -155,8 +155,8 @@ fn running_statistics_are_not_trained() -> Outcome {
     Ok(())
 }
 
-/// The gradient goes through mean and variance: that of the sum of `c * y` for one channel, by
-/// differences.
+/// The gradient includes the paths through mean and variance. It is compared with finite
+/// differences of the sum of `c * y` for one channel.
 #[test]
 fn the_gradient_of_batch_normalization_agrees_with_differences() -> Outcome {
     let norm = BatchNorm::new(1);
@@ -210,7 +210,7 @@ fn a_plain_cell_is_the_hyperbolic_tangent_of_a_sum() -> Outcome {
     Ok(())
 }
 
-/// Attention in plain loops, of one head.
+/// Computes attention with one head in plain loops.
 fn attention(q: &[Vec<f32>], k: &[Vec<f32>], v: &[Vec<f32>], causal: bool) -> Vec<Vec<f32>> {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     let row = |(i, q): (usize, &Vec<f32>)| {
@@ -286,7 +286,7 @@ struct Net {
     out: Linear,
 }
 
-/// A small network with everything learns which half of an image is brighter.
+/// A small network with all kinds of layers learns which half of an image is brighter.
 #[test]
 fn a_convolutional_network_learns() -> Outcome {
     let init = Init::new(11);

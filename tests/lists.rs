@@ -1,4 +1,4 @@
-//! Lists: what they hold, what they refuse, and their gradients, run on every engine.
+//! Lists: their elements, their errors, and their gradients, on every engine.
 
 #![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 
@@ -7,7 +7,7 @@ use anabranch::prelude::*;
 
 type S = Tensor<f64>;
 
-// Contents of lists.
+// Elements of lists.
 
 #[test]
 fn a_loop_pushes_as_often_as_the_data_says() {
@@ -126,7 +126,7 @@ fn several_elements_are_read_and_written_at_once() {
 
 // Errors of lists.
 
-/// Where an error is and what it says.
+/// Checks the message and the line of an error.
 #[track_caller]
 fn refused(error: &anabranch::Diagnostic, message: &str, line: &str) {
     assert_eq!(error.message, message);
@@ -511,7 +511,7 @@ fn an_argument_may_change_another_field_than_it_is_pushed_to() {
     check(f, (3.0, 2), &[15.0 + 100.0 * 18.0, 0.0]);
 }
 
-/// With numbers in place of the tensors Rust computes the right side first.
+/// For host numbers, Rust evaluates the right side first.
 #[test]
 fn the_right_side_of_a_compound_assignment_may_read_the_place() {
     macro_rules! function {
@@ -561,7 +561,7 @@ fn the_right_side_of_a_compound_assignment_may_read_the_place() {
     }
 }
 
-/// The receiver of a method is borrowed before its arguments, and used after them.
+/// The receiver of a method is borrowed before the arguments are evaluated, and used after them.
 #[test]
 fn an_argument_may_look_at_what_it_is_pushed_to() {
     #[graph]

@@ -1,5 +1,5 @@
-//! Lists that are used once are changed in place: no plan here copies one, so the time of a loop is
-//! linear in its trips.
+//! Lists that are used once are updated in place: no plan here copies such a list, so the time of a
+//! loop is linear in its trip count.
 
 use anabranch::Arguments;
 use anabranch::dsl::function::{CallArgs, GraphFn};
@@ -7,7 +7,7 @@ use anabranch::prelude::*;
 
 type S = Tensor<f64>;
 
-/// The copies of lists and stacks in the plan of a function: in all, and in its loops.
+/// Returns the number of copies of lists and stacks in the plan of a function and in its loops.
 #[track_caller]
 fn copies<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> (usize, usize) {
     let signature = Arguments::of(args).signature();
@@ -93,7 +93,7 @@ fn a_loop_over_the_elements_of_a_tensor() {
         let (dx, dw) = gradients(y, (x, w));
         (dx, dw, gradients((dx * dx).sum(), w))
     }
-    // The values that the forward loop saved are read by two loops, once each.
+    // Two loops read the saved values of the forward loop, once each.
     assert_eq!(copies(f, ([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [0.1, 0.2])), (2, 0));
 }
 

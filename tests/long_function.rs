@@ -1,11 +1,11 @@
-//! A function of 300 lines with 40 control-flow statements: it means what plain Rust does, and is
-//! quick to compile.
+//! A function of 300 lines with 40 control-flow statements: it computes the same as plain Rust, and
+//! compiles quickly.
 //!
 //! The build time is in `BENCHMARKS.md`, measured by `touch tests/long_function.rs` before
-//! `cargo build -p anabranch-tests --test long_function`. The size of the expansion, which keeps it
-//! quick, is tested next to `#[graph]`.
+//! `cargo build -p anabranch-tests --test long_function`. The size of the expansion, which
+//! determines the build time, is tested next to `#[graph]`.
 
-/// The function, with an attribute or none.
+/// Defines the function with or without an attribute.
 macro_rules! long_function {
     ($(#[$attribute:meta])*) => {
         $(#[$attribute])*

@@ -1,5 +1,5 @@
-//! Long chains and long sequences of jumps: they mean what plain Rust does, nest no deeper than a
-//! thread's stack allows, and are quick to compile.
+//! Long chains and long sequences of jumps: they compute the same as plain Rust, nest no deeper
+//! than a thread's stack allows, and compile quickly.
 
 #![allow(unused_assignments, reason = "what nobody reads is a case, too")]
 
@@ -81,8 +81,8 @@ macro_rules! thousand {
         ] }
     };
 }
-/// Makes functions of tensors of `i32`, of `i32`, and in plain Rust; `sides` is a macro that
-/// defines functions, with `#[graph]` or nothing before them.
+/// Defines functions on `i32` tensors, on `i32`, and in plain Rust. `$defines` is a macro that
+/// defines the functions with `#[graph]` or without an attribute.
 macro_rules! sides {
     ($defines:ident [$($k:tt)*]) => {
         staged_and_plain! { $defines [$($k)*] }
@@ -101,7 +101,7 @@ macro_rules! sides {
     };
 }
 
-/// Those without the one of `i32`.
+/// Defines the versions of [`sides`] except the one on `i32`.
 macro_rules! staged_and_plain {
     ($defines:ident [$($k:tt)*]) => {
         pub mod staged {
@@ -183,7 +183,7 @@ macro_rules! loops_that_arms_end {
             }
             t + i
         }
-        /// Each condition has a type of its own, as far as the macro knows.
+        /// The macro must assume that each condition has a type of its own.
         $(#[$attribute])*
         pub fn by_break_value(x: Int) -> Int {
             let mut i = x;
@@ -202,7 +202,7 @@ mod ended_loop {
 
 macro_rules! kinds {
     (($(#[$attribute:meta])*) $($k:tt)*) => {
-        /// Nothing is tested twice, or after what fits.
+        /// No condition is evaluated twice, or after one that holds.
         $(#[$attribute])*
         pub fn changing_conditions(x: Int) -> Int {
             let (mut n, mut t) = (x, int(0));
@@ -357,7 +357,7 @@ mod of_all_kinds {
     twenty_four! { sides kinds }
 }
 
-/// Both agree with plain Rust.
+/// Checks that the staged and the host version agree with plain Rust.
 macro_rules! agrees {
     ($module:ident::$name:ident over $inputs:expr) => {
         let session = Session::new().expect("a session");
@@ -372,13 +372,13 @@ macro_rules! agrees {
     };
 }
 
-/// Runs on a thread with a small stack, as a server's may be.
+/// Runs a function on a thread with a small stack, as a server may have.
 fn on_small_stack<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
     let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(f).expect("a thread");
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Runs on all engines and a small stack, each compared with plain Rust.
+/// Runs a function on all engines and a small stack, and compares each with plain Rust.
 macro_rules! on_all_engines {
     ($module:ident::$name:ident over $inputs:expr) => {
         on_small_stack(|| {

@@ -1,5 +1,5 @@
-//! Loop variables: extents that change between iterations or differ between branches, and bounds of
-//! iterations, on every engine.
+//! Loop variables: extents that change between iterations or differ between branches, and bounds on
+//! the trip count, on every engine.
 #![deny(warnings)]
 
 use crate::support::{check, error_of};
@@ -77,7 +77,7 @@ fn a_known_extent_fits_a_dynamic_dimension() {
 
 #[test]
 fn the_gradient_of_a_growing_loop_uses_the_shapes_of_each_iteration() {
-    // y grows by (sum(y) * x), so that each iteration reads what came before.
+    // y grows by (sum(y^2) * x), so that each iteration reads earlier results.
     #[graph]
     fn f(x: Tensor<f64>, n: Tensor<i32>) -> (Tensor<f64>, Tensor<f64>) {
         let mut y = x.with_dynamic(0);
@@ -266,7 +266,7 @@ fn a_bound_holds_beside_a_break_and_in_the_gradient() {
     // Three iterations give (((x^2 + 1) x + 1) x + 1) x.
     let x = 2.0f64;
     check(f, (x, 100.0), &[46.0, 3.0, 5.0 * x.powi(4) + 3.0 * x.powi(2) + 2.0 * x + 1.0]);
-    // The second one leaves after (x^2 + 1) x.
+    // The second call leaves the loop after (x^2 + 1) x.
     check(f, (x, 5.0), &[10.0, 2.0, 3.0 * x.powi(2) + 1.0]);
 }
 

@@ -1,6 +1,6 @@
-//! Every operation is complete, or says why it is not: documentation, cases, a gradient or the
-//! reason for none. That each has a kernel is tested in `runtime/tests/corpus.rs`, that each
-//! gradient rule is checked against finite differences in `dsl/tests/ops.rs`.
+//! Every operation is complete or states why not: documentation, cases, and a gradient or the
+//! reason for having none. `runtime/tests/corpus.rs` tests that each has a kernel, and
+//! `dsl/tests/ops.rs` checks each gradient rule against finite differences.
 
 use anabranch::dsl::ir::Attrs;
 use anabranch::dsl::ops::{self, Arity, Effects, Effort, Exactness, Grad, Halves, OpClass, OpDef, Prim};
@@ -10,7 +10,7 @@ use anabranch::{Graph, HostTensor, TensorType};
 use std::fs;
 use std::sync::LazyLock;
 
-/// The sources of the operations.
+/// Returns the sources of the operations.
 fn sources() -> String {
     let files = fs::read_dir("../dsl/src/ops").expect("tests run in the folder of the package");
     files.map(|f| fs::read_to_string(f.expect("a readable folder").path()).expect("a readable file")).collect()
@@ -70,7 +70,7 @@ fn every_method_has_an_example_that_runs() {
             docs.push('\n');
             continue;
         }
-        // Rows of a macro bring their documentation along: there the name is a variable.
+        // Rows of a macro contain their documentation. There, the name is a macro variable.
         if in_tensor
             && let Some(rest) = line_start.strip_prefix("pub fn ")
             && !rest.starts_with('$')
@@ -88,7 +88,7 @@ fn every_method_has_an_example_that_runs() {
     assert!(missing.is_empty(), "no example:\n{}", missing.join("\n"));
 }
 
-/// An operation of a crate of a user: `x / (1 + |x|)`.
+/// A user-defined operation: `x / (1 + |x|)`.
 const SOFTSIGN: OpDef = OpDef {
     name: "my_crate.softsign",
     arity: Arity::Exactly(1),

@@ -1,5 +1,5 @@
-//! Pruned functions: what is fed and fetched, what runs for it and what does not, on one device and
-//! on several.
+//! Pruned functions: feeds and fetches, and which operations run for them, on one device and on
+//! several.
 
 use anabranch::dsl::passes::{self, Assignments};
 use anabranch::dsl::{HostTensor, TensorType, function::trace_fn, interp};
@@ -24,7 +24,7 @@ fn ty(shape: impl Into<Vec<usize>>) -> TensorType {
     TensorType::new(DType::F32, shape.into())
 }
 
-/// Sessions on one device, on two, with everything lowered, and of the interpreter.
+/// Returns sessions on one device, on two, on two with everything lowered, and of the interpreter.
 fn sessions() -> Vec<Session> {
     let builders = [
         Session::builder(),
@@ -35,8 +35,8 @@ fn sessions() -> Vec<Session> {
     builders.into_iter().map(|b| b.build().expect("a session")).collect()
 }
 
-/// A network of two layers with a loop between them, half of it on another device where there is
-/// one.
+/// A network of two layers with a loop between them. If there is a second device, half of it runs
+/// there.
 #[graph]
 fn model(x: Tensor, w: Tensor) -> Tensor {
     let hidden = (x * w).tanh().named("hidden");
@@ -81,7 +81,7 @@ fn what_is_fed_and_fetched_may_be_any_named_value() -> Outcome {
         for (got, expected) in got.iter().zip([&[sum][..], &y, &h, &[sum], &x, &h]) {
             near(got, expected);
         }
-        // The order of feeds is that of the names; the parameter `x` is not needed.
+        // Feeds are in the order of their names. The parameter `x` is not needed.
         let of_hidden = f.prune(&signature, &["w", "hidden"], &["sum", "y"])?;
         let fed = [0.25, 4.0];
         let y = fed.map(y_of_hidden);
@@ -89,7 +89,7 @@ fn what_is_fed_and_fetched_may_be_any_named_value() -> Outcome {
         let got = of_hidden.call(&[floats([2], &w), floats([2], &fed)])?;
         near(&got[0], &[sum]);
         near(&got[1], &y);
-        // A result may be fed, and what is fed fetched.
+        // A result may be fed, and a feed may be fetched.
         let got = f.prune(&signature, &["y"], &["y"])?.call(&[floats([2], &fed)])?;
         near(&got[0], &fed);
     }
@@ -112,7 +112,7 @@ fn a_second_call_does_none_of_it_again() -> Outcome {
         assert_eq!(format!("{again:?}"), format!("{first:?}"));
     }
     assert_eq!(traces.get(), 1);
-    // Other types, feeds, fetches or assignments are another part.
+    // Other types, feeds, fetches or assignments are another pruned function.
     f.prune(&row, &["input 0"], &["twice"])?;
     f.prune(&number_type, &["twice"], &["result 0"])?;
     f.prune(&number_type, &["input 0"], &["result 0"])?;
@@ -131,7 +131,7 @@ fn what_is_not_needed_does_not_run() -> Outcome {
         let cheap = (x + 1.0).named("cheap");
         let mut y = x;
         while y >= -1.0 {
-            // It never ends, and an effect keeps it in the whole function.
+            // The loop never ends, and an effect keeps it in the whole function.
             print!("");
             y *= 0.5;
         }
@@ -146,7 +146,7 @@ fn what_is_not_needed_does_not_run() -> Outcome {
         let nodes = cheap.graph().region(cheap.graph().root()).nodes.len();
         assert!(nodes <= 3, "{}", cheap.graph());
         assert!(cheap.explain()?.lines().count() < f.explain(&signature)?.lines().count());
-        // The whole does not end.
+        // The whole function does not end.
         let whole = f.prune(&signature, &["x", "n"], &["result 1"])?;
         let error = whole.call_within(Duration::from_millis(20), &[number(1.0), HostTensor::scalar(1)]).unwrap_err();
         assert_eq!(error.kind, ErrorKind::DeadlineExceeded, "{error}");
@@ -187,8 +187,8 @@ fn the_loss_of_a_training_step_does_not_train() -> Outcome {
             assert_eq!(after.call(&[])?, [HostTensor::scalar(10)]);
         }
         assert_eq!((session.get(&w)?.to_vec(), session.get(&count)?.item()), (vec![1.0, -2.0], 0));
-        // Steps that assign do what the function does: with the prediction fed, the gradient is
-        // that of what was fed.
+        // Steps with assignments behave like the function: if the prediction is fed, the gradient
+        // is that for the fed value.
         let step = f.prune_step(&signature, &["x", "t", "y"], &["loss"])?;
         assert_eq!(step.call(&[floats([2], &[1.0, 2.0]), number(1.0), number(3.0)])?, [number(4.0)]);
         near(&HostTensor::new([2], session.get(&w)?.to_vec()), &[1.0 - 0.1 * 4.0, -2.0 - 0.1 * 8.0]);
@@ -227,7 +227,7 @@ fn prints_and_assertions_stay_with_what_they_look_at() -> Outcome {
         assert!(x > 0.0, "x is not positive: {x}");
         let root = x.sqrt().named("root");
         let other = (z * root).named("other");
-        // Computed for an assertion alone, of two that share it.
+        // Computed only for two assertions.
         let small = other * other < 100.0;
         assert!(small, "other is {other}");
         assert!(small, "other is still {other}");
@@ -255,7 +255,7 @@ fn prints_and_assertions_stay_with_what_they_look_at() -> Outcome {
         let taken = || std::mem::take(&mut *printed.lock().expect("no panic"));
         let message = |result: anabranch::Result<Vec<HostTensor>>| result.expect_err("an assertion fails").to_string();
 
-        // `z` need not be fed for an assertion that looks at it.
+        // `z` need not be fed for an assertion that reads it.
         let root = f.prune(&signature, &["x"], &["root"])?;
         assert_eq!(root.call(&[number(4.0)])?, [number(2.0)]);
         assert_eq!(taken(), "x is 4\n");
@@ -270,7 +270,7 @@ fn prints_and_assertions_stay_with_what_they_look_at() -> Outcome {
         assert!(message(other.call(&[number(6.0), number(1.0)])).contains("z is 6"));
         assert_eq!(taken(), "");
 
-        // A loop that is kept has its effects: the assertion ends it.
+        // A loop that is kept has its effects: the assertion ends the loop.
         let sum = f.prune(&signature, &["other"], &["sum"])?;
         assert_eq!(sum.call(&[number(1.5)])?, [number(2.0)]);
         assert_eq!(taken(), "step 1\nstep 2\n");
@@ -338,7 +338,7 @@ fn wrong_names_are_errors_that_say_what_there_is() -> Outcome {
     assert_eq!(e.message, "`f`: `total` is fed, and nothing that is fetched depends on it");
     assert_eq!(e.loc().map(|loc| loc.line), Some(line("total")), "{e}");
 
-    // A parameter may be fed without need.
+    // A parameter may be fed without being needed.
     let end = f.prune(&signature, &["total", "x"], &["end"])?;
     let e = end.call(&[number(1.0)]).expect_err("one is missing");
     assert_eq!(e.message, "`f` is fed 2 tensors, given 1");
@@ -373,7 +373,7 @@ fn a_list_is_not_fetched_and_parameters_of_one_name_are_told_apart_by_position()
     Ok(())
 }
 
-/// The extents of what is fed follow from data in the function: a call says them.
+/// The extents of feeds depend on data in the function: a call determines them.
 #[test]
 fn what_has_unknown_extents_may_be_fed_with_any() -> Outcome {
     for session in sessions() {
@@ -392,8 +392,8 @@ fn what_has_unknown_extents_may_be_fed_with_any() -> Outcome {
     Ok(())
 }
 
-/// Every tensor of the root of a graph is fetched, and fed; the rest of the graph computes what it
-/// did.
+/// Fetches and feeds every tensor of the root of a graph. The rest of the graph computes the same
+/// as before.
 #[test]
 fn every_value_of_a_program_can_be_fetched_and_fed() -> Outcome {
     #[graph]

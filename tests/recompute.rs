@@ -1,4 +1,4 @@
-//! Checkpoints: gradients that compute again instead of saving.
+//! Checkpoints: gradients that recompute values instead of saving them.
 
 #![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 
@@ -11,7 +11,7 @@ use anabranch::{DType, Dim, List, TensorType};
 
 type S = Tensor<f64>;
 
-/// The optimized graph of a function of `f64` tensors of the given shapes.
+/// Returns the optimized graph of a function of `f64` tensors with the given shapes.
 fn graph_of<Args, F: GraphFn<Args>>(f: F, shapes: &[&[usize]]) -> anabranch::Graph {
     let signature: Vec<TensorType> = shapes.iter().map(|s| TensorType::new(DType::F64, s.to_vec())).collect();
     let mut graph = trace_fn("f", &f, &signature).unwrap_or_else(|e| panic!("{e}")).0.graph;
@@ -146,7 +146,7 @@ fn explained<Args, F: GraphFn<Args>>(f: F, shapes: &[&[usize]]) -> String {
     session.function(f).unwrap().explain(&signature).unwrap()
 }
 
-/// The bytes of the arena, from what `explain` says.
+/// Returns the size of the arena in bytes, read from the text of `explain`.
 fn arena<Args, F: GraphFn<Args>>(f: F, shape: &[usize]) -> usize {
     let text = explained(f, &[shape]);
     let line = text.lines().find(|l| l.contains("in an arena of")).expect("a line about the arena");
@@ -259,7 +259,7 @@ fn in_segments_of_8(x: S, w: S, n: Tensor<i32>) -> (S, Tensor<i32>) {
     (y, i)
 }
 
-/// Value, trips, first derivatives, and a second one.
+/// Returns the value, the trip count, the first derivatives, and a second one.
 fn derivatives(y: (S, Tensor<i32>), x: S, w: S) -> (S, Tensor<i32>, S, S, S) {
     let (dx, dw) = gradients(y.0, (x, w));
     (y.0, y.1, dx, dw, gradients(dx, w))
@@ -326,7 +326,7 @@ fn a_loop_in_segments_has_its_effects_once_and_in_order() {
         }
         (y, gradients(y, x), log.get())
     }
-    // Each trip doubles and adds one.
+    // Each iteration doubles the value and adds one.
     check(|x, n| f(x, n, &counter), (1.0, 5), &[1.0, 32.0, 31.0]);
     let error = error_of(|x, n| f(x, n, &counter), (2.0, 5));
     assert_eq!(error.message, "assertion failed: y grew");
@@ -337,7 +337,7 @@ fn a_loop_in_segments_saves_its_state_once_for_each() {
     let shapes: [&[usize]; 2] = [&[], &[]];
     let plain = graph_of(|x, w| gradients(recurrence(x, w, scalar(64)).0, (x, w)), &shapes);
     let segments = graph_of(|x, w| gradients(in_growing_segments(x, w, scalar(64)).0, (x, w)), &shapes);
-    // Outside of what is computed again: the state and the counters, in the loop over segments.
+    // Outside the recomputed code: the loop variables and counters, in the loop over segments.
     let text = segments.to_string();
     let forward = text.split("recompute").next().unwrap();
     assert!(forward.matches(" push ").count() <= 4, "{text}");
@@ -405,8 +405,8 @@ fn checkpoints_of_no_loop_are_an_error() {
 
 // Descriptions of saved values.
 
-/// The last part of what `explain` says, with lines of this file counted from the first one that is
-/// named.
+/// Returns the last section of `explain`, with line numbers of this file relative to the first one
+/// in it.
 fn saved_part(text: &str) -> String {
     let from = text.find("  saved for gradients").unwrap_or_else(|| panic!("{text}"));
     let file = "tests/recompute.rs:";
@@ -445,7 +445,7 @@ fn explain_says_what_a_loop_saves() {
         gradients(y.sum(), w)
     }
     let text = explained(f, &[&[5], &[5]]);
-    // The predicate, u for its sine and y for the gradient of w; not w, which no iteration changes.
+    // The predicate, u for its sine and y for the gradient of w, but not the loop-invariant w.
     let expected = "
   saved for gradients
     loop at tests/recompute.rs:L0: 81 bytes in each iteration
@@ -488,14 +488,14 @@ fn nothing_that_no_iteration_changes_is_saved() {
         }
         gradients(y.sum(), (x, w))
     }
-    // Only the left side of the product; the quotient and its parts are computed again.
+    // Only the left operand of the product. The quotient and its operands are recomputed.
     let graph = graph_of(quotient, &[&[2], &[2]]);
     assert!(pushes(&graph) <= 2, "{graph}");
     let q = |w: f64| (w / (w + 1.0)).powi(3);
     let dq = |w: f64| 3.0 * (w / (w + 1.0)).powi(2) / (w + 1.0).powi(2);
     check(quotient, ([1.0, 2.0], [3.0, 4.0]), &[q(3.0), q(4.0), dq(3.0), 2.0 * dq(4.0)]);
 
-    // A product and a long chain, which are not computed again: they are handed out.
+    // A matmul and a long chain, which are not recomputed but saved once, outside of the loop.
     fn chain(w: S) -> S {
         (0..12).fold(w, |u, _| (u * 0.5).sin() + w).matmul(w)
     }
@@ -556,15 +556,15 @@ fn what_is_the_same_is_handed_out_of_branches_and_nests_and_differentiated_again
         let dw = gradients(y, w);
         (y, dw, gradients(dw, w))
     }
-    // With more trips inside from one to the next, and with fewer, down to none.
+    // With an inner trip count that grows from one iteration to the next, or shrinks, down to zero.
     for (x, up) in [(0.1, true), (0.9, true), (0.1, false), (0.9, false)] {
         let (y, dw, ddw) = anabranch::eval_with(|x, w| f(x, w, false, up), (x, 0.7)).unwrap();
         let expected = [y.item(), dw.item(), ddw.item()];
         check(|x, w| f(x, w, false, up), (x, 0.7), &expected);
         check(|x, w| f(x, w, true, up), (x, 0.7), &expected);
     }
-    // The predicate, y, the trips inside; and the product, which is not computed again from so
-    // much. The chain is not among them.
+    // The predicate, y, the inner trip count, and the product, for which too much would have to be
+    // recomputed. The chain is not saved.
     let saved = |inside| {
         let graph = graph_of(|x, w| f(x, w, inside, true).1, &[&[], &[]]);
         pushes(&graph)
@@ -687,7 +687,7 @@ fn a_list_that_is_read_in_segments() {
     }
 }
 
-/// Elements that are written and read in any order, in a list of which some stay unwritten.
+/// A list whose elements are written and read in any order. Some remain unwritten.
 #[graph]
 fn written_in_checkpoints(x: S, n: Tensor<i32>) -> (S, S) {
     let mut list: List<f64> = List::with_len(8, ());
@@ -724,7 +724,7 @@ fn elements_not_written_are_not_written_in_a_checkpoint_either() {
     }
 }
 
-/// Of a list to which a checkpoint only adds, the length is all that it starts from.
+/// If a checkpoint only adds elements to a list, it needs only the list's initial length.
 #[test]
 fn a_list_that_is_only_written_is_not_saved() {
     #[graph]

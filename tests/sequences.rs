@@ -1,5 +1,5 @@
-//! Loops over sequences: what passes make of their products has the values of the loop as it is
-//! written.
+//! Loops over sequences: the matmuls that passes move or merge produce the same values as the
+//! original loop.
 
 use anabranch::dsl::function::{GraphFn, trace_fn};
 use anabranch::dsl::interp;
@@ -9,7 +9,7 @@ use anabranch::{Graph, HostTensor, TensorType};
 
 type S = Tensor<f64>;
 
-/// Values of some size, different ones.
+/// Returns distinct values of moderate size.
 fn numbers(shape: &[usize]) -> HostTensor {
     let n: usize = shape.iter().product();
     HostTensor::new(shape, (0..n).map(|i| ((i * 37 + 11) % 19) as f64 * 0.1 - 0.9).collect::<Vec<_>>())
@@ -24,8 +24,8 @@ fn matmuls(graph: &Graph, in_loops: bool) -> usize {
     n
 }
 
-/// Checks values before and after the passes, on the interpreter and the plan; gives how many
-/// products are in loops after the passes, and how many are not.
+/// Checks values before and after the passes, on the interpreter and the plan. Returns the number
+/// of matmuls inside and outside of loops after the passes.
 fn check<Args, F: GraphFn<Args>>(f: F, shapes: &[&[usize]]) -> [usize; 2] {
     let inputs: Vec<HostTensor> = shapes.iter().map(|shape| numbers(shape)).collect();
     let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
@@ -60,7 +60,7 @@ fn recurrence(x: S, w: S, u: S) -> S {
     (h * h).sum()
 }
 
-/// An LSTM as one may write it, with its gates in matrices of their own.
+/// An LSTM with its gates in separate matrices.
 #[graph]
 fn gates(x: S, ws: [S; 4], us: [S; 4]) -> S {
     let mut h = zeros::<f64>([x.dim(1), us[0].dim(0)]);
@@ -79,8 +79,8 @@ fn gates(x: S, ws: [S; 4], us: [S; 4]) -> S {
     total
 }
 
-/// A cell of no library: the sequence backwards, a product with the transposed matrix, and the
-/// state twice.
+/// A cell that no library has: the sequence backwards, a product with the transposed matrix, and
+/// the state twice.
 #[graph]
 fn own_cell(x: S, w: S, u: S) -> S {
     let mut h = zeros::<f64>([x.dim(1), u.dim(0)]);
@@ -102,7 +102,7 @@ fn products_of_a_sequence_are_taken_out_of_the_loops() {
         let loss = recurrence(x, w, u);
         (loss, gradients(loss, (w, u)))
     };
-    // In the loops: the state's product, and the one that goes back through it.
+    // In the loops: the matmul of the state, and the one that propagates its cotangent.
     assert_eq!(check(with_gradients, &[&[7, 2, 3], &[3, 5], &[5, 5]]), [2, 3]);
     // As many iterations as products are merged in: of a sum of different products one leaves, so
     // they stay apart.

@@ -1,5 +1,5 @@
-//! Models with state: optimizers against their formulas, state that moves between sessions,
-//! training inside of control flow.
+//! Models with state: optimizers against their formulas, state that moves between sessions, and
+//! training inside control flow.
 
 use anabranch::nn::{Init, Linear};
 use anabranch::optim::{Adam, Optimizer, Sgd};
@@ -8,7 +8,7 @@ use anabranch::{Array, Element, HostTensor, IntoArray};
 
 type Outcome = anabranch::Result<()>;
 
-// Optimizers against a plain computation.
+// Optimizers against a plain implementation.
 
 fn data() -> (Vec<[f32; 2]>, Vec<[f32; 1]>) {
     let x: Vec<[f32; 2]> = (0..8).map(|i| [(i as f32 * 0.7).sin(), (i as f32 * 0.3).cos()]).collect();
@@ -16,7 +16,7 @@ fn data() -> (Vec<[f32; 2]>, Vec<[f32; 1]>) {
     (x, y)
 }
 
-/// Gradient of the mean squared error of `w . x + b`.
+/// Returns the gradient of the mean squared error of `w . x + b`.
 fn gradient(p: &[f64; 3]) -> [f64; 3] {
     let (x, y) = data();
     let mut g = [0.0; 3];
@@ -115,7 +115,7 @@ fn state_goes_from_one_session_to_another() -> Outcome {
     };
     let (x, y) = data();
     let (a, b) = (Session::new()?, Session::new()?);
-    // A fresh one loads before it has traced anything.
+    // A new session loads the state before it has traced anything.
     let (fa, fb) = (step_of(&a)?, step_of(&b)?);
     for _ in 0..5 {
         fa.call((&x, &y))?;
@@ -272,7 +272,7 @@ fn a_step_that_needs_more_memory_than_there_is_is_an_error() -> Outcome {
     let error = outer.call(vec![1.0; 1 << 20]).unwrap_err();
     assert!(error.message.contains("bytes of memory"), "{error}");
     assert!(error.to_string().contains("f32[1048576, 1048576]"), "{error}");
-    // An output that nothing computes is memory, too.
+    // An output that is only a view needs memory, too.
     let wide = session.function(|x: Tensor| x.broadcast_to([1 << 20, 1 << 20]))?;
     assert!(wide.call(1.0).unwrap_err().message.contains("bytes of memory"));
     Ok(())
@@ -280,7 +280,7 @@ fn a_step_that_needs_more_memory_than_there_is_is_an_error() -> Outcome {
 
 // Parameters and results.
 
-/// Tensors and other structures of them.
+/// Structs of tensors and of other structs.
 #[derive(InOut, Clone)]
 struct Batch {
     images: Tensor,
@@ -315,7 +315,7 @@ fn derived_structs_are_parameters_and_results() -> Outcome {
     let half = f.call(batch.clone())?;
     assert_eq!((half.images.to_vec(), half.labels[0]), (vec![0.5, 1.5], 7));
     assert_eq!(half.weights.as_ref().map(|w| w[0]), Some(0.5));
-    // Results are arguments again; whether there is an optional one belongs to the signature.
+    // Results can be arguments again. The presence of an optional one belongs to the signature.
     assert_eq!(f.call(half)?.images.to_vec(), [0.25, 0.75]);
     let none = f.call(BatchArrays { weights: None, ..batch.clone() })?;
     assert!(none.weights.is_none());
@@ -365,7 +365,7 @@ fn the_length_of_a_sequence_belongs_to_the_signature() -> Outcome {
             (all.iter().map(Array::item).collect::<Vec<f32>>(), last.map(|l| l.item()), n.item())
         };
         assert_eq!(call(f.call((vec![1.0, 2.0], vec![3.0], none))?), (vec![2.0, 3.0, 30.0], None, 2));
-        // The same tensors, dealt out otherwise.
+        // The same tensors, distributed differently.
         assert_eq!(call(f.call(([1.0], [2.0, 3.0], none))?), (vec![2.0, 20.0, 30.0], None, 1));
         assert_eq!(call(f.call((&[1.0, 2.0][..], Vec::<f32>::new(), Some(3.0)))?), (vec![2.0, 3.0], Some(3.0), 2));
         let signature = {
@@ -381,7 +381,7 @@ fn the_length_of_a_sequence_belongs_to_the_signature() -> Outcome {
         let error = f.explain(signature.types()).unwrap_err();
         assert!(error.message.contains("how long the `Vec`s"), "{error}");
 
-        // With one sequence the number of tensors says how long it is.
+        // If there is only one sequence, the number of tensors determines its length.
         let g = session
             .function(|x: Tensor, layers: Vec<(Tensor, Tensor)>| layers.iter().fold(x, |x, &(w, b)| x * w + b))?;
         assert_eq!(g.call((1.0, vec![(2.0, 3.0), (4.0, 5.0)]))?, 25.0);

@@ -1,5 +1,5 @@
-//! Functions that run on several devices at once: values, effects, errors, ends of calls, and what
-//! overlaps.
+//! Functions on several devices at once: values, effects, errors, ends of calls, and overlapping
+//! work.
 
 use anabranch::nn::{Init, Linear, Lstm};
 use anabranch::optim::{Optimizer, Sgd};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 type Outcome = anabranch::Result<()>;
 
-/// A loop whose counter is on one device and whose states are on others.
+/// A loop whose counter is on one device and whose other loop variables are on others.
 #[graph]
 fn three_sums(n: Tensor<i32>) -> (Tensor<i32>, Tensor<i32>, Tensor<i32>) {
     let (mut i, mut a, mut b) = (scalar(0), scalar(0), scalar(1));
@@ -181,7 +181,7 @@ fn several_steps_of_one_function_run_at_once() -> Outcome {
     })
 }
 
-/// The losses of a few training steps of two layers.
+/// Returns the losses of a few training steps of two layers.
 fn losses(session: &Session, devices: [&str; 2]) -> anabranch::Result<Vec<f32>> {
     let init = Init::new(7);
     let first = on(devices[0], || Linear::new(&init, 3, 8));
@@ -221,7 +221,7 @@ fn copies<'a>(timeline: &'a Timeline, link: &'a str) -> impl Iterator<Item = &'a
 
 #[test]
 fn only_the_branch_that_is_taken_gets_its_values() -> Outcome {
-    // Two experts on two devices: the large input goes to the one that is asked.
+    // Two experts on two devices: the large input is sent to the selected one.
     #[graph]
     fn experts(which: Tensor<i32>, x: Tensor) -> Tensor {
         if which == 0 { on("/gpu:1", || x.tanh().sum()) } else { on("/gpu:2", || x.exp().sum()) }
@@ -319,7 +319,7 @@ fn a_function_whose_loops_may_not_run_is_refused() -> Outcome {
     Ok(())
 }
 
-/// A pipeline: what one stage makes, the next one multiplies, and adds to its state.
+/// A pipeline: each stage multiplies the output of the previous one and adds it to its state.
 #[graph]
 fn pipeline(n: Tensor<i32>, x: Tensor, stages: usize) -> Tensor {
     let mut i = scalar(0);
@@ -336,7 +336,7 @@ fn pipeline(n: Tensor<i32>, x: Tensor, stages: usize) -> Tensor {
 }
 
 fn pipeline_time(parallel_iterations: u32) -> anabranch::Result<(f32, Duration)> {
-    // Kernels of about 200 microseconds.
+    // Kernels that take about 200 microseconds.
     let devices = gpus(8).into_iter().map(|gpu| gpu.flops(2.6e9).launch(Duration::from_micros(5)));
     let session = Session::builder().modelled(devices).parallel_iterations(parallel_iterations).build()?;
     let f = session.function(|n: Tensor<i32>, x: Tensor| pipeline(n, x, 8))?;
@@ -356,7 +356,7 @@ fn iterations_of_a_pipeline_overlap_in_modelled_time() -> Outcome {
     Ok(())
 }
 
-/// One loop over the steps of a sequence, each layer on a device of its own.
+/// One loop over the elements of a sequence, with each layer on its own device.
 #[graph]
 fn layered(layers: &[Lstm], x: Tensor) -> Tensor {
     let mut states: Vec<_> = layers.iter().map(|l| l.zero_state(8)).collect();
@@ -395,7 +395,7 @@ fn the_layers_of_an_lstm_overlap_forward_and_backward() -> Outcome {
     assert_eq!(loss.to_bits(), same.to_bits());
     let ratio = one.total.as_secs_f64() / many.total.as_secs_f64();
     assert!(ratio > 2.0, "{ratio:.2}");
-    // Kernels of different devices run at once, in the first half of the step and in the second.
+    // Kernels of different devices overlap, in the first half of the step and in the second.
     for half in [0, 1] {
         let (from, to) = (many.total / 2 * half, many.total / 2 * (half + 1));
         let spans = many.spans.iter().filter(|s| s.begin >= from && s.end <= to).cloned().collect();
@@ -405,7 +405,7 @@ fn the_layers_of_an_lstm_overlap_forward_and_backward() -> Outcome {
     Ok(())
 }
 
-/// A loop on one device, and a check beside it on another one.
+/// A loop on one device, and a concurrent check on another one.
 #[graph]
 fn loop_beside_a_check(n: Tensor<i64>, x: Tensor) -> Tensor<i64> {
     let mut i = scalar(0i64);
@@ -426,7 +426,7 @@ fn an_error_is_seen_beside_a_loop_that_does_not_end() -> Outcome {
     for _ in 0..10 {
         assert_eq!(f.call((3, &x))?, 3);
     }
-    // The loop was short so far. This time it counts until `i64` wraps.
+    // So far the loop was short. This time it counts until `i64` wraps.
     let x = vec![[0.0f32; 96]; 96];
     let error = f.call_within(Duration::from_secs(100), (-1, &x)).expect_err("the check fails");
     assert_eq!(error.kind, ErrorKind::AssertionFailed, "{error}");
@@ -479,7 +479,7 @@ fn a_panic_of_the_callers_print_ends_the_step_and_goes_on() -> Outcome {
         println!("{y}");
         on("/cpu:0", || y * 2)
     }
-    // A loop is run by a thread of its device.
+    // A thread of the loop's device runs the loop.
     #[graph]
     fn says_on_a_thread(x: Tensor<i32>) -> Tensor<i32> {
         let mut i = x;
@@ -509,7 +509,7 @@ fn a_panic_of_the_callers_print_ends_the_step_and_goes_on() -> Outcome {
     Ok(())
 }
 
-/// Counts on a thread of a device until it meets a number.
+/// Counts on a device thread up to a limit.
 #[graph]
 fn counts_to(n: Tensor<i32>) -> Tensor<i32> {
     let mut i = scalar(0);
@@ -595,7 +595,7 @@ fn modelled_time_is_that_of_what_runs() -> Outcome {
         per_trip(hundred, 100) >= per_trip(ten, 10),
         "the branch takes its time, too: {none:?} {ten:?} {hundred:?}"
     );
-    // Nodes without constraints are split over devices if that pays, in simulated time, too.
+    // Nodes without constraints are split over devices if that is faster, also in simulated time.
     let two = time(2, 10)?;
     assert!(two <= ten * 11 / 10, "{two:?} on two devices, {ten:?} on one");
     Ok(())

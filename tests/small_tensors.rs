@@ -1,4 +1,4 @@
-//! Loops over small tensors, which become loops over numbers: on every engine, and that they do.
+//! Loops over small tensors become loops over scalars: values on every engine, and plans.
 #![deny(warnings)]
 
 use crate::support::check;
@@ -6,13 +6,13 @@ use anabranch::dsl::function::GraphFn;
 use anabranch::prelude::*;
 use anabranch::{DType, TensorType, gradients};
 
-/// The plan of a function of arguments of these types.
+/// Returns the plan of a function of arguments of these types.
 fn plan<Args, F: GraphFn<Args>>(f: F, types: &[TensorType]) -> String {
     let session = Session::new().expect("a session on the CPU");
     session.function(f).and_then(|f| f.explain(types)).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// `n` Euler steps of the Lorenz system (Lorenz 1963, Deterministic Nonperiodic Flow).
+/// Computes `n` Euler steps of the Lorenz system (Lorenz 1963, Deterministic Nonperiodic Flow).
 #[graph]
 fn lorenz(start: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
     let (mut at, mut i) = (start, scalar(0));
@@ -67,7 +67,7 @@ fn so_is_its_gradient_with_the_stacks() {
 
 #[test]
 fn matrices_reductions_and_branches_are_numbers_too() {
-    /// Powers of a matrix until they are large, or small, with a shift of the rows now and then.
+    /// Computes powers of a matrix until they are large or small, and sometimes shifts rows.
     #[graph]
     fn powers(a: Tensor<f64>, limit: Tensor<f64>) -> (Tensor<f64>, Tensor<i32>, Tensor<f64>) {
         let (mut p, mut n, mut least) = (a, scalar(0), a.min_keepdim(0));
@@ -128,7 +128,7 @@ fn a_loop_with_a_large_tensor_or_what_may_fail_stays_as_it_is() {
     assert_eq!(error.message, "div: division of 4 by zero at [1]");
 }
 
-/// Sums begin with zero, so that they have the sign of the operation's meaning.
+/// Sums begin with zero, so that zeros have the same sign as in the reference implementation.
 #[test]
 fn zeros_keep_the_sign_that_they_have_elsewhere() {
     #[graph]
@@ -145,7 +145,7 @@ fn zeros_keep_the_sign_that_they_have_elsewhere() {
     check(|x: Tensor<f64>| scalar(1.0) / x.sum_axis(Vec::<usize>::new()), -0.0, &[f64::NEG_INFINITY]);
 }
 
-/// A body that is left at many places, with many numbers, keeps them in memory.
+/// A body with many exits and many scalars keeps the scalars in memory.
 #[test]
 fn a_long_body_with_many_stacks_is_compiled_soon_and_right() {
     #[graph]

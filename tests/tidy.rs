@@ -1,8 +1,8 @@
-//! Tidiness: what the repository promises about itself and no compiler checks.
+//! Tidiness: properties of the repository that no compiler checks.
 //!
-//! Each rule is a function from the tree, or from texts, to a [`Report`]: what it looked at, and
-//! what is wrong there. A rule that found nothing to look at fails, since a check of nothing always
-//! passes. Each rule is also broken on purpose by a test of its own, on a small text.
+//! Each rule is a function from the tree, or from texts, to a [`Report`]: the number of items
+//! checked, and the problems found. A rule that finds nothing to check fails, because an empty
+//! check always passes. A test of its own also violates each rule on purpose, on a small text.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use text::{cargo_command, code_of, code_spans, fenced_lines, path_of, words};
 /// Crates that would bring a device, a thread pool or a network into the language.
 const NOT_IN_DSL: &[&str] = &["rayon", "wgpu", "tokio", "quinn", "faer"];
 
-/// A file longer than this has more than one subject.
+/// The maximum number of lines of a file. A longer one has more than one subject.
 const LONGEST_SOURCE: usize = 1_200;
 
 /// The files that know the layout of constructs: those that define, build, check and print it.
@@ -108,7 +108,7 @@ fn every_file_of_tests_is_part_of_a_test_program() {
 
 // The result of a rule.
 
-/// The number of things that a rule looked at, and the problems that it found.
+/// The number of items that a rule checked, and the problems that it found.
 #[derive(Debug, Default)]
 struct Report {
     looked_at: usize,
@@ -116,7 +116,7 @@ struct Report {
 }
 
 impl Report {
-    /// Counts one thing looked at, and notes `wrong` unless it is fine.
+    /// Counts one checked item, and records `wrong` unless it is fine.
     fn look(&mut self, fine: bool, wrong: impl FnOnce() -> String) {
         self.looked_at += 1;
         if !fine {
@@ -147,7 +147,7 @@ fn unfinished(sources: &[Source]) -> Report {
     report
 }
 
-/// `unsafe` is written as code under `runtime/` only. Comments, strings and the programs of
+/// `unsafe` appears as code only under `runtime/`. Comments, strings and the programs of
 /// compile-fail tests may name it.
 fn unsafe_outside_runtime(sources: &[Source]) -> Report {
     let mut report = Report::default();
@@ -201,9 +201,9 @@ fn too_long(sources: &[Source]) -> Report {
     report
 }
 
-/// In the code of the language and the runtime no string is the name of an operation: a misspelled
-/// handle is an error of the compiler, a misspelled name is silence. Definitions and tests use
-/// names.
+/// No string in the code of the language and the runtime is the name of an operation. A misspelled
+/// handle is a compile error, but a misspelled name would go unnoticed. Definitions and tests may
+/// use names.
 fn operation_names(sources: &[Source], names: &[String]) -> Report {
     let mut report = Report::default();
     for source in sources {
@@ -224,7 +224,7 @@ fn operation_names(sources: &[Source], names: &[String]) -> Report {
 }
 
 /// Only the files in [`LAYOUT`] know which operand of a construct is which region parameter, and
-/// which region is which. All others ask the accessors of `dsl/src/ir/regions.rs`.
+/// which region is which. All others call the accessors in `dsl/src/ir/regions.rs`.
 fn layout_of_constructs(sources: &[Source]) -> Report {
     let mut report = Report::default();
     for source in sources {
@@ -244,7 +244,7 @@ fn layout_of_constructs(sources: &[Source]) -> Report {
     report
 }
 
-/// The texts between `name`, which ends with a bracket, and the closing bracket.
+/// Returns the texts between `name`, which ends with a bracket, and the closing bracket.
 fn indices<'a>(line: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     line.split(name).skip(1).filter_map(|rest| rest.split(']').next())
 }
@@ -301,9 +301,9 @@ fn unnamed_members(document: &str, members: &[String]) -> Report {
     report
 }
 
-/// Each file of a folder of tests, and each subfolder that is a module, is one of `main`, or a test
-/// program of its own in `manifest`: what is neither would not be compiled, and its tests would not
-/// run.
+/// Each file of a folder of tests, and each subfolder that is a module, is part of `main` or is a
+/// test program of its own in `manifest`. Any other file would not be compiled, so its tests would
+/// not run.
 fn unlisted_tests(sources: &[Source], folder: &str, main: &str, manifest: &str) -> Report {
     let mut report = Report::default();
     for source in sources {
@@ -337,7 +337,7 @@ fn commands(readme: &str, ci: &str) -> Report {
     report
 }
 
-/// Every example is a line of `.ci/run`.
+/// Every example is run by a line of `.ci/run`.
 fn examples_in_ci(examples: &[String], ci: &str) -> Report {
     let run_by_ci = ci_commands(ci);
     let mut report = Report::default();
@@ -348,7 +348,7 @@ fn examples_in_ci(examples: &[String], ci: &str) -> Report {
     report
 }
 
-/// The `cargo test` and `cargo run` commands of a script.
+/// Returns the `cargo test` and `cargo run` commands of a script.
 fn ci_commands(script: &str) -> BTreeSet<String> {
     let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
     lines.filter_map(cargo_command).collect()
@@ -374,7 +374,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// All Rust sources of the repository, in the order of their paths.
+/// Returns all Rust sources of the repository, sorted by path.
 fn sources() -> Vec<Source> {
     let mut sources = Vec::new();
     let mut folders = vec![root().to_owned()];
@@ -396,7 +396,7 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-/// The names of the examples: `examples/<name>.rs` and `examples/<name>/main.rs`.
+/// Returns the names of the examples: `examples/<name>.rs` and `examples/<name>/main.rs`.
 fn examples() -> Vec<String> {
     let sources = sources();
     let paths = sources.iter().filter_map(|source| {
@@ -414,7 +414,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.collect()
 }
 
-/// The file names of the book's chapters.
+/// Returns the file names of the book's chapters.
 fn chapters() -> Vec<String> {
     let files = entries(&root().join("docs/src"));
     let names = files.iter().filter_map(|file| file.file_name()?.to_str());
@@ -427,14 +427,14 @@ fn from_root(path: &Path) -> String {
     parts.join("/")
 }
 
-/// The folders that `members = [..]` of the root manifest names.
+/// Returns the folders in `members = [..]` of the root manifest.
 fn workspace_members(manifest: &str) -> Vec<String> {
     let list =
         manifest.split_once("members = [").and_then(|(_, rest)| rest.split_once(']')).map_or("", |(list, _)| list);
     list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-// Each rule, broken on purpose.
+// Each rule, violated on purpose.
 
 #[track_caller]
 fn check_wrong(report: &Report, expected: &[&str]) {

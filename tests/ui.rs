@@ -1,13 +1,13 @@
-//! Every message of the macros, as the compiler shows it: one golden file each.
+//! All error messages of the macros, as the compiler shows them: one golden file each.
 //!
-//! `TRYBUILD=overwrite cargo test -p anabranch-tests ui` writes them anew; read each of them before
-//! committing it.
+//! `TRYBUILD=overwrite cargo test -p anabranch-tests ui` rewrites the files; read each of them
+//! before committing it.
 
 #[test]
 fn messages_say_what_to_write_instead() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("ui/*/*.rs");
-    // A pattern that matches nothing would pass.
+    // A pattern without matches would pass.
     let mut found = 0;
     for kind in std::fs::read_dir("ui").expect("tests run in the package's folder") {
         let kind = kind.expect("a readable folder").path();

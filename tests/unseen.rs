@@ -1,5 +1,5 @@
-//! Changes that the form of the code hides: seen all the same, or refused, never made whatever the
-//! condition is.
+//! Modifications that the form of the code hides: they are detected or rejected, but never applied
+//! regardless of the condition.
 
 use crate::support::check;
 use anabranch::prelude::*;
@@ -16,7 +16,7 @@ impl Pair {
     fn new(x: S) -> Pair {
         Pair { now: x, next: x * 10.0 }
     }
-    /// A name that methods have which change nothing.
+    /// Has the name of a method that modifies nothing in other types.
     fn round(&mut self) {
         self.now = self.next;
     }
@@ -194,7 +194,7 @@ fn a_whole_that_perhaps_changes_stands_beside_its_parts() {
         }
         (holder.pair.now, total, holder.sum)
     }
-    // A whole of a known type does not change; its parts do.
+    // A variable of a known type does not change as a whole, but its parts do.
     #[graph]
     fn known(x: S, n: Tensor<i32>) -> (S, S) {
         let mut pairs = (make(x), vec![x, x]);
@@ -412,7 +412,7 @@ fn methods_of_known_names_of_an_iterator_and_of_names_of_traits() {
     check(f, (1.0, false), &[1.0, 1.0]);
 }
 
-/// Another name of tensors.
+/// An alias of a tensor type.
 type Number = Tensor<f64>;
 
 #[test]
@@ -487,7 +487,7 @@ fn a_stack_of_the_host_that_a_tensor_leaves_is_an_error() {
     assert!(error.to_string().contains("`v`"), "{error}");
 }
 
-/// Changes itself by methods that have the names of those of `Clone`, `ToOwned` and `ToString`.
+/// Modifies itself by methods with the names of those of `Clone`, `ToOwned` and `ToString`.
 #[derive(Carry)]
 struct Steps {
     at: S,
@@ -517,7 +517,7 @@ impl Steps {
     }
 }
 
-/// Has `Clone` beside a method of the same name, which a call on a mutable reference finds first.
+/// Implements `Clone`, but a call on a mutable reference prefers its own method `clone`.
 #[derive(Carry)]
 struct Both {
     at: S,
@@ -609,7 +609,7 @@ struct Pairs {
     first: Steps,
 }
 
-/// A host value with the traits, whose clones change nothing.
+/// A host value that implements the traits and whose clones modify nothing.
 #[derive(Clone, Debug)]
 struct Label {
     text: String,
