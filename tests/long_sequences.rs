@@ -101,7 +101,7 @@ macro_rules! sides {
     };
 }
 
-/// Defines the versions of [`sides`] except the one on `i32`.
+/// Defines the versions of `sides!` except the one on `i32`.
 macro_rules! staged_and_plain {
     ($defines:ident [$($k:tt)*]) => {
         pub mod staged {

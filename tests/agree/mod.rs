@@ -1,7 +1,7 @@
-//! One body, three functions: over tensors, over host values, and as plain Rust.
+//! One body as three functions: on tensors, on host values, and as plain Rust.
 
-/// Makes the same function for tensors of `i32` and for `i32`, and one that is plain Rust; checks
-/// that all agree.
+/// Defines the same function for tensors of `i32`, for `i32`, and in plain Rust, and checks that
+/// all three agree.
 macro_rules! agree {
     ($name:ident($($arg:ident),*) over $inputs:expr; $body:block) => {
         mod $name {

@@ -1,4 +1,4 @@
-//! One of several branches runs.
+//! Branches, of which exactly one runs.
 
 use super::engine::{Case, check_corpus, fails, gives};
 use anabranch::prelude::*;
@@ -42,7 +42,7 @@ fn gradient_inside(x: S, c: Tensor<f32>) -> S {
 
 #[graph]
 fn product_or_constant(x: S, y: S, z: S, p: B) -> S {
-    // `z` is used by neither.
+    // Neither branch uses `z`.
     let _ = z;
     if p { 2.0 * x * y } else { scalar(2.0) }
 }
@@ -57,7 +57,7 @@ fn safe_root(x: S) -> S {
     if x < 1e-3 { scalar(1e-3) } else { x.sqrt() }
 }
 
-/// The quotient is guarded twice: by the branch, and inside of it by nothing.
+/// The branch guards the division. Inside it there is no other guard.
 #[graph]
 fn safe_quotient(a: I, b: I) -> I {
     if b == 0 { scalar(-1) } else { a / b }
@@ -77,7 +77,7 @@ fn only_what_is_taken_is_checked(p: B, x: I) -> I {
 fn captured_and_changed_later(x: S, p: B) -> (S, S) {
     let kept = if p { x } else { x * 2.0 };
     let mut y = kept;
-    // An apparent update in place must not reach the branch's value.
+    // An update that seems possible in place must not affect the value of the branch.
     y = y.update_slice(tensor([100.0]), 0, 0);
     (kept, y)
 }

@@ -98,8 +98,8 @@ impl Case {
         self
     }
 
-    /// The plans of its runs and of their gradients as text, each with a title. Runs on inputs of one
-    /// type have one plan.
+    /// Returns the plans of the runs and of their gradients as text, each with a title. Runs on
+    /// inputs of one type share a plan.
     pub fn plans(&self) -> Vec<(String, String)> {
         let mut plans: Vec<(String, String)> = Vec::new();
         for (i, run) in self.runs.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Jumps in jumps: bodies in which loops, matches, labelled blocks, closures and references meet,
-//! as tensors and as plain Rust.
+//! Jumps in nested constructs: bodies that combine loops, matches, labeled blocks, closures and
+//! references, as tensors and as plain Rust.
 #![allow(
     clippy::needless_late_init,
     clippy::collapsible_if,

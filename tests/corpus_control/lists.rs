@@ -1,4 +1,4 @@
-//! Lists in branches and loops, and the functions that are made of them: scans and maps.
+//! Lists in branches and loops, and functions that are built on lists: scans and maps.
 
 use super::engine::{Case, check_corpus, fails, gives};
 use anabranch::prelude::*;
@@ -22,7 +22,7 @@ fn written_twice(x: S, i: I) -> S {
     list.stack()
 }
 
-/// The same elements read in three ways: the gradients of the three add up.
+/// Reads the same elements in three ways, whose gradients add up.
 fn stacked_read_and_joined(a: S, b: S) -> S {
     let mut list = List::with_len(2, [2]);
     list.write(0, a);
@@ -59,13 +59,13 @@ fn pushed_and_popped(n: I) -> I {
     }
     let mut sum = scalar(0);
     while list.len() > 0 {
-        // Differs from a sum, so that the order counts.
+        // Not a plain sum, so that the order matters.
         sum = sum * 2 + list.pop();
     }
     sum
 }
 
-/// After a fork, what is done to one list does not reach the other.
+/// After a fork, changes to one list do not affect the other.
 #[graph]
 fn forked(x: S, p: B, n: I) -> (S, S) {
     let mut a = List::new(());
@@ -110,7 +110,7 @@ fn doubled_or_ones(p: B, z: S) -> S {
     cond(p, || map(z, |z| 2.0 * z), || map(z, |_| scalar(1.0)))
 }
 
-/// `x_ij^(i+1)` by a loop in a map in a map.
+/// Computes `x_ij^(i+1)` by a loop in a map in a map.
 fn nested_map(x: S) -> S {
     let power = |x: S, n: I| while_loop((x, n), |(_, n)| n.greater(0), |(y, n)| (y * x, n - 1)).0;
     map((x, iota::<i32>(2)), |(row, n)| map(row, |x| power(x, n)))

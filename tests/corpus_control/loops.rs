@@ -1,5 +1,5 @@
-//! Loops: their values, their gradients, and the number of their trips, which is zero as often as
-//! not.
+//! Loops: their values, their gradients, and their trip counts, which are zero about as often as
+//! they are positive.
 
 use super::engine::{Case, check_all, check_corpus, fails, gives};
 use anabranch::prelude::*;
@@ -175,7 +175,7 @@ fn second_of_two(x: S) -> S {
     v
 }
 
-/// The gradient with respect to `x` of `v` is zero after one iteration, and not after two.
+/// The gradient of `v` with respect to `x` is zero after one iteration, and nonzero after two.
 #[graph]
 fn late_tangent(n: I, x: S) -> S {
     let (mut u, mut v, mut w, mut i) = (x, scalar(1.0), scalar(1.0), scalar(0));
@@ -196,7 +196,7 @@ fn an_integer_beside(x: S) -> (S, I) {
     (v, i)
 }
 
-/// A path through an integer has no gradient; a path beside it has one.
+/// A path through an integer has no gradient. A parallel path has one.
 #[graph]
 fn through_an_integer(n: I, q: S) -> S {
     let (mut best, mut i) = (scalar(0), scalar(0));
@@ -509,8 +509,8 @@ fn loops_are_right_on_every_engine() {
     check_corpus("loops", &cases(), 39);
 }
 
-/// The masks are not written down: what an element was multiplied with is its slope, if the
-/// gradient sees the same masks.
+/// The masks are not recorded: the slope of an element is its factor in the mask, if the gradient
+/// uses the same masks.
 #[test]
 fn a_random_mask_is_the_same_backwards() {
     fn factors(x: S, n: I) -> (S, S) {

@@ -89,7 +89,7 @@ fn doubled_or_forgotten(p: B, x: S) -> S {
     v
 }
 
-/// Counts up in steps of `x`: the slope is the number of trips.
+/// Counts up in steps of `x`, so that the slope is the trip count.
 #[graph]
 fn stepped(x: S) -> S {
     let mut n = scalar(1.0);
@@ -132,7 +132,7 @@ fn loop_of_branch_in_loop(x: S) -> S {
     x
 }
 
-/// The same in plain Rust, with the first derivative beside each number (`f64` with a dual part).
+/// The same in plain Rust, with the first derivative of each number (`f64` with a dual part).
 fn loop_of_branch_in_loop_with_slope(x: f64) -> (f64, f64) {
     let (mut x, mut dx) = (x, 1.0);
     for _ in 0..3 {
@@ -199,7 +199,7 @@ fn tripled(x: S, n: I) -> S {
     v
 }
 
-/// One function whose loop is in the graph three times: twice side by side, once in itself.
+/// One function whose loop is in the graph three times: twice side by side, and nested in itself.
 #[graph]
 fn one_loop_in_itself(x: S, n: I) -> S {
     let (mut v, mut i) = (tripled(x, n) + tripled(x, n), scalar(0));
@@ -210,8 +210,8 @@ fn one_loop_in_itself(x: S, n: I) -> S {
     v
 }
 
-/// Steps of a loop as a loop and unrolled, with a branch whose captures and results are read again
-/// backwards.
+/// One step, which is repeated by a loop and unrolled. It has a branch whose captures and results
+/// the backward pass reads.
 #[graph]
 fn step(v: S, x: S) -> S {
     if v > 1.0 {
@@ -237,7 +237,7 @@ fn reads_an_outer_variable(n: I, x: S) -> S {
     while i < n {
         let (mut inner, mut j) = (scalar(0.0), scalar(0));
         while j < i {
-            // `outer` is one iteration of the outer loop old, `x` older.
+            // `outer` is from the previous iteration of the outer loop, `x` from before the loop.
             inner += outer * x;
             j += 1;
         }
@@ -256,7 +256,7 @@ fn cases() -> Vec<Case> {
         branchy,
         Case::new("sums of sums").at(sums_of_sums, (), gives(&[225.0])),
         Case::new("a branch in a loop").at(branch_in_a_loop, 1, gives(&[10.0])).at(branch_in_a_loop, 0, gives(&[10.0])),
-        // At integers, the number of trips changes.
+        // The trip count changes at integers.
         Case::new("a loop in a branch")
             .at(loop_in_a_branch, (true, 0.0), gives(&[10.0]).first(&[1.0]).not_smooth())
             .at(loop_in_a_branch, (true, 0.5), gives(&[10.5]).first(&[1.0]).second(&[0.0]))
@@ -282,7 +282,7 @@ fn cases() -> Vec<Case> {
             .at(gradient_of_a_loop_in_a_branch, (true, 1.1), gives(&[9.0]).first(&[0.0]))
             .at(gradient_of_a_loop_in_a_branch, (false, 1.0), gives(&[1.0]).first(&[1.0])),
         Case::new("the gradient of a loop in a loop").at(gradient_of_a_loop_in_a_loop, 1.0, gives(&[18.0])),
-        // Two trips: x^4 / y^3, times y.
+        // Two iterations: x^4 / y^3, times y.
         Case::new("second order through a loop in a branch")
             .at(
                 quotients_in_a_branch,

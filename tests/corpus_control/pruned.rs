@@ -1,5 +1,5 @@
-//! Results of a graph that is cut at one of its values: the value is fetched, then fed, and the
-//! rest is computed.
+//! Results of a graph that is split at one of its values: one part fetches the value, and the other
+//! part is fed with it and computes the rest.
 
 use super::engine::Traced;
 use anabranch::dsl::ir::{Op, Value};
@@ -7,13 +7,13 @@ use anabranch::dsl::passes::{Assignments, Pipeline, PrunedGraph, prune, speciali
 use anabranch::dsl::{HostTensor, TensorType, interp};
 use anabranch_runtime::Program;
 
-/// So many values of a graph are tried.
+/// The number of values of a graph to try.
 const VALUES: usize = 2;
 
-/// Cuts the graph at some of its values, by the interpreter and by plans.
+/// Splits the graph at some of its values, by the interpreter and by plans.
 ///
-/// Both parts compute what the whole does, bit by bit, by the interpreter; the second one assigns
-/// what the whole does, and the first one nothing.
+/// The interpreter's results of both parts are bitwise identical to those of the whole graph. The
+/// second part assigns all variables that the whole graph assigns, and the first part none.
 pub fn check(traced: &Traced, inputs: &[HostTensor], whole: &[HostTensor]) -> Result<(), String> {
     let g = &traced.graph;
     let mut vars = traced.vars.clone();
@@ -51,7 +51,7 @@ pub fn check(traced: &Traced, inputs: &[HostTensor], whole: &[HostTensor]) -> Re
     Ok(())
 }
 
-/// Outputs, and the variables of the part afterwards.
+/// Returns the outputs, and the variables after the run.
 fn run(
     part: &PrunedGraph,
     inputs: &[HostTensor],

@@ -100,7 +100,7 @@ fn used_in_an_inner_loop(v: &Var<f64>, n: I) -> S {
     sum
 }
 
-/// The variable counts how often the condition was evaluated.
+/// A variable that counts the evaluations of the condition.
 #[graph]
 fn counted_in_a_condition(v: &Var<i32>, n: I) -> (I, I) {
     let (mut i, mut seen) = (scalar(0), scalar(0));
@@ -277,7 +277,7 @@ fn cases() -> Vec<Case> {
                 fails("the variable reached 4"),
             ),
         Case::new("changed by an inner loop")
-            // 1 of the second round, 2 and 3 of the third.
+            // 1 in the second iteration, 2 and 3 in the third.
             .at(
                 {
                     let v = float("v", 1.0);

@@ -14,7 +14,7 @@ fn traced<Args, F: GraphFn<Args>>(f: F, types: &[TensorType]) -> Graph {
     trace_fn("f", &f, types).unwrap_or_else(|e| panic!("{e}")).0.graph
 }
 
-/// All nodes of control flow, outer ones first.
+/// Returns all control-flow nodes, outer ones first.
 fn constructs(graph: &Graph) -> Vec<Node> {
     let mut found = Vec::new();
     graph.visit_nodes(graph.root(), &mut |node| {
@@ -66,7 +66,7 @@ fn what_no_branch_changes_is_no_result() {
     assert_eq!(graph.node(node).results.len(), 1, "{graph}");
 }
 
-/// A switch of `n` arms, each with a large value that its gradient reads.
+/// Returns a switch of `n` arms, each with a large value that its gradient reads.
 fn arms(n: usize) -> impl Fn(I, S) -> S {
     move |i, x| {
         let arm = |k: usize| move || (x.matmul(x) * (k + 1) as f64).sin().exp().sum();
@@ -75,7 +75,7 @@ fn arms(n: usize) -> impl Fn(I, S) -> S {
     }
 }
 
-/// Bytes of the arena of a plan, as its text says.
+/// Returns the size of the arena in bytes, read from the text of a plan.
 fn arena_bytes(explained: &str) -> usize {
     let after = explained.split("in an arena of ").nth(1).unwrap_or_else(|| panic!("no arena in {explained}"));
     after.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no number in {after}"))
@@ -97,7 +97,7 @@ fn branches_that_do_not_run_together_share_their_memory() {
 #[test]
 fn a_branch_that_does_not_run_saves_nothing() {
     let graph = traced(arms(8), &[TensorType::new(DType::I32, ()), f64s(&[30, 30])]);
-    // Saved values are pushed inside of the arms, so only the arm that runs pushes.
+    // Saved values are pushed inside the arms, so only the arm that runs pushes.
     let root = graph.region(graph.root());
     let is_push = |n: &&Node| graph.node(**n).op.name() == "push";
     assert_eq!(root.nodes.iter().filter(is_push).count(), 0, "{graph}");

@@ -76,7 +76,7 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
     let interpreted = interp::run(&traced.graph, &inputs, &mut vars, interp::Options::default());
     let session = Session::new().expect("a session on the CPU");
     let compiled = session.function(f).and_then(|f| f.call_host(&inputs));
-    // Each part of the compiler is turned off once.
+    // Each part of the compiler is disabled once.
     let vars = || traced.vars.iter().map(|v| v.init().clone()).collect::<Vec<HostTensor>>();
     let run = |program: Result<Program, _>| program.and_then(|program| program.run(&inputs, &mut vars()));
     let passed = |pipeline: Pipeline| {

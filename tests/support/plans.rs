@@ -1,12 +1,12 @@
-//! Golden files of plans, which show a lost fusion, a copy too many or a larger arena.
+//! Golden files of plans, which reveal a lost fusion, an unnecessary copy or a larger arena.
 
 use std::fmt::Write;
 use std::path::Path;
 
-/// Compares plans, each with its title, with the golden file of a name; with `BLESS=1`, writes it.
+/// Compares titled plans with the golden file `name`, or writes the file if `BLESS=1`.
 ///
 /// # Panics
-/// If they differ, with the first line that does.
+/// If they differ, with the first line that differs.
 #[track_caller]
 pub fn check_plans(name: &str, plans: &[(String, String)]) {
     assert!(!plans.is_empty(), "{name}: no plan");
@@ -38,8 +38,8 @@ pub fn check_plans(name: &str, plans: &[(String, String)]) {
     panic!("{}: {} lines, now {}", path.display(), golden.lines().count(), now.lines().count());
 }
 
-/// Returns a plan without what changes with the place of the source and with the processor: source
-/// locations, and the size of the arena if a packed matrix is in it.
+/// Returns a plan without the parts that depend on the source location and the processor: source
+/// locations, and the size of the arena if it contains a packed matrix.
 fn portable(plan: &str) -> String {
     let packs = plan.lines().any(|line| line.contains(" = pack "));
     let line = |line: &str| {

@@ -1,24 +1,24 @@
-//! Reading texts: words, commands and paths of Markdown, and Rust without its comments and
+//! Parsers for texts: words, commands and paths of Markdown, and Rust without comments and
 //! literals.
 //!
-//! Both readers know as much of the syntax as the rules need. Their tests are at the end.
+//! Both parsers know only the syntax that the rules need. Their tests are at the end.
 
-/// The words of `line`: runs of letters, digits, `_` and `-`.
+/// Returns the words of `line`: runs of letters, digits, `_` and `-`.
 pub(crate) fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '-')).filter(|word| !word.is_empty())
 }
 
-/// The text between single backticks, outside fenced blocks.
+/// Returns the texts between single backticks, outside fenced blocks.
 pub(crate) fn code_spans(document: &str) -> impl Iterator<Item = &str> {
     by_fence(document).filter(|(_, fenced)| !fenced).flat_map(|(line, _)| line.split('`').skip(1).step_by(2))
 }
 
-/// The lines of fenced blocks, without a shell prompt.
+/// Returns the lines of fenced blocks, without a shell prompt.
 pub(crate) fn fenced_lines(document: &str) -> impl Iterator<Item = &str> {
     by_fence(document).filter(|(_, fenced)| *fenced).map(|(line, _)| line.trim_start().trim_start_matches("$ "))
 }
 
-/// The lines of `document`, each with whether it is inside a fenced block; the fences are left out.
+/// Returns the lines of `document` except fences, each with whether it is inside a fenced block.
 fn by_fence(document: &str) -> impl Iterator<Item = (&str, bool)> {
     let mut fenced = false;
     document.lines().filter_map(move |line| {
@@ -65,7 +65,7 @@ pub(crate) fn cargo_command(text: &str) -> Option<String> {
     Some(of_cargo.collect::<Vec<_>>().join(" "))
 }
 
-/// `text` with comments, strings and character literals blanked; line breaks stay.
+/// Returns `text` with comments, strings and character literals blanked. Line breaks are kept.
 pub(crate) fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -90,7 +90,7 @@ pub(crate) fn code_of(text: &str) -> String {
     code
 }
 
-/// The length of the comment or literal at the start of `text`, if one is there.
+/// Returns the length of the comment or literal at the start of `text`, if there is one.
 fn not_code(text: &str) -> Option<usize> {
     if text.starts_with("//") {
         return Some(text.find('\n').unwrap_or(text.len()));
@@ -112,7 +112,7 @@ fn not_code(text: &str) -> Option<usize> {
         return Some(length.unwrap_or(text.len()));
     }
     let quote = literal.chars().next()?;
-    // A quote that no other follows after one character or escape starts a lifetime.
+    // Without a closing quote after one character or escape, the quote starts a lifetime.
     if quote == '\'' && !literal[1..].starts_with('\\') && literal.chars().nth(2) != Some('\'') {
         return None;
     }
@@ -128,7 +128,7 @@ fn not_code(text: &str) -> Option<usize> {
     Some(text.len())
 }
 
-/// The length of the block comment at the start of `text`; comments nest.
+/// Returns the length of the block comment at the start of `text`. Comments nest.
 fn block_comment(text: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {

@@ -1,8 +1,8 @@
-//! Random functions: programs with branches, loops, variables and gradients, written through the
-//! tracer.
+//! Random functions for property tests: programs with branches, loops, variables and gradients,
+//! built with the tracer.
 //!
-//! A program is decided by a tape of bytes, so a failing one shrinks to a small one. Loops are
-//! bounded, and nothing in a program fails when it runs: results can be compared.
+//! A tape of bytes determines a program, so that a failing program shrinks to a small one. Loops
+//! are bounded, and nothing in a program fails at run time, so results can be compared.
 
 use anabranch_dsl::ir::Graph;
 use anabranch_dsl::trace::{self, Any, CondTrace, WhileTrace};
@@ -16,17 +16,17 @@ pub(crate) struct Program {
     pub(crate) vars: Vec<HostTensor>,
 }
 
-/// The extent that is named `n` in random graphs.
+/// The value of the extent `n` in random graphs.
 pub(crate) const N: usize = 3;
 
-/// Devices that parts of random graphs are to be on.
+/// The devices of random graphs.
 pub(crate) const DEVICES: [&str; 5] = ["/cpu:0", "/cpu:1", "/cpu:2", "/cpu", "/peer:local"];
 
 fn n() -> Dim {
     Dim::Named(Arc::from("n"))
 }
 
-/// Inputs of every random graph.
+/// Returns the inputs of every random graph.
 pub(crate) fn inputs() -> Vec<HostTensor> {
     vec![
         HostTensor::new([N], vec![0.5f32, -0.0, 1.25]),
@@ -37,12 +37,12 @@ pub(crate) fn inputs() -> Vec<HostTensor> {
     ]
 }
 
-/// The program that a tape stands for.
+/// Returns the program that a tape determines.
 pub(crate) fn program(tape: &[u8]) -> Program {
     written(tape, true)
 }
 
-/// The same program without its checkpoints: it computes the same.
+/// Returns the same program without its checkpoints, which do not affect its results.
 pub(crate) fn without_checkpoints(tape: &[u8]) -> Program {
     written(tape, false)
 }
@@ -85,12 +85,12 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// A number below `n` from the tape, which continues with zeros.
+    /// Returns a number below `n` from the tape, which is padded with zeros.
     fn choose(&mut self, n: usize) -> usize {
         usize::from(self.tape.next().copied().unwrap_or(0)) % n
     }
 
-    /// A value of the scope, late ones more often.
+    /// Returns a value of the scope, with a preference for later ones.
     fn pick(&mut self, scope: &[Any]) -> Any {
         let back = self.choose(scope.len()).min(self.choose(scope.len()));
         scope[scope.len() - 1 - back]
@@ -127,7 +127,7 @@ impl Writer<'_> {
                     a.sum_axis(-1)
                 }
             }
-            // Units, which folding finds.
+            // Identity elements, which constant folding simplifies.
             10 if ty.dtype.is_numeric() => a.mul(a.number([1.0, 0.0, -1.0][self.choose(3)])),
             11 if ty.dtype.is_numeric() => a.add(a.number([0.0, -0.0, 1.0][self.choose(3)])),
             12 if depth > 0 => return self.branch(scope, depth),
@@ -162,7 +162,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A `bool[]`: one that is known, or one that the inputs decide.
+    /// Returns a `bool[]`: a constant, or one that depends on the inputs.
     fn predicate(&mut self, scope: &[Any], holds: bool) -> Any {
         if holds {
             let a = self.pick(scope).cast(DType::I32).sum();
@@ -189,8 +189,8 @@ impl Writer<'_> {
         trace::read_var(&var)
     }
 
-    /// Values that a branch or body gives back: for some of the scope, others of the same types; or
-    /// the product with one.
+    /// Returns the results of a branch or body, each of the type of a value in `of`: a value of the
+    /// scope, or the product of its `tanh` and the value in `of`.
     fn next(&mut self, of: &[Any], scope: &[Any]) -> Vec<Any> {
         let mut next = Vec::new();
         for &a in of {
@@ -260,7 +260,7 @@ impl Writer<'_> {
     }
 }
 
-/// The gradient of what was computed last, through all its control flow; loops get stacks by it.
+/// Returns the gradient of the latest value, through all its control flow. Loops then have stacks.
 fn gradient_of_latest(scope: &[Any], wrt: Any) -> Any {
     let latest = scope.iter().rev().copied().filter(|a| a.dtype() == DType::F32).take(8);
     let loss = latest.map(Any::sum).reduce(Any::add).expect("inputs are floats");

@@ -6,7 +6,7 @@ use anabranch_dsl::trace::{self, CondTrace, Traced, WhileTrace};
 use anabranch_dsl::{Any, Buffer, DType, HostTensor, TensorType, autodiff, interp};
 use anabranch_runtime::Program;
 
-/// A staged loop over untyped handles.
+/// Builds a staged loop over untyped handles.
 #[track_caller]
 pub fn while_loop(init: &[Any], cond: impl Fn(&[Any]) -> Any, body: impl Fn(&[Any]) -> Vec<Any>) -> Vec<Any> {
     let (mut t, params) = WhileTrace::begin(init, &[]);
@@ -16,7 +16,7 @@ pub fn while_loop(init: &[Any], cond: impl Fn(&[Any]) -> Any, body: impl Fn(&[An
     t.end(&next, &[])
 }
 
-/// A staged branch over untyped handles.
+/// Builds a staged branch over untyped handles.
 #[track_caller]
 pub fn branch(pred: Any, then: impl FnOnce() -> Vec<Any>, otherwise: impl FnOnce() -> Vec<Any>) -> Vec<Any> {
     let mut t = CondTrace::begin(pred);
@@ -36,8 +36,8 @@ pub fn traced(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Trac
     t.unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Runs a function by the interpreter and by its plan, the plan twice: outputs, variables and
-/// errors must be the same. Gives the outputs.
+/// Runs a function by the interpreter and twice by its plan. The outputs, variables and errors must
+/// be the same. Returns the outputs.
 #[track_caller]
 pub fn check(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Result<Vec<HostTensor>, String> {
     check_traced(&traced(inputs, f), inputs)
@@ -73,7 +73,7 @@ pub fn check_traced(traced: &Traced, inputs: &[HostTensor]) -> Result<Vec<HostTe
     expected.map_err(|e| e.message)
 }
 
-/// Whether two tensors are of one type and, within rounding, equal.
+/// Returns whether two tensors have the same type and are equal within rounding.
 pub fn close(a: &HostTensor, b: &HostTensor) -> bool {
     fn near(x: f64, y: f64, eps: f64) -> bool {
         same_number(x, y) || (x - y).abs() <= eps * x.abs().max(y.abs()).max(1.0)
@@ -82,19 +82,19 @@ pub fn close(a: &HostTensor, b: &HostTensor) -> bool {
         && match (a.buffer(), b.buffer()) {
             (Buffer::F32(x), Buffer::F32(y)) => x.iter().zip(y).all(|(&x, &y)| near(x.into(), y.into(), 1e-5)),
             (Buffer::F64(x), Buffer::F64(y)) => x.iter().zip(y).all(|(&x, &y)| near(x, y, 1e-10)),
-            // One rounding more or less, where a sum is added up in another order.
+            // Sums in a different order differ by about one rounding.
             (Buffer::F16(x), Buffer::F16(y)) => x.iter().zip(y).all(|(&x, &y)| near(x.into(), y.into(), 1e-3)),
             (Buffer::BF16(x), Buffer::BF16(y)) => x.iter().zip(y).all(|(&x, &y)| near(x.into(), y.into(), 8e-3)),
             _ => a == b,
         }
 }
 
-/// Runs something on so many threads.
+/// Runs a function on `n` threads.
 pub fn on_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
     rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads").install(f)
 }
 
-/// Runs a program on one thread and on several: outputs must be the same, bit by bit.
+/// Runs a program on one thread and on several: the outputs must be bitwise identical.
 #[track_caller]
 pub fn check_threads(program: &Program, inputs: &[HostTensor]) {
     let run = |n| {
@@ -112,7 +112,7 @@ pub fn check_threads(program: &Program, inputs: &[HostTensor]) {
     }
 }
 
-/// A tensor as text that fits a message.
+/// Returns a tensor as text that fits into a message.
 fn short(t: &HostTensor) -> String {
     t.to_string().chars().take(500).collect()
 }
@@ -138,7 +138,7 @@ pub fn check_f32(inputs: &[HostTensor], tolerance: f32, f: impl FnOnce(&[Any]) -
     }
 }
 
-/// Numbers that are not regular, around zero.
+/// Returns irregular numbers around zero.
 pub fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
     let n: usize = shape.iter().product();
     let at = |i: usize| ((i * 7919 + 13) % 1009) as f64 / 500.0 - 1.0;
@@ -148,7 +148,7 @@ pub fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
     }
 }
 
-/// Every pool of a tensor, with first and second gradients.
+/// Returns every pooling of a tensor, with first and second gradients.
 pub fn pooled<const D: usize>(x: Any, options: &PoolOptions<D>) -> Vec<Any> {
     let mut results = Vec::new();
     for y in [x.max_pool(options), x.avg_pool(options), x.avg_pool(&options.count_padding(false))] {
