@@ -175,7 +175,7 @@ fn second_of_two(x: S) -> S {
     v
 }
 
-/// The gradient of `v` with respect to `x` is zero after one iteration, and nonzero after two.
+/// The gradient of the result for `x` is zero after one iteration, and nonzero after two.
 #[graph]
 fn late_tangent(n: I, x: S) -> S {
     let (mut u, mut v, mut w, mut i) = (x, scalar(1.0), scalar(1.0), scalar(0));

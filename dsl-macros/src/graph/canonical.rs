@@ -130,8 +130,7 @@ impl Canonical {
                 block.stmts.push(Stmt::Expr(joined, None));
                 return;
             }
-            // At the end of a function, a jump out of this expression may provide the value of the
-            // function.
+            // At the end of a function, a jump out of this may provide the function's value.
             if rest.is_empty()
                 && let Stmt::Expr(e, None) = &stmt
                 && is_left_and_ends(e)
@@ -146,8 +145,7 @@ impl Canonical {
         }
     }
 
-    /// Rewrites `if let P = x { .. }` with a pattern of numbers: an `if` on the test, and
-    /// `let matched = x;` before it.
+    /// Rewrites `if let P = x { .. }` with a pattern of numbers to `let matched = x;` and an `if`.
     fn if_let(&mut self, e: &mut Expr) -> Option<Stmt> {
         let Expr::If(e) = e else {
             return None;
@@ -252,8 +250,7 @@ impl Canonical {
 }
 
 impl Canonical {
-    /// Rewrites `matches!(x, P)` with a pattern of numbers, and `(a..b).contains(&x)`, to
-    /// comparisons.
+    /// Rewrites `matches!(x, P)` with numbers, and `(a..b).contains(&x)`, to comparisons.
     fn as_comparisons(&mut self, e: &Expr) -> Option<Expr> {
         match e {
             Expr::Macro(m) if known::macro_name(&m.mac).as_deref() == Some("matches") => {
@@ -456,8 +453,7 @@ fn is_structured(e: &Expr) -> bool {
     matches!(e, Expr::If(_) | Expr::Match(_) | Expr::Block(_) | Expr::Loop(_) | Expr::While(_) | Expr::ForLoop(_))
 }
 
-/// Returns whether a loop or labeled block may be left by a jump to an enclosing target and may
-/// also reach its own end.
+/// Returns whether a jump may leave a loop or labeled block that may also reach its end.
 fn is_left_and_ends(e: &Expr) -> bool {
     match e {
         Expr::Loop(l) => Jumps::breaks_loop(&l.body, l.label.as_ref()) && Jumps::leaving_expr(e).any,
@@ -588,8 +584,7 @@ pub(super) fn expr_jumps(e: &Expr) -> bool {
 pub(super) struct Jumps {
     /// Whether there is a jump.
     pub(super) any: bool,
-    /// Whether there is a jump inside a construct that may be staged, for example an `if` or
-    /// `while`.
+    /// Whether there is one inside a construct that may be staged, for example an `if`.
     pub(super) under_construct: bool,
 }
 
@@ -651,15 +646,13 @@ struct FindJumps {
     labels: Vec<String>,
     /// The labels for which a `continue` stays inside the searched code.
     continues: Vec<String>,
-    /// Whether the search begins in the body of a loop: then `continue` stays inside and `break`
-    /// leaves.
+    /// Whether the search begins in a loop body, where `continue` stays inside.
     in_loop_body: bool,
     /// Whether only a `break` of the loop whose body is searched counts.
     only_own_break: bool,
     own: Option<String>,
     constructs: usize,
-    /// Whether the code is not in canonical form yet, so that a `match` or `if let` may become an
-    /// `if`.
+    /// Whether the code is not yet canonical: a `match` or `if let` may become an `if`.
     before: bool,
     /// The result of [`may_break`](Self::may_break) for each labeled block visited so far. Without
     /// it, each block would be searched once for each block around it.

@@ -33,7 +33,6 @@ use syn::spanned::Spanned;
 use syn::visit_mut::{self, VisitMut};
 use syn::*;
 
-/// A rewritten function.
 pub(super) struct Rewritten {
     pub(super) function: ItemFn,
     /// The places that each construct carries, in the order in which the constructs end.
@@ -41,7 +40,6 @@ pub(super) struct Rewritten {
     pub(super) carried: Vec<Vec<String>>,
 }
 
-/// Rewrites the body of a function.
 pub(super) fn rewrite(cx: &Ctxt, mut function: ItemFn) -> Rewritten {
     canonical(&function.sig, &mut function.block);
     let mut walk = Walk {
@@ -99,8 +97,7 @@ struct Construct {
     first_inside: BindingId,
     /// The places that change in the first arm or the loop body, and in the second arm.
     carried: [Places; 2],
-    /// Places that are used inside as receivers and arguments, and whose variables are not known to
-    /// be mutable.
+    /// Places used inside as receivers and arguments, if their variables may be immutable.
     used: Vec<(BindingId, emit::Used)>,
     /// The index of the arm that contains the current expression.
     arm: usize,
@@ -108,7 +105,6 @@ struct Construct {
     left: [bool; 2],
     /// The arms that certainly jump.
     jumps: [bool; 2],
-    /// Whether the construct has a value.
     has_value: bool,
     /// The target that ends with the construct, if nothing follows it there.
     tail: Option<usize>,
@@ -155,8 +151,7 @@ impl Position {
         Position { tail: Some(target), ..Position::statement() }
     }
 
-    /// Returns the position of the arms of an `if` in this position. `is_value` says whether they
-    /// provide its value.
+    /// Returns the position of the arms of an `if`, which provide its value if `is_value`.
     fn of_arms(&self, is_value: bool) -> Position {
         let (expected, value_of) = if is_value { (self.expected.clone(), self.value_of + 1) } else { (None, 0) };
         Position { expected, value_of, tail: self.tail, is_statement: self.is_statement, is_unit: self.is_unit }
@@ -182,8 +177,7 @@ pub(super) struct Walk<'a> {
     targets: Vec<Target>,
     flags: Vec<Flag>,
     sequences: Vec<Sequence>,
-    /// For each construct whose kind a flag needs: its index, and the index in `flags` of the flag
-    /// that declares the kind.
+    /// For each construct whose kind a flag needs: its index, and the declaring flag's index.
     kinds: Vec<(usize, usize)>,
     /// Constructs from this index on are in the same function or closure as the current expression.
     function_start: usize,
@@ -317,8 +311,7 @@ impl Walk<'_> {
         let is_exact = how == Change::Exact;
         let written = match how {
             Change::Unless(_) if binding.is_known => return,
-            // Nothing is modified through a plain variable, unless it is a reference by its type
-            // alone.
+            // Nothing is modified through a plain variable, unless it is a mutable reference.
             Change::Perhaps | Change::Unless(_) if binding.access == Access::Plain => {
                 return self.used(id, written, receiver);
             }
@@ -384,8 +377,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Records the places that an assignment modifies, and rewrites the expressions on its left
-    /// side.
+    /// Records the places that an assignment modifies, and rewrites the left side.
     fn assigned(&mut self, left: &mut Expr) {
         match left {
             Expr::Tuple(e) => e.elems.iter_mut().for_each(|e| self.assigned(e)),
@@ -465,10 +457,9 @@ impl Walk<'_> {
         (out, false)
     }
 
-    /// Rewrites a statement and appends the result to `out`.
+    /// Rewrites a statement and appends the result to `out`. A dead statement is never run.
     ///
-    /// `end` is the position of the block if this is its last statement. A dead statement is never
-    /// run.
+    /// `end` is the position of the block if this is its last statement.
     fn statement(&mut self, stmt: Stmt, end: Option<&Position>, is_dead: bool, out: &mut Vec<Stmt>) {
         match stmt {
             Stmt::Local(mut local) => {
@@ -512,8 +503,7 @@ impl Walk<'_> {
             self.env.declare_let(&local.pat, Some(&borrow));
         } else {
             self.env.declare_let(&local.pat, None);
-            // A construct may replace several assignments by one at its end, so that `mut` is
-            // unused.
+            // A construct may combine several assignments into one, so that `mut` is unused.
             local.attrs.push(parse_quote!(#[allow(unused_mut, reason = "its arms may change it")]));
         }
     }
@@ -748,8 +738,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Rewrites a variable whose value is passed to a function, a pattern or a part of another
-    /// value.
+    /// Rewrites a variable that is passed to a function, a pattern or a part of a value.
     ///
     /// A mutable reference is reborrowed, because its target may be modified there. A variable that
     /// may be one by its type alone is checked.
@@ -883,8 +872,7 @@ impl Walk<'_> {
         self.constructs.last_mut().expect("a construct is open")
     }
 
-    /// Rewrites an `if` on a value that is certainly of the host: `if let`, a `let` chain, a
-    /// literal.
+    /// Rewrites an `if` on a certain host value: `if let`, a `let` chain, a literal.
     fn native_if(&mut self, mut e: ExprIf, is_value: bool, position: Position) -> Expr {
         let position = if is_value { position } else { Position { expected: None, value_of: 0, ..position } };
         let scope = self.env.enter();
@@ -1002,8 +990,7 @@ impl Walk<'_> {
                 Some(e) => MacroResult::Replaced(e),
                 None => MacroResult::Kept,
             },
-            // Constructs around a closure count as well, because the macro may modify captured
-            // variables.
+            // Constructs outside a closure count as well: the macro may modify captures.
             MacroKind::Opaque => self.checked(name.span(), "allows_macro", 0),
         }
     }
@@ -1030,8 +1017,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Rewrites the message of an assertion. If it cannot be parsed, the compiler reports the
-    /// error.
+    /// Rewrites the message of an assertion. The compiler reports one that cannot be parsed.
     fn message(&mut self, message: TokenStream) -> TokenStream {
         format::rewrite_arguments(self, message.clone()).unwrap_or(message)
     }
@@ -1159,8 +1145,7 @@ fn certainly_jumps(stmt: &Stmt) -> bool {
     }
 }
 
-/// Returns whether statements certainly jump, other than by a final `if` or `match`, which is their
-/// value.
+/// Returns whether statements certainly jump, other than by a final value.
 fn ends_in_jump(stmts: &[Stmt]) -> bool {
     let Some((last, before)) = stmts.split_last() else { return false };
     let is_value = matches!(last, Stmt::Expr(Expr::If(_) | Expr::Match(_) | Expr::Block(_), None));

@@ -117,8 +117,8 @@ fn short(t: &HostTensor) -> String {
     t.to_string().chars().take(500).collect()
 }
 
-/// Runs a function of `f32` by the interpreter and by its plan: each output within `tolerance` of
-/// its largest element, since sums of numbers of either sign are as exact as the largest of them.
+/// Runs an `f32` function by the interpreter and by its plan. Each output must be within
+/// `tolerance` of its largest element, since rounding errors of sums scale with the largest terms.
 #[track_caller]
 pub fn check_f32(inputs: &[HostTensor], tolerance: f32, f: impl FnOnce(&[Any]) -> Vec<Any>) {
     let graph = traced(inputs, f).graph;
