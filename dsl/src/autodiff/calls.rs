@@ -77,8 +77,8 @@ impl Sweep {
         let mut given = HashMap::new();
         for (param, input) in inputs.into_iter().filter(|(param, _)| read.contains(param)) {
             let seen = match input {
-                GradientInput::Operand(v) => self.map(level, v),
-                GradientInput::Result(i) => self.map(level, data.results[i]),
+                GradientInput::Entry(v) => self.map(level, v),
+                GradientInput::Forward(i) => self.map(level, data.results[i]),
                 GradientInput::Cotangent(i) => {
                     let result = data.results[i];
                     cot.get(&result).copied().unwrap_or_else(|| self.zeros_of_type(level, result))

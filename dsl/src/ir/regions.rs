@@ -185,9 +185,9 @@ pub struct Call<'g> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GradientInput {
     /// An operand of the call.
-    Operand(Value),
+    Entry(Value),
     /// The result of the call at a position.
-    Result(usize),
+    Forward(usize),
     /// The cotangent of the result at a position.
     Cotangent(usize),
 }
@@ -228,8 +228,8 @@ impl<'g> Call<'g> {
         let (graph, data) = (self.graph, self.data);
         let params = self.gradient().map_or(&[][..], |gradient| &graph.region(gradient).params);
         let has_cotangent = move |i: &usize| graph.ty(data.results[*i]).is_differentiable();
-        let operands = data.operands.iter().map(|&v| GradientInput::Operand(v));
-        let results = (0..data.results.len()).map(GradientInput::Result);
+        let operands = data.operands.iter().map(|&v| GradientInput::Entry(v));
+        let results = (0..data.results.len()).map(GradientInput::Forward);
         let cotangents = (0..data.results.len()).filter(has_cotangent).map(GradientInput::Cotangent);
         params.iter().copied().zip(operands.chain(results).chain(cotangents))
     }
@@ -514,12 +514,12 @@ mod tests {
         let captures: Vec<Value> = call.captures().map(|(_, outer)| outer).collect();
         assert_eq!(names(&graph, &captures), ["i", "s"]);
         let inputs: Vec<(Value, GradientInput)> = call.gradient_inputs().collect();
-        let own = [GradientInput::Result(0), GradientInput::Result(1), GradientInput::Cotangent(0)];
+        let own = [GradientInput::Forward(0), GradientInput::Forward(1), GradientInput::Cotangent(0)];
         let of: Vec<GradientInput> = inputs.iter().map(|&(_, of)| of).collect();
         assert_eq!(of[3..], own, "the second result is an integer");
         for (i, &(param, of)) in inputs.iter().enumerate() {
             let expected = match of {
-                GradientInput::Operand(outer) => ParamSource::Capture(outer),
+                GradientInput::Entry(outer) => ParamSource::Capture(outer),
                 _ => ParamSource::Own { node, index: i - 3 },
             };
             assert_eq!(graph.source_of(param), expected);

@@ -163,8 +163,8 @@ impl Specializer {
         let Some(gradient) = gradient else { return Ok(()) };
         let yields = &self.graph.region(forward).yields;
         let of = |input| match input {
-            GradientInput::Operand(outer) => outer,
-            GradientInput::Result(i) | GradientInput::Cotangent(i) => yields[i],
+            GradientInput::Entry(outer) => outer,
+            GradientInput::Forward(i) | GradientInput::Cotangent(i) => yields[i],
         };
         let types = self.graph.call_of(node).gradient_inputs().map(|(param, input)| (param, of(input))).collect();
         self.give(types);
