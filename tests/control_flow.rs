@@ -916,3 +916,31 @@ fn variants_with_names_of_one_letter_stay_variants() {
     }
     assert_eq!([f(&Side::N, None), f(&Side::S, Some(3)), f(&Side::S, None), f(&Side::S, Some(1))], [1, 2, 3, 4]);
 }
+
+#[test]
+fn variants_stay_variants_under_names_of_numbers_and_in_parentheses() {
+    #[derive(Clone, Copy)]
+    enum Side {
+        N,
+        S,
+    }
+    #[graph]
+    fn f(t: Tensor<i32>, sides: &[Side]) -> Tensor<i32> {
+        let mut sum = t;
+        for t in sides {
+            sum += match t {
+                Side::N => 10,
+                Side::S => 20,
+            };
+        }
+        for side in sides {
+            sum *= match side {
+                (Side::N) | (Side::S) if matches!(side, (Side::S)) => 3,
+                (Side::N) => 2,
+                _ => 1,
+            };
+        }
+        sum
+    }
+    check(|x: Tensor<i32>| f(x, &[Side::N, Side::S]), 1, &[f64::from((1 + 10 + 20) * 2 * 3)]);
+}

@@ -33,6 +33,9 @@ pub(super) struct Binding {
     pub(super) is_bool: bool,
     /// Whether the variable is declared as a tensor or host number, whose methods are known.
     pub(super) is_known: bool,
+    /// Whether the variable is a tensor or host number by its declared type, or by what
+    /// [`Env::note_number`] was told.
+    is_number: bool,
     /// The captured variable that this variable modifies, if it is a closure.
     pub(super) changes: Option<String>,
 }
@@ -116,7 +119,15 @@ impl Env {
     /// Declares one variable.
     pub(super) fn declare(&mut self, name: String, access: Access, deferred: bool) {
         self.names.push((name, self.bindings.len()));
-        self.bindings.push(Binding { access, deferred, given: None, is_bool: false, is_known: false, changes: None });
+        self.bindings.push(Binding {
+            access,
+            deferred,
+            given: None,
+            is_bool: false,
+            is_known: false,
+            is_number: false,
+            changes: None,
+        });
     }
 
     /// Declares the variables of a pattern.
@@ -224,7 +235,20 @@ impl Env {
         if let Some(last) = self.bindings.last_mut() {
             last.is_bool = is_bool;
             last.is_known = ty.is_some_and(is_known_type);
+            last.is_number = ty.is_some_and(is_number_type);
         }
+    }
+
+    /// Records that the last variable is a tensor or host number.
+    pub(super) fn note_number(&mut self) {
+        if let Some(last) = self.bindings.last_mut() {
+            last.is_number = true;
+        }
+    }
+
+    /// Returns whether a name refers to a variable that is known to be a tensor or host number.
+    pub(super) fn is_number(&self, name: &str) -> bool {
+        self.resolve(name).is_some_and(|id| self.bindings[id].is_number)
     }
 
     /// Returns whether a name refers to a variable that is declared as `bool`.
@@ -258,11 +282,22 @@ impl Env {
     }
 }
 
-/// Returns whether a type is, by its name, a tensor, a host number or a reference to one.
+/// Returns whether a type is, by its name, a tensor, a host number, a `bool` or a reference to one.
 fn is_known_type(ty: &Type) -> bool {
-    let names = ["Tensor", "bool", "f32", "f64", "f16", "bf16", "i32", "i64", "u32", "u64", "usize"];
     match ty {
         Type::Reference(r) => is_known_type(&r.elem),
+        Type::Path(p) => p.path.segments.last().is_some_and(|s| s.ident == "bool") || is_number_type(ty),
+        _ => false,
+    }
+}
+
+/// Returns whether a type is, by its name, a tensor or a host number.
+pub(super) fn is_number_type(ty: &Type) -> bool {
+    let names =
+        ["Tensor", "i8", "i16", "i32", "i64", "isize", "u8", "u16", "u32", "u64", "usize", "f16", "bf16", "f32", "f64"];
+    match ty {
+        Type::Group(ty) => is_number_type(&ty.elem),
+        Type::Paren(ty) => is_number_type(&ty.elem),
         Type::Path(p) => p.path.segments.last().is_some_and(|s| names.iter().any(|name| s.ident == name)),
         _ => false,
     }

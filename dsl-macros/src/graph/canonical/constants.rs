@@ -4,8 +4,8 @@
 //! in another arm, from a type that is written nearby, or from the arithmetic that computes it. The
 //! name in the pattern then gets parentheses, by which [`constant`](super::constant) recognizes it.
 
+use super::super::scope::{Env, is_number_type};
 use super::{constant, numbers, shows_number};
-use std::collections::HashSet;
 use syn::parse::Parser;
 use syn::visit_mut::{self, VisitMut};
 use syn::*;
@@ -13,42 +13,34 @@ use syn::*;
 /// Puts parentheses around the patterns that must be constants because they are compared with
 /// numbers.
 pub(super) fn mark(signature: &Signature, body: &mut Block) {
-    let mut marks = Marks { numbers: HashSet::new() };
-    for input in &signature.inputs {
-        if let FnArg::Typed(input) = input {
-            marks.declare(&input.pat, is_number_type(&input.ty));
-        }
-    }
+    let mut marks = Marks { env: Env::default() };
+    signature.inputs.iter().for_each(|input| marks.env.declare_parameter(input));
     marks.visit_block_mut(body);
 }
 
 struct Marks {
-    /// The variables that are numbers or tensors.
-    numbers: HashSet<String>,
+    env: Env,
 }
 
 impl Marks {
-    fn declare(&mut self, pat: &Pat, is_number: bool) {
-        if let Pat::Ident(p) = pat {
-            let name = p.ident.to_string();
-            if is_number {
-                self.numbers.insert(name);
-            } else {
-                self.numbers.remove(&name);
-            }
-        }
+    /// Walks in a scope of its own.
+    fn scoped(&mut self, walk: impl FnOnce(&mut Self)) {
+        let scope = self.env.enter();
+        walk(self);
+        self.env.leave(scope);
     }
 
     /// Returns whether an expression is a number or a tensor by its form.
     fn is_number(&self, e: &Expr) -> bool {
         match e {
-            Expr::Path(p) => p.path.get_ident().is_some_and(|name| self.numbers.contains(&name.to_string())),
+            Expr::Path(p) => p.path.get_ident().is_some_and(|name| self.env.is_number(&name.to_string())),
             Expr::Paren(e) => self.is_number(&e.expr),
             Expr::Group(e) => self.is_number(&e.expr),
             Expr::Unary(e) => !matches!(e.op, UnOp::Not(_)) && self.is_number(&e.expr),
             Expr::Binary(b) => {
                 use BinOp::*;
                 matches!(b.op, Add(_) | Sub(_) | Mul(_) | Div(_) | Rem(_))
+                    && (self.is_number(&b.left) || self.is_number(&b.right))
             }
             Expr::Cast(c) => is_number_type(&c.ty),
             e => super::is_number(e),
@@ -90,30 +82,54 @@ fn in_parentheses(pat: &mut Pat) {
     }
 }
 
-fn is_number_type(ty: &Type) -> bool {
-    let names =
-        ["Tensor", "i8", "i16", "i32", "i64", "isize", "u8", "u16", "u32", "u64", "usize", "f16", "bf16", "f32", "f64"];
-    match ty {
-        // The type is an argument of a `macro_rules!` macro.
-        Type::Group(ty) => is_number_type(&ty.elem),
-        Type::Paren(ty) => is_number_type(&ty.elem),
-        Type::Path(p) => p.path.segments.last().is_some_and(|s| names.iter().any(|name| s.ident == name)),
-        _ => false,
-    }
-}
-
 impl VisitMut for Marks {
+    fn visit_block_mut(&mut self, block: &mut Block) {
+        self.scoped(|marks| visit_mut::visit_block_mut(marks, block));
+    }
     fn visit_local_mut(&mut self, local: &mut Local) {
         visit_mut::visit_local_mut(self, local);
-        let (pat, of_type) = match &local.pat {
-            Pat::Type(p) => (&*p.pat, is_number_type(&p.ty)),
-            pat => (pat, false),
-        };
-        let is_number = of_type || local.init.as_ref().is_some_and(|init| self.is_number(&init.expr));
-        self.declare(pat, is_number);
         if let Some(init) = &local.init {
             self.patterns(&init.expr, &mut [&mut local.pat]);
         }
+        let init = local.init.as_ref().map(|init| &*init.expr);
+        let is_number = matches!(local.pat, Pat::Ident(_)) && init.is_some_and(|init| self.is_number(init));
+        self.env.declare_let(&local.pat, init);
+        if is_number {
+            self.env.note_number();
+        }
+    }
+    fn visit_arm_mut(&mut self, arm: &mut Arm) {
+        self.scoped(|marks| {
+            marks.env.declare_pat(&arm.pat);
+            visit_mut::visit_arm_mut(marks, arm);
+        });
+    }
+    fn visit_expr_for_loop_mut(&mut self, f: &mut ExprForLoop) {
+        self.visit_expr_mut(&mut f.expr);
+        self.scoped(|marks| {
+            marks.visit_pat_mut(&mut f.pat);
+            marks.env.declare_pat(&f.pat);
+            marks.visit_block_mut(&mut f.body);
+        });
+    }
+    fn visit_expr_closure_mut(&mut self, c: &mut ExprClosure) {
+        self.scoped(|marks| {
+            c.inputs.iter().for_each(|pat| marks.env.declare_let(pat, None));
+            visit_mut::visit_expr_closure_mut(marks, c);
+        });
+    }
+    /// The variables of an `if let` are those of the first branch alone.
+    fn visit_expr_if_mut(&mut self, e: &mut ExprIf) {
+        self.scoped(|marks| {
+            marks.visit_expr_mut(&mut e.cond);
+            marks.visit_block_mut(&mut e.then_branch);
+        });
+        if let Some((_, otherwise)) = &mut e.else_branch {
+            self.visit_expr_mut(otherwise);
+        }
+    }
+    fn visit_expr_while_mut(&mut self, w: &mut ExprWhile) {
+        self.scoped(|marks| visit_mut::visit_expr_while_mut(marks, w));
     }
     fn visit_expr_mut(&mut self, e: &mut Expr) {
         visit_mut::visit_expr_mut(self, e);
@@ -122,14 +138,27 @@ impl VisitMut for Marks {
                 let mut pats: Vec<&mut Pat> = m.arms.iter_mut().map(|arm| &mut arm.pat).collect();
                 self.patterns(&m.expr, &mut pats);
             }
-            Expr::Let(l) => self.patterns(&l.expr, &mut [&mut l.pat]),
+            Expr::Let(l) => {
+                self.patterns(&l.expr, &mut [&mut l.pat]);
+                self.env.declare_pat(&l.pat);
+            }
             Expr::Macro(m) if super::known::macro_name(&m.mac).as_deref() == Some("matches") => {
                 if let Ok((matched, mut pat, rest)) = super::matches_arguments.parse2(m.mac.tokens.clone()) {
+                    self.visit_pat_mut(&mut pat);
                     self.patterns(&matched, &mut [&mut pat]);
                     m.mac.tokens = quote::quote!(#matched, #pat #rest);
                 }
             }
             _ => {}
+        }
+    }
+    /// Parentheses that the user wrote say nothing.
+    fn visit_pat_mut(&mut self, pat: &mut Pat) {
+        visit_mut::visit_pat_mut(self, pat);
+        if let Pat::Paren(PatParen { pat: inner, .. }) = pat
+            && let Pat::Path(path) = &**inner
+        {
+            *pat = Pat::Path(path.clone());
         }
     }
     fn visit_item_mut(&mut self, _: &mut Item) {}
@@ -158,9 +187,30 @@ mod tests {
         for same in [
             "{ match k { K::D => a, _ => b } }",
             "{ match g(t) { K::D => a, _ => b } }",
+            "{ match g() + k { K::D => a, _ => b } }",
             "{ let t = k.kind(); match t { K::D => a, _ => b } }",
+            "{ { let k: i32 = 3; g(k); } match k { K::D => a, K::E => b } }",
+            "{ for t in kinds { match t { K::D => a, K::E => b } } }",
+            "{ let g = |t| match t { K::D => a, K::E => b }; }",
+            "{ if let Some(t) = k.kind() { match t { K::D => a, K::E => b } } }",
+            "{ match k.kind() { Some(t) => match t { K::D => a, K::E => b }, None => c } }",
         ] {
             check(same, same);
         }
+        // After the scope of another variable of the name, and in the branch without it.
+        check(
+            "{ { let t = k.kind(); g(t); } match t { K::D => a, _ => b } }",
+            "{ { let t = k.kind(); g(t); } match t { (K::D) => a, _ => b } }",
+        );
+        check(
+            "{ if let Some(t) = k.kind() { g(t) } else { match t { K::D => a, _ => b } } }",
+            "{ if let Some(t) = k.kind() { g(t) } else { match t { (K::D) => a, _ => b } } }",
+        );
+    }
+
+    #[test]
+    fn parentheses_of_the_user_make_no_constant() {
+        check("{ match k { (K::D) | (K::E) => a, _ => b } }", "{ match k { K::D | K::E => a, _ => b } }");
+        check("{ matches!(k, (K::D)) }", "{ matches!(k, K::D) }");
     }
 }
