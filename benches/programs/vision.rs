@@ -131,6 +131,22 @@ fn lenet(model: &Lenet, x: Tensor) -> Tensor {
     model.dense[1].apply(model.dense[0].apply(flat(x)).relu())
 }
 
+/// A step of SGD that classifies a batch of images.
+fn training_step<M: Module + Send + Sync + 'static>(
+    model: M,
+    logits: fn(&M, Tensor) -> Tensor,
+    [channels, height, width]: [usize; 3],
+    batch: i32,
+) -> Benchmark {
+    let sgd = Sgd::new(0.01);
+    let step = move |x, targets: Tensor<i32>| {
+        let loss = logits(&model, x).cross_entropy(targets).mean();
+        sgd.minimize(loss, &model);
+        loss
+    };
+    Benchmark::new(step, vec![normal([batch as usize, channels, height, width]), labels(batch)])
+}
+
 /// A network like LeNet on 28×28, batch 64: forward, backward, SGD.
 pub fn lenet_batch_64_sgd() -> Benchmark {
     let init = Init::new(1);
@@ -138,13 +154,7 @@ pub fn lenet_batch_64_sgd() -> Benchmark {
         convs: [Conv::new(&init, 1, 32, 5), Conv::new(&init, 32, 64, 5)],
         dense: [Linear::new(&init, 3136, 512), Linear::new(&init, 512, 10)],
     };
-    let sgd = Sgd::new(0.01);
-    let step = move |x, targets: Tensor<i32>| {
-        let loss = lenet(&model, x).cross_entropy(targets).mean();
-        sgd.minimize(loss, &model);
-        loss
-    };
-    Benchmark::new(step, vec![normal([64, 1, 28, 28]), labels(64)])
+    training_step(model, lenet, [1, 28, 28], 64)
 }
 
 #[derive(Module)]
@@ -168,11 +178,5 @@ pub fn cifar_quick_batch_100_sgd() -> Benchmark {
         convs: [Conv::new(&init, 3, 32, 5), Conv::new(&init, 32, 32, 5), Conv::new(&init, 32, 64, 5)],
         dense: [Linear::new(&init, 576, 64), Linear::new(&init, 64, 10)],
     };
-    let sgd = Sgd::new(0.01);
-    let step = move |x, targets: Tensor<i32>| {
-        let loss = cifar_quick(&model, x).cross_entropy(targets).mean();
-        sgd.minimize(loss, &model);
-        loss
-    };
-    Benchmark::new(step, vec![normal([100, 3, 32, 32]), labels(100)])
+    training_step(model, cifar_quick, [3, 32, 32], 100)
 }

@@ -6,12 +6,14 @@
 //! | `verify` | a graph that breaks the invariant in its name, with all errors after the lines |
 //! | `passes/<pass>` | a graph, and after the line `; ---- after <pass>` the output of the pass |
 //! | `passes/specialize` | the same, with the types of the inputs in the first line: `; inputs: f32[2]` |
+//! | `operations.txt` | a table of the facts that the definition of each operation states |
 //!
 //! Lines that begin with `;` at the start of a file describe it.
 //! `BLESS=1 cargo test -p anabranch-dsl golden` writes the current output to the files; read the
 //! difference before committing it.
 
 use anabranch_dsl::ir::verify;
+use anabranch_dsl::ops::{self, Grad, OpClass};
 use anabranch_dsl::passes::{
     Casts, Cse, Dce, Fold, Inline, Licm, MergeProducts, MergeState, Parts, Pass, Products, Scalars, Scatters, Simplify,
     Widen, specialize,
@@ -125,6 +127,42 @@ fn the_example_of_the_page_on_the_text_form_is_its_own_printed_form() {
         page.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).expect("the page has an example");
     let graph = Graph::parse(example, "docs/ir.md").unwrap_or_else(|e| panic!("{}", e[0]));
     assert_eq!(graph.to_string(), example);
+}
+
+/// Returns a row for each operation: its name, its attributes and the facts that it states.
+fn operations() -> String {
+    let mut rows =
+        vec![["operation", "class", "exactness", "halves", "effects", "gradient", "attributes"].map(str::to_owned)];
+    rows.extend(ops::all().map(|op| {
+        let attrs: Vec<String> = op.attrs.iter().map(|(name, kind)| format!("{name}: {kind:?}")).collect();
+        let class = match op.class {
+            OpClass::Contract(_) => "Contract".to_owned(),
+            class => format!("{class:?}"),
+        };
+        let gradient = match op.grad {
+            Grad::Rule(_) => "rule".to_owned(),
+            Grad::Zero(reason) => format!("zero: {reason}"),
+            Grad::Missing(reason) => format!("missing: {reason}"),
+        };
+        let (exactness, halves, effects) = (op.exactness, op.halves, op.effects);
+        let facts = [format!("{exactness:?}"), format!("{halves:?}"), format!("{effects:?}")];
+        let [exactness, halves, effects] = facts;
+        [op.name.to_owned(), class, exactness, halves, effects, gradient, attrs.join(", ")]
+    }));
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0) + 2;
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let line = |row: &[String; 7]| {
+        let cells: String = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        format!("{}\n", cells.trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+#[test]
+fn facts_of_operations_equal_the_table() {
+    let mut failures = Vec::new();
+    check(&root().join("operations.txt"), &operations(), &mut failures);
+    finish(&failures);
 }
 
 /// Returns the graph after a pass, which is verified, or the text of the error.

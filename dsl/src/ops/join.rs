@@ -129,7 +129,7 @@ static CONCAT_PART: OpDef = OpDef {
         grads
     }),
     exactness: Exactness::Exact,
-    class: OpClass::View,
+    class: OpClass::View(Coverage::Part),
     halves: Halves::Direct,
     effects: Effects::Pure,
 };

@@ -51,7 +51,7 @@ mod window;
 
 pub use axes::{IntoAxes, IntoExtents};
 pub(crate) use cast::converted;
-pub use class::{Combiner, CostCx, Effort, OpClass, OpCost};
+pub use class::{Combiner, CostCx, Coverage, Effort, OpClass, OpCost};
 pub(crate) use evaluate::widened_attrs;
 
 pub use attention::AttentionMask;

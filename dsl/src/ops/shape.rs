@@ -50,7 +50,7 @@ static BROADCAST_TO: OpDef = OpDef {
     eval: broadcast,
     grad: Grad::Rule(|n| vec![Some(gather_stretched(n))]),
     exactness: Exactness::Exact,
-    class: OpClass::View,
+    class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
 };
@@ -71,7 +71,7 @@ static BROADCAST_LIKE: OpDef = OpDef {
     eval: broadcast,
     grad: Grad::Rule(|n| vec![Some(gather_stretched(n)), None]),
     exactness: Exactness::Exact,
-    class: OpClass::View,
+    class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
 };
@@ -149,7 +149,7 @@ static RESHAPE: OpDef = OpDef {
         vec![Some(if unknown <= 1 { n.dy().reshape(from) } else { n.dy().reshape_like(n.like(0)) })]
     }),
     exactness: Exactness::Exact,
-    class: OpClass::View,
+    class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
 };
@@ -215,7 +215,7 @@ static RESHAPE_LIKE: OpDef = OpDef {
     eval: |cx| Ok(cx.operands[0].reshaped(cx.shape())),
     grad: Grad::Rule(|n| vec![Some(n.dy().reshape_like(n.like(0))), None]),
     exactness: Exactness::Exact,
-    class: OpClass::View,
+    class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
 };
@@ -252,7 +252,7 @@ static PERMUTE: OpDef = OpDef {
         vec![Some(n.dy().permute(inverse))]
     }),
     exactness: Exactness::Exact,
-    class: OpClass::View,
+    class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
 };
@@ -279,7 +279,7 @@ static FLIP: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| vec![Some(n.dy().flip(Axes::of(n.attrs()).axes))]),
     exactness: Exactness::Exact,
-    class: OpClass::View,
+    class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
 };
@@ -304,7 +304,7 @@ static WITH_DYNAMIC: OpDef = OpDef {
         vec![Some(if from.is_definite() { n.dy().reshape(from) } else { n.dy().reshape_like(n.like(0)) })]
     }),
     exactness: Exactness::Exact,
-    class: OpClass::View,
+    class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
 };

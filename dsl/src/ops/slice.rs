@@ -83,7 +83,7 @@ static SLICE: OpDef = OpDef {
         vec![Some(zeros(n, 0).written(n.dy(), axis, start, step))]
     }),
     exactness: Exactness::Exact,
-    class: OpClass::View,
+    class: OpClass::View(Coverage::Part),
     halves: Halves::Direct,
     effects: Effects::Pure,
 };

@@ -161,7 +161,7 @@ impl Folder<'_> {
         {
             return false;
         }
-        if matches!(def.class, OpClass::View)
+        if matches!(def.class, OpClass::View(_))
             && let Some(Some(scalar)) = fills.first()
         {
             self.facts[result.index()] = Fact::Fill(scalar.clone());

@@ -87,7 +87,7 @@ enum Cost {
 
 fn cost(op: Prim) -> Cost {
     match op.class {
-        OpClass::View | OpClass::Shape | OpClass::Scalar(Effort::NONE) => Cost::Free,
+        OpClass::View(_) | OpClass::Shape | OpClass::Scalar(Effort::NONE) => Cost::Free,
         OpClass::Scalar(effort) if effort.is_simple() => Cost::Light,
         OpClass::Contract(_) | OpClass::Random(_) | OpClass::Rowwise(_) => Cost::Heavy,
         OpClass::Scalar(_)

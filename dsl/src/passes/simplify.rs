@@ -266,7 +266,7 @@ impl Algebra<'_> {
                     Op::Constant(t) => {
                         return (t.len() <= super::fold::SMALL).then(|| super::fold::uniform(t)).flatten();
                     }
-                    Op::Prim(def, _) if matches!(def.class, OpClass::View) => self.graph.node(node).operands[0],
+                    Op::Prim(def, _) if matches!(def.class, OpClass::View(_)) => self.graph.node(node).operands[0],
                     _ => return None,
                 },
             };
