@@ -71,3 +71,25 @@ fn a_gradient_that_saves_ten_times_as_much_takes_about_ten_times_as_long() {
     let (small, large) = (best(500), best(5_000));
     assert!(large < small * 40, "{small:?} for 500 values, {large:?} for 5,000");
 }
+
+/// Returns the time for the passes on the gradient of a chain that reads its input `n` times.
+#[expect(clippy::disallowed_methods, reason = "the time that passes is what is tested")]
+fn passes_on_a_long_sum(n: usize) -> Duration {
+    let traced = trace::trace("sum", || {
+        let x = trace::input(TensorType::new(DType::F32, [4]), Some("x"));
+        let y = (0..n).fold(x, |y, i| if i % 2 == 0 { y.mul(x) } else { y.add(x) });
+        let slices = (0..n).fold(y, |y, i| y.mul(x.slice(0, i % 4, i % 4 + 1).sum_axis(0).broadcast_like(y)));
+        vec![gradients(Tensor::<f32>::from_any(slices).sum(), Tensor::<f32>::from_any(x)).untyped()]
+    });
+    let mut graph = traced.expect("the chain is traced").graph;
+    let start = Instant::now();
+    Pipeline::standard().checked(false).run(&mut graph);
+    start.elapsed()
+}
+
+#[test]
+fn a_sum_of_ten_times_as_many_terms_takes_about_ten_times_as_long() {
+    let best = |n: usize| (0..3).map(|_| passes_on_a_long_sum(n)).min().expect("there are three");
+    let (small, large) = (best(500), best(5_000));
+    assert!(large < small * 40, "{small:?} for 500 terms, {large:?} for 5,000");
+}

@@ -1,10 +1,11 @@
 //! Sums of adjacent slices.
 
-use super::{Pass, made_by};
+use super::Pass;
 use crate::Graph;
 use crate::ir::{Node, Op, Region, Replacements, Value};
 use crate::ops::attributes::{Along, SliceTarget};
 use crate::ops::prim;
+use std::collections::HashMap;
 
 /// Replaces a sum of zero-padded adjacent slices by one `concat`.
 ///
@@ -24,7 +25,7 @@ impl Pass for Parts {
     fn run(&self, graph: &mut Graph) -> bool {
         let uses = graph.use_counts();
         let replaced = Replacements::new(graph);
-        let mut join = Join { graph, uses, replaced, changed: false };
+        let mut join = Join { graph, uses, replaced, sums: HashMap::new(), changed: false };
         join.region(join.graph.root());
         join.changed
     }
@@ -34,7 +35,17 @@ struct Join<'g> {
     graph: &'g mut Graph,
     uses: Vec<u32>,
     replaced: Replacements,
+    /// The sums and padded slices that are used once. A larger sum takes their terms over.
+    sums: HashMap<Value, Sum>,
     changed: bool,
+}
+
+/// A sum of slices that are padded with zeros along one axis.
+struct Sum {
+    axis: usize,
+    /// The sum of the extents of all terms along the axis.
+    extent: usize,
+    terms: Vec<Part>,
 }
 
 /// A term of a sum: zeros, except for `value` from index `start` on.
@@ -58,60 +69,66 @@ impl Join<'_> {
 
     fn node(&mut self, node: Node) {
         let data = self.graph.node(node);
-        let &[sum] = &data.results[..] else { return };
-        // The last sum of a chain has all its terms.
-        let is_sum = |v: Value| matches!(made_by(self.graph, v), Some((prim::ADD, _)));
-        if !is_sum(sum) || self.uses[sum.index()] == 0 {
-            return;
+        let Op::Prim(def, attrs) = &data.op else { return };
+        let (def, result) = (*def, data.results[0]);
+        let sum = match (def, &data.operands[..]) {
+            (prim::UPDATE_SLICE, &[zeros, value]) => self.term(zeros, value, SliceTarget::of(attrs)),
+            (prim::ADD, &[a, b]) => self.sum(a, b),
+            _ => None,
+        };
+        let Some(mut sum) = sum else { return };
+        if def == prim::ADD && self.is_whole(result, &mut sum) {
+            self.join(node, sum);
+        } else if self.uses[result.index()] == 1 {
+            self.sums.insert(result, sum);
         }
-        let mut parts = Vec::new();
-        let Some(axis) = self.terms(sum, true, None, &mut parts) else { return };
-        parts.sort_by_key(|p| p.start);
-        let Some(extents) = self.graph.ty(sum).element().shape.known() else { return };
-        let mut end = 0;
-        for part in &parts {
-            if part.start != end {
-                return;
-            }
-            end += self.graph.ty(part.value).element().shape.known().map_or(0, |part| part[axis]);
-        }
-        if end != extents[axis] {
-            return;
-        }
-        let (region, origin, ty) = (data.region, data.origin(), self.graph.ty(sum).clone());
-        let def = prim::CONCAT;
-        let attrs = Along { axis }.into();
-        let operands = parts.iter().map(|p| p.value).collect();
-        let concat = self.graph.make_node(region, Op::Prim(def, attrs), operands, [ty], origin);
-        self.graph.insert_before(concat, node);
-        let joined = self.graph.node(concat).results[0];
-        self.replaced.replace(sum, joined);
-        self.changed = true;
     }
 
-    /// Collects the terms of a sum. Returns the axis along which all of them are padded.
-    ///
-    /// Inner sums must have exactly one use.
-    fn terms(&self, v: Value, is_last: bool, axis: Option<usize>, parts: &mut Vec<Part>) -> Option<usize> {
-        if !is_last && self.uses.get(v.index()) != Some(&1) {
+    fn term(&self, zeros: Value, value: Value, target: SliceTarget) -> Option<Sum> {
+        let SliceTarget { axis, start, step } = target;
+        let extent = self.graph.ty(value).element().shape.known()?[axis];
+        let is_padded = step == 1 && super::is_zero(self.graph, zeros);
+        is_padded.then(|| Sum { axis, extent, terms: vec![Part { start, value }] })
+    }
+
+    /// Moves the terms of two sums that are used once into one sum.
+    fn sum(&mut self, a: Value, b: Value) -> Option<Sum> {
+        let (a, b) = (self.sums.remove(&a)?, self.sums.remove(&b)?);
+        // The longer list keeps its place, so that long chains are not copied again and again.
+        let (mut sum, rest) = if a.terms.len() >= b.terms.len() { (a, b) } else { (b, a) };
+        if sum.axis != rest.axis {
             return None;
         }
-        match made_by(self.graph, v)? {
-            (prim::ADD, &[a, b]) => {
-                let axis = self.terms(a, false, axis, parts)?;
-                self.terms(b, false, Some(axis), parts)
-            }
-            (prim::UPDATE_SLICE, &[zeros, value]) => {
-                let Op::Prim(_, attrs) = &self.graph.node(self.graph.producer(v)?).op else { return None };
-                let SliceTarget { axis: own, start, step } = SliceTarget::of(attrs);
-                let fits = axis.is_none_or(|axis| axis == own) && step == 1;
-                if !fits || !super::is_zero(self.graph, zeros) {
-                    return None;
-                }
-                parts.push(Part { start, value });
-                Some(own)
-            }
-            _ => None,
+        sum.extent += rest.extent;
+        sum.terms.extend(rest.terms);
+        Some(sum)
+    }
+
+    /// Returns whether the terms are adjacent and fill a value, and sorts them.
+    fn is_whole(&self, value: Value, sum: &mut Sum) -> bool {
+        let Some(extents) = self.graph.ty(value).element().shape.known() else { return false };
+        if self.uses[value.index()] == 0 || sum.extent != extents[sum.axis] {
+            return false;
         }
+        sum.terms.sort_by_key(|term| term.start);
+        let mut end = 0;
+        sum.terms.iter().all(|term| {
+            let is_next = term.start == end;
+            end += self.graph.ty(term.value).element().shape.known().map_or(0, |part| part[sum.axis]);
+            is_next
+        })
+    }
+
+    fn join(&mut self, node: Node, sum: Sum) {
+        let data = self.graph.node(node);
+        let (region, origin, result) = (data.region, data.origin(), data.results[0]);
+        let ty = self.graph.ty(result).clone();
+        let attrs = Along { axis: sum.axis }.into();
+        let operands = sum.terms.iter().map(|term| term.value).collect();
+        let concat = self.graph.make_node(region, Op::Prim(prim::CONCAT, attrs), operands, [ty], origin);
+        self.graph.insert_before(concat, node);
+        let joined = self.graph.node(concat).results[0];
+        self.replaced.replace(result, joined);
+        self.changed = true;
     }
 }
